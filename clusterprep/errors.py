@@ -1,0 +1,103 @@
+"""Every error that ends a command, with its exit code and its remedy.
+
+ClusterprepError                  exit code
+├── InputError                    2    the user's files or words are wrong; carries every Problem found
+├── Refused                       4    a lock is held, a file changed, a rollback would destroy edits
+├── Interrupted                   130  Ctrl-C, SIGTERM, SIGHUP
+├── OutOfTime                     3    --timeout reached with nothing undone
+└── Unreached                     3    one node could not be used; while looking it becomes ssh.reach
+    └── LinkLost                  3    a node that answered before went silent; ends a command that was about to write
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the input: where it is, what was seen and wanted, the nearest valid word."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    key: str | None = None
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        head = " ".join(part for part in (place and f"{place}:", self.key and f"{self.key}:") if part)
+        tail = f" ({self.hint})" if self.hint else ""
+        return f"{head} {self.message}{tail}".strip()
+
+
+class ClusterprepError(Exception):
+    """The root: a message for people, an exit code for scripts."""
+
+    code = 70
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InputError(ClusterprepError):
+    """The input is wrong; `problems` holds all of them, in file order."""
+
+    code = 2
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+    @classmethod
+    def of(cls, message: str, **where: str | int | None) -> InputError:
+        """One problem, said in one call."""
+        return cls((Problem(message, **where),))  # type: ignore[arg-type]
+
+
+class Refused(ClusterprepError):
+    """Going on would destroy somebody's work; `diff` shows it where there is one."""
+
+    code = 4
+
+    def __init__(self, message: str, diff: str = "") -> None:
+        super().__init__(message)
+        self.diff = diff
+
+
+class Interrupted(ClusterprepError):
+    """A signal ended the command."""
+
+    code = 130
+
+
+class OutOfTime(ClusterprepError):
+    """The limit of the whole command was reached."""
+
+    code = 3
+
+
+class Unreached(ClusterprepError):
+    """A node gave no usable session.
+
+    `reason` is one of the words of the contract (name_unknown, refused, timed_out, no_banner,
+    host_key_unknown, host_key_changed, auth_refused, no_python, sudo_refused, hung); `answered`
+    says whether the node spoke and refused us (a failure) or gave no answer (not known).
+    """
+
+    code = 3
+    ANSWERED = frozenset({"host_key_unknown", "host_key_changed", "auth_refused", "no_python", "sudo_refused"})
+
+    def __init__(self, reason: str, detail: str, remedy: str = "") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.remedy = remedy
+
+    @property
+    def answered(self) -> bool:
+        return self.reason in self.ANSWERED
+
+
+class LinkLost(Unreached):
+    """The agent on a node that was reached fell silent or ended."""

@@ -1,0 +1,63 @@
+"""Builds the one line that starts Python on a node, and the source that follows on its stdin.
+
+Runs on the controller. Nothing from an inventory enters the line: it is constant but for nonces of ours.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from importlib import resources
+
+# Reads nine digits and then that many bytes from stdin, unbuffered, and runs them only when all have come: a
+# transfer that is cut does nothing. No single quote, backslash or newline, so that csh and fish pass it unchanged.
+_LOADER = (
+    "import os;"
+    'g=lambda n:(lambda s:(any(iter(lambda:(s.append(os.read(0,n-sum(map(len,s)))) or not s[-1] or sum(map(len,s))>=n),True)),b"".join(s))[1])([]);'
+    "n=int(g(9) or 0);z=g(n) if n else z;len(z)==n and exec(z)"
+)
+NO_PYTHON = "clusterprep-no-python"
+_SHELL = (
+    "for p in /usr/bin/python3 python3 /usr/libexec/platform-python; do "
+    'command -v "$p" >/dev/null 2>&1 && exec "$p" -EsSB -c "$0"; done; echo ' + NO_PYTHON
+)
+_RUN_PARTS = """
+import sys, types
+for name, source in PARTS:
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    exec(compile(source, name, "exec"), module.__dict__)
+"""
+
+
+def command(become: str | None = None, ready: str | None = None, password: bool = False) -> str:
+    """The shell line for a node.
+
+    `become` is the nonce that sudo prints as its prompt, `ready` the one that Python prints once it runs
+    under sudo; both are None when the login user does the work itself. Without `password` sudo never asks.
+    """
+    loader = _LOADER
+    prefix = ""
+    if become is not None:
+        loader = f'import os;os.write(1,b"{ready} ");' + _LOADER
+        ask = f"-S -p {become}" if password else "-n"
+        prefix = f"sudo -k {ask} -- "
+    return f"exec {prefix}/bin/sh -c '{_SHELL}' '{loader}'"
+
+
+@functools.lru_cache(maxsize=8)
+def _parts(names: tuple[str, ...]) -> str:
+    sources = tuple(
+        (f"clusterprep.remote.{name}", resources.files("clusterprep.remote").joinpath(f"{name}.py").read_text())
+        for name in ("agent", *names)
+    )
+    return f"PARTS = {sources!r}{_RUN_PARTS}"
+
+
+def payload(nonce: str, parts: Sequence[str]) -> bytes:
+    """The bytes for the node's stdin: nine digits of length, then source whose last line starts the agent."""
+    names = tuple(parts)
+    modules = [f"clusterprep.remote.{name}" for name in names]
+    start = f'sys.modules["clusterprep.remote.agent"].main({nonce!r}, {modules!r})\n'
+    source = (_parts(names) + start).encode()
+    return b"%09d" % len(source) + source

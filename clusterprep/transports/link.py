@@ -1,0 +1,243 @@
+"""The controller's half of a conversation with one agent: start it, ask it, notice that it is gone."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from clusterprep.errors import LinkLost, Unreached
+from clusterprep.model import Node
+from clusterprep.remote import boot
+from clusterprep.transports import Channel, Transport
+
+HELLO_LIMIT = 10.0  # seconds from the started command to the agent's first word
+SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats are a lost node
+MAX_FRAME = 64 << 20  # bytes of one answer
+MAX_JUNK = 1 << 20  # bytes of banners and profile output before the first word of the agent
+
+Frame = dict[str, Any]
+Password = Callable[[Node], "str | None"]
+
+
+class FrameReader:
+    """Finds frames `NONCE LENGTH JSON` at line starts in a byte stream and drops everything else."""
+
+    def __init__(self, nonce: str) -> None:
+        self._mark = re.compile(rb"(?:^|\n)" + nonce.encode() + rb" (\d{1,9}) ")
+        self._buffer = b""
+        self.junk = b""  # the last of what was no frame, for messages
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """All frames completed by `data`. Raises ValueError when the stream cannot be an agent's."""
+        self._buffer += data
+        frames: list[Frame] = []
+        while (match := self._mark.search(self._buffer)) is not None:
+            length, start = int(match.group(1)), match.end()
+            if length > MAX_FRAME:
+                raise ValueError(f"an answer of {length} bytes was announced")
+            if len(self._buffer) <= start + length:  # the newline after the payload belongs to the frame
+                self._drop(match.start())
+                return frames
+            frames.append(self._parse(self._buffer[start : start + length]))
+            self._drop(match.start(), start + length)
+        if len(self._buffer) > MAX_JUNK:
+            raise ValueError("more than 1 MiB came that is no answer of the agent")
+        return frames
+
+    def _drop(self, until: int, then: int | None = None) -> None:
+        self.junk = (self.junk + self._buffer[:until])[-2048:]
+        self._buffer = self._buffer[until if then is None else then :]
+
+    @staticmethod
+    def _parse(payload: bytes) -> Frame:
+        try:
+            frame = json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"an answer is no JSON: {error}") from None
+        if not isinstance(frame, dict):
+            raise ValueError("an answer is no JSON object")
+        return frame
+
+    @property
+    def rest(self) -> str:
+        """What came and was no frame, as text for a message."""
+        return (self.junk + self._buffer)[-2048:].decode("utf-8", "replace").strip()
+
+
+class Link:
+    """One agent. Requests go one at a time; `pulse` may be called from another thread."""
+
+    def __init__(self, node: Node, channel: Channel, nonce: str) -> None:
+        self.node = node
+        self.hello: Frame = {}
+        self._channel = channel
+        self._reader = FrameReader(nonce)
+        self._sending = threading.Lock()
+        self._events: deque[Frame] = deque()
+        self._heard = time.monotonic()
+        self._asked = 0
+        self.lost: LinkLost | None = None
+
+    @property
+    def peer(self) -> str | None:
+        return self._channel.peer
+
+    def silent_for(self) -> float:
+        """Seconds since the agent's last word; more than SILENCE_LIMIT means that it is gone."""
+        return time.monotonic() - self._heard
+
+    def send(self, op: str, **body: Any) -> int:
+        """Send a request and give its number for `receive`."""
+        self._asked += 1
+        self._write({"id": self._asked, "op": op, **body})
+        return self._asked
+
+    def receive(self, number: int, timeout: float) -> Frame:
+        """The answer to request `number`; events that come before it are kept for `poll`.
+
+        Raises LinkLost when the agent ends, falls silent or has not answered after `timeout` seconds.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            for frame in self._frames(end):
+                if frame.get("id") == number:
+                    return frame
+
+    def request(self, op: str, timeout: float, **body: Any) -> Frame:
+        """One request and its answer."""
+        return self.receive(self.send(op, **body), timeout)
+
+    def poll(self, timeout: float) -> list[Frame]:
+        """Events that have arrived, waiting up to `timeout` seconds for the first one."""
+        if not self._events:
+            try:
+                self._frames(time.monotonic() + timeout, patient=True)
+            except TimeoutError:
+                pass
+        events, self._events = list(self._events), deque()
+        return events
+
+    def pulse(self) -> None:
+        """A sign of life for an agent that would otherwise end itself; never raises."""
+        try:
+            self._write({"op": "pulse"})
+        except LinkLost:
+            pass
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _write(self, body: Frame) -> None:
+        data = json.dumps(body, separators=(",", ":")).encode() + b"\n"
+        with self._sending:
+            try:
+                self._channel.send(data)
+            except LinkLost as error:
+                self.lost = error
+                raise
+
+    def _frames(self, end: float, patient: bool = False) -> list[Frame]:
+        """Read once and give the answers among what came; events and heartbeats are sorted out."""
+        now = time.monotonic()
+        if now >= end and not patient:
+            raise self._gone("timed_out", "the agent did not answer in time")
+        try:
+            data = self._channel.recv(max(0.001, min(end - now, 1.0)))
+        except TimeoutError:
+            if self.silent_for() > SILENCE_LIMIT:
+                raise self._gone("hung", f"no sign of life for {self.silent_for():.1f} s") from None
+            return []
+        if not data:
+            raise self._gone("hung", self._last_words())
+        self._heard = time.monotonic()
+        try:
+            frames = self._reader.feed(data)
+        except ValueError as error:
+            raise self._gone("garbled", str(error)) from None
+        self._events.extend(f for f in frames if "id" not in f and "beat" not in f)
+        return [frame for frame in frames if "id" in frame]
+
+    def _last_words(self) -> str:
+        words = " ".join(self._channel.stderr().decode("utf-8", "replace").split())[-300:]
+        return "the agent ended" + (f": {words}" if words else "")
+
+    def _gone(self, reason: str, detail: str) -> LinkLost:
+        self.lost = LinkLost(reason, detail)
+        return self.lost
+
+    def wait_hello(self, limit: float) -> None:
+        """Wait for the agent's first word; raises Unreached with the reason when it does not come."""
+        end = time.monotonic() + limit
+        try:
+            while not self._events:
+                self._frames(end)
+        except LinkLost as lost:
+            raise self._no_hello(lost) from None
+        self.hello = self._events.popleft()
+
+    def _no_hello(self, lost: LinkLost) -> Unreached:
+        said = f"{self._reader.rest} {self._channel.stderr().decode('utf-8', 'replace')}".strip()
+        tail = " ".join(said.split())[-300:]
+        if boot.NO_PYTHON in said:
+            return Unreached("no_python", "no python3 was found on the node", "apt-get install python3-minimal")
+        if lost.reason == "hung" and tail:
+            return Unreached("no_python", f"Python did not start: {tail}", "/usr/bin/python3 -c 'import json'")
+        return Unreached(lost.reason if lost.reason != "timed_out" else "hung", f"{lost.message} {tail}".strip())
+
+
+def open_link(transport: Transport, node: Node, parts: Sequence[str], password: Password) -> Link:
+    """Log in, start the agent with `parts` and wait for its first word. Raises Unreached."""
+    nonce = secrets.token_hex(8)
+    if node.ssh.become:
+        channel = _open_with_sudo(transport, node, password(node))
+    else:
+        channel = transport.open(node, boot.command())
+    link = Link(node, channel, nonce)
+    try:
+        channel.send(boot.payload(nonce, parts))
+        link.wait_hello(HELLO_LIMIT)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _open_with_sudo(transport: Transport, node: Node, password: str | None) -> Channel:
+    """Start Python under sudo. The password goes out only after sudo's own prompt has been seen."""
+    prompt, ready = secrets.token_hex(8), secrets.token_hex(8)
+    command = boot.command(become=prompt, ready=ready, password=password is not None)
+    channel = transport.open(node, command)
+    try:
+        _answer_sudo(channel, prompt, ready, password)
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+def _answer_sudo(channel: Channel, prompt: str, ready: str, password: str | None) -> None:
+    end, out, asked = time.monotonic() + HELLO_LIMIT, b"", False
+    while ready.encode() not in out:
+        try:
+            data = channel.recv(0.1)
+        except TimeoutError:
+            data = None
+        out = (out + (data or b""))[-MAX_JUNK:]
+        prompts = channel.stderr().count(prompt.encode()) + out.count(prompt.encode())
+        if prompts == 1 and not asked and password is not None:
+            channel.send(password.encode() + b"\n")
+            asked = True
+        if data == b"" or prompts > 1 or time.monotonic() > end:
+            raise _sudo_refused(channel, prompt)
+
+
+def _sudo_refused(channel: Channel, prompt: str) -> Unreached:
+    words = " ".join(channel.stderr().decode("utf-8", "replace").replace(prompt, "").split())[-300:]
+    remedy = "clusterprep … --ask-become-pass, or allow the user in /etc/sudoers.d with NOPASSWD: ALL"
+    return Unreached("sudo_refused", f"sudo did not let us in: {words or 'no answer'}", remedy)
