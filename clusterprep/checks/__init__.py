@@ -1,0 +1,117 @@
+"""Checks: one file per area, each turning facts of many nodes into outcomes; missing facts never reach them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterprep.model import Fleet, Inventory, Node, Severity, Verdict
+from clusterprep.noderange import fold
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check says about some nodes. `severity` and `remedy` default to the check's own."""
+
+    verdict: Verdict
+    nodes: tuple[str, ...]
+    message: str
+    seen: str = ""
+    wanted: str = ""
+    remedy: str | None = None
+    reason: str | None = None
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a check may look at: the nodes that know every fact it needs, and those facts."""
+
+    fleet: Fleet
+    nodes: tuple[Node, ...]
+    check: str
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.fleet.inventory
+
+    def value(self, node: Node, fact: str) -> Any:
+        return self.fleet.fact(node.name, fact)
+
+    def values(self, fact: str) -> dict[str, Any]:
+        return {node.name: self.value(node, fact) for node in self.nodes}
+
+    def wanted(self, node: Node) -> str | None:
+        """What the inventory requires of this check on this node, as written."""
+        return node.require.get(self.check)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check: the facts it needs, how it judges, and its page for `explain`.
+
+    `judge(scene)` is called once with every node that knows all `facts`; the engine answers unknown for the
+    others. `severity` is that of a failure, and of not knowing. What `require:` declares is always an error.
+    """
+
+    name: str
+    facts: tuple[str, ...]
+    judge: Callable[[Scene], Iterable[Outcome]]
+    severity: Severity
+    title: str
+    why: str
+    how: str
+    remedy: str
+    tags: tuple[str, ...] = field(default=())
+
+
+def each(judge: Callable[..., Outcome | None], *facts: str) -> Callable[[Scene], Iterable[Outcome]]:
+    """A judge for one node at a time: judge(scene, node, *fact values)."""
+
+    def judge_all(scene: Scene) -> Iterable[Outcome]:
+        for node in scene.nodes:
+            outcome = judge(scene, node, *(scene.value(node, fact) for fact in facts))
+            if outcome is not None:
+                yield outcome
+
+    return judge_all
+
+
+def by_value(values: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Values with the nodes that have them, most frequent first, then in order of appearance."""
+    counts = Counter(values.values())
+    return [(value, tuple(n for n, v in values.items() if v == value)) for value, _ in counts.most_common()]
+
+
+def uniform(values: Mapping[str, str], what: str, fleet_size: int, remedy: str | None = None) -> list[Outcome]:
+    """«Equal on all nodes» without a golden value: CONTRACT §5.
+
+    `values` holds the nodes that know theirs. A strict majority blames the others; without one all are named.
+    """
+    nodes = tuple(values)
+    groups = by_value(values)
+    if len(values) < 2:
+        seen = groups[0][0] if groups else ""
+        if fleet_size < 2:
+            return [Outcome("skip", nodes, f"{what} has nothing to be compared with", seen, reason="not_applicable")]
+        reason = "fewer than two nodes answered"
+        return [Outcome("unknown", nodes, f"{what} could not be compared", seen, "equal on all nodes", reason=reason)]
+    if len(groups) == 1:
+        return [Outcome("pass", nodes, f"{what} is equal on all nodes", groups[0][0], "equal on all nodes")]
+    return _differing(groups, nodes, what, remedy)
+
+
+def _differing(
+    groups: Sequence[tuple[str, tuple[str, ...]]], nodes: tuple[str, ...], what: str, remedy: str | None
+) -> list[Outcome]:
+    seen = "; ".join(f"{value} on {fold(names)}" for value, names in groups)
+    usual, majority = groups[0]
+    if 2 * len(majority) > len(nodes):
+        odd = tuple(node for node in nodes if node not in set(majority))
+        return [
+            Outcome("fail", odd, f"{what} differs from the other nodes", seen, usual, remedy),
+            Outcome("pass", majority, f"{what} is that of the majority", usual, usual),
+        ]
+    return [Outcome("fail", nodes, f"{what} differs, and no value has a majority", seen, "equal on all nodes", remedy)]

@@ -1,0 +1,38 @@
+"""GPUs: as many as declared, on the bus as in the driver."""
+
+from __future__ import annotations
+
+from clusterprep.checks import Check, Outcome, Scene, each
+from clusterprep.facts.gpu import Nvml
+from clusterprep.model import Node
+
+
+def count(scene: Scene, node: Node, nvml: Nvml | None, pci: tuple[str, ...]) -> Outcome:
+    """NVML, PCI and the inventory must say the same number."""
+    declared = None if node.gpus is None else node.gpus.count
+    visible = 0 if nvml is None else len(nvml.gpus)
+    seen = f"{visible} by NVML, {len(pci)} on PCI"
+    wanted = f"{declared} declared" if declared is not None else "as many by NVML as on PCI"
+    if not declared and not pci and not visible:
+        return Outcome("skip", (node.name,), "no GPU here", seen, wanted, reason="not_applicable")
+    if nvml is not None and nvml.lost:
+        return Outcome("fail", (node.name,), "; ".join(nvml.lost), seen, wanted, "nvidia-smi --gpu-reset, or reboot")
+    expected = len(pci) if declared is None else declared
+    # A virtual machine may show GPUs under another root port layout, but never fewer functions than NVML has.
+    if visible == expected and (not pci or len(pci) >= visible):
+        return Outcome("pass", (node.name,), "all GPUs are there", seen, wanted)
+    message = "GPUs are missing from the driver" if visible < expected else "there are more GPUs than declared"
+    cure = "dmesg | grep -e NVRM -e Xid   # fell off the bus: reseat or power cycle"
+    return Outcome("fail", (node.name,), message, seen, wanted, cure if visible < expected else "set `gpus:` right")
+
+
+COUNT = Check(
+    "gpu.count",
+    facts=("gpu.nvml", "gpu.pci"),
+    judge=each(count, "gpu.nvml", "gpu.pci"),
+    severity="error",
+    title="The number of GPUs",
+    why="A launcher starts one rank per visible GPU: seven of eight on one node, and torchrun waits for ever.",
+    how="NVML's count, NVIDIA display and 3D controllers on the PCI bus, and `gpus:` of the inventory.",
+    remedy="nvidia-smi -L; lspci -d 10de:",
+)

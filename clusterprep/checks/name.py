@@ -1,0 +1,74 @@
+"""Names: the same answer on every node, and nobody's own name on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterprep.checks import Check, Outcome, Scene, uniform
+from clusterprep.noderange import fold
+
+HOSTS = "edit /etc/hosts: one line per node, its address on the training network first, no 127.0.1.1 line"
+
+
+def resolve(scene: Scene) -> Iterable[Outcome]:
+    """Own name on loopback fails; so does a name that nodes resolve differently, blamed on the minority."""
+    wrong: dict[str, tuple[str, str]] = {}
+    for node in scene.nodes:
+        name, own = scene.value(node, "names.own")
+        if own and all(_loopback(address) for address in own):
+            wrong[node.name] = (f"{name} is {own[0]}", "its own host name resolves to loopback")
+    differing = _differing(scene)
+    unresolved = tuple(n.name for n in scene.nodes if scene.value(n, "names.own")[1] is None and n.name not in wrong)
+    for node_name, (seen, message) in wrong.items():
+        yield Outcome("fail", (node_name,), message, seen, "an address of the training network", HOSTS)
+    yield from differing
+    bad = set(wrong) | {node for outcome in differing for node in outcome.nodes} | set(unresolved)
+    if unresolved:
+        # Nothing we write depends on the name: GLOO_SOCKET_IFNAME is set. Launchers of others do depend on it.
+        message = "the node's own host name does not resolve"
+        yield Outcome("fail", unresolved, message, "no address", "an address", HOSTS, severity="warning")
+    good = tuple(node.name for node in scene.nodes if node.name not in bad)
+    if good:
+        yield Outcome("pass", good, "names resolve alike", "same answers, none on loopback", "same answers, none on loopback")
+
+
+def _loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def _differing(scene: Scene) -> list[Outcome]:
+    """Names whose addresses are not the same on all nodes that were asked; answers for oneself may be loopback."""
+    asked: dict[str, dict[str, str]] = {}
+    for node in scene.nodes:
+        for name, addresses in scene.value(node, "names.resolved").items():
+            if name == node.name and addresses and all(_loopback(address) for address in addresses):
+                continue
+            asked.setdefault(name, {})[node.name] = ", ".join(sorted(addresses)) if addresses else "no address"
+    outcomes: dict[tuple[str, ...], list[str]] = {}
+    for name, answers in asked.items():
+        for outcome in uniform(answers, name, len(scene.inventory.nodes)) if len(answers) > 1 else ():
+            if outcome.verdict == "fail":
+                outcomes.setdefault(outcome.nodes, []).append(name)
+    return [_one(scene, nodes, names, asked) for nodes, names in outcomes.items()]
+
+
+def _one(scene: Scene, nodes: tuple[str, ...], names: list[str], asked: dict[str, dict[str, str]]) -> Outcome:
+    first = names[0]
+    others = next((a for n, a in asked[first].items() if n not in nodes), "different answers")
+    seen = f"{first} is {asked[first][nodes[0]]}; elsewhere {others}"
+    message = f"{fold(names) if len(names) > 1 else first} resolves differently than on the other nodes"
+    return Outcome("fail", nodes, message, seen, "the same address on all nodes", HOSTS)
+
+
+RESOLVE = Check(
+    "name.resolve",
+    facts=("names.own", "names.resolved"),
+    judge=resolve,
+    severity="error",
+    title="Names resolve alike",
+    why="gloo publishes the address of a node's own host name; Debian's 127.0.1.1 makes every other rank connect to "
+    "itself and wait. A name with another address on one node sends that node to the wrong machine.",
+    how="Each node's own resolver is asked for its own host name and for all names of the inventory (above 64 nodes a "
+    "fixed sample of 64).",
+    remedy=HOSTS,
+)

@@ -1,0 +1,115 @@
+"""PyTorch, NCCL and the driver: what the job would load, the same on all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from clusterprep.checks import Check, Outcome, Scene, uniform
+from clusterprep.facts.torch import Torch
+from clusterprep.model import Node
+from clusterprep.versions import satisfies
+
+INSTALL = "{python} -m pip install torch=={version}"
+
+
+def torch(scene: Scene) -> Iterable[Outcome]:
+    """Missing on some nodes fails there; missing on all is not known, for another interpreter may be meant."""
+    builds: dict[str, Torch] = scene.values("torch.build")
+    without = tuple(name for name, build in builds.items() if build.version is None)
+    if without and len(without) == len(builds):
+        pythons = ", ".join(sorted({node.python for node in scene.nodes}))
+        message = f"no node has torch in {pythons}; set `python:` to the job's interpreter"
+        yield Outcome("unknown", without, message, "no torch", "torch", reason="missing_tool")
+        return
+    if without:
+        version = next(build.version for build in builds.values() if build.version)
+        python = next(node.python for node in scene.nodes if node.name in without)
+        cure = INSTALL.format(python=python, version=version)
+        yield Outcome("fail", without, "torch is missing while other nodes have it", "no torch", version or "", cure)
+    present = [node for node in scene.nodes if node.name not in without]
+    yield from _versions(scene, present, lambda node: builds[node.name].version or "", "torch")
+    yield from _cpu_builds(present, builds)
+
+
+def _cpu_builds(nodes: list[Node], builds: dict[str, Torch]) -> Iterable[Outcome]:
+    cpu_only = tuple(n.name for n in nodes if n.gpus is not None and n.gpus.used > 0 and builds[n.name].cuda is None)
+    if cpu_only:
+        message = "torch is a CPU build on nodes that declare GPUs"
+        yield Outcome("fail", cpu_only, message, "no CUDA", "a CUDA build", "pip install the CUDA build of torch")
+
+
+def _versions(scene: Scene, nodes: list[Node], seen: Callable[[Node], str], what: str) -> Iterable[Outcome]:
+    """Declared versions node by node; the rest must be equal."""
+    undeclared: dict[str, str] = {}
+    for node in nodes:
+        wanted, version = scene.wanted(node), seen(node)
+        if wanted is None:
+            undeclared[node.name] = version
+        elif satisfies(version, wanted):
+            yield Outcome("pass", (node.name,), f"{what} is as required", version, wanted)
+        else:
+            yield Outcome("fail", (node.name,), f"{what} is not what the inventory requires", version, wanted)
+    if undeclared:
+        yield from uniform(undeclared, what, len(scene.inventory.nodes))
+
+
+def nccl(scene: Scene) -> Iterable[Outcome]:
+    """The NCCL inside the wheel; a CPU build brings none, which is fine where no GPU is declared."""
+    versions: dict[str, str | None] = {n: build.nccl for n, build in scene.values("torch.build").items()}
+    without = tuple(name for name, version in versions.items() if version is None)
+    idle = tuple(n.name for n in scene.nodes if n.name in without and not (n.gpus and n.gpus.used))
+    if idle and len(without) == len(versions):
+        yield Outcome("skip", idle, "this torch brings no NCCL, and no GPU is declared", reason="not_applicable")
+    elif without:
+        missing = without if len(without) == len(versions) else tuple(without)
+        message = "the NCCL that torch would load was not found"
+        yield Outcome("unknown", missing, message, "no nvidia/nccl beside torch", "NCCL", reason="missing_tool")
+    present = [node for node in scene.nodes if versions[node.name] is not None]
+    yield from _versions(scene, present, lambda node: versions[node.name] or "", "NCCL")
+
+
+def driver(scene: Scene) -> Iterable[Outcome]:
+    """The loaded kernel module's version; none is fine where there is no GPU."""
+    loaded: dict[str, str | None] = scene.values("nv.driver")
+    for node in scene.nodes:
+        if loaded[node.name] is not None:
+            continue
+        if scene.value(node, "gpu.pci") or (node.gpus and node.gpus.count):
+            message = "there are GPUs and the driver is not loaded"
+            yield Outcome("fail", (node.name,), message, "no driver", "a driver", "modprobe nvidia; dmesg | grep NVRM")
+        else:
+            yield Outcome("skip", (node.name,), "no GPU here", reason="not_applicable")
+    present = [node for node in scene.nodes if loaded[node.name] is not None]
+    yield from _versions(scene, present, lambda node: loaded[node.name] or "", "the NVIDIA driver")
+
+
+TORCH = Check(
+    "torch.version",
+    facts=("torch.build",),
+    judge=torch,
+    severity="error",
+    title="The job's PyTorch",
+    why="Ranks of different torch versions disagree about collectives and their order: they hang or give wrong sums.",
+    how="torch/version.py of the job's interpreter (`python:`), run as the job's user; torch is not imported.",
+    remedy="python -m pip install torch==VERSION   # in the job's environment, on the odd nodes",
+)
+NCCL = Check(
+    "nccl.torch",
+    facts=("torch.build",),
+    judge=nccl,
+    severity="error",
+    title="The NCCL that torch would load",
+    why="Two NCCL versions in one job do not speak the same bootstrap protocol: «internal error», or a hang.",
+    how="ncclGetVersion of the library inside the wheel, called in the job's interpreter; needs no GPU.",
+    remedy="python -m pip install torch==VERSION   # the wheel brings its NCCL",
+)
+DRIVER = Check(
+    "nv.driver",
+    facts=("nv.driver", "gpu.pci"),
+    judge=driver,
+    severity="error",
+    title="The NVIDIA driver",
+    why="One node with another driver branch brings other limits of CUDA and NVLink into the job.",
+    how="/proc/driver/nvidia/version, the module that is loaded, not the package that is installed.",
+    remedy="apt-get install --only-upgrade nvidia-driver-BRANCH && reboot",
+)

@@ -1,0 +1,80 @@
+"""Clocks: how far apart they are, and what keeps them together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from clusterprep.checks import Check, Outcome, Scene, each
+from clusterprep.facts.clock import Daemon, Offset
+from clusterprep.model import Node
+from clusterprep.units import format_duration, parse_duration
+
+GRAVE = 1.0  # seconds: log order, leases and TLS break
+LIMIT = 0.050  # seconds: what a synchronised node never exceeds
+STEP = "chronyc makestep   # where chronyd is missing: apt-get install chrony"
+
+
+def offset(scene: Scene) -> Iterable[Outcome]:
+    """Against the median of the nodes, or the controller where there are fewer than three."""
+    offsets: dict[str, Offset] = scene.values("clock.offset")
+    against = "the median of the nodes"
+    middle = statistics.median(o.seconds for o in offsets.values()) if offsets else 0.0
+    if len(offsets) < 3:
+        against, middle = "the controller", 0.0
+    for node in scene.nodes:
+        wanted = scene.wanted(node)
+        limit = parse_duration(wanted) if wanted is not None else LIMIT
+        yield _one(node, offsets[node.name], middle, limit, against, declared=wanted is not None)
+
+
+def _one(node: Node, clock: Offset, middle: float, limit: float, against: str, declared: bool) -> Outcome:
+    away = clock.seconds - middle
+    seen = f"{format_duration(away, signed=True)} ± {format_duration(clock.bound)}"
+    wanted = f"≤ {format_duration(limit)}"
+    if abs(away) - clock.bound > limit:
+        grave = declared or abs(away) - clock.bound > GRAVE
+        message = f"the clock is {'ahead of' if away > 0 else 'behind'} {against}"
+        return Outcome("fail", (node.name,), message, seen, wanted, severity="error" if grave else "warning")
+    if abs(away) + clock.bound > limit:
+        message = f"the measurement is too coarse to tell whether the clock agrees with {against}"
+        severity = "error" if declared or abs(away) + clock.bound > GRAVE else "warning"
+        reason = "the error bound straddles the limit"
+        return Outcome("unknown", (node.name,), message, seen, wanted, reason=reason, severity=severity)
+    return Outcome("pass", (node.name,), f"the clock agrees with {against}", f"within {wanted[2:]}", wanted)
+
+
+def daemon(scene: Scene, node: Node, seen: Daemon) -> Outcome:
+    wanted = "synchronised"
+    if seen.synchronised:
+        source = f"{seen.name or 'the host'} is synchronised"
+        return Outcome("pass", (node.name,), "the clock is kept right", source, wanted)
+    if seen.name is None:
+        return Outcome("fail", (node.name,), "nothing synchronises the clock", "no daemon answers", wanted)
+    text = f"{seen.name} runs and is not synchronised"
+    return Outcome("fail", (node.name,), "the clock will drift", text, wanted, "chronyc sources -v   # which source answers?")
+
+
+OFFSET = Check(
+    "time.offset",
+    facts=("clock.offset",),
+    judge=offset,
+    severity="error",
+    title="Clocks agree",
+    why="Nodes seconds apart break rendezvous leases, TLS and the order of log lines; finding who failed first is "
+    "then guesswork.",
+    how="Four time stamps over the open channel, the best of at least five round trips; half of what the round trip "
+    "took beyond the node's own share is the error bound. Compared with the median of the nodes (with one or two "
+    "nodes: the controller). More than 1 s is an error, more than 50 ms a warning; `require: clock_skew` sets its own.",
+    remedy=STEP,
+)
+DAEMON = Check(
+    "time.daemon",
+    facts=("clock.daemon",),
+    judge=each(daemon, "clock.daemon"),
+    severity="warning",
+    title="Something keeps the clock right",
+    why="A clock that is right today and that nothing keeps right will be seconds off in a month.",
+    how="chronyc's tracking report, else systemd's own word: synchronised, with a source that is not the clock itself.",
+    remedy="apt-get install chrony && systemctl enable --now chrony",
+)

@@ -1,0 +1,37 @@
+"""Facts: one file per subject, each saying what to read on a node and, purely, what the answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from clusterprep.model import Inventory, Node, Read
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something to know about every node.
+
+    `reads(node, inventory)` says what to look at, `parse(*answers)` what it means; it may raise ValueError,
+    KeyError, IndexError or TypeError on an answer it cannot understand, which makes the fact garbled. A file
+    that does not exist is knowledge: parse gets None. Any other missing answer makes the fact absent with that
+    answer's reason without calling parse, unless `lenient`, when parse gets the Absent itself. A fact with a
+    `stage` has no reads: that stage of a run brings its value.
+    """
+
+    name: str
+    reads: Callable[[Node, Inventory], tuple[Read, ...]] = lambda node, inventory: ()
+    parse: Callable[..., Any] = lambda answer: answer
+    lenient: bool = False
+    stage: str | None = None
+
+
+def file(path: str, etc: bool = False) -> Callable[[Node, Inventory], tuple[Read, ...]]:
+    """Reads one text file; `etc` marks configuration, which lies under the node's `root`."""
+    return lambda node, inventory: (Read("file", (under(node, path) if etc else path,)),)
+
+
+def under(node: Node, path: str) -> str:
+    """A configuration path below the node's root."""
+    return path if node.root == "/" else node.root.rstrip("/") + path

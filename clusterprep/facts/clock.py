@@ -1,0 +1,64 @@
+"""The node's clock against the controller's, and what keeps it right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from clusterprep.facts import Fact
+from clusterprep.model import Absent, Read
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Node clock minus controller clock in seconds, and the most by which this can be wrong."""
+
+    seconds: float
+    bound: float
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """What synchronises the clock: `synchronised` is None where a daemon runs but does not say."""
+
+    name: str | None
+    synchronised: bool | None
+    source: str = ""
+
+
+def parse_daemon(chronyc: Any, timedatectl: Any) -> Daemon | Absent:
+    """chrony's own word first, then systemd's; neither tool answering is not knowing."""
+    if isinstance(chronyc, dict) and chronyc["code"] == 0:
+        return _chrony(chronyc["out"])
+    if isinstance(timedatectl, dict) and timedatectl["code"] == 0:
+        return _systemd(timedatectl["out"])
+    answers = [answer for answer in (chronyc, timedatectl) if not isinstance(answer, Absent)]
+    if answers:
+        return Daemon(None, False, " ".join(str(answers[0]["err"] or answers[0]["out"]).split())[:120])
+    return Absent("missing_tool", "neither chronyc nor timedatectl is there")
+
+
+def _chrony(text: str) -> Daemon:
+    # chronyc -c tracking: reference id, name, stratum, …, leap status last. A local clock has id 7F7F0101.
+    fields = text.strip().split(",")
+    reference, name, stratum, leap = fields[0], fields[1], int(fields[2]), fields[-1]
+    synchronised = leap == "Normal" and 0 < stratum < 16 and reference not in ("7F7F0101", "00000000")
+    return Daemon("chronyd", synchronised, name)
+
+
+def _systemd(text: str) -> Daemon:
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    active = values["NTP"] == "yes"
+    return Daemon("systemd-timesyncd" if active else None, values["NTPSynchronized"] == "yes")
+
+
+OFFSET = Fact("clock.offset", stage="clock")
+DAEMON = Fact(
+    "clock.daemon",
+    lambda node, inventory: (
+        Read("command", ("chronyc", "-n", "-c", "tracking"), limit=4.0),
+        Read("command", ("timedatectl", "show", "-p", "NTP", "-p", "NTPSynchronized"), limit=4.0),
+    ),
+    parse_daemon,
+    lenient=True,
+)

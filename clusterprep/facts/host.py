@@ -1,0 +1,30 @@
+"""Which machine answers: its identity, kernel and distribution."""
+
+from __future__ import annotations
+
+import shlex
+
+from clusterprep.facts import Fact, file
+
+
+def parse_os_release(text: str | None) -> str:
+    """«debian 12» from /etc/os-release, whose values are quoted as in a shell."""
+    if text is None:
+        raise ValueError("there is no /etc/os-release")
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    values = {key.strip(): "".join(shlex.split(value)[:1]) for key, value in pairs}
+    return f"{values['ID']} {values.get('VERSION_ID', '')}".strip()
+
+
+def parse_word(text: str | None) -> str:
+    """A file that holds one word."""
+    if text is None or not text.strip():
+        raise ValueError("empty or not there")
+    return text.strip()
+
+
+MACHINE_ID = Fact("host.machine_id", file("/etc/machine-id", etc=True), parse_word)
+BOOT_ID = Fact("host.boot_id", file("/proc/sys/kernel/random/boot_id"), parse_word)
+HOST_NAME = Fact("host.name", file("/proc/sys/kernel/hostname"), parse_word)
+KERNEL = Fact("kernel.release", file("/proc/sys/kernel/osrelease"), parse_word)
+OS_RELEASE = Fact("os.release", file("/etc/os-release", etc=True), parse_os_release)

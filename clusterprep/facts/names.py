@@ -1,0 +1,30 @@
+"""What each node's own resolver says about the names of the others."""
+
+from __future__ import annotations
+
+import random
+
+from clusterprep.facts import Fact
+from clusterprep.model import Inventory, Node, Read
+
+WHOLE = 64  # up to so many nodes every node resolves every name; above, a seeded sample of as many
+
+
+def names_for(node: Node, inventory: Inventory) -> tuple[str, ...]:
+    """The names this node is asked for: all of them in a small fleet, else itself, the first, and a sample."""
+    names = [other.name for other in inventory.nodes]
+    if len(names) <= WHOLE:
+        return tuple(names)
+    sample = random.Random(len(names)).sample(names, WHOLE - 2)
+    return tuple(dict.fromkeys([node.name, names[0], *sample]))
+
+
+NAMES = Fact(
+    "names.resolved",
+    lambda node, inventory: (Read("resolve", names_for(node, inventory), limit=10.0),),
+)
+OWN_NAME = Fact(
+    "names.own",
+    lambda node, inventory: (Read("file", ("/proc/sys/kernel/hostname",)), Read("own_name", (), limit=10.0)),
+    lambda name, answers: (name.strip(), answers),
+)

@@ -1,0 +1,112 @@
+"""Interfaces with their addresses, the range NCCL's own ports come from, and RDMA ports."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from typing import Any
+
+from clusterprep.facts import Fact, file
+from clusterprep.model import Read
+
+ARPHRD_ETHER, ARPHRD_INFINIBAND = 1, 32  # linux/if_arp.h
+IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One network interface as the kernel shows it; `speed` in Mbit/s, None where the driver does not say."""
+
+    name: str
+    up: bool
+    running: bool
+    loopback: bool
+    physical: bool
+    bridge: bool
+    master: str | None
+    mtu: int
+    speed: int | None
+    infiniband: bool
+    ipv4: tuple[str, ...]  # "10.0.0.1/24", global scope only
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        return tuple(str(IPv4Interface(address).network) for address in self.ipv4)
+
+    @property
+    def address(self) -> str:
+        return self.ipv4[0].split("/")[0]
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port of an RDMA device; `rate` in Gbit/s."""
+
+    device: str
+    port: int
+    active: bool
+    link_layer: str
+    rate: float | None
+
+
+def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:
+    return tuple(_interface(row) for row in rows)
+
+
+def _interface(row: dict[str, Any]) -> Interface:
+    flags = int(row["flags"] or "0", 16)
+    ipv4 = [a for a in row["addresses"] if "." in a["address"] and a["scope"] == 0]
+    return Interface(
+        name=row["name"],
+        up=bool(flags & IFF_UP),
+        running=row["operstate"] in ("up", "unknown") and row["carrier"] != "0",
+        loopback=bool(flags & IFF_LOOPBACK),
+        physical=row["physical"],
+        bridge=row["bridge"],
+        master=row["master"],
+        mtu=int(row["mtu"]),
+        speed=int(row["speed"]) if row["speed"] and int(row["speed"]) > 0 else None,
+        infiniband=int(row["type"]) == ARPHRD_INFINIBAND,
+        ipv4=tuple(f"{a['address']}/{a['prefix']}" for a in ipv4 if not a["address"].startswith("169.254.")),
+    )
+
+
+def parse_port_range(text: str | None) -> tuple[int, int]:
+    if text is None:
+        raise ValueError("no IPv4 port range")
+    low, high = text.split()
+    return int(low), int(high)
+
+
+_PORT = re.compile(r"/sys/class/infiniband/([^/]+)/ports/(\d+)/(\w+)")
+
+
+def parse_rdma(files: dict[str, str]) -> tuple[RdmaPort, ...]:
+    """Ports from the files below /sys/class/infiniband; a file that is missing leaves its field unknown."""
+    ports: dict[tuple[str, int], dict[str, str]] = {}
+    for path, text in files.items():
+        if match := _PORT.fullmatch(path):
+            ports.setdefault((match[1], int(match[2])), {})[match[3]] = text
+    return tuple(_rdma_port(device, port, values) for (device, port), values in sorted(ports.items()))
+
+
+def _rdma_port(device: str, port: int, values: dict[str, str]) -> RdmaPort:
+    rate = values.get("rate", "").split()
+    return RdmaPort(
+        device=device,
+        port=port,
+        active="ACTIVE" in values.get("state", "") and "LinkUp" in values.get("phys_state", "LinkUp"),
+        link_layer=values.get("link_layer", ""),
+        rate=float(rate[0]) if rate else None,
+    )
+
+
+_RDMA_FILES = tuple(f"/sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "link_layer", "rate"))
+
+INTERFACES = Fact("net.interfaces", lambda node, inventory: (Read("interfaces"),), parse_interfaces)
+PORT_RANGE = Fact("net.port_range", file("/proc/sys/net/ipv4/ip_local_port_range"), parse_port_range)
+RDMA = Fact("rdma.ports", lambda node, inventory: (Read("files", _RDMA_FILES),), parse_rdma)
+LISTEN = Fact("net.listen", stage="ports")
+DIALS = Fact("net.dials", stage="ports")
+PEER = Fact("ssh.peer", stage="open")

@@ -1,0 +1,140 @@
+"""Facts become findings. Unknown is decided here: a check never sees a node whose facts are missing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+
+from clusterprep.checks import Check, Outcome, Scene
+from clusterprep.model import Absent, Finding, Fleet, Inventory, Severity, Silence
+
+
+def judge(fleet: Fleet, checks: Sequence[Check], today: date, catalogue: Iterable[str] = ()) -> tuple[Finding, ...]:
+    """All findings of the checks over a fleet, equal ones folded, silences applied.
+
+    `catalogue` holds the names of checks that are planned and not built: where one is required it is skipped,
+    and said.
+    """
+    findings: list[Finding] = []
+    for check in checks:
+        findings.extend(_findings(fleet, check))
+    findings.extend(_not_built(fleet.inventory, catalogue))
+    silenced = (part for finding in findings for part in _silence(finding, fleet.inventory.silences, today))
+    return merge(silenced, fleet.inventory)
+
+
+def _findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
+    knowing = tuple(n for n in fleet.reached if _lacking(fleet, check, n.name) is None)
+    ignorant = [n.name for n in fleet.reached if _lacking(fleet, check, n.name) is not None]
+    outcomes = [_unknown(fleet, check, name) for name in ignorant]
+    try:
+        outcomes.extend(check.judge(Scene(fleet, knowing, check.name)) if knowing or not check.facts else ())
+    except Exception as error:  # a bug in one check must not take the others' answers with it
+        message = f"a bug in this check: {type(error).__name__}: {error}"
+        names = tuple(node.name for node in knowing)
+        outcomes = [Outcome("unknown", names, message, reason="a bug in clusterprep")]
+    declared = {node.name for node in fleet.inventory.nodes if check.name in node.require}
+    for outcome in outcomes:
+        yield from _as_findings(check, outcome, declared)
+
+
+def _lacking(fleet: Fleet, check: Check, node: str) -> Absent | None:
+    for name in check.facts:
+        value = fleet.fact(node, name)
+        if isinstance(value, Absent):
+            return value
+    return None
+
+
+def _unknown(fleet: Fleet, check: Check, node: str) -> Outcome:
+    absent = _lacking(fleet, check, node) or Absent("garbled")
+    if absent.reason == "not_applicable":
+        return Outcome("skip", (node,), absent.detail or "does not apply here", reason=absent.reason)
+    return Outcome("unknown", (node,), absent.detail or "could not be determined", reason=absent.reason)
+
+
+def _as_findings(check: Check, outcome: Outcome, declared: set[str]) -> Iterable[Finding]:
+    """One outcome as findings: what `require:` declares is an error on the nodes that declare it."""
+    severity: Severity = outcome.severity or check.severity
+    required = tuple(node for node in outcome.nodes if node in declared)
+    others = tuple(node for node in outcome.nodes if node not in declared)
+    sure = outcome.verdict in ("pass", "skip")
+    for nodes, grade in ((required, "error"), (others, severity)):
+        if nodes or not outcome.nodes:
+            yield Finding(
+                check=check.name,
+                verdict=outcome.verdict,
+                severity="error" if grade == "error" else "warning",
+                nodes=nodes,
+                message=outcome.message,
+                seen=outcome.seen,
+                wanted=outcome.wanted,
+                remedy="" if sure else (outcome.remedy if outcome.remedy is not None else check.remedy),
+                reason=outcome.reason,
+            )
+        if not outcome.nodes:
+            return
+
+
+def _not_built(inventory: Inventory, catalogue: Iterable[str]) -> Iterable[Finding]:
+    names = set(catalogue)
+    for name in sorted({name for node in inventory.nodes for name in node.require if name in names}):
+        nodes = tuple(node.name for node in inventory.nodes if name in node.require)
+        message = "required, but this check is not built yet"
+        yield Finding(name, "skip", "warning", nodes, message, reason="not built yet")
+
+
+def _silence(finding: Finding, silences: Sequence[Silence], today: date) -> Iterable[Finding]:
+    """Split a finding into its silenced and its counting nodes."""
+    if finding.verdict in ("pass", "skip"):
+        yield finding
+        return
+    left = finding.nodes
+    for silence in silences:
+        if silence.check != finding.check or (silence.until is not None and today > silence.until):
+            continue
+        quiet = tuple(node for node in left if node in silence.nodes)
+        if quiet:
+            left = tuple(node for node in left if node not in silence.nodes)
+            yield replace(finding, nodes=quiet, silenced=silence.reason)
+    if left or not finding.nodes:
+        yield replace(finding, nodes=left)
+
+
+def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, ...]:
+    """One finding per check, verdict, severity, seen and wanted, with its nodes in inventory order."""
+    position = {node.name: node.index for node in inventory.nodes}
+    merged: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        key = (finding.check, finding.verdict, finding.severity, finding.seen, finding.wanted, finding.silenced)
+        if finding.verdict in ("unknown", "skip"):
+            key = (*key, finding.reason)
+        before = merged.get(key)
+        nodes = finding.nodes if before is None else (*before.nodes, *finding.nodes)
+        ordered = tuple(sorted(dict.fromkeys(nodes), key=lambda name: position.get(name, 1 << 30)))
+        merged[key] = replace(before or finding, nodes=ordered)
+    return tuple(merged.values())
+
+
+def exit_code(findings: Iterable[Finding], strict: bool = False) -> int:
+    """0, 1 for a failure, 3 for not knowing; a failure outranks not knowing, silenced and fixed ones do not count."""
+    counted = [f for f in findings if f.silenced is None and not f.fixed and (strict or f.severity == "error")]
+    if any(finding.verdict == "fail" for finding in counted):
+        return 1
+    return 3 if any(finding.verdict == "unknown" for finding in counted) else 0
+
+
+def fixed(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The second look, and from the first what it no longer shows: cured, and not counted."""
+    still = _troubled(after)
+    gone = []
+    for finding in before:
+        cured = tuple(node for node in finding.nodes if (finding.check, node) not in still)
+        if finding.verdict in ("fail", "unknown") and cured:
+            gone.append(replace(finding, nodes=cured, fixed=True))
+    return (*gone, *after)
+
+
+def _troubled(findings: Sequence[Finding]) -> Mapping[tuple[str, str], bool]:
+    return {(f.check, node): True for f in findings if f.verdict in ("fail", "unknown") for node in f.nodes}

@@ -1,0 +1,65 @@
+"""Inventory and facts become the environment: derived values, with what is declared laid over them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterprep.env import Basis, Derived
+from clusterprep.model import EnvValue, Fleet
+from clusterprep.network import choose
+from clusterprep.registry import modules
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The values for a fleet, and for each node what could not be derived and why."""
+
+    values: tuple[EnvValue, ...]
+    gaps: Mapping[str, str]
+
+    def of(self, node: str) -> dict[str, EnvValue]:
+        """The variables of one node by name, sorted."""
+        mine = {value.name: value for value in self.values if node in value.nodes}
+        return dict(sorted(mine.items()))
+
+
+FACTS = ("net.interfaces", "rdma.ports", "torch.build", "ssh.peer")
+"""Names of the facts that derivation looks at."""
+
+
+def render(fleet: Fleet) -> Environment:
+    """The environment of the nodes reached."""
+    basis = Basis(fleet, choose(fleet))
+    derived = [d for module in modules("clusterprep.env") if hasattr(module, "derive") for d in module.derive(basis)]
+    declared = {node.name: node.env for node in fleet.reached}
+    values = [_undeclared(item, declared) for item in derived if item.value is not None]
+    values.extend(_declared(fleet))
+    return Environment(tuple(value for value in values if value.nodes), _gaps(derived, declared))
+
+
+def _undeclared(item: Derived, declared: Mapping[str, Mapping[str, object]]) -> EnvValue:
+    # Saying NCCL_IB_HCA by hand also answers the question that NCCL_IB_DISABLE is the derived answer to.
+    aliases = {"NCCL_IB_DISABLE": ("NCCL_IB_DISABLE", "NCCL_IB_HCA")}.get(item.name, (item.name,))
+    nodes = tuple(node for node in item.nodes if not any(alias in declared[node] for alias in aliases))
+    return EnvValue(item.name, item.value or "", nodes, item.why)
+
+
+def _declared(fleet: Fleet) -> list[EnvValue]:
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for node in fleet.reached:
+        for name, setting in node.env.items():
+            found.setdefault((name, setting.value, setting.layer), []).append(node.name)
+    return [
+        EnvValue(name, value, tuple(nodes), f"declared under {layer}", declared=True)
+        for (name, value, layer), nodes in sorted(found.items())
+    ]
+
+
+def _gaps(derived: list[Derived], declared: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    gaps: dict[str, str] = {}
+    for item in derived:
+        for node in item.nodes if item.value is None else ():
+            if item.name not in declared[node]:
+                gaps.setdefault(node, f"{item.name}: {item.why}")
+    return gaps

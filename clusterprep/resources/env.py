@@ -1,0 +1,93 @@
+"""The NCCL environment as files, each in the dialect of those who read it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from clusterprep.env.variables import nccl_reads
+from clusterprep.model import EnvValue, FileChange, FileState, Inventory, Node
+from clusterprep.render import Environment
+from clusterprep.resources import Params, Resource, file_change
+
+HEAD = "# Written by clusterprep apply, which overwrites this file: put values under `env:` of the inventory.\n"
+BEGIN = "# BEGIN clusterprep: written by apply, which overwrites this block; values belong into the inventory\n"
+END = "# END clusterprep\n"
+NOT_UNDER_SLURM = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE")  # the scheduler hands out devices itself
+
+Values = Mapping[str, EnvValue]
+
+
+@dataclass(frozen=True)
+class Target:
+    path: str
+    mode: int
+    write: Callable[[Values, bytes | None], bytes]
+
+
+def profile(values: Values, _: bytes | None) -> bytes:
+    """A POSIX shell fragment for /etc/profile.d."""
+    lines = []
+    for name, value in values.items():
+        line = f"export {name}={shlex.quote(value.value)}\n"
+        lines.append(f'[ -n "${{SLURM_JOB_ID+set}}" ] || {line}' if name in NOT_UNDER_SLURM else line)
+    return (HEAD + "".join(lines)).encode()
+
+
+def nccl_conf(values: Values, before: bytes | None) -> bytes:
+    """Bare NAME=value in a marked block on top: inside this file the first setting of a name wins."""
+    block = "".join(f"{name}={value.value}\n" for name, value in values.items() if nccl_reads(name))
+    return (BEGIN + block + END).encode() + without_block(before or b"")
+
+
+def without_block(content: bytes) -> bytes:
+    """The lines that are not ours. A block whose end is missing ends where the next line cannot be of ours."""
+    kept, inside = [], False
+    for line in content.splitlines(keepends=True):
+        if line.startswith(b"# BEGIN clusterprep"):
+            inside = True
+        elif inside and line.startswith(b"# END clusterprep"):
+            inside = False
+        elif inside and not line.startswith(b"NCCL_"):
+            inside = False
+            kept.append(line)
+        elif not inside:
+            kept.append(line)
+    return b"".join(kept)
+
+
+def env_file(values: Values, _: bytes | None) -> bytes:
+    """NAME=value for systemd and docker, which agree only on values without quotes, backslashes and blanks."""
+    return (HEAD + "".join(f"{name}={value.value}\n" for name, value in values.items())).encode()
+
+
+def task_prolog(values: Values, _: bytes | None) -> bytes:
+    """A script whose output Slurm takes into the task's environment: one `export NAME=value` a line."""
+    exports = (f"export {n}={v.value}" for n, v in values.items() if n not in NOT_UNDER_SLURM)
+    return ("#!/bin/sh\n" + HEAD + "".join(f"echo {shlex.quote(line)}\n" for line in exports)).encode()
+
+
+TARGETS = {
+    "profile.d": Target("/etc/profile.d/clusterprep-nccl.sh", 0o644, profile),
+    "nccl.conf": Target("/etc/nccl.conf", 0o644, nccl_conf),
+    "env-file": Target("/etc/clusterprep/nccl.env", 0o644, env_file),
+    "slurm-task-prolog": Target("/etc/clusterprep/task_prolog.sh", 0o755, task_prolog),
+}
+
+
+def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
+    return tuple(TARGETS[name].path for name in inventory.env_targets)
+
+
+def plan(
+    node: Node, params: Params, files: Mapping[str, FileState], environment: Environment
+) -> Iterable[FileChange]:
+    values = environment.of(node.name)
+    for target in TARGETS.values():
+        if target.path in files:
+            state = files[target.path]
+            yield file_change(node, "env", state, target.write(values, state.content), target.mode)
+
+
+RESOURCE = Resource("env", paths, plan)
