@@ -1,0 +1,432 @@
+"""The command line: the only module that reads options, prints, asks and exits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterprep import __version__, options
+from clusterprep.errors import ClusterprepError, InputError, Refused
+
+if TYPE_CHECKING:
+    from clusterprep.model import ChangeRow, Inventory, Node, Report
+    from clusterprep.run import Job
+
+LATER = {
+    "lint": "judges an environment file or nccl.conf",
+    "diagnose": "explains NCCL and torch.distributed failure logs",
+    "init": "writes an inventory by looking at the hosts",
+    "launch": "starts the same torchrun command on every node",
+    "history": "shows earlier runs",
+    "compare": "shows what changed between two runs",
+    "report": "renders an earlier run again",
+    "selftest": "shows that every check fires on its fault",
+}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="clusterprep")
+def cli() -> None:
+    """Find and remove what would break a multi-GPU job, before the job starts.
+
+    Logs in to every node over SSH, checks it, writes one uniform NCCL environment on all nodes or on none, runs a
+    cross-node all-reduce and names the node, link or rank at fault.
+    """
+
+
+@cli.command()
+@options.inventory
+@options.fleet
+@options.selecting
+@options.reporting
+@options.playbook
+@options.ranks
+@click.option("--dry-run", is_flag=True, help="Plan only; the same as `clusterprep plan`.")
+@click.option("--diff", is_flag=True, help="Show the whole difference.")
+@click.option("--ask", is_flag=True, help="Confirm before writing.")
+@click.option("--no-verify", is_flag=True, help="Without the all-reduce.")
+@click.option("--partial", is_flag=True, help="Go on without unreachable nodes.")
+@click.option("--on-busy", is_flag=True, help="Verify although GPUs are in use.")
+@click.option("--retry-failed", metavar="RUN", help="Only what failed in that run.")
+@click.option("--detailed-exitcode", is_flag=True, help="With --dry-run: 5 when changes are pending.")
+def apply(**words: Any) -> None:
+    """Check, write on all nodes or on none, check again, verify."""
+    _run("plan" if words.get("dry_run") else "apply", words)
+
+
+@cli.command()
+@options.inventory
+@options.fleet
+@options.selecting
+@options.reporting
+@options.playbook
+@options.ranks
+@click.option("--diff", is_flag=True, help="Show the whole difference.")
+@click.option("--partial", is_flag=True, help="Go on without unreachable nodes.")
+@click.option("--detailed-exitcode", is_flag=True, help="5 when changes are pending.")
+def plan(**words: Any) -> None:
+    """What apply would change, as a difference; writes nothing."""
+    _run("plan", words)
+
+
+@cli.command()
+@click.argument("inventory", metavar="INVENTORY", required=False)
+@click.option("--local", is_flag=True, help="This machine, without an inventory and without SSH.")
+@options.fleet
+@options.selecting
+@options.reporting
+def check(**words: Any) -> None:
+    """Look at every node and judge; writes nothing."""
+    if bool(words["local"]) == (words["inventory"] is not None):
+        raise click.UsageError("give an INVENTORY or --local")
+    _run("check", words)
+
+
+@cli.command()
+@options.inventory
+@options.fleet
+@options.reporting
+@options.ranks
+@click.option("--strict", is_flag=True, help="A failed or unknown warning counts too.")
+@click.option("--on-busy", is_flag=True, help="Verify although GPUs are in use.")
+def verify(**words: Any) -> None:
+    """All-reduce over all ranks; names the culprit when it fails or hangs."""
+    _run("verify", words)
+
+
+@cli.command()
+@options.inventory
+@options.fleet
+@options.reporting
+@click.option("--target", metavar="T", help="Print this file: profile.d, nccl.conf, env-file, slurm-task-prolog.")
+@click.option("--node", metavar="N", help="Of this node; default: the first.")
+@click.option("--from-run", metavar="ID", help="As written by that run.")
+def env(**words: Any) -> None:
+    """The NCCL environment that apply would write, each value with its reason."""
+    _run("env", words)
+
+
+@cli.command()
+@options.inventory
+@options.fleet
+@options.reporting
+@click.option("--run", "undo", metavar="ID", help="Undo this run; default: the last that changed something.")
+@click.option("--force", is_flag=True, help="Although the files were edited since.")
+@click.option("--partial", is_flag=True, help="Go on without unreachable nodes.")
+def rollback(**words: Any) -> None:
+    """Put back, byte for byte, what an apply replaced."""
+    _run("rollback", words)
+
+
+@cli.command()
+@options.inventory
+@options.reporting
+def validate(**words: Any) -> None:
+    """Check the inventory file alone, without the network."""
+    _run("validate", words)
+
+
+@cli.command()
+@click.argument("topic", metavar="CHECK|VARIABLE")
+def explain(topic: str) -> None:
+    """What a check or a variable means, why it matters, how to fix it."""
+    from clusterprep.explain import page
+
+    click.echo(page(topic))
+
+
+def _later(name: str, what: str) -> None:
+    @cli.command(name, hidden=True, context_settings={"ignore_unknown_options": True}, help=f"{what} (not built yet).")
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+    def command(words: tuple[str, ...]) -> None:
+        raise InputError.of(f"`clusterprep {name}` is not built yet")
+
+
+for _name, _what in LATER.items():
+    _later(_name, _what)
+
+
+# ---------------------------------------------------------------- running one command
+
+
+def _run(command: str, words: dict[str, Any]) -> None:
+    """Load, run, report, exit. `words` are the options as click gives them."""
+    from clusterprep.deadline import Deadline
+
+    _refuse_unbuilt(words)
+    _check_formats(words)
+    with Deadline(_seconds(words.get("timeout"))) as deadline:
+        inventory = _inventory(words)
+        if command == "validate":
+            _finish(_valid(inventory), words)
+        job = _job(command, words, inventory, deadline)
+        try:
+            report = _dispatch(job, words)
+        finally:
+            job.watch.close()  # type: ignore[attr-defined]
+    _finish(report, words)
+
+
+def _dispatch(job: Job, words: dict[str, Any]) -> Report:
+    from clusterprep import run
+
+    if job.settings.command == "env":
+        report, environment = run.show_env(job)
+        if words.get("target"):
+            from clusterprep.explain import target_text
+
+            click.echo(target_text(job.inventory, environment, words["target"], words.get("node")), nl=False)
+            raise SystemExit(report.code)
+        return report
+    stages: dict[str, Callable[[Job], Report]] = {
+        "check": run.check,
+        "plan": run.plan_changes,
+        "apply": run.apply,
+        "verify": run.verify,
+        "rollback": run.rollback,
+    }
+    return stages[job.settings.command](job)
+
+
+def _refuse_unbuilt(words: dict[str, Any]) -> None:
+    for option in ("retry_failed", "from_run"):
+        if words.get(option):
+            raise InputError.of("is not built yet", key="--" + option.replace("_", "-"))
+
+
+def _check_formats(words: dict[str, Any]) -> None:
+    """Refuse a format that cannot be rendered before anything is touched."""
+    from clusterprep.reports import check_format, format_of
+
+    check_format(words["fmt"])
+    for name in words["output"]:
+        check_format(format_of(name))
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from clusterprep.units import parse_duration
+
+    try:
+        return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
+    except ValueError as error:
+        raise InputError.of(str(error), key="--timeout") from None
+
+
+def _inventory(words: dict[str, Any]) -> Inventory:
+    from clusterprep.here import local_inventory
+    from clusterprep.limit import limit_to
+    from clusterprep.load import Overrides, load_inventory
+
+    if words.get("local"):
+        return local_inventory()
+    overrides = Overrides(
+        become=words.get("become"),
+        nproc_per_node=words.get("nproc_per_node"),
+        master_port=words.get("master_port"),
+    )
+    inventory = load_inventory(words["inventory"], overrides)
+    return limit_to(inventory, words["limit"]) if words.get("limit") else inventory
+
+
+def _job(command: str, words: dict[str, Any], inventory: Inventory, deadline: Any) -> Job:
+    import secrets
+    from datetime import datetime, timezone
+
+    from clusterprep import run
+    from clusterprep.inventory.demands import check_names
+    from clusterprep.playbook import load_playbook
+    from clusterprep.transports import transports_for
+
+    now = datetime.now(timezone.utc)
+    return run.Job(
+        settings=_settings(command, words, tuple(check_names())),
+        inventory=inventory,
+        steps=load_playbook(words["playbook"]).steps if "playbook" in words else (),
+        transports=transports_for(inventory, _ask_passphrase),
+        password=_password(words),
+        watch=_progress(words),
+        deadline=deadline,
+        confirm=_confirm if words.get("ask") else lambda rows: True,
+        run=run.new_run_name(now, secrets.token_hex(2)),
+        started=now,
+    )
+
+
+def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...]) -> Any:
+    from clusterprep.plan import Selection
+    from clusterprep.registry import checks
+    from clusterprep.run import Settings
+
+    selection = Selection(*(_list(words.get(key)) for key in ("only", "skip", "tags", "skip_tags")))
+    return Settings(
+        command=command,
+        forks=words.get("forks", 64),
+        selection=selection,
+        strict=bool(words.get("strict")),
+        verify=not words.get("no_verify"),
+        partial=bool(words.get("partial")),
+        force=bool(words.get("force")),
+        detailed_exitcode=bool(words.get("detailed_exitcode")),
+        limited=bool(words.get("limit")),
+        run=words.get("undo"),
+        catalogue=tuple(name for name in catalogue if name not in checks()),
+    )
+
+
+def _list(text: str | None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+# ---------------------------------------------------------------- asking and showing
+
+
+def _password(words: dict[str, Any]) -> Callable[[Node], str | None]:
+    secret = os.environ.get("CLUSTERPREP_BECOME_PASSWORD")
+    if words.get("ask_become_pass"):
+        secret = click.prompt("sudo password", hide_input=True, err=True)
+    return lambda node: secret
+
+
+def _ask_passphrase(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        return ""
+    return str(click.prompt(prompt, hide_input=True, err=True, default="", show_default=False))
+
+
+def _confirm(rows: Sequence[ChangeRow]) -> bool:
+    for row in rows:
+        if row.action != "none":
+            click.echo(f"{row.action} {row.target} on {', '.join(row.nodes)}\n{click.unstyle(row.diff)}", err=True)
+    return click.confirm("Write this?", err=True)
+
+
+def _progress(words: dict[str, Any]) -> Any:
+    from clusterprep.reports.progress import progress_on
+
+    return progress_on(sys.stderr, color=not words["no_color"] and "NO_COLOR" not in os.environ)
+
+
+def _valid(inventory: Inventory) -> Report:
+    from datetime import datetime, timezone
+
+    from clusterprep.model import Report
+
+    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    notice = f"{inventory.path} is valid: {len(inventory.nodes)} nodes"
+    notices = (notice, *inventory.warnings)
+    return Report("validate", "", inventory.cluster, now, 0.0, "pass", 0, notices=notices)
+
+
+def _finish(report: Report, words: dict[str, Any]) -> None:
+    """Print the report, write the asked-for files, leave with its code."""
+    from clusterprep.reports import format_of, render
+
+    def text(fmt: str, color: bool, width: int, ascii_only: bool = False) -> str:
+        verbose = max(words["verbose"], 1 if words.get("diff") else 0)
+        return render(report, fmt, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+
+    for name in words["output"]:
+        _write(name, text(format_of(name), color=False, width=100))
+    terminal = sys.stdout.isatty()
+    color = terminal and not words["no_color"] and "NO_COLOR" not in os.environ
+    width = shutil.get_terminal_size().columns if terminal else 80
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(text(words["fmt"], color, width, ascii_only=not unicode))
+    sys.stdout.flush()
+    raise SystemExit(report.code)
+
+
+def _write(name: str, text: str) -> None:
+    try:
+        with open(name, "w", encoding="utf-8") as sink:
+            sink.write(text)
+    except OSError as error:
+        raise InputError.of(f"cannot be written: {error.strerror}", file=name, key="--output") from None
+
+
+# ---------------------------------------------------------------- errors
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point. Exits with a code of the contract."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        cli.main(args=words, prog_name="clusterprep", standalone_mode=False)
+        code = 0
+    except click.exceptions.Exit as leave:
+        code = leave.exit_code
+    except click.ClickException as error:
+        code = _say(InputError.of(error.format_message()), words, error)
+    except (click.Abort, KeyboardInterrupt):
+        from clusterprep.errors import Interrupted
+
+        code = _say(Interrupted("interrupted"), words)
+    except ClusterprepError as error:
+        code = _say(error, words)
+    except SystemExit as leave:
+        code = int(leave.code or 0)
+    except BrokenPipeError:
+        code = 0
+        sys.stdout = None  # type: ignore[assignment]
+    except Exception as error:
+        code = _bug(error)
+    _leave(code)
+
+
+def _leave(code: int) -> None:
+    """Exit without waiting for threads that still wait for dead nodes; what was printed has been flushed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            pass
+    os._exit(code)
+
+
+def _say(error: ClusterprepError, words: Sequence[str], usage: click.ClickException | None = None) -> int:
+    """One error in the format that was asked for: JSON on stdout, else a message on stderr."""
+    if _wants_json(words):
+        from clusterprep.reports import render
+        from clusterprep.run import failed
+
+        sys.stdout.write(render(failed(error, _command(words)), "json"))
+    context = getattr(usage, "ctx", None)
+    if context is not None:
+        click.echo(context.get_usage(), err=True)
+    click.echo(f"clusterprep: {error.message}", err=True)
+    if isinstance(error, Refused) and error.diff:
+        click.echo(error.diff, err=True, nl=False)
+    return error.code
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    return "--format=json" in words or any(a == "--format" and b == "json" for a, b in zip(words, words[1:]))
+
+
+def _command(words: Sequence[str]) -> str:
+    return next((word for word in words if word in cli.commands), "clusterprep")
+
+
+def _bug(error: Exception) -> int:
+    """A bug of ours: one line, and the whole story in a file."""
+    import traceback
+    from pathlib import Path
+
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "clusterprep"
+    story = "".join(traceback.format_exception(error))
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        log = state / f"bug-{os.getpid()}.log"
+        log.write_text(story)
+        click.echo(f"clusterprep: a bug of ours ({type(error).__name__}: {error}); the story is in {log}", err=True)
+    except OSError:
+        click.echo(f"clusterprep: a bug of ours\n{story}", err=True)
+    return 70

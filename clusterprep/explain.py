@@ -1,0 +1,76 @@
+"""Pages for people: what a check or a variable means, and a target file as apply would write it. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+
+from clusterprep import registry
+from clusterprep.checks import Check
+from clusterprep.env.variables import registry as variables
+from clusterprep.errors import InputError
+from clusterprep.model import FileState, Inventory
+from clusterprep.render import Environment
+from clusterprep.resources.env import TARGETS
+
+
+def page(topic: str) -> str:
+    """The page of a check or variable. Raises InputError with the nearest name for anything else."""
+    if topic in registry.checks():
+        return _check_page(registry.checks()[topic])
+    if topic in variables():
+        return _variable_page(topic)
+    near = difflib.get_close_matches(topic, [*registry.checks(), *variables()], 1, 0.5)
+    hint = f"did you mean {near[0]}?" if near else "a check such as time.offset, or a variable such as NCCL_IB_HCA"
+    raise InputError.of(f"nothing is known of {topic!r}", hint=hint)
+
+
+def _check_page(check: Check) -> str:
+    parts = [
+        f"{check.name}: {check.title}",
+        _part("Why it matters", check.why),
+        _part("How it is measured", check.how),
+        f"Remedy\n  {check.remedy}",
+        f"A failure counts as {check.severity}, and as error where `require:` names the check.",
+    ]
+    return "\n\n".join(parts)
+
+
+def _variable_page(name: str) -> str:
+    entry = variables()[name]
+    rows = {
+        "read by": entry["owner"],
+        "values": entry["allowed_values"],
+        "default": entry["default"],
+        "since": entry["since"],
+        "removed in": entry["removed_in"],
+        "replaced by": entry["replaced_by"],
+        "between ranks": f"{entry['uniformity']}: {entry['uniform_reason']}" if entry["uniformity"] else None,
+        "in nccl.conf": "works" if entry["readable_from_conf_file"] else f"no effect. {entry['conf_note'] or ''}",
+        "a wrong value": entry["on_invalid"],
+        "notes": entry["notes"],
+    }
+    lines = [f"{name}: {entry['summary']}", ""]
+    lines += [_row(key, str(value)) for key, value in rows.items() if value not in (None, "", "-")]
+    return "\n".join(lines)
+
+
+def _part(title: str, text: str) -> str:
+    return f"{title}\n" + textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="  ")
+
+
+def _row(key: str, value: str) -> str:
+    return textwrap.fill(f"{key:<15}{value}", 98, subsequent_indent=" " * 15)
+
+
+def target_text(inventory: Inventory, environment: Environment, target: str, node: str | None) -> str:
+    """What apply would write to a target that does not exist yet, on one node."""
+    if target not in TARGETS:
+        raise InputError.of(f"there is no target {target!r}", key="--target", hint=f"one of {', '.join(TARGETS)}"[:120])
+    name = node or inventory.nodes[0].name
+    if name not in {n.name for n in inventory.nodes}:
+        raise InputError.of(f"there is no node {name!r}", key="--node")
+    if name in environment.gaps:
+        raise InputError.of(f"the environment of {name} cannot be derived: {environment.gaps[name]}")
+    state = FileState(TARGETS[target].path, None)
+    return TARGETS[target].write(environment.of(name), state.content).decode()

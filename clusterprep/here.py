@@ -1,0 +1,15 @@
+"""`check --local`: this machine as an inventory of one node, without a file and without SSH."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from clusterprep.model import Inventory, Node
+
+
+def local_inventory() -> Inventory:
+    """One node over `transport: local`, whose job interpreter is the one that clusterprep runs in."""
+    name = socket.gethostname()
+    node = Node(name, "127.0.0.1", 0, transport="local", python=sys.executable)
+    return Inventory(cluster=name, nodes=(node,), path="--local")

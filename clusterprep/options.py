@@ -1,0 +1,52 @@
+"""The command line's options as click decorators: each wherever it makes sense, before or after INVENTORY."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Command], Command]
+
+
+def _all(*decorators: Any) -> Callable[[Command], Command]:
+    def decorate(function: Command) -> Command:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+inventory = click.argument("inventory", metavar="INVENTORY")
+
+reporting = _all(
+    click.option("--format", "fmt", default="console", metavar="F", help="console or json, on stdout."),
+    click.option("--output", multiple=True, metavar="FILE", help="Also write there; the suffix decides the format."),
+    click.option("-v", "--verbose", count=True, help="Say more: passes, skips, facts."),
+    click.option("--no-color", is_flag=True, help="Words and no colours."),
+)
+
+fleet = _all(
+    click.option("--limit", metavar="NODESET|GROUP", help="Contact only these nodes."),
+    click.option("--forks", default=64, show_default=True, type=click.IntRange(1, 4096), help="Nodes at once."),
+    click.option("--timeout", metavar="S", help="Limit of the whole command: 90, 2m."),
+    click.option("-b", "--become/--no-become", default=None, help="sudo on the nodes."),
+    click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for sudo's password."),
+)
+
+selecting = _all(
+    click.option("--only", metavar="CHECK,…", help="Only these checks; `time.` takes the whole area."),
+    click.option("--skip", metavar="CHECK,…", help="Not these checks."),
+    click.option("--tags", metavar="TAG,…", help="Only checks with one of these tags or areas."),
+    click.option("--skip-tags", metavar="TAG,…", help="No check with one of these tags or areas."),
+    click.option("--strict", is_flag=True, help="A failed or unknown warning counts too."),
+)
+
+playbook = click.option("--playbook", metavar="FILE|NAME", default="site", help="What to apply; default: site.")
+ranks = _all(
+    click.option("--nproc-per-node", type=click.IntRange(1, 1024), help="Ranks per node, as torchrun calls it."),
+    click.option("--master-port", type=click.IntRange(1, 65535), help="Rendezvous port, as torchrun calls it."),
+)

@@ -1,0 +1,99 @@
+"""What a rollback would write: the old bytes of a cluster's last run, unless somebody built on the new ones. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterprep.diff import diff
+from clusterprep.errors import InputError, Refused
+from clusterprep.model import FileChange
+
+
+@dataclass(frozen=True)
+class OldFile:
+    path: str
+    mode: int
+    before: bytes | None
+    after: bytes | None
+    now: bytes | None
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """A run as a node remembers it; `undoes` names the run that this one rolled back."""
+
+    run: str
+    cluster: str
+    state: str
+    undoes: str | None
+    files: tuple[OldFile, ...]
+
+
+def parse_runs(answer: Mapping[str, object]) -> tuple[OldRun, ...]:
+    """The agent's answer to `runs`. Raises KeyError, TypeError or ValueError when it is not one."""
+    rows = answer["runs"]
+    if not isinstance(rows, list):
+        raise TypeError("runs is no list")
+    return tuple(_run(row) for row in rows)
+
+
+def _run(row: Mapping[str, object]) -> OldRun:
+    files = row["files"]
+    if not isinstance(files, list):
+        raise TypeError("files is no list")
+    undoes = row["undoes"]
+    old = tuple(OldFile(f["path"], int(f["mode"]), _decode(f["before"]), _decode(f["after"]), _decode(f["now"])) for f in files)
+    return OldRun(str(row["run"]), str(row["cluster"]), str(row["state"]), None if undoes is None else str(undoes), old)
+
+
+def _decode(text: object) -> bytes | None:
+    return None if text is None else base64.b64decode(str(text), validate=True)
+
+
+def last_run(memories: Mapping[str, Sequence[OldRun]], cluster: str, wanted: str | None) -> str | None:
+    """The run to undo: the one asked for, else the cluster's last that changed something; None when there is none."""
+    known = {r.run for runs in memories.values() for r in runs if r.cluster == cluster and r.undoes is None}
+    if wanted is not None and wanted not in known:
+        raise InputError.of(f"no node remembers a run {wanted!r} of cluster {cluster!r}", key="--run")
+    done = {
+        r.run
+        for runs in memories.values()
+        for r in runs
+        if r.cluster == cluster and r.undoes is None and r.state in ("committed", "undone")
+    }
+    return wanted if wanted is not None else max(done, default=None)
+
+
+def plan_rollback(memories: Mapping[str, Sequence[OldRun]], run: str, force: bool) -> tuple[FileChange, ...]:
+    """The changes that put a run's old bytes back; Refused where that would destroy what came later."""
+    changes: list[FileChange] = []
+    blocked: list[FileChange] = []
+    reasons: list[str] = []
+    for node, runs in memories.items():
+        for old in (r for r in runs if r.run == run and r.state == "committed"):
+            for file in old.files:
+                change = FileChange(node, "env", file.path, file.now, file.before, file.mode)
+                reason = _obstacle(node, runs, old, file)
+                if reason:
+                    reasons.append(reason)
+                    blocked.append(FileChange(node, "env", file.path, file.after, file.now))
+                changes.append(change)
+    if reasons and not force:
+        more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        raise Refused(f"{reasons[0]}{more}; --force puts the old bytes back all the same", diff(blocked[0]))
+    return tuple(changes)
+
+
+def _obstacle(node: str, runs: Sequence[OldRun], old: OldRun, file: OldFile) -> str:
+    newer = [r.run for r in runs if r.run > old.run and r.state == "committed" and r.undoes is None and _touches(r, file)]
+    if newer:
+        return f"{node}: run {newer[-1]} changed {file.path} after run {old.run}"
+    if file.now != file.after:
+        return f"{node}: {file.path} was edited after run {old.run}"
+    return ""
+
+
+def _touches(run: OldRun, file: OldFile) -> bool:
+    return any(other.path == file.path for other in run.files)

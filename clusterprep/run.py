@@ -1,0 +1,306 @@
+"""The stages in a row: look, judge, render, compare, write, look again, verify, report."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from clusterprep import registry
+from clusterprep.deadline import Deadline
+from clusterprep.diff import changes as compare
+from clusterprep.diff import rows
+from clusterprep.errors import ClusterprepError, InputError, LinkLost, Problem
+from clusterprep.fanout import Fanout, Watch
+from clusterprep.judge import exit_code, fixed, judge
+from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, Report, Sighting, VerifyResult
+from clusterprep.plan import Plan, Selection, make_plan, select
+from clusterprep.playbook import Step
+from clusterprep.ports import probe_ports
+from clusterprep.render import FACTS as ENV_FACTS
+from clusterprep.render import Environment, render
+from clusterprep.resources import target
+from clusterprep.rollback import OldRun, last_run, parse_runs, plan_rollback
+from clusterprep.transports import Transport
+from clusterprep.transports.link import Password
+from clusterprep.trial import findings_of, run_trial
+from clusterprep.write import Receipt, Writer
+
+VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
+GATES = ("ssh.", "torch.version", "net.ports", "eth.iface_choice")  # what verify cannot run without
+VERIFY_NEEDS = ("ssh.", "host.identity", "torch.version", "nccl.torch", "net.ports", "eth.iface_choice", "gpu.count")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a command that change what its stages do."""
+
+    command: str
+    forks: int = 64
+    selection: Selection = Selection()
+    strict: bool = False
+    write: bool = True  # apply without --dry-run
+    verify: bool = True
+    partial: bool = False
+    force: bool = False
+    detailed_exitcode: bool = False
+    limited: bool = False
+    run: str | None = None  # the run that rollback undoes
+    catalogue: tuple[str, ...] = ()  # checks that are planned and not built
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command about one inventory: what it needs of the world, and its name."""
+
+    settings: Settings
+    inventory: Inventory
+    steps: tuple[Step, ...]
+    transports: Mapping[str, Transport]
+    password: Password
+    watch: Watch
+    deadline: Deadline
+    confirm: Callable[[Sequence[ChangeRow]], bool]
+    run: str
+    started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    clock: float = field(default_factory=time.monotonic)
+
+    def fanout(self, *parts: str) -> Fanout:
+        return Fanout(self.inventory, self.transports, self.settings.forks, parts, self.password, self.watch)
+
+
+def new_run_name(now: datetime, random: str) -> str:
+    """20261121-093000-4f2a: sorts by time, safe as a folder's name."""
+    return f"{now:%Y%m%d-%H%M%S}-{random}"
+
+
+def check(job: Job) -> Report:
+    """Look and judge; nothing is written."""
+    plan = _plan(job)
+    with job.fanout("look") as fanout:
+        fleet, findings = _look(job, fanout, plan)
+    return _report(job, exit_code(findings, job.settings.strict), fleet=fleet, findings=findings)
+
+
+def show_env(job: Job) -> tuple[Report, Environment]:
+    """The environment that apply would write."""
+    plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=ENV_FACTS)
+    with job.fanout("look") as fanout:
+        fleet, findings = _look(job, fanout, plan)
+    environment = render(fleet)
+    code = exit_code(findings) or (3 if environment.gaps else 0)
+    return _report(job, code, fleet=fleet, findings=findings, env=environment), environment
+
+
+def plan_changes(job: Job) -> Report:
+    """What apply would change; nothing is written."""
+    plan = _plan(job, facts=ENV_FACTS, steps=job.steps)
+    with job.fanout("look") as fanout:
+        fleet, findings = _look(job, fanout, plan)
+    environment = render(fleet)
+    planned, gaps = compare(fleet, job.steps, environment)
+    code = _worse(exit_code(findings, job.settings.strict), 3 if gaps else 0)
+    pending = any(change.action != "none" for change in planned)
+    if code == 0 and pending and job.settings.detailed_exitcode:
+        code = 5
+    changed = (*rows(planned, {}, {}), *_gap_rows(gaps, job))
+    return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
+
+
+def apply(job: Job) -> Report:
+    """Look, write on all nodes or on none, look again, verify."""
+    plan = _plan(job, facts=ENV_FACTS, steps=job.steps)
+    with job.fanout("look", "act", "ranks") as fanout:
+        fleet, findings = _look(job, fanout, plan)
+        environment = render(fleet)
+        planned, gaps = compare(fleet, job.steps, environment)
+        if _blocked(job, fleet, findings) or gaps:
+            changed = (*rows(planned, _none_started(planned), {}), *_gap_rows(gaps, job))
+            code = _worse(exit_code(findings, job.settings.strict), 3)
+            return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
+        return _write(job, fanout, plan, fleet, findings, environment, planned)
+
+
+def _write(
+    job: Job,
+    fanout: Fanout,
+    plan: Plan,
+    fleet: Fleet,
+    findings: tuple[Finding, ...],
+    environment: Environment,
+    planned: tuple[FileChange, ...],
+) -> Report:
+    preview = rows(planned, {}, {})
+    if any(change.action != "none" for change in planned) and not job.confirm(preview):
+        changed = rows(planned, _none_started(planned), {})
+        return _report(job, 0, fleet=fleet, findings=findings, env=environment, changes=changed)
+    writer = Writer(fanout, fleet, job.run)
+    result: VerifyResult | None = None
+    try:
+        job.watch.stage("write", len(fleet.reached))
+        receipt = writer.write(planned, job.deadline)
+        if receipt.done and receipt.outcomes:
+            again, second = _look(job, fanout, plan)
+            fleet, findings = again, fixed(findings, second)
+        if receipt.done and job.settings.verify and _may_verify(findings):
+            result = _verify(job, fanout, fleet, environment)
+            findings = (*findings, *findings_of(result, fleet.inventory))
+    except ClusterprepError as error:
+        if writer.committed:
+            writer.undo()
+            error.message += "; what had been written was put back on all nodes"
+        raise
+    changed = rows(planned, writer.receipt.outcomes, writer.receipt.details)
+    code = _after_write(exit_code(findings, job.settings.strict), receipt, result)
+    return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed, verify=result)
+
+
+def verify(job: Job) -> Report:
+    """The cross-node all-reduce, after the checks without which it could only hang."""
+    plan = _plan(job, only=VERIFY_NEEDS, facts=ENV_FACTS)
+    with job.fanout("look", "ranks") as fanout:
+        fleet, findings = _look(job, fanout, plan)
+        environment = render(fleet)
+        result = None
+        if _may_verify(findings):
+            result = _verify(job, fanout, fleet, environment)
+            findings = (*findings, *findings_of(result, fleet.inventory))
+    code = _after_write(exit_code(findings, job.settings.strict), Receipt(), result)
+    return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
+
+
+def rollback(job: Job) -> Report:
+    """Put back what this cluster's last apply replaced."""
+    plan = _plan(job, only=("ssh.", "host.identity"))
+    with job.fanout("look", "act") as fanout:
+        fleet, findings = _look(job, fanout, plan)
+        if _blocked(job, fleet, findings):
+            return _report(job, _worse(exit_code(findings), 3), fleet=fleet, findings=findings)
+        memories = _memories(fanout, fleet)
+        run = last_run(memories, job.inventory.cluster, job.settings.run)
+        planned = () if run is None else plan_rollback(memories, run, job.settings.force)
+        writer = Writer(fanout, fleet, job.run, undoes=run)
+        receipt = writer.write(planned, job.deadline)
+    outcomes = {n: ("undone" if o == "done" else o) for n, o in receipt.outcomes.items()}
+    changed = rows(planned, outcomes, receipt.details)  # type: ignore[arg-type]
+    code = _worse(exit_code(findings), 0 if receipt.done else 1)
+    notice = f"run {run} is undone" if planned else "there is nothing to undo"
+    report = _report(job, code, fleet=fleet, findings=findings, changes=changed)
+    return dataclasses.replace(report, notices=(*report.notices, notice))
+
+
+def _memories(fanout: Fanout, fleet: Fleet) -> dict[str, tuple[OldRun, ...]]:
+    bodies = {node.name: {"root": node.root} for node in fleet.reached}
+    memories: dict[str, tuple[OldRun, ...]] = {}
+    for name, answer in fanout.ask("runs", bodies, 30.0).items():
+        if isinstance(answer, LinkLost):
+            raise LinkLost(answer.reason, f"{name} was lost before anything was written: {answer.message}")
+        try:
+            memories[name] = parse_runs(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            why = answer.get("why") or error
+            raise LinkLost("garbled", f"{name}: its list of runs cannot be read: {why}") from None
+    return memories
+
+
+def _plan(job: Job, only: tuple[str, ...] = (), facts: Iterable[str] = (), steps: Sequence[Step] = ()) -> Plan:
+    """The plan for the checks selected, or for those that a command cannot do without."""
+    selection = Selection(only=only) if only else job.settings.selection
+    checks = select(registry.checks(), selection, job.settings.catalogue)
+    extra = [registry.facts()[name] for name in facts]
+    paths = dict.fromkeys(p for step in steps for p in step.resource.paths(step.params, job.inventory))
+    if steps:
+        extra.append(registry.facts()["host.machine_id"])
+    return make_plan(checks, registry.facts(), (*extra, *(target(path) for path in paths)))
+
+
+def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, ...]]:
+    fleet = fanout.survey(plan)
+    if "ports" in plan.stages:
+        fleet = probe_ports(fanout, fleet)
+    fleet = dataclasses.replace(fleet, limited=job.settings.limited)
+    return fleet, judge(fleet, plan.checks, job.started.date(), job.settings.catalogue)
+
+
+def _verify(job: Job, fanout: Fanout, fleet: Fleet, environment: Environment) -> VerifyResult:
+    job.watch.stage("verify", len(fleet.reached))
+    return run_trial(fanout, fleet, environment)
+
+
+def _may_verify(findings: Iterable[Finding]) -> bool:
+    """Whether nothing stands in the way: no gate failed or is unknown, silenced or not."""
+    bad = (f for f in findings if f.verdict in ("fail", "unknown") and f.severity == "error" and not f.fixed)
+    return not any(f.check == gate or (gate.endswith(".") and f.check.startswith(gate)) for f in bad for gate in GATES)
+
+
+def _blocked(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> bool:
+    """Whether apply must not write at all: a node is missing, or two entries are one machine."""
+    missing = len(fleet.reached) < len(fleet.inventory.nodes)
+    doubled = any(f.check == "host.identity" and f.verdict == "fail" for f in findings)
+    return (missing and not job.settings.partial) or doubled or not fleet.reached
+
+
+def _none_started(planned: Iterable[FileChange]) -> dict[str, str]:  # type: ignore[misc]
+    return {change.node: "not-started" for change in planned}
+
+
+def _gap_rows(gaps: Mapping[str, str], job: Job) -> tuple[ChangeRow, ...]:
+    name = job.steps[0].resource.name if job.steps else "env"
+    return tuple(ChangeRow((node,), name, "", "none", "not-started", detail=why) for node, why in gaps.items())
+
+
+def _worse(first: int, second: int) -> int:
+    """A failure outranks not knowing, which outranks all well."""
+    return next((code for code in (1, 3) if code in (first, second)), first or second)
+
+
+def _after_write(code: int, receipt: Receipt, result: VerifyResult | None) -> int:
+    code = _worse(code, 0 if receipt.done else 1)
+    if result is None or result.verdict in ("pass", "skip"):
+        return code
+    return _worse(code, 1 if result.verdict == "fail" else 3)
+
+
+def _report(
+    job: Job,
+    code: int,
+    fleet: Fleet,
+    findings: tuple[Finding, ...],
+    env: Environment | None = None,
+    changes: tuple[ChangeRow, ...] | None = None,
+    verify: VerifyResult | None = None,
+) -> Report:
+    notices = list(job.inventory.warnings)
+    if fleet.limited:
+        notices.append(f"limited to {len(fleet.inventory.nodes)} nodes: majorities and verify are over these alone")
+    return Report(
+        command=job.settings.command,
+        run=job.run,
+        cluster=job.inventory.cluster,
+        started=f"{job.started:%Y-%m-%dT%H:%M:%SZ}",
+        seconds=round(time.monotonic() - job.clock, 3),
+        verdict=VERDICTS.get(code, "error"),
+        code=code,
+        nodes=tuple(_without_files(s) for s in fleet.sightings.values()),
+        findings=findings,
+        env=None if env is None else env.values,
+        changes=changes,
+        verify=verify,
+        notices=tuple(notices),
+    )
+
+
+def _without_files(sighting: Sighting) -> Sighting:
+    """A sighting for the report: the bytes of files that may be rewritten are no facts to publish."""
+    facts = {name: value for name, value in sighting.facts.items() if not name.startswith("target:")}
+    return dataclasses.replace(sighting, facts=facts)
+
+
+def failed(error: ClusterprepError, command: str) -> Report:
+    """The report of a command that an error ended."""
+    where = error.problems[0] if isinstance(error, InputError) else Problem(error.message)
+    details = {"code": error.code, "message": error.message, "file": where.file, "line": where.line, "key": where.key}
+    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    return Report(command, "", "", now, 0.0, VERDICTS.get(error.code, "error"), error.code, error=details)
