@@ -1,0 +1,27 @@
+"""What all faults have in common: they are there once made, and there is a way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+
+class Fault:
+    """A fault that was made, and the way back."""
+
+    def __init__(self, undo: Callable[[], object]) -> None:
+        self._undo: Callable[[], object] | None = undo
+
+    def undo(self) -> None:
+        """Take the fault back; a second time does nothing."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def __enter__(self) -> Fault:  # noqa: PYI034 - typing.Self is not in Python 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()

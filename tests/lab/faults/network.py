@@ -1,0 +1,154 @@
+"""Links, filters and interfaces that are not as they should be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+
+from tests.lab import processes, wires
+from tests.lab.faults.fault import Fault
+from tests.lab.layout import HOST_ENVIRONMENT
+from tests.lab.rooms import Host, state_of
+
+
+def mtu(host: Host, size: int, interface: str = wires.INTERFACE) -> Fault:
+    """MTU of an interface; up to 9216 gets through the lab's bridge."""
+    before = host.read(f"/sys/class/net/{interface}/mtu").strip()
+    _set_link(host, interface, "mtu", str(size))
+    return Fault(lambda: _set_link(host, interface, "mtu", before))
+
+
+def link_down(host: Host, interface: str = wires.INTERFACE) -> Fault:
+    """Interface down, address kept."""
+    _set_link(host, interface, "down")
+    return Fault(lambda: link_up(host, interface))
+
+
+def link_up(host: Host, interface: str = wires.INTERFACE) -> None:
+    """Interface up, and announced, so that nobody waits for an earlier question to time out."""
+    host.run(["sysctl", "--quiet", f"net.ipv4.conf.{interface}.arp_notify=1"])
+    _set_link(host, interface, "up")
+
+
+def cable_out(host: Host) -> Fault:
+    """Far end of the host's eth0 down: the interface stays up but has no carrier."""
+    port = f"v{host.index}"
+    _at_bridge(host, ["ip", "link", "set", port, "down"])
+    return Fault(lambda: _at_bridge(host, ["ip", "link", "set", port, "up"]))
+
+
+def _set_link(host: Host, interface: str, *words: str) -> None:
+    host.run(["ip", "link", "set", interface, *words])
+
+
+def drop_port(host: Host, port: int) -> Fault:
+    """Incoming TCP to a port is dropped without an answer."""
+    return _filter(host, [f"tcp dport {port} drop"], [])
+
+
+def refuse_port(host: Host, port: int) -> Fault:
+    """Incoming TCP to a port is answered with a reset."""
+    return _filter(host, [f"tcp dport {port} reject with tcp reset"], [])
+
+
+def drop_pair(one: Host, other: Host) -> Fault:
+    """Nothing passes between two hosts, in either direction."""
+    return _filter(other, [f"ip saddr {one.address} drop"], [f"ip daddr {one.address} drop"])
+
+
+def drop_direction(sender: Host, receiver: Host) -> Fault:
+    """Nothing that ``sender`` sends arrives at ``receiver``; the other direction works, as far as that helps."""
+    return _filter(receiver, [f"ip saddr {sender.address} drop"], [])
+
+
+def loss(host: Host, share: float, *, spare_ssh: bool = False) -> Fault:
+    """Lose this share (0 to 1) of the packets that come in."""
+    spared = ["tcp dport 22 accept", "tcp sport 22 accept"] if spare_ssh else []
+    return _filter(host, [*spared, f"numgen random mod 10000 < {round(share * 10000)} drop"], [])
+
+
+def _filter(host: Host, incoming: Sequence[str], outgoing: Sequence[str]) -> Fault:
+    """A table of its own for each fault, so that they come and go independently."""
+    table = f"lab_{uuid.uuid4().hex[:12]}"
+    chains = [
+        f"chain {hook} {{ type filter hook {hook} priority 0; {'; '.join(rules)}; }}"
+        for hook, rules in (("input", incoming), ("output", outgoing))
+        if rules
+    ]
+    host.run(["nft", "-f", "-"], input="\n".join([f"table inet {table} {{", *chains, "}", ""]))
+    return Fault(lambda: host.run(["nft", "delete", "table", "inet", table]))
+
+
+def slow(host: Host, rate: str) -> Fault:
+    """Limit eth0 in both directions to a rate in tc's words, such as 100mbit."""
+    shape = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
+    far = f"v{host.index}"
+    host.run(["tc", "qdisc", "add", "dev", wires.INTERFACE, *shape])
+    _at_bridge(host, ["tc", "qdisc", "add", "dev", far, *shape])
+
+    def undo() -> None:
+        host.run(["tc", "qdisc", "del", "dev", wires.INTERFACE, "root"])
+        _at_bridge(host, ["tc", "qdisc", "del", "dev", far, "root"])
+
+    return Fault(undo)
+
+
+def docker0(host: Host, address: str = "172.17.0.1/16") -> Fault:
+    """The bridge that Docker makes on every node, with the same address everywhere."""
+    name = "docker0"
+    host.run(["ip", "link", "add", name, "type", "bridge"])
+    host.run(["ip", "address", "add", address, "dev", name])
+    _set_link(host, name, "up")
+    return Fault(lambda: host.run(["ip", "link", "del", name]))
+
+
+def second_veth(hosts: Sequence[Host], network: str = "10.88", interface: str = "eth1") -> Fault:
+    """One more interface on these hosts, on a bridge of its own; 10.77.0.2 has 10.88.0.2 there."""
+    tag = uuid.uuid4().hex[:6]
+    bridge = f"br{tag}"
+    cables = [
+        command
+        for host in hosts
+        for command in wires.cable_commands(
+            f"w{tag}{host.index}", host.pid, int(tag[:2], 16) << 16 | host.index, bridge=bridge, interface=interface
+        )
+    ]
+    _at_bridge(hosts[0], ["ip", "-batch", "-"], input="\n".join([*wires.bridge_commands(bridge), *cables, ""]))
+    for host in hosts:
+        tail = host.address.split(".", 2)[2]
+        commands = f"address add {network}.{tail}/16 dev {interface}\nlink set {interface} up\n"
+        host.run(["ip", "-batch", "-"], input=commands)
+
+    def undo() -> None:
+        ports = [f"link del w{tag}{host.index}" for host in hosts]
+        _at_bridge(hosts[0], ["ip", "-batch", "-"], input="\n".join([*ports, f"link del {bridge}", ""]))
+
+    return Fault(undo)
+
+
+def _at_bridge(host: Host, argv: Sequence[str], input: str | None = None) -> None:
+    """Run a command where the lab's bridge and the far ends of all cables are."""
+    there = ["nsenter", f"--net=/proc/{state_of(host.layout).supervisor}/ns/net", "--"]
+    processes.run([*there, *argv], timeout=30, check=True, env=HOST_ENVIRONMENT, input=input)
+
+
+def occupy(host: Host, port: int, address: str = "0.0.0.0") -> Fault:
+    """A process of the host listens on a TCP port."""
+    listen = (
+        "import socket, sys, time\n"
+        "taken = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
+        "print(flush=True)\n"
+        "time.sleep(1e6)\n"
+    )
+    process = host.popen([sys.executable, "-c", listen, address, str(port)], stdout=subprocess.PIPE)
+    if process.stdout is None or process.stdout.readline() == "":
+        message = f"port {port} of {host.name} cannot be taken"
+        raise RuntimeError(message)
+
+    def undo() -> None:
+        processes.kill_group(process)
+        process.communicate()
+
+    return Fault(undo)

@@ -1,0 +1,344 @@
+"""The lab is what it claims to be: separate hosts, faults that come and go, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab import Host, Lab, faults, sweep
+from tests.lab.fixtures import lab4, make_lab
+from tests.lab.lab import REPOSITORY
+from tests.lab.layout import address_of
+
+__all__ = ["lab4", "make_lab"]
+
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3])).close()
+except OSError as error:
+    sys.exit(type(error).__name__)
+"""
+
+
+def ssh(lab: Lab, host: Host, *command: str, user: str = "root") -> str:
+    done = lab.controller.run(lab.ssh(host, *command, user=user), timeout=20)
+    return done.stdout.strip() or done.stderr.strip()
+
+
+def connect(source: Host, target: Host, port: int = 22, patience: float = 5) -> str:
+    """Empty if a connection comes about, else the kind of error."""
+    command = [sys.executable, "-c", CONNECT, target.address, str(port), str(patience)]
+    return source.run(command, check=False).stderr.strip()
+
+
+def until(holds: Callable[[], bool], seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be collected does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    return False
+
+
+# Hosts
+
+
+def test_ssh_with_strict_host_keys_reaches_every_host(lab4: Lab) -> None:
+    assert [ssh(lab4, host, "hostname") for host in lab4.hosts] == ["n1", "n2", "n3", "n4"]
+
+
+def test_hosts_reach_each_other(lab4: Lab) -> None:
+    first, *others = lab4.hosts
+    assert [connect(host, first) for host in others] == ["", "", ""]
+
+
+def test_hosts_are_separate(lab4: Lab) -> None:
+    one, other = lab4.hosts[:2]
+    for place in ("/tmp", "/dev/shm", "/run", "/var/tmp", "/etc", "/root"):
+        one.write(f"{place}/mark", "one")
+        assert other.run(["test", "-e", f"{place}/mark"], check=False).returncode == 1
+        assert not Path(place, "mark").exists()
+    for file in ("/etc/machine-id", "/etc/hostname", "/proc/sys/kernel/random/boot_id", "/etc/hosts"):
+        assert (one.read(file) == other.read(file)) == (file == "/etc/hosts")
+
+
+def test_a_host_has_one_network_and_its_own_processes(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    assert sorted(host.run(["ls", "/sys/class/net"]).stdout.split()) == ["eth0", "lo"]
+    assert host.processes("^/usr/sbin/sshd|^sshd:")[0] == 1
+    assert lab4.controller.run(["ip", "-brief", "-4", "address"]).stdout.split()[-1] == "10.77.0.1/16"
+
+
+def test_own_name_is_the_address_in_the_lab(lab4: Lab) -> None:
+    assert lab4.hosts[2].run(["getent", "hosts", "n3"]).stdout.split()[0] == "10.77.0.4"
+
+
+def test_the_interpreter_and_the_checkout_are_visible(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    assert host.run([sys.executable, "-c", "print(1)"]).stdout == "1\n"
+    assert host.run(["test", "-e", __file__], check=False).returncode == 0
+
+
+def test_the_machine_cannot_be_changed_from_a_host(lab4: Lab) -> None:
+    for command in ("date -s 2001-01-01", "sysctl -w vm.swappiness=1", "echo 1 > /sys/kernel/mm/ksm/run"):
+        done = lab4.controller.run(lab4.ssh(lab4.hosts[0], command))
+        assert done.returncode, command
+    assert ssh(lab4, lab4.hosts[0], "sysctl -w net.ipv4.tcp_rmem='4096 131072 99'").startswith("net.ipv4")
+
+
+def test_a_command_that_hangs_ends_with_its_children(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    with pytest.raises(subprocess.TimeoutExpired):
+        host.run(["sh", "-c", "sleep 4711; true"], timeout=0.2)
+    assert until(lambda: not host.processes("sleep 4711"))
+
+
+def test_inventory_names_all_hosts(lab4: Lab, tmp_path: Path) -> None:
+    content = json.loads(lab4.inventory(tmp_path / "lab.yaml", cluster="other", python=None).read_text())
+    assert content["cluster"] == "other"
+    assert content["nodes"] == [{"name": "n[1-4]", "address": "10.77.0.[2-5]"}]
+    assert Path(content["ssh"]["identity_file"]).exists()
+    assert "python" not in content
+
+
+def test_address_plan_avoids_the_ends_of_a_block() -> None:
+    assert [address_of(i) for i in (1, 250, 251, 501)] == ["10.77.0.2", "10.77.0.251", "10.77.1.2", "10.77.2.2"]
+
+
+# Faults
+
+
+def test_clock(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+
+    def offset() -> float:
+        return float(ssh(lab4, host, "date", "+%s.%N")) - time.time()
+
+    with faults.clock(host, 5):
+        assert offset() == pytest.approx(5, abs=0.5)
+    assert offset() == pytest.approx(0, abs=0.5)
+    assert host.run(["ls", "/dev/shm"]).stdout.split() in ([], ["mark"])
+
+
+def test_old_kernel(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    with faults.old_kernel(host):
+        assert ssh(lab4, host, "uname -r").startswith("2.6.")
+    assert ssh(lab4, host, "uname -r") == os.uname().release
+
+
+def test_mtu(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    with faults.mtu(host, 9000):
+        assert ssh(lab4, host, "cat /sys/class/net/eth0/mtu") == "9000"
+    assert ssh(lab4, host, "cat /sys/class/net/eth0/mtu") == "1500"
+
+
+def test_dropped_port(lab4: Lab) -> None:
+    one, other = lab4.hosts[:2]
+    with faults.drop_port(other, 22):
+        assert connect(one, other, patience=0.5) == "TimeoutError"
+    with faults.refuse_port(other, 22):
+        assert connect(one, other) == "ConnectionRefusedError"
+    assert connect(one, other) == ""
+
+
+def test_dropped_pair_leaves_the_others_alone(lab4: Lab) -> None:
+    one, other, third = lab4.hosts[:3]
+    with faults.drop_pair(one, other):
+        assert connect(one, other, patience=0.5) == connect(other, one, patience=0.5) == "TimeoutError"
+        assert connect(one, third) == connect(third, other) == ""
+
+
+def test_link_down(lab4: Lab) -> None:
+    one, other = lab4.hosts[:2]
+    with faults.link_down(other):
+        assert connect(one, other, patience=0.5) == "TimeoutError"
+    assert connect(one, other) == ""
+
+
+def test_slow_link(lab4: Lab) -> None:
+    host, command = lab4.hosts[0], "head -c 500000 /dev/zero | base64"
+    with faults.slow(host, "10mbit"):
+        before = time.monotonic()
+        ssh(lab4, host, command)
+        assert time.monotonic() - before > 0.4
+    assert "tbf" not in host.run(["tc", "qdisc", "show"]).stdout
+
+
+def test_more_interfaces(lab4: Lab) -> None:
+    one, other = lab4.hosts[:2]
+    with faults.docker0(one), faults.second_veth([one, other]):
+        shown = one.run(["ip", "-brief", "address"]).stdout
+        assert "172.17.0.1/16" in shown
+        assert "10.88.0.2/16" in shown
+    assert one.run(["ls", "/sys/class/net"]).stdout.split() == ["eth0", "lo"]
+
+
+def test_packet_loss_is_in_place_and_gone(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    with faults.loss(host, 0.25):
+        assert "numgen random mod 10000 < 2500 drop" in host.run(["nft", "list", "ruleset"]).stdout
+    assert host.run(["nft", "list", "ruleset"]).stdout == ""
+
+
+def test_names_and_keys(lab4: Lab) -> None:
+    host = lab4.hosts[1]
+    with faults.loopback_name(host):
+        assert host.run(["getent", "hosts", "n2"]).stdout.split()[0] == "127.0.1.1"
+    with faults.new_host_key(host):
+        assert "Host key verification failed" in ssh(lab4, host, "hostname")
+    assert ssh(lab4, host, "hostname") == "n2"
+
+
+def test_frozen_sshd_lets_connect_and_says_nothing(lab4: Lab) -> None:
+    host = lab4.hosts[1]
+    with faults.stop_sshd(host):
+        assert connect(lab4.hosts[0], host) == ""
+        with pytest.raises(subprocess.TimeoutExpired):
+            lab4.controller.run(lab4.ssh(host, "true"), timeout=0.5)
+    assert ssh(lab4, host, "hostname") == "n2"
+
+
+def test_occupied_port(lab4: Lab) -> None:
+    one, other = lab4.hosts[:2]
+    with faults.occupy(one, 29500):
+        assert connect(other, one, 29500) == ""
+    assert connect(other, one, 29500) == "ConnectionRefusedError"
+
+
+def test_recorded_devices_and_kernel_files(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    state = "/sys/class/infiniband/mlx5_0/ports/1/state"
+    speed = "/sys/class/net/eth0/speed"
+    with faults.sys_tree(host, {state: "4: ACTIVE\n"}), faults.sys_tree(host, {speed: "200000\n"}):
+        assert ssh(lab4, host, f"cat {state} {speed}") == "4: ACTIVE\n200000"
+    with faults.sys_tree(host, {state: "4: ACTIVE\n"}), faults.own_sysctl(host, "vm.swappiness", "7"):
+        assert ssh(lab4, host, f"cat {state} && ls /sys/class/net") == "4: ACTIVE\neth0\nlo"
+        assert ssh(lab4, host, "sysctl -w vm.swappiness=8 && cat /proc/sys/vm/swappiness").endswith("\n8")
+    assert not host.run(["ls", "/sys/class"]).stdout.count("infiniband")
+
+
+def test_files_that_cannot_be_written(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    with faults.read_only(host, "/etc/profile.d"):
+        assert "Read-only" in ssh(lab4, host, "touch /etc/profile.d/x")
+    with faults.full(host, "/etc/profile.d"):
+        assert "No space" in ssh(lab4, host, "echo 1 > /etc/profile.d/x")
+    assert ssh(lab4, host, "touch /etc/profile.d/x && rm /etc/profile.d/x") == ""
+
+
+def test_hidden_python(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    with faults.hide_python(host):
+        assert "not found" in ssh(lab4, host, "python3 -V")
+    assert ssh(lab4, host, "python3 -V").startswith("Python 3")
+
+
+def test_ordinary_users(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    with faults.add_user(host, "ann", "nopasswd"), faults.add_user(host, "bob", "password", "s3cret"):
+        assert ssh(lab4, host, "sudo -n id -u", user="ann") == "0"
+        assert "password is required" in ssh(lab4, host, "sudo -n id -u", user="bob")
+        assert ssh(lab4, host, "echo s3cret | sudo -S -p '' id -u", user="bob") == "0"
+        assert host.run(["id", "-un"], user="ann").stdout == "ann\n"
+    assert host.run(["id", "ann"], check=False).returncode == 1
+
+
+def test_reboot_and_power_off(make_lab: Callable[..., Lab]) -> None:
+    one, other = make_lab(2).hosts
+    boot = one.read("/proc/sys/kernel/random/boot_id")
+    one.write("/etc/kept", "yes")
+    faults.reboot(one)
+    faults.power_off(other)
+    assert one.read("/proc/sys/kernel/random/boot_id") != boot
+    assert one.read("/etc/kept") == "yes"
+    assert (one.alive(), other.alive()) == (True, False)
+
+
+def test_time_source(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(2, chrony=True)
+    lab.wait_time_sync()
+    host = lab.hosts[0]
+    with faults.unsynchronised(host):
+        assert "Not synchronised" in host.run(["chronyc", "-c", "tracking"]).stdout
+    lab.wait_time_sync()
+
+
+# Ends
+
+
+def everything(lab: Lab) -> list[int]:
+    """Processes of a lab, as the machine counts."""
+    return [lab.supervisor, *(pid for host in lab.hosts for pid in faults.machine_pids(host))]
+
+
+def assert_nothing_left(folder: Path, pids: list[int]) -> None:
+    assert until(lambda: not any(map(runs, pids)))
+    assert str(folder) not in Path("/proc/self/mountinfo").read_text()
+    sweep()
+    assert not folder.exists()
+
+
+def test_stop_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(2, chrony=True)
+    started = lab.controller.popen(["sleep", "4711"])
+    lab.hosts[0].run(["sh", "-c", "setsid sleep 4711 >/dev/null 2>&1 &"])
+    folder, pids = lab.folder, everything(lab)
+    lab.stop()
+    assert not folder.exists()
+    assert_nothing_left(folder, [*pids, started.pid])
+    assert started.wait() == -signal.SIGKILL
+
+
+def test_killed_supervisor_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(2, chrony=True)
+    folder, pids = lab.folder, everything(lab)
+    os.kill(lab.supervisor, signal.SIGKILL)
+    assert_nothing_left(folder, pids)
+
+
+def test_killed_owner_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
+    del make_lab  # only for the question whether there can be a lab
+    script = (
+        "import os; from tests.lab import Lab; lab = Lab(2); lab.start(os.getpid());"
+        "print(lab.folder, lab.supervisor, *(host.pid for host in lab.hosts), flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    folder, *pids = done.stdout.split()
+    assert len(pids) == 3, done.stderr
+    assert_nothing_left(Path(folder), [int(pid) for pid in pids])
+
+
+def test_by_hand(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    del make_lab
+
+    def by_hand(*words: str) -> str:
+        # A folder of its own, so that a lab that somebody started by hand stays.
+        env = os.environ | {"CLUSTERPREP_LAB_DIR": str(tmp_path)}
+        command = [sys.executable, "-m", "tests.lab", *words]
+        return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True).stdout
+
+    try:
+        assert "inventory" in by_hand("up", "-n", "1")
+        assert "10.77.0.2" in by_hand("status")
+        assert by_hand("exec", "n1", "--", "hostname") == "n1\n"
+        assert "10.77.0.1/16" in by_hand("exec", "controller", "--", "ip", "-4", "address")
+    finally:
+        by_hand("down")
+    assert list(tmp_path.iterdir()) == []
