@@ -15,7 +15,7 @@ from clusterprep.errors import ClusterprepError, InputError, Refused
 
 if TYPE_CHECKING:
     from clusterprep.model import ChangeRow, Inventory, Node, Report
-    from clusterprep.run import Job
+    from clusterprep.run import Job, Settings
 
 LATER = {
     "lint": "judges an environment file or nccl.conf",
@@ -161,10 +161,10 @@ def _run(command: str, words: dict[str, Any]) -> None:
     _refuse_unbuilt(words)
     _check_formats(words)
     with Deadline(_seconds(words.get("timeout"))) as deadline:
-        inventory = _inventory(words)
+        whole = _inventory(words)
         if command == "validate":
-            _finish(_valid(inventory), words)
-        job = _job(command, words, inventory, deadline)
+            _finish(_valid(whole), words)
+        job = _job(command, words, whole, deadline)
         try:
             report = _dispatch(job, words)
         finally:
@@ -221,7 +221,6 @@ def _seconds(text: str | None) -> float | None:
 
 def _inventory(words: dict[str, Any]) -> Inventory:
     from clusterprep.here import local_inventory
-    from clusterprep.limit import limit_to
     from clusterprep.load import Overrides, load_inventory
 
     if words.get("local"):
@@ -231,22 +230,26 @@ def _inventory(words: dict[str, Any]) -> Inventory:
         nproc_per_node=words.get("nproc_per_node"),
         master_port=words.get("master_port"),
     )
-    inventory = load_inventory(words["inventory"], overrides)
-    return limit_to(inventory, words["limit"]) if words.get("limit") else inventory
+    return load_inventory(words["inventory"], overrides)
 
 
-def _job(command: str, words: dict[str, Any], inventory: Inventory, deadline: Any) -> Job:
+def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -> Job:
     import secrets
     from datetime import datetime, timezone
 
     from clusterprep import run
+    from clusterprep.history import Given, state_folder
     from clusterprep.inventory.demands import check_names
+    from clusterprep.limit import limit_to
     from clusterprep.playbook import load_playbook
     from clusterprep.transports import transports_for
 
     now = datetime.now(timezone.utc)
+    inventory = limit_to(whole, words["limit"]) if words.get("limit") else whole
+    kept = {node.name for node in inventory.nodes}
+    left_out = tuple(node.name for node in whole.nodes if node.name not in kept)
     return run.Job(
-        settings=_settings(command, words, tuple(check_names())),
+        settings=_settings(command, words, tuple(check_names()), left_out),
         inventory=inventory,
         steps=load_playbook(words["playbook"]).steps if "playbook" in words else (),
         transports=transports_for(inventory, _ask_passphrase),
@@ -254,12 +257,15 @@ def _job(command: str, words: dict[str, Any], inventory: Inventory, deadline: An
         watch=_progress(words),
         deadline=deadline,
         confirm=_confirm if words.get("ask") else lambda rows: True,
+        given=Given(state_folder()),
         run=run.new_run_name(now, secrets.token_hex(2)),
         started=now,
     )
 
 
-def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...]) -> Any:
+def _settings(
+    command: str, words: dict[str, Any], catalogue: tuple[str, ...], left_out: tuple[str, ...]
+) -> Settings:
     from clusterprep.plan import Selection
     from clusterprep.registry import checks
     from clusterprep.run import Settings
@@ -274,7 +280,7 @@ def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...]) -
         partial=bool(words.get("partial")),
         force=bool(words.get("force")),
         detailed_exitcode=bool(words.get("detailed_exitcode")),
-        limited=bool(words.get("limit")),
+        left_out=left_out,
         run=words.get("undo"),
         catalogue=tuple(name for name in catalogue if name not in checks()),
     )
@@ -418,9 +424,10 @@ def _command(words: Sequence[str]) -> str:
 def _bug(error: Exception) -> int:
     """A bug of ours: one line, and the whole story in a file."""
     import traceback
-    from pathlib import Path
 
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "clusterprep"
+    from clusterprep.history import state_folder
+
+    state = state_folder()
     story = "".join(traceback.format_exception(error))
     try:
         state.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from clusterprep.diff import changes as compare
 from clusterprep.diff import rows
 from clusterprep.errors import ClusterprepError, InputError, LinkLost, Problem
 from clusterprep.fanout import Fanout, Watch
+from clusterprep.history import Given, refuse_clashes
 from clusterprep.judge import exit_code, fixed, judge
 from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, Report, Sighting, VerifyResult
 from clusterprep.plan import Plan, Selection, make_plan, select
@@ -25,11 +26,11 @@ from clusterprep.resources import target
 from clusterprep.rollback import OldRun, last_run, parse_runs, plan_rollback
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Password
-from clusterprep.trial import findings_of, run_trial
+from clusterprep.trial import findings_of, not_run, run_trial
 from clusterprep.write import Receipt, Writer
 
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
-GATES = ("ssh.", "torch.version", "net.ports", "eth.iface_choice")  # what verify cannot run without
+GATES = ("torch.version", "net.ports", "eth.iface_choice")  # besides ssh.*: what verify cannot run without
 VERIFY_NEEDS = ("ssh.", "host.identity", "torch.version", "nccl.torch", "net.ports", "eth.iface_choice", "gpu.count")
 
 
@@ -46,7 +47,7 @@ class Settings:
     partial: bool = False
     force: bool = False
     detailed_exitcode: bool = False
-    limited: bool = False
+    left_out: tuple[str, ...] = ()  # names of the nodes that --limit leaves alone
     run: str | None = None  # the run that rollback undoes
     catalogue: tuple[str, ...] = ()  # checks that are planned and not built
 
@@ -63,6 +64,7 @@ class Job:
     watch: Watch
     deadline: Deadline
     confirm: Callable[[Sequence[ChangeRow]], bool]
+    given: Given
     run: str
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     clock: float = field(default_factory=time.monotonic)
@@ -120,7 +122,15 @@ def apply(job: Job) -> Report:
             changed = (*rows(planned, _none_started(planned), {}), *_gap_rows(gaps, job))
             code = _worse(exit_code(findings, job.settings.strict), 3)
             return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
+        _refuse_clashes(job, fleet, environment)
         return _write(job, fanout, plan, fleet, findings, environment, planned)
+
+
+def _refuse_clashes(job: Job, fleet: Fleet, environment: Environment) -> None:
+    if job.settings.left_out:
+        given = job.given.last(job.inventory.cluster)
+        others = {name: given[name] for name in job.settings.left_out if name in given}
+        refuse_clashes(environment, (node.name for node in fleet.reached), others)
 
 
 def _write(
@@ -142,14 +152,16 @@ def _write(
         job.watch.stage("write", len(fleet.reached))
         receipt = writer.write(planned, job.deadline)
         if receipt.done and receipt.outcomes:
+            job.given.remember(job.inventory.cluster, job.run, environment, receipt.outcomes)
             again, second = _look(job, fanout, plan)
             fleet, findings = again, fixed(findings, second)
-        if receipt.done and job.settings.verify and _may_verify(findings):
+        if receipt.done and job.settings.verify and not _in_the_way(findings):
             result = _verify(job, fanout, fleet, environment)
-            findings = (*findings, *findings_of(result, fleet.inventory))
+            findings = (*findings, *findings_of(result))
     except ClusterprepError as error:
         if writer.committed:
             writer.undo()
+            job.given.forget(job.inventory.cluster, job.run)
             error.message += "; what had been written was put back on all nodes"
         raise
     changed = rows(planned, writer.receipt.outcomes, writer.receipt.details)
@@ -163,10 +175,12 @@ def verify(job: Job) -> Report:
     with job.fanout("look", "ranks") as fanout:
         fleet, findings = _look(job, fanout, plan)
         environment = render(fleet)
-        result = None
-        if _may_verify(findings):
+        gates = _in_the_way(findings)
+        if gates:
+            result = not_run(fleet, environment, gates)
+        else:
             result = _verify(job, fanout, fleet, environment)
-            findings = (*findings, *findings_of(result, fleet.inventory))
+            findings = (*findings, *findings_of(result))
     code = _after_write(exit_code(findings, job.settings.strict), Receipt(), result)
     return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
 
@@ -183,6 +197,8 @@ def rollback(job: Job) -> Report:
         planned = () if run is None else plan_rollback(memories, run, job.settings.force)
         writer = Writer(fanout, fleet, job.run, undoes=run)
         receipt = writer.write(planned, job.deadline)
+    if run is not None and receipt.done:
+        job.given.forget(job.inventory.cluster, run)
     outcomes = {n: ("undone" if o == "done" else o) for n, o in receipt.outcomes.items()}
     changed = rows(planned, outcomes, receipt.details)  # type: ignore[arg-type]
     code = _worse(exit_code(findings), 0 if receipt.done else 1)
@@ -220,7 +236,7 @@ def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, .
     fleet = fanout.survey(plan)
     if "ports" in plan.stages:
         fleet = probe_ports(fanout, fleet)
-    fleet = dataclasses.replace(fleet, limited=job.settings.limited)
+    fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))
     return fleet, judge(fleet, plan.checks, job.started.date(), job.settings.catalogue)
 
 
@@ -229,10 +245,10 @@ def _verify(job: Job, fanout: Fanout, fleet: Fleet, environment: Environment) ->
     return run_trial(fanout, fleet, environment)
 
 
-def _may_verify(findings: Iterable[Finding]) -> bool:
-    """Whether nothing stands in the way: no gate failed or is unknown, silenced or not."""
+def _in_the_way(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings without whose cure a verify could only hang, silenced or not."""
     bad = (f for f in findings if f.verdict in ("fail", "unknown") and f.severity == "error" and not f.fixed)
-    return not any(f.check == gate or (gate.endswith(".") and f.check.startswith(gate)) for f in bad for gate in GATES)
+    return [f for f in bad if f.check in GATES or f.check.startswith("ssh.")]
 
 
 def _blocked(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> bool:

@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from clusterprep.fanout import Fanout
-from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, VerifyResult
+from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, VerifyResult
 from clusterprep.network import choose
 from clusterprep.render import Environment
+
+if TYPE_CHECKING:
+    from clusterprep.verify.schedule import TrialPlan
 
 
 def run_trial(fanout: Fanout, fleet: Fleet, environment: Environment) -> VerifyResult:
     """An all-reduce over all ranks of the nodes reached, with the environment that apply writes."""
-    from clusterprep.verify import blame, collect, schedule
+    from clusterprep.verify import blame, collect
+
+    plan = _plan(fleet, environment)
+    timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
+    return blame.judge(timeline)
+
+
+def _plan(fleet: Fleet, environment: Environment) -> TrialPlan:
+    from clusterprep.verify import schedule
 
     nodes = fleet.reached
-    pick = choose(fleet).picks[nodes[0].name]
+    pick = choose(fleet).picks.get(nodes[0].name) if nodes else None
     env = {node.name: {n: v.value for n, v in environment.of(node.name).items()} for node in nodes}
     gpus = {node.name: _gpus(fleet, node) for node in nodes}
-    rendezvous = (pick.address, fleet.inventory.master_port)
-    plan = schedule.plan_trial(nodes, env, rendezvous, fleet.inventory.verify, gpus)
-    timeline = collect.run_verify([fanout.links[node.name] for node in nodes], plan)
-    return blame.judge(timeline)
+    rendezvous = (pick.address if pick else fleet.inventory.nodes[0].address, fleet.inventory.master_port)
+    return schedule.plan_trial(nodes, env, rendezvous, fleet.inventory.verify, gpus)
+
+
+def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) -> VerifyResult:
+    """The result of a verify that could only have hung: the findings in its way name the culprits."""
+    plan = _plan(fleet, environment)
+    failed = [finding for finding in gates if finding.verdict == "fail"]
+    return VerifyResult(
+        verdict="fail" if failed else "unknown",
+        backend=plan.backend,
+        world_size=plan.world_size,
+        nproc_per_node=plan.nproc_per_node,
+        rendezvous=plan.rendezvous,
+        culprits=tuple(_culprit(finding) for finding in failed),
+        message=f"no rank was started: {', '.join(dict.fromkeys(finding.check for finding in gates))}",
+    )
+
+
+def _culprit(finding: Finding) -> Culprit:
+    """A failed gate as a culprit: a blocked pair is a link from its dialer to its listener, all else are nodes."""
+    pair = finding.check == "net.ports" and len(finding.nodes) == 2
+    evidence = (f"{finding.check}: {finding.seen}",)
+    if pair:
+        dialer, listener = _ends(finding)
+        return Culprit("link", finding.nodes, 0.9, finding.message, evidence, None, dialer, listener)
+    return Culprit("node", finding.nodes, 0.99, finding.message, evidence)
+
+
+def _ends(finding: Finding) -> tuple[str, str]:
+    """Dialer and listener of a pair; the finding lists its nodes in inventory order, its message begins with the dialer."""
+    first, second = finding.nodes
+    return (first, second) if finding.message.startswith(f"{first} ") else (second, first)
 
 
 def _gpus(fleet: Fleet, node: Node) -> int:
@@ -32,7 +73,7 @@ def _gpus(fleet: Fleet, node: Node) -> int:
     return 0 if nvml is None or isinstance(nvml, Absent) else len(nvml.gpus)
 
 
-def findings_of(result: VerifyResult, inventory: Inventory) -> Iterable[Finding]:
+def findings_of(result: VerifyResult) -> Iterable[Finding]:
     """What a result means as findings of nccl.hang, nccl.correct and their like."""
     from clusterprep.verify import blame
 

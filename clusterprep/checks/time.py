@@ -30,7 +30,7 @@ def offset(scene: Scene) -> Iterable[Outcome]:
 
 def _one(node: Node, clock: Offset, middle: float, limit: float, against: str, declared: bool) -> Outcome:
     away = clock.seconds - middle
-    seen = f"{format_duration(away, signed=True)} ± {format_duration(clock.bound)}"
+    seen = f"{_apart(away)} ± {max(clock.bound * 1000, 0.1):.1f} ms"
     wanted = f"≤ {format_duration(limit)}"
     if abs(away) - clock.bound > limit:
         grave = declared or abs(away) - clock.bound > GRAVE
@@ -42,6 +42,10 @@ def _one(node: Node, clock: Offset, middle: float, limit: float, against: str, d
         reason = "the error bound straddles the limit"
         return Outcome("unknown", (node.name,), message, seen, wanted, reason=reason, severity=severity)
     return Outcome("pass", (node.name,), f"the clock agrees with {against}", f"within {wanted[2:]}", wanted)
+
+
+def _apart(seconds: float) -> str:
+    return f"{seconds:+.3f} s" if abs(seconds) >= 1 else f"{seconds * 1000:+.1f} ms"
 
 
 def daemon(scene: Scene, node: Node, seen: Daemon) -> Outcome:

@@ -209,10 +209,15 @@ def make_folders(path, made):
 
 
 def discard(manifest):
-    """Remove what staging laid beside the files, and folders made for them if nothing else uses them."""
+    """Remove what staging laid beside the files, and the folders made for them."""
     for entry in manifest["files"]:
         if "beside" in entry and os.path.lexists(entry["beside"]):
             os.unlink(entry["beside"])
+    drop_folders(manifest)
+
+
+def drop_folders(manifest):
+    """Remove the folders that a run made, if they are empty again."""
     for folder in reversed(manifest["folders"]):
         try:
             os.rmdir(folder)
@@ -246,6 +251,7 @@ def commit(agent, request):
 def mark_undone(root, run):
     folder = run_folder(root, run)
     manifest = read_manifest(folder)
+    drop_folders(manifest)
     manifest["state"] = "undone"
     write_manifest(folder, manifest)
 

@@ -1,0 +1,30 @@
+"""What people who come from Ansible write first, and how it is said here."""
+
+from __future__ import annotations
+
+_WORDS = {
+    "all": "this looks like an Ansible inventory; `clusterprep init --from-ansible FILE` converts one",
+    "hosts": "Ansible's hosts are a list here: nodes: [{name: gpu1, address: 10.0.0.1}]",
+    "children": "groups do not nest here; list the names under the group's own `nodes`",
+    "vars": "settings stand directly in the group, or at the top level, without `vars`",
+    "ansible_host": "here it is `address`",
+    "ansible_ssh_host": "here it is `address`",
+    "ansible_user": "here it is `ssh: {user: …}`",
+    "ansible_ssh_user": "here it is `ssh: {user: …}`",
+    "ansible_port": "here it is `ssh: {port: …}`",
+    "ansible_ssh_port": "here it is `ssh: {port: …}`",
+    "ansible_ssh_private_key_file": "here it is `ssh: {identity_file: …}`",
+    "ansible_become": "here it is `become`",
+    "ansible_connection": "here it is `transport: ssh`, `local` or `slurm`",
+    "ansible_python_interpreter": "here it is `python`",
+    "ansible_ssh_pass": "passwords are never written down here; use a key, or an agent",
+    "ansible_password": "passwords are never written down here; use a key, or an agent",
+    "ansible_become_password": "passwords are never written down here; use --ask-become-pass",
+}
+
+
+def ansible_hint(key: str) -> str | None:
+    """What to write instead of a key of Ansible's; None for any other key."""
+    if key in _WORDS:
+        return _WORDS[key]
+    return "Ansible's variables have no meaning here" if key.startswith("ansible_") else None

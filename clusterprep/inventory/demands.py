@@ -1,0 +1,98 @@
+"""What `require:` may ask for: names of checks, short names for some of them, and values of the right kind."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from importlib import resources
+
+from clusterprep.inventory.document import Document
+from clusterprep.inventory.yaml_tree import Place
+from clusterprep.noderange import nearest
+from clusterprep.units import parse_duration, parse_size
+from clusterprep.versions import conditions_of, kernel_conditions
+
+ALIASES = {
+    "kernel": "kernel.version",
+    "driver": "nv.driver",
+    "cuda": "cuda.runtime_vs_driver",
+    "nccl": "nccl.torch",
+    "torch": "torch.version",
+    "clock_skew": "time.offset",
+    "mtu": "eth.mtu",
+    "memlock": "lim.memlock",
+    "shm": "shm.size",
+}
+
+
+@functools.cache
+def check_names() -> frozenset[str]:
+    """Every check of the catalogue, built or not."""
+    text = resources.files("clusterprep").joinpath("data/check_names.json").read_text(encoding="utf-8")
+    return frozenset(json.loads(text))
+
+
+def read_require(document: Document, declared: Mapping[str, str | list[str]], place: Place) -> dict[str, str]:
+    """Full check name → what is wanted, as written; what cannot be used has been complained about."""
+    wanted: dict[str, str] = {}
+    for name, value in declared.items():
+        here = (*place, "require", name)
+        text = value if isinstance(value, str) else ",".join(value)
+        check = ALIASES.get(name, name)
+        if check not in check_names():
+            document.complain(here, "there is no such check", nearest(name, sorted({*check_names(), *ALIASES})))
+        elif wanted.setdefault(check, text) != text:
+            document.complain(here, f"'{check}' is asked for twice: '{wanted[check]}' and '{text}'")
+        elif trouble := _trouble(check, text):
+            document.complain(here, trouble)
+    return wanted
+
+
+def unknown_check(name: str) -> tuple[str, str | None] | None:
+    """Message and hint where a name is not in the catalogue."""
+    if name in check_names():
+        return None
+    return f"there is no check '{name}'", nearest(name, sorted(check_names()))
+
+
+def _trouble(check: str, text: str) -> str | None:
+    if not text.strip():
+        return "expected what is wanted of the check; seen nothing"
+    try:
+        _KINDS.get(check, str)(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _mtu(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 68 <= int(text) <= 65535):
+        raise ValueError(f"expected an MTU from 68 to 65535; seen '{text}'")
+    return int(text)
+
+
+def _number_of(what: str) -> Callable[[str], None]:
+    def judge(text: str) -> None:
+        if text != "unlimited" and not (text.isascii() and text.isdigit()):
+            raise ValueError(f"expected a number of {what} such as 65536, or unlimited; seen '{text}'")
+
+    return judge
+
+
+_KINDS: Mapping[str, Callable[[str], object]] = {
+    "kernel.version": kernel_conditions,
+    "nv.driver": conditions_of,
+    "cuda.runtime_vs_driver": conditions_of,
+    "cuda.toolkit": conditions_of,
+    "nccl.torch": conditions_of,
+    "nccl.system": conditions_of,
+    "torch.version": conditions_of,
+    "time.offset": parse_duration,
+    "eth.mtu": _mtu,
+    "lim.memlock": parse_size,
+    "lim.stack": parse_size,
+    "shm.size": parse_size,
+    "lim.nofile": _number_of("open files"),
+    "lim.nproc": _number_of("processes"),
+}

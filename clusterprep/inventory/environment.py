@@ -1,0 +1,54 @@
+"""Declared environment variables: which names may be set, and which look misspelt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from clusterprep.inventory.document import Document
+from clusterprep.inventory.yaml_tree import Place
+from clusterprep.noderange import nearest
+
+_REFUSED = frozenset({"PATH", "BASH_ENV", "ENV", "IFS", "PROMPT_COMMAND", "HOME"})
+_REFUSED_STARTS = ("LD_", "PYTHON")
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASS", re.IGNORECASE)
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_JUDGED_STARTS = ("NCCL_", "TORCH_")
+
+
+def read_env(document: Document, declared: Mapping[str, str], place: Place) -> dict[str, str]:
+    """The variables that may be set; the others have been complained about."""
+    allowed = {}
+    for name, value in declared.items():
+        here = (*place, "env", name)
+        refusal = _refusal(name)
+        if refusal:
+            document.complain(here, refusal)
+        elif _CONTROL.search(value):
+            document.complain(here, f"the value holds a control character: {value!r}")
+        else:
+            allowed[name] = value
+    return allowed
+
+
+def misspelt(names: Iterable[str]) -> list[str]:
+    """One warning for each NCCL_* or TORCH_* name that no known version reads."""
+    judged = sorted({name for name in names if name.startswith(_JUDGED_STARTS)})
+    if not judged:
+        return []
+    from clusterprep.env.variables import registry
+
+    return [_warning(name, registry()) for name in judged if name not in registry()]
+
+
+def _warning(name: str, known: Iterable[str]) -> str:
+    hint = nearest(name, sorted(known))
+    return f"env.{name}: no NCCL or torch known here reads this variable" + (f" ({hint})" if hint else "")
+
+
+def _refusal(name: str) -> str | None:
+    if name in _REFUSED or name.startswith(_REFUSED_STARTS):
+        return f"'{name}' decides how programs are found and started on the node, and is never set from an inventory"
+    if _SECRET.search(name):
+        return f"'{name}' may be a secret, as any name with KEY, TOKEN, SECRET or PASS: all users of a node can read it"
+    return None

@@ -1,0 +1,360 @@
+"""One rank of the trial: the program that the job's own python runs to show that collectives finish and are exact.
+
+The agent passes this source, and then one line of JSON, through a socket; on the same socket the rank says line by
+line how far it has come, so that a dead collective never blinds the report. The rank waits for the word «go» once
+torch is imported and its device is bound, and for «end» once it has finished or failed: a rank that left early would
+look to its peers like a second fault.
+"""
+
+import datetime
+import inspect
+import json
+import os
+import signal
+import sys
+import time
+
+PRIME = 251
+MAX_WORLD = 63000  # ranks; PRIME * MAX_WORLD < 2**24, so that every partial sum is exact in float32
+FLOAT = 4  # bytes of one element
+MAX_REPETITIONS = 5
+BUDGET = 2.0  # seconds that the timed repetitions of one size may take together
+TEXT = 2048  # characters of an exception that travel
+LATER = 30.0  # seconds that torch's own watchdog waits longer than we do; it would abort the process
+EXIT_NO_TORCH = 3
+EXIT_FORSAKEN = 5
+
+
+class Channel(object):
+    """The socket to the agent: lines of JSON out, single words in."""
+
+    def __init__(self, fd):
+        self._in, self._out = os.fdopen(os.dup(fd), "rb"), fd
+
+    def hear(self):
+        """The next line; ends this process when the agent is gone."""
+        line = self._in.readline()
+        if not line:
+            os._exit(EXIT_FORSAKEN)
+        return line.decode("ascii").strip()
+
+    def tell(self, what, **data):
+        data.update(what=what, t=time.monotonic())
+        line = json.dumps(data).encode("ascii") + b"\n"
+        while line:
+            line = line[os.write(self._out, line) :]
+
+
+# ---------------------------------------------------------------- data whose sum is known without communication
+
+
+def pattern(rank):
+    """What `rank` contributes, one period of it: whole numbers from 1 to PRIME.
+
+    A quadratic modulo a prime: two ranks below MAX_WORLD differ in all but two elements of a period at least, and a
+    piece that arrives at the wrong place differs too, unless it moved by a multiple of PRIME elements.
+    """
+    square, line = rank + 1, rank // PRIME + 1
+    return [1 + (square * x * x + line * x) % PRIME for x in range(1, PRIME + 1)]
+
+
+def total(world):
+    """One period of the sum over all ranks, exact in float32 whatever the order of additions."""
+    if world > MAX_WORLD:
+        raise ValueError("the sum of %d ranks is not exact in float32; that of %d is" % (world, MAX_WORLD))
+    sums = [0] * PRIME
+    for rank in range(world):
+        sums = [sum(pair) for pair in zip(sums, pattern(rank))]
+    return sums
+
+
+def fill(buffer, period):
+    """Repeat `period` all over `buffer`, without a second buffer of that size."""
+    body, tail = _tiles(buffer)
+    body.copy_(period.expand_as(body))
+    tail.copy_(period[: tail.numel()])
+
+
+def compare(buffer, period):
+    """How many elements differ from `period` repeated, and the first of them: its index, what was seen and wanted."""
+    body, tail = _tiles(buffer)
+    bad = [(body != period).flatten(), tail != period[: tail.numel()]]
+    wrong = [int(part.sum()) for part in bad]
+    if not any(wrong):
+        return 0, None
+    index = int(bad[0].nonzero()[0]) if wrong[0] else body.numel() + int(bad[1].nonzero()[0])
+    return sum(wrong), {"index": index, "seen": str(float(buffer[index])), "wanted": float(period[index % PRIME])}
+
+
+def _tiles(buffer):
+    whole = buffer.numel() - buffer.numel() % PRIME
+    return buffer[:whole].view(-1, PRIME), buffer[whole:]
+
+
+# ---------------------------------------------------------------- devices
+
+
+class Cpu(object):
+    """Collectives on memory of the host; they return when they are done."""
+
+    name = "cpu"
+
+    def __init__(self, torch, local_rank):
+        self._torch = torch
+
+    def bind(self):
+        return None
+
+    def timed(self, collective, limit):
+        """Seconds of one collective; gloo raises by itself after the time limit of the group."""
+        start = time.perf_counter()
+        collective(async_op=False)
+        return time.perf_counter() - start
+
+    def group_options(self, limit):
+        return {"timeout": datetime.timedelta(seconds=limit)}
+
+
+class Cuda(object):
+    """Collectives on one GPU; the host only looks whether they are done, so that it can give up."""
+
+    def __init__(self, torch, local_rank):
+        self._torch = torch
+        self._index = local_rank
+        self.name = "cuda:%d" % local_rank
+
+    def bind(self):
+        """Make the GPU current before anything else touches CUDA, and say which one it is."""
+        self._torch.cuda.set_device(self._index)
+        self._torch.zeros(1, device=self.name)
+        return identify_gpu(self._index)
+
+    def timed(self, collective, limit):
+        """Seconds of one collective by the GPU's own clock. Raises after `limit` seconds."""
+        start, end = [self._torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        self._torch.cuda.synchronize()
+        start.record()
+        collective(async_op=True).wait()  # makes the stream wait, not the host
+        end.record()
+        give_up = time.monotonic() + limit
+        while not end.query():
+            if time.monotonic() > give_up:
+                raise RuntimeError("the collective did not finish within %g s" % limit)
+            time.sleep(0.0002)
+        return start.elapsed_time(end) / 1000.0
+
+    def group_options(self, limit):
+        """Eager connection where torch knows device_id (2.3 and later), so that init fails where the fault is."""
+        options = {"timeout": datetime.timedelta(seconds=limit + LATER)}
+        if "device_id" in inspect.signature(self._torch.distributed.init_process_group).parameters:
+            options["device_id"] = self._torch.device(self.name)
+        return options
+
+
+def identify_gpu(ordinal):
+    """UUID, PCI address and NUMA node of a visible GPU, asked of the driver: torch tells them only lately."""
+    import ctypes
+
+    cuda = ctypes.CDLL("libcuda.so.1")
+    device, uuid, pci = ctypes.c_int(), ctypes.create_string_buffer(16), ctypes.create_string_buffer(32)
+    cuda.cuInit(0)
+    cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+    cuda.cuDeviceGetPCIBusId(pci, 32, device)
+    cuda.cuDeviceGetUuid(uuid, device)
+    digits = "".join("%02x" % byte for byte in bytearray(uuid.raw))
+    parts = [digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]]
+    address = pci.value.decode("ascii").lower()
+    return {
+        "uuid": "GPU-" + "-".join(parts),
+        "index": physical_index(ordinal, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        "pci": address,
+        "numa": numa_node(address),
+    }
+
+
+def physical_index(ordinal, visible):
+    """The index on the node of the visible GPU number `ordinal`."""
+    names = [name.strip() for name in visible.split(",")] if visible else []
+    if ordinal < len(names) and names[ordinal].isdigit():
+        return int(names[ordinal])
+    return ordinal
+
+
+def numa_node(address, root="/sys"):
+    """The NUMA node of a PCI device, None where the kernel knows none (-1)."""
+    try:
+        with open("%s/bus/pci/devices/%s/numa_node" % (root, address)) as source:
+            number = int(source.read())
+    except (OSError, ValueError):
+        return None
+    return number if number >= 0 else None
+
+
+# ---------------------------------------------------------------- collectives
+
+
+class Reduction(object):
+    """all_reduce(SUM) of one size: what goes in, what has to come out."""
+
+    def __init__(self, torch, device, rank, world):
+        self._dist = torch.distributed
+        self._torch, self._device = torch, device
+        as_tensor = lambda values: torch.tensor(values, dtype=torch.float32, device=device.name)
+        self._mine, self._sum = as_tensor(pattern(rank)), as_tensor(total(world))
+        self.wrong, self.first = 0, None
+
+    def prepare(self, size):
+        """A buffer of at least `size` bytes in whole elements; the size that it really has."""
+        self._buffer = self._torch.empty(max(1, -(-size // FLOAT)), dtype=self._torch.float32, device=self._device.name)
+        self.wrong, self.first = 0, None
+        return self._buffer.numel() * FLOAT
+
+    def once(self, limit):
+        """One checked repetition, in seconds. Of wrong results the worst is kept."""
+        fill(self._buffer, self._mine)
+        spread(self._torch, self._device, 0.0, limit)
+        seconds = self._device.timed(self._run, limit)
+        wrong, first = compare(self._buffer, self._sum)
+        if wrong > self.wrong:
+            self.wrong, self.first = wrong, first
+        return seconds
+
+    def _run(self, async_op):
+        return self._dist.all_reduce(self._buffer, async_op=async_op)
+
+
+COLLECTIVES = {"all_reduce": Reduction}
+
+
+def spread(torch, device, value, limit):
+    """The greatest `value` of all ranks, known to all; also a barrier that needs no guess about the device."""
+    cell = torch.tensor([value], dtype=torch.float32, device=device.name)
+    device.timed(lambda async_op: torch.distributed.all_reduce(cell, torch.distributed.ReduceOp.MAX, async_op=async_op), limit)
+    return float(cell[0])
+
+
+def measure(torch, device, channel, step, ranks, limit):
+    """Run one collective of one size: a warm-up, and then as many repetitions as fit into BUDGET on every rank."""
+    trial = COLLECTIVES[step["op"]](torch, device, *ranks)
+    size = trial.prepare(step["bytes"])
+    channel.tell("entered", op=step["op"], bytes=size)
+    slowest = spread(torch, device, trial.once(limit), limit)
+    count = max(1, min(MAX_REPETITIONS, int(BUDGET / max(slowest, 1e-9))))
+    channel.tell("warmed", op=step["op"], bytes=size, repetitions=count)
+    times = sorted(trial.once(limit) for _ in range(count))
+    channel.tell(
+        "left", op=step["op"], bytes=size, seconds=times[len(times) // 2], wrong=trial.wrong, first=trial.first
+    )
+
+
+# ---------------------------------------------------------------- the life of a rank
+
+
+class Rank(object):
+    """One rank from import to the end; `stage` says where it is when something is raised."""
+
+    def __init__(self, channel, config):
+        self.channel, self.config = channel, config
+        self.stage = "import"
+        self._torch = self._device = None
+
+    def get_ready(self):
+        """Import torch and bind the device; whether the rank can go on."""
+        try:
+            import torch
+            import torch.distributed as dist
+        except ImportError as error:
+            if getattr(error, "name", None) != "torch":
+                raise
+            self.channel.tell("no_torch", python=sys.executable, text=str(error)[:TEXT])
+            return False
+        self._torch = torch
+        version = getattr(torch, "version", None)
+        self.channel.tell("imported", torch=torch.__version__, cuda=version.cuda, python=sys.executable)
+        if not dist.is_available():
+            raise RuntimeError("this torch was built without torch.distributed")
+        return self._bind(version.cuda)
+
+    def _bind(self, cuda):
+        self.stage = "device"
+        if self.config["gpus"] and cuda is None:
+            self.channel.tell("no_cuda", torch=self._torch.__version__, text="torch is a build for CPUs only")
+            return False
+        device = Cuda if self.config["backend"] == "nccl" else Cpu
+        self._device = device(self._torch, int(os.environ["LOCAL_RANK"]))
+        self.channel.tell("ready", gpu=self._device.bind(), nccl=self._nccl_version())
+        return True
+
+    def _nccl_version(self):
+        if self.config["backend"] != "nccl":
+            return None
+        version = self._torch.cuda.nccl.version()
+        return ".".join(str(part) for part in version) if isinstance(version, tuple) else str(version)
+
+    def meet(self):
+        """Reach the store, then the other ranks."""
+        self.stage, dist = "store", self._torch.distributed
+        rank, world, limit = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), self.config["timeout"]
+        store = dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            world,
+            rank == 0,
+            timeout=datetime.timedelta(seconds=limit),
+            wait_for_workers=False,  # else rank 0 would not say that it arrived before all have
+        )
+        self.channel.tell("store")
+        self.stage = "rendezvous"
+        options = self._device.group_options(limit)
+        dist.init_process_group(self.config["backend"], store=store, rank=rank, world_size=world, **options)
+        spread(self._torch, self._device, 0.0, limit)
+        self.channel.tell("met")
+        return rank, world
+
+    def work(self, ranks):
+        for step in self.config["steps"]:
+            self.stage = "%(op)s of %(bytes)d bytes" % step
+            measure(self._torch, self._device, self.channel, step, ranks, self.config["timeout"])
+        self.channel.tell("finished")
+
+    def part(self):
+        """Leave the group in order; nobody waits for it, the agent ends what does not end."""
+        self._torch.distributed.destroy_process_group()
+
+
+def live(channel, config):
+    """The whole life of a rank; its exit code."""
+    rank = Rank(channel, config)
+    try:
+        if not rank.get_ready():
+            return EXIT_NO_TORCH
+        channel.hear()  # go
+        rank.work(rank.meet())
+        channel.hear()  # end
+        rank.part()
+    except BaseException as error:  # whatever it is, the report needs its words
+        channel.tell("error", stage=rank.stage, type=type(error).__name__, text=str(error)[:TEXT])
+        channel.hear()
+        return 1
+    return 0
+
+
+def main(fd):
+    """Entered by the last line of what the agent sends."""
+    die_with_parent()
+    channel = Channel(fd)
+    config = json.loads(channel.hear())
+    channel.tell("started", pid=os.getpid(), python=sys.version.split()[0])
+    code = live(channel, config)
+    sys.stdout.flush()
+    os._exit(code)  # the destructors of a broken group may wait for ever
+
+
+def die_with_parent():
+    """The agent asked for this already; where the job's python is a wrapper that forks, it has to be said again."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    except (ImportError, OSError, AttributeError):
+        pass

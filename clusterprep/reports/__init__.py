@@ -1,0 +1,73 @@
+"""One report, several readers: finds the format that was asked for by the name of its file."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import PurePath
+from typing import Protocol, cast
+
+from clusterprep.errors import InputError
+from clusterprep.model import Report
+from clusterprep.noderange import nearest
+
+# Every format of the contract and the suffix that `--output` knows it by; a format is built once its file exists.
+SUFFIXES = {
+    "console": ".txt",
+    "json": ".json",
+    "junit": ".xml",
+    "markdown": ".md",
+    "prometheus": ".prom",
+    "html": ".html",
+    "nagios": ".nagios",
+}
+
+
+class Format(Protocol):
+    """What a format's module offers: the whole report as text that ends with a newline."""
+
+    def render(self, report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str: ...
+
+
+def render(
+    report: Report, fmt: str, *, color: bool = False, verbose: int = 0, width: int = 80, ascii_only: bool = False
+) -> str:
+    """The report in the format `fmt`; InputError when there is none. `ascii_only`: for streams that are not UTF-8."""
+    module = cast("Format", import_module(_module_of(check_format(fmt))))
+    return module.render(report, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+
+
+def format_of(filename: str) -> str:
+    """The format that a file name's suffix asks for; InputError when it names none, or one that is not built yet."""
+    suffix = PurePath(filename).suffix.lower()
+    for fmt, known in SUFFIXES.items():
+        if suffix == known:
+            return check_format(fmt)
+    raise InputError.of(f"'{filename}': the suffix names no report format", hint=f"one of {', '.join(_suffixes())}")
+
+
+def check_format(fmt: str) -> str:
+    """`fmt` itself when it can be rendered, so that a wrong one is refused before anything has run."""
+    if fmt not in SUFFIXES:
+        hint = nearest(fmt, SUFFIXES) or f"one of {', '.join(SUFFIXES)}"
+        raise InputError.of(f"'{fmt}' is not a report format", hint=hint)
+    if not _module_of(fmt):
+        raise InputError.of(f"the report format '{fmt}' is not built yet", hint=f"built: {', '.join(built())}")
+    return fmt
+
+
+def built() -> tuple[str, ...]:
+    """The formats that can be rendered today."""
+    return tuple(fmt for fmt in SUFFIXES if _module_of(fmt))
+
+
+def _suffixes() -> tuple[str, ...]:
+    return tuple(SUFFIXES[fmt] for fmt in built())
+
+
+def _module_of(fmt: str) -> str:
+    """`json_report` stands for `json`: a module named after a standard one would be mistaken for it."""
+    for name in (f"{__name__}.{fmt}", f"{__name__}.{fmt}_report"):
+        if find_spec(name):
+            return name
+    return ""

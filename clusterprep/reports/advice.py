@@ -1,0 +1,66 @@
+"""A report ends with what a person does now: at most two lines, and commands that can be pasted."""
+
+from __future__ import annotations
+
+from clusterprep.model import Finding, Report
+from clusterprep.reports.plain import NODES, field, folded
+
+Advice = list[tuple[str, str]]  # label and text; "next" is a sentence, every other label stands before a command
+
+
+def advice(report: Report) -> Advice:
+    """What to do after this report."""
+    sentences = {
+        "error": "correct this, then run the same command again",
+        "refused": "settle what stands above, then run it again",
+        "interrupted": "run it again when you like; what an apply has left half done is undone first",
+    }
+    if report.verdict in sentences:
+        return [("next", sentences[report.verdict])]
+    if report.verdict == "fail":
+        return _after_failure(report)
+    return _after_unknown(report) if report.verdict == "unknown" else _after_success(report)
+
+
+def worst(report: Report, verdict: str) -> Finding | None:
+    """The first finding of that verdict that counts, errors before warnings."""
+    counting = [one for one in report.findings or () if one.verdict == verdict and not one.silenced and not one.fixed]
+    return min(counting, key=lambda one: one.severity != "error", default=None)
+
+
+def _after_failure(report: Report) -> Advice:
+    culprits = report.verify.culprits if report.verify else ()
+    if culprits:
+        return [
+            ("next", f"look at {folded(culprits[0].nodes)} first, then verify again"),
+            *_explain(worst(report, "fail")),
+        ]
+    if any(row.outcome in ("failed", "rolled-back") for row in report.changes or ()):
+        retry = f"clusterprep apply INVENTORY --retry-failed {field(report.run)}"
+        return [("next", "mend what made the change fail"), ("then", retry)]
+    finding = worst(report, "fail")
+    do = "paste the fixes above" if finding and finding.remedy else "mend what stands above"
+    return [("next", f"{do}, then run the same command again"), *_explain(finding)]
+
+
+def _after_unknown(report: Report) -> Advice:
+    reached = [node.node for node in report.nodes or () if node.reached]
+    lost = [node.node for node in report.nodes or () if not node.reached]
+    if lost and reached:
+        rest = folded(reached, None)
+        without: Advice = [("add", f"--limit '{rest}'")] if len(rest) <= NODES else []
+        return [("next", f"bring back {folded(lost)}, or go on without"), *without]
+    return [("next", "what could not be learned is not taken for good; see above"), *_explain(worst(report, "unknown"))]
+
+
+def _after_success(report: Report) -> Advice:
+    outcomes = {row.outcome for row in report.changes or ()}
+    if "planned" in outcomes:
+        return [("next", "nothing has been written yet; this writes it:"), ("run", "clusterprep apply INVENTORY")]
+    if report.command == "apply" and "done" in outcomes:
+        return [("undo", f"clusterprep rollback INVENTORY --run {field(report.run)}")]
+    return []
+
+
+def _explain(finding: Finding | None) -> Advice:
+    return [("more", f"clusterprep explain {field(finding.check)}")] if finding else []

@@ -1,0 +1,142 @@
+"""The report for people: what is wrong and what to paste comes first, what is well takes one paragraph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from clusterprep.model import Finding, Json, Report, Sighting
+from clusterprep.reports.advice import advice
+from clusterprep.reports.console_findings import Block, blocks_of, write_findings
+from clusterprep.reports.console_results import write_changes, write_env, write_verify
+from clusterprep.reports.page import Page, Part
+from clusterprep.reports.plain import counted, distinct, elapsed, field, folded
+
+_STYLES = {"pass": "bold green", "fail": "bold red", "error": "bold red"}
+_ENDED = {"refused": "REFUSED", "interrupted": "STOPPED"}
+_NOTICES = 8  # shown without -v
+_NAME = 64  # characters of a cluster's or a run's name
+_ERROR_LINES = 40  # every wrong line of an inventory is worth showing; a generated one may have thousands
+
+
+def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
+    """The whole report as text for a terminal of `width` columns."""
+    page = Page(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    _write_header(page, report)
+    _write_error(page, report)
+    _write_unreached(page, report)
+    write_findings(page, report.findings or ())
+    write_env(page, report.env)
+    write_changes(page, report.changes)
+    write_verify(page, report.verify)
+    _write_verdict(page, report)
+    return page.show()
+
+
+def _write_header(page: Page, report: Report) -> None:
+    parts: list[Part] = [(field(report.command, _NAME), "bold")]
+    if report.cluster:
+        parts.append((field(report.cluster, _NAME), "bold cyan"))
+    if report.nodes is not None:
+        parts.append(f"{sum(node.reached for node in report.nodes)}/{counted(len(report.nodes), 'node')} reached")
+    if report.run:
+        parts.append((f"run {field(report.run, _NAME)}", "dim"))
+    parts.append((elapsed(report.seconds), "dim"))
+    page.row(("clusterprep", "bold"), *_spaced(parts), indent=len("clusterprep "))
+    page.rule()
+    shown = report.notices if page.verbose else report.notices[:_NOTICES]
+    for notice in shown:
+        page.row(("note", "yellow"), field(notice))
+    if len(shown) < len(report.notices):
+        page.under((f"… {counted(len(report.notices) - len(shown), 'more note')} (-v shows them)", "dim"))
+
+
+def _write_error(page: Page, report: Report) -> None:
+    """Every line of the message; the place first, where the message does not already say it."""
+    if report.error is None:
+        return
+    message = str(report.error.get("message") or "")
+    lines = [line for line in message.split("\n") if line.strip()]
+    spot, key = _place(report.error)
+    if spot and spot not in message:
+        lines.insert(0, f"{spot}  {key}".strip())
+    page.blank()
+    page.row((_ENDED.get(report.verdict, "ERROR"), "bold red"), *(field(line) for line in lines[:1]))
+    for line in lines[1:_ERROR_LINES]:
+        page.under(field(line))
+    if len(lines) > _ERROR_LINES:
+        page.under((f"… {counted(len(lines) - _ERROR_LINES, 'more line')}", "dim"))
+
+
+def _place(error: Mapping[str, Json]) -> tuple[str, str]:
+    spot = ":".join(str(error[key]) for key in ("file", "line") if error.get(key) is not None)
+    return spot, str(error.get("key") or "")
+
+
+def _write_unreached(page: Page, report: Report) -> None:
+    """Nodes that no finding speaks of; ssh.reach does it wherever checks have run."""
+    spoken = {node for finding in report.findings or () if finding.check == "ssh.reach" for node in finding.nodes}
+    lost = [node for node in report.nodes or () if not node.reached and node.node not in spoken]
+    for reason in distinct(node.reason or "unknown" for node in lost):
+        same = [node for node in lost if (node.reason or "unknown") == reason]
+        page.blank()
+        page.row(
+            ("LOST", "bold yellow"), (folded(node.node for node in same), "bold"), f"  not reached: {field(reason)}"
+        )
+        _write_lost(page, same)
+
+
+def _write_lost(page: Page, nodes: Sequence[Sighting]) -> None:
+    for detail in distinct(node.detail for node in nodes)[:3]:
+        page.under(field(detail))
+    for remedy in distinct(node.remedy for node in nodes)[:1]:
+        page.row(("    fix:", "dim"), (field(remedy), "cyan"), keep=True)
+
+
+def _write_verdict(page: Page, report: Report) -> None:
+    page.blank()
+    page.rule()
+    style = _STYLES.get(report.verdict, "bold yellow")
+    page.row((field(report.verdict).upper(), style), (_counts(report), "bold"))
+    for label, hint in advice(report):
+        # Commands stay on one line, to be pasted; sentences may wrap.
+        page.row((f"{label}:".rjust(8), "dim"), hint, keep=label != "next")
+
+
+def _counts(report: Report) -> str:
+    nodes = f" on {counted(len(report.nodes), 'node')}" if report.nodes else ""
+    if report.findings is None:
+        return _without_findings(report) + nodes
+    blocks = [block for block in blocks_of(report.findings) if not block.silenced and not block.fixed]
+    said = [
+        counted(_count(blocks, "fail", "error"), "error"),
+        counted(_count(blocks, "fail", "warning"), "warning"),
+        f"{_count(blocks, 'unknown')} unknown",
+    ]
+    return ", ".join(said) + nodes + _accepted(report.findings)
+
+
+def _without_findings(report: Report) -> str:
+    if report.error is not None:
+        lines = str(report.error.get("message") or "").split("\n")
+        return f"{counted(sum(bool(line.strip()) for line in lines), 'problem')}"
+    if report.env is not None:
+        return counted(len({value.name for value in report.env}), "variable")
+    if report.changes is not None:
+        return counted(len(report.changes), "change")
+    return "finished" if report.verify is None else f"verify {report.verify.verdict}"
+
+
+def _accepted(findings: Sequence[Finding]) -> str:
+    """What does not count, said beside what does."""
+    blocks = blocks_of(findings)
+    fixed = sum(block.fixed for block in blocks)
+    silenced = sum(bool(block.silenced) and not block.fixed for block in blocks)
+    return "".join(f", {number} {word}" for number, word in ((fixed, "fixed"), (silenced, "silenced")) if number)
+
+
+def _count(blocks: Sequence[Block], verdict: str, severity: str | None = None) -> int:
+    return sum(block.verdict == verdict and severity in (None, block.severity) for block in blocks)
+
+
+def _spaced(parts: Sequence[Part]) -> list[Part]:
+    return [one for part in parts for one in (part, "  ")]

@@ -1,0 +1,227 @@
+"""Findings for people: equal trouble is told once with the nodes it sits on, and what is well takes a paragraph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterprep.model import Finding
+from clusterprep.reports.page import GUTTER, Page, Part
+from clusterprep.reports.plain import counted, distinct, field, folded
+
+SEEN = 4  # different values shown for one check without -v
+WORDS = 3  # different messages, and different remedies
+NAMES = 40  # checks that pass, by name; more are told by area
+COLUMN = 28  # of the names with -v
+
+_RANK = {("fail", "error"): 0, ("fail", "warning"): 1, ("unknown", "error"): 2, ("unknown", "warning"): 3}
+_WORDS: dict[tuple[str, str], Part] = {
+    ("fail", "error"): ("FAIL", "bold red"),
+    ("fail", "warning"): ("WARN", "bold yellow"),
+    ("unknown", "error"): ("UNKNOWN", "bold magenta"),
+    ("unknown", "warning"): ("UNKNOWN", "magenta"),
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Findings of one check that differ only in what was seen where."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def check(self) -> str:
+        return self.findings[0].check
+
+    @property
+    def verdict(self) -> str:
+        return self.findings[0].verdict
+
+    @property
+    def severity(self) -> str:
+        return self.findings[0].severity
+
+    @property
+    def reason(self) -> str | None:
+        return self.findings[0].reason
+
+    @property
+    def fixed(self) -> bool:
+        return self.findings[0].fixed
+
+    @property
+    def silenced(self) -> str | None:
+        return self.findings[0].silenced
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(node for finding in self.findings for node in finding.nodes))
+
+
+def blocks_of(findings: Iterable[Finding]) -> list[Block]:
+    """Findings gathered into blocks, in the order in which each block's first one came."""
+    gathered: dict[tuple[object, ...], list[Finding]] = {}
+    for one in findings:
+        key = (one.check, one.verdict, one.severity, one.reason, one.fixed, one.silenced)
+        gathered.setdefault(key, []).append(one)
+    return [Block(tuple(same)) for same in gathered.values()]
+
+
+def write_findings(page: Page, findings: Sequence[Finding]) -> None:
+    """Failures, unknowns, accepted ones, cured ones, then passes and skips in short."""
+    blocks = blocks_of(findings)
+    open_ones = [block for block in blocks if not block.fixed and not block.silenced]
+    trouble = [block for block in open_ones if (block.verdict, block.severity) in _RANK]
+    for block in sorted(trouble, key=lambda block: _RANK[block.verdict, block.severity]):
+        _write_trouble(page, block)
+    for block in blocks:
+        if block.silenced and not block.fixed and block.verdict in ("fail", "unknown"):
+            _write_silenced(page, block)
+    page.blank()
+    for block in blocks:
+        if block.fixed:
+            _write_fixed(page, block)
+    page.blank()
+    _write_passes(page, findings, {block.check for block in trouble})
+    _write_skips(page, [block for block in blocks if block.verdict == "skip"])
+
+
+def _write_trouble(page: Page, block: Block) -> None:
+    page.blank()
+    page.row(_WORDS[block.verdict, block.severity], *_head(page, block), *_aside(block))
+    _write_seen(page, block)
+    _write_messages(page, block)
+    _write_remedies(page, block)
+
+
+def _write_silenced(page: Page, block: Block) -> None:
+    page.blank()
+    page.row(("SILENCED", "dim"), *_head(page, block), (f"  {block.verdict}, {block.severity}", "dim"))
+    _write_seen(page, block)
+    page.under((f"accepted: {field(block.silenced or '')}", "dim"))
+
+
+def _write_fixed(page: Page, block: Block) -> None:
+    page.row(("FIXED", "green"), *_head(page, block))
+    _write_seen(page, block)
+    if page.verbose:
+        _write_messages(page, block)
+
+
+def _head(page: Page, block: Block) -> list[Part]:
+    nodes = folded(block.nodes, None) if page.verbose else folded(block.nodes)
+    return [(field(block.check), "bold"), "  ", (nodes, "cyan")]
+
+
+def _aside(block: Block) -> list[Part]:
+    """An unknown says why, and that it is a mild one."""
+    if block.verdict != "unknown":
+        return []
+    mild = ["warning"] if block.severity == "warning" else []
+    said = ", ".join(([field(block.reason)] if block.reason else []) + mild)
+    return [f"  ({said})"] if said else []
+
+
+def _write_seen(page: Page, block: Block) -> None:
+    told = [one for one in block.findings if one.seen or one.wanted]
+    shown = told if page.verbose else told[:SEEN]
+    for one in shown:
+        where: list[Part] = [(folded(one.nodes), "cyan"), ": "] if len(told) > 1 else []
+        page.under(*where, *_seen(one))
+    _write_rest(page, len(told) - len(shown), "more value")
+
+
+def _seen(one: Finding) -> list[Part]:
+    seen: list[Part] = [field(one.seen)] if one.seen else []
+    wanted: list[Part] = [("wanted ", "dim"), field(one.wanted)] if one.wanted else []
+    return [*seen, (" → ", "dim"), *wanted] if seen and wanted else [*seen, *wanted]
+
+
+def _write_messages(page: Page, block: Block) -> None:
+    messages = distinct(one.message for one in block.findings)
+    shown = messages if page.verbose else messages[:WORDS]
+    for message in shown:
+        page.under(field(message))
+    _write_rest(page, len(messages) - len(shown), "more message")
+
+
+def _write_remedies(page: Page, block: Block) -> None:
+    remedies = distinct(one.remedy for one in block.findings)
+    shown = remedies if page.verbose else remedies[:WORDS]
+    for remedy in shown:
+        page.row(("    fix:", "dim"), (field(remedy), "green"), keep=True)
+    _write_rest(page, len(remedies) - len(shown), "more fix", "more fixes")
+
+
+def _write_rest(page: Page, number: int, noun: str, nouns: str = "") -> None:
+    if number > 0:
+        said = f"{number:,} {nouns}" if nouns and number > 1 else counted(number, noun)
+        page.under((f"… {said} (-v shows all)", "dim"))
+
+
+def _write_passes(page: Page, findings: Sequence[Finding], troubled: set[str]) -> None:
+    """Names of the checks; a check that stands above as trouble is not named again as well on the other nodes."""
+    passes: dict[str, list[Finding]] = {}
+    for one in findings:
+        if one.verdict == "pass" and (page.verbose or one.check not in troubled):
+            passes.setdefault(one.check, []).append(one)
+    if not passes:
+        return
+    label, number = ("PASS", "bold green"), counted(len(passes), "check")
+    if page.verbose:
+        page.row(label, number)
+        _write_pass_values(page, passes)
+    elif len(passes) > NAMES:
+        page.row(label, f"{number}: ", (_areas(passes), "dim"), ("; -v names them", "dim"))
+    else:
+        judged = _nodes_by_check(findings)
+        names = ", ".join(_pass_name(check, same, judged[check]) for check, same in sorted(passes.items()))
+        page.row(label, f"{number}: ", (names, "dim"))
+
+
+def _areas(checks: Iterable[str]) -> str:
+    """`env 3, eth 2`: how many checks of each area."""
+    areas = Counter(check.partition(".")[0] for check in checks)
+    return ", ".join(f"{field(area, 40)} {number}" for area, number in sorted(areas.items())[:NAMES])
+
+
+def _pass_name(check: str, same: Sequence[Finding], judged: set[str]) -> str:
+    """A check that passes on some nodes and was skipped on others says on how many."""
+    well = {node for one in same for node in one.nodes}
+    return field(check) if well == judged else f"{field(check)} ({len(well)}/{len(judged)})"
+
+
+def _write_pass_values(page: Page, passes: Mapping[str, Sequence[Finding]]) -> None:
+    everyone = {node for same in passes.values() for one in same for node in one.nodes}
+    column = GUTTER + min(max(len(check) for check in passes), COLUMN) + 2
+    for check, same in passes.items():
+        page.row(" " * GUTTER + field(check), (_pass_values(page, same, everyone), "dim"), indent=column)
+
+
+def _pass_values(page: Page, same: Sequence[Finding], everyone: set[str]) -> str:
+    """The values seen, with their nodes where not all nodes show the same."""
+    if len(same) == 1 and set(same[0].nodes) == everyone:
+        return field(same[0].seen)
+    shown = same if page.verbose > 1 else same[:SEEN]
+    said = [f"{field(one.seen)} ({folded(one.nodes)})".strip() for one in shown]
+    rest = [f"… {len(same) - len(shown)} more values (-vv)"] if len(shown) < len(same) else []
+    return ", ".join(said + rest)
+
+
+def _nodes_by_check(findings: Sequence[Finding]) -> dict[str, set[str]]:
+    judged: dict[str, set[str]] = {}
+    for one in findings:
+        judged.setdefault(one.check, set()).update(one.nodes)
+    return judged
+
+
+def _write_skips(page: Page, blocks: Sequence[Block]) -> None:
+    if not blocks:
+        return
+    reasons = Counter(field(block.reason or "no reason", 60) for block in blocks)
+    said = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common(SEEN))
+    checks = counted(len({block.check for block in blocks}), "check")
+    page.row(("SKIP", "dim"), (f"{checks} not judged: {said}{'' if page.verbose else '; -v lists them'}", "dim"))
+    for block in blocks if page.verbose else ():
+        page.under(f"{field(block.check)}  ", (f"{field(block.reason or '')}  {folded(block.nodes)}", "dim"))

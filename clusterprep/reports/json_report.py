@@ -1,0 +1,142 @@
+"""The report for scripts: one JSON document in the shape that the contract promises, one row of a list to a line."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from clusterprep.model import (
+    Absent,
+    ChangeRow,
+    Culprit,
+    EnvValue,
+    Finding,
+    Json,
+    Report,
+    Sighting,
+    VerifyResult,
+)
+
+SCHEMA = 1
+DEEPEST = 64  # levels of a fact; a node that nests deeper is up to something
+
+
+def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:  # noqa: ARG001 - one signature for all formats
+    """ASCII always: neither the reader's locale nor a strange byte in a fact can spoil the document."""
+    return _laid_out(document(report), 0) + "\n"
+
+
+def document(report: Report) -> dict[str, Json]:
+    """The report as what json.loads would give; sections that the command does not produce are absent."""
+    sections = {
+        "error": None if report.error is None else {key: report.error.get(key) for key in _ERROR},
+        "notices": list(report.notices) or None,
+        "nodes": _rows(report.nodes, _node),
+        "findings": _rows(report.findings, _finding),
+        "env": _rows(report.env, _env),
+        "changes": _rows(report.changes, _change),
+        "verify": None if report.verify is None else _verify(report.verify),
+    }
+    head = {key: getattr(report, key) for key in _HEAD}
+    present = {key: value for key, value in sections.items() if value is not None}
+    whole: dict[str, Json] = json_of({"schema": SCHEMA, **head, **present})
+    return whole
+
+
+def json_of(value: Any, depth: int = 0) -> Json:
+    """Any fact as JSON: dataclasses become objects, absence keeps its reason, what JSON cannot say becomes text."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, Absent) or depth > DEEPEST:
+        absent = value if isinstance(value, Absent) else Absent("garbled", f"nested deeper than {DEEPEST}")
+        return {"absent": _text(absent.reason), "detail": _text(absent.detail)}
+    return _compound(value, depth + 1)
+
+
+_HEAD = ("command", "run", "cluster", "started", "seconds", "verdict")
+_ERROR = ("code", "message", "file", "line", "key")
+_FINDING = (
+    "check",
+    "verdict",
+    "severity",
+    "nodes",
+    "reason",
+    "fixed",
+    "silenced",
+    *("seen", "wanted", "message", "remedy"),
+)
+_ENV = ("name", "value", "nodes", "why")
+_CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
+_VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous", "stages", "collectives", "ranks")
+
+
+def _compound(value: Any, depth: int) -> Json:
+    if isinstance(value, Mapping):
+        return {_text(str(key)): json_of(item, depth) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_of(item, depth) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((json_of(item, depth) for item in value), key=str)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: json_of(getattr(value, item.name), depth) for item in fields(value)}
+    return _text(str(value))
+
+
+def _text(text: str) -> str:
+    """A lone surrogate (a byte that is no UTF-8) is legal in Python and refused by most JSON readers."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _rows(rows: tuple[Any, ...] | None, shape: Any) -> list[Json] | None:
+    return None if rows is None else [shape(row) for row in rows]
+
+
+def _pick(value: Any, names: tuple[str, ...]) -> dict[str, Json]:
+    return {name: getattr(value, name) for name in names}
+
+
+def _node(seen: Sighting) -> dict[str, Json]:
+    return {"name": seen.node, **_pick(seen, ("address", "reached", "reason", "facts"))}
+
+
+def _finding(finding: Finding) -> dict[str, Json]:
+    return _pick(finding, _FINDING)
+
+
+def _env(value: EnvValue) -> dict[str, Json]:
+    return _pick(value, _ENV)
+
+
+def _change(change: ChangeRow) -> dict[str, Json]:
+    return _pick(change, _CHANGE)
+
+
+def _verify(result: VerifyResult) -> dict[str, Json]:
+    return {**_pick(result, _VERIFY), "culprits": [_culprit(culprit) for culprit in result.culprits]}
+
+
+def _culprit(culprit: Culprit) -> dict[str, Json]:
+    ends = {"from": culprit.source, "to": culprit.target}
+    return {**_pick(culprit, ("kind", "nodes", "rank")), **ends, **_pick(culprit, ("confidence", "cause", "evidence"))}
+
+
+def _laid_out(value: Json, depth: int) -> str:
+    """Objects and lists are opened down to the rows of a section; a row itself stays on one line, for grep and diff."""
+    pad, close = "\n" + "  " * (depth + 1), "\n" + "  " * depth
+    if isinstance(value, dict) and value and (depth == 0 or _holds_rows(value)):
+        items = (f"{json.dumps(key)}: {_laid_out(item, depth + 1)}" for key, item in value.items())
+        return "{" + pad + ("," + pad).join(items) + close + "}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[" + pad + ("," + pad).join(json.dumps(item, allow_nan=False) for item in value) + close + "]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _holds_rows(section: dict[str, Json]) -> bool:
+    return any(isinstance(item, list) for item in section.values())

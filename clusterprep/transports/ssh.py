@@ -1,0 +1,105 @@
+"""Nodes reached over SSH: one connection per node, jump hosts shared."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from typing import TYPE_CHECKING
+
+from clusterprep.errors import Unreached
+from clusterprep.model import Node
+from clusterprep.transports import Channel
+from clusterprep.transports.proxy_command import run_proxy
+from clusterprep.transports.ssh_route import Route, RouteMap
+from clusterprep.transports.wire import STALL, Wire, dial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterprep.transports.ssh_connection import SshConnection
+
+
+class SshTransport:
+    """See clusterprep.transports.Transport. 
+
+    `ask` is called with a prompt when a key needs its passphrase; `stall` is how many seconds a node may take nothing.
+    """
+
+    def __init__(self, ask: Callable[[str], str] | None = None, stall: float = STALL) -> None:
+        # paramiko takes a tenth of a second to import: not before there is a node to reach
+        from clusterprep.transports.host_key_policy import HostKeys  # noqa: PLC0415
+        from clusterprep.transports.ssh_keys import KeyRing  # noqa: PLC0415
+
+        self._stall = stall
+        self._routes = RouteMap()
+        self._host_keys = HostKeys()
+        self._key_ring = KeyRing(ask)
+        self._jumps: dict[Route, Future[SshConnection]] = {}
+        self._lock = threading.Lock()
+
+    def open(self, node: Node, command: str) -> Channel:
+        """Start command on the node within node.ssh.connect_timeout. Raises Unreached."""
+        deadline = time.monotonic() + node.ssh.connect_timeout
+        return self._connect(self._routes.to(node), deadline).start(command)
+
+    def close(self) -> None:
+        """Close jump hosts and agents; never raises."""
+        with self._lock:
+            jumps, self._jumps = list(self._jumps.values()), {}
+        for jump in jumps:
+            if jump.done() and not jump.exception():
+                jump.result().close()
+        self._key_ring.close()
+
+    def _connect(self, route: Route, deadline: float) -> SshConnection:
+        """A verified connection to the route, logged in, its wire still under the deadline."""
+        from clusterprep.transports.ssh_connection import SshConnection  # noqa: PLC0415
+
+        if route.via:
+            connection = SshConnection(route, self._through(route.via, route, deadline))
+        elif route.command:
+            connection = SshConnection(route, Wire(run_proxy(route.command), deadline, self._stall))
+        else:
+            tcp = dial(route.host, route.port, deadline)
+            connection = SshConnection(route, Wire(tcp, deadline, self._stall), tcp.getpeername()[0])
+        connection.open(self._host_keys, self._key_ring)
+        return connection
+
+    def _through(self, jump: Route, route: Route, deadline: float) -> Wire:
+        from clusterprep.transports.ssh_failures import tunnel_refused  # noqa: PLC0415
+
+        connection = self._jump(jump, deadline)
+        try:
+            stream = connection.tunnel(route.host, route.port, max(deadline - time.monotonic(), 0.05))
+        except Exception as error:
+            raise tunnel_refused(error, jump, route) from error
+        return Wire(stream, deadline, self._stall)
+
+    def _jump(self, route: Route, deadline: float) -> SshConnection:
+        """The connection to a jump host: the first to need it opens it, the others wait for the same outcome."""
+        with self._lock:
+            future = self._jumps.get(route)
+            if future is None or (future.done() and not future.exception() and not future.result().alive):
+                future = self._jumps[route] = Future()
+                mine = True
+            else:
+                mine = False
+        if mine:
+            self._fulfil(future, route, deadline)
+        try:
+            return future.result(max(deadline - time.monotonic(), 0.05))
+        except NotYet as error:
+            raise Unreached("timed_out", f"jump host {route.host} is not reached in time") from error
+        except Unreached as error:
+            raise Unreached(error.reason, f"jump host {route.name}: {error}", error.remedy) from error
+
+    def _fulfil(self, future: Future[SshConnection], route: Route, deadline: float) -> None:
+        try:
+            connection = self._connect(route, deadline)
+            connection.wire.limit(None)
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
+            future.set_exception(error)
+        else:
+            future.set_result(connection)

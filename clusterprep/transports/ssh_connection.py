@@ -1,0 +1,161 @@
+"""One verified, logged-in SSH connection: fabric opens it, with our wire below and our host key rules inside."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import lru_cache
+from typing import Any
+
+import fabric  # type: ignore[import-untyped]
+import paramiko
+from paramiko.packet import Packetizer
+
+from clusterprep.transports.host_key_policy import HostKeys
+from clusterprep.transports.ssh_channel import SshChannel
+from clusterprep.transports.ssh_failures import Step, explain
+from clusterprep.transports.ssh_keys import KeyRing
+from clusterprep.transports.ssh_login import Login
+from clusterprep.transports.ssh_route import Route
+from clusterprep.transports.wire import Stream, Wire
+
+NEVER = 86400.0  # seconds, for paramiko's own limits: the wire has one deadline for everything
+
+
+class SshConnection:
+    """A connection that starts a command, or carries connections to the hosts behind it."""
+
+    def __init__(self, route: Route, wire: Wire, peer: str | None = None) -> None:
+        self.route = route
+        self.wire = wire
+        self.step = Step.GREETING
+        self._peer = peer
+        self._transport: NodeTransport | None = None
+        self._opened: fabric.Connection | None = None
+
+    def open(self, host_keys: HostKeys, key_ring: KeyRing) -> None:
+        """Greet, check the host key, log in, all before the wire's deadline. Raises Unreached."""
+        try:
+            self._connect(host_keys, key_ring)
+        except Exception as error:
+            self.close()
+            raise explain(error, self) from error
+        self.step = Step.COMMAND
+
+    def start(self, command: str) -> SshChannel:
+        """The command on a channel of its own; from here on the wire has no deadline. Raises Unreached."""
+        try:
+            session = self.transport.open_session()
+            session.exec_command(command)
+        except Exception as error:
+            self.close()
+            raise explain(error, self) from error
+        self.wire.limit(None)
+        return SshChannel(self, session, self._peer)
+
+    def tunnel(self, host: str, port: int, limit: float) -> Stream:
+        """A TCP connection that this host makes to another one. Raises what paramiko raises."""
+        return Tunnel(self.transport.open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=limit))
+
+    def close(self) -> None:
+        """End the connection at once: no farewell, which a dead peer would not take."""
+        self.wire.close()
+        if self._transport:
+            self._transport.close()
+
+    @property
+    def transport(self) -> NodeTransport:
+        if self._transport is None:
+            raise EOFError
+        return self._transport
+
+    @property
+    def alive(self) -> bool:
+        return self._transport is not None and self._transport.is_active()
+
+    @property
+    def greeted(self) -> bool:
+        return self._transport is not None and bool(self._transport.remote_version)
+
+    @property
+    def why(self) -> str:
+        """What is known about the end of the connection."""
+        return self.farewell or self.wire.why
+
+    @property
+    def farewell(self) -> str:
+        """What the other side said when it hung up."""
+        return self._transport.farewell if self._transport else ""
+
+    def _connect(self, host_keys: HostKeys, key_ring: KeyRing) -> None:
+        def transport(sock: Any, **rest: Any) -> NodeTransport:
+            self._transport = NodeTransport(sock, packetizer_class=PatientPacketizer, **rest)
+            self._transport.get_security_options().key_types = host_keys.algorithms(self.route)
+            self._transport.banner_timeout = self._transport.auth_timeout = NEVER
+            return self._transport
+
+        self._opened = opened = fabric.Connection(
+            self.route.host,
+            user=self.route.user,
+            port=self.route.port,
+            config=_fabric_settings(),
+            gateway=False,  # through a jump host, the wire is already a tunnel
+            forward_agent=False,
+            connect_kwargs={"sock": self.wire, "transport_factory": transport, "auth_strategy": Login(self, key_ring)},
+        )
+        opened.client.set_missing_host_key_policy(Policy(self, host_keys))
+        opened.open()
+
+
+class NodeTransport(paramiko.Transport):
+    """Remembers what the other side says when it hangs up; paramiko only logs it."""
+
+    farewell = ""
+
+    def _parse_disconnect(self, message: paramiko.Message) -> None:
+        message.get_int()
+        self.farewell = message.get_text()
+
+
+class PatientPacketizer(Packetizer):
+    """Without paramiko's handshake timer: a thread per connection, and one that keeps the process from ending."""
+
+    def start_handshake(self, timeout: float) -> None:
+        """The wire has a deadline."""
+
+
+class Tunnel:
+    """A channel through a jump host, closed without waiting for a jump host that may be dead."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+        self.recv = channel.recv
+        self.send = channel.send
+        self.settimeout = channel.settimeout
+
+    def shutdown(self, how: int) -> None:
+        """Nothing that close does not do."""
+
+    def close(self) -> None:
+        threading.Thread(target=self._channel.close, daemon=True).start()
+
+
+class Policy(paramiko.MissingHostKeyPolicy):
+    """paramiko knows no host keys of its own here, so that it asks us about every one."""
+
+    def __init__(self, connection: SshConnection, host_keys: HostKeys) -> None:
+        self._connection, self._host_keys = connection, host_keys
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        certificate = key.public_blob.key_blob if key.public_blob else None
+        self._host_keys.verify(self._connection.route, key.get_name(), key.asbytes(), certificate)
+        self._connection.step = Step.LOGIN
+
+
+@lru_cache(maxsize=1)
+def _fabric_settings() -> fabric.Config:
+    """One for all connections, and lazy: otherwise fabric reads, and runs, ~/.fabric.py."""
+    logger = logging.getLogger("paramiko")
+    if logger.level == logging.NOTSET:  # what goes wrong is reported as an Unreached; its log would go to stderr
+        logger.setLevel(logging.CRITICAL + 1)
+    return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)

@@ -1,0 +1,256 @@
+"""From what was seen to who did it: rules in the order in which their evidence can be trusted.
+
+First comes what only the fault itself can bring about: a process that was killed, a node without a heartbeat, a
+stopped process. Crashes come after it, for a rank may crash because a peer did, and ranks that never reached the
+store come last. What a rank says about its peers in a broken collective is no evidence and is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusterprep.model import Culprit
+from clusterprep.verify.evidence import by_node, end_words, ends, how, last_words, moment, quote, rank_words, states
+from clusterprep.verify.tally import end_of, finished
+from clusterprep.verify.timeline import Event, Timeline
+
+CRASHES = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGPIPE", "SIGTRAP"})  # a process's own doing
+CASCADE = 1.0  # seconds; a crash that follows another within it may be its consequence
+FORSAKEN = 5  # exit code of a rank whose agent is gone (remote/trial.py, EXIT_FORSAKEN)
+
+
+@dataclass(frozen=True)
+class Fault(Culprit):
+    """A culprit that knows which check fails because of it, when it was seen, and what to do about it."""
+
+    check: str = "nccl.hang"
+    at: float = 0.0
+    remedy: str = ""
+    seen: str = ""
+
+
+Rule = Callable[[Timeline], Iterable[Fault]]
+
+
+def faults(timeline: Timeline) -> tuple[Fault, ...]:
+    """Everything provable, earliest first. Wrong data stands apart: it never explains why something hangs."""
+    if finished(timeline):
+        return tuple(wrong_data(timeline))
+    found = [fault for rule in CERTAIN for fault in rule(timeline)]
+    if not found:
+        found = next((likely for rule in LIKELY if (likely := list(rule(timeline)))), [])
+    return tuple(sorted([*found, *wrong_data(timeline)], key=lambda fault: fault.at))
+
+
+def _node(name: str, confidence: float, cause: str, evidence: tuple[str, ...], **more: Any) -> Fault:
+    return Fault("node", (name,), confidence, cause, evidence, **{"seen": cause, **more})
+
+
+def _rank(timeline: Timeline, rank: int, confidence: float, cause: str, evidence: tuple[str, ...], **more: Any) -> Fault:
+    node = timeline.rank(rank).node
+    return Fault("rank", (node,), confidence, cause, evidence, rank=rank, **{"seen": cause, **more})
+
+
+# ---------------------------------------------------------------- what cannot be a consequence
+
+
+def refused(timeline: Timeline) -> Iterable[Fault]:
+    for event in timeline.of("refused"):
+        why = str(event.data.get("why", ""))
+        remedy = "correct python and job_user of this node in the inventory"
+        evidence = (f"{event.node} answered {event.data.get('no')}: {quote(why)}",)
+        yield _node(event.node, 0.99, f"no rank can be started: {why}", evidence, at=event.at, remedy=remedy)
+
+
+def torchless(timeline: Timeline) -> Iterable[Fault]:
+    for what in ("no_torch", "no_cuda"):
+        for node, events in by_node(timeline, timeline.ranks_with(what)).items():
+            python = next(n.python for n in timeline.plan.nodes if n.name == node)
+            cause = f"{python} has no torch"
+            if what == "no_cuda":
+                cause = f"torch {events[0].data.get('torch')} of {python} is a build without CUDA"
+            evidence = tuple(f"rank {event.rank}: {quote(event.data.get('text'))}" for event in events)
+            remedy = f"install the job's torch for {python}, or correct python in the inventory"
+            yield _node(node, 0.99, cause, evidence, check="torch.version", at=events[0].at, remedy=remedy)
+
+
+def port_taken(timeline: Timeline) -> Iterable[Fault]:
+    """Only rank 0 listens for the others, so that only its own error can say that the port is in use."""
+    event = timeline.ranks_with("error").get(0)
+    if event is None or event.data.get("stage") != "store":
+        return
+    text, port = str(event.data.get("text", "")), timeline.plan.port
+    if "EADDRINUSE" in text or "address already in use" in text.lower():
+        remedy = f"end what listens there (ss -ltnp 'sport = :{port}'), or choose another port with --master-port"
+        words, evidence = f"port {port} is already in use", (f"rank 0: {quote(text)}",)
+        yield _node(event.node, 0.98, words, evidence, check="net.ports", at=event.at, remedy=remedy)
+
+
+def unready(timeline: Timeline) -> Iterable[Fault]:
+    """An exception before the rendezvous involves nobody else."""
+    for rank, event in timeline.ranks_with("error").items():
+        stage = event.data.get("stage")
+        if stage in ("import", "device"):
+            doing = "importing torch" if stage == "import" else "binding its device"
+            evidence = (f"rank {rank}: {quote(event.data.get('text'))}",)
+            remedy = "do the same with this python as job_user on this node"
+            cause = f"{event.data.get('type')} while {doing}"
+            yield _rank(timeline, rank, 0.95, cause, evidence, at=event.at, remedy=remedy)
+
+
+def killed(timeline: Timeline) -> Iterable[Fault]:
+    """Ends by a signal that no process sends itself; a cascade brings none of those."""
+    for rank, event in ends(timeline).items():
+        name = str(event.data.get("name", ""))
+        if name and name not in CRASHES:
+            by_kernel = "see dmesg -T for the kernel's out-of-memory killer"
+            remedy = by_kernel if name == "SIGKILL" else f"find who sends {name}"
+            evidence = end_words(timeline, event)
+            yield _rank(timeline, rank, 0.97, f"the process was killed by {name}", evidence, at=event.at, remedy=remedy)
+
+
+def lost(timeline: Timeline) -> Iterable[Fault]:
+    for event in timeline.of("lost"):
+        heard = float(event.data.get("heard", event.at))
+        told = f"last sign of life {moment(heard)}, given up {moment(event.at)}: {quote(event.data.get('detail'))}"
+        remedy = "look at the node's console: is it up, is its network, does sshd run?"
+        yield _node(event.node, 0.95, "the node fell silent", (told,), at=heard, remedy=remedy)
+
+
+def stopped(timeline: Timeline) -> Iterable[Fault]:
+    for rank, event in states(timeline, "stopped", "traced").items():
+        by = "a signal (state T)" if event.data["state"] == "stopped" else "a debugger (state t)"
+        evidence = (f"rank {rank} is {event.data['state']} since {moment(event.at)[3:]}, {last_words(timeline, rank)}",)
+        remedy = "kill -CONT the process, and find who stops it"
+        yield _rank(timeline, rank, 0.97, f"the process is stopped by {by}", evidence, at=event.at, remedy=remedy)
+
+
+CERTAIN: tuple[Rule, ...] = (refused, torchless, port_taken, unready, killed, lost, stopped)
+
+
+# ---------------------------------------------------------------- what may be a consequence
+
+
+def crashed(timeline: Timeline) -> Iterable[Fault]:
+    """The first end by a crash or without a word; another one within CASCADE makes it less certain."""
+    known = {**timeline.ranks_with("no_torch"), **timeline.ranks_with("no_cuda"), **timeline.ranks_with("error")}
+    unknown = [e for rank, e in ends(timeline).items() if rank not in known and e.data.get("code") != FORSAKEN]
+    if unknown:
+        first = unknown[0]
+        alone = len([event for event in unknown if event.at - first.at <= CASCADE]) == 1
+        cause, evidence = f"the process ended with {how(first)}", end_words(timeline, first)
+        remedy = "read the last lines that it printed"
+        yield _rank(timeline, int(first.rank or 0), 0.85 if alone else 0.6, cause, evidence, at=first.at, remedy=remedy)
+
+
+def stuck(timeline: Timeline) -> Iterable[Fault]:
+    for rank, event in states(timeline, "stuck").items():
+        where = event.data.get("where") or "a place that the kernel does not tell"
+        evidence = (f"rank {rank} waits in {where} since {moment(event.at)[3:]}, {last_words(timeline, rank)}",)
+        remedy = "see dmesg -T for the driver or file system that it waits for"
+        cause = "the process is stuck in the kernel (state D)"
+        yield _rank(timeline, rank, 0.75, cause, evidence, at=event.at, remedy=remedy)
+
+
+def late_start(timeline: Timeline) -> Iterable[Fault]:
+    """Ranks that were not ready when the start had used up its limit."""
+    if timeline.first("go") is None and (overdue := timeline.first("overdue")):
+        ready = timeline.ranks_with("ready")
+        remedy = "time the import of torch on this node; a slow file system is the usual reason"
+        for rank in timeline.plan.ranks:
+            if rank.rank not in ready:
+                evidence, cause = rank_words(timeline, [rank.rank]), "torch was not imported in time"
+                yield _rank(timeline, rank.rank, 0.8, cause, evidence, at=overdue.at, remedy=remedy)
+
+
+def storeless(timeline: Timeline) -> Iterable[Fault]:
+    """Ranks that never reached the store; ranks stuck between the store and the others prove nothing."""
+    arrived = timeline.ranks_with("store")
+    missing: dict[str, list[int]] = {}
+    for rank in timeline.plan.ranks:
+        if rank.rank not in arrived:
+            missing.setdefault(rank.node, []).append(rank.rank)
+    if timeline.first("go") is None or not missing:
+        return
+    host = timeline.plan.ranks[0].node
+    others = {rank.node for rank in timeline.plan.ranks} - {host}
+    if 0 not in arrived:
+        remedy = f"check that {timeline.plan.address} is an address of {host} and resolves there"
+        cause = f"the store at {timeline.plan.rendezvous} could not be opened"
+        yield _node(host, 0.8, cause, rank_words(timeline, [0]), at=end_of(timeline), remedy=remedy)
+    elif set(missing) == others:
+        yield _unreachable(timeline, host, missing)
+    else:
+        yield from _cut_off(timeline, missing)
+
+
+def _unreachable(timeline: Timeline, host: str, missing: Mapping[str, list[int]]) -> Fault:
+    """Nobody came. One other node: it may be either end; more: the end that they have in common."""
+    cause = f"the store at {timeline.plan.rendezvous} was reached from no other node"
+    evidence = rank_words(timeline, [rank for ranks in missing.values() for rank in ranks])
+    remedy = f"open port {timeline.plan.port} on {host}, and check that {timeline.plan.address} is its address"
+    if len(missing) > 1:
+        return _node(host, 0.8, cause, evidence, at=end_of(timeline), remedy=remedy)
+    (other,) = missing
+    return Fault(
+        "link",
+        (other, host),
+        0.7,
+        cause,
+        evidence,
+        source=other,
+        target=host,
+        at=end_of(timeline),
+        remedy=remedy,
+        seen=cause,
+    )
+
+
+def _cut_off(timeline: Timeline, missing: Mapping[str, list[int]]) -> Iterable[Fault]:
+    cause = f"the store at {timeline.plan.rendezvous} was not reached, though others reached it"
+    more = {"at": end_of(timeline), "remedy": f"check the way from this node to {timeline.plan.rendezvous}"}
+    for node, ranks in missing.items():
+        if len(ranks) == len(timeline.plan.ranks_by_node[node]):
+            yield _node(node, 0.8, cause, rank_words(timeline, ranks), **more)
+            continue
+        for rank in ranks:
+            yield _rank(timeline, rank, 0.8, cause, rank_words(timeline, [rank]), **more)
+
+
+LIKELY: tuple[Rule, ...] = (crashed, stuck, late_start, storeless)
+
+
+# ---------------------------------------------------------------- wrong results
+
+
+def wrong_data(timeline: Timeline) -> Iterable[Fault]:
+    """Wrong sums on one rank or one node only point there; on more, they may have been wrong before the sum."""
+    seen = wrong_ranks(timeline)
+    nodes = {event.node for event in seen.values()}
+    if len(nodes) != 1 or len(seen) == timeline.plan.world_size:
+        return
+    rank, first = next(iter(seen.items()))
+    cause, evidence = "sums are wrong here and right elsewhere", tuple(_wrong_words(event) for event in seen.values())
+    remedy = "test the device and its memory, PCIe link and network card; look at their error counters"
+    more = {"check": "nccl.correct", "at": first.at, "remedy": remedy}
+    if len(seen) == 1:
+        yield _rank(timeline, rank, 0.7, cause, evidence, **more)
+    else:
+        yield _node(first.node, 0.7, cause, evidence, **more)
+
+
+def wrong_ranks(timeline: Timeline) -> dict[int, Event]:
+    """The first wrong result of every rank that had one."""
+    seen: dict[int, Event] = {}
+    for event in timeline.of("left"):
+        if event.data.get("wrong") and event.rank is not None:
+            seen.setdefault(event.rank, event)
+    return seen
+
+
+def _wrong_words(event: Event) -> str:
+    data, first = event.data, event.data.get("first")
+    where = f", first at element {first['index']}: {first['seen']} instead of {first['wanted']:g}" if first else ""
+    return f"rank {event.rank}: {data['wrong']} wrong elements in {data['op']} of {data['bytes']} bytes{where}"

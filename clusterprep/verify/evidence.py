@@ -1,0 +1,66 @@
+"""Views of a timeline that more than one rule of blame looks at, and events as sentences to quote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from clusterprep.verify.tally import in_words
+from clusterprep.verify.timeline import Event, Timeline
+
+QUOTE = 300  # characters of a text from a node
+MOST = 8  # ranks quoted for one fault
+OUTPUT = 3  # last lines of a rank's output
+
+
+def ends(timeline: Timeline) -> dict[int, Event]:
+    """Ranks whose process ended without being asked to, earliest first."""
+    return {rank: event for rank, event in timeline.ranks_with("exit").items() if not event.data.get("asked")}
+
+
+def states(timeline: Timeline, *wanted: str) -> dict[int, Event]:
+    """Ranks that were in one of the `wanted` states when they were last looked at."""
+    ended = ends(timeline)
+    last = {event.rank: event for event in timeline.of("state") if event.rank is not None}
+    return {rank: event for rank, event in last.items() if event.data.get("state") in wanted and rank not in ended}
+
+
+def by_node(timeline: Timeline, events: Mapping[int, Event]) -> dict[str, list[Event]]:
+    """Events of ranks under their nodes, in inventory order."""
+    grouped = {node.name: [e for e in events.values() if e.node == node.name] for node in timeline.plan.nodes}
+    return {name: found for name, found in grouped.items() if found}
+
+
+def end_words(timeline: Timeline, event: Event) -> tuple[str, ...]:
+    """How a rank ended, when, what it had done, and the last lines that it printed."""
+    lines = [line for line in str(event.data.get("output", "")).splitlines() if line.strip()]
+    head = f"rank {event.rank} ended with {how(event)} {moment(event.at)}, {last_words(timeline, event.rank, event.at)}"
+    return (head, *(quote(line) for line in lines[-OUTPUT:]))
+
+
+def how(event: Event) -> str:
+    return str(event.data.get("name") or f"exit code {event.data.get('code')}")
+
+
+def rank_words(timeline: Timeline, ranks: Iterable[int]) -> tuple[str, ...]:
+    """What each rank said last: its exception where it had one."""
+    errors = timeline.ranks_with("error")
+    return tuple(
+        f"rank {rank}: {quote(errors[rank].data.get('text')) if rank in errors else last_words(timeline, rank)}"
+        for rank in ranks
+    )[:MOST]
+
+
+def last_words(timeline: Timeline, rank: int | None, before: float = math.inf) -> str:
+    own = [e for e in timeline.events if e.rank == rank and e.what not in ("state", "exit") and e.at <= before]
+    words = [in_words(event) for event in own]
+    return f"last heard of: {words[-1]}" if words else "never heard of"
+
+
+def moment(at: float) -> str:
+    return f"at +{at:.2f} s"
+
+
+def quote(text: object) -> str:
+    line = " ".join(str(text or "").split())
+    return f"«{line[:QUOTE]}{'…' if len(line) > QUOTE else ''}»"

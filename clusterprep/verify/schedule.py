@@ -1,0 +1,131 @@
+"""Who runs which rank with which environment: the plan of a trial, decided before any node is asked."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterprep.model import Node, VerifySettings
+
+
+@dataclass(frozen=True)
+class Step:
+    """One collective of one size; `bytes` is the buffer of one rank."""
+
+    op: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedRank:
+    rank: int
+    local_rank: int
+    node: str
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """Everything that a trial needs to know; ranks are numbered in inventory order of their nodes."""
+
+    nodes: tuple[Node, ...]
+    ranks: tuple[PlannedRank, ...]
+    backend: str
+    address: str
+    port: int
+    steps: tuple[Step, ...]
+    timeout: float  # seconds for one collective stage
+    gpus: Mapping[str, int]
+    min_busbw: float | None = None  # GB/s
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def rendezvous(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}"
+
+    @functools.cached_property
+    def ranks_by_node(self) -> Mapping[str, tuple[PlannedRank, ...]]:
+        grouped: dict[str, list[PlannedRank]] = {node.name: [] for node in self.nodes}
+        for rank in self.ranks:
+            grouped[rank.node].append(rank)
+        return {name: tuple(ranks) for name, ranks in grouped.items()}
+
+    @property
+    def nproc_per_node(self) -> int:
+        """The same on all nodes of a sound inventory (launch.nproc); else the most that a node has."""
+        return max((len(ranks) for ranks in self.ranks_by_node.values()), default=0)
+
+    def request(self, node: Node, source: str) -> dict[str, Any]:
+        """The body of the agent's operation `start` for one node; `source` is the program of the ranks."""
+        return {
+            "python": node.python,
+            "user": node.job_user,
+            "source": source,
+            "ranks": [{"rank": rank.rank, "env": dict(rank.env)} for rank in self.ranks_by_node[node.name]],
+            "config": {
+                "backend": self.backend,
+                "gpus": self.gpus.get(node.name, 0),
+                "timeout": self.timeout,
+                "steps": [{"op": step.op, "bytes": step.bytes} for step in self.steps],
+            },
+        }
+
+
+def plan_trial(
+    nodes: Sequence[Node],
+    env: Mapping[str, Mapping[str, str]],
+    rendezvous: tuple[str, int],
+    settings: VerifySettings,
+    gpus: Mapping[str, int],
+) -> TrialPlan:
+    """One rank per GPU in use, or `nproc_per_node` of them on CPU nodes.
+
+    `env` is the job's environment per node, `gpus` the number of GPUs in use per node (absent: none).
+    """
+    shares = [node.nproc_per_node or gpus.get(node.name, 0) or 1 for node in nodes]
+    world, ranks = sum(shares), list[PlannedRank]()
+    for position, (node, share) in enumerate(zip(nodes, shares, strict=True)):
+        for local in range(share):
+            values = _environment(env.get(node.name, {}), rendezvous, len(ranks), local, world, share, position)
+            ranks.append(PlannedRank(len(ranks), local, node.name, values))
+    return TrialPlan(
+        nodes=tuple(nodes),
+        ranks=tuple(ranks),
+        backend=settings.backend if settings.backend != "auto" else _backend(nodes, shares, gpus),
+        address=rendezvous[0],
+        port=rendezvous[1],
+        steps=tuple(Step("all_reduce", size) for size in settings.sizes),
+        timeout=settings.timeout,
+        gpus=dict(gpus),
+        min_busbw=settings.min_busbw,
+    )
+
+
+def _backend(nodes: Sequence[Node], shares: Sequence[int], gpus: Mapping[str, int]) -> str:
+    """NCCL only where every rank has a GPU of its own: two ranks on one GPU are refused by NCCL."""
+    enough = all(gpus.get(node.name, 0) >= share for node, share in zip(nodes, shares, strict=True))
+    return "nccl" if enough and nodes else "gloo"
+
+
+def _environment(
+    given: Mapping[str, str], rendezvous: tuple[str, int], rank: int, local: int, world: int, share: int, position: int
+) -> dict[str, str]:
+    """What torchrun would set, over what the job is given."""
+    return {
+        "OMP_NUM_THREADS": "1",
+        **given,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(share),
+        "NODE_RANK": str(position),
+        "GROUP_RANK": str(position),
+        "MASTER_ADDR": rendezvous[0],
+        "MASTER_PORT": str(rendezvous[1]),
+    }

@@ -1,0 +1,134 @@
+"""What a trial measured: its stages, its collectives and how far every rank came; no word of blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from clusterprep.model import Collective, RankGpu, RankRow, Stage, Verdict
+from clusterprep.units import format_size
+from clusterprep.verify.schedule import Step
+from clusterprep.verify.timeline import Event, Timeline
+
+BUS_FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n}  # of algbw; nccl-tests, doc/PERFORMANCE.md
+
+
+def end_of(timeline: Timeline) -> float:
+    """When the trial was called off or over; what came later is our own doing."""
+    ends = [event.at for event in timeline.events if event.what in ("overdue", "stopping")]
+    return ends[0] if ends else max((event.at for event in timeline.events), default=0.0)
+
+
+def finished(timeline: Timeline) -> bool:
+    return len(timeline.ranks_with("finished")) == timeline.plan.world_size
+
+
+def nth(timeline: Timeline, what: str, number: int) -> dict[int, Event]:
+    """The event `what` that came as number `number` (from 0) on every rank that has so many."""
+    counts: dict[int, int] = {}
+    found: dict[int, Event] = {}
+    for event in timeline.of(what):
+        if event.rank is not None:
+            if counts.get(event.rank, 0) == number:
+                found[event.rank] = event
+            counts[event.rank] = counts.get(event.rank, 0) + 1
+    return found
+
+
+# ---------------------------------------------------------------- stages
+
+
+def stages(timeline: Timeline) -> tuple[Stage, ...]:
+    """start, rendezvous, and one per collective that some rank entered.
+
+    A rank has arrived at start when torch is imported and its device bound, at the rendezvous when it reached the
+    store, at a collective when it entered it: who has arrived and waits for the others is not the one to look at.
+    """
+    ready, go = timeline.ranks_with("ready"), timeline.first("go")
+    rows = [_stage(timeline, "start", 0.0, ready, ready)]
+    if go is None:
+        return tuple(rows)
+    met = timeline.ranks_with("met")
+    rows.append(_stage(timeline, "rendezvous", go.at, timeline.ranks_with("store"), met))
+    since = max((event.at for event in met.values()), default=go.at)
+    for number, step in enumerate(timeline.plan.steps):
+        entered, left = nth(timeline, "entered", number), nth(timeline, "left", number)
+        if entered:
+            rows.append(_stage(timeline, step_name(step), since, entered, left))
+            since = max((event.at for event in left.values()), default=since)
+    return tuple(rows)
+
+
+def step_name(step: Step) -> str:
+    return f"{step.op} {format_size(step.bytes)}"
+
+
+def _stage(
+    timeline: Timeline, name: str, since: float, arrived: Mapping[int, Event], done: Mapping[int, Event]
+) -> Stage:
+    world = range(timeline.plan.world_size)
+    whole = len(done) == len(world)
+    right = not any(event.data.get("wrong") for event in done.values())
+    until = max(event.at for event in done.values()) if whole and done else end_of(timeline)
+    verdict: Verdict = "pass" if whole and right else "fail"
+    missing = tuple(rank for rank in world if rank not in arrived)
+    return Stage(name, round(max(0.0, until - since), 6), verdict, tuple(sorted(arrived)), missing)
+
+
+# ---------------------------------------------------------------- collectives
+
+
+def collectives(timeline: Timeline) -> tuple[Collective, ...]:
+    """Those that every rank left; the slowest rank's median repetition counts."""
+    world = timeline.plan.world_size
+    rows = []
+    for number, step in enumerate(timeline.plan.steps):
+        left = nth(timeline, "left", number)
+        if left and len(left) == world:
+            rows.append(_collective(step.op, list(left.values()), world))
+    return tuple(rows)
+
+
+def _collective(op: str, left: Sequence[Event], world: int) -> Collective:
+    size = int(left[0].data["bytes"])
+    seconds = max(float(event.data["seconds"]) for event in left)
+    algbw = size / max(seconds, 1e-9) / 1e9
+    wrong = sum(int(event.data["wrong"]) for event in left)
+    return Collective(op, size, seconds, algbw, algbw * BUS_FACTOR[op](world), wrong)
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def rank_rows(timeline: Timeline) -> tuple[RankRow, ...]:
+    ready, last = timeline.ranks_with("ready"), last_events(timeline)
+    return tuple(
+        RankRow(rank.rank, rank.local_rank, rank.node, _gpu(ready.get(rank.rank)), last.get(rank.rank, "not started"))
+        for rank in timeline.plan.ranks
+    )
+
+
+def _gpu(ready: Event | None) -> RankGpu | None:
+    gpu = ready.data.get("gpu") if ready else None
+    return RankGpu(str(gpu["uuid"]), int(gpu["index"]), str(gpu["pci"]), gpu["numa"]) if gpu else None
+
+
+def last_events(timeline: Timeline) -> dict[int, str]:
+    """The last thing that every rank did by itself, in words; an end that we brought about is none."""
+    last: dict[int, str] = {}
+    for event in timeline.events:
+        if event.rank is not None and (words := in_words(event)):
+            last[event.rank] = words
+    return last
+
+
+def in_words(event: Event) -> str:
+    data = event.data
+    if event.what in ("entered", "warmed", "left"):
+        verb = "in" if event.what == "warmed" else event.what
+        return f"{verb} {data['op']} {format_size(data['bytes'])}"
+    if event.what == "exit":
+        how = f"ended by {data['name']}" if "signal" in data else f"exit {data['code']}"
+        return "" if data.get("asked") else how
+    if event.what == "error":
+        return f"error in {data.get('stage')}"
+    return str(data["state"]) if event.what == "state" else event.what

@@ -1,0 +1,67 @@
+"""What was seen during a trial, in one order of time: the only thing that judging a trial looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clusterprep.verify.schedule import PlannedRank, TrialPlan
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    Of a rank (`rank` set): spawned, started, no_torch, imported, no_cuda, ready, store, met, entered, warmed, left,
+    finished, error; seen from outside: state (data: state), exit (data: signal or code, asked). Of a node: refused
+    (its agent could not start ranks), lost (its agent fell silent), left_over (processes that did not die). Of the
+    controller (`node` empty): go, overdue, stopping.
+    """
+
+    node: str
+    what: str
+    at: float  # seconds since the trial began, by the controller's clock
+    rank: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    mono: float | None = None  # the node's own monotonic clock
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A whole trial: its plan and its events, earliest first."""
+
+    plan: TrialPlan
+    events: tuple[Event, ...]
+
+    def of(self, what: str) -> Iterator[Event]:
+        return (event for event in self.events if event.what == what)
+
+    def first(self, what: str) -> Event | None:
+        return next(self.of(what), None)
+
+    def ranks_with(self, what: str) -> dict[int, Event]:
+        """The first such event of every rank that has one."""
+        seen: dict[int, Event] = {}
+        for event in self.of(what):
+            if event.rank is not None:
+                seen.setdefault(event.rank, event)
+        return seen
+
+    def rank(self, number: int) -> PlannedRank:
+        return self.plan.ranks[number]
+
+
+def in_order(plan: TrialPlan, events: Iterable[Event]) -> Timeline:
+    """Events by the time at which they happened, not at which they arrived.
+
+    A node's clock is set against the controller's by the event that came fastest: what is left of the way it took is
+    the same error for all events of that node, a round trip at most.
+    """
+    seen = tuple(events)
+    offsets: dict[str, float] = {}
+    for event in seen:
+        if event.mono is not None:
+            offsets[event.node] = min(offsets.get(event.node, float("inf")), event.at - event.mono)
+    placed = [event if event.mono is None else replace(event, at=event.mono + offsets[event.node]) for event in seen]
+    return Timeline(plan, tuple(sorted(placed, key=lambda event: event.at)))

@@ -1,0 +1,16 @@
+"""What all tests share: the lab's fixtures, and a marker on every test that uses them."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["tests.lab.fixtures"]
+
+LAB_FIXTURES = frozenset({"lab4", "make_lab"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the lab, so that `-m 'not lab'` leaves it out without anybody having to remember."""
+    for item in items:
+        if LAB_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("lab")

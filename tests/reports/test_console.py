@@ -1,0 +1,177 @@
+"""What a person finds where on the page: the worst first, equal things once, the way on at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterprep.model import ChangeRow, EnvValue, Finding, Report, Sighting
+from clusterprep.reports import render
+from clusterprep.reports.plain import duration, folded, folded_ranks
+
+from .situations import FOUR, clock_and_mtu, passes, reached, report, unreachable, verify_culprit
+
+NAMES = tuple(f"gpu{number:02}" for number in range(1, 17))
+
+
+def shown(one: Report, verbose: int = 0) -> str:
+    return render(one, "console", width=80, verbose=verbose)
+
+
+def test_errors_come_before_warnings_before_unknowns_before_passes() -> None:
+    findings = (
+        *passes(FOUR, "os.release"),
+        Finding("a.unknown", "unknown", "error", FOUR, "m", reason="denied"),
+        Finding("a.warning", "fail", "warning", FOUR, "m"),
+        Finding("a.error", "fail", "error", FOUR, "m"),
+    )
+    text = shown(report("check", findings=findings))
+    places = [text.index(word) for word in ("a.error", "a.warning", "a.unknown", "os.release")]
+    assert places == sorted(places)
+
+
+def test_every_remedy_stands_on_a_line_of_its_own_however_long() -> None:
+    remedy = "ssh n1 " + "'very long' " * 12
+    text = shown(report("check", findings=(Finding("a.b", "fail", "error", FOUR, "m", remedy=remedy),)))
+    assert f"    fix: {remedy.strip()}" in text.splitlines()
+
+
+def test_findings_that_differ_in_one_value_share_a_block() -> None:
+    findings = tuple(
+        Finding("time.offset", "fail", "error", (name,), "m", f"{name} s", "0 s", f"fix {name}") for name in NAMES
+    )
+    text = shown(report("check", findings=findings))
+    assert text.count("FAIL     time.offset") == 1
+    assert "time.offset  gpu[01-16]" in text
+    assert "12 more values" in text
+    assert "1 error, " in text
+    assert shown(report("check", findings=findings), verbose=1).count("wanted 0 s") == len(NAMES)
+
+
+def test_accepted_and_cured_findings_do_not_count() -> None:
+    text = shown(unreachable())
+    assert "accepted: vendor ticket 4711" in text
+    assert "FIXED    env.nccl_conf" in text
+    assert "0 errors, 0 warnings, 2 unknown on 4 nodes, 1 fixed, 1 silenced" in text
+
+
+def test_passes_are_named_in_short_and_with_values_under_v() -> None:
+    assert "PASS     18 checks: env.nccl_conf" in shown(clock_and_mtu())
+    assert "kernel.version    6.8.0-45-generic" in shown(clock_and_mtu(), verbose=1)
+
+
+def test_a_check_that_fails_somewhere_is_not_told_as_well() -> None:
+    quiet = [line for line in shown(clock_and_mtu()).splitlines() if line.startswith("PASS")]
+    assert not any("eth.mtu" in line for line in quiet)
+
+
+def test_a_pass_on_part_of_the_nodes_says_on_how_many() -> None:
+    skip = Finding("ib.state", "skip", "error", FOUR[2:], "", reason="not_applicable")
+    assert "ib.state (2/4)" in shown(report("check", findings=(*passes(FOUR[:2], "ib.state"), skip)))
+
+
+def test_skips_are_counted_and_listed_under_v() -> None:
+    skip = Finding("pcie.gen", "skip", "warning", FOUR, "", reason="at_rest")
+    assert "1 check not judged: 1 at_rest; -v lists them" in shown(report("check", findings=(skip,)))
+    assert "pcie.gen  at_rest  n[1-4]" in shown(report("check", findings=(skip,)), verbose=1)
+
+
+def test_a_lost_node_is_shown_where_no_check_speaks_of_it() -> None:
+    lost = Sighting(
+        "n4", "x", reached=False, reason="refused", detail="port 22 closed", remedy="start sshd", answered=False
+    )
+    text = shown(report("env", nodes=(*reached(FOUR[:3]), lost), env=()))
+    assert "LOST     n4  not reached: refused" in text
+    assert "    fix: start sshd" in text
+
+
+def test_equal_environment_values_are_told_once() -> None:
+    env = tuple(EnvValue("NCCL_DEBUG", "WARN", (name,), "declared") for name in NAMES)
+    text = shown(report("env", env=env))
+    assert "Environment  1 variable on gpu[01-16]" in text
+    assert text.count("NCCL_DEBUG=WARN") == 1
+
+
+def test_values_that_differ_on_every_node_stop_after_a_few() -> None:
+    env = tuple(EnvValue("GLOO_SOCKET_IFNAME", f"eth{at}", (name,), "derived") for at, name in enumerate(NAMES))
+    text = shown(report("env", env=env))
+    assert text.count("GLOO_SOCKET_IFNAME=") == 5
+    assert "11 more values" in text
+
+
+def test_failed_changes_come_first_and_diffs_are_cut() -> None:
+    diff = "\n".join(f"+line {number}" for number in range(50))
+    done = ChangeRow(FOUR[:3], "env", "/etc/nccl.conf", "update", "done", diff)
+    failed = ChangeRow(FOUR[3:], "env", "/etc/nccl.conf", "update", "failed", detail="No space left on device")
+    text = shown(report("apply", verdict="fail", code=1, changes=(done, failed)))
+    assert text.index("No space left") < text.index("+line 0")
+    assert "34 more lines" in text
+    assert "--retry-failed" in text
+
+
+def test_nothing_to_do_is_said() -> None:
+    row = ChangeRow(FOUR, "env", "/etc/nccl.conf", "none", "unchanged")
+    assert "Changes  none\n  already as wanted: /etc/nccl.conf\n" in shown(report("apply", changes=(row,)))
+
+
+def test_missing_ranks_are_told_with_their_nodes() -> None:
+    text = shown(verify_culprit())
+    assert "missing: rank 2-5 on n[2-3]" in text
+    assert "CULPRIT  link n2 → n3  97% sure" in text
+
+
+@pytest.mark.parametrize("verdict", ["pass", "fail", "unknown", "error", "refused", "interrupted"])
+def test_an_empty_report_of_any_verdict_has_its_last_line(verdict: str) -> None:
+    text = shown(report("check", verdict=verdict, nodes=reached(FOUR)))
+    assert f"\n{verdict.upper()}" in text
+
+
+def test_where_an_error_is_comes_first_unless_the_message_says_it() -> None:
+    error = {"code": 2, "message": "expected a number", "file": "a.yaml", "line": 3, "key": "gpus"}
+    assert "ERROR    a.yaml:3  gpus\n         expected a number" in shown(
+        report("check", verdict="error", code=2, error=error)
+    )
+    said = {**error, "message": "a.yaml:3: gpus: expected a number"}
+    assert "ERROR    a.yaml:3: gpus: expected" in shown(report("check", verdict="error", code=2, error=said))
+
+
+@pytest.mark.parametrize(("verdict", "word"), [("refused", "REFUSED  "), ("interrupted", "STOPPED  ")])
+def test_a_command_that_ended_early_says_how(verdict: str, word: str) -> None:
+    error = {"code": 4, "message": "apply 20261121 holds the lock on n1"}
+    assert f"\n{word}apply 20261121" in shown(report("apply", verdict=verdict, code=4, error=error))
+
+
+def test_hundreds_of_different_changes_stop_after_a_few() -> None:
+    rows = tuple(ChangeRow((f"n{at}",), "file", f"/etc/{at}", "update", "done") for at in range(500))
+    assert len(shown(report("apply", changes=rows)).splitlines()) < 30
+
+
+def test_a_large_set_of_unrelated_names_says_its_size() -> None:
+    names = [f"{word}-node" for word in "abcdefghijklmnopqrstuvwxyz"] * 1
+    text = folded(names, 60)
+    assert text.endswith(",… (26 nodes)")
+    assert len(text) < 80
+
+
+def test_replacing_the_run_leaves_the_look() -> None:
+    assert "run " not in shown(replace(clock_and_mtu(), run="")).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.00030001, "0.3 ms"),
+        (0.0971234, "97.1 ms"),
+        (1.2134, "1.21 s"),
+        (64.234, "64.2 s"),
+        (125, "2 min 5 s"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_folded_ranks() -> None:
+    assert folded_ranks([3, 0, 1, 2, 7, 7]) == "0-3,7"

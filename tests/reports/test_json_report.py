@@ -1,0 +1,112 @@
+"""Facts of every shape become JSON that strict readers accept, and absence keeps its reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from clusterprep.model import Absent, Collective, Culprit, Finding, RankGpu, VerifyResult
+from clusterprep.reports import render
+from clusterprep.reports.json_report import document, json_of
+
+from .situations import FOUR, report, trial, unreachable
+from .test_golden import SCHEMA
+
+FINDING_KEYS = [
+    *("check", "verdict", "severity", "nodes", "reason", "fixed", "silenced"),
+    *("seen", "wanted", "message", "remedy"),
+]
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (Absent("denied", "/proc/x"), {"absent": "denied", "detail": "/proc/x"}),
+        (RankGpu("u", 0, "p", None), {"uuid": "u", "index": 0, "pci": "p", "numa": None}),
+        ((1, (2.5, True), None), [1, [2.5, True], None]),
+        (b"a\xff", "a\N{REPLACEMENT CHARACTER}"),
+        ({1: Absent("hung")}, {"1": {"absent": "hung", "detail": ""}}),
+        (MappingProxyType({"a": frozenset({2, 1})}), {"a": [1, 2]}),
+        (float("nan"), None),
+        (float("inf"), None),
+        (Path("/etc"), "/etc"),
+        ("\udcff", "\N{REPLACEMENT CHARACTER}"),
+        ("\N{GRINNING FACE}", "\N{GRINNING FACE}"),
+    ],
+)
+def test_json_of(value: Any, wanted: Any) -> None:
+    assert json_of(value) == wanted
+
+
+def test_keys_and_their_order_are_the_contract_s() -> None:
+    whole = document(unreachable())
+    assert list(whole)[:7] == ["schema", "command", "run", "cluster", "started", "seconds", "verdict"]
+    assert list(whole)[7:] == ["notices", "nodes", "findings", "env", "changes"]
+    assert list(whole["nodes"][0]) == ["name", "address", "reached", "reason", "facts"]
+    assert list(whole["findings"][0]) == FINDING_KEYS
+    assert list(whole["env"][0]) == ["name", "value", "nodes", "why"]
+    assert list(whole["changes"][0]) == ["nodes", "resource", "target", "action", "outcome", "diff"]
+
+
+def test_a_culprit_has_from_and_to() -> None:
+    culprit = Culprit("link", ("a", "b"), 0.5, "lost", source="a", target="b")
+    whole = document(report("verify", verify=VerifyResult("fail", "gloo", 2, 1, "a:1", culprits=(culprit,))))
+    keys = ["kind", "nodes", "rank", "from", "to", "confidence", "cause", "evidence"]
+    assert list(whole["verify"]["culprits"][0]) == keys
+    assert (whole["verify"]["culprits"][0]["from"], whole["verify"]["culprits"][0]["to"]) == ("a", "b")
+
+
+def test_sections_not_produced_are_absent_and_empty_ones_are_there() -> None:
+    assert set(document(report("check"))) == {"schema", "command", "run", "cluster", "started", "seconds", "verdict"}
+    assert document(report("check", findings=()))["findings"] == []
+
+
+def test_an_error_has_all_its_keys() -> None:
+    whole = document(report("check", verdict="error", code=2, error={"code": 2, "message": "m", "extra": 1}))
+    assert whole["error"] == {"code": 2, "message": "m", "file": None, "line": None, "key": None}
+
+
+def test_the_text_is_the_document() -> None:
+    for verify in (None, trial(FOUR, 8), VerifyResult("unknown", "gloo", 0, 0, "")):
+        one = report("verify", verify=verify, findings=(), nodes=())
+        assert json.loads(render(one, "json")) == document(one)
+
+
+def test_figures_that_are_not_finite_validate() -> None:
+    row = Collective("all_reduce", 8, 0.0, float("inf"), float("nan"), 0)
+    one = report("verify", verify=VerifyResult("pass", "gloo", 2, 1, "a:1", collectives=(row,)))
+    Draft202012Validator(SCHEMA).validate(json.loads(render(one, "json")))
+    assert "inf" in render(one, "console")
+
+
+def test_a_fact_nested_without_end_is_cut() -> None:
+    deep: list[Any] = []
+    for _ in range(900):
+        deep = [deep]
+    text = json.dumps(json_of(deep))
+    assert "nested deeper" in text
+
+
+def test_the_schema_itself_is_valid_and_closed() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    validator = Draft202012Validator(SCHEMA)
+    good = document(unreachable())
+    for section in ("nodes", "findings", "env", "changes"):
+        row = {**good[section][0], "surprise": 1}
+        with pytest.raises(ValidationError):
+            validator.validate({**good, section: [row]})
+    with pytest.raises(ValidationError):
+        validator.validate({**good, "surprise": 1})
+    with pytest.raises(ValidationError):
+        validator.validate({**good, "verdict": "error"})
+
+
+def test_the_schema_wants_a_reason_from_an_unknown() -> None:
+    silent = report("check", findings=(Finding("time.offset", "unknown", "error", ("n1",), "?"),))
+    with pytest.raises(ValidationError):
+        Draft202012Validator(SCHEMA).validate(document(silent))

@@ -1,0 +1,347 @@
+"""The rules of ARCHITECTURE.md, read off the syntax trees: who imports whom, who touches the world, who may speak."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "clusterprep"
+
+# A module imports what stands before it and nothing behind it; a package counts as one. Who adds a module finds it
+# a place here, and has then decided what it is.
+ORDER = (
+    # words and values
+    "errors", "model", "units", "versions", "noderange",
+    # what runs on nodes, and imports nothing
+    "remote",
+    # facts and what follows from them, without looking at anything
+    "facts", "network", "checks", "env", "registry", "render", "resources",
+    # what the user wants
+    "inventory", "load", "here", "limit", "playbook",
+    # stages that compute
+    "plan", "judge", "diff", "rollback",
+    # stages that act, and their means
+    "transports", "deadline", "fanout", "ports", "write", "verify", "trial",
+    # the stages in a row, and what is shown of them
+    "run", "reports", "explain", "options", "cli", "__main__",
+)  # fmt: skip
+
+# Libraries that only compute.
+PURE = frozenset(
+    "__future__ base64 binascii collections dataclasses datetime difflib enum functools hashlib ipaddress itertools "
+    "json math posixpath random re shlex statistics string textwrap types typing ClusterShell packaging".split()
+)
+
+# Modules that may import more than that, and why. Everything else only computes.
+WORLDLY = {
+    "__main__": "is the command line",
+    "cli": "reads options and the terminal, prints, asks, exits",
+    "options": "declares options",
+    "load": "reads the user's files",
+    "inventory": "reads the user's files, and the schemas and name lists that came with us",
+    "playbook": "reads the user's files and ours",
+    "here": "names this machine for `check --local`",
+    "env.variables": "reads the registry of variables that came with us",
+    "registry": "finds plug-ins by their files",
+    "deadline": "listens to signals and the alarm clock",
+    "fanout": "starts threads and watches the clock",
+    "run": "takes the time of a run",
+    "transports": "reaches other machines",
+    "remote": "runs on nodes, but for boot, which reads the source of the others",
+    "verify.collect": "runs ranks on nodes and waits for them",
+    "reports": "renders through rich, loaded when asked for, and shows progress while a command runs",
+}
+
+# Calls that read, write or look at the clock without an import that gives them away.
+IMPURE_CALLS = frozenset({"open", "read_text", "read_bytes", "write_text", "write_bytes", "now", "today", "utcnow"})
+
+# Modules that may print, ask or exit: the command line, and processes on nodes, which end and report by themselves.
+SPEAKERS = {
+    "cli": "speaks to people",
+    "deadline": "ends the process at the second signal, as the contract wants",
+    "remote": "runs in processes of its own",
+}
+SPEECH = frozenset(
+    "print input exit quit SystemExit sys.exit sys.stdout sys.stderr sys.stdin os._exit os.abort "
+    "click.echo click.secho click.prompt click.confirm click.pause getpass.getpass".split()
+)
+
+# What runs on nodes; boot.py runs on the controller.
+ON_NODES = ("agent", "look", "act", "ranks", "trial")
+JOB_LIBRARIES = {"trial": {"torch"}}  # the job's own interpreter runs this one
+
+FORBIDDEN_CALLS = frozenset(
+    "eval exec compile execfile __import__ os.system os.popen yaml.load yaml.full_load yaml.unsafe_load "
+    "yaml.load_all yaml.unsafe_load_all".split()
+)
+FORBIDDEN_IMPORTS = frozenset({"pickle", "cPickle", "dill", "shelve", "marshal", "joblib", "cloudpickle"})
+VAGUE_NAMES = frozenset({"utils", "util", "common", "helpers", "helper", "manager", "base", "misc", "core", "lib"})
+MAX_FILE, MAX_FUNCTION = 400, 50  # lines
+
+MIRRORED = ("checks", "facts", "env", "resources")  # every file of these has its test; of transports those that open
+
+MODULES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text(), str(path)) for name, path in MODULES.items()}
+
+
+def top(module: str) -> str:
+    return module.split(".", maxsplit=1)[0]
+
+
+def excused(module: str, table: dict[str, str]) -> bool:
+    return module in table or top(module) in table
+
+
+def imports(module: str) -> Iterator[tuple[str, int]]:
+    """What a module imports, with the line: ours without the package's name in front, others by their first name."""
+    for node in ast.walk(TREES[module]):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{MODULES[module]}:{node.lineno}: imports are absolute here"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first != "clusterprep":
+                yield first, node.lineno
+            elif rest and not rest.startswith("__version__"):
+                yield f"clusterprep.{rest}", node.lineno
+
+
+def ours(module: str) -> Iterator[tuple[str, int]]:
+    for name, line in imports(module):
+        if name.startswith("clusterprep."):
+            yield name.removeprefix("clusterprep."), line
+
+
+def foreign(module: str) -> Iterator[tuple[str, int]]:
+    return ((name, line) for name, line in imports(module) if not name.startswith("clusterprep."))
+
+
+def dotted(node: ast.AST) -> str:
+    """`sys.exit` of the expression sys.exit, empty for what is no plain name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return ""
+
+
+def names_used(module: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node)):
+            yield name, node.lineno
+
+
+def calls(module: str) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Call):
+            func = node.func
+            yield (dotted(func) or (func.attr if isinstance(func, ast.Attribute) else "")), node
+
+
+def place(module: str, line: int) -> str:
+    return f"{MODULES[module].relative_to(ROOT)}:{line}"
+
+
+def none(found: list[str], rule: str) -> None:
+    """Fail with every place that breaks a rule."""
+    assert not found, "\n".join([rule, *found])
+
+
+def plug_ins(package: str) -> list[str]:
+    return [name for name in MODULES if name.startswith(f"{package}.") and name.count(".") == 1]
+
+
+# ---------------------------------------------------------------- who imports whom
+
+
+def test_every_module_has_its_place() -> None:
+    there = {top(name) for name in MODULES if name != "clusterprep" and name}
+    there.discard("__init__")
+    none(sorted(there - set(ORDER)), "has no place in ORDER yet:")
+    none(sorted(set(ORDER) - there), "is in ORDER and not there:")
+
+
+def test_imports_point_one_way() -> None:
+    rank = {name: number for number, name in enumerate(ORDER)}
+    found = [
+        f"{place(module, line)}: {module} imports {target}"
+        for module in MODULES
+        for target, line in ours(module)
+        if top(module) in rank and top(target) in rank and rank[top(target)] > rank[top(module)]
+    ]
+    none(found, "a module imports only what stands before it in ORDER:")
+
+
+def test_what_computes_touches_nothing() -> None:
+    found = [
+        f"{place(module, line)}: {module} imports {name}"
+        for module in MODULES
+        if not excused(module, WORLDLY)
+        for name, line in foreign(module)
+        if name not in PURE
+    ]
+    found += [
+        f"{place(module, call.lineno)}: {module} calls {name}"
+        for module in MODULES
+        if not excused(module, WORLDLY)
+        for name, call in calls(module)
+        if name.split(".")[-1] in IMPURE_CALLS
+    ]
+    none(found, "only modules in WORLDLY may touch the world:")
+
+
+def test_every_exception_is_still_needed() -> None:
+    there = {*MODULES, *map(top, MODULES)}
+    none(sorted({*WORLDLY, *SPEAKERS} - there), "is excused and not there:")
+    idle = [
+        name
+        for name in WORLDLY
+        if not any(lib not in PURE for m in MODULES if m == name or top(m) == name for lib, _ in foreign(m))
+        and name != "__main__"
+    ]
+    none(idle, "is in WORLDLY and only computes:")
+
+
+def test_the_controller_never_imports_torch() -> None:
+    found = [
+        place(module, line)
+        for module in MODULES
+        if module != "remote.trial"
+        for name, line in foreign(module)
+        if name == "torch"
+    ]
+    none(found, "torch is imported by ranks alone:")
+
+
+# ---------------------------------------------------------------- speech
+
+
+def test_only_the_command_line_prints_asks_and_exits() -> None:
+    found = [
+        f"{place(module, line)}: {name}"
+        for module in MODULES
+        if not excused(module, SPEAKERS)
+        for name, line in names_used(module)
+        if name in SPEECH
+    ]
+    none(found, "only cli prints, asks and exits:")
+
+
+# ---------------------------------------------------------------- what runs on nodes
+
+
+@pytest.mark.parametrize("part", ON_NODES)
+def test_what_runs_on_nodes_is_python_3_6(part: str) -> None:
+    ast.parse(MODULES[f"remote.{part}"].read_text(), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize("part", ON_NODES)
+def test_what_runs_on_nodes_needs_the_standard_library_alone(part: str) -> None:
+    allowed = sys.stdlib_module_names | JOB_LIBRARIES.get(part, set())
+    found = [f"{place(f'remote.{part}', n)}: {name}" for name, n in foreign(f"remote.{part}") if name not in allowed]
+    found += [
+        f"{place(f'remote.{part}', line)}: {name}"
+        for name, line in ours(f"remote.{part}")
+        if not name.startswith(tuple(f"remote.{other}" for other in ON_NODES))
+    ]
+    none(found, "no node has this library:")
+
+
+def test_every_file_in_remote_is_known() -> None:
+    assert {name.removeprefix("remote.") for name in plug_ins("remote")} == {*ON_NODES, "boot"}
+
+
+def test_looking_cannot_write() -> None:
+    """`check` sends the reading part alone, so it cannot write: the code that writes is not there."""
+    writers = {"os.rename", "os.replace", "os.unlink", "os.remove", "os.rmdir", "os.mkdir", "os.makedirs", "os.chmod"}
+    writers |= {"os.chown", "os.truncate", "os.ftruncate", "os.symlink", "os.link", "os.mknod"}
+    found = [place("remote.look", line) for name, line in names_used("remote.look") if name in writers]
+    found += [
+        place("remote.look", call.lineno)
+        for name, call in calls("remote.look")
+        if name == "open" and not (len(call.args) > 1 and ast.unparse(call.args[1]) in ("'rb'", "'r'"))
+    ]
+    none(found, "look.py writes:")
+    assert not {"shutil", "tempfile"} & {name for name, _ in foreign("remote.look")}
+
+
+# ---------------------------------------------------------------- plug-ins and their tests
+
+
+@pytest.mark.parametrize("name", [name for package in MIRRORED for name in plug_ins(package)])
+def test_every_plug_in_has_its_test(name: str) -> None:
+    package, plug_in = name.split(".")
+    assert (ROOT / "tests" / package / f"test_{plug_in}.py").exists(), f"write tests/{package}/test_{plug_in}.py"
+
+
+def test_every_transport_has_its_test() -> None:
+    opening = [
+        name.split(".")[1]
+        for name in plug_ins("transports")
+        for node in TREES[name].body
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Transport") and node.name[0] != "_"
+    ]
+    none([t for t in opening if not (ROOT / f"tests/transports/test_{t}.py").exists()], "has no test:")
+    assert "ssh" in opening
+    assert "local" in opening
+
+
+# ---------------------------------------------------------------- size and danger
+
+
+def test_no_file_has_grown_into_a_god() -> None:
+    sizes = {place(name, 1): len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    none([f"{where}: {n} lines" for where, n in sizes.items() if n > MAX_FILE], f"more than {MAX_FILE} lines:")
+
+
+def test_no_function_has_grown_into_a_god() -> None:
+    found = [
+        f"{place(module, node.lineno)}: {node.name} has {size} lines"
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (size := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION
+    ]
+    none(found, f"more than {MAX_FUNCTION} lines:")
+
+
+def test_nothing_runs_text_as_code() -> None:
+    found = [
+        f"{place(module, call.lineno)}: {name}"
+        for module in MODULES
+        for name, call in calls(module)
+        if name in FORBIDDEN_CALLS
+    ]
+    found += [f"{place(m, line)}: {name}" for m in MODULES for name, line in foreign(m) if name in FORBIDDEN_IMPORTS]
+    none(found, "text from outside could become code:")
+
+
+def test_no_shell_is_given_a_glued_line() -> None:
+    found = [
+        place(module, call.lineno)
+        for module in MODULES
+        for _, call in calls(module)
+        for word in call.keywords
+        if word.arg == "shell" and not (isinstance(word.value, ast.Constant) and word.value.value is False)
+    ]
+    none(found, "shell=True:")
+
+
+def test_names_say_what_is_inside() -> None:
+    none([name for name in MODULES if VAGUE_NAMES & set(name.split("."))], "says nothing:")
+
+
+def test_every_module_says_why_it_exists() -> None:
+    none([place(name, 1) for name, tree in TREES.items() if not ast.get_docstring(tree)], "has no first sentence:")

@@ -1,0 +1,265 @@
+"""Inventories: the files under inventories/good mean what is said here, those under bad say what is wrong with them."""
+
+import dataclasses
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from clusterprep.errors import InputError
+from clusterprep.inventory.demands import ALIASES, check_names
+from clusterprep.inventory.yaml_tree import Construction, compose
+from clusterprep.load import WRITTEN, Overrides, load_inventory
+from clusterprep.model import EnvSetting, Gpus, Interfaces, SshSettings
+
+HERE = Path(__file__).parent
+BAD = sorted((HERE / "inventories" / "bad").glob("*.yaml"))
+
+
+def good(name, **overrides):
+    return load_inventory(HERE / "inventories" / "good" / f"{name}.yaml", Overrides(**overrides))
+
+
+def problems(path):
+    with pytest.raises(InputError) as raised:
+        load_inventory(path)
+    assert raised.value.code == 2
+    assert {problem.file for problem in raised.value.problems} == {str(path)}
+    return [str(dataclasses.replace(problem, file=None)) for problem in raised.value.problems]
+
+
+def written(tmp_path, text):
+    path = tmp_path / "inventory.yaml"
+    path.write_text(text)
+    return path
+
+
+# ---------------------------------------------------------------- wrong ones
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_a_bad_inventory_says_all_that_is_wrong(path):
+    """The .txt beside the file holds its problems: line, key, what was expected, what was seen, hint."""
+    assert problems(path) == path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+
+
+def test_every_bad_inventory_has_its_expectation():
+    assert {path.stem for path in BAD} == {path.stem for path in (HERE / "inventories" / "bad").glob("*.txt")}
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    assert problems(tmp_path / "none.yaml") == ["there is no such file; expected an inventory"]
+
+
+def test_a_directory(tmp_path):
+    assert problems(tmp_path) == ["this is a directory; expected the file of an inventory"]
+
+
+def test_a_name_that_no_file_can_have():
+    assert problems("a\0b")[0].startswith("cannot be read")
+
+
+def test_a_file_without_an_end():
+    assert problems("/dev/zero") == ["more than 64 MiB is not an inventory"]
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
+def test_endless_nesting_ends_quickly(tmp_path, opening):
+    found = problems(written(tmp_path, f"nodes: \n  {opening * 100_000}"))
+    assert found == ["2: nested more than 50 levels deep"]
+
+
+def test_ten_thousand_wrong_entries_are_all_named(tmp_path):
+    lines = "".join(f"  - {{name: gpu{n}, adress: h{n}}}\n" for n in range(10_000))
+    found = problems(written(tmp_path, f"nodes:\n{lines}"))
+    assert len(found) == 10_000
+    assert found[-1] == "10001: nodes[9999].adress: unknown key (did you mean 'address'?)"
+
+
+# ---------------------------------------------------------------- right ones
+
+
+def test_the_example_is_valid():
+    inventory = load_inventory(HERE.parent / "inventory.example.yaml")
+    assert [node.name for node in inventory.nodes] == [f"gpu{n:02}" for n in range(1, 17)]
+    assert inventory.warnings == ()
+
+
+def test_a_name_is_all_it_takes():
+    inventory = good("minimal")
+    (node,) = inventory.nodes
+    assert (inventory.cluster, node.name, node.address, node.index) == ("minimal", "gpu1", "gpu1", 0)
+    assert (node.ssh, node.job_user, node.gpus, node.nproc_per_node) == (SshSettings(), None, None, None)
+
+
+def test_scalars_as_written():
+    inventory = good("scalars_as_written")
+    first, second = inventory.nodes
+    assert (inventory.cluster, first.name, second.name, inventory.groups) == ("2026", "007", "on", {"1": ("007",)})
+    assert {name: setting.value for name, setting in first.env.items()} == {
+        "NCCL_DEBUG": "on",
+        "NCCL_IB_TIMEOUT": "0x16",
+        "NCCL_IB_HCA": "~",
+        "NCCL_ALGO": "",
+        "NCCL_BUFFSIZE": "1_000",
+        "NCCL_MIN_NCHANNELS": "010",
+        "NCCL_NTHREADS": "1e3",
+        "NCCL_DEBUG_FILE": "2026-01-31",
+    }
+    assert second.env["NCCL_DEBUG"] == EnvSetting("off", "node on")
+    assert first.require == {
+        "torch.version": "2.10",
+        "kernel.version": "5.10",
+        "eth.mtu": "9000",
+        "svc.required": "sshd,chronyd",
+    }
+    assert inventory.silences[0].until == date(2027, 1, 31)
+
+
+def test_other_scalars_follow_yaml_1_2():
+    inventory = good("yaml_1_2_numbers")
+    (node,) = inventory.nodes
+    assert node.ssh == SshSettings(user="no", port=0o26, connect_timeout=10)
+    assert (inventory.master_port, node.gpus, node.nproc_per_node, node.job_user) == (29500, Gpus(8), 4, "on")
+
+
+def test_names_and_addresses_are_paired_as_written():
+    nodes = good("ranges").nodes
+    assert [(node.name, node.address) for node in nodes] == [
+        ("gpu1", "10.0.0.7"),
+        ("gpu3", "10.0.0.5"),
+        ("r1n01", "10.0.1.11"),
+        ("r1n02", "10.0.1.12"),
+        ("r2n01", "10.0.2.11"),
+        ("r2n02", "10.0.2.12"),
+        ("odd1", "odd1"),
+        ("odd5", "odd5"),
+        ("odd9", "odd9"),
+        ("x1", "x1"),
+        ("x3", "x3"),
+        ("six1", "2001:db8::1"),
+    ]
+    assert [node.index for node in nodes] == list(range(12))
+
+
+def test_node_over_group_over_top():
+    one, two, three, four = good("precedence").nodes
+    assert one.ssh == SshSettings(user="group", port=2200, config="/top", become=True)
+    assert two.ssh == SshSettings(user="node", port=2200, config="/top", become=False)
+    assert (one.job_user, two.job_user, three.job_user) == ("group", "node", "top")
+    assert (one.gpus, three.gpus) == (Gpus(4), Gpus(8, "H100"))
+    assert (one.groups, two.groups, three.groups) == (("slow",), ("slow", "same"), ())
+    assert (one.root, three.root, three.python, two.transport) == ("/lab", "/", "/opt/py", "local")
+    assert (three.nproc_per_node, four.nproc_per_node) == (2, None)
+
+
+def test_environment_is_merged_by_name_and_knows_its_layer():
+    one, two, *_ = good("precedence").nodes
+    assert one.env == {
+        "A": EnvSetting("group", "group slow"),
+        "B": EnvSetting("group", "group slow"),
+        "C": EnvSetting("top", "env"),
+        "NCCL_SOCKET_IFNAME": EnvSetting("eth0", "env"),
+    }
+    assert two.env["A"] == EnvSetting("node", "node gpu2")
+
+
+def test_requirements_are_merged_by_their_full_name():
+    one, two, three, _ = good("precedence").nodes
+    assert [node.require["kernel.version"] for node in (one, two, three)] == [">=6", ">=6.1", ">=5.5"]
+    assert one.require["lim.nofile"] == "1024"
+
+
+def test_an_interface_and_its_variable_are_one_setting_across_layers():
+    one, _, three, four = good("precedence").nodes
+    assert one.interfaces == Interfaces("eth0", ("mlx5_0",))
+    assert (three.interfaces, three.declares_rdma) == (Interfaces("ens3", ()), False)
+    assert "NCCL_SOCKET_IFNAME" not in three.env
+    assert four.interfaces == Interfaces(None, ("mlx5_0",))
+    assert four.env["NCCL_SOCKET_IFNAME"] == EnvSetting("=ens4", "node gpu4")
+
+
+def test_a_node_settles_what_its_groups_dispute():
+    (node,) = good("disagreement_settled_by_the_node").nodes
+    assert node.env["NCCL_IB_SL"] == EnvSetting("3", "node gpu1")
+
+
+def test_the_command_line_wins():
+    inventory = good("precedence", become=False, nproc_per_node=3, master_port=12345)
+    assert {node.ssh.become for node in inventory.nodes} == {False}
+    assert {node.nproc_per_node for node in inventory.nodes} == {3}
+    assert inventory.master_port == 12345
+
+
+def test_aliases_and_merge_keys():
+    one, two, three = good("aliases_and_merges").nodes
+    assert (two.name, two.gpus, two.env["NCCL_DEBUG"]) == ("gpu2", one.gpus, EnvSetting("on", "node gpu2"))
+    assert {name: setting.value for name, setting in three.env.items()} == {"NCCL_DEBUG": "on", "NCCL_IB_SL": "1"}
+
+
+def test_a_byte_order_mark_and_windows_lines_do_no_harm():
+    assert good("byte_order_mark_and_crlf").cluster == "windows"
+
+
+def test_unknown_variables_are_warned_about():
+    assert good("unknown_variables").warnings == (
+        "env.NCCL_DEBUGG: no NCCL or torch known here reads this variable (did you mean 'NCCL_DEBUG'?)",
+        "env.NCCL_SOCKET_IFNAMES: no NCCL or torch known here reads this variable (did you mean 'NCCL_SOCKET_IFNAME'?)",
+    )
+
+
+def test_silences_name_nodes_groups_or_nothing():
+    first, second, third = good("silences").silences
+    assert (first.nodes, first.until, first.reason) == ({"gpu1", "gpu2"}, None, "known")
+    assert (second.nodes, second.until) == ({"gpu1", "gpu3", "gpu4"}, date(2027, 1, 31))
+    assert (third.nodes, third.reason) == ({"gpu1", "gpu2", "gpu3", "gpu4"}, "no reason given")
+
+
+def test_gpus_and_verify():
+    inventory = good("gpus_and_verify")
+    uses = [(node.gpus.use, node.gpus.used) for node in inventory.nodes]
+    assert uses == [((6, 7, 8, 9), 4), ((3, 1), 2), ((2,), 1), (None, 0)]
+    verify = inventory.verify
+    assert (verify.backend, verify.sizes, verify.timeout) == ("gloo", (8, 1024, 2 << 20, 3 << 30), 120)
+    assert (verify.min_busbw, verify.same_files) == (12.5, ("/etc/hosts",))
+
+
+def test_every_short_name_of_a_requirement_is_a_check():
+    assert set(ALIASES.values()) <= check_names()
+    assert {"state.journal", "gpu.sdc", "launch.nproc", "nccl.allgather"} <= check_names()
+
+
+def test_the_slow_parser_reads_the_same():
+    text = (HERE.parent / "inventory.example.yaml").read_text(encoding="utf-8")
+    fast, slow = compose(text), compose(text, pure=True)
+    built = [Construction(pytest.fail).build(tree, WRITTEN) for tree in (fast, slow)]
+    assert built[0] == built[1]
+
+
+# ---------------------------------------------------------------- time and weight
+
+
+ENTRIES = "".join(f"  - {{name: gpu{n:05}, address: 10.0.{n >> 8}.{n & 255}}}\n" for n in range(10_000))
+MANY = {
+    "range": 'nodes: [{name: "gpu[00001-10000]", address: "10.0.[0-39].[0-249]"}]\n',
+    "entries": f"nodes:\n{ENTRIES}",
+}
+
+
+@pytest.mark.parametrize("text", MANY.values(), ids=MANY)
+def test_ten_thousand_nodes_load_in_a_second(tmp_path, text):
+    path = written(tmp_path, text)
+    start = time.perf_counter()
+    assert len(load_inventory(path).nodes) == 10_000
+    assert time.perf_counter() - start < 1
+
+
+def test_importing_the_loader_imports_no_library():
+    code = (
+        "import sys, clusterprep.load; print(*{'yaml', 'jsonschema', 'ClusterShell', 'packaging'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=HERE.parent)
+    assert done.stdout.split() == []

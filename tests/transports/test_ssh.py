@@ -1,0 +1,279 @@
+"""A command over a real sshd: its bytes, its ends, and every way in which it does not start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterprep.errors import LinkLost, Unreached
+from clusterprep.model import Node
+from clusterprep.transports import Channel
+from clusterprep.transports.ssh import SshTransport
+from tests.transports.peers import Relay, Talk, babbles, deaf, hangs_up, listening, says, silent
+from tests.transports.sshd import Sshd, free_port
+
+
+def read_all(channel: Channel) -> bytes:
+    data = b""
+    while piece := channel.recv(20):
+        data += piece
+    return data
+
+
+def refused(transport: SshTransport, node: Node) -> Unreached:
+    with pytest.raises(Unreached) as caught:
+        transport.open(node, "true")
+    return caught.value
+
+
+# ---------------------------------------------------------------- the channel
+
+
+def test_bytes_go_both_ways_and_the_end_is_seen(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    channel = transport.open(sshd.node(tmp_path), "head -c 3000000 | wc -c; echo done")
+    channel.send(b"x" * 3_000_000)
+    assert read_all(channel).split() == [b"3000000", b"done"]
+    assert channel.recv(1) == b""
+    assert channel.peer == "127.0.0.1"
+    channel.close()
+
+
+def test_much_stderr_does_not_stop_the_command(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    command = "head -c 4194304 /dev/zero | tr '\\0' e >&2; echo last words >&2; echo out"
+    channel = transport.open(sshd.node(tmp_path), command)
+    assert read_all(channel) == b"out\n"
+    assert channel.stderr().endswith(b"eee" + b"last words\n")
+    assert len(channel.stderr()) == 8192
+    channel.close()
+
+
+def test_recv_waits_no_longer_than_told(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    channel = transport.open(sshd.node(tmp_path), "cat")
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        channel.recv(0.2)
+    assert 0.15 < time.monotonic() - began < 1
+    channel.close()
+
+
+def test_send_while_another_thread_receives(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    channel = transport.open(sshd.node(tmp_path), "cat")
+    sender = threading.Thread(target=lambda: [channel.send(b"y" * 65536) for _ in range(64)])
+    sender.start()
+    size = 0
+    while size < 64 * 65536:
+        size += len(channel.recv(10))
+    sender.join()
+    channel.close()
+
+
+def test_close_ends_the_command_s_input(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    channel = transport.open(sshd.node(tmp_path), f"echo ready; cat > /dev/null; touch {mark}")
+    assert channel.recv(10) == b"ready\n"
+    channel.close()
+    channel.close()
+    assert eventually(mark.exists)
+    with pytest.raises(LinkLost):
+        channel.send(b"x")
+    assert channel.recv(1) == b""
+
+
+def eventually(truth: object, seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if truth():  # type: ignore[operator]
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@contextlib.contextmanager
+def frozen(pid: int) -> object:  # type: ignore[misc]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_frozen_sshd_holds_nobody_up(sshd: Sshd, tmp_path: Path) -> None:
+    transport = SshTransport(stall=1.0)
+    channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 60")
+    with frozen(int(channel.recv(10))):
+        began = time.monotonic()
+        with pytest.raises(LinkLost, match="took nothing"):
+            channel.send(b"x" * (64 << 20))
+        assert 0.5 < time.monotonic() - began < 4
+        began = time.monotonic()
+        channel.close()
+        transport.close()
+        assert time.monotonic() - began < 1
+
+
+def test_close_while_another_thread_is_stuck_in_send(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 60")
+    ends: list[BaseException] = []
+
+    def fill() -> None:
+        try:
+            channel.send(b"x" * (64 << 20))
+        except LinkLost as error:
+            ends.append(error)
+
+    with frozen(int(channel.recv(10))):
+        sender = threading.Thread(target=fill)
+        sender.start()
+        time.sleep(0.3)
+        began = time.monotonic()
+        channel.close()
+        assert time.monotonic() - began < 1
+        sender.join(2)
+    assert ends
+
+
+def test_an_sshd_that_dies_is_noticed(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 2")
+    os.kill(int(channel.recv(10)), signal.SIGKILL)
+    assert channel.recv(5) == b""
+    with pytest.raises(LinkLost):
+        channel.send(b"x" * 100)
+
+
+# ---------------------------------------------------------------- what does not start
+
+
+def test_a_name_that_nobody_knows(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    node = replace(sshd.node(tmp_path), address="no-such-host.invalid")
+    error = refused(transport, node)
+    assert (error.reason, error.answered) == ("name_unknown", False)
+    assert "no-such-host.invalid" in str(error)
+
+
+def test_a_closed_port(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    assert refused(transport, sshd.node(tmp_path, port=free_port())).reason == "refused"
+
+
+def test_a_port_behind_a_dropping_firewall(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    with deaf() as port:
+        began = time.monotonic()
+        error = refused(transport, sshd.node(tmp_path, port=port, connect_timeout=0.5))
+        assert (error.reason, error.answered) == ("timed_out", False)
+        assert 0.4 < time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("talk", "words"),
+    [
+        (silent, "says nothing"),
+        (hangs_up, "closes the connection before its banner"),
+        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), 'not with SSH: "HTTP/1.1 400 Bad Request"'),
+        (babbles, "not with SSH"),
+        (says(b"SSH-2.0-x\r\n"), "in the middle of the key exchange"),
+        (says(b"SSH-1.5-old\r\n"), "Incompatible version"),
+        (says(b"SSH-2.0-x\r\n" + b"\0\0\0\x0c\x0a" + b"\xff" * 60), "ends the key exchange"),
+    ],
+    ids=["silent", "hangs up", "HTTP", "babble", "banner only", "SSH 1", "broken packets"],
+)
+def test_a_port_where_no_sshd_answers(
+    sshd: Sshd, transport: SshTransport, tmp_path: Path, capfd: pytest.CaptureFixture[str], talk: Talk, words: str
+) -> None:
+    with listening(talk) as port:
+        began = time.monotonic()
+        error = refused(transport, sshd.node(tmp_path, port=port, connect_timeout=1.0))
+        assert error.reason == "no_banner"
+        assert words in str(error)
+        assert time.monotonic() - began < 1.6
+    assert eventually(lambda: not paramiko_threads())
+    assert capfd.readouterr().err == ""
+
+
+def paramiko_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if type(thread).__name__ == "NodeTransport"]
+
+
+@pytest.mark.parametrize(
+    ("short", "reason", "words"),
+    [(3000, "no_banner", "in the middle of the key exchange"), (1, "hung", "start of the command")],
+    ids=["in the key exchange", "at the command"],
+)
+def test_an_sshd_that_stops_on_the_way(
+    sshd: Sshd, transport: SshTransport, tmp_path: Path, short: int, reason: str, words: str
+) -> None:
+    whole = Relay(sshd.port)
+    with listening(whole) as port:
+        transport.open(sshd.node(tmp_path, sshd.known(name=f"[127.0.0.1]:{port}"), port=port), "sleep 9").close()
+    cut = Relay(sshd.port, max(whole.passed - short, 200))
+    with listening(cut) as port:
+        known = sshd.known(name=f"[127.0.0.1]:{port}")
+        began = time.monotonic()
+        error = refused(transport, sshd.node(tmp_path / "..", known, port=port, connect_timeout=1.5))
+        assert (error.reason, error.answered) == (reason, False)
+        assert words in str(error)
+        assert time.monotonic() - began < 2.2
+
+
+def test_a_login_that_hangs(transport: SshTransport, tmp_path: Path) -> None:
+    """As where the directory that knows the users' keys is down."""
+    command = ("AuthorizedKeysCommand /usr/bin/sleep 60", "AuthorizedKeysCommandUser nobody")
+    server = Sshd.start(tmp_path / "slow", *command)
+    try:
+        (server.folder / "authorized_keys").unlink()
+        error = refused(transport, server.node(tmp_path, connect_timeout=1.5))
+        assert error.reason == "hung"
+        assert "the login gives no answer" in str(error)
+    finally:
+        server.stop()
+
+
+def test_too_many_connections_at_once(transport: SshTransport, tmp_path: Path) -> None:
+    server = Sshd.start(tmp_path / "full", "MaxStartups 1:100:1")
+
+    def gets_in(connection: socket.socket) -> bool:
+        connection.close()
+        connection.__init__()  # type: ignore[misc]
+        connection.connect(("127.0.0.1", server.port))
+        return connection.recv(100).startswith(b"SSH-")
+
+    try:
+        with socket.socket() as first:
+            assert eventually(lambda: gets_in(first))
+            error = refused(transport, server.node(tmp_path))
+        assert (error.reason, "MaxStartups" in error.remedy) == ("no_banner", True)
+    finally:
+        server.stop()
+
+
+def test_importing_it_is_light() -> None:
+    code = "import sys, clusterprep.transports.ssh; sys.exit('paramiko' in sys.modules or 'fabric' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_process_that_reached_nobody_ends_at_once(sshd: Sshd, tmp_path: Path) -> None:
+    """paramiko's own handshake timer would keep it for 15 s."""
+    code = (
+        "import sys\n"
+        "from clusterprep.model import Node, SshSettings\n"
+        "from clusterprep.transports.ssh import SshTransport\n"
+        "try: SshTransport().open(Node('n', '127.0.0.1', 0, SshSettings('root', int(sys.argv[1]), connect_timeout=9)), '')\n"
+        "except Exception as error: print(error.reason)\n"
+    )
+
+    def leaves(connection: object) -> None:
+        says(b"SSH-2.0-x\r\n")  # and hangs up after the greeting
+        connection.sendall(b"SSH-2.0-x\r\n")  # type: ignore[attr-defined]
+        connection.recv(100)  # type: ignore[attr-defined]
+
+    with listening(leaves) as port:
+        done = subprocess.run([sys.executable, "-c", code, str(port)], capture_output=True, text=True, timeout=8, check=True)
+    assert (done.stdout, done.stderr) == ("no_banner\n", "")

@@ -1,0 +1,203 @@
+"""Real ranks on this machine: two nodes with two ranks each over loopback, well and with every fault of the list."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from clusterprep.model import Node, VerifyResult, VerifySettings
+from clusterprep.transports.link import Link
+from clusterprep.verify.blame import findings, judge
+from clusterprep.verify.collect import run_verify
+from clusterprep.verify.schedule import TrialPlan, plan_trial
+from tests.verify.agents import agents, gone
+
+torch = pytest.importorskip("torch")
+TIMEOUT = 8.0
+LARGE = 128 << 20  # bytes; long enough that a fault hits a rank in the middle
+Frame = dict[str, Any]
+
+
+class Meddler:
+    """A link that does something to its node the moment a frame goes by."""
+
+    def __init__(self, link: Link, when: Callable[[Frame], bool], do: Callable[[dict[int, int]], None]) -> None:
+        self.node, self._link, self._when, self._do = link.node, link, when, do
+        self._pids: dict[int, int] = {}
+        self.done: float | None = None
+        self.leash = 10.0
+
+    def request(self, op: str, timeout: float, **body: Any) -> Frame:
+        return self._link.request(op, timeout, **body, **({"leash": self.leash} if op == "start" else {}))
+
+    def poll(self, timeout: float) -> list[Frame]:
+        frames = self._link.poll(timeout)
+        for frame in frames:
+            if frame.get("what") == "spawned":
+                self._pids[frame["rank"]] = frame["pid"]
+            if self.done is None and self._when(frame):
+                self.done = time.monotonic()
+                self._do(self._pids)
+        return frames
+
+    def silent_for(self) -> float:
+        return self._link.silent_for()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def nodes(*pythons: str) -> tuple[Node, ...]:
+    chosen = pythons or (sys.executable, sys.executable)
+    return tuple(Node(f"n{i + 1}", "127.0.0.1", i, python=python, nproc_per_node=2) for i, python in enumerate(chosen))
+
+
+def plan(of: Sequence[Node], port: int | None = None, **settings: Any) -> TrialPlan:
+    env = {node.name: {"GLOO_SOCKET_IFNAME": "lo"} for node in of}
+    given = VerifySettings(**{"sizes": (8, 1001, LARGE), "timeout": TIMEOUT, **settings})
+    return plan_trial(of, env, ("127.0.0.1", port or free_port()), given, {})
+
+
+@contextmanager
+def ended(links: Sequence[Link], limit: float = 0.0) -> Iterator[None]:
+    """Nothing of the trial may be left when the block ends, or `limit` seconds later."""
+    yield
+    assert gone(links, limit)
+
+
+def entered_large(rank: int) -> Callable[[Frame], bool]:
+    return lambda frame: frame.get("rank") == rank and frame.get("what") == "entered" and frame["bytes"] == LARGE
+
+
+def blamed(result: VerifyResult) -> list[tuple[str, tuple[str, ...], int | None]]:
+    return [(culprit.kind, culprit.nodes, culprit.rank) for culprit in result.culprits]
+
+
+def verdicts(result: VerifyResult) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {finding.check: (finding.verdict, finding.nodes) for finding in findings(result)}
+
+
+def test_a_sound_cluster_passes_with_exact_sums() -> None:
+    with agents(nodes()) as links, ended(links):
+        timeline = run_verify(links, plan(nodes(), min_busbw=0.001))
+    result = judge(timeline)
+    assert (result.verdict, result.culprits, result.message) == ("pass", (), "")
+    assert (result.backend, result.world_size, result.nproc_per_node) == ("gloo", 4, 2)
+    assert [stage.name for stage in result.stages][:2] == ["start", "rendezvous"]
+    assert all(stage.verdict == "pass" and stage.arrived == (0, 1, 2, 3) for stage in result.stages)
+    assert [(row.op, row.bytes, row.wrong) for row in result.collectives] == [
+        ("all_reduce", 8, 0),
+        ("all_reduce", 1004, 0),  # whole elements
+        ("all_reduce", LARGE, 0),
+    ]
+    for row in result.collectives:
+        assert row.algbw_gbs == pytest.approx(row.bytes / row.seconds / 1e9)
+        assert row.busbw_gbs == pytest.approx(row.algbw_gbs * 1.5)  # 2 (n - 1) / n with four ranks
+    assert [(row.rank, row.local_rank, row.node, row.last_event) for row in result.ranks] == [
+        (0, 0, "n1", "finished"),
+        (1, 1, "n1", "finished"),
+        (2, 0, "n2", "finished"),
+        (3, 1, "n2", "finished"),
+    ]
+    assert {check: verdict for check, (verdict, _) in verdicts(result).items()} == {
+        "nccl.hang": "pass",
+        "nccl.correct": "pass",
+        "nccl.busbw_multi": "pass",
+    }
+    assert {event.data["code"] for event in timeline.of("exit")} == {0}  # all left the group in order
+
+
+def test_a_killed_rank_is_named_at_once() -> None:
+    with agents(nodes()) as links, ended(links):
+        meddler = Meddler(links[1], entered_large(2), lambda pids: os.kill(pids[2], signal.SIGKILL))
+        result = judge(run_verify([links[0], meddler], plan(nodes())))
+        assert time.monotonic() - (meddler.done or 0) < 4
+    assert blamed(result) == [("rank", ("n2",), 2)]
+    assert result.culprits[0].cause == "the process was killed by SIGKILL"
+    assert [row.bytes for row in result.collectives] == [8, 1004]  # what was complete stays
+    assert verdicts(result)["nccl.hang"] == ("fail", ("n2",))
+
+
+def test_a_stopped_rank_is_named_and_ended() -> None:
+    with agents(nodes()) as links, ended(links):
+        meddler = Meddler(links[0], entered_large(1), lambda pids: os.kill(pids[1], signal.SIGSTOP))
+        result = judge(run_verify([meddler, links[1]], plan(nodes())))
+        assert time.monotonic() - (meddler.done or 0) < 6
+    assert blamed(result) == [("rank", ("n1",), 1)]
+    assert "state T" in result.culprits[0].cause
+    assert result.stages[-1].verdict == "fail"
+    assert verdicts(result)["nccl.correct"][0] == "unknown"
+
+
+def test_a_python_without_torch_is_told_before_anything_hangs() -> None:
+    bare = "/usr/bin/python3"
+    if subprocess.run([bare, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
+        pytest.skip(f"{bare} has torch")
+    both = nodes(sys.executable, bare)
+    with agents(both) as links, ended(links):
+        result = judge(run_verify(links, plan(both)))
+    assert blamed(result) == [("node", ("n2",), None)]
+    assert result.stages[0].arrived == (0, 1)
+    assert verdicts(result)["torch.version"] == ("fail", ("n2",))
+
+
+def test_no_torch_anywhere_is_not_known_to_be_wrong() -> None:
+    bare = nodes("/usr/bin/python3", "/usr/bin/python3")
+    with agents(bare) as links, ended(links):
+        result = judge(run_verify(links, plan(bare)))
+    assert result.verdict == "unknown"
+    torch_version = next(finding for finding in findings(result) if finding.check == "torch.version")
+    assert (torch_version.verdict, torch_version.reason) == ("unknown", "missing_tool")
+    assert torch_version.nodes == ("n1", "n2")
+
+
+def test_a_port_in_use_is_told_with_its_node() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with agents(nodes()) as links, ended(links):
+            result = judge(run_verify(links, plan(nodes(), port)))
+    assert blamed(result) == [("node", ("n1",), None)]
+    assert f"port {port} is already in use" in result.culprits[0].cause
+    assert verdicts(result)["net.ports"] == ("fail", ("n1",))
+
+
+def test_a_node_that_falls_silent_is_named_and_ends_its_ranks_itself() -> None:
+    """The agent lives and cannot be heard: what a stopped sshd looks like."""
+    with agents(nodes(), relayed=True) as links, ended(links, 12):
+        meddler = Meddler(links[1], entered_large(3), lambda pids: links[1].relay(signal.SIGSTOP))
+        meddler.leash = 3.0
+        result = judge(run_verify([links[0], meddler], plan(nodes())))
+        assert time.monotonic() - (meddler.done or 0) < TIMEOUT + 5
+        assert gone(links, 4)  # long before the agent gives up its controller
+        links[1].relay(signal.SIGCONT)
+    assert blamed(result) == [("node", ("n2",), None)]
+    assert result.culprits[0].cause == "the node fell silent"
+    assert [row.bytes for row in result.collectives] == [8, 1004]
+    assert [row.node for row in result.ranks] == ["n1", "n1", "n2", "n2"]
+
+
+def test_an_interruption_ends_every_rank() -> None:
+    class Interrupting(Meddler):
+        def silent_for(self) -> float:
+            if self.done is not None:
+                raise KeyboardInterrupt
+            return super().silent_for()
+
+    with agents(nodes()) as links, ended(links):
+        first = Interrupting(links[0], lambda frame: frame.get("what") == "started", lambda pids: None)
+        with pytest.raises(KeyboardInterrupt):
+            run_verify([first, links[1]], plan(nodes()))

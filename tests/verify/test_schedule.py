@@ -1,0 +1,81 @@
+"""Who runs which rank: numbers in inventory order, the back end that the GPUs allow, torchrun's environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterprep.model import Node, VerifySettings
+from clusterprep.verify.schedule import Step, TrialPlan, plan_trial
+
+NODES = tuple(Node(name, f"10.0.0.{index + 1}", index) for index, name in enumerate(("b", "a", "c")))
+
+
+def plan(nodes: tuple[Node, ...] = NODES, gpus: dict[str, int] | None = None, **settings: object) -> TrialPlan:
+    env = {node.name: {"NCCL_DEBUG": "WARN"} for node in nodes}
+    return plan_trial(nodes, env, ("10.0.0.1", 29500), VerifySettings(**settings), gpus or {})  # type: ignore[arg-type]
+
+
+def test_ranks_follow_the_inventory_and_not_the_alphabet() -> None:
+    ranks = plan(gpus={"b": 2, "a": 1, "c": 2}).ranks
+    assert [(r.rank, r.local_rank, r.node) for r in ranks] == [(0, 0, "b"), (1, 1, "b"), (2, 0, "a"), (3, 0, "c"), (4, 1, "c")]
+
+
+def test_every_rank_has_what_torchrun_would_set() -> None:
+    rank = plan(gpus={"b": 2, "a": 2, "c": 2}).ranks[3]
+    assert rank.env == {
+        "NCCL_DEBUG": "WARN",
+        "OMP_NUM_THREADS": "1",
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "6",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "1",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+
+
+def test_a_declared_environment_keeps_its_threads_but_not_a_foreign_rank() -> None:
+    made = plan_trial(NODES[:1], {"b": {"OMP_NUM_THREADS": "8", "RANK": "9"}}, ("h", 1), VerifySettings(), {})
+    assert (made.ranks[0].env["OMP_NUM_THREADS"], made.ranks[0].env["RANK"]) == ("8", "0")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nproc", "wanted", "backend"),
+    [
+        ({"a": 8, "b": 8, "c": 8}, None, "auto", "nccl"),
+        ({"a": 8, "b": 8}, None, "auto", "gloo"),  # one node would have no GPU for its rank
+        ({"a": 2, "b": 2, "c": 2}, 4, "auto", "gloo"),  # NCCL refuses two ranks on one GPU
+        ({}, None, "auto", "gloo"),
+        ({"a": 8, "b": 8, "c": 8}, None, "gloo", "gloo"),
+        ({}, None, "nccl", "nccl"),
+    ],
+)
+def test_nccl_is_for_ranks_that_all_have_a_gpu(gpus: dict[str, int], nproc: int | None, wanted: str, backend: str) -> None:
+    nodes = tuple(Node(n.name, n.address, n.index, nproc_per_node=nproc) for n in NODES)
+    assert plan(nodes, gpus, backend=wanted).backend == backend
+
+
+def test_one_rank_on_nodes_without_gpus() -> None:
+    assert [rank.node for rank in plan().ranks] == ["b", "a", "c"]
+    assert plan().nproc_per_node == 1
+
+
+def test_the_request_holds_the_ranks_of_its_node_only() -> None:
+    made = plan(gpus={"b": 2, "a": 1, "c": 2}, sizes=(8, 1024), timeout=7.0)
+    body = made.request(NODES[2], "source")
+    assert [rank["rank"] for rank in body["ranks"]] == [3, 4]
+    assert body["python"] == NODES[2].python
+    assert body["config"] == {
+        "backend": "nccl",
+        "gpus": 2,
+        "timeout": 7.0,
+        "steps": [{"op": "all_reduce", "bytes": 8}, {"op": "all_reduce", "bytes": 1024}],
+    }
+    assert made.steps == (Step("all_reduce", 8), Step("all_reduce", 1024))
+
+
+def test_the_rendezvous_is_written_so_that_its_port_can_be_told() -> None:
+    made = plan_trial(NODES, {}, ("fd00::1", 29500), VerifySettings(), {})
+    assert (plan().rendezvous, made.rendezvous) == ("10.0.0.1:29500", "[fd00::1]:29500")
