@@ -11,7 +11,9 @@ from clusterprep.playbook import Step
 from clusterprep.render import Environment
 from clusterprep.resources import known
 
-_SECRET = re.compile(r"^([ +-]\s*(?:export\s+)?\w*(?:KEY|TOKEN|SECRET|PASS)\w*\s*=).*$", re.IGNORECASE | re.MULTILINE)
+# The name may stand anywhere in the line, as in «echo export WANDB_API_KEY=…», and be written as YAML or JSON has it.
+_SECRET = re.compile(r"^([ +-].*?(?:KEY|TOKEN|SECRET|PASS)[\w.-]*[\"']?\s*[=:]).*$", re.IGNORECASE | re.MULTILINE)
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines would end a line, and its name, at a form feed
 
 
 def changes(
@@ -61,4 +63,4 @@ def diff(change: FileChange) -> str:
 
 
 def text(content: bytes | None) -> list[str]:
-    return (content or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
+    return _LINE.findall((content or b"").decode("utf-8", "backslashreplace"))

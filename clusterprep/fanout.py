@@ -13,6 +13,7 @@ from clusterprep.errors import LinkLost, Unreached
 from clusterprep.facts.clock import Offset
 from clusterprep.model import Absent, Fleet, Inventory, Json, Node, Read, Sighting
 from clusterprep.plan import Plan, interpret, reads
+from clusterprep.remote import boot
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Frame, Link, Password, open_link
 
@@ -39,13 +40,12 @@ class Fanout:
         inventory: Inventory,
         transports: Mapping[str, Transport],
         forks: int,
-        parts: Sequence[str],
         password: Password,
         watch: Watch,
     ) -> None:
         self.inventory = inventory
         self.links: dict[str, Link] = {}
-        self._transports, self._forks, self._parts = transports, forks, tuple(parts)
+        self._transports, self._forks = transports, forks
         self._password, self._watch = password, watch
         self._closing = threading.Event()
 
@@ -105,7 +105,7 @@ class Fanout:
         return Sighting(node.name, node.address, True, facts=facts, seconds=time.monotonic() - started)
 
     def _open(self, node: Node) -> Link:
-        link = open_link(self._transports[node.transport], node, self._parts, self._password)
+        link = open_link(self._transports[node.transport], node, ("look",), self._password)
         if self._closing.is_set():
             link.close()
             raise Unreached("hung", "the command ended")
@@ -142,6 +142,13 @@ class Fanout:
             best = min(coarse, again, key=lambda offset: offset.bound)
             sightings[name] = dataclasses.replace(sighting, facts={**sighting.facts, "clock.offset": best})
         return dataclasses.replace(fleet, sightings=sightings)
+
+    def load(self, part: str) -> None:
+        """Send a further part of the agent to every node; one that does not take it is closed and lost."""
+        modules = [list(module) for module in boot.sources(part)]
+        for name, answer in self.ask("load", {name: {"modules": modules} for name in self.links}, 10.0).items():
+            if isinstance(answer, LinkLost) or "no" in answer:
+                self._forget(name)
 
     def ask(self, op: str, bodies: Mapping[str, Mapping[str, Any]], timeout: float) -> dict[str, Frame | LinkLost]:
         """One request to each node named in `bodies`, all under way at once; a lost node is its LinkLost."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import date
 
 from clusterprep.checks import Check, Outcome, Scene
-from clusterprep.model import Absent, Finding, Fleet, Inventory, Severity, Silence
+from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 
 
 def judge(fleet: Fleet, checks: Sequence[Check], today: date, catalogue: Iterable[str] = ()) -> tuple[Finding, ...]:
@@ -25,18 +25,30 @@ def judge(fleet: Fleet, checks: Sequence[Check], today: date, catalogue: Iterabl
 
 
 def _findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
-    knowing = tuple(n for n in fleet.reached if _lacking(fleet, check, n.name) is None)
-    ignorant = [n.name for n in fleet.reached if _lacking(fleet, check, n.name) is not None]
-    outcomes = [_unknown(fleet, check, name) for name in ignorant]
+    lacking = {node.name: _lacking(fleet, check, node.name) for node in fleet.reached}
+    knowing = tuple(node for node in fleet.reached if lacking[node.name] is None)
+    outcomes = [_unknown(fleet, check, node, why) for node in fleet.reached if (why := lacking[node.name]) is not None]
     try:
-        outcomes.extend(check.judge(Scene(fleet, knowing, check.name)) if knowing or not check.facts else ())
+        judged = list(check.judge(Scene(fleet, knowing, check.name))) if knowing or not check.facts else []
     except Exception as error:  # a bug in one check must not take the others' answers with it
         message = f"a bug in this check: {type(error).__name__}: {error}"
         names = tuple(node.name for node in knowing)
-        outcomes = [Outcome("unknown", names, message, reason="a bug in clusterprep")]
+        grave = any(check.grave(fleet, node) for node in knowing)
+        severity: Severity = "error" if grave else check.severity
+        judged = [Outcome("unknown", names, message, reason="a bug in clusterprep", severity=severity)]
     declared = {node.name for node in fleet.inventory.nodes if check.name in node.require}
-    for outcome in outcomes:
+    for outcome in _without_false_passes([*outcomes, *judged]):
         yield from _as_findings(check, outcome, declared)
+
+
+def _without_false_passes(outcomes: Sequence[Outcome]) -> Iterable[Outcome]:
+    """A node that one part of a check passes and another does not has not passed the check."""
+    troubled = {node for o in outcomes if o.verdict in ("fail", "unknown") for node in o.nodes}
+    for outcome in outcomes:
+        if outcome.verdict != "pass":
+            yield outcome
+        elif nodes := tuple(node for node in outcome.nodes if node not in troubled):
+            yield replace(outcome, nodes=nodes)
 
 
 def _lacking(fleet: Fleet, check: Check, node: str) -> Absent | None:
@@ -47,11 +59,12 @@ def _lacking(fleet: Fleet, check: Check, node: str) -> Absent | None:
     return None
 
 
-def _unknown(fleet: Fleet, check: Check, node: str) -> Outcome:
-    absent = _lacking(fleet, check, node) or Absent("garbled")
+def _unknown(fleet: Fleet, check: Check, node: Node, absent: Absent) -> Outcome:
     if absent.reason == "not_applicable":
-        return Outcome("skip", (node,), absent.detail or "does not apply here", reason=absent.reason)
-    return Outcome("unknown", (node,), absent.detail or "could not be determined", reason=absent.reason)
+        return Outcome("skip", (node.name,), absent.detail or "does not apply here", reason=absent.reason)
+    severity: Severity = "error" if check.grave(fleet, node) else check.severity
+    message = absent.detail or "could not be determined"
+    return Outcome("unknown", (node.name,), message, reason=absent.reason, severity=severity)
 
 
 def _as_findings(check: Check, outcome: Outcome, declared: set[str]) -> Iterable[Finding]:
@@ -107,7 +120,8 @@ def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, .
     position = {node.name: node.index for node in inventory.nodes}
     merged: dict[tuple[object, ...], Finding] = {}
     for finding in findings:
-        key = (finding.check, finding.verdict, finding.severity, finding.seen, finding.wanted, finding.silenced)
+        alike = (finding.check, finding.verdict, finding.severity, finding.seen, finding.wanted)
+        key: tuple[object, ...] = (*alike, finding.silenced)
         if finding.verdict in ("unknown", "skip"):
             key = (*key, finding.reason)
         before = merged.get(key)
@@ -126,15 +140,14 @@ def exit_code(findings: Iterable[Finding], strict: bool = False) -> int:
 
 
 def fixed(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The second look, and from the first what it no longer shows: cured, and not counted."""
-    still = _troubled(after)
+    """The second look, and from the first what passes by now: cured, and not counted.
+
+    What the second look could not see again, because its node was lost in between, is not cured.
+    """
+    good = {(finding.check, node) for finding in after if finding.verdict == "pass" for node in finding.nodes}
     gone = []
     for finding in before:
-        cured = tuple(node for node in finding.nodes if (finding.check, node) not in still)
+        cured = tuple(node for node in finding.nodes if (finding.check, node) in good)
         if finding.verdict in ("fail", "unknown") and cured:
             gone.append(replace(finding, nodes=cured, fixed=True))
     return (*gone, *after)
-
-
-def _troubled(findings: Sequence[Finding]) -> Mapping[tuple[str, str], bool]:
-    return {(f.check, node): True for f in findings if f.verdict in ("fail", "unknown") for node in f.nodes}

@@ -15,7 +15,7 @@ from clusterprep.model import Inventory
 __all__ = ["WRITTEN", "Overrides", "load_inventory", "load_schema", "schema_path"]
 
 # Below these keys scalars are text as written: 2.10 stays "2.10", on stays "on".
-_LAYER: Mapping[str, Any] = {"env": True, "require": True}
+_LAYER: Mapping[str, Any] = {"env": {"*": True}, "require": {"*": True}}
 WRITTEN: Mapping[str, Any] = {
     **_LAYER,
     "cluster": True,

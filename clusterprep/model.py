@@ -128,7 +128,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class Read:
-    """One thing to look at on a node: a reader of remote/look.py, its arguments, its limit in seconds."""
+    """One thing to look at on a node: a reader of remote/readers.py, its arguments, its limit in seconds."""
 
     kind: str
     args: tuple[Json, ...] = ()

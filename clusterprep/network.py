@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Interface
 
 from clusterprep.facts.network import Interface, RdmaPort
 from clusterprep.model import Absent, Fleet, Node
 
 # Names of interfaces that never lead to another machine of the cluster, or not by the way that was meant:
 # container bridges and their ends, overlay networks, tunnels, management of the board.
-NEVER = ("lo", "docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "podman", "lxdbr", "lxcbr", "tun", "tap", "wg")
-NEVER += ("tailscale", "zt", "kube-ipvs", "vxlan", "nerdctl", "usb", "idrac", "dummy", "ifb", "sit", "ip6tnl", "nodelocal")
+NEVER = tuple(
+    "lo docker veth virbr br- cni flannel cali cilium weave podman nerdctl lxdbr lxcbr vboxnet vmnet kube-ipvs nodelocal "
+    "vxlan tun tap wg tailscale zt sit ip6tnl dummy ifb usb idrac".split()
+)
+
+
+Place = tuple[Interface, str]  # an interface and one of its addresses
 
 
 @dataclass(frozen=True)
 class Pick:
-    """The interface chosen on one node; `value` is what NCCL_SOCKET_IFNAME says, `name` the plain name."""
+    """The interface chosen on one node and why; `value` is what NCCL_SOCKET_IFNAME says, `name` the plain name."""
 
     name: str
     address: str
     mtu: int
     value: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,15 @@ def candidates(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
     return tuple(
         i
         for i in interfaces
-        if i.up and i.running and i.ipv4 and not (i.loopback or i.bridge or i.master or i.name.startswith(NEVER))
+        if i.up and i.running and i.ipv4 and not (i.loopback or i.master or i.name.startswith(NEVER))
+        if not i.bridge or _has_uplink(i, interfaces)
     )
+
+
+def _has_uplink(bridge: Interface, interfaces: tuple[Interface, ...]) -> bool:
+    """Whether a bridge leads out: one of its ports, or of a bond that is its port, is a card."""
+    inside = {bridge.name} | {i.name for i in interfaces if i.master == bridge.name}
+    return any(i.physical and i.master in inside for i in interfaces)
 
 
 def choose(fleet: Fleet) -> Choice:
@@ -60,7 +73,8 @@ def choose(fleet: Fleet) -> Choice:
     picks, problems = _declared(declared, known)
     network, why = None, "declared as interfaces.nccl"
     if derived:
-        found, lacking, network, why = _derived(derived, known, fleet)
+        given = {name: tuple(i for i in known[name] if i.name == pick.name) for name, pick in picks.items()}
+        found, lacking, network, why = _derived(derived, known, given, fleet)
         picks, problems = {**picks, **found}, {**problems, **lacking}
     return Choice(picks, problems, unknown, why, network)
 
@@ -80,30 +94,35 @@ def _declared(
         elif not match.ipv4:
             problems[node.name] = f"{wanted} has no IPv4 address"
         else:
-            picks[node.name] = _pick(match, known[node.name])
+            picks[node.name] = _pick(match, match.address, known[node.name], "declared as interfaces.nccl")
     return picks, problems
 
 
-def _pick(chosen: Interface, interfaces: tuple[Interface, ...]) -> Pick:
+def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], why: str) -> Pick:
     # NCCL matches names by prefix: `eth1` would take eth10 too, so a leading = asks for the whole name.
     ambiguous = any(i.name != chosen.name and i.name.startswith(chosen.name) for i in interfaces)
-    return Pick(chosen.name, chosen.address, chosen.mtu, f"={chosen.name}" if ambiguous else chosen.name)
+    return Pick(chosen.name, address, chosen.mtu, f"={chosen.name}" if ambiguous else chosen.name, why)
 
 
 def _derived(
-    nodes: list[Node], known: Mapping[str, tuple[Interface, ...]], fleet: Fleet
+    nodes: list[Node],
+    known: Mapping[str, tuple[Interface, ...]],
+    given: Mapping[str, tuple[Interface, ...]],
+    fleet: Fleet,
 ) -> tuple[dict[str, Pick], dict[str, str], str | None, str]:
+    """Picks for nodes that declare none; `given` has the interfaces of those that do, which must be reached too."""
     usable = {node.name: candidates(known[node.name]) for node in nodes}
-    if len(nodes) == 1 and not usable[nodes[0].name]:
+    if len(fleet.inventory.nodes) == 1 and not usable[nodes[0].name]:
         return _alone(nodes[0], known[nodes[0].name])
     problems = {name: "no interface is up with an IPv4 address" for name, found in usable.items() if not found}
     login = {node.name: _login_interface(node, usable[node.name], fleet) for node in nodes if usable[node.name]}
-    network, why = _common_network(usable, login)
+    network, why = _common_network({**given, **usable}, login)
     picks = {}
-    for name in login:
-        chosen = _in_network(usable[name], network) if network else login[name]
+    for name, by_login in login.items():
+        chosen = _in_network(usable[name], network) if network else by_login
         if chosen is not None:
-            picks[name] = _pick(chosen, known[name])
+            interface, address = chosen
+            picks[name] = _pick(interface, address, known[name], why)
         else:
             there = ", ".join(f"{i.name} {i.ipv4[0]}" for i in usable[name])
             problems[name] = f"no interface in {network or 'a network that reaches all'} (there is: {there})"
@@ -114,19 +133,25 @@ def _alone(node: Node, interfaces: tuple[Interface, ...]) -> tuple[dict[str, Pic
     loopback = next((i for i in interfaces if i.loopback), None)
     if loopback is None:
         return {}, {node.name: "no interface is up with an IPv4 address"}, None, ""
-    pick = Pick(loopback.name, "127.0.0.1", loopback.mtu, loopback.name)
-    return {node.name: pick}, {}, None, "the only node has no network; loopback reaches all its ranks"
+    why = "the only node has no network; loopback reaches all its ranks"
+    pick = Pick(loopback.name, "127.0.0.1", loopback.mtu, loopback.name, why)
+    return {node.name: pick}, {}, None, why
 
 
-def _login_interface(node: Node, usable: tuple[Interface, ...], fleet: Fleet) -> Interface | None:
-    """The interface that holds the address by which the controller reached the node."""
-    peer = fleet.fact(node.name, "ssh.peer")
-    addresses = {peer, node.address}
-    return next((i for i in usable if any(a.split("/")[0] in addresses for a in i.ipv4)), None)
+def _login_interface(node: Node, usable: tuple[Interface, ...], fleet: Fleet) -> Place | None:
+    """The interface that holds the address by which the controller reached the node, and that address."""
+    addresses = (fleet.fact(node.name, "ssh.peer"), node.address)
+    held = ((interface, plain(address)) for interface in usable for address in interface.ipv4)
+    return next((place for place in held if place[1] in addresses), None)
+
+
+def plain(address: str) -> str:
+    """«10.0.0.1» of «10.0.0.1/24»."""
+    return address.partition("/")[0]
 
 
 def _common_network(
-    usable: Mapping[str, tuple[Interface, ...]], login: Mapping[str, Interface | None]
+    usable: Mapping[str, tuple[Interface, ...]], login: Mapping[str, Place | None]
 ) -> tuple[str | None, str]:
     """The network that most nodes share, the fastest first; None when every node sits in a network of its own."""
     shares: dict[str, int] = {}
@@ -138,14 +163,14 @@ def _common_network(
             for network in interface.networks:
                 slowest = min(speeds.get(network, 1 << 30), interface.speed or 0)
                 speeds[network] = slowest
-    logins = {n for i in login.values() if i is not None for n in i.networks}
+    logins = {n for place in login.values() if place is not None for n in place[0].networks}
     ranked = sorted(shares, key=lambda n: (-shares[n], -speeds[n], n not in logins, n))
     if not ranked:
         return None, ""
-    best = ranked[0]
-    if len(usable) > 1 and shares[best] == 1 and all(login.values()):
+    best, holders = ranked[0], sum(bool(interfaces) for interfaces in usable.values())
+    if holders > 1 and shares[best] == 1:
         return None, "every node is in a network of its own; the interface that the login uses is taken on each"
-    if shares[best] < 2 * len(usable) / 3 and len(usable) > 2 and all(login.values()) and _routed(logins):
+    if shares[best] < 2 * holders / 3 and holders > 2 and all(login.values()) and _routed(logins):
         return None, "the nodes are in several networks; the interface that the login uses is taken on each"
     reach = "all nodes" if shares[best] == len(usable) else f"{shares[best]} of {len(usable)} nodes"
     return best, f"{best} is the network that reaches {reach}"
@@ -156,13 +181,9 @@ def _routed(networks: set[str]) -> bool:
     return len(networks) > 1
 
 
-def _in_network(interfaces: tuple[Interface, ...], network: str) -> Interface | None:
-    return next((i for i in interfaces if network in i.networks), None)
-
-
-def same_network(address: str, network: str) -> bool:
-    """Whether an address lies in a network."""
-    return ip_address(address) in ip_network(network)
+def _in_network(interfaces: tuple[Interface, ...], network: str) -> Place | None:
+    held = ((interface, address) for interface in interfaces for address in interface.ipv4)
+    return next(((i, plain(a)) for i, a in held if str(IPv4Interface(a).network) == network), None)
 
 
 def usable_rdma(ports: tuple[RdmaPort, ...]) -> tuple[str, ...]:
@@ -174,3 +195,8 @@ def has_rdma(fleet: Fleet, node: Node) -> bool:
     """Whether an RDMA device is present or declared, which makes MTU and locked memory a matter of error."""
     ports = fleet.fact(node.name, "rdma.ports")
     return node.declares_rdma or (not isinstance(ports, Absent) and bool(ports))
+
+
+def may_have_rdma(fleet: Fleet, node: Node) -> bool:
+    """The same where it is not known: what was not seen may be there."""
+    return isinstance(fleet.fact(node.name, "rdma.ports"), Absent) or has_rdma(fleet, node)

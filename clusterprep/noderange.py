@@ -10,11 +10,11 @@ import difflib
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 MAX_NODES = 100_000
 
-_OPERATORS = re.compile(r"([,!&^])(?![^\[\]]*\])")  # not those inside brackets
+_OPERATOR = re.compile(r"\[[^\[\]]*\]|([,!&^])")  # brackets are passed over, with the commas in them
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,18})(?:\s*-\s*(\d{1,18})(?:/(\d{1,18}))?)?", re.ASCII)
 _PLAIN = re.compile(r"[\w.:%+~=/-]+", re.ASCII)
@@ -99,20 +99,30 @@ def _fold_row(before: str, after: str, numbers: list[str]) -> str:
 
 
 def _evaluate(text: str, meaning: Meaning) -> list[str]:
-    pieces = [piece.strip() for piece in _OPERATORS.split(text)]
-    if not all(pieces):
-        raise ValueError(f"a name is missing in '{text}'" if text.strip() else "a node name cannot be empty")
-    result = meaning(pieces[0])
-    for operator, operand in zip(pieces[1::2], pieces[2::2], strict=True):
-        result = _apply(operator, result, meaning(operand))
+    result: list[str] = []
+    for operator, operand in _pieces(text):
+        if not operand:
+            raise ValueError(f"a name is missing in '{text}'" if text.strip() else "a node name cannot be empty")
+        if operator == ",":
+            result += meaning(operand)
+        else:
+            result = _apply(operator, result, meaning(operand))
         if len(result) > MAX_NODES:
             raise ValueError(_too_many(text))
     return result
 
 
+def _pieces(text: str) -> Iterator[tuple[str, str]]:
+    """(operator, operand) from left to right; the first operand is joined to nothing."""
+    operator, start = ",", 0
+    for match in _OPERATOR.finditer(text):
+        if match[1]:
+            yield operator, text[start : match.start()].strip()
+            operator, start = match[1], match.end()
+    yield operator, text[start:].strip()
+
+
 def _apply(operator: str, left: list[str], right: list[str]) -> list[str]:
-    if operator == ",":
-        return left + right
     inside, outside = frozenset(right), frozenset(left)
     if operator == "&":
         return [name for name in left if name in inside]

@@ -14,9 +14,8 @@ from clusterprep.network import choose
 DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three
 
 
-def probe_ports(fanout: Fanout, fleet: Fleet) -> Fleet:
+def probe_ports(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
     """The fleet with net.listen and net.dials; both absent where the rendezvous host cannot be used."""
-    host = fleet.inventory.nodes[0].name
     port = fleet.inventory.master_port
     if host not in fanout.links:
         return _with(fleet, {}, Absent("not_reached", f"the rendezvous host {host} was not reached"))

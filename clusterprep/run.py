@@ -69,8 +69,8 @@ class Job:
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     clock: float = field(default_factory=time.monotonic)
 
-    def fanout(self, *parts: str) -> Fanout:
-        return Fanout(self.inventory, self.transports, self.settings.forks, parts, self.password, self.watch)
+    def fanout(self) -> Fanout:
+        return Fanout(self.inventory, self.transports, self.settings.forks, self.password, self.watch)
 
 
 def new_run_name(now: datetime, random: str) -> str:
@@ -81,7 +81,7 @@ def new_run_name(now: datetime, random: str) -> str:
 def check(job: Job) -> Report:
     """Look and judge; nothing is written."""
     plan = _plan(job)
-    with job.fanout("look") as fanout:
+    with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
     return _report(job, exit_code(findings, job.settings.strict), fleet=fleet, findings=findings)
 
@@ -89,7 +89,7 @@ def check(job: Job) -> Report:
 def show_env(job: Job) -> tuple[Report, Environment]:
     """The environment that apply would write."""
     plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=ENV_FACTS)
-    with job.fanout("look") as fanout:
+    with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
     environment = render(fleet)
     code = exit_code(findings) or (3 if environment.gaps else 0)
@@ -99,7 +99,7 @@ def show_env(job: Job) -> tuple[Report, Environment]:
 def plan_changes(job: Job) -> Report:
     """What apply would change; nothing is written."""
     plan = _plan(job, facts=ENV_FACTS, steps=job.steps)
-    with job.fanout("look") as fanout:
+    with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
     environment = render(fleet)
     planned, gaps = compare(fleet, job.steps, environment)
@@ -114,7 +114,7 @@ def plan_changes(job: Job) -> Report:
 def apply(job: Job) -> Report:
     """Look, write on all nodes or on none, look again, verify."""
     plan = _plan(job, facts=ENV_FACTS, steps=job.steps)
-    with job.fanout("look", "act", "ranks") as fanout:
+    with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         environment = render(fleet)
         planned, gaps = compare(fleet, job.steps, environment)
@@ -150,7 +150,10 @@ def _write(
     result: VerifyResult | None = None
     try:
         job.watch.stage("write", len(fleet.reached))
+        fanout.load("act")
         receipt = writer.write(planned, job.deadline)
+        for node in fleet.reached:
+            job.watch.step(node.name, receipt.outcomes.get(node.name, "unchanged"))
         if receipt.done and receipt.outcomes:
             job.given.remember(job.inventory.cluster, job.run, environment, receipt.outcomes)
             again, second = _look(job, fanout, plan)
@@ -172,7 +175,7 @@ def _write(
 def verify(job: Job) -> Report:
     """The cross-node all-reduce, after the checks without which it could only hang."""
     plan = _plan(job, only=VERIFY_NEEDS, facts=ENV_FACTS)
-    with job.fanout("look", "ranks") as fanout:
+    with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         environment = render(fleet)
         gates = _in_the_way(findings)
@@ -188,10 +191,11 @@ def verify(job: Job) -> Report:
 def rollback(job: Job) -> Report:
     """Put back what this cluster's last apply replaced."""
     plan = _plan(job, only=("ssh.", "host.identity"))
-    with job.fanout("look", "act") as fanout:
+    with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         if _blocked(job, fleet, findings):
             return _report(job, _worse(exit_code(findings), 3), fleet=fleet, findings=findings)
+        fanout.load("act")
         memories = _memories(fanout, fleet)
         run = last_run(memories, job.inventory.cluster, job.settings.run)
         planned = () if run is None else plan_rollback(memories, run, job.settings.force)
@@ -235,14 +239,25 @@ def _plan(job: Job, only: tuple[str, ...] = (), facts: Iterable[str] = (), steps
 def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, ...]]:
     fleet = fanout.survey(plan)
     if "ports" in plan.stages:
-        fleet = probe_ports(fanout, fleet)
+        fleet = probe_ports(fanout, fleet, _rendezvous(job, fleet))
     fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))
     return fleet, judge(fleet, plan.checks, job.started.date(), job.settings.catalogue)
 
 
+def _rendezvous(job: Job, fleet: Fleet) -> str:
+    """The first node; under --partial the first that was reached, for the job will go on without the others."""
+    nodes = (job.settings.partial and fleet.reached) or fleet.inventory.nodes
+    return nodes[0].name
+
+
 def _verify(job: Job, fanout: Fanout, fleet: Fleet, environment: Environment) -> VerifyResult:
     job.watch.stage("verify", len(fleet.reached))
-    return run_trial(fanout, fleet, environment)
+    fanout.load("ranks")
+    result = run_trial(fanout, fleet, environment)
+    guilty = {name for culprit in result.culprits for name in culprit.nodes}
+    for node in fleet.reached:
+        job.watch.step(node.name, "culprit" if node.name in guilty else "finished")
+    return result
 
 
 def _in_the_way(findings: Iterable[Finding]) -> list[Finding]:

@@ -14,7 +14,7 @@ VERSION_EXPECTED = "a version such as 2.6.0 or conditions such as >=2.6,<3"
 KERNEL_EXPECTED = "a kernel version such as 5.15 or conditions such as >=5.5,<7"
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
-_CLAUSE = re.compile(r"(~=|===|==|!=|<=|>=|<|>)?\s*(\S+)")
+_CLAUSE = re.compile(r"(===|~=|==|!=|<=|>=|<|>)?\s*([0-9A-Za-z]\S*)")
 
 
 def satisfies(seen: str, wanted: str) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterprep.model import Fleet, Inventory, Node, Severity, Verdict
@@ -53,7 +53,8 @@ class Check:
     """A check: the facts it needs, how it judges, and its page for `explain`.
 
     `judge(scene)` is called once with every node that knows all `facts`; the engine answers unknown for the
-    others. `severity` is that of a failure, and of not knowing. What `require:` declares is always an error.
+    others. `severity` is that of a failure, and of not knowing; `grave` says where not knowing is an error all
+    the same. What `require:` declares is always an error.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Check:
     how: str
     remedy: str
     tags: tuple[str, ...] = field(default=())
+    grave: Callable[[Fleet, Node], bool] = lambda fleet, node: False
 
 
 def each(judge: Callable[..., Outcome | None], *facts: str) -> Callable[[Scene], Iterable[Outcome]]:
@@ -85,18 +87,34 @@ def by_value(values: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     return [(value, tuple(n for n, v in values.items() if v == value)) for value, _ in counts.most_common()]
 
 
-def uniform(values: Mapping[str, str], what: str, fleet_size: int, remedy: str | None = None) -> list[Outcome]:
+def uniform(
+    values: Mapping[str, str],
+    what: str,
+    fleet_size: int,
+    remedy: str | None = None,
+    about: Collection[str] | None = None,
+) -> list[Outcome]:
     """«Equal on all nodes» without a golden value: CONTRACT §5.
 
-    `values` holds the nodes that know theirs. A strict majority blames the others; without one all are named.
+    `values` holds the nodes that know theirs, of `fleet_size` that should. A strict majority blames the others;
+    without one all are named. `about` limits the answers to some of them: a node whose value is declared counts
+    for what is usual and is not judged by it.
     """
+    outcomes = _compare(values, what, fleet_size, remedy)
+    if about is None:
+        return outcomes
+    mine = [replace(o, nodes=tuple(node for node in o.nodes if node in about)) for o in outcomes]
+    return [outcome for outcome in mine if outcome.nodes]
+
+
+def _compare(values: Mapping[str, str], what: str, fleet_size: int, remedy: str | None) -> list[Outcome]:
     nodes = tuple(values)
     groups = by_value(values)
     if len(values) < 2:
         seen = groups[0][0] if groups else ""
         if fleet_size < 2:
             return [Outcome("skip", nodes, f"{what} has nothing to be compared with", seen, reason="not_applicable")]
-        reason = "fewer than two nodes answered"
+        reason = "fewer than two nodes have a value to compare"
         return [Outcome("unknown", nodes, f"{what} could not be compared", seen, "equal on all nodes", reason=reason)]
     if len(groups) == 1:
         return [Outcome("pass", nodes, f"{what} is equal on all nodes", groups[0][0], "equal on all nodes")]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from clusterprep.checks import Check, Outcome, Scene, by_value, uniform
 from clusterprep.model import Severity
-from clusterprep.network import Choice, choose, has_rdma
+from clusterprep.network import Choice, choose, has_rdma, may_have_rdma
 
 DECLARE = "set `interfaces: {nccl: NAME}` for these nodes in the inventory"
 
@@ -19,35 +19,34 @@ def iface_choice(scene: Scene) -> Iterable[Outcome]:
     for problem, nodes in by_value({n: p for n, p in choice.problems.items() if n in asked}):
         yield Outcome("fail", nodes, "no interface can carry NCCL's sockets", problem, wanted)
     for name, nodes in by_value({n: pick.name for n, pick in choice.picks.items() if n in asked}):
-        yield Outcome("pass", nodes, choice.why, name, wanted)
+        yield Outcome("pass", nodes, choice.picks[nodes[0]].why, name, wanted)
 
 
 def mtu(scene: Scene) -> Iterable[Outcome]:
     """Of the chosen interface: as declared, else equal on all nodes."""
     choice = choose(scene.fleet)
-    grave = any(has_rdma(scene.fleet, node) for node in scene.nodes)
+    grave = any(has_rdma(scene.fleet, node) for node in scene.fleet.reached)
     severity: Severity = "error" if grave else "warning"
-    undeclared: dict[str, str] = {}
+    mtus, undeclared = {}, set()
     for node in scene.nodes:
         pick = choice.picks.get(node.name)
         if pick is None:
             message = "no interface is chosen, so there is no MTU to judge"
             yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice", severity=severity)
             continue
+        mtus[node.name] = str(pick.mtu)
         wanted = scene.wanted(node)
         if wanted is None:
-            undeclared[node.name] = str(pick.mtu)
+            undeclared.add(node.name)
             continue
         good = pick.mtu == int(wanted)
         message = f"the MTU of {pick.name} is {'as required' if good else 'not what the inventory requires'}"
         cure = f"ip link set dev {pick.name} mtu {wanted}   # and in the network configuration"
         yield Outcome("pass" if good else "fail", (node.name,), message, str(pick.mtu), wanted, cure)
     if undeclared:
-        yield from (_with(outcome, severity, choice) for outcome in _equal(undeclared, scene))
-
-
-def _equal(mtus: dict[str, str], scene: Scene) -> list[Outcome]:
-    return uniform(mtus, "the MTU of the NCCL interface", len(scene.inventory.nodes))
+        size = len(scene.inventory.nodes)
+        compared = uniform(mtus, "the MTU of the NCCL interface", size, about=undeclared)
+        yield from (_with(outcome, severity, choice) for outcome in compared)
 
 
 def _with(outcome: Outcome, severity: Severity, choice: Choice) -> Outcome:
@@ -82,4 +81,5 @@ MTU = Check(
     how="/sys/class/net/*/mtu of the chosen interface, equal on all nodes or as `require: mtu` says. An error where an "
     "RDMA device is present or declared, else a warning, for TCP adapts.",
     remedy="ip link set dev NAME mtu N   # and in the network configuration",
+    grave=lambda fleet, node: any(may_have_rdma(fleet, other) for other in fleet.reached),
 )

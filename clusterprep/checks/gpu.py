@@ -17,8 +17,8 @@ def count(scene: Scene, node: Node, nvml: Nvml | None, pci: tuple[str, ...]) -> 
         return Outcome("skip", (node.name,), "no GPU here", seen, wanted, reason="not_applicable")
     if nvml is not None and nvml.lost:
         return Outcome("fail", (node.name,), "; ".join(nvml.lost), seen, wanted, "nvidia-smi --gpu-reset, or reboot")
-    expected = len(pci) if declared is None else declared
-    # A virtual machine may show GPUs under another root port layout, but never fewer functions than NVML has.
+    # A container may be given GPUs and no view of the bus; a bus that is seen never has fewer functions than NVML.
+    expected = (len(pci) or visible) if declared is None else declared
     if visible == expected and (not pci or len(pci) >= visible):
         return Outcome("pass", (node.name,), "all GPUs are there", seen, wanted)
     message = "GPUs are missing from the driver" if visible < expected else "there are more GPUs than declared"

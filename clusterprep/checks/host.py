@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterprep.checks import Check, Outcome, Scene, by_value
+from clusterprep.model import Absent
 
 
 def identity(scene: Scene) -> Iterable[Outcome]:
     """Machine ids must be unique: one that appears twice is a node listed twice, or a cloned image."""
-    if len(scene.nodes) < 2 and len(scene.inventory.nodes) < 2:
-        yield Outcome("skip", tuple(n.name for n in scene.nodes), "there is only one node", reason="not_applicable")
+    names = tuple(node.name for node in scene.nodes)
+    if len(scene.inventory.nodes) < 2:
+        yield Outcome("skip", names, "there is only one node", reason="not_applicable")
         return
-    for machine, nodes in by_value(scene.values("host.machine_id")):
+    # Whoever told a machine id counts, also where the rest of what this check wants to know is missing.
+    told = {node.name: scene.value(node, "host.machine_id") for node in scene.fleet.reached}
+    machines = {name: machine for name, machine in told.items() if not isinstance(machine, Absent)}
+    if len(machines) < 2:
+        reason = "fewer than two nodes have a value to compare"
+        yield Outcome("unknown", names, "machine ids could not be compared", "", "unique", reason=reason)
+        return
+    for machine, nodes in by_value(machines):
         if len(nodes) == 1:
             yield Outcome("pass", nodes, "the machine id is unique", "unique", "unique")
             continue
         boots = {scene.fleet.fact(node, "host.boot_id") for node in nodes}
         hosts = {scene.fleet.fact(node, "host.name") for node in nodes}
-        same = len(boots) == 1 and len(hosts) == 1
+        same = len(boots) == 1 and len(hosts) == 1 and not any(isinstance(seen, Absent) for seen in boots | hosts)
         story = "the same machine is listed more than once" if same else "machines cloned from one image share their id"
         cure = (
             "remove all but one of these entries from the inventory"

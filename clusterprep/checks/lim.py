@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from clusterprep.checks import Check, Outcome, Scene, each
-from clusterprep.model import Node
-from clusterprep.network import has_rdma
+from clusterprep.model import Node, Severity
+from clusterprep.network import has_rdma, may_have_rdma
 from clusterprep.units import format_size, parse_size
 
 FLOOR = 32 << 30  # bytes; what RDMA registration of a large model's buffers takes
@@ -19,7 +19,7 @@ def memlock(scene: Scene, node: Node, limit: float) -> Outcome:
     text = wanted or f"unlimited or at least {format_size(FLOOR)}"
     if limit >= least:
         return Outcome("pass", (node.name,), "enough memory may be locked", seen, text)
-    severity = "error" if has_rdma(scene.fleet, node) else "warning"
+    severity: Severity = "error" if has_rdma(scene.fleet, node) else "warning"
     return Outcome("fail", (node.name,), "too little memory may be locked", seen, text, severity=severity)
 
 
@@ -33,4 +33,5 @@ MEMLOCK = Check(
     "system error».",
     how="The soft limit of a session of the job's user. An error where an RDMA device is present or declared.",
     remedy="echo '* - memlock unlimited' > /etc/security/limits.d/90-memlock.conf   # services: LimitMEMLOCK=infinity",
+    grave=may_have_rdma,
 )

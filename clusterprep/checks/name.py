@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 from clusterprep.checks import Check, Outcome, Scene, uniform
+from clusterprep.model import Node
 from clusterprep.noderange import fold
 
 HOSTS = "edit /etc/hosts: one line per node, its address on the training network first, no 127.0.1.1 line"
 
 
 def resolve(scene: Scene) -> Iterable[Outcome]:
-    """Own name on loopback fails; so does a name that nodes resolve differently, blamed on the minority."""
-    wrong: dict[str, tuple[str, str]] = {}
-    for node in scene.nodes:
-        name, own = scene.value(node, "names.own")
-        if own and all(_loopback(address) for address in own):
-            wrong[node.name] = (f"{name} is {own[0]}", "its own host name resolves to loopback")
+    """Any node's name on loopback fails; so does one that nodes resolve differently, blamed on the minority."""
+    wrong = {node.name: trouble for node in scene.nodes if (trouble := _on_loopback(scene, node))}
     differing = _differing(scene)
     unresolved = tuple(n.name for n in scene.nodes if scene.value(n, "names.own")[1] is None and n.name not in wrong)
     for node_name, (seen, message) in wrong.items():
@@ -32,24 +30,50 @@ def resolve(scene: Scene) -> Iterable[Outcome]:
         yield Outcome("pass", good, "names resolve alike", "same answers, none on loopback", "same answers, none on loopback")
 
 
+def _on_loopback(scene: Scene, node: Node) -> tuple[str, str] | None:
+    """What is seen and what it means: the node's own host name, or another node's name, is on loopback."""
+    name, own = scene.value(node, "names.own")
+    for address in own or ():
+        if _loopback(address):
+            return f"{name} is {address}", "its own host name resolves to loopback"
+    for other, addresses in scene.value(node, "names.resolved").items():
+        for address in addresses or ():
+            if other != node.name and _loopback(address):
+                return f"{other} is {address}", "the name of another node resolves to loopback"
+    return None
+
+
 def _loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
 def _differing(scene: Scene) -> list[Outcome]:
-    """Names whose addresses are not the same on all nodes that were asked; answers for oneself may be loopback."""
+    """Names whose addresses are not the same on all nodes that were asked.
+
+    Loopback is judged by itself.
+    """
     asked: dict[str, dict[str, str]] = {}
     for node in scene.nodes:
         for name, addresses in scene.value(node, "names.resolved").items():
-            if name == node.name and addresses and all(_loopback(address) for address in addresses):
-                continue
-            asked.setdefault(name, {})[node.name] = ", ".join(sorted(addresses)) if addresses else "no address"
+            if not any(_loopback(address) for address in addresses or ()):
+                asked.setdefault(name, {})[node.name] = ", ".join(sorted(addresses)) if addresses else "no address"
     outcomes: dict[tuple[str, ...], list[str]] = {}
     for name, answers in asked.items():
+        if name in answers:
+            answers[name] = _for_itself(answers.pop(name), answers.values())
         for outcome in uniform(answers, name, len(scene.inventory.nodes)) if len(answers) > 1 else ():
             if outcome.verdict == "fail":
                 outcomes.setdefault(outcome.nodes, []).append(name)
     return [_one(scene, nodes, names, asked) for nodes, names in outcomes.items()]
+
+
+def _for_itself(own: str, others: Collection[str]) -> str:
+    """A node's answer for itself, or that of others with which it shares an address.
+
+    systemd's resolver answers for its own host with all addresses that it has, and others know one of them.
+    """
+    alike = (other for other, _ in Counter(others).most_common() if set(other.split(", ")) & set(own.split(", ")))
+    return own if own in others else next(alike, own)
 
 
 def _one(scene: Scene, nodes: tuple[str, ...], names: list[str], asked: dict[str, dict[str, str]]) -> Outcome:

@@ -57,8 +57,10 @@ def blame(dials: Iterable[Dial]) -> tuple[Blame, ...]:
 
 
 def _worst(dials: list[Dial], role: str) -> str | None:
-    tried = Counter(getattr(d, role) for d in dials)
-    failed = Counter(getattr(d, role) for d in dials if d.word != "ok")
+    # Nodes are counted, not ports: one dialer that fails on two ports is one.
+    other = "dialer" if role == "listener" else "listener"
+    tried = Counter(name for name, _ in {(getattr(d, role), getattr(d, other)) for d in dials})
+    failed = Counter(name for name, _ in {(getattr(d, role), getattr(d, other)) for d in dials if d.word != "ok"})
     guilty = [(n, name) for name, n in failed.items() if n >= 2 and 2 * n >= tried[name]]
     return max(guilty)[1] if guilty else None
 
@@ -91,13 +93,15 @@ def _blocked(guilt: Blame, wanted: str) -> Outcome:
     first = guilt.failed[0]
     words = ", ".join(sorted({dial.word.replace("_", " ") for dial in guilt.failed}))
     place = f"{first.address}:{first.port}"
+    seen = f"{place} {words}"
     if guilt.role == "listener":
-        message = f"{len(guilt.failed)} nodes cannot reach {first.listener} at {place}"
+        message = f"{len({dial.dialer for dial in guilt.failed})} nodes cannot reach {first.listener} at {place}"
     elif guilt.role == "dialer":
-        message = f"{first.dialer} reaches none of {len(guilt.failed)} listeners"
+        message = f"{first.dialer} cannot reach {len({dial.listener for dial in guilt.failed})} listeners"
     else:
         message = f"{first.dialer} cannot reach {first.listener} at {place}"
-    return Outcome("fail", guilt.nodes, message, f"{place} {words}", wanted, OPEN.format(port=first.port))
+        seen = f"{first.dialer} to {seen}"  # each pair is a finding of its own, and findings that look alike are merged
+    return Outcome("fail", guilt.nodes, message, seen, wanted, OPEN.format(port=first.port))
 
 
 PORTS = Check(

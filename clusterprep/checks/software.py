@@ -38,39 +38,47 @@ def _cpu_builds(nodes: list[Node], builds: dict[str, Torch]) -> Iterable[Outcome
         yield Outcome("fail", cpu_only, message, "no CUDA", "a CUDA build", "pip install the CUDA build of torch")
 
 
-def _versions(scene: Scene, nodes: list[Node], seen: Callable[[Node], str], what: str) -> Iterable[Outcome]:
-    """Declared versions node by node; the rest must be equal."""
-    undeclared: dict[str, str] = {}
+def _versions(
+    scene: Scene, nodes: list[Node], seen: Callable[[Node], str], what: str, exempt: int = 0
+) -> Iterable[Outcome]:
+    """Declared versions node by node; the rest must be equal. `exempt` nodes need none."""
+    undeclared: set[str] = set()
     for node in nodes:
         wanted, version = scene.wanted(node), seen(node)
         if wanted is None:
-            undeclared[node.name] = version
+            undeclared.add(node.name)
         elif satisfies(version, wanted):
             yield Outcome("pass", (node.name,), f"{what} is as required", version, wanted)
         else:
             yield Outcome("fail", (node.name,), f"{what} is not what the inventory requires", version, wanted)
     if undeclared:
-        yield from uniform(undeclared, what, len(scene.inventory.nodes))
+        versions = {node.name: seen(node) for node in nodes}
+        yield from uniform(versions, what, len(scene.inventory.nodes) - exempt, about=undeclared)
 
 
 def nccl(scene: Scene) -> Iterable[Outcome]:
     """The NCCL inside the wheel; a CPU build brings none, which is fine where no GPU is declared."""
-    versions: dict[str, str | None] = {n: build.nccl for n, build in scene.values("torch.build").items()}
-    without = tuple(name for name, version in versions.items() if version is None)
-    idle = tuple(n.name for n in scene.nodes if n.name in without and not (n.gpus and n.gpus.used))
-    if idle and len(without) == len(versions):
+    builds: dict[str, Torch] = scene.values("torch.build")
+    without = [node for node in scene.nodes if builds[node.name].nccl is None]
+    idle = tuple(node.name for node in without if _needs_none(node, builds[node.name]))
+    if idle:
         yield Outcome("skip", idle, "this torch brings no NCCL, and no GPU is declared", reason="not_applicable")
-    elif without:
-        missing = without if len(without) == len(versions) else tuple(without)
+    missing = tuple(node.name for node in without if node.name not in idle)
+    if missing:
         message = "the NCCL that torch would load was not found"
         yield Outcome("unknown", missing, message, "no nvidia/nccl beside torch", "NCCL", reason="missing_tool")
-    present = [node for node in scene.nodes if versions[node.name] is not None]
-    yield from _versions(scene, present, lambda node: versions[node.name] or "", "NCCL")
+    present = [node for node in scene.nodes if node not in without]
+    yield from _versions(scene, present, lambda node: builds[node.name].nccl or "", "NCCL", exempt=len(idle))
+
+
+def _needs_none(node: Node, build: Torch) -> bool:
+    return build.version is not None and build.cuda is None and not (node.gpus and node.gpus.used)
 
 
 def driver(scene: Scene) -> Iterable[Outcome]:
     """The loaded kernel module's version; none is fine where there is no GPU."""
     loaded: dict[str, str | None] = scene.values("nv.driver")
+    exempt = 0
     for node in scene.nodes:
         if loaded[node.name] is not None:
             continue
@@ -78,9 +86,10 @@ def driver(scene: Scene) -> Iterable[Outcome]:
             message = "there are GPUs and the driver is not loaded"
             yield Outcome("fail", (node.name,), message, "no driver", "a driver", "modprobe nvidia; dmesg | grep NVRM")
         else:
+            exempt += 1
             yield Outcome("skip", (node.name,), "no GPU here", reason="not_applicable")
     present = [node for node in scene.nodes if loaded[node.name] is not None]
-    yield from _versions(scene, present, lambda node: loaded[node.name] or "", "the NVIDIA driver")
+    yield from _versions(scene, present, lambda node: loaded[node.name] or "", "the NVIDIA driver", exempt)
 
 
 TORCH = Check(

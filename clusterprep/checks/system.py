@@ -13,32 +13,34 @@ UPGRADE = "apt-get install --only-upgrade linux-image-generic && reboot   # or t
 
 def kernel(scene: Scene) -> Iterable[Outcome]:
     """What is declared; where nothing is, equal on all nodes and at least the floor."""
-    undeclared = {}
+    undeclared = set()
     for node in scene.nodes:
         release, wanted = scene.value(node, "kernel.release"), scene.wanted(node)
         if wanted is None:
-            undeclared[node.name] = release
+            undeclared.add(node.name)
         if not kernel_satisfies(release, wanted or FLOOR):
             message = "the running kernel is not what the inventory requires" if wanted else "the kernel is old"
             yield Outcome("fail", (node.name,), message, release, wanted or FLOOR)
         elif wanted is not None:
             yield Outcome("pass", (node.name,), "the running kernel is as required", release, wanted)
     if undeclared:
-        yield from uniform(undeclared, "the running kernel", len(scene.inventory.nodes))
+        releases = scene.values("kernel.release")
+        yield from uniform(releases, "the running kernel", len(scene.inventory.nodes), about=undeclared)
 
 
 def release(scene: Scene) -> Iterable[Outcome]:
-    undeclared = {}
+    undeclared = set()
     for node in scene.nodes:
         seen, wanted = scene.value(node, "os.release"), scene.wanted(node)
         if wanted is None:
-            undeclared[node.name] = seen
+            undeclared.add(node.name)
         elif seen == wanted:
             yield Outcome("pass", (node.name,), "the distribution is as required", seen, wanted)
         else:
             yield Outcome("fail", (node.name,), "the distribution is not what the inventory requires", seen, wanted)
     if undeclared:
-        yield from uniform(undeclared, "the distribution", len(scene.inventory.nodes))
+        releases = scene.values("os.release")
+        yield from uniform(releases, "the distribution", len(scene.inventory.nodes), about=undeclared)
 
 
 KERNEL = Check(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable
 
 from clusterprep.checks import Check, Outcome, Scene, each
 from clusterprep.facts.clock import Daemon, Offset
-from clusterprep.model import Node
+from clusterprep.model import Node, Severity
 from clusterprep.units import format_duration, parse_duration
 
 GRAVE = 1.0  # seconds: log order, leases and TLS break
@@ -19,10 +20,14 @@ def offset(scene: Scene) -> Iterable[Outcome]:
     """Against the median of the nodes, or the controller where there are fewer than three."""
     offsets: dict[str, Offset] = scene.values("clock.offset")
     against = "the median of the nodes"
-    middle = statistics.median(o.seconds for o in offsets.values()) if offsets else 0.0
-    if len(offsets) < 3:
+    usable = {name: clock for name, clock in offsets.items() if math.isfinite(clock.seconds + clock.bound)}
+    middle = statistics.median(clock.seconds for clock in usable.values()) if usable else 0.0
+    if len(usable) < 3:
         against, middle = "the controller", 0.0
     for node in scene.nodes:
+        if node.name not in usable:
+            yield Outcome("unknown", (node.name,), "the time stamps are no numbers", reason="garbled")
+            continue
         wanted = scene.wanted(node)
         limit = parse_duration(wanted) if wanted is not None else LIMIT
         yield _one(node, offsets[node.name], middle, limit, against, declared=wanted is not None)
@@ -38,7 +43,7 @@ def _one(node: Node, clock: Offset, middle: float, limit: float, against: str, d
         return Outcome("fail", (node.name,), message, seen, wanted, severity="error" if grave else "warning")
     if abs(away) + clock.bound > limit:
         message = f"the measurement is too coarse to tell whether the clock agrees with {against}"
-        severity = "error" if declared or abs(away) + clock.bound > GRAVE else "warning"
+        severity: Severity = "error" if declared or abs(away) + clock.bound > GRAVE else "warning"
         reason = "the error bound straddles the limit"
         return Outcome("unknown", (node.name,), message, seen, wanted, reason=reason, severity=severity)
     return Outcome("pass", (node.name,), f"the clock agrees with {against}", f"within {wanted[2:]}", wanted)

@@ -24,8 +24,8 @@ def derive(basis: Basis) -> Iterable[Derived]:
 
 def _error_handling(fleet: Fleet) -> str:
     builds = [fleet.fact(node.name, "torch.build") for node in fleet.reached]
-    versions = [build.version for build in builds if not isinstance(build, Absent) and build.version]
-    old = bool(versions) and all(leading_numbers(version)[:2] < RENAMED for version in versions)
+    versions = [leading_numbers(build.version) for build in builds if not isinstance(build, Absent) and build.version]
+    old = bool(versions) and all(() < version[:2] < RENAMED for version in versions)
     return "NCCL_ASYNC_ERROR_HANDLING" if old else "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 

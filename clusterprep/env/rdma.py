@@ -16,17 +16,21 @@ def derive(basis: Basis) -> Iterable[Derived]:
     reason to slow the others down.
     """
     devices: dict[str, tuple[str, ...]] = {}
+    gaps: dict[str, tuple[str | None, str]] = {}
     for node in basis.fleet.reached:
         found = _devices(basis, node)
         if isinstance(found, Absent):
-            why = f"RDMA ports are not known: {found.reason} {found.detail}".strip()
-            yield Derived("NCCL_IB_HCA", None, (node.name,), why)
-            return
-        devices[node.name] = found
+            gaps[node.name] = (None, f"RDMA ports are not known: {found.reason} {found.detail}".strip())
+        else:
+            devices[node.name] = found
+    if gaps:
+        yield from grouped("NCCL_IB_HCA", gaps)
+        return
     with_ports = [name for name, found in devices.items() if found]
     if not with_ports:
+        declared = all(node.interfaces.rdma is not None for node in basis.fleet.reached)
         why = "no node has a usable RDMA port; without this NCCL may try a dead device and wait"
-        yield Derived("NCCL_IB_DISABLE", "1", basis.names, why)
+        yield Derived("NCCL_IB_DISABLE", "1", basis.names, "declared as interfaces.rdma: none" if declared else why)
     elif len(with_ports) == len(devices):
         values = {n: (_value(found, _all_devices(basis, n)), _why(basis, n)) for n, found in devices.items()}
         yield from grouped("NCCL_IB_HCA", values)
@@ -39,14 +43,15 @@ def _devices(basis: Basis, node: Node) -> tuple[str, ...] | Absent:
     return ports if isinstance(ports, Absent) else usable_rdma(ports)
 
 
-def _all_devices(basis: Basis, name: str) -> set[str]:
+def _all_devices(basis: Basis, name: str) -> set[str] | None:
     ports = basis.fleet.fact(name, "rdma.ports")
-    return set() if isinstance(ports, Absent) else {port.device for port in ports}
+    return None if isinstance(ports, Absent) else {port.device for port in ports}
 
 
-def _value(used: tuple[str, ...], present: set[str]) -> str:
-    # NCCL matches devices by prefix: mlx5_1 would take mlx5_10 too.
-    ambiguous = any(other.startswith(d) and other != d for d in used for other in present - set(used))
+def _value(used: tuple[str, ...], present: set[str] | None) -> str:
+    # NCCL matches devices by prefix: mlx5_1 would take mlx5_10 too, which may be there where nobody could look.
+    others = None if present is None else present - set(used)
+    ambiguous = others is None or any(other.startswith(d) and other != d for d in used for other in others)
     return ("=" if ambiguous else "") + ",".join(used)
 
 

@@ -15,7 +15,7 @@ def derive(basis: Basis) -> Iterable[Derived]:
     for name in basis.names:
         if (pick := choice.picks.get(name)) is not None:
             exact = "; another interface starts with the same letters" if pick.value != pick.name else ""
-            nccl[name] = (pick.value, choice.why + exact)
+            nccl[name] = (pick.value, pick.why + exact)
             gloo[name] = (pick.name, "the same interface as NCCL; without it gloo publishes whatever the host name is")
         else:
             absent = choice.unknown.get(name)

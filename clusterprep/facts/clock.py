@@ -9,6 +9,9 @@ from clusterprep.facts import Fact
 from clusterprep.model import Absent, Read
 
 
+FOLLOWING = ("Normal", "Insert second", "Delete second")  # leap status of a chronyd that follows a source
+
+
 @dataclass(frozen=True)
 class Offset:
     """Node clock minus controller clock in seconds, and the most by which this can be wrong."""
@@ -32,17 +35,25 @@ def parse_daemon(chronyc: Any, timedatectl: Any) -> Daemon | Absent:
         return _chrony(chronyc["out"])
     if isinstance(timedatectl, dict) and timedatectl["code"] == 0:
         return _systemd(timedatectl["out"])
-    answers = [answer for answer in (chronyc, timedatectl) if not isinstance(answer, Absent)]
-    if answers:
-        return Daemon(None, False, " ".join(str(answers[0]["err"] or answers[0]["out"]).split())[:120])
+    for answer in (chronyc, timedatectl):
+        if isinstance(answer, Absent) and answer.reason != "missing_tool":
+            return answer
+    if isinstance(chronyc, dict):  # it is installed and finds no chronyd
+        return Daemon(None, False, _words(chronyc))
+    if isinstance(timedatectl, dict):  # it needs systemd as process 1, and says nothing about others that keep time
+        return Absent("missing_tool", f"no chronyc, and timedatectl says: {_words(timedatectl)}")
     return Absent("missing_tool", "neither chronyc nor timedatectl is there")
+
+
+def _words(answer: dict[str, Any]) -> str:
+    return " ".join(str(answer["err"] or answer["out"]).split())[:120]
 
 
 def _chrony(text: str) -> Daemon:
     # chronyc -c tracking: reference id, name, stratum, …, leap status last. A local clock has id 7F7F0101.
     fields = text.strip().split(",")
     reference, name, stratum, leap = fields[0], fields[1], int(fields[2]), fields[-1]
-    synchronised = leap == "Normal" and 0 < stratum < 16 and reference not in ("7F7F0101", "00000000")
+    synchronised = leap in FOLLOWING and 0 < stratum < 16 and reference not in ("7F7F0101", "00000000")
     return Daemon("chronyd", synchronised, name)
 
 

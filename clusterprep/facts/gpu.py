@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact, file
-from clusterprep.model import Read
+from clusterprep.model import Absent, Read
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,11 @@ class Nvml:
     lost: tuple[str, ...] = ()
 
 
-def parse_nvml(answer: dict[str, Any] | None) -> Nvml | None:
-    """None when the node has no NVML library at all."""
-    if answer is None:
+def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
+    """None when the node has no NVML library, or one that finds no driver: toolkits bring it to nodes without GPUs."""
+    if isinstance(answer, Absent) and answer.reason != "no_driver":
+        return answer
+    if answer is None or isinstance(answer, Absent):
         return None
     rows = answer["gpus"]
     return Nvml(
@@ -56,6 +58,6 @@ def parse_driver(text: str | None) -> str | None:
     return match[1]
 
 
-NVML = Fact("gpu.nvml", lambda node, inventory: (Read("nvml", (), limit=10.0),), parse_nvml)
+NVML = Fact("gpu.nvml", lambda node, inventory: (Read("nvml", (), limit=10.0),), parse_nvml, lenient=True)
 PCI = Fact("gpu.pci", lambda node, inventory: (Read("pci", ("0x10de",)),), parse_pci)
 DRIVER = Fact("nv.driver", file("/proc/driver/nvidia/version"), parse_driver)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.model import Inventory, Node, Read
@@ -19,12 +20,24 @@ def names_for(node: Node, inventory: Inventory) -> tuple[str, ...]:
     return tuple(dict.fromkeys([node.name, names[0], *sample]))
 
 
+def parse_names(answer: dict[str, Any]) -> dict[str, list[str] | None]:
+    """Addresses by name, None for a name that has none."""
+    return {str(name): addresses(found) for name, found in answer.items()}
+
+
+def addresses(answer: Any) -> list[str] | None:
+    if answer is not None and not (isinstance(answer, list) and all(isinstance(item, str) for item in answer)):
+        raise ValueError("no list of addresses")
+    return answer or None
+
+
 NAMES = Fact(
     "names.resolved",
     lambda node, inventory: (Read("resolve", names_for(node, inventory), limit=10.0),),
+    parse_names,
 )
 OWN_NAME = Fact(
     "names.own",
     lambda node, inventory: (Read("file", ("/proc/sys/kernel/hostname",)), Read("own_name", (), limit=10.0)),
-    lambda name, answers: (name.strip(), answers),
+    lambda name, answers: (name.strip(), addresses(answers)),
 )

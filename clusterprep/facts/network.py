@@ -51,7 +51,10 @@ class RdmaPort:
 
 
 def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:
-    return tuple(_interface(row) for row in rows)
+    # A row of which nothing could be read is no interface: one that went while the others were read, as container
+    # ends do, or the file bonding_masters that the bonding driver lays among them.
+    there = (row for row in rows if any(row[key] is not None for key in ("mtu", "type", "flags")))
+    return tuple(_interface(row) for row in there)
 
 
 def _interface(row: dict[str, Any]) -> Interface:
@@ -68,7 +71,9 @@ def _interface(row: dict[str, Any]) -> Interface:
         mtu=int(row["mtu"]),
         speed=int(row["speed"]) if row["speed"] and int(row["speed"]) > 0 else None,
         infiniband=int(row["type"]) == ARPHRD_INFINIBAND,
-        ipv4=tuple(f"{a['address']}/{a['prefix']}" for a in ipv4 if not a["address"].startswith("169.254.")),
+        ipv4=tuple(
+            str(IPv4Interface(f"{a['address']}/{a['prefix']}")) for a in ipv4 if not a["address"].startswith("169.254.")
+        ),
     )
 
 
@@ -83,7 +88,7 @@ _PORT = re.compile(r"/sys/class/infiniband/([^/]+)/ports/(\d+)/(\w+)")
 
 
 def parse_rdma(files: dict[str, str]) -> tuple[RdmaPort, ...]:
-    """Ports from the files below /sys/class/infiniband; a file that is missing leaves its field unknown."""
+    """Ports from the files below /sys/class/infiniband. Raises KeyError for a port whose state could not be read."""
     ports: dict[tuple[str, int], dict[str, str]] = {}
     for path, text in files.items():
         if match := _PORT.fullmatch(path):
@@ -96,10 +101,17 @@ def _rdma_port(device: str, port: int, values: dict[str, str]) -> RdmaPort:
     return RdmaPort(
         device=device,
         port=port,
-        active="ACTIVE" in values.get("state", "") and "LinkUp" in values.get("phys_state", "LinkUp"),
+        active=_state(values["state"]) == "ACTIVE" and "LinkUp" in values.get("phys_state", "LinkUp"),
         link_layer=values.get("link_layer", ""),
         rate=float(rate[0]) if rate else None,
     )
+
+
+def _state(text: str) -> str:
+    """«ACTIVE» of «4: ACTIVE»."""
+    number, word = text.split(":")
+    int(number)
+    return word.strip()
 
 
 _RDMA_FILES = tuple(f"/sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "link_layer", "rate"))

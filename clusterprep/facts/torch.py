@@ -10,22 +10,32 @@ from clusterprep.model import Read
 
 # Runs in the job's interpreter, as the job's user. torch/version.py is read as text. NCCL is asked for its version
 # through the library file that the wheel brings (NVIDIA's nvidia-nccl-cu* packages), which needs no GPU or driver.
-SCRIPT = """
-import importlib.machinery as m, json, os, re, sys
-out = {"python": sys.executable, "version": None, "cuda": None, "nccl": None, "where": None}
-spec = m.PathFinder.find_spec("torch")
+# What it imports is there before any script starts, which keeps a look at 64 nodes cheap.
+SCRIPT = r"""
+import importlib.machinery, os, sys
+def quoted(lines, name):
+    for line in lines:
+        if line.split("=")[0].split(":")[0].strip() == name:
+            return line.split("=", 1)[1].strip().strip("'\"")
+found = {"python": sys.executable, "version": None, "cuda": None, "nccl": None, "where": None}
+spec = importlib.machinery.PathFinder.find_spec("torch")
 if spec is not None and spec.origin:
-    folder = os.path.dirname(spec.origin)
-    text = open(os.path.join(folder, "version.py")).read()
-    get = lambda name: (re.findall(r"^" + name + r"\\b[^=\\n]*= *['\\"]([^'\\"]+)['\\"]", text, re.M) or [None])[-1]
-    out.update(version=get("__version__"), cuda=get("cuda"), where=folder)
-    path = os.path.join(os.path.dirname(folder), "nvidia", "nccl", "lib", "libnccl.so.2")
+    found["where"] = os.path.dirname(spec.origin)
+    lines = open(os.path.join(found["where"], "version.py")).read().splitlines()
+    for key, name in (("version", "__version__"), ("cuda", "cuda")):
+        value = quoted(lines, name)
+        found[key] = None if value == "None" else value
+    path = os.path.join(os.path.dirname(found["where"]), "nvidia", "nccl", "lib", "libnccl.so.2")
     if os.path.exists(path):
         import ctypes
         code = ctypes.c_int()
         if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code)) == 0:
-            out["nccl"] = code.value
-print(json.dumps(out))
+            found["nccl"] = code.value
+def text(value):
+    if value is None or isinstance(value, int):
+        return "null" if value is None else str(value)
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+print("{" + ", ".join('"' + key + '": ' + text(value) for key, value in found.items()) + "}")
 """
 
 

@@ -33,15 +33,18 @@ def check_names() -> frozenset[str]:
     return frozenset(json.loads(text))
 
 
-def read_require(document: Document, declared: Mapping[str, str | list[str]], place: Place) -> dict[str, str]:
+def read_require(document: Document, declared: Mapping[str, str | list[str | None]], place: Place) -> dict[str, str]:
     """Full check name → what is wanted, as written; what cannot be used has been complained about."""
     wanted: dict[str, str] = {}
     for name, value in declared.items():
         here = (*place, "require", name)
-        text = value if isinstance(value, str) else ",".join(value)
+        items = [value] if isinstance(value, str) else value
+        text = ",".join(item for item in items if item is not None)
         check = ALIASES.get(name, name)
         if check not in check_names():
             document.complain(here, "there is no such check", nearest(name, sorted({*check_names(), *ALIASES})))
+        elif None in items:
+            continue  # the schema has complained about this item
         elif wanted.setdefault(check, text) != text:
             document.complain(here, f"'{check}' is asked for twice: '{wanted[check]}' and '{text}'")
         elif trouble := _trouble(check, text):

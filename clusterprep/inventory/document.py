@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterprep.errors import InputError, Problem
-from clusterprep.inventory.yaml_tree import Construction, Place, Tree, Written, YamlError, compose, line_of, problem
+from clusterprep.inventory.yaml_tree import Construction, Place, Tree, Written, YamlError, compose, key_text, line_of
 
 MAX_BYTES = 64 << 20  # an inventory of 100,000 nodes has a tenth of that; /dev/zero has no end
 
@@ -24,7 +24,7 @@ class Document:
         self.spoilt = frozenset(construction.spoilt)  # nothing more is to be said about these places
 
     def complain(self, place: Place, message: str, hint: str | None = None) -> None:
-        self.problems.append(problem(self.path, self.tree, place, message, hint))
+        self._at_line(place, message, self.line(place), hint)
 
     def line(self, place: Place) -> int:
         return line_of(self.tree, place)
@@ -34,7 +34,15 @@ class Document:
             raise InputError(tuple(sorted(dict.fromkeys(self.problems), key=lambda found: found.line or 0)))
 
     def _at_line(self, place: Place, message: str, line: int, hint: str | None) -> None:
-        self.problems.append(Problem(message, self.path, line, problem("", None, place, "").key, hint))
+        key = _printable(key_text(place)) or None
+        self.problems.append(Problem(_printable(message), self.path, line, key, hint))
+
+
+def _printable(text: str) -> str:
+    """What a file holds must not steer the terminal that shows it."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def read_document(

@@ -54,7 +54,8 @@ class Entries:
         self.once(self.names, names, number, (*place, "name"), "name")
         self.once(self.addresses, addresses, number, address_place, "address")
         if addresses and len(names) != len(addresses):
-            message = f"{len(addresses)} addresses for {len(names)} names: '{entry['address']}' for '{entry['name']}'"
+            counts = f"{_count(addresses, 'address', 'es')} for {_count(names, 'name', 's')}"
+            message = f"{counts}: '{entry['address']}' for '{entry['name']}'"
             self.document.complain(address_place, message)
         # Without usable addresses the names still count, so that what is said about them elsewhere is judged.
         self.named.complete &= bool(names)
@@ -86,6 +87,10 @@ class Entries:
         for first, texts in twice.items():
             line = self.document.line(("nodes", first))
             self.document.complain(place, f"duplicate {what} '{fold(texts)}', first in line {line}")
+
+
+def _count(found: list[str], what: str, plural: str) -> str:
+    return f"{len(found)} {what}{'' if len(found) == 1 else plural}"
 
 
 def _check_name(name: str) -> None:

@@ -14,18 +14,19 @@ def read_gpus(document: Document, declared: int | dict[str, Any], place: Place) 
     """None where the declaration cannot be used."""
     if not isinstance(declared, dict):
         return Gpus(int(declared))
-    if "count" not in declared:
-        return None
+    use = declared.get("use")
+    if "count" not in declared or (isinstance(use, list) and None in use):
+        return None  # the schema has complained about this
     count = int(declared["count"])
     try:
-        use = _indices(declared["use"], count) if "use" in declared else None
+        indices = None if use is None else _indices(use, count)
     except ValueError as error:
         document.complain((*place, "use"), str(error))
         return None
-    return Gpus(count, declared.get("model"), use)
+    return Gpus(count, declared.get("model"), indices)
 
 
-def _indices(use: str | int | list[int | None], count: int) -> tuple[int, ...]:
+def _indices(use: str | int | list[int], count: int) -> tuple[int, ...]:
     """'6-9' or [6, 7] as device indices in the order written."""
     written = ",".join(str(index) for index in use) if isinstance(use, list) else str(use)
     try:

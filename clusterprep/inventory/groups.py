@@ -7,6 +7,8 @@ from typing import Any
 
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.layers import Layer, read_layer
+from clusterprep.inventory.schema import show
+from clusterprep.model import Gpus
 from clusterprep.noderange import fold, select
 
 
@@ -73,9 +75,17 @@ class Groups:
         values = [self.layers[name].flat()[key] for name in (first, second)]
         line = self.document.line(("groups", first))
         message = (
-            f"'{values[1]}' here, but group {first} (line {line}) says '{values[0]}', and {fold(nodes)} "
+            f"{_text(values[1])} here, but group {first} (line {line}) says {_text(values[0])}, and {fold(nodes)} "
             f"{'is' if len(nodes) == 1 else 'are'} in both"
         )
         self.document.complain(
             self.layers[second].place_of(key), message, "take the nodes out of one group, or set the key on the nodes"
         )
+
+
+def _text(value: Any) -> str:
+    """A setting nearly as it was written."""
+    if isinstance(value, Gpus):
+        use = None if value.use is None else f"use {','.join(str(index) for index in value.use)}"
+        return " ".join(part for part in (str(value.count), value.model, use) if part)
+    return f"[{', '.join(str(part) for part in value)}]" if isinstance(value, tuple) else show(value)

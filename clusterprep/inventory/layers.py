@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterprep.inventory.demands import read_require
+from clusterprep.inventory.demands import ALIASES, read_require
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.environment import read_env
 from clusterprep.inventory.gpus import read_gpus
@@ -24,10 +24,11 @@ _PATHS = ("root", "python")
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer with every setting under one flat key: ssh.user, interfaces.nccl, gpus, …"""
+    """One layer with every setting under one flat key, such as ssh.user, interfaces.nccl or gpus."""
 
     label: str
     place: Place
+    source: Mapping[str, Any]  # as written
     settings: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     require: Mapping[str, str] = field(default_factory=dict)
@@ -41,11 +42,15 @@ class Layer:
         return {**declared, **self.settings, **env, **require}
 
     def place_of(self, key: str) -> Place:
-        """Where a key of `flat` is written."""
-        if key == NCCL_INTERFACE and key not in self.settings:
-            return (*self.place, "env", _VARIABLES[key])
+        """Where a key of `flat` is written, by whichever of its names."""
         head, _, rest = key.partition(".")
-        return (*self.place, head, rest) if rest else (*self.place, head)
+        short = [("require", alias) for alias, full in ALIASES.items() if full == rest]
+        spellings = [(head, rest), *short, ("env", _VARIABLES.get(key, "")), (rest,), (head,)]
+        return next(((*self.place, *spelling) for spelling in spellings if self._holds(spelling)), self.place)
+
+    def _holds(self, spelling: tuple[str, ...]) -> bool:
+        value = self.source.get(spelling[0])
+        return value is not None if len(spelling) == 1 else isinstance(value, Mapping) and spelling[1] in value
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Merged:
 def read_layer(document: Document, source: Mapping[str, Any], place: Place, label: str) -> Layer:
     """One layer of the inventory; what it says wrongly has been complained about and is left out."""
     settings = {key: source[key] for key in _SIMPLE if key in source}
-    settings |= {key: posixpath.normpath(source[key]) for key in _PATHS if key in source}
+    settings |= {key: posixpath.normpath("/" + source[key].lstrip("/")) for key in _PATHS if key in source}
     if "nproc_per_node" in source:
         settings["nproc_per_node"] = int(source["nproc_per_node"])
     for key, value in source.get("ssh", {}).items():
@@ -71,7 +76,7 @@ def read_layer(document: Document, source: Mapping[str, Any], place: Place, labe
     settings |= {f"interfaces.{key}": _device(value) for key, value in source.get("interfaces", {}).items()}
     env = read_env(document, source.get("env", {}), place)
     _compare_interface(document, settings, env, place)
-    return Layer(label, place, settings, env, read_require(document, source.get("require", {}), place))
+    return Layer(label, place, source, settings, env, read_require(document, source.get("require", {}), place))
 
 
 def merge(layers: Iterable[Layer], own: Merged | None = None) -> Merged:

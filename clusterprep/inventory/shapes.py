@@ -11,6 +11,7 @@ from clusterprep.inventory.yaml_tree import Place
 
 _FREE = frozenset({"name", "address"})  # any text will do for the schema
 _FREE_INSIDE = frozenset({"env", "require"})
+_SECTIONS = frozenset({"env", "require", "groups", "silence", "ssh", "interfaces", "ports", "verify"})
 
 
 def valid_part(document: Document) -> dict[str, Any]:
@@ -19,12 +20,25 @@ def valid_part(document: Document) -> dict[str, Any]:
     An entry of a list that had to go leaves None behind, so that the others keep their places.
     """
     data: dict[str, Any] = document.data
+    _drop_empty_sections(data)
     where: dict[Place, list[Place]] = {}
     judged = dict(data)
     if isinstance(entries := data.get("nodes"), list):
         judged["nodes"], where = _distinct(entries)
     _remove(data, check(document, "inventory", judged, where))
     return data
+
+
+def _drop_empty_sections(data: dict[str, Any]) -> None:
+    """A section of which every line is commented out says nothing, which is no mistake."""
+    entries, groups = data.get("nodes"), data.get("groups")
+    layers = [data, *(entries if isinstance(entries, list) else ())]
+    layers += groups.values() if isinstance(groups, dict) else ()
+    for layer in layers:
+        if isinstance(layer, dict):
+            for key in _SECTIONS & layer.keys():
+                if layer[key] is None:
+                    del layer[key]
 
 
 def _distinct(entries: list[Any]) -> tuple[list[Any], dict[Place, list[Place]]]:

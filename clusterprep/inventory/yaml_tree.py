@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterprep.errors import Problem
-
 MAX_DEPTH = 50  # PyYAML's C code recurses without a limit of its own and dies of deep nesting
 MAX_ALIASED = 1_000_000  # values that aliases may add: enough for any fleet, too few for a bomb
 
@@ -29,6 +27,7 @@ _WORDS: Mapping[str, bool | None] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _BARE_RANGE = re.compile(r"\{[^\"']*\w\[")
+_INI = re.compile(r"(?:\s*[#;].*\n|\s*\n)*\s*\[[\w:.-]+\]\s*\n")
 _TAG = "tag:yaml.org,2002:"
 _STANDARD_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
@@ -79,7 +78,8 @@ def _syntax(error: Any, text: str) -> YamlError:
     if mark is None:
         return YamlError(f"not YAML: {said}", None)
     line = (text.splitlines()[mark.line : mark.line + 1] or [""])[0]
-    return YamlError(f"not YAML: {said}", mark.line + 1, _syntax_hint(line))
+    hint = "Ansible's INI files are converted by `clusterprep init --from-ansible`" if _INI.match(text) else None
+    return YamlError(f"not YAML: {said}", mark.line + 1, hint or _syntax_hint(line))
 
 
 def _syntax_hint(line: str) -> str | None:
@@ -271,13 +271,8 @@ def _step(tree: Tree, step: str | int) -> tuple[int, Tree] | None:
     return None
 
 
-def problem(file: str, tree: Tree | None, place: Place, message: str, hint: str | None = None) -> Problem:
-    """A Problem at a place of the tree."""
-    return Problem(message, file, line_of(tree, place) if tree else None, key_text(place) or None, hint)
-
-
 def key_text(place: Place) -> str:
-    """nodes[0].address"""
+    """A place as people write it: nodes[0].address."""
     text = ""
     for step in place:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step

@@ -4,14 +4,15 @@ A run's folder under the state folder holds a manifest and the old bytes of ever
 `staged` before the first rename and `committed` after the last, so what stands there is always enough to undo.
 """
 
-import base64
+import binascii
 import errno
 import fcntl
-import json
 import os
-import shutil
 import stat
 import time
+
+from clusterprep.remote.light import dumps, loads
+from clusterprep.remote.readers import encoded
 
 STATE = "/var/lib/clusterprep"
 KEEP = 20  # runs whose old bytes are kept
@@ -70,7 +71,7 @@ def lock(agent, request):
 
 
 def decoded(text):
-    return None if text is None else base64.b64decode(text)
+    return None if text is None else binascii.a2b_base64(text)
 
 
 def current(path):
@@ -134,13 +135,13 @@ def run_folder(root, run):
 
 
 def write_manifest(folder, manifest):
-    text = json.dumps(manifest, indent=1, sort_keys=True).encode("ascii") + b"\n"
+    text = dumps(manifest).encode("ascii") + b"\n"
     replace_file(os.path.join(folder, "manifest.json"), text, 0o600, os.geteuid(), os.getegid())
 
 
 def read_manifest(folder):
     with open(os.path.join(folder, "manifest.json")) as source:
-        return json.load(source)
+        return loads(source.read())
 
 
 def beside_name(path, run):
@@ -165,7 +166,7 @@ def stage(agent, request):
         write_manifest(folder, manifest)
     except BaseException:
         discard(manifest)
-        shutil.rmtree(folder)
+        remove_folder(folder)
         raise
     _staged[run] = folder
     return {}
@@ -176,7 +177,7 @@ def stage_file(folder, manifest, number, wanted, place):
     seen, state = current(place)
     if seen != before:
         why = "%s changed since it was planned" % place
-        raise Stop("changed", why, path=wanted["path"], current=encoded(seen))
+        raise Stop("changed", why, path=wanted["path"], current=maybe(seen))
     entry = {"path": wanted["path"], "place": place, "existed": seen is not None, "removes": after is None}
     entry["mode"] = stat.S_IMODE(state.st_mode) if state else wanted["mode"]
     entry["uid"], entry["gid"] = (state.st_uid, state.st_gid) if state else (os.geteuid(), os.getegid())
@@ -312,21 +313,28 @@ def runs(agent, request):
 def described(folder, manifest):
     files = []
     for entry in manifest["files"]:
-        row = {"path": entry["path"], "mode": entry["mode"], "now": encoded(current(entry["place"])[0])}
-        row["before"], row["after"] = encoded(kept(folder, entry["backup"])), encoded(kept(folder, entry["after"]))
+        row = {"path": entry["path"], "mode": entry["mode"], "now": maybe(current(entry["place"])[0])}
+        row["before"], row["after"] = maybe(kept(folder, entry["backup"])), maybe(kept(folder, entry["after"]))
         files.append(row)
     keys = ("run", "cluster", "state", "undoes")
     return dict([(key, manifest[key]) for key in keys], files=files)
 
 
-def encoded(data):
-    return None if data is None else base64.b64encode(data).decode("ascii")
+def maybe(data):
+    return None if data is None else encoded(data)
+
+
+def remove_folder(folder):
+    """A run's folder holds files only."""
+    for name in os.listdir(folder):
+        os.unlink(os.path.join(folder, name))
+    os.rmdir(folder)
 
 
 def forget_old(root):
     folder = os.path.join(state_folder(root), "runs")
     for name in sorted(os.listdir(folder))[:-KEEP]:
-        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        remove_folder(os.path.join(folder, name))
 
 
 def drop_staged():

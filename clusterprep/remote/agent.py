@@ -5,12 +5,12 @@ may hang runs in a child. When the channel closes, or the controller gives no si
 seconds, everything that was started here is ended and the process exits.
 """
 
-import json
 import os
 import select
-import signal
 import sys
 import time
+
+from clusterprep.remote.light import dumps, loads, signal
 
 HEARTBEAT = 1.0  # seconds; SSH and srun stay silent for half a minute and more when a node dies
 PATIENCE = 30.0  # seconds without a sign of the controller (CONTRACT §5, lock and journal)
@@ -23,10 +23,11 @@ class Agent(object):
 
     def __init__(self, nonce, in_fd=0, out_fd=1, patience=PATIENCE):
         self.nonce = nonce.encode("ascii")
-        self.ops = {"ping": ping}
+        self.ops = {"ping": ping, "load": load}
         self.polls = []  # called as poll(now) at least every TICK seconds while any is registered
         self.endings = []  # called once, in reverse order, before the process exits
         self.patience = patience
+        self.define = None  # makes a module of source text
         self._in, self._out = in_fd, out_fd
         self._incoming, self._outgoing = b"", b""
         self._watched = {}
@@ -35,7 +36,7 @@ class Agent(object):
 
     def emit(self, body):
         """Queue one frame for the controller: newline, nonce, length, JSON."""
-        payload = json.dumps(body, separators=(",", ":")).encode("ascii")
+        payload = dumps(body).encode("ascii")
         self._outgoing += b"\n%s %d %s\n" % (self.nonce, len(payload), payload)
         self._said = time.monotonic()
 
@@ -108,7 +109,7 @@ class Agent(object):
         self._incoming = lines.pop()
         for line in lines:
             if line.strip():
-                self._serve(json.loads(line.decode("ascii")))
+                self._serve(loads(line.decode("ascii")))
 
     def _serve(self, request):
         op = request.get("op")
@@ -149,17 +150,34 @@ def ping(agent, request):
     return {"seen": seen, "sent": time.time()}
 
 
+def load(agent, request):
+    """Operation load: {"modules": [[name, source], …]}: more parts of the agent, sent when they are first needed."""
+    for name, source in request["modules"]:
+        introduce(agent, agent.define(name, source))
+    return {}
+
+
+def introduce(agent, module):
+    """Let a part register its operations; a module that only serves others has none."""
+    if hasattr(module, "install"):
+        module.install(agent)
+
+
 def _stop(signum, frame):
     raise SystemExit(128 + signum)
 
 
-def main(nonce, parts, patience=PATIENCE):
-    """Say hello and serve. The call of this function is the last line of what is sent."""
+def main(nonce, define, modules, patience=PATIENCE):
+    """Say hello and serve. The call of this function is the last line of what is sent.
+
+    `define(name, source)` makes a module of source text, as it made those in `modules`.
+    """
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, _stop)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     agent = Agent(nonce, patience=patience)
-    for part in parts:
-        sys.modules[part].install(agent)
+    agent.define = define
+    for module in modules:
+        introduce(agent, module)
     agent.emit({"hello": 1, "uid": os.geteuid(), "python": sys.version.split()[0], "pid": os.getpid()})
     agent.run()

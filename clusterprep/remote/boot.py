@@ -13,7 +13,8 @@ from importlib import resources
 # transfer that is cut does nothing. No single quote, backslash or newline, so that csh and fish pass it unchanged.
 _LOADER = (
     "import os;"
-    'g=lambda n:(lambda s:(any(iter(lambda:(s.append(os.read(0,n-sum(map(len,s)))) or not s[-1] or sum(map(len,s))>=n),True)),b"".join(s))[1])([]);'
+    "g=lambda n:(lambda s:(any(iter(lambda:(s.append(os.read(0,n-sum(map(len,s)))) or not s[-1] "
+    'or sum(map(len,s))>=n),True)),b"".join(s))[1])([]);'
     "n=int(g(9) or 0);z=g(n) if n else z;len(z)==n and exec(z)"
 )
 NO_PYTHON = "clusterprep-no-python"
@@ -21,12 +22,14 @@ _SHELL = (
     "for p in /usr/bin/python3 python3 /usr/libexec/platform-python; do "
     'command -v "$p" >/dev/null 2>&1 && exec "$p" -EsSB -c "$0"; done; echo ' + NO_PYTHON
 )
-_RUN_PARTS = """
-import sys, types
-for name, source in PARTS:
-    module = types.ModuleType(name)
+_DEFINE = """
+import sys
+def define(name, source):
+    module = type(sys)(name)
     sys.modules[name] = module
     exec(compile(source, name, "exec"), module.__dict__)
+    return module
+modules = [define(name, source) for name, source in PARTS]
 """
 
 
@@ -45,19 +48,25 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
     return f"exec {prefix}/bin/sh -c '{_SHELL}' '{loader}'"
 
 
-@functools.lru_cache(maxsize=8)
-def _parts(names: tuple[str, ...]) -> str:
-    sources = tuple(
-        (f"clusterprep.remote.{name}", resources.files("clusterprep.remote").joinpath(f"{name}.py").read_text())
-        for name in ("agent", *names)
-    )
-    return f"PARTS = {sources!r}{_RUN_PARTS}"
+# What a part of the agent consists of, in the order in which it must be loaded.
+_MODULES = {"look": ("readers", "look", "dial"), "act": ("act",), "ranks": ("ranks",)}
+
+
+@functools.cache
+def sources(part: str) -> tuple[tuple[str, str], ...]:
+    """The modules of a part, name and source."""
+    return _read(_MODULES[part])
+
+
+@functools.cache
+def _read(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    folder = resources.files("clusterprep.remote")
+    return tuple((f"clusterprep.remote.{name}", folder.joinpath(f"{name}.py").read_text("utf-8")) for name in names)
 
 
 def payload(nonce: str, parts: Sequence[str]) -> bytes:
     """The bytes for the node's stdin: nine digits of length, then source whose last line starts the agent."""
-    names = tuple(parts)
-    modules = [f"clusterprep.remote.{name}" for name in names]
-    start = f'sys.modules["clusterprep.remote.agent"].main({nonce!r}, {modules!r})\n'
-    source = (_parts(names) + start).encode()
+    modules = (*_read(("light", "agent")), *(module for part in parts for module in sources(part)))
+    start = f'sys.modules["clusterprep.remote.agent"].main({nonce!r}, define, modules)\n'
+    source = f"PARTS = {modules!r}{_DEFINE}{start}".encode()
     return b"%09d" % len(source) + source

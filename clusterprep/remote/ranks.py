@@ -92,7 +92,8 @@ class Rank(object):
         if code is not None:
             self._end(code, now)
             return
-        self._look_at_state()
+        if not self.trial.stopping:
+            self._look_at_state()
 
     def _end(self, code, now):
         self.ended = True
@@ -111,7 +112,7 @@ class Rank(object):
             state = "stuck"
         if state != self.state:
             self.state = state
-            where = wait_channel(self.pid) if state == "stuck" else ""
+            where = read_process(self.pid, "wchan").decode("ascii") if state == "stuck" else ""
             self.trial.tell("state", self.number, said={"state": state, "where": where})
 
 
@@ -122,13 +123,13 @@ class Trial(object):
         self.agent, self.mark, self.leash = agent, mark, leash
         self.ranks = []
         self.stopping = False
-        self._held = self._looked = time.monotonic()
+        self.held = self._looked = time.monotonic()
         self._asked = None  # the request of `stop` that waits for its answer
         self._until = 0.0
 
     def tell(self, what, rank, moment=None, said=None):
         now = time.monotonic()
-        moment = now if not isinstance(moment, float) else moment
+        moment = moment if isinstance(moment, float) else now
         body = {"rank": rank, "what": what, "mono": moment, "wall": time.time() - (now - moment)}
         self.agent.emit(dict(said or {}, **body))
 
@@ -139,21 +140,14 @@ class Trial(object):
         self.agent.watch(reports.fileno(), rank.hear_report)
         self.tell("spawned", number, said={"pid": process.pid})
 
-    def hold(self):
-        self._held = time.monotonic()
-
-    def go(self):
-        for rank in self.ranks:
-            rank.say(b"go")
-
     def poll(self, now):
         """One turn of the agent's loop."""
-        ending = [rank for rank in self.ranks if rank.silent_since is not None and not rank.ended]
+        ending = any(rank.silent_since is not None and not rank.ended for rank in self.ranks)
         if ending or self.stopping or now - self._looked >= LOOK:
             self._looked = now
             for rank in self.ranks:
                 rank.look(now)
-        if now - self._held > self.leash and not self.stopping:
+        if now - self.held > self.leash and not self.stopping:
             self.begin_stop(now)
         if self.stopping:
             self._go_on_stopping(now)
@@ -212,37 +206,25 @@ class Trial(object):
 
 def process_stat(pid):
     """State letter and session of a process; ("X", 0) when there is none."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as source:
-            fields = source.read().rpartition(b")")[2].split()
-    except OSError:
-        return "X", 0
-    return fields[0].decode("ascii"), int(fields[3])
+    fields = read_process(pid, "stat").rpartition(b")")[2].split()
+    return (fields[0].decode("ascii"), int(fields[3])) if fields else ("X", 0)
 
 
-def wait_channel(pid):
+def read_process(pid, name):
+    """A file of a process, empty when the process is gone or not ours to look at."""
     try:
-        with open("/proc/%d/wchan" % pid) as source:
-            return source.read().strip()
+        with open("/proc/%d/%s" % (pid, name), "rb") as source:
+            return source.read()
     except OSError:
-        return ""
+        return b""
 
 
 def descendants(mark, sessions):
     """Processes of the ranks' sessions, and those that left them but still carry the mark in their environment."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (process_stat(int(name))[1] in sessions or _is_marked(name, mark)):
-            found.append(int(name))
-    return found
-
-
-def _is_marked(name, mark):
-    try:
-        with open("/proc/%s/environ" % name, "rb") as source:
-            return ("%s=%s" % (MARK, mark)).encode("ascii") in source.read().split(b"\0")
-    except OSError:
-        return False
+    entry = ("%s=%s" % (MARK, mark)).encode("ascii")
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    marked = [pid for pid in pids if entry in read_process(pid, "environ").split(b"\0")]
+    return marked + [pid for pid in pids if pid not in marked and process_stat(pid)[1] in sessions]
 
 
 def send_signal(kill, target):
@@ -254,15 +236,12 @@ def send_signal(kill, target):
 
 
 def drain(fd, hear):
-    """What a pipe still holds of a process that ended; a descendant of it may keep the pipe open."""
-    for _ in range(64):
-        try:
-            data = os.read(fd, 1 << 16)
-        except OSError:
-            return
-        if not data:
-            return
-        hear(data)
+    """What a pipe still holds of a process that ended; a descendant of it may hold it open and go on writing."""
+    try:
+        for _ in range(64):
+            hear(os.read(fd, 1 << 16))
+    except OSError:
+        pass
 
 
 def signal_name(number):
@@ -283,7 +262,7 @@ class Account(object):
         if user is None and mine == 0:
             user = os.environ.get("SUDO_USER")  # who logged in, also where sudo made the agent root
         entry = pwd.getpwnam(user) if user is not None else pwd.getpwuid(mine)
-        if entry.pw_uid != mine and mine != 0:
+        if mine not in (0, entry.pw_uid):
             raise PermissionError(errno.EPERM, "only root can start ranks as %s" % user)
         self.name, self.uid, self.gid = entry.pw_name, entry.pw_uid, entry.pw_gid
         self.home, self.shell = entry.pw_dir, entry.pw_shell or "/bin/sh"
@@ -303,16 +282,8 @@ class Account(object):
 
 def environment(account, python, given, mark):
     """Nothing of the agent's own environment: a rank sees what is declared, and what every login has."""
-    env = {
-        "PATH": "%s:%s" % (os.path.dirname(python), PATH),
-        "HOME": account.home,
-        "USER": account.name,
-        "LOGNAME": account.name,
-        "SHELL": account.shell,
-        "LANG": "C.UTF-8",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    env = dict(HOME=account.home, USER=account.name, LOGNAME=account.name, SHELL=account.shell, LANG="C.UTF-8")
+    env.update(PATH="%s:%s" % (os.path.dirname(python), PATH), PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1")
     env.update(given)
     env[MARK] = mark
     return env
@@ -326,17 +297,16 @@ def spawn(trial, account, request, entry):
     config = json.dumps(request["config"]).encode("ascii") + b"\n"
     try:
         ours.sendall(b"%09d" % len(source) + source + config)
-        argv = [request["python"], "-c", BOOT % entry["rank"], str(theirs.fileno())]
-        process = subprocess.Popen(
-            argv,
+        process = subprocess.Popen(  # the agent has one thread, so that preexec_fn is safe
+            [request["python"], "-c", BOOT % entry["rank"], str(theirs.fileno())],
+            env=environment(account, request["python"], entry["env"], trial.mark),
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
             cwd="/",
-            env=environment(account, request["python"], entry["env"], trial.mark),
             pass_fds=[theirs.fileno()],
             start_new_session=True,
-            preexec_fn=_prepare(account),
+            preexec_fn=_prepare(account),  # noqa: PLW1509
         )
     except BaseException:
         ours.close()
@@ -390,13 +360,13 @@ class Ranks(object):
         return self._trial is not None and bool(self._trial.ranks)
 
     def go(self, agent, request):
-        if self._running():
-            self._trial.go()
+        for rank in self._trial.ranks if self._trial else ():
+            rank.say(b"go")
         return {}
 
     def hold(self, agent, request):
-        if self._running():
-            self._trial.hold()
+        if self._trial:
+            self._trial.held = time.monotonic()
         return {}
 
     def stop(self, agent, request):

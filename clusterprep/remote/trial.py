@@ -199,8 +199,8 @@ class Reduction(object):
     def __init__(self, torch, device, rank, world):
         self._dist = torch.distributed
         self._torch, self._device = torch, device
-        as_tensor = lambda values: torch.tensor(values, dtype=torch.float32, device=device.name)
-        self._mine, self._sum = as_tensor(pattern(rank)), as_tensor(total(world))
+        kind = {"dtype": torch.float32, "device": device.name}
+        self._mine, self._sum = torch.tensor(pattern(rank), **kind), torch.tensor(total(world), **kind)
         self.wrong, self.first = 0, None
 
     def prepare(self, size):
@@ -229,7 +229,9 @@ COLLECTIVES = {"all_reduce": Reduction}
 def spread(torch, device, value, limit):
     """The greatest `value` of all ranks, known to all; also a barrier that needs no guess about the device."""
     cell = torch.tensor([value], dtype=torch.float32, device=device.name)
-    device.timed(lambda async_op: torch.distributed.all_reduce(cell, torch.distributed.ReduceOp.MAX, async_op=async_op), limit)
+    device.timed(
+        lambda async_op: torch.distributed.all_reduce(cell, torch.distributed.ReduceOp.MAX, async_op=async_op), limit
+    )
     return float(cell[0])
 
 
@@ -332,7 +334,7 @@ def live(channel, config):
         rank.work(rank.meet())
         channel.hear()  # end
         rank.part()
-    except BaseException as error:  # whatever it is, the report needs its words
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the report needs its words
         channel.tell("error", stage=rank.stage, type=type(error).__name__, text=str(error)[:TEXT])
         channel.hear()
         return 1

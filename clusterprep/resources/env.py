@@ -65,7 +65,8 @@ def env_file(values: Values, _: bytes | None) -> bytes:
 def task_prolog(values: Values, _: bytes | None) -> bytes:
     """A script whose output Slurm takes into the task's environment: one `export NAME=value` a line."""
     exports = (f"export {n}={v.value}" for n, v in values.items() if n not in NOT_UNDER_SLURM)
-    return ("#!/bin/sh\n" + HEAD + "".join(f"echo {shlex.quote(line)}\n" for line in exports)).encode()
+    # Not echo: that of dash takes backslashes for its own.
+    return ("#!/bin/sh\n" + HEAD + "".join(f"printf '%s\\n' {shlex.quote(line)}\n" for line in exports)).encode()
 
 
 TARGETS = {

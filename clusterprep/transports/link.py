@@ -18,7 +18,7 @@ from clusterprep.transports import Channel, Transport
 
 HELLO_LIMIT = 10.0  # seconds from the started command to the agent's first word
 SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats are a lost node
-MAX_FRAME = 64 << 20  # bytes of one answer
+MAX_FRAME = 16 << 20  # bytes of one answer
 MAX_JUNK = 1 << 20  # bytes of banners and profile output before the first word of the agent
 
 Frame = dict[str, Any]

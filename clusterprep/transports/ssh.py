@@ -13,7 +13,8 @@ from clusterprep.model import Node
 from clusterprep.transports import Channel
 from clusterprep.transports.proxy_command import run_proxy
 from clusterprep.transports.ssh_route import Route, RouteMap
-from clusterprep.transports.wire import STALL, Wire, dial
+from clusterprep.transports.tcp import dial
+from clusterprep.transports.wire import STALL, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,12 +71,15 @@ class SshTransport:
     def _through(self, jump: Route, route: Route, deadline: float) -> Wire:
         from clusterprep.transports.ssh_failures import tunnel_refused  # noqa: PLC0415
 
-        connection = self._jump(jump, deadline)
-        try:
-            stream = connection.tunnel(route.host, route.port, max(deadline - time.monotonic(), 0.05))
-        except Exception as error:
-            raise tunnel_refused(error, jump, route) from error
-        return Wire(stream, deadline, self._stall)
+        while True:
+            connection = self._jump(jump, deadline)
+            try:
+                stream = connection.tunnel(route.host, route.port, max(deadline - time.monotonic(), 0.05))
+            except Exception as error:
+                if connection.alive or time.monotonic() > deadline:
+                    raise tunnel_refused(error, jump, route) from error
+            else:
+                return Wire(stream, deadline, self._stall)
 
     def _jump(self, route: Route, deadline: float) -> SshConnection:
         """The connection to a jump host: the first to need it opens it, the others wait for the same outcome."""

@@ -54,7 +54,9 @@ class RouteMap:
         if node.address != node.name:
             given["hostname"] = node.address.replace("%", "%%")
         words = {option: str(value) for option, value in given.items() if value is not None}
-        return self._route(node.name, words, node.ssh, ())
+        route = self._route(node.name, words, node.ssh, ())
+        assert route is not None  # noqa: S101 - only a jump host can be left out
+        return route
 
     def _config(self, path: str) -> SshConfig:
         with self._lock:
@@ -62,30 +64,35 @@ class RouteMap:
                 self._configs[path] = SshConfig.from_path(path)
             return self._configs[path]
 
-    def _route(self, name: str, given: Mapping[str, str], settings: SshSettings, behind: tuple[str, ...]) -> Route:
+    def _route(
+        self, name: str, given: Mapping[str, str], settings: SshSettings, behind: tuple[Route, ...]
+    ) -> Route | None:
+        """The way to name; None where it is the host behind, as `Host *` makes a jump host its own jump host."""
         options = self._config(settings.config).lookup(name, given)
         words = tokens(name, options)
-        host = hostname(name, options)
-        route = _bare(name, host, options, words, settings)
+        route = _bare(name, hostname(name, options), options, words, settings)
+        if behind and (route.host, route.port) == (behind[-1].host, behind[-1].port):
+            return None
         proxy = next((option for option in options if option in ("proxyjump", "proxycommand")), "")
-        value = options.get(proxy, ["none"])[0]
+        value = expand(options.get(proxy, ["none"])[0], words)
         if value.lower() == "none":
             return route
         if proxy == "proxycommand":
-            return replace(route, command=expand(value, words))
-        return replace(route, via=self._hops(expand(value, words), host, settings, behind))
+            return replace(route, command=value)
+        return replace(route, via=self._hops(value, settings, (*behind, route)))
 
-    def _hops(self, jumps: str, host: str, settings: SshSettings, behind: tuple[str, ...]) -> Route | None:
+    def _hops(self, jumps: str, settings: SshSettings, behind: tuple[Route, ...]) -> Route | None:
         """The last of a list of jump hosts, reached through those before it."""
-        if len(behind) >= MOST_HOPS:
-            raise Unreached("name_unknown", f"ProxyJump never ends: {' ← '.join((*behind, host))}", "see ssh_config")
+        if len(behind) > MOST_HOPS:
+            chain = " <- ".join(route.name for route in behind)
+            raise Unreached("name_unknown", f"ProxyJump never ends: {chain}", "see ssh_config")
         before: Route | None = None
         for jump in jumps.split(","):
             hop, given = _jump(jump.strip())
-            route = self._route(hop, given, settings, (*behind, host))
-            if route.host == host:  # `Host *` gives the jump host itself as its own jump host
+            route = self._route(hop, given, settings, behind)
+            if route is None:
                 return before
-            before = route if before is None else replace(route, via=before)
+            before = route if before is None else replace(route, via=before, command=None)
         return before
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
-
-from clusterprep.errors import Unreached
 
 STALL = 20.0  # seconds without a byte taken after which a peer counts as gone (Channel.send)
 SLICE = 0.2  # seconds between two looks at the deadline until login is done
@@ -41,6 +38,7 @@ class Wire:
         self._at = 0
         self._closed = False  # paramiko looks at this name, as it would on a socket
         self._deadline: float | None = deadline
+        self.ended = False
         self.overdue = False
         self.heard = b""  # what the peer says first: its greeting, or something else
         self.why = ""  # the operating system's word on the end of the stream
@@ -63,10 +61,11 @@ class Wire:
         while True:
             try:
                 return self._stream.send(data)
-            except TimeoutError:
-                self._refuse_delay(since + self.stall)
             except OSError as error:
-                raise self._end(error) from error
+                if not _is_slice(error):
+                    self._overhear()
+                    raise self._end(_words(error)) from error
+                self._refuse_delay(since + self.stall)
 
     def close(self) -> None:
         """Ends reads and writes in other threads at once; waits for nobody."""
@@ -104,102 +103,48 @@ class Wire:
         while True:
             try:
                 data = self._stream.recv(1 << 16)
-            except TimeoutError as error:
-                if error.errno == errno.ETIMEDOUT:  # the kernel gave the peer up
-                    raise self._end(error) from error
-                self._refuse_delay(None)
-                continue
             except OSError as error:
-                raise self._end(error) from error
-            self._listen(data)
-            self._refuse_delay(None)  # a peer that never pauses is no better than one that never speaks
-            return data
+                if not _is_slice(error):
+                    raise self._end(_words(error)) from error
+                data = None
+            self._refuse_delay()  # a peer that never pauses is no better than one that never speaks
+            if data is not None:
+                self._listen(data)
+                return data
+
+    def _overhear(self) -> None:
+        """Who hangs up before our greeting may have said why."""
+        if not self.heard:
+            with contextlib.suppress(OSError, EOFError):
+                self._listen(self._stream.recv(LONGEST_LINE))
 
     def _listen(self, data: bytes) -> None:
+        self.ended = self.ended or not data
         if b"\n" not in self.heard:
             self.heard += data
             if b"\n" not in self.heard and len(self.heard) > LONGEST_LINE:
-                raise EOFError
+                raise self._end()
 
-    def _refuse_delay(self, stalled: float | None) -> None:
+    def _refuse_delay(self, stalled: float | None = None) -> None:
         now = time.monotonic()
         if self._closed:
-            raise EOFError
+            raise self._end()
         if self._deadline is not None and now > self._deadline:
             self.overdue = True
-            raise EOFError
+            raise self._end()
         if stalled is not None and now > stalled:
-            self.why = f"took nothing for {self.stall:.0f} s"
-            raise EOFError
+            raise self._end(f"took nothing for {self.stall:.0f} s")
 
-    def _end(self, error: OSError) -> EOFError:
-        self.why = error.strerror or str(error)
+    def _end(self, why: str = "") -> EOFError:
+        self.ended = True
+        self.why = self.why or why
         return EOFError(self.why)
 
 
-def dial(host: str, port: int, deadline: float) -> socket.socket:
-    """A TCP connection to the first address of host that answers. Raises Unreached."""
-    addresses = resolve(host, port, deadline)
-    failures: list[Unreached] = []
-    for index, (family, address) in enumerate(addresses):
-        left = (deadline - time.monotonic()) / (len(addresses) - index)
-        try:
-            return _connect(family, address, max(left, 0.05))
-        except OSError as error:
-            failures.append(_unreached(host, port, error, left))
-    raise next((failure for failure in failures if failure.reason == "refused"), failures[0])
+def _is_slice(error: OSError) -> bool:
+    """Whether only our own time-out has passed; with a number, it is the kernel that gave the peer up."""
+    return isinstance(error, TimeoutError) and error.errno != errno.ETIMEDOUT
 
 
-def resolve(host: str, port: int, deadline: float) -> list[tuple[int, tuple[str, int]]]:
-    """Addresses of host with their families. Raises Unreached("name_unknown")."""
-    with contextlib.suppress(socket.gaierror):
-        return _addresses(host, port, socket.AI_NUMERICHOST)
-    found: list[list[tuple[int, tuple[str, int]]] | socket.gaierror] = []
-
-    def ask() -> None:  # the resolver cannot be interrupted, so it is left behind when it takes too long
-        try:
-            found.append(_addresses(host, port, 0))
-        except (socket.gaierror, UnicodeError) as error:
-            found.append(error if isinstance(error, socket.gaierror) else socket.gaierror(str(error)))
-
-    thread = threading.Thread(target=ask, daemon=True, name=f"resolve {host}")
-    thread.start()
-    thread.join(max(deadline - time.monotonic(), 0.05))
-    answer = found[0] if found else socket.gaierror(socket.EAI_AGAIN, "no answer from the name service in time")
-    if isinstance(answer, list):
-        return answer
-    raise Unreached(
-        "name_unknown",
-        f'the name "{host}" cannot be resolved: {answer.strerror or answer}',
-        f"check with: getent ahosts {host} — or give the node an `address:` in the inventory",
-    ) from answer
-
-
-def _addresses(host: str, port: int, flags: int) -> list[tuple[int, tuple[str, int]]]:
-    answers = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, flags)
-    return list(dict.fromkeys((family, address) for family, _, _, _, address in answers))  # type: ignore[misc]
-
-
-def _connect(family: int, address: tuple[str, int], limit: float) -> socket.socket:
-    connection = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(limit)
-        connection.connect(address)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError:
-        connection.close()
-        raise
-    return connection
-
-
-def _unreached(host: str, port: int, error: OSError, limit: float) -> Unreached:
-    where = f"{host} port {port}"
-    if error.errno == errno.ECONNREFUSED:
-        return Unreached("refused", f"{where} refuses TCP connections", f"is sshd running and is {port} its port?")
-    if isinstance(error, TimeoutError):
-        return Unreached(
-            "timed_out",
-            f"no TCP connection to {where} within {limit:.3g} s",
-            "is the node up, and does no firewall drop the port?",
-        )
-    return Unreached("timed_out", f"no TCP connection to {where}: {error.strerror or error}", "check route and network")
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -62,7 +62,9 @@ def _too_slow(timeline: Timeline) -> bool:
 
 def _message(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
     words = _outcome(timeline, rows, found)
-    left = [f"{event.node}: processes {event.data.get('left')} could not be ended" for event in timeline.of("left_over")]
+    left = [
+        f"{event.node}: processes {event.data.get('left')} could not be ended" for event in timeline.of("left_over")
+    ]
     if finished(timeline):
         left += [f"{event.node} fell silent after its ranks had finished" for event in timeline.of("lost")]
     return "; ".join(filter(None, [words, *left]))

@@ -48,7 +48,9 @@ def _node(name: str, confidence: float, cause: str, evidence: tuple[str, ...], *
     return Fault("node", (name,), confidence, cause, evidence, **{"seen": cause, **more})
 
 
-def _rank(timeline: Timeline, rank: int, confidence: float, cause: str, evidence: tuple[str, ...], **more: Any) -> Fault:
+def _rank(
+    timeline: Timeline, rank: int, confidence: float, cause: str, evidence: tuple[str, ...], **more: Any
+) -> Fault:
     node = timeline.rank(rank).node
     return Fault("rank", (node,), confidence, cause, evidence, rank=rank, **{"seen": cause, **more})
 
@@ -107,7 +109,7 @@ def killed(timeline: Timeline) -> Iterable[Fault]:
         if name and name not in CRASHES:
             by_kernel = "see dmesg -T for the kernel's out-of-memory killer"
             remedy = by_kernel if name == "SIGKILL" else f"find who sends {name}"
-            evidence = end_words(timeline, event)
+            evidence = end_words(timeline, rank, event)
             yield _rank(timeline, rank, 0.97, f"the process was killed by {name}", evidence, at=event.at, remedy=remedy)
 
 
@@ -136,13 +138,12 @@ CERTAIN: tuple[Rule, ...] = (refused, torchless, port_taken, unready, killed, lo
 def crashed(timeline: Timeline) -> Iterable[Fault]:
     """The first end by a crash or without a word; another one within CASCADE makes it less certain."""
     known = {**timeline.ranks_with("no_torch"), **timeline.ranks_with("no_cuda"), **timeline.ranks_with("error")}
-    unknown = [e for rank, e in ends(timeline).items() if rank not in known and e.data.get("code") != FORSAKEN]
-    if unknown:
-        first = unknown[0]
-        alone = len([event for event in unknown if event.at - first.at <= CASCADE]) == 1
-        cause, evidence = f"the process ended with {how(first)}", end_words(timeline, first)
+    own = {r: e for r, e in ends(timeline).items() if r not in known and e.data.get("code") != FORSAKEN}
+    for rank, first in list(own.items())[:1]:
+        alone = len([event for event in own.values() if event.at - first.at <= CASCADE]) == 1
+        cause, evidence = f"the process ended with {how(first)}", end_words(timeline, rank, first)
         remedy = "read the last lines that it printed"
-        yield _rank(timeline, int(first.rank or 0), 0.85 if alone else 0.6, cause, evidence, at=first.at, remedy=remedy)
+        yield _rank(timeline, rank, 0.85 if alone else 0.6, cause, evidence, at=first.at, remedy=remedy)
 
 
 def stuck(timeline: Timeline) -> Iterable[Fault]:

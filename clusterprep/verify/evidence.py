@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 
-from clusterprep.verify.tally import in_words
+from clusterprep.verify.tally import end_of, in_words
 from clusterprep.verify.timeline import Event, Timeline
 
 QUOTE = 300  # characters of a text from a node
@@ -20,8 +21,8 @@ def ends(timeline: Timeline) -> dict[int, Event]:
 
 def states(timeline: Timeline, *wanted: str) -> dict[int, Event]:
     """Ranks that were in one of the `wanted` states when they were last looked at."""
-    ended = ends(timeline)
-    last = {event.rank: event for event in timeline.of("state") if event.rank is not None}
+    ended, end = ends(timeline), end_of(timeline)
+    last = {event.rank: event for event in timeline.of("state") if event.rank is not None and event.at <= end}
     return {rank: event for rank, event in last.items() if event.data.get("state") in wanted and rank not in ended}
 
 
@@ -31,10 +32,10 @@ def by_node(timeline: Timeline, events: Mapping[int, Event]) -> dict[str, list[E
     return {name: found for name, found in grouped.items() if found}
 
 
-def end_words(timeline: Timeline, event: Event) -> tuple[str, ...]:
+def end_words(timeline: Timeline, rank: int, event: Event) -> tuple[str, ...]:
     """How a rank ended, when, what it had done, and the last lines that it printed."""
     lines = [line for line in str(event.data.get("output", "")).splitlines() if line.strip()]
-    head = f"rank {event.rank} ended with {how(event)} {moment(event.at)}, {last_words(timeline, event.rank, event.at)}"
+    head = f"rank {rank} ended with {how(event)} {moment(event.at)}, {last_words(timeline, rank, event.at)}"
     return (head, *(quote(line) for line in lines[-OUTPUT:]))
 
 
@@ -44,17 +45,17 @@ def how(event: Event) -> str:
 
 def rank_words(timeline: Timeline, ranks: Iterable[int]) -> tuple[str, ...]:
     """What each rank said last: its exception where it had one."""
-    errors = timeline.ranks_with("error")
-    return tuple(
-        f"rank {rank}: {quote(errors[rank].data.get('text')) if rank in errors else last_words(timeline, rank)}"
-        for rank in ranks
-    )[:MOST]
+    return tuple(f"rank {rank}: {_said(timeline, rank)}" for rank in itertools.islice(ranks, MOST))
 
 
-def last_words(timeline: Timeline, rank: int | None, before: float = math.inf) -> str:
-    own = [e for e in timeline.events if e.rank == rank and e.what not in ("state", "exit") and e.at <= before]
-    words = [in_words(event) for event in own]
-    return f"last heard of: {words[-1]}" if words else "never heard of"
+def _said(timeline: Timeline, rank: int) -> str:
+    errors = [event for event in timeline.by_rank.get(rank, ()) if event.what == "error"]
+    return quote(errors[0].data.get("text")) if errors else last_words(timeline, rank)
+
+
+def last_words(timeline: Timeline, rank: int, before: float = math.inf) -> str:
+    own = [e for e in timeline.by_rank.get(rank, ()) if e.what not in ("state", "exit") and e.at <= before]
+    return f"last heard of: {in_words(own[-1])}" if own else "never heard of"
 
 
 def moment(at: float) -> str:

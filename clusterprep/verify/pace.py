@@ -102,5 +102,3 @@ class Pace:
         if now < enough or (quiet > QUIET and now < enough + QUIET_LIMIT):
             return Decision.WAIT
         return Decision.OVERDUE if self._trouble is None else Decision.SEEN_ENOUGH
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,6 +48,15 @@ class Timeline:
             if event.rank is not None:
                 seen.setdefault(event.rank, event)
         return seen
+
+    @functools.cached_property
+    def by_rank(self) -> Mapping[int, tuple[Event, ...]]:
+        """The events of every rank that has any, earliest first."""
+        found: dict[int, list[Event]] = {}
+        for event in self.events:
+            if event.rank is not None:
+                found.setdefault(event.rank, []).append(event)
+        return {rank: tuple(events) for rank, events in found.items()}
 
     def rank(self, number: int) -> PlannedRank:
         return self.plan.ranks[number]

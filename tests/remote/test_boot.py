@@ -153,7 +153,7 @@ def test_other_login_shells_pass_the_line_unchanged(shell: str) -> None:
 
 
 def test_an_agent_whose_controller_is_silent_ends_itself() -> None:
-    source = boot.payload(NONCE, [])[9:].decode().replace(f"main({NONCE!r}, [])", f"main({NONCE!r}, [], patience=0.6)")
+    source = boot.payload(NONCE, [])[9:].decode().replace(f"main({NONCE!r}, define, modules)", f"main({NONCE!r}, define, modules, patience=0.6)")
     process = start()
     assert process.stdin is not None
     process.stdin.write(b"%09d" % len(source.encode()) + source.encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import pwd
 import signal
@@ -24,14 +23,14 @@ SOURCE = """
 import json, os, signal, subprocess, sys, time
 def main(fd):
     config = json.loads(os.fdopen(os.dup(fd), "rb").readline().decode())
-    facts = dict(env=dict(os.environ), uid=os.getuid(), groups=os.getgroups(), cwd=os.getcwd(), argv=sys.argv,
-                 path=sys.path, stdin=os.readlink("/proc/self/fd/0"), sid=os.getsid(0), fds=sorted(os.listdir("/proc/self/fd")))
+    facts = dict(env=dict(os.environ), uid=os.getuid(), groups=os.getgroups(), cwd=os.getcwd(), path=sys.path,
+                 stdin=os.readlink("/proc/self/fd/0"), sid=os.getsid(0), fds=os.listdir("/proc/self/fd"))
     os.write(fd, json.dumps(dict(what="facts", t=time.monotonic(), **facts)).encode() + b"\\n")
     exec(config["then"])
 """
 SLEEP = "time.sleep(600)"
-OLD_PYTHONS = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.6.*/bin/python")))
-PYTHONS = [sys.executable, *OLD_PYTHONS[-1:]]
+OLD_PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.6.*/bin/python"))
+PYTHONS = [sys.executable, *map(str, OLD_PYTHONS[-1:])]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
 
 
@@ -129,7 +128,9 @@ def test_a_stopped_rank_is_seen_and_killed(agent: Heard) -> None:
 
 
 def test_stop_ends_descendants_even_those_that_left_the_session(agent: Heard) -> None:
-    children = "subprocess.Popen(['sleep', '600']); subprocess.Popen(['setsid', 'sleep', '600']); print('x', flush=True)"
+    children = (
+        "subprocess.Popen(['sleep', '600']); subprocess.Popen(['setsid', 'sleep', '600']); print('x', flush=True)"
+    )
     agent.start(f"{children}; {SLEEP}", count=2)
     end = time.monotonic() + 5
     while len(agent.processes()) < 6 and time.monotonic() < end:
@@ -142,7 +143,9 @@ def test_stop_ends_descendants_even_those_that_left_the_session(agent: Heard) ->
 
 
 def test_ranks_that_are_let_go_can_end_by_themselves(agent: Heard) -> None:
-    agent.start("f = os.fdopen(fd, 'rb'); assert f.readline() == b'go\\n'; assert f.readline() == b'end\\n'; os._exit(0)")
+    agent.start(
+        "f = os.fdopen(fd, 'rb'); assert f.readline() == b'go\\n'; assert f.readline() == b'end\\n'; os._exit(0)"
+    )
     agent.one("facts")
     agent.ask("go")
     assert agent.ask("stop", grace=2.0)["left"] == []
@@ -227,7 +230,9 @@ def test_a_leash_ends_ranks_that_nobody_holds(agent: Heard) -> None:
 
 
 def test_junk_on_the_reporting_socket_harms_nobody(agent: Heard) -> None:
-    junk = r"b'no json\n[1]\n{}\n{\"what\": 1}\n' + b'x' * 50000 + b'\n{\"what\": \"fine\", \"mono\": 5, \"rank\": 77}\n'"
+    junk = (
+        r"b'no json\n[1]\n{}\n{\"what\": 1}\n' + b'x' * 50000 + b'\n{\"what\": \"fine\", \"mono\": 5, \"rank\": 77}\n'"
+    )
     agent.start(f"os.write(fd, {junk}); {SLEEP}")
     fine = agent.one("fine")
     assert fine["rank"] == 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,8 +19,13 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 
 @pytest.fixture
-def transport(monkeypatch: pytest.MonkeyPatch) -> Iterator[SshTransport]:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SshTransport]]:
+    """Makes transports that know nothing yet, and closes them in the end."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    found = SshTransport()
-    yield found
-    found.close()
+    with contextlib.ExitStack() as stack:
+        yield lambda *given, **options: stack.enter_context(contextlib.closing(SshTransport(*given, **options)))
+
+
+@pytest.fixture
+def transport(fresh: Callable[..., SshTransport]) -> SshTransport:
+    return fresh()

@@ -55,6 +55,12 @@ def free_port() -> int:
     return port
 
 
+def descendants(pid: int) -> list[int]:
+    """Children and their children."""
+    children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [each for child in children for each in (child, *descendants(child))]
+
+
 @dataclass
 class Sshd:
     """A running server. `user_key` is the key that it lets in."""
@@ -103,6 +109,12 @@ class Sshd:
 
     def stop(self) -> None:
         self.process.terminate()
+        self.process.wait(5)
+
+    def kill(self) -> None:
+        """The server and every session of it, as in a power cut."""
+        for pid in [*descendants(self.process.pid), self.process.pid]:
+            os.kill(pid, signal.SIGKILL)
         self.process.wait(5)
 
     def host_key(self, kind: str = "ed25519") -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from clusterprep.errors import Unreached
 from clusterprep.model import Node
 from clusterprep.transports.ssh import SshTransport
 from tests.transports.sshd import Sshd, fingerprint, keygen, new_key, public
+
+Fresh = Callable[..., SshTransport]
 
 
 def says_hello(transport: SshTransport, node: Node) -> bool:
@@ -57,11 +60,11 @@ def test_a_changed_key(sshd: Sshd, transport: SshTransport, tmp_path: Path, stra
     assert f"ssh-keygen -R '{name}' -f {tmp_path}/known_hosts && ssh-keyscan" in error.remedy
 
 
-def test_the_remedy_is_one(sshd: Sshd, tmp_path: Path, stranger: Path) -> None:
+def test_the_remedy_is_one(fresh: Fresh, sshd: Sshd, tmp_path: Path, stranger: Path) -> None:
     node = sshd.node(tmp_path, f"[127.0.0.1]:{sshd.port} {public(stranger)}\n")
-    commands = refusal(SshTransport(), node).remedy.removeprefix("if the node was reinstalled: ").split("; first")[0]
+    commands = refusal(fresh(), node).remedy.removeprefix("if the node was reinstalled: ").split("; first")[0]
     subprocess.run(["/bin/sh", "-ec", commands], check=True, capture_output=True)
-    assert says_hello(SshTransport(), node)
+    assert says_hello(fresh(), node)
 
 
 @pytest.mark.parametrize("line", ["{key}", "x,{key}", "[127.0.0.*]:* {bare}", "127.0.0.1 {bare}", "HASHED", "[127.0.0.1]:1 {bare}\n{key}"])
@@ -78,10 +81,10 @@ def test_the_known_kind_of_key_is_asked_for(sshd: Sshd, transport: SshTransport,
     assert says_hello(transport, sshd.node(tmp_path, sshd.known("rsa")))
 
 
-def test_a_known_kind_that_the_node_no_longer_has(sshd: Sshd, tmp_path: Path, authority: Path) -> None:
+def test_a_known_kind_that_the_node_no_longer_has(fresh: Fresh, sshd: Sshd, tmp_path: Path, authority: Path) -> None:
     known = f"[127.0.0.1]:{sshd.port} {public(authority)}\n"  # an ECDSA key
     for rule in ("strict", "accept-new"):
-        error = refusal(SshTransport(), sshd.node(tmp_path, known, host_keys=rule))
+        error = refusal(fresh(), sshd.node(tmp_path, known, host_keys=rule))
         assert error.reason == "host_key_changed"
         assert fingerprint(authority) in str(error)
     assert (tmp_path / "known_hosts").read_text() == known
@@ -96,13 +99,13 @@ def test_a_revoked_key(sshd: Sshd, transport: SshTransport, tmp_path: Path, patt
     assert f"{tmp_path}/known_hosts:2" in str(error)
 
 
-def test_accept_new_remembers(sshd: Sshd, tmp_path: Path) -> None:
+def test_accept_new_remembers(fresh: Fresh, sshd: Sshd, tmp_path: Path) -> None:
     node = sshd.node(tmp_path, "", known_hosts=str(tmp_path / "new" / "known_hosts"), host_keys="accept-new")
-    assert says_hello(SshTransport(), node)
+    assert says_hello(fresh(), node)
     file = Path(node.ssh.known_hosts)
     assert file.read_text() == sshd.known()
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    assert says_hello(SshTransport(), sshd.node(tmp_path / "new"))
+    assert says_hello(fresh(), sshd.node(tmp_path / "new"))
     assert file.read_text() == sshd.known()
 
 
@@ -113,15 +116,15 @@ def test_accept_new_replaces_nothing(sshd: Sshd, transport: SshTransport, tmp_pa
     assert (tmp_path / "known_hosts").read_text() == known
 
 
-def test_accept_new_hashes_where_openssh_would(sshd: Sshd, tmp_path: Path) -> None:
+def test_accept_new_hashes_where_openssh_would(fresh: Fresh, sshd: Sshd, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("HashKnownHosts yes\n")
     other = f"other {public(sshd.host_key())}"  # without an end of line
     node = sshd.node(tmp_path, other, host_keys="accept-new", config=str(config))
-    assert says_hello(SshTransport(), node)
+    assert says_hello(fresh(), node)
     assert (tmp_path / "known_hosts").read_text().startswith(f"{other}\n|1|")
     assert keygen("-F", f"[127.0.0.1]:{sshd.port}", "-f", tmp_path / "known_hosts")
-    assert says_hello(SshTransport(), node)
+    assert says_hello(fresh(), node)
 
 
 def test_accept_new_by_many_at_once(sshd: Sshd, tmp_path: Path) -> None:
@@ -185,14 +188,13 @@ def test_a_certificate_that_proves_nothing(
     assert words in str(error)
 
 
-def test_a_certificate_of_somebody_else(
-    signed: Sshd, transport: SshTransport, tmp_path: Path, authority: Path, stranger: Path
+def test_a_certificate_of_somebody_else(fresh: Fresh, signed: Sshd, transport: SshTransport, tmp_path: Path, authority: Path, stranger: Path
 ) -> None:
     certify(signed, stranger, "-h", "-n", "127.0.0.1")
     error = refusal(transport, signed.node(tmp_path, f"@cert-authority * {public(authority)}\n"))
     assert (error.reason, fingerprint(stranger) in str(error)) == ("host_key_unknown", True)
     revoked = f"@cert-authority * {public(stranger)}\n@revoked * {public(stranger)}\n"
-    assert refusal(SshTransport(), signed.node(tmp_path, revoked)).reason == "host_key_unknown"
+    assert refusal(fresh(), signed.node(tmp_path, revoked)).reason == "host_key_unknown"
 
 
 def test_an_authority_but_no_certificate(sshd: Sshd, transport: SshTransport, tmp_path: Path, authority: Path) -> None:

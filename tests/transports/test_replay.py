@@ -36,8 +36,8 @@ def test_judging_a_recording_gives_what_judging_the_node_gave() -> None:
         link.close()
     fleets = []
     for transport in (LocalTransport(), ReplayTransport(recording)):
-        with Fanout(inventory, {"local": transport}, 4, ["look"], lambda node: None, Progress()) as fanout:
-            fleets.append(probe_ports(fanout, fanout.survey(plan())))
+        with Fanout(inventory, {"local": transport}, 4, lambda node: None, Progress()) as fanout:
+            fleets.append(probe_ports(fanout, fanout.survey(plan()), "here"))
     live, replayed = (judge(fleet, CHECKS, date(2026, 1, 1)) for fleet in fleets)
     assert [(f.check, f.verdict, f.seen) for f in live] == [(f.check, f.verdict, f.seen) for f in replayed]
     assert any(finding.verdict == "pass" for finding in replayed)
@@ -53,7 +53,7 @@ def test_a_read_that_was_not_recorded_has_no_answer() -> None:
 def test_recorded_clocks_and_lost_nodes_come_back() -> None:
     nodes = tuple(Node(name, name, i) for i, name in enumerate("abc"))
     recording = {"a": {"answers": {}, "offset": 5.0}, "b": {"unreached": ["timed_out", "no answer"]}}
-    with Fanout(Inventory("t", nodes), {"ssh": ReplayTransport(recording)}, 2, [], lambda n: None, Progress()) as fanout:
+    with Fanout(Inventory("t", nodes), {"ssh": ReplayTransport(recording)}, 2, lambda n: None, Progress()) as fanout:
         fleet = fanout.survey(plan())
     assert fleet.fact("a", "clock.offset").seconds == pytest.approx(5.0, abs=0.5)
     assert [s.reason for s in fleet.sightings.values()] == [None, "timed_out", "name_unknown"]

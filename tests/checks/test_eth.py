@@ -1,0 +1,153 @@
+"""The NCCL interface and its MTU: which nodes are blamed, how gravely, and what is said of those not seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterprep.model import Interfaces
+from tests.fleet import LOOPBACK, absent, eth, findings, fleet, hca, silent, told
+
+NO_CHOICE = "unknown warning eth.iface_choice"
+TOO_FEW = "unknown warning fewer than two nodes have a value to compare"
+
+
+def net(number: int, mtu: int = 1500, ports: Any = (), name: str = "eth0") -> dict[str, Any]:
+    return {"net.interfaces": (LOOPBACK, eth(name, f"10.0.0.{number}/24", mtu=mtu)), "rdma.ports": ports}
+
+
+def mtus(*values: int, **options: Any) -> Any:
+    return fleet(**options, **{f"n{number}": net(number, value) for number, value in enumerate(values, 1)})
+
+
+# ---------------------------------------------------------------- the interface
+
+
+def test_one_network_on_all_nodes_passes_with_its_reason() -> None:
+    (found,) = findings(mtus(1500, 1500, 1500), "eth.iface_choice")
+    assert (found.verdict, found.nodes, found.seen, found.wanted) == ("pass", ("n1", "n2", "n3"), "eth0", "10.0.0.0/24")
+    assert "reaches all nodes" in found.message
+
+
+def test_names_may_differ_where_the_network_does_not() -> None:
+    seen = fleet(n1=net(1), n2=net(2, name="ens34"), n3=net(3))
+    assert told(seen, "eth.iface_choice") == {"n1": "pass", "n2": "pass", "n3": "pass"}
+    assert {(f.seen, f.nodes) for f in findings(seen, "eth.iface_choice")} == {
+        ("eth0", ("n1", "n3")), ("ens34", ("n2",))
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "words"),
+    [
+        pytest.param((), "no interface is up", id="none"),
+        pytest.param((LOOPBACK,), "no interface is up", id="only-loopback"),
+        pytest.param((eth("eth0", "10.0.0.2/24", up=False),), "no interface is up", id="down"),
+        pytest.param((eth("eth0", "10.0.0.2/24", running=False),), "no interface is up", id="no-carrier"),
+        pytest.param((eth("eth0"),), "no interface is up", id="no-address"),
+        pytest.param((eth("eth0", "192.168.7.2/24"),), "no interface in 10.0.0.0/24", id="another-network"),
+    ],
+)
+def test_a_node_without_a_usable_interface_is_blamed_alone(interfaces: Any, words: str) -> None:
+    seen = fleet(n1=net(1), n2={"net.interfaces": interfaces}, n3=net(3))
+    assert told(seen, "eth.iface_choice") == {"n1": "pass", "n2": "fail error", "n3": "pass"}
+    (bad,) = [f for f in findings(seen, "eth.iface_choice") if f.verdict == "fail"]
+    assert words in bad.seen
+    assert "interfaces" in bad.remedy
+
+
+@pytest.mark.parametrize("declared", ["eth0", "eth7"])
+def test_a_declared_interface_must_be_there(declared: str) -> None:
+    seen = fleet(some={"n2": {"interfaces": Interfaces(nccl=declared)}}, n1=net(1), n2=net(2), n3=net(3))
+    expected = "pass" if declared == "eth0" else "fail error"
+    assert told(seen, "eth.iface_choice") == {"n1": "pass", "n2": expected, "n3": "pass"}
+
+
+def test_a_node_whose_interfaces_are_not_known_is_unknown() -> None:
+    seen = fleet(n1=net(1), n2={"net.interfaces": absent("timed_out")}, n3=net(3))
+    assert told(seen, "eth.iface_choice") == {"n1": "pass", "n2": "unknown error timed_out", "n3": "pass"}
+
+
+def test_a_single_machine_without_a_network_uses_loopback() -> None:
+    assert told(fleet(n1={"net.interfaces": (LOOPBACK,)}), "eth.iface_choice") == {"n1": "pass"}
+
+
+def test_the_only_node_that_answers_is_not_a_single_machine() -> None:
+    seen = fleet(n1={"net.interfaces": (LOOPBACK,)}, n2=silent("n2"))
+    assert told(seen, "eth.iface_choice") == {"n1": "fail error"}
+
+
+# ---------------------------------------------------------------- its MTU
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        pytest.param([9000] * 3, ["pass"] * 3, id="equal"),
+        pytest.param([1500, 1400, 1500], ["pass", "fail warning", "pass"], id="one-odd"),
+        pytest.param([9000, 1500], ["fail warning"] * 2, id="two-nodes"),
+        pytest.param([9000, 9000, 1500, 1500], ["fail warning"] * 4, id="two-against-two"),
+        pytest.param([1500], ["skip not_applicable"], id="one-node"),
+    ],
+)
+def test_the_mtu_is_equal_on_all_nodes(values: list[int], expected: list[str]) -> None:
+    assert list(told(mtus(*values), "eth.mtu").values()) == expected
+
+
+def test_the_cure_names_the_interface_of_the_odd_node() -> None:
+    seen = fleet(n1=net(1, 9000), n2=net(2, 1500, name="ens34"), n3=net(3, 9000))
+    (bad,) = [f for f in findings(seen, "eth.mtu") if f.verdict == "fail"]
+    assert bad.remedy.startswith("ip link set dev ens34 mtu 9000")
+
+
+@pytest.mark.parametrize(
+    ("ports", "settings", "grade"),
+    [
+        pytest.param((), {}, "warning", id="sockets-only"),
+        pytest.param((hca(),), {}, "error", id="rdma-on-one-of-them"),
+        pytest.param((), {"interfaces": Interfaces(rdma=("mlx5_0",))}, "error", id="rdma-declared"),
+    ],
+)
+def test_a_difference_is_an_error_where_rdma_is(ports: Any, settings: dict[str, Any], grade: str) -> None:
+    seen = fleet(each=settings, n1=net(1), n2=net(2, 1400), n3=net(3, ports=ports))
+    assert told(seen, "eth.mtu") == {"n1": "pass", "n2": f"fail {grade}", "n3": "pass"}
+
+
+def test_rdma_counts_also_on_a_node_whose_interfaces_are_not_known() -> None:
+    blind = {"net.interfaces": absent(), "rdma.ports": (hca(),)}
+    seen = fleet(n1=net(1), n2=net(2, 1400), n3=net(3), n4=blind)
+    assert told(seen, "eth.mtu") == {
+        "n1": "pass", "n2": "fail error", "n3": "pass", "n4": "unknown error denied"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        pytest.param([9000, 9000, 9000], ["pass"] * 3, id="as-required"),
+        pytest.param([1500, 1500, 9000], ["fail error", "fail error", "pass"], id="the-majority-is-wrong"),
+        pytest.param([1500], ["fail error"], id="one-node"),
+        pytest.param([9001, 8999, 9000], ["fail error", "fail error", "pass"], id="more-is-wrong-too"),
+    ],
+)
+def test_a_required_mtu_is_exact_and_an_error(values: list[int], expected: list[str]) -> None:
+    assert list(told(mtus(*values, each={"require": {"eth.mtu": "9000"}}), "eth.mtu").values()) == expected
+
+
+def test_a_node_without_a_choice_has_no_mtu_to_judge() -> None:
+    seen = fleet(n1=net(1), n2={"net.interfaces": (LOOPBACK,), "rdma.ports": ()}, n3=net(3))
+    assert told(seen, "eth.mtu") == {"n1": "pass", "n2": NO_CHOICE, "n3": "pass"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "grade"),
+    [pytest.param("net.interfaces", "warning", id="interfaces"), pytest.param("rdma.ports", "error", id="rdma")],
+)
+def test_not_knowing_is_as_grave_as_failing_would_be(missing: str, grade: str) -> None:
+    seen = fleet(n1=net(1), n2={**net(2), missing: absent("hung")}, n3=net(3))
+    assert told(seen, "eth.mtu") == {"n1": "pass", "n2": f"unknown {grade} hung", "n3": "pass"}
+
+
+def test_one_mtu_of_two_nodes_is_not_known_to_be_equal() -> None:
+    assert told(fleet(n1=net(1), n2=silent("n2")), "eth.mtu") == {"n1": TOO_FEW}

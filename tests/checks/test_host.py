@@ -1,0 +1,62 @@
+"""One machine under two names, two machines with one id, and ids that nobody could read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fleet import absent, findings, fleet, silent, told
+
+NOT_COMPARED = "unknown error fewer than two nodes have a value to compare"
+
+
+def host(machine: Any, boot: Any = None, name: Any = None) -> dict[str, Any]:
+    return {"host.machine_id": machine, "host.boot_id": boot or f"boot {machine}", "host.name": name or f"h{machine}"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        pytest.param([host("a"), host("b"), host("c")], ["pass"] * 3, id="three-machines"),
+        pytest.param([host("a"), host("b"), host("a")], ["fail error", "pass", "fail error"], id="one-twice"),
+        pytest.param([host("a"), host("a")], ["fail error"] * 2, id="both-are-one"),
+        pytest.param([host("a"), host("b"), host("a"), host("b")], ["fail error"] * 4, id="two-twice"),
+        pytest.param([host("a")], ["skip not_applicable"], id="one-node"),
+        pytest.param([host("a"), host(absent())], [NOT_COMPARED, "unknown error denied"], id="one-id-of-two"),
+    ],
+)
+def test_every_machine_is_listed_once(nodes: list[dict[str, Any]], expected: list[str]) -> None:
+    seen = fleet(**{f"n{number}": node for number, node in enumerate(nodes, 1)})
+    assert list(told(seen, "host.identity").values()) == expected
+
+
+def test_two_pairs_are_two_findings() -> None:
+    found = findings(fleet(n1=host("a"), n2=host("b"), n3=host("a"), n4=host("b")), "host.identity")
+    assert [f.nodes for f in found] == [("n1", "n3"), ("n2", "n4")]
+
+
+@pytest.mark.parametrize(
+    ("second", "story"),
+    [
+        pytest.param(host("a", "boot", "h"), "the same machine is listed more than once", id="same-boot-and-name"),
+        pytest.param(host("a", "other", "h"), "cloned from one image", id="other-boot"),
+        pytest.param(host("a", "boot", "g"), "cloned from one image", id="container-beside-it-on-one-kernel"),
+    ],
+)
+def test_a_clone_is_told_from_a_double_entry(second: dict[str, Any], story: str) -> None:
+    (found,) = findings(fleet(n1=host("a", "boot", "h"), n2=second), "host.identity")
+    assert story in found.message
+    assert ("machine-id" in found.remedy) == ("clone" in story)
+
+
+@pytest.mark.parametrize("fact", ["host.boot_id", "host.name"])
+def test_an_id_that_appears_twice_is_seen_although_one_of_the_two_knows_nothing_else(fact: str) -> None:
+    half = {**host("a"), fact: absent()}
+    assert told(fleet(n1=host("a"), n2=half, n3=host("c")), "host.identity") == {
+        "n1": "fail error", "n2": "fail error + unknown error denied", "n3": "pass"
+    }  # fmt: skip
+
+
+def test_a_node_that_was_not_reached_leaves_nothing_to_compare_with() -> None:
+    assert told(fleet(n1=host("a"), n2=silent("n2")), "host.identity") == {"n1": NOT_COMPARED}

@@ -1,0 +1,160 @@
+"""Who is to blame when pairs of nodes do not reach each other, and what a taken port means."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterprep.checks.net import Blame, Dial, Listen, blame
+from tests.fleet import PORT, absent, findings, fleet, silent, told
+
+NAMES = ("n1", "n2", "n3", "n4", "n5")
+
+
+def dial(dialer: str, listener: str, word: str = "ok", port: int = PORT) -> Dial:
+    return Dial(dialer, listener, f"10.0.0.{listener[1:]}", port, word)
+
+
+def matrix(*bad: tuple[str, str], names: tuple[str, ...] = NAMES, word: str = "timed_out") -> list[Dial]:
+    """Everybody dials everybody; the pairs named fail."""
+    pairs = itertools.permutations(names, 2)
+    return [dial(a, b, word if (a, b) in bad else "ok") for a, b in pairs]
+
+
+def blamed(found: tuple[Blame, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(guilt.role, guilt.nodes) for guilt in found]
+
+
+# ---------------------------------------------------------------- the rule
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        pytest.param([], [], id="all-well"),
+        pytest.param([("n1", "n2")], [("pair", ("n1", "n2"))], id="one-pair"),
+        pytest.param([("n1", "n2"), ("n2", "n1")], [("pair", ("n1", "n2")), ("pair", ("n2", "n1"))], id="both-ways"),
+        pytest.param([("n1", "n5"), ("n2", "n5")], [("listener", ("n5",))], id="half-of-the-dialers-and-two"),
+        pytest.param([(n, "n3") for n in NAMES if n != "n3"], [("listener", ("n3",))], id="a-listener-behind-a-firewall"),
+        pytest.param([("n3", n) for n in NAMES if n != "n3"], [("dialer", ("n3",))], id="a-dialer-that-gets-nowhere"),
+        pytest.param(
+            [(n, "n3") for n in NAMES if n != "n3"] + [("n3", n) for n in NAMES if n != "n3"],
+            [("listener", ("n3",)), ("dialer", ("n3",))],
+            id="a-node-cut-off",
+        ),
+        pytest.param(
+            [(n, "n3") for n in NAMES if n != "n3"] + [("n1", "n2")],
+            [("listener", ("n3",)), ("pair", ("n1", "n2"))],
+            id="a-listener-and-a-pair",
+        ),
+    ],
+)
+def test_a_listener_first_then_a_dialer_then_pairs(
+    bad: list[tuple[str, str]], expected: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    assert blamed(blame(matrix(*bad))) == expected
+
+
+def test_fewer_than_half_of_the_dialers_are_pairs() -> None:
+    dials = [dial(f"n{number}", "n1", "refused" if number < 4 else "ok") for number in range(2, 8)]
+    assert blamed(blame(dials)) == [("pair", ("n2", "n1")), ("pair", ("n3", "n1"))]
+
+
+def test_one_dialer_on_two_ports_is_one_dialer() -> None:
+    dials = [dial("n2", "n1", "refused", 29500), dial("n2", "n1", "refused", 29501), dial("n3", "n1")]
+    assert all(guilt.role != "listener" for guilt in blame(dials))
+
+
+ANY_DIALS = st.lists(
+    st.builds(
+        Dial,
+        st.sampled_from(NAMES),
+        st.sampled_from(NAMES),
+        st.just("10.0.0.1"),
+        st.sampled_from([PORT, 40000]),
+        st.sampled_from(["ok", "refused", "timed_out"]),
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(ANY_DIALS)
+def test_blame_accounts_for_every_failed_pair_and_for_no_other(dials: list[Dial]) -> None:
+    found = blame(dials)
+    accused = [dial for guilt in found for dial in guilt.failed]
+    assert sorted(accused, key=repr) == sorted((d for d in dials if d.word != "ok"), key=repr)
+    assert all(len(guilt.nodes) == (2 if guilt.role == "pair" else 1) for guilt in found)
+
+
+# ---------------------------------------------------------------- the check: everybody dials the first node
+
+
+def room(*words: str, listen: Any = None) -> Any:
+    """n1 listens; the others dial it with these results."""
+    host = listen or Listen("n1", PORT, "ok")
+    dialers = {
+        f"n{number}": {"net.listen": None, "net.dials": (dial(f"n{number}", "n1", word),)}
+        for number, word in enumerate(words, 2)
+    }
+    return fleet(n1={"net.listen": host, "net.dials": ()}, **dialers)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param([], ["pass"], id="one-node"),
+        pytest.param(["ok", "ok", "ok"], ["pass"] * 4, id="all-get-through"),
+        pytest.param(["refused"], ["fail error"] * 2, id="two-nodes-both-ends"),
+        pytest.param(["ok", "timed_out", "ok"], ["fail error", "pass", "fail error", "pass"], id="one-pair-both-ends"),
+    ],
+)
+def test_each_node_reaches_the_rendezvous_host(words: list[str], expected: list[str]) -> None:
+    assert list(told(room(*words), "net.ports").values()) == expected
+
+
+@pytest.mark.parametrize("words", [["timed_out", "timed_out", "ok"], ["refused", "refused"], ["no_route"] * 4])
+def test_a_host_that_half_of_them_cannot_reach_is_blamed_alone(words: list[str]) -> None:
+    answers = told(room(*words), "net.ports")
+    assert answers["n1"] == "fail error"
+    through = {f"n{number}": "pass" for number, word in enumerate(words, 2) if word == "ok"}
+    assert {node: said for node, said in answers.items() if node != "n1"} == through
+
+
+def test_every_pair_is_a_finding_of_its_own() -> None:
+    found = findings(room("refused", "refused", "ok", "ok", "ok", "ok"), "net.ports")
+    assert [f.nodes for f in found if f.verdict == "fail"] == [("n1", "n2"), ("n1", "n3")]
+
+
+@pytest.mark.parametrize(
+    ("listen", "words"),
+    [
+        pytest.param(Listen("n1", PORT, "in_use", "python3 (pid 4711)"), "in use by python3 (pid 4711)", id="taken"),
+        pytest.param(Listen("n1", PORT, "denied"), "denied", id="not-allowed"),
+    ],
+)
+def test_a_port_that_cannot_be_opened_is_the_hosts_fault_and_nobody_passes(listen: Listen, words: str) -> None:
+    seen = fleet(n1={"net.listen": listen, "net.dials": ()}, n2={"net.listen": None, "net.dials": ()})
+    assert told(seen, "net.ports") == {"n1": "fail error"}
+    (bad,) = findings(seen, "net.ports")
+    assert words in bad.seen
+    assert f"sport = :{PORT}" in bad.remedy
+
+
+def test_a_dialer_that_gave_no_answer_is_not_known() -> None:
+    seen = fleet(
+        n1={"net.listen": Listen("n1", PORT, "ok"), "net.dials": ()},
+        n2={"net.listen": None, "net.dials": (dial("n2", "n1"),)},
+        n3={"net.listen": None, "net.dials": absent("hung")},
+    )
+    assert told(seen, "net.ports") == {"n1": "pass", "n2": "pass", "n3": "unknown error hung"}
+
+
+def test_without_the_rendezvous_host_nothing_is_known() -> None:
+    lost = {"net.listen": absent("not_reached"), "net.dials": absent("not_reached")}
+    seen = fleet(n1=silent("n1"), n2=lost, n3=lost)
+    assert set(told(seen, "net.ports").values()) == {"unknown error not_reached"}

@@ -1,0 +1,47 @@
+"""A node that refused us fails, a node that gave no answer is unknown, and neither is judged any further."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterprep import registry
+from clusterprep.errors import Unreached
+from clusterprep.judge import judge
+from clusterprep.model import Sighting
+from tests.fleet import TODAY, by_node, findings, fleet, refusing, silent, told
+
+REFUSALS = ("host_key_unknown", "host_key_changed", "auth_refused", "no_python", "sudo_refused")
+SILENCES = ("name_unknown", "refused", "timed_out", "no_banner", "hung")
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_a_refusal_is_a_failure(reason: str) -> None:
+    error = Unreached(reason, "what was seen", "what to do")
+    seen = Sighting("n2", "10.0.0.2", False, reason, error.message, error.remedy, error.answered)
+    assert told(fleet(n1={}, n2=seen), "ssh.reach") == {"n1": "pass", "n2": "fail error"}
+    bad = findings(fleet(n2=seen), "ssh.reach")[0]
+    assert (bad.reason, bad.message, bad.remedy) == (reason, "what was seen", "what to do")
+
+
+@pytest.mark.parametrize("reason", SILENCES)
+def test_no_answer_is_not_known(reason: str) -> None:
+    error = Unreached(reason, "nothing came")
+    seen = Sighting("n2", "10.0.0.2", False, reason, error.message, error.remedy, error.answered)
+    assert told(fleet(n1={}, n2=seen), "ssh.reach") == {"n1": "pass", "n2": f"unknown error {reason}"}
+
+
+def test_no_other_check_speaks_of_a_node_that_was_not_reached() -> None:
+    seen = fleet(n1={}, n2=silent("n2"), n3=refusing("n3"))
+    found = judge(seen, list(registry.checks().values()), TODAY)
+    assert {f.check for f in found if set(f.nodes) & {"n2", "n3"}} == {"ssh.reach"}
+    assert by_node(f for f in found if f.check == "ssh.reach")["n1"] == "pass"
+
+
+def test_nobody_reached_is_not_a_success() -> None:
+    found = judge(fleet(n1=silent("n1"), n2=silent("n2")), list(registry.checks().values()), TODAY)
+    assert [(f.check, f.verdict, f.nodes) for f in found] == [("ssh.reach", "unknown", ("n1", "n2"))]
+
+
+def test_different_reasons_are_different_findings() -> None:
+    found = findings(fleet(n1=silent("n1"), n2=silent("n2", "refused"), n3=silent("n3")), "ssh.reach")
+    assert {(f.reason, f.nodes) for f in found} == {("timed_out", ("n1", "n3")), ("refused", ("n2",))}

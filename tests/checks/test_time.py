@@ -1,0 +1,106 @@
+"""Clocks: far apart, near the limit, not measured finely enough, and kept right by nobody."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from clusterprep.facts.clock import Daemon, Offset
+from tests.fleet import absent, findings, fleet, same, told
+
+FINE = 0.0004  # seconds; what a quiet network gives
+STRADDLES = "the error bound straddles the limit"
+
+
+def clocks(*seconds: float, bound: float = FINE, **options: object) -> object:
+    return fleet(**options, **same("clock.offset", *(Offset(s, bound) for s in seconds)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        pytest.param([0.0, 0.001, -0.002], ["pass"] * 3, id="together"),
+        pytest.param([0.0, 0.0, 5.001], ["pass", "pass", "fail error"], id="five-seconds-ahead"),
+        pytest.param([0.0, 0.0, -3600.0], ["pass", "pass", "fail error"], id="an-hour-behind"),
+        pytest.param([0.0, 0.0, 0.2], ["pass", "pass", "fail warning"], id="a-fifth-of-a-second"),
+        pytest.param([0.0, 0.0, 1.0], ["pass", "pass", "fail warning"], id="a-second-is-no-more-than-a-second"),
+        pytest.param([0.0, 0.0, 1.001], ["pass", "pass", "fail error"], id="more-than-a-second"),
+        pytest.param([100.0, 100.0, 100.0], ["pass"] * 3, id="it-is-the-controller-that-is-wrong"),
+        pytest.param([0.0, 0.0, 0.0496], ["pass"] * 3, id="at-the-limit-with-its-bound"),
+        pytest.param([0.0, 0.0, 0.0505], ["pass", "pass", "fail warning"], id="just-over-it-with-its-bound"),
+        pytest.param([0.0, 0.0, 0.0502], ["pass", "pass", f"unknown warning {STRADDLES}"], id="straddles-from-above"),
+        pytest.param([0.0, 0.0, -0.0498], ["pass", "pass", f"unknown warning {STRADDLES}"], id="straddles-from-below"),
+        pytest.param([5.0], ["fail error"], id="one-node-against-the-controller"),
+        pytest.param([0.0, 5.0], ["pass", "fail error"], id="two-nodes-against-the-controller"),
+        pytest.param([5.0, 5.0], ["fail error"] * 2, id="two-nodes-agree-and-the-controller-does-not"),
+        pytest.param([0.0, 0.0, 10.0, 10.0], ["fail error"] * 4, id="two-against-two"),
+    ],
+)
+def test_clocks_are_judged_against_their_median(seconds: list[float], expected: list[str]) -> None:
+    assert list(told(clocks(*seconds), "time.offset").values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [
+        pytest.param(0.02, "pass", id="coarse-and-still-within"),
+        pytest.param(0.2, f"unknown warning {STRADDLES}", id="too-coarse"),
+        pytest.param(3.0, f"unknown error {STRADDLES}", id="could-be-seconds"),
+    ],
+)
+def test_a_coarse_measurement_is_never_a_pass_beyond_its_bound(bound: float, expected: str) -> None:
+    assert told(clocks(0.0, 0.0, 0.01, bound=bound), "time.offset")["n3"] == expected
+
+
+@pytest.mark.parametrize("clock", [Offset(math.nan, 0.0), Offset(0.0, math.nan), Offset(math.inf, 1.0)])
+def test_a_clock_that_is_no_number_is_not_known_and_spoils_no_other(clock: Offset) -> None:
+    seen = fleet(**same("clock.offset", Offset(0.0, FINE), Offset(0.0, FINE), Offset(9.0, FINE), clock))
+    assert told(seen, "time.offset") == {
+        "n1": "pass", "n2": "pass", "n3": "fail error", "n4": "unknown error garbled"
+    }  # fmt: skip
+
+
+def test_what_is_required_replaces_the_limit_and_is_an_error() -> None:
+    strict = {"require": {"time.offset": "1ms"}}
+    assert told(clocks(0.0, 0.0, 0.01, each=strict), "time.offset")["n3"] == "fail error"
+    assert told(clocks(0.0, 0.0, 0.0011, each=strict), "time.offset")["n3"] == f"unknown error {STRADDLES}"
+    loose = {"require": {"time.offset": "2s"}}
+    assert told(clocks(0.0, 0.0, 1.5, each=loose), "time.offset")["n3"] == "pass"
+
+
+def test_an_unmeasured_node_does_not_take_part_in_the_median() -> None:
+    seen = fleet(**same("clock.offset", Offset(0.0, FINE), Offset(5.0, FINE), absent("hung")))
+    assert told(seen, "time.offset") == {"n1": "pass", "n2": "fail error", "n3": "unknown error hung"}
+
+
+def test_the_report_says_which_way_and_how_sure() -> None:
+    (bad,) = [f for f in findings(clocks(0.0, 0.0, 5.001), "time.offset") if f.verdict == "fail"]
+    assert bad.seen.startswith("+5.001 s ±")
+    assert bad.wanted == "≤ 50 ms"
+    assert "ahead of the median" in bad.message
+    (bad,) = [f for f in findings(clocks(0.0, -5.001), "time.offset") if f.verdict == "fail"]
+    assert bad.seen.startswith("-5.001 s ±")
+    assert "behind the controller" in bad.message
+
+
+@pytest.mark.parametrize(
+    ("daemon", "expected"),
+    [
+        pytest.param(Daemon("chronyd", True, "10.0.0.254"), "pass", id="chrony"),
+        pytest.param(Daemon("systemd-timesyncd", True), "pass", id="timesyncd"),
+        pytest.param(Daemon(None, True), "pass", id="the-kernel-says-synchronised"),
+        pytest.param(Daemon("chronyd", False), "fail warning", id="chrony-without-a-source"),
+        pytest.param(Daemon(None, False), "fail warning", id="nothing-runs"),
+        pytest.param(Daemon("chronyd", None), "fail warning", id="a-daemon-that-does-not-say"),
+        pytest.param(absent("missing_tool"), "unknown warning missing_tool", id="no-tool-to-ask"),
+        pytest.param(absent("hung"), "unknown warning hung", id="hung"),
+    ],
+)
+def test_a_clock_needs_somebody_who_keeps_it_right(daemon: object, expected: str) -> None:
+    assert told(fleet(**same("clock.daemon", daemon)), "time.daemon") == {"n1": expected}
+
+
+def test_each_node_stands_for_itself_in_time_daemon() -> None:
+    seen = fleet(**same("clock.daemon", Daemon("chronyd", True), Daemon("chronyd", False)))
+    assert told(seen, "time.daemon") == {"n1": "pass", "n2": "fail warning"}

@@ -1,0 +1,130 @@
+"""The driver's version file of both module flavours, NVML's answer, and the PCI functions that are GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterprep.facts.gpu import Gpu, Nvml, parse_pci
+from clusterprep.model import Absent
+from tests.fleet import learned
+
+PROPRIETARY = """\
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024
+GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)
+"""
+OPEN = """\
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16-I1-N08-05-2)  \
+Tue Mar  5 22:15:33 UTC 2024
+GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
+"""
+GRACE = """\
+NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.124.06  Release Build  (dvs-builder@U22-I3-AE18-09-6)  \
+Wed Feb 26 02:16:25 UTC 2025
+GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)
+"""
+OLD = """\
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.223.02  Sat Oct  7 15:39:11 UTC 2023
+GCC version:  gcc version 8.5.0 20210514 (Red Hat 8.5.0-20) (GCC)
+"""
+TWO_PARTS = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.26  Mon Jan  6 00:00:00 UTC 2025\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(PROPRIETARY, "550.54.14", id="proprietary"),
+        pytest.param(OPEN, "550.54.15", id="open"),
+        pytest.param(GRACE, "570.124.06", id="open-on-arm"),
+        pytest.param(OLD, "470.223.02", id="branch-470"),
+        pytest.param(TWO_PARTS, "570.26", id="two-parts"),
+    ],
+)
+def test_the_driver_is_the_module_that_is_loaded(text: str, expected: str) -> None:
+    assert learned("nv.driver", ["ok", text]) == expected
+
+
+def test_no_file_is_no_driver() -> None:
+    assert learned("nv.driver", ["no", "missing", "/proc/driver/nvidia/version"]) is None
+
+
+@pytest.mark.parametrize("text", ["", "NVRM version: \n", "550.54.14", "NVRM version: NVIDIA UNIX Kernel Module  soon\n"])
+def test_a_driver_file_without_a_version_is_garbled(text: str) -> None:
+    assert learned("nv.driver", ["ok", text]).reason == "garbled"
+
+
+# ---------------------------------------------------------------- NVML
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def row(index: int) -> dict[str, Any]:
+    return {"index": index, "name": H100, "uuid": f"GPU-{index}", "pci": f"00000000:{index + 1:02x}:00.0"}
+
+
+def test_nvml_gives_versions_and_gpus() -> None:
+    answer = {"driver": "550.54.15", "cuda": 12040, "gpus": [row(0), row(1)]}
+    gpus = (Gpu(0, H100, "GPU-0", "00000000:01:00.0"), Gpu(1, H100, "GPU-1", "00000000:02:00.0"))
+    assert learned("gpu.nvml", ["ok", answer]) == Nvml("550.54.15", "12.4", gpus)
+
+
+@pytest.mark.parametrize(("code", "text"), [(11080, "11.8"), (12000, "12.0"), (12090, "12.9"), (13020, "13.2")])
+def test_cuda_of_the_driver_is_decoded(code: int, text: str) -> None:
+    assert learned("gpu.nvml", ["ok", {"driver": "1.2", "cuda": code, "gpus": []}]).cuda == text
+
+
+def test_a_lost_gpu_is_named_and_does_not_hide_the_others() -> None:
+    lost = {"index": 1, "no": "gpu_lost", "why": "nvmlDeviceGetHandleByIndex_v2 answered 15"}
+    found = learned("gpu.nvml", ["ok", {"driver": "550.54.15", "cuda": 12040, "gpus": [row(0), lost, row(2)]}])
+    assert [gpu.index for gpu in found.gpus] == [0, 2]
+    assert found.lost == ("GPU 1: gpu_lost",)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(["ok", None], id="no-library"),
+        pytest.param(["no", "no_driver", "nvmlInit_v2 answered 9"], id="a-library-without-a-driver"),
+    ],
+)
+def test_without_library_or_driver_there_is_no_nvml(answer: list[Any]) -> None:
+    assert learned("gpu.nvml", answer) is None
+
+
+@pytest.mark.parametrize("reason", ["denied", "hung", "timed_out", "gpu_lost", "driver_library_mismatch", "nvml_error"])
+def test_any_other_trouble_of_nvml_is_not_knowing(reason: str) -> None:
+    assert learned("gpu.nvml", ["no", reason, "why"]) == Absent(reason, "why")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param([], id="a-list"),
+        pytest.param({}, id="nothing"),
+        pytest.param({"driver": "1", "cuda": "12.4", "gpus": []}, id="cuda-as-text"),
+        pytest.param({"driver": "1", "cuda": 12040, "gpus": [{"index": 0}]}, id="a-gpu-without-a-name"),
+        pytest.param({"driver": "1", "cuda": 12040, "gpus": None}, id="no-list"),
+    ],
+)
+def test_nonsense_from_nvml_is_garbled(answer: object) -> None:
+    assert learned("gpu.nvml", ["ok", answer]).reason == "garbled"
+
+
+# ---------------------------------------------------------------- PCI
+
+
+def test_only_display_and_3d_controllers_are_gpus() -> None:
+    rows = [
+        {"pci": "0000:01:00.0", "class": "0x030000"},  # a workstation card
+        {"pci": "0000:01:00.1", "class": "0x040300"},  # its sound
+        {"pci": "0000:17:00.0", "class": "0x030200"},  # H100
+        {"pci": "0000:c0:00.0", "class": "0x068000"},  # NVSwitch
+    ]
+    assert parse_pci(rows) == ("0000:01:00.0", "0000:17:00.0")
+    assert learned("gpu.pci", ["ok", []]) == ()
+
+
+@pytest.mark.parametrize("answer", [["ok", None], ["no", "missing"], ["ok", [{"pci": "0000:01:00.0"}]], ["ok", 7]])
+def test_a_bus_that_could_not_be_read_is_not_empty(answer: list[Any]) -> None:
+    assert learned("gpu.pci", answer).reason == "garbled"

@@ -1,0 +1,120 @@
+"""/etc/os-release of many distributions, machine ids and kernels as their files hold them."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterprep.facts.host import parse_os_release
+from clusterprep.model import Absent
+from tests.fleet import learned
+
+DEBIAN = """\
+PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"
+NAME="Debian GNU/Linux"
+VERSION_ID="12"
+VERSION="12 (bookworm)"
+VERSION_CODENAME=bookworm
+ID=debian
+HOME_URL="https://www.debian.org/"
+SUPPORT_URL="https://www.debian.org/support"
+BUG_REPORT_URL="https://bugs.debian.org/"
+"""
+UBUNTU = """\
+PRETTY_NAME="Ubuntu 22.04.4 LTS"
+NAME="Ubuntu"
+VERSION_ID="22.04"
+VERSION="22.04.4 LTS (Jammy Jellyfish)"
+VERSION_CODENAME=jammy
+ID=ubuntu
+ID_LIKE=debian
+HOME_URL="https://www.ubuntu.com/"
+SUPPORT_URL="https://help.ubuntu.com/"
+BUG_REPORT_URL="https://bugs.launchpad.net/ubuntu/"
+PRIVACY_POLICY_URL="https://www.ubuntu.com/legal/terms-and-policies/privacy-policy"
+UBUNTU_CODENAME=jammy
+"""
+ROCKY = """\
+NAME="Rocky Linux"
+VERSION="9.4 (Blue Onyx)"
+ID="rocky"
+ID_LIKE="rhel centos fedora"
+VERSION_ID="9.4"
+PLATFORM_ID="platform:el9"
+PRETTY_NAME="Rocky Linux 9.4 (Blue Onyx)"
+ANSI_COLOR="0;32"
+LOGO="fedora-logo-icon"
+CPE_NAME="cpe:/o:rocky:rocky:9::baseos"
+HOME_URL="https://rockylinux.org/"
+BUG_REPORT_URL="https://bugs.rockylinux.org/"
+SUPPORT_END="2032-05-31"
+ROCKY_SUPPORT_PRODUCT="Rocky-Linux-9"
+ROCKY_SUPPORT_PRODUCT_VERSION="9.4"
+REDHAT_SUPPORT_PRODUCT="Rocky Linux"
+REDHAT_SUPPORT_PRODUCT_VERSION="9.4"
+"""
+SLES = """\
+NAME="SLES"
+VERSION="15-SP5"
+VERSION_ID="15.5"
+PRETTY_NAME="SUSE Linux Enterprise Server 15 SP5"
+ID="sles"
+ID_LIKE="suse"
+ANSI_COLOR="0;32"
+CPE_NAME="cpe:/o:suse:sles:15:sp5"
+DOCUMENTATION_URL="https://documentation.suse.com/"
+"""
+ARCH = 'NAME="Arch Linux"\nPRETTY_NAME="Arch Linux"\nID=arch\nBUILD_ID=rolling\nANSI_COLOR="38;2;23;147;209"\n'
+SINGLE_QUOTES = "# written by hand\n\nID='ubuntu'\nVERSION_ID='24.04'\nNAME='it'\\''s'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(DEBIAN, "debian 12", id="debian-12"),
+        pytest.param(UBUNTU, "ubuntu 22.04", id="ubuntu-22.04"),
+        pytest.param(ROCKY, "rocky 9.4", id="rocky-9.4"),
+        pytest.param(SLES, "sles 15.5", id="sles-15-sp5"),
+        pytest.param(ARCH, "arch", id="arch-has-no-version"),
+        pytest.param(SINGLE_QUOTES, "ubuntu 24.04", id="single-quotes-and-a-comment"),
+        pytest.param(ROCKY.replace("\n", "\r\n"), "rocky 9.4", id="crlf"),
+    ],
+)
+def test_a_distribution_is_its_id_and_version(text: str, expected: str) -> None:
+    assert parse_os_release(text) == expected
+    assert learned("os.release", ["ok", text]) == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(["ok", ""], id="empty"),
+        pytest.param(["ok", "Welcome to node17\n"], id="a-banner"),
+        pytest.param(["ok", 'ID="debian'], id="an-open-quote"),
+        pytest.param(["ok", 'NAME="Linux"\n'], id="no-id"),
+        pytest.param(["no", "missing", "no such file"], id="no-file"),
+        pytest.param(["ok", ["a", "list"]], id="another-type"),
+        pytest.param("half a fra", id="no-answer-at-all"),
+    ],
+)
+def test_what_is_no_os_release_is_garbled(answer: object) -> None:
+    found = learned("os.release", answer)
+    assert isinstance(found, Absent)
+    assert found.reason == "garbled"
+
+
+@pytest.mark.parametrize("fact", ["host.machine_id", "host.boot_id", "host.name", "kernel.release"])
+def test_a_word_comes_without_its_line_end(fact: str) -> None:
+    assert learned(fact, ["ok", "b08dfa6083e7567a1921a715000001fb\n"]) == "b08dfa6083e7567a1921a715000001fb"
+
+
+@pytest.mark.parametrize("fact", ["host.machine_id", "host.boot_id", "host.name", "kernel.release"])
+@pytest.mark.parametrize("answer", [["ok", ""], ["ok", " \n"], ["no", "missing"], ["ok", None]])
+def test_two_nodes_with_an_empty_file_have_nothing_in_common(fact: str, answer: object) -> None:
+    found = learned(fact, answer)
+    assert isinstance(found, Absent)
+    assert found.reason == "garbled"
+
+
+@pytest.mark.parametrize("reason", ["denied", "timed_out", "hung", "truncated"])
+def test_a_reason_survives(reason: str) -> None:
+    assert learned("host.machine_id", ["no", reason, "why"]) == Absent(reason, "why")

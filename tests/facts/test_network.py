@@ -1,0 +1,213 @@
+"""Interfaces, ports and RDMA devices as the kernel shows them on machines that people have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterprep.facts.network import Interface, RdmaPort
+from tests.fleet import learned
+
+
+def row(name: str, *addresses: str, scope: int = 0, **fields: Any) -> dict[str, Any]:
+    """A row as the agent sends it: files of /sys/class/net/NAME as text, addresses from netlink."""
+    shown = [{"address": a.split("/")[0], "prefix": int(a.split("/")[1]), "scope": scope} for a in addresses]
+    return {
+        "name": name,
+        "physical": True,
+        "bridge": False,
+        "master": None,
+        "mtu": "1500",
+        "operstate": "up",
+        "type": "1",
+        "flags": "0x1003",
+        "speed": "10000",
+        "ifindex": "2",
+        "carrier": "1",
+        "addresses": shown,
+        **fields,
+    }
+
+
+def one(*args: Any, **fields: Any) -> Interface:
+    (found,) = learned("net.interfaces", ["ok", [row(*args, **fields)]])
+    return found
+
+
+LO = row("lo", "127.0.0.1/8", scope=254, physical=False, operstate="unknown", type="772", flags="0x9", speed=None)
+# What lies in /sys/class/net once the bonding driver is loaded: a file, of which no attribute can be read.
+BONDING_MASTERS = {
+    **dict.fromkeys(("mtu", "operstate", "type", "flags", "speed", "ifindex", "carrier")),
+    "name": "bonding_masters", "physical": False, "bridge": False, "master": None, "addresses": [],
+}  # fmt: skip
+
+
+def test_a_card_is_up_with_its_network() -> None:
+    found = one("eth0", "10.0.0.7/24", mtu="9000", speed="100000")
+    assert found == Interface("eth0", True, True, False, True, False, None, 9000, 100_000, False, ("10.0.0.7/24",))
+    assert found.networks == ("10.0.0.0/24",)
+    assert found.address == "10.0.0.7"
+
+
+def test_loopback_has_no_address_to_offer() -> None:
+    (found,) = learned("net.interfaces", ["ok", [LO]])
+    assert found.loopback
+    assert found.ipv4 == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "up", "running"),
+    [
+        pytest.param({"operstate": "up"}, True, True, id="up"),
+        pytest.param({"operstate": "unknown"}, True, True, id="a-driver-that-does-not-say"),
+        pytest.param({"operstate": "down", "carrier": "0"}, True, False, id="cable-out"),
+        pytest.param({"operstate": "lowerlayerdown"}, True, False, id="vlan-of-a-dead-card"),
+        pytest.param({"operstate": "dormant"}, True, False, id="waits-for-802.1x"),
+        pytest.param({"operstate": "unknown", "carrier": "0"}, True, False, id="no-carrier"),
+        pytest.param({"operstate": "down", "flags": "0x1002", "carrier": None, "speed": None}, False, False, id="off"),
+    ],
+)
+def test_up_is_the_flag_and_running_is_the_cable(fields: dict[str, Any], up: bool, running: bool) -> None:
+    found = one("eth0", "10.0.0.7/24", **fields)
+    assert (found.up, found.running) == (up, running)
+
+
+@pytest.mark.parametrize(("speed", "expected"), [("100000", 100_000), ("-1", None), ("0", None), (None, None), ("", None)])
+def test_a_speed_that_the_driver_does_not_know_is_none(speed: str | None, expected: int | None) -> None:
+    assert one("eth0", speed=speed).speed == expected
+
+
+@pytest.mark.parametrize(
+    ("addresses", "scope", "expected"),
+    [
+        pytest.param(["10.0.0.7/24"], 0, ("10.0.0.7/24",), id="one"),
+        pytest.param(["10.0.0.7/24", "10.0.0.100/32"], 0, ("10.0.0.7/24", "10.0.0.100/32"), id="a-virtual-one-beside"),
+        pytest.param(["fe80::1/64"], 253, (), id="ipv6-link-local"),
+        pytest.param(["2001:db8::7/64"], 0, (), id="ipv6-only"),
+        pytest.param(["169.254.12.7/16"], 0, (), id="nobody-answered-dhcp"),
+        pytest.param(["169.254.12.7/16"], 253, (), id="link-local-as-such"),
+        pytest.param([], 0, (), id="none"),
+    ],
+)
+def test_only_global_ipv4_counts(addresses: list[str], scope: int, expected: tuple[str, ...]) -> None:
+    assert one("eth0", *addresses, scope=scope).ipv4 == expected
+
+
+def test_container_interfaces_keep_what_marks_them() -> None:
+    rows = [
+        row("docker0", "172.17.0.1/16", physical=False, bridge=True, speed="10000"),
+        row("veth1a2b3c4", physical=False, master="docker0"),
+        row("eno1", master="bond0"),
+        row("bond0", "10.0.0.7/24", physical=False, flags="0x1403"),
+        row("eth0.100", "10.100.0.7/24", physical=False),
+        row("ib0", "10.1.0.7/24", type="32", mtu="4092", speed="200000"),
+    ]
+    found = {i.name: i for i in learned("net.interfaces", ["ok", rows])}
+    assert found["docker0"].bridge
+    assert found["veth1a2b3c4"].master == "docker0"
+    assert found["eno1"].master == "bond0"
+    assert not found["bond0"].bridge
+    assert found["eth0.100"].networks == ("10.100.0.0/24",)
+    assert [i.name for i in found.values() if i.infiniband] == ["ib0"]
+
+
+def test_the_file_of_the_bonding_driver_is_no_interface() -> None:
+    found = learned("net.interfaces", ["ok", [row("bond0", "10.0.0.7/24", physical=False), BONDING_MASTERS, LO]])
+    assert [interface.name for interface in found] == ["bond0", "lo"]
+
+
+def test_an_interface_that_went_meanwhile_does_not_hide_the_others() -> None:
+    gone = {**BONDING_MASTERS, "name": "veth9f8e7d6"}
+    found = learned("net.interfaces", ["ok", [row("eth0", "10.0.0.7/24"), gone]])
+    assert [interface.name for interface in found] == ["eth0"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(None, id="nothing"),
+        pytest.param([{}], id="an-empty-row"),
+        pytest.param(["eth0"], id="names-only"),
+        pytest.param([row("eth0", mtu="big")], id="an-mtu-in-words"),
+        pytest.param([row("eth0", mtu=None)], id="an-mtu-that-could-not-be-read"),
+        pytest.param([row("eth0", flags="up")], id="flags-in-words"),
+        pytest.param([row("eth0", speed="fast")], id="a-speed-in-words"),
+        pytest.param([{**row("eth0"), "addresses": ["10.0.0.7"]}], id="addresses-as-text"),
+        pytest.param([row("eth0", "10.0.0.256/24")], id="an-address-that-cannot-be"),
+        pytest.param([row("eth0", "10.0.0.7/64")], id="a-prefix-that-cannot-be"),
+    ],
+)
+def test_nonsense_is_garbled(rows: object) -> None:
+    assert learned("net.interfaces", ["ok", rows]).reason == "garbled"
+
+
+# ---------------------------------------------------------------- ports
+
+
+def test_the_port_range_is_two_numbers() -> None:
+    assert learned("net.port_range", ["ok", "32768\t60999\n"]) == (32768, 60999)
+
+
+@pytest.mark.parametrize("answer", [["ok", ""], ["ok", "32768"], ["ok", "a\tb"], ["no", "missing"], ["ok", "1 2 3"]])
+def test_another_port_range_is_garbled(answer: list[object]) -> None:
+    assert learned("net.port_range", answer).reason == "garbled"
+
+
+# ---------------------------------------------------------------- RDMA
+
+
+def tree(device: str, port: int = 1, **files: str) -> dict[str, str]:
+    return {f"/sys/class/infiniband/{device}/ports/{port}/{name}": text for name, text in files.items()}
+
+
+INFINIBAND = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)"}
+ROCE = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)"}
+CABLE_OUT = {"state": "1: DOWN", "phys_state": "2: Polling", "link_layer": "InfiniBand", "rate": "10 Gb/sec (4X SDR)"}
+NO_MANAGER = {**INFINIBAND, "state": "2: INIT"}
+OFF = {"state": "1: DOWN", "phys_state": "3: Disabled", "link_layer": "Ethernet", "rate": "40 Gb/sec (4X QDR)"}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param(INFINIBAND, (True, "InfiniBand", 400.0), id="infiniband"),
+        pytest.param(ROCE, (True, "Ethernet", 100.0), id="roce"),
+        pytest.param(CABLE_OUT, (False, "InfiniBand", 10.0), id="cable-out"),
+        pytest.param(NO_MANAGER, (False, "InfiniBand", 400.0), id="no-subnet-manager"),
+        pytest.param(OFF, (False, "Ethernet", 40.0), id="disabled"),
+        pytest.param({**INFINIBAND, "state": "3: ARMED"}, (False, "InfiniBand", 400.0), id="armed"),
+        pytest.param({**INFINIBAND, "state": "5: ACTIVE_DEFER"}, (False, "InfiniBand", 400.0), id="active-and-waiting"),
+        pytest.param({"state": "4: ACTIVE"}, (True, "", None), id="state-alone"),
+    ],
+)
+def test_a_port_is_active_by_state_and_link(files: dict[str, str], expected: tuple[bool, str, float | None]) -> None:
+    (found,) = learned("rdma.ports", ["ok", tree("mlx5_0", **files)])
+    assert found == RdmaPort("mlx5_0", 1, *expected)
+
+
+def test_devices_and_ports_come_in_order() -> None:
+    files = {**tree("mlx5_1", **ROCE), **tree("mlx5_0", 2, **OFF), **tree("mlx5_0", 1, **ROCE)}
+    found = learned("rdma.ports", ["ok", files])
+    assert [(p.device, p.port, p.active) for p in found] == [
+        ("mlx5_0", 1, True), ("mlx5_0", 2, False), ("mlx5_1", 1, True)
+    ]  # fmt: skip
+
+
+def test_no_files_are_no_devices() -> None:
+    assert learned("rdma.ports", ["ok", {}]) == ()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param(tree("mlx5_0", rate="400 Gb/sec (4X NDR)", link_layer="InfiniBand"), id="no-state"),
+        pytest.param(tree("mlx5_0", **{**INFINIBAND, "state": ""}), id="an-empty-state"),
+        pytest.param(tree("mlx5_0", **{**INFINIBAND, "state": "ACTIVE"}), id="a-state-without-its-number"),
+        pytest.param(None, id="nothing"),
+        pytest.param([], id="a-list"),
+    ],
+)
+def test_a_port_whose_state_is_not_known_is_not_a_dead_port(files: object) -> None:
+    """Taken for dead it would have NCCL_IB_DISABLE=1 written for the whole job."""
+    assert learned("rdma.ports", ["ok", files]).reason == "garbled"

@@ -1,0 +1,176 @@
+"""Fleets for tests of the pure core: nodes with their facts, and what the checks make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from clusterprep import registry
+from clusterprep.facts.clock import Daemon, Offset
+from clusterprep.facts.gpu import Gpu, Nvml
+from clusterprep.facts.network import Interface, RdmaPort
+from clusterprep.facts.torch import Torch
+from clusterprep.checks.net import Dial, Listen
+from clusterprep.judge import judge
+from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting
+from clusterprep.plan import interpret, make_plan, reads
+
+TODAY = date(2026, 11, 21)
+PORT = 29500
+
+# Every way in which a fact can be missing: words of the contract, of the agent, and a sentence.
+REASONS = (
+    "denied", "missing_tool", "timed_out", "hung", "garbled", "truncated", "not_reached", "not_asked", "no sysfs here"
+)  # fmt: skip
+
+
+def fleet(
+    each: Mapping[str, Any] | None = None,
+    some: Mapping[str, Mapping[str, Any]] | None = None,
+    inventory: Mapping[str, Any] | None = None,
+    **nodes: Mapping[str, Any] | Sighting,
+) -> Fleet:
+    """A fleet of the nodes named: facts by name, or a whole sighting for a node that was not reached.
+
+    `each` holds fields of Node for all of them, `some` for single ones, `inventory` fields of Inventory.
+    """
+    listed = []
+    for number, name in enumerate(nodes, 1):
+        settings = {"address": _address(number), **(each or {}), **(some or {}).get(name, {})}
+        listed.append(Node(name=name, index=number - 1, **settings))
+    seen = {
+        node.name: facts if isinstance(facts, Sighting) else Sighting(node.name, node.address, True, facts=dict(facts))
+        for node, facts in zip(listed, nodes.values(), strict=True)
+    }
+    return Fleet(Inventory("test", tuple(listed), **(inventory or {})), seen)
+
+
+def same(fact: str, *values: Any) -> dict[str, dict[str, Any]]:
+    """Nodes n1, n2, … with one fact each."""
+    return {f"n{number}": {fact: value} for number, value in enumerate(values, 1)}
+
+
+def silent(name: str, reason: str = "timed_out", detail: str = "no answer within 10 s") -> Sighting:
+    """A node that gave no answer."""
+    return Sighting(name, "10.0.0.9", False, reason, detail, answered=False)
+
+
+def refusing(name: str, reason: str = "auth_refused", detail: str = "permission denied") -> Sighting:
+    """A node that answered and refused us."""
+    return Sighting(name, "10.0.0.9", False, reason, detail, "ssh-copy-id", answered=True)
+
+
+def findings(seen: Fleet, check: str, today: date = TODAY) -> tuple[Finding, ...]:
+    return judge(seen, [registry.checks()[check]], today)
+
+
+def told(seen: Fleet, check: str) -> dict[str, str]:
+    """What a check says of each node: «pass», «fail error», «unknown warning denied», several joined with +."""
+    return by_node(findings(seen, check))
+
+
+def by_node(found: Iterable[Finding]) -> dict[str, str]:
+    words: dict[str, list[str]] = {}
+    for finding in found:
+        parts = [finding.verdict]
+        if finding.verdict in ("fail", "unknown"):
+            parts.append(finding.severity)
+        if finding.verdict in ("unknown", "skip"):
+            parts.append(str(finding.reason))
+        for node in finding.nodes:
+            words.setdefault(node, []).append(" ".join(parts))
+    return {node: " + ".join(sorted(said)) for node, said in sorted(words.items())}
+
+
+def eth(name: str, *ipv4: str, **fields: Any) -> Interface:
+    """An interface that is up, with its addresses; a card unless told otherwise."""
+    return replace(
+        Interface(name, True, True, False, True, False, None, 1500, 10_000, False, ipv4), **fields
+    )
+
+
+LOOPBACK = Interface("lo", True, True, True, False, False, None, 65536, None, False, ())
+
+
+def hca(device: str = "mlx5_0", active: bool = True, port: int = 1) -> RdmaPort:
+    return RdmaPort(device, port, active, "InfiniBand", 400.0)
+
+
+def torch(version: str | None = "2.6.0+cu124", cuda: str | None = "12.4", nccl: str | None = "2.21.5") -> Torch:
+    return Torch(version, cuda, nccl, "/usr/lib/python3/dist-packages/torch" if version else None)
+
+
+NO_TORCH = torch(None, None, None)
+
+
+def nvml(count: int = 8, lost: tuple[str, ...] = (), driver: str = "550.54.15") -> Nvml:
+    gpus = tuple(Gpu(i, "NVIDIA H100 80GB HBM3", f"GPU-{i}", f"00000000:{i:02x}:00.0") for i in range(count))
+    return Nvml(driver, "12.4", gpus, lost)
+
+
+def env(**values: str) -> dict[str, EnvSetting]:
+    return {name: EnvSetting(value, "env") for name, value in values.items()}
+
+
+def resolved(*names: str, **other: list[str] | None) -> dict[str, list[str] | None]:
+    """Every name at its place in 10.0.0.0/16, where `other` does not say otherwise."""
+    return {**{name: [_address(number)] for number, name in enumerate(names, 1)}, **other}
+
+
+def healthy(count: int = 4) -> Fleet:
+    """A fleet of GPU nodes with RDMA of which every check passes every node."""
+    names = tuple(f"n{number}" for number in range(1, count + 1))
+    facts = {name: _facts(number, name, names) for number, name in enumerate(names, 1)}
+    return fleet(each={"gpus": Gpus(8)}, **facts)
+
+
+def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
+    first, address = number == 1, _address(number)
+    return {
+        "host.machine_id": f"{number:032x}",
+        "host.boot_id": f"00000000-0000-0000-0000-{number:012x}",
+        "host.name": name,
+        "kernel.release": "6.8.0-45-generic",
+        "os.release": "ubuntu 22.04",
+        "clock.offset": Offset(0.0001 * number, 0.0004),
+        "clock.daemon": Daemon("chronyd", True, "10.0.0.254"),
+        "names.own": (name, [address]),
+        "names.resolved": resolved(*names),
+        "torch.build": torch(),
+        "nv.driver": "550.54.15",
+        "gpu.pci": tuple(f"0000:{i:02x}:00.0" for i in range(8)),
+        "gpu.nvml": nvml(),
+        "net.interfaces": (LOOPBACK, eth("eth0", f"{address}/16", mtu=9000)),
+        "net.port_range": (32768, 60999),
+        "rdma.ports": (hca("mlx5_0"), hca("mlx5_1")),
+        "lim.memlock": float("inf"),
+        "net.listen": Listen(name, PORT, "ok") if first else None,
+        "net.dials": () if first else (Dial(name, "n1", "10.0.0.1", PORT, "ok"),),
+        "ssh.peer": address,
+    }
+
+
+def _address(number: int) -> str:
+    return f"10.0.{number // 256}.{number % 256}"
+
+
+def with_facts(seen: Fleet, changed: Mapping[tuple[str, str], Any]) -> Fleet:
+    """The fleet with other values for some (node, fact)."""
+    sightings = dict(seen.sightings)
+    for (name, fact), value in changed.items():
+        sightings[name] = replace(sightings[name], facts={**sightings[name].facts, fact: value})
+    return replace(seen, sightings=sightings)
+
+
+def learned(fact: str, *answers: Any) -> Any:
+    """What a fact becomes of an agent's raw answers, one for each of its reads: ["ok", value] or ["no", reason, why]."""
+    node = Node("n1", "10.0.0.1", 0)
+    inventory = Inventory("test", (node,))
+    plan = make_plan((), registry.facts(), [registry.facts()[fact]])
+    return interpret(plan, node, inventory, dict(zip(reads(plan, node, inventory), answers, strict=True)))[fact]
+
+
+def absent(reason: str = "denied", detail: str = "EACCES") -> Absent:
+    return Absent(reason, detail)

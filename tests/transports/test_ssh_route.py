@@ -1,0 +1,237 @@
+"""Where a node is: inventory, ssh_config, jump hosts and proxies in their order, over real servers."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterprep.errors import Unreached
+from clusterprep.model import Node, SshSettings
+from clusterprep.transports.ssh import SshTransport
+from clusterprep.transports.ssh_route import Route, RouteMap
+from tests.transports.sshd import Sshd, free_port, new_key, public
+
+Fresh = Callable[..., SshTransport]
+
+
+def route(text: str, tmp_path: Path, address: str = "gpu1", **settings: object) -> Route:
+    (tmp_path / "config").write_text(text)
+    ssh = replace(SshSettings(config=str(tmp_path / "config")), **settings)  # type: ignore[arg-type]
+    return RouteMap().to(Node("gpu1", address, 0, ssh))
+
+
+BLOCK = "Host gpu1\n HostName real\n User them\n Port 2222\n IdentityFile /their/key\n"
+
+
+def test_openssh_s_defaults(tmp_path: Path) -> None:
+    found = route("", tmp_path)
+    assert (found.host, found.port, found.user, found.named) == ("gpu1", 22, getpass.getuser(), False)
+    assert [Path(path).name for path in found.identities] == ["id_rsa", "id_ecdsa", "id_ed25519"]
+    assert found.key_names == ("gpu1",)
+
+
+def test_ssh_config_before_defaults(tmp_path: Path) -> None:
+    found = route(BLOCK, tmp_path)
+    assert (found.host, found.port, found.user, found.identities) == ("real", 2222, "them", ("/their/key",))
+    assert found.key_names == ("[real]:2222", "real")
+
+
+def test_the_inventory_before_ssh_config(tmp_path: Path) -> None:
+    found = route(BLOCK, tmp_path, "10.0.0.1", user="me", port=22, identity_file="/my/key")
+    assert (found.host, found.port, found.user, found.identities) == ("10.0.0.1", 22, "me", ("/my/key",))
+
+
+def test_an_alias_for_the_host_key(tmp_path: Path) -> None:
+    assert route(BLOCK + " HostKeyAlias Rack1", tmp_path).key_names == ("rack1",)
+
+
+def test_jumps_in_a_row(tmp_path: Path) -> None:
+    text = "Host gpu1\n ProxyJump me@one:2200,[::1]:22,two\nHost two\n HostName real2\n ProxyJump elsewhere\n"
+    found = route(text, tmp_path, user="them")
+    two = found.via
+    assert two is not None
+    assert (two.name, two.host, two.user) == ("two", "real2", getpass.getuser())  # the node's user is not the jump's
+    second = two.via
+    assert second is not None
+    assert (second.host, second.port) == ("::1", 22)
+    first = second.via
+    assert first is not None
+    assert (first.user, first.host, first.port, first.via) == ("me", "one", 2200, None)
+
+
+def test_a_jump_host_that_matches_its_own_rule(tmp_path: Path) -> None:
+    found = route("Host *\n ProxyJump bastion\n", tmp_path)
+    assert found.via is not None
+    assert (found.via.host, found.via.via) == ("bastion", None)
+
+
+def test_jumps_that_never_end(tmp_path: Path) -> None:
+    with pytest.raises(Unreached, match="never ends"):
+        route("Host gpu1\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n", tmp_path)
+
+
+def test_the_first_kind_of_proxy_counts(tmp_path: Path) -> None:
+    assert route("Host gpu1\n ProxyJump none\nHost *\n ProxyCommand no\n", tmp_path).command is None
+    found = route("Host gpu1\n Port 7\n ProxyCommand nc %h %p\nHost *\n ProxyJump no\n", tmp_path)
+    assert (found.command, found.via) == ("nc gpu1 7", None)
+
+
+@pytest.mark.parametrize("port", ["http", "0", "65536"])
+def test_a_port_that_is_none(tmp_path: Path, port: str) -> None:
+    with pytest.raises(Unreached, match=f'"{port}" is not a port'):
+        route(f"Port {port}", tmp_path)
+
+
+# ---------------------------------------------------------------- over real servers
+
+
+@pytest.fixture(scope="module")
+def bastion(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    server = Sshd.start(tmp_path_factory.mktemp("bastion") / "sshd", "LogLevel VERBOSE")
+    yield server
+    server.stop()
+
+
+def behind(bastion: Sshd, sshd: Sshd, tmp_path: Path, known: str | None = None, jump: str = "") -> Node:
+    """The node behind the bastion, found by its name in ssh_config alone."""
+    (tmp_path / "config").write_text(
+        f"Host gpu*\n HostName 127.0.0.1\n Port {sshd.port}\n User root\n IdentityFile {sshd.user_key}\n"
+        f" ProxyJump bastion{jump}\n"
+        f"Host bastion\n HostName 127.0.0.1\n Port {bastion.port}\n User root\n IdentityFile {bastion.user_key}\n"
+    )
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.write_text(sshd.known() + bastion.known() if known is None else known)
+    ssh = SshSettings(config=str(tmp_path / "config"), known_hosts=str(known_hosts))
+    return Node("gpu1", "gpu1", 0, ssh)
+
+
+def hello(transport: SshTransport, node: Node) -> bytes:
+    channel = transport.open(node, "echo hello; cat")
+    channel.send(b"x" * 100_000)
+    data = b""
+    while len(data) < 100_006:
+        data += channel.recv(10)
+    channel.close()
+    assert channel.peer is None
+    return data[:5]
+
+
+def test_eight_nodes_through_one_login_on_the_jump_host(
+    bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path
+) -> None:
+    node = behind(bastion, sshd, tmp_path)
+    logins = bastion.log().count("Accepted publickey")
+    with ThreadPoolExecutor(8) as pool:
+        nodes = [replace(node, name=f"gpu{number}", address=f"gpu{number}") for number in range(8)]
+        assert list(pool.map(lambda one: hello(transport, one), nodes)) == [b"hello"] * 8
+    assert bastion.log().count("Accepted publickey") == logins + 1
+
+
+def test_a_jump_host_s_key_is_verified_too(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    with pytest.raises(Unreached, match="jump host bastion: the host key of 127.0.0.1 is not known") as caught:
+        transport.open(behind(bastion, sshd, tmp_path, sshd.known()), "true")
+    assert caught.value.reason == "host_key_unknown"
+
+
+def test_the_node_s_key_behind_a_jump_host(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    with pytest.raises(Unreached) as caught:
+        transport.open(behind(bastion, sshd, tmp_path, bastion.known()), "true")
+    assert caught.value.reason == "host_key_unknown"
+    assert f"echo '{sshd.known().strip()}' >>" in caught.value.remedy  # ssh-keyscan would not get there
+
+
+def test_two_jump_hosts(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    assert hello(transport, behind(bastion, sshd, tmp_path, jump=f",root@gpu9:{sshd.port}")) == b"hello"
+
+
+def test_a_jump_host_comes_back(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    first = Sshd.start(tmp_path / "first")
+    node = behind(first, sshd, tmp_path)
+    assert hello(transport, node) == b"hello"
+    first.kill()
+    print(time.monotonic())
+    with pytest.raises(Unreached, match="jump host bastion") as caught:
+        transport.open(node, "true")
+    print(time.monotonic())
+    assert caught.value.reason == "refused", str(caught.value)
+
+
+def test_a_dead_jump_host_is_waited_for_once(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    from tests.transports.peers import deaf
+
+    node = behind(bastion, sshd, tmp_path)
+    with deaf() as port:
+        config = Path(node.ssh.config)
+        config.write_text(config.read_text().replace(f"Port {bastion.port}", f"Port {port}"))
+        nodes = [replace(node, ssh=replace(node.ssh, connect_timeout=0.7)) for _ in range(16)]
+        began = time.monotonic()
+        for one in nodes:
+            with pytest.raises(Unreached, match="jump host bastion: no TCP connection"):
+                transport.open(one, "true")
+    assert time.monotonic() - began < 1.2
+
+
+def test_what_a_jump_host_cannot_reach(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    node = behind(bastion, sshd, tmp_path)
+    closed = replace(node, ssh=replace(node.ssh, port=free_port()))
+    nameless = replace(node, address="no-such-host.invalid")
+    for one, reason in ((closed, "refused"), (nameless, "name_unknown")):
+        with pytest.raises(Unreached, match="says jump host bastion") as caught:
+            transport.open(one, "true")
+        assert caught.value.reason == reason
+
+
+def test_a_jump_host_that_forwards_nothing(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    server = Sshd.start(tmp_path / "closed", "AllowTcpForwarding no")
+    try:
+        with pytest.raises(Unreached, match="prohibited") as caught:
+            transport.open(behind(server, sshd, tmp_path), "true")
+        assert "AllowTcpForwarding" in caught.value.remedy
+    finally:
+        server.stop()
+
+
+def test_a_proxy_command(fresh: Fresh, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    relay = tmp_path / "relay.py"
+    relay.write_text(
+        "import os, select, socket, sys\n"
+        "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "while True:\n"
+        "    for fd in select.select([0, s.fileno()], [], [])[0]:\n"
+        "        data = os.read(fd, 65536)\n"
+        "        if not data: sys.exit()\n"
+        "        s.sendall(data) if fd == 0 else os.write(1, data)\n"
+    )
+    (tmp_path / "config").write_text(f"ProxyCommand {sys_python()} {relay} %h %p")
+    node = sshd.node(tmp_path, config=str(tmp_path / "config"))
+    assert hello(transport, node) == b"hello"
+    (tmp_path / "config").write_text("ProxyCommand echo no route today")
+    with pytest.raises(Unreached, match='not with SSH: "no route today"') as caught:
+        fresh().open(node, "true")
+    assert caught.value.reason == "no_banner"
+
+
+def sys_python() -> str:
+    import sys
+
+    return sys.executable
+
+
+def test_the_host_key_under_its_alias(fresh: Fresh, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("HostKeyAlias rack1")
+    known = f"rack1 {public(sshd.host_key())}\n"
+    node = sshd.node(tmp_path, known, config=str(tmp_path / "config"))
+    channel = transport.open(node, "echo hello")
+    assert channel.recv(10) == b"hello\n"
+    channel.close()
+    other = sshd.node(tmp_path, f"rack1 {public(new_key(tmp_path / 'other'))}\n", config=str(tmp_path / "config"))
+    with pytest.raises(Unreached) as caught:
+        fresh().open(other, "true")
+    assert "ssh-keygen -R rack1" in caught.value.remedy
+    assert f"echo '{known.strip()}' >>" in caught.value.remedy
