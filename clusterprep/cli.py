@@ -380,7 +380,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = int(leave.code or 0)
     except BrokenPipeError:
         code = 0
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
     except Exception as error:
         code = _bug(error)
     _leave(code)

@@ -52,8 +52,10 @@ def _dial_all(fanout: Fanout, fleet: Fleet, host: str, address: str, port: int) 
             values[name] = Absent(answer.reason, answer.message)
             continue
         words = answer.get("words")
-        good = isinstance(words, list) and len(words) == 1
-        values[name] = (Dial(name, host, address, port, str(words[0])),) if good else Absent("garbled", "no answer")
+        if isinstance(words, list) and len(words) == 1:
+            values[name] = (Dial(name, host, address, port, str(words[0])),)
+        else:
+            values[name] = Absent("garbled", str(answer.get("why") or "no answer"))
     return values
 
 

@@ -53,16 +53,16 @@ def _decode(text: object) -> bytes | None:
 
 
 def last_run(memories: Mapping[str, Sequence[OldRun]], cluster: str, wanted: str | None) -> str | None:
-    """The run to undo: the one asked for, else the cluster's last that changed something; None when there is none."""
-    known = {r.run for runs in memories.values() for r in runs if r.cluster == cluster and r.undoes is None}
+    """The run to undo: the one asked for, else the cluster's last that changed something; None when there is none.
+
+    A run that put everything back itself, because it could not commit everywhere, changed nothing: nobody undid it.
+    """
+    mine = [r for runs in memories.values() for r in runs if r.cluster == cluster]
+    known = {r.run for r in mine if r.undoes is None}
     if wanted is not None and wanted not in known:
         raise InputError.of(f"no node remembers a run {wanted!r} of cluster {cluster!r}", key="--run")
-    done = {
-        r.run
-        for runs in memories.values()
-        for r in runs
-        if r.cluster == cluster and r.undoes is None and r.state in ("committed", "undone")
-    }
+    rolled_back = {r.undoes for r in mine if r.state == "committed"}
+    done = {r.run for r in mine if r.undoes is None and (r.state == "committed" or r.run in rolled_back)}
     return wanted if wanted is not None else max(done, default=None)
 
 

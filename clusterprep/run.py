@@ -16,7 +16,7 @@ from clusterprep.errors import ClusterprepError, InputError, LinkLost, Problem
 from clusterprep.fanout import Fanout, Watch
 from clusterprep.history import Given, refuse_clashes
 from clusterprep.judge import exit_code, fixed, judge
-from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, Report, Sighting, VerifyResult
+from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, Outcome, Report, Sighting, VerifyResult
 from clusterprep.plan import Plan, Selection, make_plan, select
 from clusterprep.playbook import Step
 from clusterprep.ports import probe_ports
@@ -203,8 +203,8 @@ def rollback(job: Job) -> Report:
         receipt = writer.write(planned, job.deadline)
     if run is not None and receipt.done:
         job.given.forget(job.inventory.cluster, run)
-    outcomes = {n: ("undone" if o == "done" else o) for n, o in receipt.outcomes.items()}
-    changed = rows(planned, outcomes, receipt.details)  # type: ignore[arg-type]
+    outcomes: dict[str, Outcome] = {n: ("undone" if o == "done" else o) for n, o in receipt.outcomes.items()}
+    changed = rows(planned, outcomes, receipt.details)
     code = _worse(exit_code(findings), 0 if receipt.done else 1)
     notice = f"run {run} is undone" if planned else "there is nothing to undo"
     report = _report(job, code, fleet=fleet, findings=findings, changes=changed)
@@ -273,7 +273,7 @@ def _blocked(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> bool:
     return (missing and not job.settings.partial) or doubled or not fleet.reached
 
 
-def _none_started(planned: Iterable[FileChange]) -> dict[str, str]:  # type: ignore[misc]
+def _none_started(planned: Iterable[FileChange]) -> dict[str, Outcome]:
     return {change.node: "not-started" for change in planned}
 
 

@@ -7,8 +7,10 @@ nodes' roots, and a fault that a folder can have. Either way it ends with 0 only
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from tests.lab import Lab, faults, running, why_not
 CLOCK_OFF, ODD_MTU = 5.0, 1400  # seconds, bytes
 VERIFY_CHECKS = {"nccl.correct", "nccl.hang"}
 LAB_TOOLS = {"chronyd": "chrony", "sudo": "sudo"}  # besides what the lab itself looks for
+MARK = secrets.token_hex(8)  # in the environment of what runs on this machine itself
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -104,21 +107,24 @@ def on_two_folders(reason: str) -> None:
     """Two nodes that are both this machine, over `transport: local`; what is a node's own lies below a folder."""
     say(f"No lab hosts here: {reason}.\nThe same job instead on `transport: local`, with two folders as roots.")
     with tempfile.TemporaryDirectory(prefix="clusterprep-demo-") as folder:
+        state = {"XDG_STATE_HOME": str(Path(folder, "state"))}  # not among the notes about the user's own nodes
+        start = functools.partial(here, env={**os.environ, **state, "DEMO": MARK})
         roots = [make_root(Path(folder, name), name) for name in ("a", "b")]
         inventory = local_inventory(Path(folder), roots)
 
         say("Planting a fault: b says that it runs Debian 11, and the inventory requires 12.")
         (roots[1] / "etc/os-release").write_text(os_release(11))
-        first = apply(here, inventory, "--skip", "name.resolve")  # it judges the machine's own name, here twice
+        first = apply(start, inventory, "--skip", "name.resolve")  # it judges the machine's own name, here twice
         expect(first.code == 1, f"the first apply to end with 1, not with {first.code}")
         expect(first.failed().get("os.release") == ["b"], f"os.release to fail on b, not {first.failed()}")
         expect(first.outcomes() == {"done"}, "the environment to be written below both roots")
 
         say("The fault is gone. The same command again:")
         (roots[1] / "etc/os-release").write_text(os_release(12))
-        expect_pass(apply(here, inventory, "--skip", "name.resolve"))
+        expect_pass(apply(start, inventory, "--skip", "name.resolve"))
     expect(not Path(folder).exists(), f"{folder} to be gone")
-    say(f"This was transport: local, for {reason}. Nothing is left: no process, no file.")
+    expect(not (left := marked()), f"no process to be left, but there are {left}")
+    say(f"This was `transport: local` on this machine alone ({reason}). Nothing is left: no process, no file.")
 
 
 def make_root(folder: Path, name: str) -> Path:
@@ -134,7 +140,7 @@ def os_release(version: int) -> str:
 
 
 def local_inventory(folder: Path, roots: Sequence[Path]) -> Path:
-    nodes = [{"name": root.name, "address": "127.0.0.1", "root": str(root)} for root in roots]
+    nodes = [{"name": r.name, "address": f"127.0.0.{i}", "root": str(r)} for i, r in enumerate(roots, 1)]
     content = {"cluster": "demo", "transport": "local", "python": sys.executable, "nodes": nodes}
     path = folder / "inventory.yaml"
     path.write_text(json.dumps({**content, "require": {"os.release": "debian 12"}}, indent=2))
@@ -143,6 +149,16 @@ def local_inventory(folder: Path, roots: Sequence[Path]) -> Path:
 
 def here(argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([str(word) for word in argv], text=True, **options)
+
+
+def marked() -> list[int]:
+    """Processes that were started from here and still run: they inherited the mark."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"DEMO={MARK}".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 # ---------------------------------------------------------------- both

@@ -8,11 +8,11 @@ from datetime import date
 from typing import Any
 
 from clusterprep import registry
+from clusterprep.checks.net import Dial, Listen
 from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.facts.gpu import Gpu, Nvml
 from clusterprep.facts.network import Interface, RdmaPort
 from clusterprep.facts.torch import Torch
-from clusterprep.checks.net import Dial, Listen
 from clusterprep.judge import judge
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting
 from clusterprep.plan import interpret, make_plan, reads
@@ -86,9 +86,7 @@ def by_node(found: Iterable[Finding]) -> dict[str, str]:
 
 def eth(name: str, *ipv4: str, **fields: Any) -> Interface:
     """An interface that is up, with its addresses; a card unless told otherwise."""
-    return replace(
-        Interface(name, True, True, False, True, False, None, 1500, 10_000, False, ipv4), **fields
-    )
+    return replace(Interface(name, True, True, False, True, False, None, 1500, 10_000, False, ipv4), **fields)
 
 
 LOOPBACK = Interface("lo", True, True, True, False, False, None, 65536, None, False, ())
@@ -165,7 +163,7 @@ def with_facts(seen: Fleet, changed: Mapping[tuple[str, str], Any]) -> Fleet:
 
 
 def learned(fact: str, *answers: Any) -> Any:
-    """What a fact becomes of an agent's raw answers, one for each of its reads: ["ok", value] or ["no", reason, why]."""
+    """What a fact becomes of raw answers, one for each of its reads: ["ok", value] or ["no", reason, why]."""
     node = Node("n1", "10.0.0.1", 0)
     inventory = Inventory("test", (node,))
     plan = make_plan((), registry.facts(), [registry.facts()[fact]])

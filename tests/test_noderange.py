@@ -1,6 +1,7 @@
 """Node sets: expanded in the order written, folded so that they read back, and never more than is safe."""
 
 import time
+from random import Random
 
 import pytest
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
@@ -35,7 +36,7 @@ from clusterprep.noderange import expand, fold, nearest, select
         ("x1!x1", []),
     ],
 )
-def test_names_come_in_the_order_written(text, names):
+def test_names_come_in_the_order_written(text: str, names: list[str]) -> None:
     assert expand(text) == names
 
 
@@ -68,7 +69,7 @@ def test_names_come_in_the_order_written(text, names):
         ("n[" + "9" * 5000 + "]", "is not a number"),
     ],
 )
-def test_what_is_no_node_set_says_why(text, said):
+def test_what_is_no_node_set_says_why(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         expand(text)
 
@@ -80,20 +81,20 @@ names = st.lists(st.one_of(words, padded, st.sampled_from(["-", ".", "_"])), min
 
 
 @given(st.lists(names, max_size=30))
-def test_what_was_folded_expands_to_the_same_names(some):
+def test_what_was_folded_expands_to_the_same_names(some: list[str]) -> None:
     folded = fold(some)
     assert set(expand(folded) if folded else []) == set(some)
 
 
 @given(st.lists(names, max_size=15), st.randoms())
-def test_folding_does_not_depend_on_order_or_repetition(some, random):
+def test_folding_does_not_depend_on_order_or_repetition(some: list[str], random: Random) -> None:
     shuffled = some + some[:3]
     random.shuffle(shuffled)
     assert fold(shuffled) == fold(some)
 
 
 @st.composite
-def brackets(draw):
+def brackets(draw: st.DrawFn) -> str:
     first = draw(st.integers(0, 30))
     width = draw(st.sampled_from([1, 3]))
     last = first + draw(st.integers(0, 12))
@@ -102,7 +103,7 @@ def brackets(draw):
 
 
 @given(words, brackets(), words, brackets())
-def test_the_same_names_as_clustershell(before, first, between, second):
+def test_the_same_names_as_clustershell(before: str, first: str, between: str, second: str) -> None:
     text = f"{before}{first}{between}{second}"
     assert set(expand(text)) == set(NodeSet(text, resolver=RESOLVER_NOGROUP))
 
@@ -120,15 +121,15 @@ def test_the_same_names_as_clustershell(before, first, between, second):
         (["n1", "a b", "n2"], "n[1-2],a b"),
     ],
 )
-def test_folded_names(some, folded):
+def test_folded_names(some: list[str], folded: str) -> None:
     assert fold(some) == folded
 
 
-def test_names_that_hardly_fold_are_folded_quickly():
+def test_names_that_hardly_fold_are_folded_quickly() -> None:
     scattered = [f"10.{n * 7 % 251}.{n * 13 % 241}.{n * 29 % 239}" for n in range(10_000)]
-    start = time.perf_counter()
+    start = time.process_time()
     folded = fold(scattered)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert set(expand(folded)) == set(scattered)
 
 
@@ -145,7 +146,7 @@ INVENTORY = ["gpu2", "gpu1", "gpu3", "login"]
         ("login", ["login"]),
     ],
 )
-def test_a_selection_keeps_the_order_of_the_inventory(text, chosen):
+def test_a_selection_keeps_the_order_of_the_inventory(text: str, chosen: list[str]) -> None:
     groups = {"rack1": ["gpu1", "gpu3"], "login": ["gpu1"]}
     assert set(select(text, INVENTORY, groups)) == set(chosen)
     assert select(text, INVENTORY, groups) == [name for name in INVENTORY if name in chosen]
@@ -159,15 +160,15 @@ def test_a_selection_keeps_the_order_of_the_inventory(text, chosen):
         ("zzz", "'zzz' is not in the inventory$"),
     ],
 )
-def test_a_selection_of_strangers_is_an_error(text, said):
+def test_a_selection_of_strangers_is_an_error(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         select(text, INVENTORY)
 
 
-def test_strangers_may_be_allowed():
+def test_strangers_may_be_allowed() -> None:
     assert select("gpu[1,9]", INVENTORY, missing_ok=True) == ["gpu1"]
 
 
-def test_a_near_miss_is_a_hint():
+def test_a_near_miss_is_a_hint() -> None:
     assert nearest("adress", ["name", "address"]) == "did you mean 'address'?"
     assert nearest("adress", ["gpus"]) is None

@@ -1,7 +1,9 @@
 """The shipped schemas are schemas, explain every key, and give the defaults that the program really uses."""
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -12,25 +14,25 @@ from clusterprep.model import Inventory, SshSettings, VerifySettings
 SCHEMAS = sorted(schema_path("inventory").parent.glob("*.json"))
 
 
-def load(path: Path):
+def load(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name)
-def test_each_schema_is_valid_2020_12(path):
+def test_each_schema_is_valid_2020_12(path: Path) -> None:
     schema = load(path)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     Draft202012Validator.check_schema(schema)
 
 
-def keys(schema, place=""):
+def keys(schema: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every (place, subschema) under `properties`, references followed where they stand."""
     for name, inner in schema.get("properties", {}).items():
         yield f"{place}.{name}", inner
         yield from keys(inner, f"{place}.{name}")
 
 
-def test_every_key_of_the_inventory_is_explained():
+def test_every_key_of_the_inventory_is_explained() -> None:
     schema = load(schema_path("inventory"))
     places = list(keys(schema)) + [found for name, inner in schema["$defs"].items() for found in keys(inner, name)]
     resolved = [
@@ -39,7 +41,7 @@ def test_every_key_of_the_inventory_is_explained():
     assert [place for place, inner in resolved if not (inner.get("title") and inner.get("description"))] == []
 
 
-def test_the_defaults_of_the_schema_are_those_of_the_program(tmp_path):
+def test_the_defaults_of_the_schema_are_those_of_the_program(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("nodes: [{name: gpu1}]\n")
     inventory = load_inventory(path)

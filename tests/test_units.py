@@ -29,19 +29,19 @@ from clusterprep.units import UNLIMITED, format_duration, format_size, parse_dur
         ("9007199254740993", 9007199254740993),
     ],
 )
-def test_sizes_are_binary_whatever_their_suffix(text, size):
+def test_sizes_are_binary_whatever_their_suffix(text: str | int, size: float) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize(
     "text", ["", "G", "8X", "8GG", "8iB", "8B", "-1", "1.5G", "8 G iB", "1e3", "infinity", "0x10", "٣", "9" * 5000]
 )
-def test_what_is_no_size_says_what_is_expected(text):
+def test_what_is_no_size_says_what_is_expected(text: str) -> None:
     with pytest.raises(ValueError, match="expected a size such as 8GiB"):
         parse_size(text)
 
 
-def test_unlimited_is_more_than_any_size():
+def test_unlimited_is_more_than_any_size() -> None:
     assert parse_size("unlimited") > parse_size("999999999T")
 
 
@@ -49,12 +49,12 @@ def test_unlimited_is_more_than_any_size():
     ("text", "seconds"),
     [("50ms", 0.05), ("1s", 1), ("30 s", 30), ("2m", 120), ("1h", 3600), ("0.5s", 0.5), ("1.5h", 5400), ("0ms", 0)],
 )
-def test_durations_become_seconds(text, seconds):
+def test_durations_become_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "50", "ms", "-1s", "1 day", "1S", "1sec", "1h30m", "1e3s", ".5s", "unlimited"])
-def test_what_is_no_duration_says_what_is_expected(text):
+def test_what_is_no_duration_says_what_is_expected(text: str) -> None:
     with pytest.raises(ValueError, match="expected a duration such as 50ms"):
         parse_duration(text)
 
@@ -72,12 +72,12 @@ def test_what_is_no_duration_says_what_is_expected(text):
         (UNLIMITED, "unlimited"),
     ],
 )
-def test_sizes_are_shown_in_binary_units(size, text):
+def test_sizes_are_shown_in_binary_units(size: float, text: str) -> None:
     assert format_size(size) == text
 
 
 @given(st.integers(0, 1023), st.sampled_from("KMGT"))
-def test_a_size_that_is_shown_reads_back(number, suffix):
+def test_a_size_that_is_shown_reads_back(number: int, suffix: str) -> None:
     size = parse_size(f"{number}{suffix}")
     shown = format_size(size)
     assert size == 0 or parse_size(shown) == size
@@ -104,10 +104,10 @@ def test_a_size_that_is_shown_reads_back(number, suffix):
         (math.nan, "not known"),
     ],
 )
-def test_durations_are_shown_in_the_unit_that_fits(seconds, text):
+def test_durations_are_shown_in_the_unit_that_fits(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.0004, "+0.4 ms"), (-0.0004, "-0.4 ms"), (0, "+0 s")])
-def test_an_offset_has_a_sign(seconds, text):
+def test_an_offset_has_a_sign(seconds: float, text: str) -> None:
     assert format_duration(seconds, signed=True) == text

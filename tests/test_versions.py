@@ -32,7 +32,7 @@ from clusterprep.versions import conditions_of, kernel_conditions, kernel_satisf
         ("", ">=0", False),
     ],
 )
-def test_versions_are_compared_as_pep_440_says(seen, wanted, met):
+def test_versions_are_compared_as_pep_440_says(seen: str, wanted: str, met: bool) -> None:
     assert satisfies(seen, wanted) is met
 
 
@@ -52,19 +52,21 @@ def test_versions_are_compared_as_pep_440_says(seen, wanted, met):
         ("strange", ">=1", False),
     ],
 )
-def test_of_a_kernel_only_the_leading_numbers_count(release, wanted, met):
+def test_of_a_kernel_only_the_leading_numbers_count(release: str, wanted: str, met: bool) -> None:
     assert kernel_satisfies(release, wanted) is met
 
 
-@pytest.mark.parametrize("wanted", ["", "=2.6", "=>2.6", "2.6.x", "newest", ">=", ">=2.6,", "2.6 3.0", ">=2.6 <3"])
-def test_what_is_no_condition_says_what_is_expected(wanted):
+@pytest.mark.parametrize(
+    "wanted", ["", "=2.6", "=>2.6", "====2.6", "2.6.x", "newest", ">=", ">=2.6,", "2.6 3.0", ">=2.6 <3"]
+)
+def test_what_is_no_condition_says_what_is_expected(wanted: str) -> None:
     with pytest.raises(ValueError, match="expected a version such as"):
         conditions_of(wanted)
 
 
 @pytest.mark.parametrize("wanted", ["newest", ">=", "=>5.5", "===5.4.0", "v5.4"])
-def test_what_is_no_kernel_condition_says_what_is_expected(wanted):
-    with pytest.raises(ValueError, match="expected a (kernel )?version"):
+def test_what_is_no_kernel_condition_says_what_is_expected(wanted: str) -> None:
+    with pytest.raises(ValueError, match=r"expected a (kernel )?version"):
         kernel_conditions(wanted)
 
 
@@ -72,5 +74,5 @@ def test_what_is_no_kernel_condition_says_what_is_expected(wanted):
     ("text", "numbers"),
     [("5.4.0-150-generic", (5, 4, 0)), ("550.54.14", (550, 54, 14)), ("2.6.0+cu124", (2, 6, 0)), ("v1", ()), ("", ())],
 )
-def test_leading_numbers(text, numbers):
+def test_leading_numbers(text: str, numbers: tuple[int, ...]) -> None:
     assert leading_numbers(text) == numbers

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from clusterprep.checks import Check, Outcome, Scene, uniform
+from clusterprep.facts.names import names_for
 from clusterprep.model import Node
 from clusterprep.noderange import fold
 
@@ -14,13 +15,16 @@ HOSTS = "edit /etc/hosts: one line per node, its address on the training network
 
 def resolve(scene: Scene) -> Iterable[Outcome]:
     """Any node's name on loopback fails; so does one that nodes resolve differently, blamed on the minority."""
+    silent = tuple(n.name for n in scene.nodes if set(names_for(n, scene.inventory)) - set(scene.value(n, "names.resolved")))
+    if silent:
+        yield Outcome("unknown", silent, "the resolver's answer leaves out names that it was asked for", reason="garbled")
     wrong = {node.name: trouble for node in scene.nodes if (trouble := _on_loopback(scene, node))}
     differing = _differing(scene)
     unresolved = tuple(n.name for n in scene.nodes if scene.value(n, "names.own")[1] is None and n.name not in wrong)
     for node_name, (seen, message) in wrong.items():
         yield Outcome("fail", (node_name,), message, seen, "an address of the training network", HOSTS)
     yield from differing
-    bad = set(wrong) | {node for outcome in differing for node in outcome.nodes} | set(unresolved)
+    bad = {*wrong, *silent, *unresolved} | {node for outcome in differing for node in outcome.nodes}
     if unresolved:
         # Nothing we write depends on the name: GLOO_SOCKET_IFNAME is set. Launchers of others do depend on it.
         message = "the node's own host name does not resolve"

@@ -27,7 +27,7 @@ _WORDS: Mapping[str, bool | None] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _BARE_RANGE = re.compile(r"\{[^\"']*\w\[")
-_INI = re.compile(r"(?:\s*[#;].*\n|\s*\n)*\s*\[[\w:.-]+\]\s*\n")
+_INI_SECTION = re.compile(r"\[[\w:.-]+\]")
 _TAG = "tag:yaml.org,2002:"
 _STANDARD_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
@@ -77,13 +77,16 @@ def _syntax(error: Any, text: str) -> YamlError:
     said = ", ".join(part for part in (error.context, error.problem) if part)
     if mark is None:
         return YamlError(f"not YAML: {said}", None)
-    line = (text.splitlines()[mark.line : mark.line + 1] or [""])[0]
-    hint = "Ansible's INI files are converted by `clusterprep init --from-ansible`" if _INI.match(text) else None
-    return YamlError(f"not YAML: {said}", mark.line + 1, hint or _syntax_hint(line))
+    return YamlError(f"not YAML: {said}", mark.line + 1, _syntax_hint(text.splitlines(), mark.line))
 
 
-def _syntax_hint(line: str) -> str | None:
-    """The two mistakes that everybody makes in an inventory."""
+def _syntax_hint(lines: list[str], number: int) -> str | None:
+    """What to do about the mistakes that everybody makes in an inventory."""
+    stripped = (line.strip() for line in lines)
+    first = next((line for line in stripped if line and line[0] not in "#;"), "")
+    if _INI_SECTION.fullmatch(first):
+        return "Ansible's INI files are converted by `clusterprep init --from-ansible`"
+    line = lines[number][:1000] if number < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "YAML is indented with spaces, never with tabs"
     if _BARE_RANGE.search(line):

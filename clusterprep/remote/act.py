@@ -19,7 +19,8 @@ KEEP = 20  # runs whose old bytes are kept
 MAX_FILE = 1 << 20
 
 
-_staged = {}  # run -> folder; staged and not committed, dropped when the agent ends
+# run -> folder; staged and not committed, dropped when the agent ends
+_staged = {}  # type: dict[str, str]
 
 
 class Stop(Exception):

@@ -44,7 +44,8 @@ def unlisten(agent, request):
     return {}
 
 
-_listening = {}  # handle -> socket and the poll that empties its queue
+# handle -> socket and the poll that empties its queue
+_listening = {}  # type: dict[int, tuple[object, object]]
 
 
 def _owner(port):

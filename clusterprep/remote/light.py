@@ -15,7 +15,7 @@ try:
     def _refuse(value):
         raise TypeError("%s is not JSON" % type(value).__name__)
 
-    _scan = _json.make_scanner(_Syntax)
+    _scan = _json.make_scanner(_Syntax)  # type: ignore[arg-type]
     _chunks = _json.make_encoder(None, _refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, True)
 
     def loads(text):
@@ -34,7 +34,7 @@ try:
 except (ImportError, AttributeError, TypeError, ValueError):
     import json
 
-    loads = json.loads
+    loads = json.loads  # type: ignore[assignment]
 
     def dumps(value):
         """One line of ASCII JSON."""
@@ -42,13 +42,13 @@ except (ImportError, AttributeError, TypeError, ValueError):
 
 
 try:
-    import _signal as signal
+    import _signal as signal  # type: ignore[import-not-found]
 except ImportError:
     import signal
 
 try:
     import _socket as socket
 except ImportError:
-    import socket
+    import socket  # type: ignore[no-redef]
 
 __all__ = ["dumps", "loads", "signal", "socket"]

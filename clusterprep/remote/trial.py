@@ -118,16 +118,16 @@ class Cpu(object):
 class Cuda(object):
     """Collectives on one GPU; the host only looks whether they are done, so that it can give up."""
 
-    def __init__(self, torch, local_rank):
+    def __init__(self, torch, local_rank, identify=None):
         self._torch = torch
-        self._index = local_rank
+        self._index, self._identify = local_rank, identify or identify_gpu
         self.name = "cuda:%d" % local_rank
 
     def bind(self):
         """Make the GPU current before anything else touches CUDA, and say which one it is."""
         self._torch.cuda.set_device(self._index)
         self._torch.zeros(1, device=self.name)
-        return identify_gpu(self._index)
+        return self._identify(self._index)
 
     def timed(self, collective, limit):
         """Seconds of one collective by the GPU's own clock. Raises after `limit` seconds."""

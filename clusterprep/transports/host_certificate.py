@@ -13,7 +13,13 @@ from clusterprep.transports.host_patterns import matches
 from clusterprep.transports.known_hosts import fingerprint
 
 _HOST = 2  # SSH2_CERT_TYPE_HOST
-_KEY_FIELDS = {"ssh-rsa": 2, "ssh-ed25519": 1, "ecdsa-sha2-nistp256": 2, "ecdsa-sha2-nistp384": 2, "ecdsa-sha2-nistp521": 2}
+_KEY_FIELDS = {
+    "ssh-rsa": 2,
+    "ssh-ed25519": 1,
+    "ecdsa-sha2-nistp256": 2,
+    "ecdsa-sha2-nistp384": 2,
+    "ecdsa-sha2-nistp521": 2,
+}
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def _objection(route: Route, certificate: bytes | None, known: Sequence[KnownKey
         return f'{route.known_hosts} and {SYSTEM_FILE} have no key for "{route.key_names[0]}"'
     if certificate is None:
         return f"only a @cert-authority line ({authorities[0].place}) matches, and the node shows no certificate"
-    from clusterprep.transports.host_certificate import HostCertificate  # noqa: PLC0415 - paramiko is slow to import
+    from clusterprep.transports.host_certificate import HostCertificate  # paramiko is slow to import
 
     revoked = {key.blob for key in known if key.marker == "@revoked"}
     trusted = {key.blob for key in authorities} - revoked

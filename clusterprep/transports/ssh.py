@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class SshTransport:
-    """See clusterprep.transports.Transport. 
+    """See clusterprep.transports.Transport.
 
     `ask` is called with a prompt when a key needs its passphrase; `stall` is how many seconds a node may take nothing.
     """
 
     def __init__(self, ask: Callable[[str], str] | None = None, stall: float = STALL) -> None:
         # paramiko takes a tenth of a second to import: not before there is a node to reach
-        from clusterprep.transports.host_key_policy import HostKeys  # noqa: PLC0415
-        from clusterprep.transports.ssh_keys import KeyRing  # noqa: PLC0415
+        from clusterprep.transports.host_key_policy import HostKeys
+        from clusterprep.transports.ssh_keys import KeyRing
 
         self._stall = stall
         self._routes = RouteMap()
@@ -56,20 +56,20 @@ class SshTransport:
 
     def _connect(self, route: Route, deadline: float) -> SshConnection:
         """A verified connection to the route, logged in, its wire still under the deadline."""
-        from clusterprep.transports.ssh_connection import SshConnection  # noqa: PLC0415
+        from clusterprep.transports.ssh_connection import SshConnection
 
         if route.via:
             connection = SshConnection(route, self._through(route.via, route, deadline))
         elif route.command:
             connection = SshConnection(route, Wire(run_proxy(route.command), deadline, self._stall))
         else:
-            tcp = dial(route.host, route.port, deadline)
-            connection = SshConnection(route, Wire(tcp, deadline, self._stall), tcp.getpeername()[0])
+            tcp, peer = dial(route.host, route.port, deadline)
+            connection = SshConnection(route, Wire(tcp, deadline, self._stall), peer)
         connection.open(self._host_keys, self._key_ring)
         return connection
 
     def _through(self, jump: Route, route: Route, deadline: float) -> Wire:
-        from clusterprep.transports.ssh_failures import tunnel_refused  # noqa: PLC0415
+        from clusterprep.transports.ssh_failures import tunnel_refused
 
         while True:
             connection = self._jump(jump, deadline)

@@ -24,7 +24,7 @@ class Agent:
         self._socket.settimeout(ANSWER_LIMIT)
         self._path = path
 
-    def keys(self) -> list[AgentKey]:
+    def held(self) -> list[AgentKey]:
         """The keys held; none where nobody serves the socket."""
         try:
             self._socket.connect(self._path)

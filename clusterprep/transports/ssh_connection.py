@@ -8,7 +8,7 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-import fabric  # type: ignore[import-untyped]
+import fabric
 import paramiko
 from paramiko.packet import Packetizer
 
@@ -132,7 +132,7 @@ class NodeTransport(paramiko.Transport):
         return self._refusals.pop(getattr(self._mine, "number", -1), "")
 
     def _next_channel(self) -> int:
-        self._mine.number = number = super()._next_channel()
+        self._mine.number = number = super()._next_channel()  # type: ignore[misc]
         return int(number)
 
     def _parse_channel_open_failure(self, message: paramiko.Message) -> None:
@@ -140,7 +140,7 @@ class NodeTransport(paramiko.Transport):
         message.get_int()
         self._refusals[number] = message.get_text()
         message.rewind()
-        super()._parse_channel_open_failure(message)
+        super()._parse_channel_open_failure(message)  # type: ignore[misc]
 
     def _parse_disconnect(self, message: paramiko.Message) -> None:
         message.get_int()
@@ -187,7 +187,7 @@ class Policy(paramiko.MissingHostKeyPolicy):
 
 
 def _is_slow(cipher: str) -> bool:
-    """Other ciphers than AES-GCM need a MAC, which paramiko compares byte by byte: a sixth of a connection's CPU."""
+    """AES-GCM needs no MAC, which paramiko compares byte by byte: 5 % of a login's CPU, 40 % of a transfer's."""
     return "gcm" not in cipher
 
 

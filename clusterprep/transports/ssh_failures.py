@@ -90,9 +90,13 @@ def tunnel_refused(error: Exception, jump: Route, route: Route) -> Unreached:
     if "prohibited" in what.lower():
         return Unreached("refused", f"no connection to {place}, {said}", f"{jump.name} needs AllowTcpForwarding yes")
     if "refused" in what.lower():
-        return Unreached("refused", f"{place} refuses TCP connections, {said}", "is sshd running, and is this its port?")
+        return Unreached(
+            "refused", f"{place} refuses TCP connections, {said}", "is sshd running, and is this its port?"
+        )
     if "resolv" in what.lower() or "not known" in what.lower():
-        return Unreached("name_unknown", f'the name "{route.host}" cannot be resolved, {said}', "ask the jump host's DNS")
+        return Unreached(
+            "name_unknown", f'the name "{route.host}" cannot be resolved, {said}', "ask the jump host's DNS"
+        )
     return Unreached("timed_out", f"no TCP connection to {place}, {said}", "check the network between the two")
 
 

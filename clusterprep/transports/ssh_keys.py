@@ -49,7 +49,8 @@ class KeyRing:
         self._ask = ask
         self._files: dict[tuple[str, str], Candidate] = {}
         self._agents: dict[str, tuple[Agent, dict[bytes, Identity]]] = {}
-        self._lock = threading.Lock()
+        self._file_turn = threading.Lock()  # held while a passphrase is typed: the other threads want the same key
+        self._agent_turn = threading.Lock()
 
     def candidates(self, route: Route) -> Iterator[Candidate]:
         """What to try for a route, in order: certificates, keys asked for, the agent's keys, default keys."""
@@ -68,7 +69,7 @@ class KeyRing:
                 yield held[blob]
 
     def close(self) -> None:
-        with self._lock:
+        with self._agent_turn:
             while self._agents:
                 self._agents.popitem()[1][0].close()
 
@@ -76,10 +77,10 @@ class KeyRing:
         """The agent's keys by their public part; its copy of a key needs no passphrase."""
         if path is None:
             return {}
-        with self._lock:
+        with self._agent_turn:
             if path not in self._agents:
                 agent = Agent(path)
-                keys = {key.blob: Identity(f"agent key {key.comment}".strip(), key) for key in agent.keys()}
+                keys = {key.blob: Identity(f"agent key {key.comment}".strip(), key) for key in agent.held()}
                 self._agents[path] = agent, keys
             return self._agents[path][1]
 
@@ -91,7 +92,7 @@ class KeyRing:
                 yield self._from_file(path, certificate)
 
     def _from_file(self, path: str, certificate: str = "") -> Candidate:
-        with self._lock:  # held while a passphrase is typed: the other threads want the same key
+        with self._file_turn:
             found = self._files.get((path, certificate))
             if found is None:
                 found = self._files[path, certificate] = self._load(path, certificate)

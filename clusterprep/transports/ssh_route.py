@@ -161,4 +161,3 @@ def _agent(text: str, words: Mapping[str, str]) -> str | None:
     if text == "SSH_AUTH_SOCK" or text.startswith("$"):
         return os.environ.get(text.strip("${}")) or None
     return _path(text, words)
-

@@ -13,14 +13,14 @@ from clusterprep.errors import Unreached
 Address = tuple[int, tuple[str, int]]  # family, and what connect() takes
 
 
-def dial(host: str, port: int, deadline: float) -> socket.socket:
-    """A TCP connection to the first address of host that answers. Raises Unreached."""
+def dial(host: str, port: int, deadline: float) -> tuple[socket.socket, str]:
+    """A TCP connection to the first address of host that answers, and that address. Raises Unreached."""
     addresses = resolve(host, port, deadline)
     failures: list[Unreached] = []
     for index, (family, address) in enumerate(addresses):
         left = (deadline - time.monotonic()) / (len(addresses) - index)
         try:
-            return _connect(family, address, max(left, 0.05))
+            return _connect(family, address, max(left, 0.05)), address[0]
         except OSError as error:
             failures.append(_unreached(host, port, error, left))
     raise next((failure for failure in failures if failure.reason == "refused"), failures[0])
@@ -61,10 +61,11 @@ def _connect(family: int, address: tuple[str, int], limit: float) -> socket.sock
     try:
         connection.settimeout(limit)
         connection.connect(address)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError:
         connection.close()
         raise
+    with contextlib.suppress(OSError):  # it may have been closed again already, which is for the next step to say
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 

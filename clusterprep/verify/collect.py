@@ -19,7 +19,7 @@ START_ANSWER = 20.0  # seconds for an agent to fork its ranks
 ANSWER = 5.0  # seconds for the answers that need no work
 STOP_ANSWER = 3.0  # seconds; the agent itself gives stuck processes 2
 POLL = 0.1  # seconds; also how late «go» and «stop» can reach a node
-HOLD = 1.0  # seconds between signs to the ranks' leash, which is 10
+HOLD = 1.0  # seconds between signs of ours to the ranks' leash (remote/ranks.py, LEASH)
 PARTING = 1.0  # seconds that ranks get to leave a group that worked
 FRAME_KEYS = ("rank", "what", "mono", "wall")
 
@@ -55,6 +55,7 @@ class _Trial:
         self._pace = Pace(plan, 0.0)
         self._go, self._stop = threading.Event(), threading.Event()
         self._grace = 0.0
+        self._bug: Exception | None = None
 
     def run(self) -> Timeline:
         source = resources.files("clusterprep.remote").joinpath("trial.py").read_text()
@@ -78,6 +79,8 @@ class _Trial:
     def _follow(self) -> None:
         decision = Decision.WAIT
         while decision in (Decision.WAIT, Decision.GO):
+            if self._bug is not None:
+                raise self._bug
             for event in self._arriving():
                 self._note(event)
             decision = self._pace.decide(self._now(), self._quiet())
@@ -126,6 +129,8 @@ class _Trial:
         except LinkLost as lost:
             heard = self._now() - link.silent_for()
             self._tell(link, "lost", {"reason": lost.reason, "detail": lost.message, "heard": heard})
+        except Exception as bug:  # noqa: BLE001 - raised again in the main thread, which stops the other nodes first
+            self._bug = bug
 
     def _listen(self, link: NodeLink) -> None:
         told, held = False, self._now()

@@ -103,3 +103,10 @@ def test_a_resolver_that_did_not_answer_is_not_known(fact: str) -> None:
 
 def test_one_node_is_judged_by_its_own_name_alone() -> None:
     assert told(fleet(n1=node(1)), "name.resolve") == {"n1": "pass"}
+
+
+def test_a_name_that_was_asked_for_and_not_answered_is_not_alike() -> None:
+    half = {**node(2), "names.resolved": resolved("n1", "n2")}
+    assert told(fleet(n1=node(1), n2=half, n3=node(3)), "name.resolve") == {
+        "n1": "pass", "n2": "unknown error garbled", "n3": "pass"
+    }  # fmt: skip

@@ -39,7 +39,9 @@ def blamed(found: tuple[Blame, ...]) -> list[tuple[str, tuple[str, ...]]]:
         pytest.param([("n1", "n2")], [("pair", ("n1", "n2"))], id="one-pair"),
         pytest.param([("n1", "n2"), ("n2", "n1")], [("pair", ("n1", "n2")), ("pair", ("n2", "n1"))], id="both-ways"),
         pytest.param([("n1", "n5"), ("n2", "n5")], [("listener", ("n5",))], id="half-of-the-dialers-and-two"),
-        pytest.param([(n, "n3") for n in NAMES if n != "n3"], [("listener", ("n3",))], id="a-listener-behind-a-firewall"),
+        pytest.param(
+            [(n, "n3") for n in NAMES if n != "n3"], [("listener", ("n3",))], id="a-listener-behind-a-firewall"
+        ),
         pytest.param([("n3", n) for n in NAMES if n != "n3"], [("dialer", ("n3",))], id="a-dialer-that-gets-nowhere"),
         pytest.param(
             [(n, "n3") for n in NAMES if n != "n3"] + [("n3", n) for n in NAMES if n != "n3"],

@@ -133,7 +133,9 @@ def loaded(version: Any, bus: Any = BUS) -> dict[str, Any]:
         ),
         pytest.param([loaded("550.54.15"), loaded("550.54.14")], ["fail error"] * 2, id="two-nodes"),
         pytest.param([loaded("550.54.15")], ["skip not_applicable"], id="one-node"),
-        pytest.param([loaded(None), loaded("550.54.15"), loaded("550.54.15")], ["fail error", "pass", "pass"], id="gone"),
+        pytest.param(
+            [loaded(None), loaded("550.54.15"), loaded("550.54.15")], ["fail error", "pass", "pass"], id="gone"
+        ),
         pytest.param([loaded(None, ()), loaded(None, ())], ["skip not_applicable"] * 2, id="no-gpu-anywhere"),
         pytest.param(
             [loaded("550.54.15"), loaded(None, ()), loaded(None, ())], ["skip not_applicable"] * 3, id="one-gpu-node"
@@ -143,7 +145,9 @@ def loaded(version: Any, bus: Any = BUS) -> dict[str, Any]:
             ["pass", "pass", "skip not_applicable"],
             id="two-gpu-nodes-of-three",
         ),
-        pytest.param([loaded("550.54.15"), silent("n2"), loaded(None, ())], [TOO_FEW, "skip not_applicable"], id="lost"),
+        pytest.param(
+            [loaded("550.54.15"), silent("n2"), loaded(None, ())], [TOO_FEW, "skip not_applicable"], id="lost"
+        ),
         pytest.param([loaded(absent("hung"))] * 2, ["unknown error hung"] * 2, id="hung"),
         pytest.param([loaded("550.54.15", absent())] * 2, ["unknown error denied"] * 2, id="no-view-of-the-bus"),
     ],
@@ -158,5 +162,7 @@ def test_declared_gpus_need_a_driver_also_where_the_bus_shows_none() -> None:
 
 
 def test_a_required_driver_is_no_matter_for_nodes_without_gpus() -> None:
-    seen = fleet(each={"require": {"nv.driver": ">=550.54"}}, n1=loaded("550.54.15"), n2=loaded("535.1"), n3=loaded(None, ()))
+    seen = fleet(
+        each={"require": {"nv.driver": ">=550.54"}}, n1=loaded("550.54.15"), n2=loaded("535.1"), n3=loaded(None, ())
+    )
     assert told(seen, "nv.driver") == {"n1": "pass", "n2": "fail error", "n3": "skip not_applicable"}

@@ -37,7 +37,11 @@ def test_gloo_knows_no_equals_sign() -> None:
 
 def test_each_node_has_its_own_reason() -> None:
     one = {"net.interfaces": (eth("eth0", "10.0.0.1/24"),)}
-    seen = fleet(some={"n1": {"interfaces": Interfaces(nccl="eth0")}}, n1=one, n2={"net.interfaces": (eth("eth0", "10.0.0.2/24"),)})
+    seen = fleet(
+        some={"n1": {"interfaces": Interfaces(nccl="eth0")}},
+        n1=one,
+        n2={"net.interfaces": (eth("eth0", "10.0.0.2/24"),)},
+    )
     found = derived(seen)
     assert found["NCCL_SOCKET_IFNAME", "n1"] == ("eth0", "declared as interfaces.nccl")
     assert "reaches all nodes" in found["NCCL_SOCKET_IFNAME", "n2"][1]

@@ -49,7 +49,9 @@ def test_no_file_is_no_driver() -> None:
     assert learned("nv.driver", ["no", "missing", "/proc/driver/nvidia/version"]) is None
 
 
-@pytest.mark.parametrize("text", ["", "NVRM version: \n", "550.54.14", "NVRM version: NVIDIA UNIX Kernel Module  soon\n"])
+@pytest.mark.parametrize(
+    "text", ["", "NVRM version: \n", "550.54.14", "NVRM version: NVIDIA UNIX Kernel Module  soon\n"]
+)
 def test_a_driver_file_without_a_version_is_garbled(text: str) -> None:
     assert learned("nv.driver", ["ok", text]).reason == "garbled"
 

@@ -73,7 +73,9 @@ def test_up_is_the_flag_and_running_is_the_cable(fields: dict[str, Any], up: boo
     assert (found.up, found.running) == (up, running)
 
 
-@pytest.mark.parametrize(("speed", "expected"), [("100000", 100_000), ("-1", None), ("0", None), (None, None), ("", None)])
+@pytest.mark.parametrize(
+    ("speed", "expected"), [("100000", 100_000), ("-1", None), ("0", None), (None, None), ("", None)]
+)
 def test_a_speed_that_the_driver_does_not_know_is_none(speed: str | None, expected: int | None) -> None:
     assert one("eth0", speed=speed).speed == expected
 
@@ -161,7 +163,12 @@ def tree(device: str, port: int = 1, **files: str) -> dict[str, str]:
     return {f"/sys/class/infiniband/{device}/ports/{port}/{name}": text for name, text in files.items()}
 
 
-INFINIBAND = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)"}
+INFINIBAND = {
+    "state": "4: ACTIVE",
+    "phys_state": "5: LinkUp",
+    "link_layer": "InfiniBand",
+    "rate": "400 Gb/sec (4X NDR)",
+}
 ROCE = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)"}
 CABLE_OUT = {"state": "1: DOWN", "phys_state": "2: Polling", "link_layer": "InfiniBand", "rate": "10 Gb/sec (4X SDR)"}
 NO_MANAGER = {**INFINIBAND, "state": "2: INIT"}

@@ -42,22 +42,17 @@ AWKWARD = {
     "WORDS": "größer — 机器",
 }  # fmt: skip
 TEXT = st.text(st.characters(blacklist_categories=["Cc", "Cs"]), max_size=30)
-FOREIGN = st.lists(
-    st.one_of(
-        st.sampled_from(
-            [
-                b"# ours, not yours", b"NCCL_IB_TC=106", b"NCCL_SOCKET_IFNAME=eth9", b"", b" NCCL_X = 1", b"export NCCL_Y=1",
-                b"# END clusterprep", b"# BEGIN something else", b"\xff\xfe", b"\xef\xbb\xbfNCCL_BOM=1",
-            ]
-        ),
-        st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b"")),
-    ),
-    max_size=6,
-).flatmap(
-    lambda lines: st.tuples(st.sampled_from([b"\n", b"\r\n"]), st.booleans()).map(
-        lambda ends: ends[0].join(lines) + (ends[0] if ends[1] else b"")
-    )
-)  # fmt: skip
+FOREIGN_LINES = [
+    b"", b"# ours, not yours", b"NCCL_IB_TC=106", b"NCCL_SOCKET_IFNAME=eth9", b" NCCL_X = 1", b"export NCCL_Y=1",
+    b"# END clusterprep", b"# BEGIN something else", b"\xff\xfe", b"\xef\xbb\xbfNCCL_BOM=1",
+]  # fmt: skip
+ANY_LINE = st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))
+FOREIGN = st.builds(
+    lambda lines, end, ends: end.join(lines) + (end if ends else b""),
+    st.lists(st.one_of(st.sampled_from(FOREIGN_LINES), ANY_LINE), max_size=6),
+    st.sampled_from([b"\n", b"\r\n"]),
+    st.booleans(),
+)
 
 
 def values(**named: str) -> Values:
@@ -115,7 +110,9 @@ def test_no_value_can_mean_anything_but_itself(texts: list[str]) -> None:
         ),
     ],
 )
-def test_slurm_hands_out_devices_itself(shell: str, environment: dict[str, str], devices: dict[str, str | None]) -> None:
+def test_slurm_hands_out_devices_itself(
+    shell: str, environment: dict[str, str], devices: dict[str, str | None]
+) -> None:
     written = values(CUDA_VISIBLE_DEVICES="6,7", NCCL_DEBUG="WARN", NPROC_PER_NODE="2")
     wanted = {**devices, "NCCL_DEBUG": "WARN"}
     assert sourced(shell, profile(written, None), wanted, **environment) == wanted
@@ -140,9 +137,15 @@ def as_nccl_reads(content: bytes) -> dict[bytes, bytes]:
 
 def test_nccl_reads_the_bare_value_of_its_own_names_only() -> None:
     written = values(
-        NCCL_SOCKET_IFNAME="=eth1", NCCL_IB_HCA="mlx5_0,mlx5_1", GLOO_SOCKET_IFNAME="eth1", CUDA_DEVICE_ORDER="PCI_BUS_ID",
-        TORCH_NCCL_ASYNC_ERROR_HANDLING="1", NCCL_ASYNC_ERROR_HANDLING="1", NCCL_BLOCKING_WAIT="1", NPROC_PER_NODE="8",
-    )  # fmt: skip
+        NCCL_SOCKET_IFNAME="=eth1",
+        NCCL_IB_HCA="mlx5_0,mlx5_1",
+        GLOO_SOCKET_IFNAME="eth1",
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",
+        TORCH_NCCL_ASYNC_ERROR_HANDLING="1",
+        NCCL_ASYNC_ERROR_HANDLING="1",
+        NCCL_BLOCKING_WAIT="1",
+        NPROC_PER_NODE="8",
+    )
     assert as_nccl_reads(nccl_conf(written, None)) == {
         b"NCCL_SOCKET_IFNAME": b"=eth1", b"NCCL_IB_HCA": b"mlx5_0,mlx5_1"
     }  # fmt: skip
@@ -164,7 +167,9 @@ def test_foreign_lines_stay_byte_for_byte(ours: Values, foreign: bytes) -> None:
 
 @settings(deadline=None)
 @given(OURS, OURS, FOREIGN)
-def test_writing_again_changes_nothing_and_new_values_replace_old_ones(old: Values, new: Values, foreign: bytes) -> None:
+def test_writing_again_changes_nothing_and_new_values_replace_old_ones(
+    old: Values, new: Values, foreign: bytes
+) -> None:
     once = nccl_conf(old, foreign)
     assert nccl_conf(old, once) == once
     assert nccl_conf(new, once) == nccl_conf(new, foreign)
@@ -189,9 +194,13 @@ def test_broken_blocks_settle_at_once(ours: Values, before: bytes) -> None:
     [
         pytest.param(b"NCCL_IB_TC=106", b"NCCL_IB_TC=106", id="no-newline-at-the-end"),
         pytest.param(b"# a\r\nNCCL_IB_TC=106\r\n", b"# a\r\nNCCL_IB_TC=106\r\n", id="crlf"),
-        pytest.param(b"A=1\n" + BEGIN.encode() + b"NCCL_DEBUG=INFO\n" + END.encode() + b"B=2\n", b"A=1\nB=2\n", id="middle"),
+        pytest.param(
+            b"A=1\n" + BEGIN.encode() + b"NCCL_DEBUG=INFO\n" + END.encode() + b"B=2\n", b"A=1\nB=2\n", id="middle"
+        ),
         pytest.param(BEGIN.encode() + b"NCCL_DEBUG=INFO\n# mine\nB=2\n", b"# mine\nB=2\n", id="end-was-deleted"),
-        pytest.param(b"# BEGIN clusterprep\r\nNCCL_DEBUG=INFO\r\n# END clusterprep\r\nB=2\r\n", b"B=2\r\n", id="block-in-crlf"),
+        pytest.param(
+            b"# BEGIN clusterprep\r\nNCCL_DEBUG=INFO\r\n# END clusterprep\r\nB=2\r\n", b"B=2\r\n", id="block-in-crlf"
+        ),
         pytest.param(b"", b"", id="empty"),
         pytest.param(None, b"", id="no-file"),
     ],

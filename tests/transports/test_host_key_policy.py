@@ -67,7 +67,9 @@ def test_the_remedy_is_one(fresh: Fresh, sshd: Sshd, tmp_path: Path, stranger: P
     assert says_hello(fresh(), node)
 
 
-@pytest.mark.parametrize("line", ["{key}", "x,{key}", "[127.0.0.*]:* {bare}", "127.0.0.1 {bare}", "HASHED", "[127.0.0.1]:1 {bare}\n{key}"])
+@pytest.mark.parametrize(
+    "line", ["{key}", "x,{key}", "[127.0.0.*]:* {bare}", "127.0.0.1 {bare}", "HASHED", "[127.0.0.1]:1 {bare}\n{key}"]
+)
 def test_known_in_many_forms(sshd: Sshd, transport: SshTransport, tmp_path: Path, line: str) -> None:
     key = sshd.known()
     node = sshd.node(tmp_path, line.format(key=key, bare=public(sshd.host_key())).replace("HASHED", key))
@@ -165,9 +167,13 @@ def certify(server: Sshd, authority: Path, *options: str) -> None:
     server.reload()
 
 
-def test_a_certificate_of_a_known_authority(signed: Sshd, transport: SshTransport, tmp_path: Path, authority: Path) -> None:
+def test_a_certificate_of_a_known_authority(
+    signed: Sshd, transport: SshTransport, tmp_path: Path, authority: Path
+) -> None:
     certify(signed, authority, "-h", "-n", "127.0.0.1,other")
-    assert says_hello(transport, signed.node(tmp_path, f"@cert-authority 127.0.0.*,[127.0.0.1]:* {public(authority)}\n"))
+    assert says_hello(
+        transport, signed.node(tmp_path, f"@cert-authority 127.0.0.*,[127.0.0.1]:* {public(authority)}\n")
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +194,8 @@ def test_a_certificate_that_proves_nothing(
     assert words in str(error)
 
 
-def test_a_certificate_of_somebody_else(fresh: Fresh, signed: Sshd, transport: SshTransport, tmp_path: Path, authority: Path, stranger: Path
+def test_a_certificate_of_somebody_else(
+    fresh: Fresh, signed: Sshd, transport: SshTransport, tmp_path: Path, authority: Path, stranger: Path
 ) -> None:
     certify(signed, stranger, "-h", "-n", "127.0.0.1")
     error = refusal(transport, signed.node(tmp_path, f"@cert-authority * {public(authority)}\n"))
@@ -205,6 +212,8 @@ def test_an_authority_but_no_certificate(sshd: Sshd, transport: SshTransport, tm
     assert (tmp_path / "known_hosts").read_text() == known
 
 
-def test_a_certified_node_whose_plain_key_is_known(signed: Sshd, transport: SshTransport, tmp_path: Path, authority: Path) -> None:
+def test_a_certified_node_whose_plain_key_is_known(
+    signed: Sshd, transport: SshTransport, tmp_path: Path, authority: Path
+) -> None:
     certify(signed, authority, "-h", "-n", "somebody")
     assert says_hello(transport, signed.node(tmp_path, f"@cert-authority * {public(authority)}\n{signed.known()}"))

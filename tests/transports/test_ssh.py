@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,17 +92,17 @@ def test_close_ends_the_command_s_input(sshd: Sshd, transport: SshTransport, tmp
     assert channel.recv(1) == b""
 
 
-def eventually(truth: object, seconds: float = 5.0) -> bool:
+def eventually(truth: Callable[[], bool], seconds: float = 5.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if truth():  # type: ignore[operator]
+        if truth():
             return True
         time.sleep(0.02)
     return False
 
 
 @contextlib.contextmanager
-def frozen(pid: int) -> object:  # type: ignore[misc]
+def frozen(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -270,15 +270,17 @@ def test_a_process_that_reached_nobody_ends_at_once(sshd: Sshd, tmp_path: Path) 
         "import sys\n"
         "from clusterprep.model import Node, SshSettings\n"
         "from clusterprep.transports.ssh import SshTransport\n"
-        "try: SshTransport().open(Node('n', '127.0.0.1', 0, SshSettings('root', int(sys.argv[1]), connect_timeout=9)), '')\n"
+        "NODE = Node('n', '127.0.0.1', 0, SshSettings('root', int(sys.argv[1]), connect_timeout=9))\n"
+        "try: SshTransport().open(NODE, '')\n"
         "except Exception as error: print(error.reason)\n"
     )
 
-    def leaves(connection: object) -> None:
-        says(b"SSH-2.0-x\r\n")  # and hangs up after the greeting
-        connection.sendall(b"SSH-2.0-x\r\n")  # type: ignore[attr-defined]
-        connection.recv(100)  # type: ignore[attr-defined]
+    def leaves(connection: socket.socket) -> None:
+        connection.sendall(b"SSH-2.0-x\r\n")
+        connection.recv(100)
 
     with listening(leaves) as port:
-        done = subprocess.run([sys.executable, "-c", code, str(port)], capture_output=True, text=True, timeout=8, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(port)], capture_output=True, text=True, timeout=8, check=True
+        )
     assert (done.stdout, done.stderr) == ("no_banner\n", "")

@@ -82,7 +82,9 @@ def shown(name: str, options: dict[str, list[str]]) -> dict[str, str]:
     return {option: value for option, value in values.items() if value not in ("none", "no")}
 
 
-@pytest.mark.parametrize("name", ["gpu01", "gpu02", "gpu03", "gpu13", "other", "plain", "quoted", "10.0.0.[7]", "10.0.0.7"])
+@pytest.mark.parametrize(
+    "name", ["gpu01", "gpu02", "gpu03", "gpu13", "other", "plain", "quoted", "10.0.0.[7]", "10.0.0.7"]
+)
 def test_the_same_answers_as_openssh(config: Path, name: str) -> None:
     theirs = of_openssh(config, name)
     ours = SshConfig.from_path(str(config)).lookup(name, {})

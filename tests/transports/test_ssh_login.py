@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import paramiko
@@ -81,8 +82,11 @@ FORMATS = [
 
 
 @pytest.mark.parametrize("passphrase", ["", "open sesame"], ids=["open", "locked"])
-@pytest.mark.parametrize(("kind", "options"), FORMATS, ids=lambda value: value if isinstance(value, str) else "".join(value))
-def test_key_formats(fresh: Fresh, sshd: Sshd, tmp_path: Path, allow: Path, kind: str, options: list[str], passphrase: str
+@pytest.mark.parametrize(
+    ("kind", "options"), FORMATS, ids=lambda value: value if isinstance(value, str) else "".join(value)
+)
+def test_key_formats(
+    fresh: Fresh, sshd: Sshd, tmp_path: Path, allow: Path, kind: str, options: list[str], passphrase: str
 ) -> None:
     key = new_key(tmp_path / "key", kind, passphrase, *options)
     allow.write_text(public(key))
@@ -152,14 +156,14 @@ def test_a_key_of_the_agent(fresh: Fresh, sshd: Sshd, tmp_path: Path, home: Path
     assert f"agent key key ({fingerprint(key)})" in str(refusal(fresh(), node))
     for chosen in (rsa, key):
         allow.write_text(public(chosen))
-        transport = fresh()
         nodes = [replace(node, name=f"n{number}") for number in range(4)]
         with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(lambda one: who(transport, one), nodes)) == ["root"] * 4
-        transport.close()
+            assert list(pool.map(partial(who, fresh()), nodes)) == ["root"] * 4
 
 
-def test_the_agent_knows_the_passphrase(sshd: Sshd, transport: SshTransport, tmp_path: Path, agent: Path, allow: Path) -> None:
+def test_the_agent_knows_the_passphrase(
+    sshd: Sshd, transport: SshTransport, tmp_path: Path, agent: Path, allow: Path
+) -> None:
     key = new_key(tmp_path / "key")
     add(key)
     keygen("-q", "-p", "-N", "open sesame", "-f", key)
@@ -168,7 +172,9 @@ def test_the_agent_knows_the_passphrase(sshd: Sshd, transport: SshTransport, tmp
     assert who(transport, sshd.node(tmp_path, identity_file=str(key))) == "root"
 
 
-def test_the_agent_s_keys_are_left_alone(fresh: Fresh, sshd: Sshd, tmp_path: Path, home: Path, agent: Path, allow: Path) -> None:
+def test_the_agent_s_keys_are_left_alone(
+    fresh: Fresh, sshd: Sshd, tmp_path: Path, home: Path, agent: Path, allow: Path
+) -> None:
     key, named = new_key(tmp_path / "key"), new_key(tmp_path / "named")
     add(key)
     allow.write_text(public(key))
@@ -184,7 +190,9 @@ def test_an_agent_that_is_gone(fresh: Fresh, sshd: Sshd, tmp_path: Path, monkeyp
     assert who(fresh(), sshd.node(tmp_path)) == "root"
 
 
-def test_an_agent_that_will_not_sign(fresh: Fresh, sshd: Sshd, tmp_path: Path, home: Path, agent: Path, allow: Path) -> None:
+def test_an_agent_that_will_not_sign(
+    fresh: Fresh, sshd: Sshd, tmp_path: Path, home: Path, agent: Path, allow: Path
+) -> None:
     key = new_key(tmp_path / "key")
     subprocess.run(["ssh-add", "-q", "-c", str(key)], check=True)  # asks its owner, who is not there
     allow.write_text(public(key))
@@ -199,7 +207,9 @@ def test_a_user_s_certificate(sshd: Sshd, transport: SshTransport, tmp_path: Pat
     assert who(transport, sshd.node(tmp_path, identity_file=str(key))) == "root"
 
 
-def test_a_certificate_in_the_agent(fresh: Fresh, sshd: Sshd, tmp_path: Path, home: Path, agent: Path, allow: Path) -> None:
+def test_a_certificate_in_the_agent(
+    fresh: Fresh, sshd: Sshd, tmp_path: Path, home: Path, agent: Path, allow: Path
+) -> None:
     authority, key = new_key(tmp_path / "authority"), new_key(tmp_path / "key", "rsa")
     keygen("-q", "-s", authority, "-I", "me", "-n", "root", f"{key}.pub")
     add(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from clusterprep.errors import Unreached
 from clusterprep.model import Node, SshSettings
 from clusterprep.transports.ssh import SshTransport
 from clusterprep.transports.ssh_route import Route, RouteMap
+from tests.transports.peers import deaf
 from tests.transports.sshd import Sshd, free_port, new_key, public
 
 Fresh = Callable[..., SshTransport]
@@ -134,7 +136,7 @@ def test_eight_nodes_through_one_login_on_the_jump_host(
 
 
 def test_a_jump_host_s_key_is_verified_too(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
-    with pytest.raises(Unreached, match="jump host bastion: the host key of 127.0.0.1 is not known") as caught:
+    with pytest.raises(Unreached, match=r"jump host bastion: the host key of .* is not known") as caught:
         transport.open(behind(bastion, sshd, tmp_path, sshd.known()), "true")
     assert caught.value.reason == "host_key_unknown"
 
@@ -155,16 +157,14 @@ def test_a_jump_host_comes_back(sshd: Sshd, transport: SshTransport, tmp_path: P
     node = behind(first, sshd, tmp_path)
     assert hello(transport, node) == b"hello"
     first.kill()
-    print(time.monotonic())
     with pytest.raises(Unreached, match="jump host bastion") as caught:
         transport.open(node, "true")
-    print(time.monotonic())
-    assert caught.value.reason == "refused", str(caught.value)
+    assert caught.value.reason == "refused"
 
 
-def test_a_dead_jump_host_is_waited_for_once(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
-    from tests.transports.peers import deaf
-
+def test_a_dead_jump_host_is_waited_for_once(
+    bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path
+) -> None:
     node = behind(bastion, sshd, tmp_path)
     with deaf() as port:
         config = Path(node.ssh.config)
@@ -208,19 +208,13 @@ def test_a_proxy_command(fresh: Fresh, sshd: Sshd, transport: SshTransport, tmp_
         "        if not data: sys.exit()\n"
         "        s.sendall(data) if fd == 0 else os.write(1, data)\n"
     )
-    (tmp_path / "config").write_text(f"ProxyCommand {sys_python()} {relay} %h %p")
+    (tmp_path / "config").write_text(f"ProxyCommand {sys.executable} {relay} %h %p")
     node = sshd.node(tmp_path, config=str(tmp_path / "config"))
     assert hello(transport, node) == b"hello"
     (tmp_path / "config").write_text("ProxyCommand echo no route today")
     with pytest.raises(Unreached, match='not with SSH: "no route today"') as caught:
         fresh().open(node, "true")
     assert caught.value.reason == "no_banner"
-
-
-def sys_python() -> str:
-    import sys
-
-    return sys.executable
 
 
 def test_the_host_key_under_its_alias(fresh: Fresh, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from clusterprep.verify.collect import run_verify
 from clusterprep.verify.schedule import TrialPlan, plan_trial
 from tests.verify.agents import agents, gone
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch")
 TIMEOUT = 8.0
 LARGE = 128 << 20  # bytes; long enough that a fault hits a rank in the middle
 Frame = dict[str, Any]
@@ -35,7 +36,7 @@ class Meddler:
         self.node, self._link, self._when, self._do = link.node, link, when, do
         self._pids: dict[int, int] = {}
         self.done: float | None = None
-        self.leash = 10.0
+        self.leash = 6.0
 
     def request(self, op: str, timeout: float, **body: Any) -> Frame:
         return self._link.request(op, timeout, **body, **({"leash": self.leash} if op == "start" else {}))
@@ -151,7 +152,7 @@ def test_a_python_without_torch_is_told_before_anything_hangs() -> None:
         pytest.skip(f"{bare} has torch")
     both = nodes(sys.executable, bare)
     with agents(both) as links, ended(links):
-        result = judge(run_verify(links, plan(both)))
+        result = judge(run_verify(links, plan(both, timeout=60.0)))  # so long the imports of n1 are waited for
     assert blamed(result) == [("node", ("n2",), None)]
     assert result.stages[0].arrived == (0, 1)
     assert verdicts(result)["torch.version"] == ("fail", ("n2",))

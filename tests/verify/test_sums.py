@@ -8,6 +8,7 @@ import pytest
 
 from clusterprep.remote.trial import MAX_WORLD, PRIME, compare, fill, pattern, total
 
+pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 WORLD = 8
 LENGTH = 4 * PRIME + 17
@@ -66,7 +67,7 @@ def test_a_rank_counted_twice_spoils_every_element() -> None:
 
 
 def test_pieces_that_two_ranks_swapped_are_seen() -> None:
-    """Each adds its own data at the other's place: rank 2's elements 0 to 99 at 100 to 199 and rank 5's the other way."""
+    """Each adds its own data at the other's place: 0 to 99 of rank 2 at 100 to 199, rank 5 the other way."""
     buffer = reduced(*range(WORLD))
     two, five = data(2), data(5)
     buffer[0:100] += five[100:200] - two[0:100]

@@ -1,0 +1,89 @@
+"""Pages of checks and variables, and a target as apply would write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterprep import registry
+from clusterprep.env.variables import registry as variables
+from clusterprep.errors import InputError
+from clusterprep.explain import page, target_text
+from clusterprep.model import Absent
+from clusterprep.render import render
+from clusterprep.resources.env import TARGETS
+from tests.fleet import absent, healthy, with_facts
+
+
+@pytest.mark.parametrize("name", registry.checks())
+def test_a_checks_page_says_why_how_and_what_to_do(name: str) -> None:
+    text, check = page(name), registry.checks()[name]
+    assert text.startswith(f"{name}: {check.title}")
+    for words in ("Why it matters", "How it is measured", "Remedy", check.remedy, check.severity):
+        assert words in text
+
+
+def test_every_variable_has_a_page_of_whole_lines() -> None:
+    for name in variables():
+        text = page(name)
+        assert text.startswith(f"{name}: ")
+        assert all(len(line) <= 98 for line in text.splitlines()[2:] if " " in line.strip())
+
+
+def test_a_variables_page_says_who_reads_it_and_where() -> None:
+    text = page("NCCL_SOCKET_IFNAME")
+    for row in ("read by", "values", "between ranks", "in nccl.conf   works"):
+        assert row in text
+    assert "no effect" in page("GLOO_SOCKET_IFNAME")
+
+
+@pytest.mark.parametrize(
+    ("topic", "hint"),
+    [
+        ("time.ofset", "did you mean time.offset?"),
+        ("NCCL_SOKET_IFNAME", "did you mean NCCL_SOCKET_IFNAME?"),
+        ("x", "a check such as time.offset, or a variable such as NCCL_IB_HCA"),
+    ],
+)
+def test_another_topic_is_wrong_input_with_the_nearest_one(topic: str, hint: str) -> None:
+    with pytest.raises(InputError) as raised:
+        page(topic)
+    assert raised.value.problems[0].hint == hint
+
+
+# ---------------------------------------------------------------- targets
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_is_shown_as_apply_would_write_it(target: str) -> None:
+    seen = healthy(2)
+    environment = render(seen)
+    expected = TARGETS[target].write(environment.of("n2"), None).decode()
+    assert target_text(seen.inventory, environment, target, "n2") == expected
+    assert "NCCL_SOCKET_IFNAME=eth0" in expected
+
+
+def test_without_a_name_it_is_the_first_nodes() -> None:
+    seen = healthy(2)
+    environment = render(seen)
+    assert target_text(seen.inventory, environment, "nccl.conf", None) == target_text(
+        seen.inventory, environment, "nccl.conf", "n1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "node", "words"),
+    [
+        pytest.param("nccl.cnf", "n1", "no target 'nccl.cnf'", id="target"),
+        pytest.param("nccl.conf", "n9", "no node 'n9'", id="node"),
+        pytest.param("nccl.conf", "n2", "cannot be derived: NCCL_SOCKET_IFNAME: denied", id="gap"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(target: str, node: str, words: str) -> None:
+    seen = with_facts(healthy(2), {("n2", "net.interfaces"): Absent("denied", "EACCES")})
+    with pytest.raises(InputError, match=words):
+        target_text(seen.inventory, render(seen), target, node)
+
+
+def test_a_gap_of_another_node_does_not_matter() -> None:
+    seen = with_facts(healthy(2), {("n2", "net.interfaces"): absent()})
+    assert "NCCL_SOCKET_IFNAME=eth0" in target_text(seen.inventory, render(seen), "nccl.conf", "n1")

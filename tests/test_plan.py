@@ -1,0 +1,162 @@
+"""What is asked of a node, each thing once, and what raw answers become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterprep import registry
+from clusterprep.errors import InputError
+from clusterprep.facts import Fact, file
+from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.plan import Plan, Selection, interpret, make_plan, matches, reads, select
+
+NODE = Node("n1", "n1", 0)
+INVENTORY = Inventory("test", (NODE,))
+CHECKS = registry.checks()
+
+# ---------------------------------------------------------------- selection
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "takes"),
+    [
+        ("time.offset", "time.offset", True),
+        ("time", "time.offset", True),
+        ("time.", "time.offset", True),
+        ("time.off", "time.offset", False),
+        ("tim", "time.offset", False),
+        ("offset", "time.offset", False),
+        ("time.offset.", "time.offset", False),
+        ("", "time.offset", False),
+        (".", "time.offset", False),
+    ],
+)
+def test_a_word_takes_a_check_or_a_whole_area(word: str, name: str, takes: bool) -> None:
+    assert matches(word, name) is takes
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        pytest.param(Selection(), set(CHECKS), id="all"),
+        pytest.param(Selection(only=("time.",)), {"time.offset", "time.daemon"}, id="an-area"),
+        pytest.param(Selection(only=("time", "os.release")), {"time.offset", "time.daemon", "os.release"}, id="two"),
+        pytest.param(Selection(skip=("time.offset",)), set(CHECKS) - {"time.offset"}, id="all-but-one"),
+        pytest.param(Selection(only=("time",), skip=("time.daemon",)), {"time.offset"}, id="an-area-but-one"),
+        pytest.param(Selection(tags=("eth",)), {"eth.mtu", "eth.iface_choice"}, id="a-tag-is-also-an-area"),
+        pytest.param(Selection(tags=("eth",), skip_tags=("eth",)), set(), id="a-tag-and-not"),
+        pytest.param(Selection(only=("shm.size",)), set(), id="known-and-not-built"),
+    ],
+)
+def test_a_selection_leaves_what_it_says(selection: Selection, expected: set[str]) -> None:
+    assert {check.name for check in select(CHECKS, selection, known=("shm.size",))} == expected
+
+
+def test_every_wrong_word_is_named_with_the_nearest_right_one() -> None:
+    with pytest.raises(InputError) as raised:
+        select(CHECKS, Selection(only=("time.ofset",), skip=("nonsense",)))
+    assert [(p.message, p.hint) for p in raised.value.problems] == [
+        ("there is no check 'time.ofset'", "did you mean time.offset?"),
+        ("there is no check 'nonsense'", None),
+    ]
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def test_each_thing_is_looked_at_once() -> None:
+    everything = make_plan(tuple(CHECKS.values()), registry.facts())
+    asked = reads(everything, NODE, INVENTORY)
+    assert len(asked) == len(set(asked))
+    assert Read("file", ("/proc/sys/kernel/hostname",)) in asked
+    assert len(everything.facts) == len({fact.name for fact in everything.facts})
+
+
+def test_a_plan_asks_for_nothing_that_no_check_needs() -> None:
+    plan = make_plan([CHECKS["os.release"]], registry.facts())
+    assert reads(plan, NODE, INVENTORY) == (Read("file", ("/etc/os-release",)),)
+    assert plan.stages == frozenset()
+
+
+def test_extra_facts_come_along_once() -> None:
+    extra = [registry.facts()[name] for name in ("os.release", "host.machine_id")]
+    plan = make_plan([CHECKS["os.release"]], registry.facts(), extra)
+    assert [fact.name for fact in plan.facts] == ["os.release", "host.machine_id"]
+
+
+def test_stages_bring_what_no_read_can() -> None:
+    assert make_plan([CHECKS["time.offset"]], registry.facts()).stages == {"clock"}
+    assert make_plan([CHECKS["net.ports"]], registry.facts()).stages == {"ports"}
+
+
+def test_configuration_is_read_below_the_nodes_root_and_the_kernel_is_not() -> None:
+    node = Node("n1", "n1", 0, root="/srv/image/")
+    inventory = Inventory("test", (node,))
+    plan = make_plan([CHECKS["os.release"], CHECKS["kernel.version"]], registry.facts())
+    assert {read.args[0] for read in reads(plan, node, inventory)} == {
+        "/srv/image/etc/os-release", "/proc/sys/kernel/osrelease"
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- what answers mean
+
+TEXT = Fact("a.fact", file("/a"), lambda text: text.upper())
+(READ,) = TEXT.reads(NODE, INVENTORY)
+
+
+def understood(answers: dict[Read, Any], fact: Fact = TEXT) -> Any:
+    return interpret(Plan((), (fact,)), NODE, INVENTORY, answers)["a.fact"]
+
+
+def test_an_answer_is_parsed() -> None:
+    assert understood({READ: ["ok", "x"]}) == "X"
+
+
+def test_a_missing_file_is_knowledge() -> None:
+    assert understood({READ: ["no", "missing", "/a"]}, Fact("a.fact", file("/a"), lambda text: ("parsed", text))) == (
+        "parsed", None
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", ["denied", "hung", "timed_out", "truncated", "unknown_read"])
+def test_any_other_missing_answer_is_its_reason(reason: str) -> None:
+    assert understood({READ: ["no", reason, "why"]}) == Absent(reason, "why")
+    assert understood({READ: ["no", reason]}) == Absent(reason)
+
+
+@pytest.mark.parametrize(
+    "raw", [None, [], ["ok"], ["yes", "x"], "ok", {"ok": "x"}, 7, [None, None], ["OK", "x"], [["ok"], "x"]]
+)
+def test_an_answer_of_another_shape_is_garbled(raw: object) -> None:
+    assert understood({READ: raw}).reason == "garbled"
+
+
+def test_no_answer_at_all_is_garbled() -> None:
+    assert understood({}).reason == "garbled"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, IndexError, TypeError, AttributeError, ZeroDivisionError])
+def test_an_answer_that_cannot_be_understood_is_garbled_with_the_trouble(error: type[Exception]) -> None:
+    def parse(text: str) -> str:
+        raise error("trouble")
+
+    found = understood({READ: ["ok", "x"]}, Fact("a.fact", file("/a"), parse))
+    assert found.reason == "garbled"
+    assert error.__name__ in found.detail
+    assert "trouble" in found.detail
+
+
+def test_only_a_lenient_fact_sees_what_is_missing() -> None:
+    two = (Read("file", ("/a",)), Read("file", ("/b",)))
+    answers = {two[0]: ["no", "denied", "why"], two[1]: ["ok", "x"]}
+    strict = Fact("a.fact", lambda node, inventory: two, lambda a, b: "parsed")
+    lenient = Fact("a.fact", lambda node, inventory: two, lambda a, b: (a, b), lenient=True)
+    assert understood(answers, strict) == Absent("denied", "why")
+    assert understood(answers, lenient) == (Absent("denied", "why"), "x")
+
+
+def test_facts_of_a_stage_are_left_to_it() -> None:
+    plan = make_plan([CHECKS["time.offset"]], registry.facts())
+    assert interpret(plan, NODE, INVENTORY, {}) == {}

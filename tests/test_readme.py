@@ -1,0 +1,44 @@
+"""README.md shows what the tool does: the run on top is `make demo`'s, and the checks are those that are built."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clusterprep import registry
+from clusterprep.inventory.demands import check_names
+from clusterprep.inventory.schema import load_schema
+from tests import readme
+from tests.lab.fixtures import require_lab
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(240)
+def test_the_demo_works_and_prints_the_run_on_top() -> None:
+    require_lab()
+    shown = readme.demo()
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    top = readme.run_shown(readme.README.read_text()).split("\n", 2)[2]
+    assert readme.shape(top) == readme.shape(readme.first_report(shown.stdout)), "`make readme` renews the run"
+
+
+def test_every_row_of_the_table_is_a_check() -> None:
+    for line in readme.rows_shown(readme.README.read_text()):
+        name = line.split("`")[1]
+        assert name in registry.checks()
+        assert line == readme.row(name), "`make readme` renews the table"
+
+
+def test_no_document_names_a_check_that_does_not_exist() -> None:
+    areas = {name.split(".")[0] for name in check_names()}
+    pages = [readme.README, *readme.ROOT.glob("*.md"), *(readme.ROOT / "docs").glob("*.md")]
+    named = {n for page in pages for n in re.findall(r"`([a-z]+\.[a-z_0-9]+)`", page.read_text())}
+    keys = {f"ssh.{key}" for key in load_schema("inventory")["$defs"]["ssh"]["properties"]}
+    assert {n for n in named if n.split(".")[0] in areas} - check_names() - keys - {"nccl.conf"} == set()
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*readme.ROOT.glob("*.md"), *(readme.ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
