@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterprep import __version__, options
-from clusterprep.errors import ClusterprepError, InputError, Refused
+from clusterprep.ending import ending, leave
+from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
     from clusterprep.model import ChangeRow, Inventory, Node, Report
@@ -263,9 +264,7 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
     )
 
 
-def _settings(
-    command: str, words: dict[str, Any], catalogue: tuple[str, ...], left_out: tuple[str, ...]
-) -> Settings:
+def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], left_out: tuple[str, ...]) -> Settings:
     from clusterprep.plan import Selection
     from clusterprep.registry import checks
     from clusterprep.run import Settings
@@ -357,83 +356,11 @@ def _write(name: str, text: str) -> None:
         raise InputError.of(f"cannot be written: {error.strerror}", file=name, key="--output") from None
 
 
-# ---------------------------------------------------------------- errors
+# ---------------------------------------------------------------- ending
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point. Exits with a code of the contract."""
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        cli.main(args=words, prog_name="clusterprep", standalone_mode=False)
-        code = 0
-    except click.exceptions.Exit as leave:
-        code = leave.exit_code
-    except click.ClickException as error:
-        code = _say(InputError.of(error.format_message()), words, error)
-    except (click.Abort, KeyboardInterrupt):
-        from clusterprep.errors import Interrupted
-
-        code = _say(Interrupted("interrupted"), words)
-    except ClusterprepError as error:
-        code = _say(error, words)
-    except SystemExit as leave:
-        code = int(leave.code or 0)
-    except BrokenPipeError:
-        code = 0
-        sys.stdout = None
-    except Exception as error:
-        code = _bug(error)
-    _leave(code)
-
-
-def _leave(code: int) -> None:
-    """Exit without waiting for threads that still wait for dead nodes; what was printed has been flushed."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except OSError:
-            pass
-    os._exit(code)
-
-
-def _say(error: ClusterprepError, words: Sequence[str], usage: click.ClickException | None = None) -> int:
-    """One error in the format that was asked for: JSON on stdout, else a message on stderr."""
-    if _wants_json(words):
-        from clusterprep.reports import render
-        from clusterprep.run import failed
-
-        sys.stdout.write(render(failed(error, _command(words)), "json"))
-    context = getattr(usage, "ctx", None)
-    if context is not None:
-        click.echo(context.get_usage(), err=True)
-    click.echo(f"clusterprep: {error.message}", err=True)
-    if isinstance(error, Refused) and error.diff:
-        click.echo(error.diff, err=True, nl=False)
-    return error.code
-
-
-def _wants_json(words: Sequence[str]) -> bool:
-    return "--format=json" in words or any(a == "--format" and b == "json" for a, b in zip(words, words[1:]))
-
-
-def _command(words: Sequence[str]) -> str:
-    return next((word for word in words if word in cli.commands), "clusterprep")
-
-
-def _bug(error: Exception) -> int:
-    """A bug of ours: one line, and the whole story in a file."""
-    import traceback
-
-    from clusterprep.history import state_folder
-
-    state = state_folder()
-    story = "".join(traceback.format_exception(error))
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        log = state / f"bug-{os.getpid()}.log"
-        log.write_text(story)
-        click.echo(f"clusterprep: a bug of ours ({type(error).__name__}: {error}); the story is in {log}", err=True)
-    except OSError:
-        click.echo(f"clusterprep: a bug of ours\n{story}", err=True)
-    return 70
+    command = next((word for word in words if word in cli.commands), "clusterprep")
+    leave(ending(lambda: cli.main(args=words, prog_name="clusterprep", standalone_mode=False), words, command))

@@ -39,7 +39,9 @@ def _states(fleet: Fleet, node: Node, step: Step) -> dict[str, FileState] | Abse
     return known({path: fleet.fact(node.name, f"target:{path}") for path in paths})
 
 
-def rows(planned: Iterable[FileChange], outcomes: Mapping[str, Outcome], details: Mapping[str, str]) -> tuple[ChangeRow, ...]:
+def rows(
+    planned: Iterable[FileChange], outcomes: Mapping[str, Outcome], details: Mapping[str, str]
+) -> tuple[ChangeRow, ...]:
     """Equal changes with equal outcomes in one row; `outcomes` and `details` are by node."""
     folded: dict[tuple[str, ...], list[str]] = {}
     for change in planned:

@@ -182,7 +182,7 @@ def _drain(
             return
         try:
             work(item)
-        except BaseException as error:  # raised again in the main thread
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             done.put(error)
         else:
             done.put(None)

@@ -30,7 +30,7 @@ def _findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
     outcomes = [_unknown(fleet, check, node, why) for node in fleet.reached if (why := lacking[node.name]) is not None]
     try:
         judged = list(check.judge(Scene(fleet, knowing, check.name))) if knowing or not check.facts else []
-    except Exception as error:  # a bug in one check must not take the others' answers with it
+    except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' answers with it
         message = f"a bug in this check: {type(error).__name__}: {error}"
         names = tuple(node.name for node in knowing)
         grave = any(check.grave(fleet, node) for node in knowing)

@@ -11,10 +11,11 @@ from clusterprep.model import Absent, Fleet, Node
 
 # Names of interfaces that never lead to another machine of the cluster, or not by the way that was meant:
 # container bridges and their ends, overlay networks, tunnels, management of the board.
-NEVER = tuple(
-    "lo docker veth virbr br- cni flannel cali cilium weave podman nerdctl lxdbr lxcbr vboxnet vmnet kube-ipvs nodelocal "
-    "vxlan tun tap wg tailscale zt sit ip6tnl dummy ifb usb idrac".split()
-)
+NEVER = (
+    "lo", "docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "cilium", "weave", "podman", "nerdctl", "lxdbr",
+    "lxcbr", "vboxnet", "vmnet", "kube-ipvs", "nodelocal", "vxlan", "tun", "tap", "wg", "tailscale", "zt", "sit",
+    "ip6tnl", "dummy", "ifb", "usb", "idrac",
+)  # fmt: skip
 
 
 Place = tuple[Interface, str]  # an interface and one of its addresses
@@ -79,9 +80,7 @@ def choose(fleet: Fleet) -> Choice:
     return Choice(picks, problems, unknown, why, network)
 
 
-def _declared(
-    nodes: list[Node], known: Mapping[str, tuple[Interface, ...]]
-) -> tuple[dict[str, Pick], dict[str, str]]:
+def _declared(nodes: list[Node], known: Mapping[str, tuple[Interface, ...]]) -> tuple[dict[str, Pick], dict[str, str]]:
     picks, problems = {}, {}
     for node in nodes:
         wanted = node.interfaces.nccl

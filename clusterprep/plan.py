@@ -102,5 +102,5 @@ def _value(fact: Fact, answers: Sequence[Any]) -> Any:
             return answer
     try:
         return fact.parse(*answers)
-    except Exception as error:  # the answer is a stranger's: whatever it breaks, it is the answer that is broken
+    except Exception as error:  # noqa: BLE001 - the answer is a stranger's: whatever it breaks, it is the answer that is broken
         return Absent("garbled", f"{type(error).__name__}: {error}")

@@ -47,7 +47,7 @@ def _dial_all(fanout: Fanout, fleet: Fleet, host: str, address: str, port: int) 
     body = {"targets": [[address, port]], "limit": DIAL_LIMIT}
     dialers = [node.name for node in fleet.reached if node.name != host]
     values: dict[str, Any] = {}
-    for name, answer in fanout.ask("dial", {name: body for name in dialers}, DIAL_LIMIT + 5.0).items():
+    for name, answer in fanout.ask("dial", dict.fromkeys(dialers, body), DIAL_LIMIT + 5.0).items():
         if isinstance(answer, LinkLost):
             values[name] = Absent(answer.reason, answer.message)
             continue

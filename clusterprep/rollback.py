@@ -44,7 +44,9 @@ def _run(row: Mapping[str, object]) -> OldRun:
     if not isinstance(files, list):
         raise TypeError("files is no list")
     undoes = row["undoes"]
-    old = tuple(OldFile(f["path"], int(f["mode"]), _decode(f["before"]), _decode(f["after"]), _decode(f["now"])) for f in files)
+    old = tuple(
+        OldFile(f["path"], int(f["mode"]), _decode(f["before"]), _decode(f["after"]), _decode(f["now"])) for f in files
+    )
     return OldRun(str(row["run"]), str(row["cluster"]), str(row["state"]), None if undoes is None else str(undoes), old)
 
 
@@ -87,7 +89,9 @@ def plan_rollback(memories: Mapping[str, Sequence[OldRun]], run: str, force: boo
 
 
 def _obstacle(node: str, runs: Sequence[OldRun], old: OldRun, file: OldFile) -> str:
-    newer = [r.run for r in runs if r.run > old.run and r.state == "committed" and r.undoes is None and _touches(r, file)]
+    newer = [
+        r.run for r in runs if r.run > old.run and r.state == "committed" and r.undoes is None and _touches(r, file)
+    ]
     if newer:
         return f"{node}: run {newer[-1]} changed {file.path} after run {old.run}"
     if file.now != file.after:

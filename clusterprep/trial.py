@@ -60,7 +60,7 @@ def _culprit(finding: Finding) -> Culprit:
 
 
 def _ends(finding: Finding) -> tuple[str, str]:
-    """Dialer and listener of a pair; the finding lists its nodes in inventory order, its message begins with the dialer."""
+    """Dialer and listener of a pair, whose message begins with the dialer."""
     first, second = finding.nodes
     return (first, second) if finding.message.startswith(f"{first} ") else (second, first)
 

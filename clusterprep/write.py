@@ -100,11 +100,11 @@ class Writer:
         else:
             self.receipt.outcomes = dict.fromkeys(todo, "done")
 
-
     def _mark(self, todo: Iterable[str], failed: Mapping[str, str], bad: Outcome, rest: Outcome) -> None:
         for name in todo:
             self.receipt.outcomes[name] = bad if name in failed else rest
         self.receipt.details.update(failed)
+
 
 def _by_node(changes: Iterable[FileChange]) -> dict[str, list[FileChange]]:
     found: dict[str, list[FileChange]] = {}

@@ -28,7 +28,7 @@ ORDER = (
     # stages that act, and their means
     "history", "transports", "deadline", "fanout", "ports", "write", "verify", "trial",
     # the stages in a row, and what is shown of them
-    "run", "reports", "explain", "options", "cli", "__main__",
+    "run", "reports", "explain", "options", "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -42,6 +42,7 @@ WORLDLY = {
     "__main__": "is the command line",
     "cli": "reads options and the terminal, prints, asks, exits",
     "options": "declares options",
+    "ending": "says how a command ended, writes the log of a bug, exits",
     "load": "reads the user's files",
     "inventory": "reads the user's files, and the schemas and name lists that came with us",
     "playbook": "reads the user's files and ours",
@@ -64,6 +65,7 @@ IMPURE_CALLS = frozenset({"open", "read_text", "read_bytes", "write_text", "writ
 # Modules that may print, ask or exit: the command line, and processes on nodes, which end and report by themselves.
 SPEAKERS = {
     "cli": "speaks to people",
+    "ending": "says how a command ended",
     "deadline": "ends the process at the second signal, as the contract wants",
     "remote": "runs in processes of its own",
 }

@@ -136,5 +136,7 @@ def test_explain_has_a_page_for_every_check_and_for_variables() -> None:
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = "import sys; from clusterprep.cli import cli; print(*sorted(m.split('.')[0] for m in sys.modules))"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
     assert not {"paramiko", "fabric", "jsonschema", "rich", "yaml", "ClusterShell", "torch"} & loaded

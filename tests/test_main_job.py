@@ -60,7 +60,16 @@ def test_apply_writes_one_environment_everywhere_and_a_second_apply_changes_noth
     assert first.report["verify"]["verdict"] == "pass"
     assert first.report["verify"]["world_size"] == 8
     assert all(row["wrong"] == 0 for row in first.report["verify"]["collectives"])
-    assert sorted(rank["node"] for rank in first.report["verify"]["ranks"]) == ["n1", "n1", "n2", "n2", "n3", "n3", "n4", "n4"]
+    assert sorted(rank["node"] for rank in first.report["verify"]["ranks"]) == [
+        "n1",
+        "n1",
+        "n2",
+        "n2",
+        "n3",
+        "n3",
+        "n4",
+        "n4",
+    ]
     assert first.outcomes() == {"done"}
     assert len(contents(lab, PROFILE)) == 1
     assert lab.host("n2").read(CONF).endswith(FOREIGN)

@@ -15,9 +15,13 @@ HOSTS = "edit /etc/hosts: one line per node, its address on the training network
 
 def resolve(scene: Scene) -> Iterable[Outcome]:
     """Any node's name on loopback fails; so does one that nodes resolve differently, blamed on the minority."""
-    silent = tuple(n.name for n in scene.nodes if set(names_for(n, scene.inventory)) - set(scene.value(n, "names.resolved")))
+    silent = tuple(
+        n.name for n in scene.nodes if set(names_for(n, scene.inventory)) - set(scene.value(n, "names.resolved"))
+    )
     if silent:
-        yield Outcome("unknown", silent, "the resolver's answer leaves out names that it was asked for", reason="garbled")
+        yield Outcome(
+            "unknown", silent, "the resolver's answer leaves out names that it was asked for", reason="garbled"
+        )
     wrong = {node.name: trouble for node in scene.nodes if (trouble := _on_loopback(scene, node))}
     differing = _differing(scene)
     unresolved = tuple(n.name for n in scene.nodes if scene.value(n, "names.own")[1] is None and n.name not in wrong)
@@ -31,7 +35,9 @@ def resolve(scene: Scene) -> Iterable[Outcome]:
         yield Outcome("fail", unresolved, message, "no address", "an address", HOSTS, severity="warning")
     good = tuple(node.name for node in scene.nodes if node.name not in bad)
     if good:
-        yield Outcome("pass", good, "names resolve alike", "same answers, none on loopback", "same answers, none on loopback")
+        yield Outcome(
+            "pass", good, "names resolve alike", "same answers, none on loopback", "same answers, none on loopback"
+        )
 
 
 def _on_loopback(scene: Scene, node: Node) -> tuple[str, str] | None:

@@ -42,8 +42,11 @@ class Blame:
 
 
 def blame(dials: Iterable[Dial]) -> tuple[Blame, ...]:
-    """A listener that fails at least half of its dialers and at least two is blamed alone and set aside, then a
-    dialer likewise; every other failed pair stands by itself."""
+    """Who is at fault, and every failed pair is somebody's.
+
+    A listener that fails at least half of its dialers and at least two is blamed alone and set aside, then a dialer
+    likewise; every other failed pair stands by itself.
+    """
     left = list(dials)
     found: list[Blame] = []
     for role in ("listener", "dialer"):

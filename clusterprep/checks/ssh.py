@@ -11,7 +11,9 @@ def reach(scene: Scene) -> Iterable[Outcome]:
     """A node that refused us fails; one that gave no answer is unknown."""
     for sighting in scene.fleet.sightings.values():
         if sighting.reached:
-            yield Outcome("pass", (sighting.node,), "the node answers", "login and Python work", "login and Python work")
+            yield Outcome(
+                "pass", (sighting.node,), "the node answers", "login and Python work", "login and Python work"
+            )
             continue
         yield Outcome(
             "fail" if sighting.answered else "unknown",

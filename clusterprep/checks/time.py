@@ -61,7 +61,9 @@ def daemon(scene: Scene, node: Node, seen: Daemon) -> Outcome:
     if seen.name is None:
         return Outcome("fail", (node.name,), "nothing synchronises the clock", "no daemon answers", wanted)
     text = f"{seen.name} runs and is not synchronised"
-    return Outcome("fail", (node.name,), "the clock will drift", text, wanted, "chronyc sources -v   # which source answers?")
+    return Outcome(
+        "fail", (node.name,), "the clock will drift", text, wanted, "chronyc sources -v   # which source answers?"
+    )
 
 
 OFFSET = Check(

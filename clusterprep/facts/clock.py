@@ -8,7 +8,6 @@ from typing import Any
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Read
 
-
 FOLLOWING = ("Normal", "Insert second", "Delete second")  # leap status of a chronyd that follows a source
 
 

@@ -49,7 +49,7 @@ def parse_pci(rows: list[dict[str, str]]) -> tuple[str, ...]:
 
 
 def parse_driver(text: str | None) -> str | None:
-    """The kernel module's version from «NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14 …»; None: not loaded."""
+    """The version in «NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14 …»; None: not loaded."""
     if text is None:
         return None
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)

@@ -15,5 +15,7 @@ def parse_memlock(answer: dict[str, Any]) -> float:
 
 
 MEMLOCK = Fact(
-    "lim.memlock", lambda node, inventory: (Read("limits", (node.job_user or node.ssh.user,), limit=5.0),), parse_memlock
+    "lim.memlock",
+    lambda node, inventory: (Read("limits", (node.job_user or node.ssh.user,), limit=5.0),),
+    parse_memlock,
 )

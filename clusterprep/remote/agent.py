@@ -119,7 +119,7 @@ class Agent(object):
             if op not in self.ops:
                 raise LookupError("unknown operation %r" % (op,))
             body = self.ops[op](self, request)
-        except Exception as error:  # one bad request must not end the conversation
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the conversation
             body = {"no": "agent_error", "why": "%s: %s" % (type(error).__name__, error)}
         if body is not None:
             self.answer(request, **body)

@@ -27,7 +27,7 @@ def listen(agent, request):
     def poll(now):
         try:
             while True:
-                os.close(sock._accept()[0])
+                os.close(sock._accept()[0])  # noqa: SLF001 - light.socket has no other
         except OSError:  # nobody is waiting, or the port was given back
             pass
 
@@ -73,7 +73,7 @@ def open_files(pid):
 
 
 def dial(agent, request):
-    """Operation dial: {"targets": [[address, port], …], "limit": s} → one word each: ok, refused, timed_out, …"""
+    """Operation dial: {"targets": [[address, port], …], "limit": s} → one word each, such as ok or refused."""
     left = {}
     words = [None] * len(request["targets"])
     end = time.monotonic() + request["limit"]

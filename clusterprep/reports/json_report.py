@@ -24,7 +24,7 @@ SCHEMA = 1
 DEEPEST = 64  # levels of a fact; a node that nests deeper is up to something
 
 
-def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:  # noqa: ARG001 - one signature for all formats
+def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
     """ASCII always: neither the reader's locale nor a strange byte in a fact can spoil the document."""
     return _laid_out(document(report), 0) + "\n"
 

@@ -58,7 +58,7 @@ class Progress:
         with self._lock:
             self._end()
 
-    def __enter__(self) -> Progress:  # noqa: PYI034 - typing.Self came with Python 3.11
+    def __enter__(self) -> Progress:
         return self
 
     def __exit__(
@@ -120,7 +120,7 @@ def progress_on(stream: TextIO | None, *, quiet: bool = False, color: bool = Tru
     if quiet or stream is None:
         return Progress()
     if stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
-        from clusterprep.reports.live import LiveLine  # noqa: PLC0415 - rich costs start-up time
+        from clusterprep.reports.live import LiveLine
 
         return LiveLine(stream, color=color)
     return Lines(stream)

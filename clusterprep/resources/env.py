@@ -81,9 +81,7 @@ def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
     return tuple(TARGETS[name].path for name in inventory.env_targets)
 
 
-def plan(
-    node: Node, params: Params, files: Mapping[str, FileState], environment: Environment
-) -> Iterable[FileChange]:
+def plan(node: Node, params: Params, files: Mapping[str, FileState], environment: Environment) -> Iterable[FileChange]:
     values = environment.of(node.name)
     for target in TARGETS.values():
         if target.path in files:

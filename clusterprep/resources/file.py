@@ -13,9 +13,7 @@ def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
     return (str(params["path"]),)
 
 
-def plan(
-    node: Node, params: Params, files: Mapping[str, FileState], environment: Environment
-) -> Iterable[FileChange]:
+def plan(node: Node, params: Params, files: Mapping[str, FileState], environment: Environment) -> Iterable[FileChange]:
     state = files[str(params["path"])]
     mode = int(str(params.get("mode", "0644")), 8)
     yield file_change(node, "file", state, str(params["content"]).encode(), mode)

@@ -8,10 +8,10 @@ import os
 import secrets
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from clusterprep.errors import Unreached
-from clusterprep.transports.known_hosts import KnownHosts, KnownKey, fingerprint, hashed
+from clusterprep.transports.known_hosts import KnownHosts, KnownKey, fingerprint, hashed, name_for
 from clusterprep.transports.ssh_route import Route
 
 SYSTEM_FILE = "/etc/ssh/ssh_known_hosts"
@@ -31,8 +31,8 @@ class HostKeys:
     def algorithms(self, route: Route) -> tuple[str, ...]:
         """Host key algorithms to offer, those of known keys first, so that the node shows one that can be compared."""
         keys = [key for name in route.key_names for key in self._under(name, route)]
-        plain = [key.type for key in keys if not key.marker]
-        first = [name for type_ in plain for name in (_RSA if type_ == "ssh-rsa" else (type_,)) if name in _ALL]
+        types = [key.type for key in _plain(keys)]
+        first = [name for type_ in types for name in (_RSA if type_ == "ssh-rsa" else (type_,)) if name in _ALL]
         signed = any(key.marker == "@cert-authority" for key in keys)
         return tuple(dict.fromkeys([*(name + CERTIFICATE for name in _ALL if signed), *first, *_ALL]))
 
@@ -43,15 +43,14 @@ class HostKeys:
         everywhere = [*known, *elsewhere]
         _refuse_revoked(route, type_, blob, everywhere)
         objection = _objection(route, certificate, everywhere)
-        if objection is None or any(key.blob == blob for key in everywhere if not key.marker):
+        plain = _plain(known)
+        if objection is None or any(key.blob == blob for key in plain or _plain(elsewhere)):
             return
-        plain = [key for key in known if not key.marker]
         if plain:
             raise changed(route, type_, blob, plain)
-        if route.host_keys == "accept-new" and not known:
-            self._accept(route, type_, blob)
-            return
-        raise unknown(route, type_, blob, objection)
+        if route.host_keys == "strict" or any(key.marker == "@cert-authority" for key in everywhere):
+            raise unknown(route, type_, blob, objection)
+        self._accept(route, type_, blob)
 
     def _under(self, name: str, route: Route) -> list[KnownKey]:
         return [key for path in (route.known_hosts, self._system_file) for key in self._file(path).lookup(name)]
@@ -65,17 +64,32 @@ class HostKeys:
     def _accept(self, route: Route, type_: str, blob: bytes) -> None:
         """Append the key, unless another process was faster; then that one's key decides."""
         path = os.path.expanduser(route.known_hosts)
-        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+", errors="replace") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # given back with the file; a slow disk may hold others up, a node cannot
-            text = file.read()
-            known = KnownHosts(text.splitlines(), route.known_hosts).lookup(route.key_names[0])
-            if not known:
-                file.write(("" if not text or text.endswith("\n") else "\n") + line_for(route, type_, blob) + "\n")
+        try:
+            known = _append(path, line_for(route, type_, blob), route.key_names[0])
+        except OSError as error:
+            why = f"and {route.known_hosts} cannot be written: {error.strerror}"
+            raise unknown(route, type_, blob, why) from error
         with self._lock:
             self._files.pop(route.known_hosts, None)
         if known and all(key.blob != blob for key in known):
             raise changed(route, type_, blob, known)
+
+
+def _append(path: str, line: str, name: str) -> list[KnownKey]:
+    """The keys that name has by now; only where there are none, the line is added."""
+    os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+", errors="replace") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
+        text = file.read()
+        known = _plain(KnownHosts(text.splitlines(), path).lookup(name))
+        if not known:
+            file.write(("" if not text or text.endswith("\n") else "\n") + line + "\n")
+    return known
+
+
+def _plain(keys: Iterable[KnownKey]) -> list[KnownKey]:
+    """Those that are simply trusted."""
+    return [key for key in keys if not key.marker]
 
 
 def _refuse_revoked(route: Route, type_: str, blob: bytes, keys: Sequence[KnownKey]) -> None:
@@ -138,7 +152,7 @@ def unknown(route: Route, type_: str, blob: bytes, why: str) -> Unreached:
 def _adding(route: Route, type_: str, blob: bytes) -> str:
     """The command that adds the key: ssh-keyscan where it reaches the node and writes the right name."""
     file = _quoted(route.known_hosts)
-    if route.via or route.command or not route.key_names[0].strip("[").startswith(route.host.lower()):
+    if route.via or route.command or route.key_names[0] != name_for(route.host, route.port):
         return f"echo {shlex.quote(line_for(route, type_, blob))} >> {file}"
     kind = type_.removeprefix("ssh-").split("-")[0]
     return f"ssh-keyscan -t {kind} -p {route.port} {shlex.quote(route.host)} >> {file}"

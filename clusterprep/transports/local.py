@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from typing import IO
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
@@ -45,7 +46,6 @@ class LocalChannel:
         )
         assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: S101, PT018 - for mypy
         self._stdin, self._stdout, self._stderr = self._process.stdin, self._process.stdout, self._process.stderr
-        self._out, self._err = self._stdout.fileno(), self._stderr.fileno()
         for file in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(file.fileno(), False)
         self._tail = b""
@@ -66,13 +66,15 @@ class LocalChannel:
     def recv(self, timeout: float) -> bytes:
         """Up to 64 KiB; b"" at the end of stdout. Raises TimeoutError."""
         until = time.monotonic() + timeout
-        while not self._closed:
-            ready = self._wait(self._out, select.POLLIN, max(until - time.monotonic(), 0))
-            if ready:
-                return _read(self._out) or b""
-            if time.monotonic() >= until:
-                raise TimeoutError
-        return b""
+        try:
+            while True:
+                ready = self._wait(self._stdout, select.POLLIN, max(until - time.monotonic(), 0))
+                if ready and (data := self._stdout.read(1 << 16)) is not None:
+                    return data
+                if time.monotonic() >= until:
+                    raise TimeoutError
+        except ValueError:  # closed, maybe by another thread
+            return b""
 
     def stderr(self) -> bytes:
         """The last 8 KiB of stderr so far."""
@@ -96,27 +98,24 @@ class LocalChannel:
 
     def _write(self, view: memoryview) -> int:
         try:
-            self._wait(self._stdin.fileno(), select.POLLOUT, 1.0)
-            return os.write(self._stdin.fileno(), view[: 1 << 16])
-        except BlockingIOError:
-            return 0
+            self._wait(self._stdin, select.POLLOUT, 1.0)
+            return self._stdin.write(view[: 1 << 16]) or 0
         except (OSError, ValueError) as error:
             raise LinkLost("hung", "the local command has ended") from error
 
-    def _wait(self, wanted: int, event: int, seconds: float) -> bool:
-        """Whether a descriptor is ready; stderr is emptied meanwhile, or a full pipe would stop the command."""
+    def _wait(self, wanted: IO[bytes], event: int, seconds: float) -> bool:
+        """Whether a pipe is ready; stderr is emptied meanwhile, or a full pipe would stop the command."""
         poll = select.poll()
         poll.register(wanted, event)
         if self._err_open:
-            poll.register(self._err, select.POLLIN)
+            poll.register(self._stderr, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
-        if self._err in ready:
-            self._drain()
-        return wanted in ready
+        self._drain()
+        return wanted.fileno() in ready
 
     def _drain(self) -> None:
-        with self._tail_lock:
-            while not self._closed and self._err_open and (data := _read(self._err)) is not None:
+        with self._tail_lock, contextlib.suppress(ValueError):
+            while self._err_open and (data := self._stderr.read(1 << 16)) is not None:
                 self._tail = (self._tail + data)[-KEPT:]
                 self._err_open = bool(data)
 
@@ -128,13 +127,3 @@ class LocalChannel:
                     time.sleep(0.01)
                     continue
             return
-
-
-def _read(descriptor: int) -> bytes | None:
-    """What there is; None when there is nothing yet."""
-    try:
-        return os.read(descriptor, 1 << 16)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""

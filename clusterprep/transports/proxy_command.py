@@ -34,7 +34,8 @@ class ProxyStream:
         self._socket.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._program.pid, signal.SIGKILL)
-        self._program.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._program.wait(0.5)
 
 
 def run_proxy(command: str) -> ProxyStream:

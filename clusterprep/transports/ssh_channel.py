@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from paramiko import Channel as Session
+from paramiko import SSHException
+
 from clusterprep.errors import LinkLost
 
 if TYPE_CHECKING:
-    from paramiko import Channel as Session
-
     from clusterprep.transports.ssh_connection import SshConnection
 
 KEPT = 8192  # bytes of stderr
+GONE = (OSError, EOFError, SSHException)  # what paramiko raises over a connection that has ended
 PIECE = 32000  # bytes; what paramiko fits into one packet
 
 
@@ -39,7 +42,7 @@ class SshChannel:
                 view = view[self._session.send(bytes(view[:PIECE])) or self._lost() :]
         except TimeoutError as error:
             raise LinkLost("hung", f"took nothing for {self._connection.wire.stall:.0f} s") from error
-        except (OSError, EOFError) as error:
+        except GONE as error:
             raise LinkLost("hung", self._why(str(error))) from error
         if not self._connection.alive:  # paramiko drops packets for a dead connection without a word
             self._lost()
@@ -49,11 +52,11 @@ class SshChannel:
         until = time.monotonic() + timeout
         while True:
             self._news.clear()  # before looking: what comes after the look sets it again
+            ended = self._session.eof_received or self._session.closed  # before reading: then nothing comes after
             self._drain()
-            if self._session.recv_ready():
-                return self._session.recv(1 << 16)
-            if self._session.eof_received or self._session.closed:
-                return self._session.recv(1 << 16) if self._session.recv_ready() else b""
+            data = self._take()
+            if data or ended:
+                return data
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -62,14 +65,21 @@ class SshChannel:
     def stderr(self) -> bytes:
         """The last 8 KiB of stderr so far."""
         self._drain()
+        self._news.set()  # reading may have taken the sign from a thread that waits for stdout
         return self._tail
 
     def close(self) -> None:
         """End the connection, and with it the remote command's stdin; waits for nobody."""
         self._connection.close()
 
+    def _take(self) -> bytes:
+        """What there is of stdout. It takes no waiting, but tells the other side, which may be gone."""
+        with contextlib.suppress(*GONE):
+            return self._session.recv(1 << 16) if self._session.recv_ready() else b""
+        return b""
+
     def _drain(self) -> None:
-        with self._tail_lock:
+        with self._tail_lock, contextlib.suppress(*GONE):
             while self._session.recv_stderr_ready():
                 self._tail = (self._tail + self._session.recv_stderr(1 << 16))[-KEPT:]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from functools import lru_cache
 from typing import Any
 
 import fabric
 import paramiko
 from paramiko.packet import Packetizer
 
-from clusterprep.transports.host_key_policy import HostKeys
+from clusterprep.transports.host_key_policy import CERTIFICATE, HostKeys
 from clusterprep.transports.ssh_channel import SshChannel
 from clusterprep.transports.ssh_failures import Step, explain
 from clusterprep.transports.ssh_keys import KeyRing
@@ -96,7 +95,9 @@ class SshConnection:
         def transport(sock: Any, **rest: Any) -> NodeTransport:
             self._transport = NodeTransport(sock, packetizer_class=PatientPacketizer, **rest)
             options = self._transport.get_security_options()
-            options.key_types = host_keys.algorithms(self.route)
+            known = set(options.key_types)  # paramiko 5 has given up ssh-rsa
+            wanted = host_keys.algorithms(self.route)
+            options.key_types = [name for name in wanted if name.removesuffix(CERTIFICATE) in known]
             options.ciphers = sorted(options.ciphers, key=_is_slow)
             self._transport.banner_timeout = self._transport.auth_timeout = NEVER
             return self._transport
@@ -191,10 +192,11 @@ def _is_slow(cipher: str) -> bool:
     return "gcm" not in cipher
 
 
-@lru_cache(maxsize=1)
 def _fabric_settings() -> fabric.Config:
-    """One for all connections, and lazy: otherwise fabric reads, and runs, ~/.fabric.py."""
-    logger = logging.getLogger("paramiko")
-    if logger.level == logging.NOTSET:  # what goes wrong is reported as an Unreached; its log would go to stderr
-        logger.setLevel(logging.CRITICAL + 1)
+    """Lazy, or else fabric reads, and runs, ~/.fabric.py; not shared, as every Connection writes into it (70 µs)."""
     return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+
+
+_log = logging.getLogger("paramiko")
+if _log.level == logging.NOTSET:  # what goes wrong is reported as an Unreached; paramiko's log would go to stderr
+    _log.setLevel(logging.CRITICAL + 1)

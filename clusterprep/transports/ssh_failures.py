@@ -6,6 +6,8 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from paramiko import SSHException
+
 from clusterprep.errors import Unreached
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def explain(error: Exception, connection: SshConnection) -> Unreached:
     """Why the connection did not come about; fabric, paramiko and the system each have exceptions of their own."""
     if isinstance(error, Unreached):
         return error
-    what = connection.why or ("" if isinstance(error, EOFError) else str(error).strip())
+    what = connection.why or _words(error)
     if connection.step is Step.GREETING:
         return _no_greeting(connection, what)
     happened = "gives no answer" if connection.wire.overdue else f"fails: {what or 'the connection was closed'}"
@@ -36,6 +38,13 @@ def explain(error: Exception, connection: SshConnection) -> Unreached:
         f"{connection.route.host} speaks SSH, but the {connection.step.value} {happened}",
         f"look at the node's console and at its sshd log; try: {by_hand(connection.route)}",
     )
+
+
+def _words(error: Exception) -> str:
+    """paramiko lets through whatever a malformed packet makes Python raise."""
+    if isinstance(error, EOFError):
+        return ""
+    return str(error).strip() if isinstance(error, OSError | SSHException) else f"{type(error).__name__}: {error}"
 
 
 def _no_greeting(connection: SshConnection, what: str) -> Unreached:
@@ -53,6 +62,8 @@ def _no_greeting(connection: SshConnection, what: str) -> Unreached:
     elif connection.wire.overdue:
         said = "accepts the connection and then says nothing"
         remedy = "the node may be hanging (memory, disk): look at its console"
+    elif not connection.wire.ended:
+        said, remedy = f"cannot be spoken to: {what}", "this looks like a bug of clusterprep's; please report it"
     else:
         said = f"closes the connection before its banner: {connection.wire.why}"
         remedy = "an overloaded sshd, its MaxStartups, or a firewall? fewer --forks may help"

@@ -37,10 +37,6 @@ class Route:
     command: str | None = None  # ProxyCommand, expanded
     via: Route | None = None  # jump host
 
-    @property
-    def where(self) -> str:
-        return f"{self.user}@{self.host} port {self.port}"
-
 
 class RouteMap:
     """Routes of nodes and jump hosts; every ssh_config file is read once."""

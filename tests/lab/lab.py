@@ -83,7 +83,7 @@ class Lab:
         lab._layout = Layout(folder)
         return lab
 
-    def __enter__(self) -> Lab:  # noqa: PYI034 - typing.Self is not in Python 3.10
+    def __enter__(self) -> Lab:
         self.start(owner=os.getpid())
         return self
 

@@ -218,7 +218,7 @@ def _processes_in(net: int) -> list[int]:
 
 def main(folder: str, lock: str) -> int:
     """Run the lab described in ``folder``; the inherited descriptor ``lock`` says for how long."""
-    os.set_inheritable(int(lock), False)  # noqa: FBT003 - the standard library's signature
+    os.set_inheritable(int(lock), False)
     os.umask(0o022)
     supervisor = Supervisor(Layout(Path(folder)))
     try:

@@ -90,9 +90,9 @@ def test_junk_before_and_between_answers_is_ignored(tmp_path: Path) -> None:
 
 def test_a_huge_line_without_a_nonce_is_an_error_not_a_memory_leak() -> None:
     reader = FrameReader(NONCE)
+    reader.feed(b"A" * 1_000_000)
     with pytest.raises(ValueError, match="1 MiB"):
-        for _ in range(40):
-            reader.feed(b"A" * 65536)
+        reader.feed(b"A" * 65536)
 
 
 def test_an_announced_giant_is_refused_before_it_is_read() -> None:
@@ -130,7 +130,9 @@ def test_a_node_without_python_says_so(tmp_path: Path) -> None:
     command = command.replace("/usr/libexec/platform-python", "/nowhere/platform-python")
     shell = shutil.which("sh")
     assert shell
-    out = subprocess.run([shell, "-c", command], env={"PATH": str(tmp_path)}, capture_output=True, timeout=10).stdout
+    out = subprocess.run(
+        [shell, "-c", command], env={"PATH": str(tmp_path)}, capture_output=True, timeout=10, check=False
+    ).stdout
     assert boot.NO_PYTHON.encode() in out
 
 
@@ -153,7 +155,11 @@ def test_other_login_shells_pass_the_line_unchanged(shell: str) -> None:
 
 
 def test_an_agent_whose_controller_is_silent_ends_itself() -> None:
-    source = boot.payload(NONCE, [])[9:].decode().replace(f"main({NONCE!r}, define, modules)", f"main({NONCE!r}, define, modules, patience=0.6)")
+    source = (
+        boot.payload(NONCE, [])[9:]
+        .decode()
+        .replace(f"main({NONCE!r}, define, modules)", f"main({NONCE!r}, define, modules, patience=0.6)")
+    )
     process = start()
     assert process.stdin is not None
     process.stdin.write(b"%09d" % len(source.encode()) + source.encode())
@@ -169,7 +175,8 @@ def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> N
     reads = [["file", [str(fifo)], 0.5], ["file", ["/proc/version"], 5], ["command", ["sleep", "77.25"], 0.5]]
     process = start()
     began = time.monotonic()
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write(boot.payload(NONCE, ["look"]) + ask(1, op="look", reads=reads))
     process.stdin.flush()
     reader, frames = FrameReader(NONCE), []
@@ -180,4 +187,4 @@ def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> N
     assert answers[1][0] == "ok"
     assert time.monotonic() - began < 4
     finish(process)
-    assert subprocess.run(["pgrep", "-f", "sleep 77.25"], capture_output=True).returncode == 1
+    assert subprocess.run(["pgrep", "-f", "sleep 77.25"], capture_output=True, check=False).returncode == 1

@@ -141,5 +141,5 @@ def test_a_reader_that_left_does_not_stop_the_run(variant: type[Lines]) -> None:
 
 def test_rich_is_not_loaded_before_it_is_needed() -> None:
     code = "import sys, clusterprep.reports.progress, clusterprep.reports.json_report; sys.exit('rich' in sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=30)  # noqa: S603 - our own line
+    ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=30)
     assert ended.returncode == 0

@@ -118,6 +118,25 @@ def test_accept_new_replaces_nothing(sshd: Sshd, transport: SshTransport, tmp_pa
     assert (tmp_path / "known_hosts").read_text() == known
 
 
+def test_accept_new_beside_a_revoked_key(fresh: Fresh, sshd: Sshd, tmp_path: Path, stranger: Path) -> None:
+    revoked = f"@revoked * {public(stranger)}\n"
+    assert says_hello(fresh(), sshd.node(tmp_path, revoked, host_keys="accept-new"))
+    assert (tmp_path / "known_hosts").read_text() == revoked + sshd.known()
+
+
+def test_accept_new_that_cannot_be_remembered(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    error = refusal(transport, sshd.node(tmp_path, "", known_hosts="/dev/null/known_hosts", host_keys="accept-new"))
+    assert error.reason == "host_key_unknown"
+    assert "/dev/null/known_hosts cannot be written" in str(error)
+
+
+def test_a_changed_key_that_fits_the_plain_name(
+    sshd: Sshd, transport: SshTransport, tmp_path: Path, stranger: Path
+) -> None:
+    known = f"127.0.0.1 {public(sshd.host_key())}\n[127.0.0.1]:{sshd.port} {public(stranger)}\n"
+    assert refusal(transport, sshd.node(tmp_path, known)).reason == "host_key_changed"
+
+
 def test_accept_new_hashes_where_openssh_would(fresh: Fresh, sshd: Sshd, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("HashKnownHosts yes\n")

@@ -163,6 +163,14 @@ def test_a_name_that_nobody_knows(sshd: Sshd, transport: SshTransport, tmp_path:
     assert "no-such-host.invalid" in str(error)
 
 
+def test_a_name_of_which_one_address_answers(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    node = replace(sshd.node(tmp_path, sshd.known(name=f"[localhost]:{sshd.port}")), address="localhost")
+    channel = transport.open(node, "echo hello")  # where localhost is ::1 too, sshd is not there
+    assert channel.recv(10) == b"hello\n"
+    assert channel.peer == "127.0.0.1"
+    channel.close()
+
+
 def test_a_closed_port(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     assert refused(transport, sshd.node(tmp_path, port=free_port())).reason == "refused"
 

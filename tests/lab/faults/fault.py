@@ -18,7 +18,7 @@ class Fault:
         if undo is not None:
             undo()
 
-    def __enter__(self) -> Fault:  # noqa: PYI034 - typing.Self is not in Python 3.10
+    def __enter__(self) -> Fault:
         return self
 
     def __exit__(

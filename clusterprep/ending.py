@@ -1,0 +1,87 @@
+"""How a command ends: an error as a message and a code, a bug as one line and a file, no waiting for the dead."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+
+from clusterprep.errors import ClusterprepError, InputError, Interrupted, Refused
+
+BUG = 70  # os.EX_SOFTWARE
+
+
+def ending(command: Callable[[], object], words: Sequence[str], name: str) -> int:
+    """Run a command and give its exit code; `words` are those of the command line, `name` the command among them."""
+    try:
+        command()
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as error:
+        return _say(InputError.of(error.format_message()), words, name, error)
+    except (click.Abort, KeyboardInterrupt):
+        return _say(Interrupted("interrupted"), words, name)
+    except ClusterprepError as error:
+        return _say(error, words, name)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    except BrokenPipeError:
+        sys.stdout = None
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and we get the story
+        return _bug(error)
+    return 0
+
+
+def leave(code: int) -> None:
+    """Exit without waiting for threads that still wait for dead nodes; what was printed is flushed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            pass
+    os._exit(code)
+
+
+def _say(error: ClusterprepError, words: Sequence[str], name: str, usage: click.ClickException | None = None) -> int:
+    """One error in the format that was asked for: JSON on stdout, and always a message on stderr."""
+    from clusterprep.reports.plain import clean
+
+    if _wants_json(words):
+        from clusterprep.reports import render
+        from clusterprep.run import failed
+
+        sys.stdout.write(render(failed(error, name), "json"))
+    context = getattr(usage, "ctx", None)
+    if context is not None:
+        click.echo(context.get_usage(), err=True)
+    # Messages may quote nodes and files of others: what a terminal would obey is taken out, line by line.
+    diff = error.diff if isinstance(error, Refused) else ""
+    for line in f"clusterprep: {error.message}\n{diff}".splitlines():
+        click.echo(clean(line), err=True)
+    return error.code
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    return "--format=json" in words or ("--format", "json") in itertools.pairwise(words)
+
+
+def _bug(error: Exception) -> int:
+    """A bug of ours: one line, and the whole story in a file."""
+    import traceback
+
+    from clusterprep.history import state_folder
+
+    state = state_folder()
+    story = "".join(traceback.format_exception(error))
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        log = state / f"bug-{os.getpid()}.log"
+        log.write_text(story)
+        click.echo(f"clusterprep: a bug of ours ({type(error).__name__}: {error}); the story is in {log}", err=True)
+    except OSError:
+        click.echo(f"clusterprep: a bug of ours\n{story}", err=True)
+    return BUG

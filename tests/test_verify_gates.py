@@ -1,0 +1,29 @@
+"""What stands in the way of a verify is named, and no rank is started only to hang."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.command import Answer, clusterprep
+from tests.lab import Lab
+
+pytestmark = pytest.mark.torch
+
+
+def culprits(answer: Answer) -> list[tuple[str, list[str], int | None]]:
+    return [(c["kind"], c["nodes"], c["rank"]) for c in answer.report["verify"]["culprits"]]
+
+
+def test_a_node_without_torch_is_named_and_no_rank_starts(lab4: Lab) -> None:
+    bare = {"name": "n4", "address": "10.77.0.5", "python": "/usr/bin/python3"}
+    nodes = [{"name": "n[1-3]", "address": "10.77.0.[2-4]"}, bare]
+    answer = clusterprep(lab4, "verify", inventory=lab4.inventory(nodes=nodes))
+    assert answer.code == 1
+    assert answer.blamed("torch.version") == ["n4"]
+    assert culprits(answer)[0][:2] == ("node", ["n4"])
+
+
+def test_no_node_with_torch_is_not_known(lab4: Lab) -> None:
+    answer = clusterprep(lab4, "verify", inventory=lab4.inventory(python="/usr/bin/python3"))
+    assert answer.code == 3
+    assert answer.findings("torch.version", "unknown")[0]["reason"] == "missing_tool"
