@@ -79,6 +79,14 @@ def test_an_inventory_with_many_mistakes_names_them_all_with_their_lines(tmp_pat
         assert text in done.stderr
 
 
+def test_an_ssh_config_that_is_named_has_to_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "i.yaml"
+    path.write_text("nodes: [{name: n1, address: 127.0.0.1}]\nssh: {config: /nowhere/config}\n")
+    done = run("check", str(path))
+    assert done.returncode == 2
+    assert "/nowhere/config" in done.stderr
+
+
 def test_validate_needs_no_network(good: Path) -> None:
     done = run("validate", str(good), "--format", "json")
     assert done.returncode == 0

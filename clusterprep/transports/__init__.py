@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from clusterprep.errors import InputError
-from clusterprep.model import Inventory, Node
+from clusterprep.model import Inventory, Node, SshSettings
 
 
 class Channel(Protocol):
@@ -43,6 +44,7 @@ class Transport(Protocol):
 
 def transports_for(inventory: Inventory, ask: Callable[[str], str]) -> dict[str, Transport]:
     """The transports that an inventory's nodes need, by name; `ask(prompt)` is for passphrases of keys."""
+    _refuse_missing_config(inventory)
     found: dict[str, Transport] = {}
     for name in {node.transport for node in inventory.nodes}:
         if name == "ssh":
@@ -56,3 +58,11 @@ def transports_for(inventory: Inventory, ask: Callable[[str], str]) -> dict[str,
         else:
             raise InputError.of(f"transport: {name} is not built yet", file=inventory.path, key="transport")
     return found
+
+
+def _refuse_missing_config(inventory: Inventory) -> None:
+    """As `ssh -F` does: a file that was named has to be there, the default one need not be."""
+    named = {node.ssh.config for node in inventory.nodes} - {SshSettings().config}
+    for path in sorted(named):
+        if not Path(path).expanduser().exists():
+            raise InputError.of(f"there is no file {path}", file=inventory.path, key="ssh.config")

@@ -27,6 +27,7 @@ def node(by_nvml: Any, on_bus: int) -> dict[str, Any]:
         pytest.param(nvml(8), 8, 10, "fail error", id="fewer-than-declared"),
         pytest.param(nvml(8), 8, 4, "fail error", id="more-than-declared"),
         pytest.param(nvml(8), 8, 0, "fail error", id="declared-as-none"),
+        pytest.param(nvml(8), 7, 8, "fail error", id="more-than-the-bus-has"),
         pytest.param(nvml(4), 0, 4, "pass", id="no-view-of-the-bus"),
         pytest.param(nvml(4), 0, None, "pass", id="no-view-of-the-bus-and-nothing-declared"),
         pytest.param(None, 0, None, "skip not_applicable", id="no-gpu-and-none-meant"),
@@ -53,6 +54,15 @@ def test_a_job_on_some_devices_still_declares_all_of_them() -> None:
 def test_a_lost_device_is_named() -> None:
     seen = fleet(n1=node(nvml(7, ("GPU 3: gpu_lost",)), 8))
     assert "GPU 3" in findings(seen, "gpu.count")[0].message
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"), [(nvml(7), "missing from the driver"), (nvml(9), "more GPUs than declared")]
+)
+def test_fewer_and_more_are_told_apart(seen: Any, words: str) -> None:
+    (bad,) = findings(fleet(each={"gpus": Gpus(8)}, n1=node(seen, 9)), "gpu.count")
+    assert words in bad.message
+    assert bad.wanted == "8 declared"
 
 
 def test_a_bus_that_was_not_read_is_not_an_empty_bus() -> None:

@@ -38,6 +38,12 @@ def test_an_own_name_on_loopback_is_a_failure_of_that_node_alone(own: list[str])
     assert "/etc/hosts" in bad.remedy
 
 
+def test_a_label_of_the_inventory_may_be_loopback_on_its_own_node() -> None:
+    """Only the host name is published, and others resolve the label by themselves."""
+    seen = fleet(n1=node(1), n2={**node(2, n2=["127.0.0.1"]), "names.own": ("gpu-17", ["10.0.0.2"])}, n3=node(3))
+    assert told(seen, "name.resolve") == dict.fromkeys(NAMES, "pass")
+
+
 def test_a_hosts_file_copied_to_all_nodes_with_its_loopback_line_fails_on_all() -> None:
     copied = {"n1": ["127.0.1.1"]}
     seen = fleet(n1=node(1, ["127.0.1.1"], **copied), n2=node(2, **copied), n3=node(3, **copied))

@@ -123,6 +123,9 @@ def test_each_node_reaches_the_rendezvous_host(words: list[str], expected: list[
 def test_a_host_that_half_of_them_cannot_reach_is_blamed_alone(words: list[str]) -> None:
     answers = told(room(*words), "net.ports")
     assert answers["n1"] == "fail error"
+    (bad,) = [finding for finding in findings(room(*words), "net.ports") if finding.verdict == "fail"]
+    assert bad.message.endswith(f"nodes cannot reach n1 at 10.0.0.1:{PORT}")
+    assert bad.seen == f"10.0.0.1:{PORT} {words[0].replace('_', ' ')}"
     through = {f"n{number}": "pass" for number, word in enumerate(words, 2) if word == "ok"}
     assert {node: said for node, said in answers.items() if node != "n1"} == through
 

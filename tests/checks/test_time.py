@@ -101,6 +101,14 @@ def test_a_clock_needs_somebody_who_keeps_it_right(daemon: object, expected: str
     assert told(fleet(**same("clock.daemon", daemon)), "time.daemon") == {"n1": expected}
 
 
+def test_nothing_that_runs_is_told_from_something_that_has_no_source() -> None:
+    seen = fleet(**same("clock.daemon", Daemon(None, False), Daemon("chronyd", False)))
+    assert {f.nodes: f.seen for f in findings(seen, "time.daemon")} == {
+        ("n1",): "no daemon answers",
+        ("n2",): "chronyd runs and is not synchronised",
+    }
+
+
 def test_each_node_stands_for_itself_in_time_daemon() -> None:
     seen = fleet(**same("clock.daemon", Daemon("chronyd", True), Daemon("chronyd", False)))
     assert told(seen, "time.daemon") == {"n1": "pass", "n2": "fail warning"}

@@ -152,14 +152,17 @@ def test_two_jump_hosts(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_
     assert hello(transport, behind(bastion, sshd, tmp_path, jump=f",root@gpu9:{sshd.port}")) == b"hello"
 
 
-def test_a_jump_host_comes_back(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+def test_a_jump_host_that_has_died_is_opened_anew(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     first = Sshd.start(tmp_path / "first")
-    node = behind(first, sshd, tmp_path)
-    assert hello(transport, node) == b"hello"
-    first.kill()
-    with pytest.raises(Unreached, match="jump host bastion") as caught:
-        transport.open(node, "true")
-    assert caught.value.reason == "refused"
+    try:
+        node = behind(first, sshd, tmp_path)
+        assert hello(transport, node) == b"hello"
+        first.kill()
+        with pytest.raises(Unreached, match="jump host bastion") as caught:
+            transport.open(node, "true")
+        assert caught.value.reason == "refused"
+    finally:
+        first.stop()
 
 
 def test_a_dead_jump_host_is_waited_for_once(
