@@ -219,6 +219,7 @@ def test_one_node_that_cannot_write_stops_all(lab: Lab) -> None:
     assert found.code == 1
     outcomes = {node: change["outcome"] for change in found.report["changes"] for node in change["nodes"]}
     assert outcomes == {"n1": "not-started", "n2": "not-started", "n3": "failed", "n4": "not-started"}
+    assert any("read_only" in change.get("detail", "") for change in found.report["changes"])
     assert contents(lab, PROFILE) == contents(lab, CONF) == {None}
     assert not any(".clusterprep-nccl" in host.run(["ls", "-A", "/etc/profile.d"]).stdout for host in lab.hosts)
 

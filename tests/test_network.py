@@ -66,6 +66,13 @@ def test_what_leads_nowhere_is_not_chosen_even_where_all_have_it_and_it_is_faste
     assert names(seen) == {"n1": "zeth0", "n2": "zeth0"}
 
 
+def test_a_bridge_of_container_ends_leads_nowhere() -> None:
+    ends = (eth("veth1", physical=False, master="br0"), eth("veth2", physical=False, master="br0"))
+    assert (
+        candidates((eth("br0", "10.0.0.1/24", physical=False, bridge=True), *ends, eth("eno1", master="bond7"))) == ()
+    )
+
+
 BRIDGED = (
     eth("br0", "10.0.0.1/24", physical=False, bridge=True),
     eth("eno1", master="br0"),
@@ -181,11 +188,31 @@ def test_nodes_in_networks_of_their_own_reached_through_another_address_have_no_
     assert choice.picks == {}
 
 
-def test_racks_with_networks_of_their_own_use_the_interface_of_the_login() -> None:
-    rows = {f"n{n}": (eth("eth0", f"10.{rack}.0.{n}/24"),) for rack, n in ((1, 1), (1, 2), (2, 3), (2, 4))}
-    peers = {node: interfaces[0].address for node, interfaces in rows.items()}
-    seen = fleet(**{node: {**facts, "ssh.peer": peers[node]} for node, facts in nets(**rows).items()})
-    assert set(names(seen)) == {"n1", "n2", "n3", "n4"}
+def racks(*sizes: int, blind: str = "") -> Fleet:
+    """Racks of so many nodes, each with a network of its own; the login to `blind` goes through another address."""
+    places = [(rack, n) for rack, size in enumerate(sizes, 1) for n in range(1, size + 1)]
+    facts = nets(**{f"r{rack}n{n}": (eth("eth0", f"10.{rack}.0.{n}/24"),) for rack, n in places})
+    peers = {name: {} if name == blind else {"ssh.peer": f"10.{name[1]}.0.{name[3]}"} for name in facts}
+    return fleet(each={"address": "x"}, **{name: {**mine, **peers[name]} for name, mine in facts.items()})
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (2, 2, 2), (1, 1)])
+def test_racks_with_networks_of_their_own_use_the_interface_of_the_login(sizes: tuple[int, ...]) -> None:
+    choice = choose(racks(*sizes))
+    assert (len(choice.picks), choice.network) == (sum(sizes), None)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (4, 2), (5, 1)])
+def test_a_few_outside_the_network_of_two_thirds_are_strays_and_no_rack(sizes: tuple[int, ...]) -> None:
+    choice = choose(racks(*sizes))
+    assert choice.network == "10.1.0.0/24"
+    assert set(choice.problems) == {f"r2n{n}" for n in range(1, sizes[1] + 1)}
+
+
+def test_racks_are_not_assumed_where_one_login_says_nothing() -> None:
+    choice = choose(racks(2, 2, blind="r2n1"))
+    assert choice.network == "10.1.0.0/24"
+    assert set(choice.problems) == {"r2n1", "r2n2"}
 
 
 def test_one_node_in_a_foreign_network_is_blamed_alone() -> None:

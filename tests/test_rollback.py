@@ -186,6 +186,7 @@ def test_an_answer_is_runs_with_their_bytes() -> None:
         pytest.param({}, id="no-list"),
         pytest.param([{}], id="no-files"),
         pytest.param([answer(files=None)], id="files-of-another-kind"),
+        pytest.param([answer(files={})], id="files-by-name"),
         pytest.param([answer(files=[{"path": PATH}])], id="half-a-file"),
         pytest.param([answer(files=[{**answer()["files"][0], "before": "no base64!"}])], id="no-base64"),
         pytest.param([answer(files=[{**answer()["files"][0], "mode": "rw"}])], id="a-mode-in-letters"),

@@ -115,11 +115,17 @@ def _env(value: EnvValue) -> dict[str, Json]:
 
 
 def _change(change: ChangeRow) -> dict[str, Json]:
-    return _pick(change, _CHANGE)
+    return {**_pick(change, _CHANGE), **_if_any("detail", change.detail)}
 
 
 def _verify(result: VerifyResult) -> dict[str, Json]:
-    return {**_pick(result, _VERIFY), "culprits": [_culprit(culprit) for culprit in result.culprits]}
+    culprits: list[Json] = [_culprit(culprit) for culprit in result.culprits]
+    return {**_pick(result, _VERIFY), "culprits": culprits, **_if_any("message", result.message)}
+
+
+def _if_any(key: str, text: str) -> dict[str, Json]:
+    """Words that only some rows have: why a change was not made, what a trial proved."""
+    return {key: text} if text else {}
 
 
 def _culprit(culprit: Culprit) -> dict[str, Json]:

@@ -58,5 +58,13 @@ def test_an_id_that_appears_twice_is_seen_although_one_of_the_two_knows_nothing_
     }  # fmt: skip
 
 
+def test_two_that_know_nothing_else_are_not_called_one_machine() -> None:
+    half = {**host("a"), "host.boot_id": absent(), "host.name": absent()}
+    found = findings(fleet(n1=half, n2=half, n3=host("c")), "host.identity")
+    (bad,) = [finding for finding in found if finding.verdict == "fail"]
+    assert bad.nodes == ("n1", "n2")
+    assert "cloned" in bad.message
+
+
 def test_a_node_that_was_not_reached_leaves_nothing_to_compare_with() -> None:
     assert told(fleet(n1=host("a"), n2=silent("n2")), "host.identity") == {"n1": NOT_COMPARED}

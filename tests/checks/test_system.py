@@ -36,6 +36,11 @@ def test_every_value_is_listed_with_its_nodes() -> None:
     assert bad.remedy
 
 
+def test_what_is_equal_is_shown() -> None:
+    (good,) = findings(fleet(**same("os.release", "debian 12", "debian 12")), "os.release")
+    assert (good.seen, good.wanted, good.remedy) == ("debian 12", "equal on all nodes", "")
+
+
 def test_one_value_of_two_nodes_is_not_known_to_be_equal() -> None:
     seen = fleet(n1={"kernel.release": NEW}, n2=silent("n2"))
     assert told(seen, "kernel.version") == {"n1": "unknown warning fewer than two nodes have a value to compare"}

@@ -70,6 +70,14 @@ def test_a_declared_list_is_exact_where_nobody_could_look_at_the_ports() -> None
     assert derived(absent("hung"), each=declared("mlx5_0")) == [("NCCL_IB_HCA", "=mlx5_0", ("n1",))]
 
 
+def test_each_value_says_whether_it_was_declared() -> None:
+    seen = fleet(some={"n1": declared("mlx5_0")}, **same("rdma.ports", (hca(),), (hca(),)))
+    assert {d.nodes: d.why for d in derive(Basis(seen, Choice()))} == {
+        ("n1",): "declared as interfaces.rdma",
+        ("n2",): "the devices with an active port",
+    }
+
+
 def test_declared_as_none_means_none_with_that_reason() -> None:
     seen = fleet(each=declared(), **same("rdma.ports", (hca(),), (hca(),)))
     (found,) = derive(Basis(seen, Choice()))

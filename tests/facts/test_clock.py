@@ -27,6 +27,8 @@ UNSYNCED = (
     "00000000,,0,0.000000000,0.000000000,0.000000000,0.000000000,"
     "0.000,0.000,0.000,1.000000000,1.000000000,0.0,Not synchronised\n"
 )
+LOST = SYNCED.replace("Normal", "Not synchronised")
+BEFORE = SYNCED.replace(",3,", ",0,")
 TOO_FAR = SYNCED.replace(",3,", ",16,")
 NO_CHRONYD = "506 Cannot talk to daemon\n"
 NO_SYSTEMD = (
@@ -52,6 +54,8 @@ def systemd(ntp: str, synchronised: str) -> list[Any]:
         pytest.param(said(LOCAL), MISSING, Daemon("chronyd", False, ""), id="chrony-follows-itself"),
         pytest.param(said(UNSYNCED), MISSING, Daemon("chronyd", False, ""), id="chrony-without-a-source"),
         pytest.param(said(TOO_FAR), MISSING, Daemon("chronyd", False, "10.0.0.254"), id="stratum-16"),
+        pytest.param(said(LOST), MISSING, Daemon("chronyd", False, "10.0.0.254"), id="chrony-lost-its-source"),
+        pytest.param(said(BEFORE), MISSING, Daemon("chronyd", False, ""), id="stratum-0"),
         pytest.param(said(UNSYNCED), systemd("yes", "yes"), Daemon("chronyd", False, ""), id="chrony-knows-better"),
         pytest.param(MISSING, systemd("yes", "yes"), Daemon("systemd-timesyncd", True), id="timesyncd"),
         pytest.param(MISSING, systemd("yes", "no"), Daemon("systemd-timesyncd", False), id="timesyncd-out-of-sync"),

@@ -80,6 +80,10 @@ def test_a_speed_that_the_driver_does_not_know_is_none(speed: str | None, expect
     assert one("eth0", speed=speed).speed == expected
 
 
+def test_flags_that_could_not_be_read_are_not_up() -> None:
+    assert not one("eth0", flags=None).up
+
+
 @pytest.mark.parametrize(
     ("addresses", "scope", "expected"),
     [
@@ -185,6 +189,7 @@ OFF = {"state": "1: DOWN", "phys_state": "3: Disabled", "link_layer": "Ethernet"
         pytest.param(OFF, (False, "Ethernet", 40.0), id="disabled"),
         pytest.param({**INFINIBAND, "state": "3: ARMED"}, (False, "InfiniBand", 400.0), id="armed"),
         pytest.param({**INFINIBAND, "state": "5: ACTIVE_DEFER"}, (False, "InfiniBand", 400.0), id="active-and-waiting"),
+        pytest.param({**ROCE, "phys_state": "6: LinkErrorRecovery"}, (False, "Ethernet", 100.0), id="recovering"),
         pytest.param({"state": "4: ACTIVE"}, (True, "", None), id="state-alone"),
     ],
 )

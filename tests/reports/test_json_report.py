@@ -50,7 +50,9 @@ def test_keys_and_their_order_are_the_contract_s() -> None:
     assert list(whole["nodes"][0]) == ["name", "address", "reached", "reason", "facts"]
     assert list(whole["findings"][0]) == FINDING_KEYS
     assert list(whole["env"][0]) == ["name", "value", "nodes", "why"]
-    assert list(whole["changes"][0]) == ["nodes", "resource", "target", "action", "outcome", "diff"]
+    keys = ["nodes", "resource", "target", "action", "outcome", "diff"]
+    assert [list(change)[:6] for change in whole["changes"]] == [keys] * len(whole["changes"])
+    assert {key for change in whole["changes"] for key in change} <= {*keys, "detail"}
 
 
 def test_a_culprit_has_from_and_to() -> None:
