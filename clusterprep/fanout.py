@@ -46,6 +46,7 @@ class Fanout:
         self.inventory = inventory
         self.links: dict[str, Link] = {}
         self._transports, self._forks = transports, forks
+        self._parts: tuple[str, ...] = ("look",)
         self._password, self._watch = password, watch
         self._closing = threading.Event()
 
@@ -87,6 +88,7 @@ class Fanout:
             seen[node.name] = self._sight(node, plan)
             self._watch.step(node.name, "reached" if seen[node.name].reached else str(seen[node.name].reason))
 
+        self._parts = ("look", "dial") if "ports" in plan.stages else ("look",)
         self._watch.stage("look", len(self.inventory.nodes))
         self.each(self.inventory.nodes, work)
         fleet = Fleet(self.inventory, {node.name: seen[node.name] for node in self.inventory.nodes})
@@ -105,7 +107,7 @@ class Fanout:
         return Sighting(node.name, node.address, True, facts=facts, seconds=time.monotonic() - started)
 
     def _open(self, node: Node) -> Link:
-        link = open_link(self._transports[node.transport], node, ("look",), self._password)
+        link = open_link(self._transports[node.transport], node, self._parts, self._password)
         if self._closing.is_set():
             link.close()
             raise Unreached("hung", "the command ended")

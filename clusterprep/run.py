@@ -113,10 +113,12 @@ def plan_changes(job: Job) -> Report:
 
 def apply(job: Job) -> Report:
     """Look, write on all nodes or on none, look again, verify."""
-    plan = _plan(job, facts=ENV_FACTS, steps=job.steps)
+    # The environment is asked for only where it is written or used: it needs the job's interpreter on every node.
+    wanted = job.settings.verify or any(step.resource.name == "env" for step in job.steps)
+    plan = _plan(job, facts=ENV_FACTS if wanted else (), steps=job.steps)
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
-        environment = render(fleet)
+        environment = render(fleet) if wanted else Environment((), {})
         planned, gaps = compare(fleet, job.steps, environment)
         if _blocked(job, fleet, findings) or gaps:
             changed = (*rows(planned, _none_started(planned), {}), *_gap_rows(gaps, job))

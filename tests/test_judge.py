@@ -206,6 +206,8 @@ def test_a_bug_in_a_check_is_unknown_for_the_nodes_it_saw_and_keeps_what_was_kno
     found = judged(check_of(raises), seen)
     assert by_node(found) == {"n1": "unknown warning a bug in clusterprep", "n2": "unknown warning hung"}
     assert any("boom" in finding.message for finding in found)
+    grave = judged(check_of(raises, grave=lambda fleet, node: node.name == "n1"), seen)
+    assert by_node(grave) == {"n1": "unknown error a bug in clusterprep", "n2": "unknown warning hung"}
 
 
 def test_a_check_never_sees_a_node_whose_facts_are_missing() -> None:
@@ -271,6 +273,11 @@ FAIL = Finding("a.check", "fail", "error", ("n1",), "message", "seen", "wanted",
 def test_the_same_on_several_nodes_is_one_finding_in_inventory_order() -> None:
     found = merge([replace(FAIL, nodes=(name,)) for name in ("n3", "n1", "n4", "n1")], INVENTORY)
     assert found == (replace(FAIL, nodes=("n1", "n3", "n4")),)
+
+
+def test_of_different_words_for_the_same_the_first_are_kept() -> None:
+    (found,) = merge([FAIL, replace(FAIL, nodes=("n2",), message="other words", remedy="else")], INVENTORY)
+    assert (found.message, found.remedy, found.nodes) == ("message", "remedy", ("n1", "n2"))
 
 
 @pytest.mark.parametrize(

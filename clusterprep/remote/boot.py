@@ -49,7 +49,7 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
 
 
 # What a part of the agent consists of, in the order in which it must be loaded.
-_MODULES = {"look": ("readers", "look", "dial"), "act": ("act",), "ranks": ("ranks",)}
+_MODULES = {"look": ("readers", "look"), "dial": ("dial",), "act": ("act",), "ranks": ("ranks",)}
 
 
 @functools.cache
@@ -66,7 +66,13 @@ def _read(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 def payload(nonce: str, parts: Sequence[str]) -> bytes:
     """The bytes for the node's stdin: nine digits of length, then source whose last line starts the agent."""
+    start = f'sys.modules["clusterprep.remote.agent"].main({nonce!r}, define, modules)\n'.encode()
+    source = _source(tuple(parts))
+    return b"%09d%b%b" % (len(source) + len(start), source, start)
+
+
+@functools.cache
+def _source(parts: tuple[str, ...]) -> bytes:
+    """All but the last line, the same for every node."""
     modules = (*_read(("light", "agent")), *(module for part in parts for module in sources(part)))
-    start = f'sys.modules["clusterprep.remote.agent"].main({nonce!r}, define, modules)\n'
-    source = f"PARTS = {modules!r}{_DEFINE}{start}".encode()
-    return b"%09d" % len(source) + source
+    return f"PARTS = {modules!r}{_DEFINE}".encode()

@@ -79,7 +79,7 @@ def dial(agent, request):
     end = time.monotonic() + request["limit"]
     for index, (address, port) in enumerate(request["targets"]):
         try:
-            family = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)[0][0]
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
             left[index] = (sock, (address, port))

@@ -11,6 +11,7 @@ from clusterprep.remote.light import loads, socket
 
 MAX_TEXT = 256 << 10  # bytes of one file or of a command's output that travel home
 MAX_TARGET = 1 << 20  # bytes of a configuration file that we may rewrite
+NVML = b"libnvidia-ml.so.1"
 
 
 class NoAnswer(Exception):
@@ -87,7 +88,8 @@ def read_resolve(*names):
     answers = {}
     for name in names:
         try:
-            infos = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
+            # As bytes, for text would import the codec of international names, which takes longer than all else here.
+            infos = socket.getaddrinfo(name.encode("utf-8"), None, 0, socket.SOCK_STREAM)
         except socket.gaierror as error:
             if error.args[0] not in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)):
                 raise NoAnswer("timed_out", "%s: %s" % (name, error))
@@ -164,11 +166,16 @@ def _address(body, found):
         found.setdefault(index, []).append(row)
 
 
-def read_limits(user):
-    """Soft limits of this session, or of a fresh session of `user` when the agent runs as somebody else."""
+def is_own(user):
+    """Whether this process is that user's already."""
     import pwd
 
-    if user in (None, pwd.getpwuid(os.geteuid()).pw_name):
+    return user in (None, pwd.getpwuid(os.geteuid()).pw_name)
+
+
+def read_limits(user):
+    """Soft limits of this session, or of a fresh session of `user` when the agent runs as somebody else."""
+    if is_own(user):
         soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         return {"memlock": None if soft == resource.RLIM_INFINITY else soft, "by": "this session"}
     out = run(["su", "-s", "/bin/sh", user, "-c", "ulimit -l"])["out"].split()
@@ -194,7 +201,7 @@ def read_job_python(python, user, script):
 
 def read_nvml():
     """Driver, CUDA of the driver and GPUs by NVML; None when this node has no NVML library at all."""
-    if not _has_library(b"libnvidia-ml.so.1"):
+    if not has_library(NVML):
         return None
     import ctypes
 
@@ -209,7 +216,8 @@ def read_nvml():
         nvml.nvmlShutdown()
 
 
-def _has_library(name):
+def has_library(name):
+    """Whether the loader would find a library, without loading it."""
     try:
         with open("/etc/ld.so.cache", "rb") as cache:
             if name in cache.read():
