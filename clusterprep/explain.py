@@ -13,6 +13,8 @@ from clusterprep.model import FileState, Inventory
 from clusterprep.render import Environment
 from clusterprep.resources.env import TARGETS
 
+_WARNING = "A failure is a warning, and an error where `require:` names the check."
+
 
 def page(topic: str) -> str:
     """The page of a check or variable. Raises InputError with the nearest name for anything else."""
@@ -31,7 +33,7 @@ def _check_page(check: Check) -> str:
         _part("Why it matters", check.why),
         _part("How it is measured", check.how),
         f"Remedy\n  {check.remedy}",
-        f"A failure counts as {check.severity}, and as error where `require:` names the check.",
+        "A failure is an error." if check.severity == "error" else _WARNING,
     ]
     return "\n\n".join(parts)
 

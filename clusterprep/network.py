@@ -133,8 +133,7 @@ def _alone(node: Node, interfaces: tuple[Interface, ...]) -> tuple[dict[str, Pic
     if loopback is None:
         return {}, {node.name: "no interface is up with an IPv4 address"}, None, ""
     why = "the only node has no network; loopback reaches all its ranks"
-    pick = Pick(loopback.name, "127.0.0.1", loopback.mtu, loopback.name, why)
-    return {node.name: pick}, {}, None, why
+    return {node.name: _pick(loopback, "127.0.0.1", interfaces, why)}, {}, None, why
 
 
 def _login_interface(node: Node, usable: tuple[Interface, ...], fleet: Fleet) -> Place | None:

@@ -39,13 +39,19 @@ def matches(word: str, name: str) -> bool:
     return name == word or name.startswith(word if word.endswith(".") else word + ".")
 
 
-def select(checks: Mapping[str, Check], selection: Selection, known: Iterable[str] = ()) -> tuple[Check, ...]:
-    """The checks a selection leaves. A word that matches nothing is an input error with the nearest name."""
+def select(
+    checks: Mapping[str, Check], selection: Selection, known: Iterable[str] = (), always: Iterable[str] = ()
+) -> tuple[Check, ...]:
+    """The checks a selection leaves, and those of `always`, without which a command's answer would mean nothing.
+
+    A word that matches no check is an input error with the nearest name.
+    """
     names = {*checks, *known}
     wrong = [w for w in (*selection.only, *selection.skip) if not any(matches(w, name) for name in names)]
     if wrong:
         raise InputError(tuple(_no_such_check(word, names) for word in wrong))
-    return tuple(check for check in checks.values() if _wanted(check, selection))
+    kept = {*always, *(check.name for check in checks.values() if _wanted(check, selection))}
+    return tuple(check for check in checks.values() if check.name in kept)
 
 
 def _wanted(check: Check, selection: Selection) -> bool:

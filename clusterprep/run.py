@@ -230,12 +230,22 @@ def _memories(fanout: Fanout, fleet: Fleet) -> dict[str, tuple[OldRun, ...]]:
 def _plan(job: Job, only: tuple[str, ...] = (), facts: Iterable[str] = (), steps: Sequence[Step] = ()) -> Plan:
     """The plan for the checks selected, or for those that a command cannot do without."""
     selection = Selection(only=only) if only else job.settings.selection
-    checks = select(registry.checks(), selection, job.settings.catalogue)
+    checks = select(registry.checks(), selection, job.settings.catalogue, _always(job))
     extra = [registry.facts()[name] for name in facts]
     paths = dict.fromkeys(p for step in steps for p in step.resource.paths(step.params, job.inventory))
     if steps:
         extra.append(registry.facts()["host.machine_id"])
     return make_plan(checks, registry.facts(), (*extra, *(target(path) for path in paths)))
+
+
+def _always(job: Job) -> set[str]:
+    """What no selection leaves out: a node that was not reached is never a pass, a doubled one never written to."""
+    always = {"ssh.reach"}
+    if job.settings.command in ("apply", "plan", "rollback"):
+        always.add("host.identity")
+    if job.settings.command == "verify" or (job.settings.command == "apply" and job.settings.verify):
+        always.update(GATES)
+    return always
 
 
 def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, ...]]:

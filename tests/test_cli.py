@@ -98,10 +98,17 @@ def test_options_stand_before_or_after_the_inventory_and_output_repeats(good: Pa
     texts = [tmp_path / "a.json", tmp_path / "b.txt"]
     outputs = [word for path in texts for word in ("--output", str(path))]
     second = run("check", str(good), "--only", "time.offset", *outputs)
-    assert [f["check"] for f in json.loads(first.stdout)["findings"]] == ["time.offset"]
-    assert [f["check"] for f in json.loads(texts[0].read_text())["findings"]] == ["time.offset"]
+    for text in (first.stdout, texts[0].read_text()):
+        assert [f["check"] for f in json.loads(text)["findings"]] == ["ssh.reach", "time.offset"]
     assert "time.offset" in second.stdout
     assert texts[1].read_text().splitlines()[0].startswith("clusterprep check")
+
+
+@pytest.mark.parametrize("words", [("--only", "time."), ("--skip", "ssh.reach")], ids=" ".join)
+def test_no_selection_makes_a_pass_of_a_node_that_was_not_reached(tmp_path: Path, words: tuple[str, ...]) -> None:
+    path = tmp_path / "closed.yaml"
+    path.write_text("nodes: [{name: n1, address: 127.0.0.1}]\nssh: {port: 1}\n")
+    assert run("check", str(path), *words).returncode == 3
 
 
 def test_check_local_looks_at_this_machine() -> None:

@@ -27,7 +27,7 @@ CHECKS = registry.checks()
 NAMES = ("n1", "n2", "n3", "n4")
 NEEDS = [(check.name, fact) for check in CHECKS.values() for fact in check.facts]
 
-# CONTRACT §5. What a severity depends on is set so that it is not grave: no RDMA, a clock less than a second away.
+# What a severity depends on is set so that it is not grave: no RDMA, a clock less than a second away.
 ERRORS = {
     "ssh.reach", "host.identity", "name.resolve", "time.offset", "nv.driver", "torch.version", "nccl.torch",
     "gpu.count", "eth.iface_choice", "net.ports",

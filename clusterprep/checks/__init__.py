@@ -94,7 +94,7 @@ def uniform(
     remedy: str | None = None,
     about: Collection[str] | None = None,
 ) -> list[Outcome]:
-    """«Equal on all nodes» without a golden value: CONTRACT §5.
+    """«Equal on all nodes» without a golden value.
 
     `values` holds the nodes that know theirs, of `fleet_size` that should. A strict majority blames the others;
     without one all are named. `about` limits the answers to some of them: a node whose value is declared counts

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from clusterprep.checks import Check, Outcome, Scene, uniform
 from clusterprep.versions import kernel_satisfies
 
-FLOOR = ">=5.5"  # below it, Hugging Face Accelerate warns of hangs (INCIDENTS: I-4 was a 5.4 kernel)
+FLOOR = ">=5.5"  # below it, Hugging Face Accelerate warns of hangs while a model loads
 UPGRADE = "apt-get install --only-upgrade linux-image-generic && reboot   # or the image of the other nodes"
 
 

@@ -13,7 +13,7 @@ import time
 from clusterprep.remote.light import dumps, loads, signal
 
 HEARTBEAT = 1.0  # seconds; SSH and srun stay silent for half a minute and more when a node dies
-PATIENCE = 30.0  # seconds without a sign of the controller (CONTRACT §5, lock and journal)
+PATIENCE = 30.0  # seconds without a sign of the controller
 MAX_REQUEST = 32 << 20  # bytes in one request line; a longer one is not from our controller
 TICK = 0.2  # seconds; how often polls run while nothing else happens
 

@@ -13,7 +13,7 @@ def advice(report: Report) -> Advice:
     sentences = {
         "error": "correct this, then run the same command again",
         "refused": "settle what stands above, then run it again",
-        "interrupted": "run it again when you like; what an apply has left half done is undone first",
+        "interrupted": "run it again when you like; what an apply had written was put back",
     }
     if report.verdict in sentences:
         return [("next", sentences[report.verdict])]
@@ -36,8 +36,7 @@ def _after_failure(report: Report) -> Advice:
             *_explain(worst(report, "fail")),
         ]
     if any(row.outcome in ("failed", "rolled-back") for row in report.changes or ()):
-        retry = f"clusterprep apply INVENTORY --retry-failed {field(report.run)}"
-        return [("next", "mend what made the change fail"), ("then", retry)]
+        return [("next", "mend what made the change fail, then run the same command again")]
     finding = worst(report, "fail")
     do = "paste the fixes above" if finding and finding.remedy else "mend what stands above"
     return [("next", f"{do}, then run the same command again"), *_explain(finding)]

@@ -235,5 +235,5 @@ def _answer_sudo(channel: Channel, prompt: str, ready: str, password: str | None
 
 def _sudo_refused(channel: Channel, prompt: str) -> Unreached:
     words = " ".join(channel.stderr().decode("utf-8", "replace").replace(prompt, "").split())[-300:]
-    remedy = "clusterprep … --ask-become-pass, or allow the user in /etc/sudoers.d with NOPASSWD: ALL"
+    remedy = "run it again with --ask-become-pass, or give the user NOPASSWD: ALL in /etc/sudoers.d"
     return Unreached("sudo_refused", f"sudo did not let us in: {words or 'no answer'}", remedy)

@@ -7,9 +7,9 @@ from enum import Enum
 from clusterprep.verify.schedule import TrialPlan
 from clusterprep.verify.timeline import Event
 
-START_LIMIT = 60.0  # seconds until torch is imported on every rank (CONTRACT §3, verify.timeout)
+START_LIMIT = 60.0  # seconds until torch is imported on every rank
 GRACE = 1.5  # seconds over the time limit, so that ranks can say themselves what they waited for
-SETTLE = 1.0  # seconds after the first fault; exits that follow within it are its cascade (MEASURED §B)
+SETTLE = 1.0  # seconds after the first fault; exits that follow within it are its cascade
 STOPPED = 3.0  # seconds in state T after which a rank will not go on by itself
 QUIET = 2.0  # seconds without a beat, which comes every second; such a node is about to be lost
 QUIET_LIMIT = 4.5  # seconds more that are waited until a quiet node is lost or speaks again

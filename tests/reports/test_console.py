@@ -107,7 +107,7 @@ def test_failed_changes_come_first_and_diffs_are_cut() -> None:
     text = shown(report("apply", verdict="fail", code=1, changes=(done, failed)))
     assert text.index("No space left") < text.index("+line 0")
     assert "34 more lines" in text
-    assert "--retry-failed" in text
+    assert "then run the same command again" in text
 
 
 def test_nothing_to_do_is_said() -> None:
