@@ -176,6 +176,7 @@ def _run(command: str, words: dict[str, Any]) -> None:
 def _dispatch(job: Job, words: dict[str, Any]) -> Report:
     from clusterprep import run
 
+    _import_report(words["fmt"])
     if job.settings.command == "env":
         report, environment = run.show_env(job)
         if words.get("target"):
@@ -192,6 +193,15 @@ def _dispatch(job: Job, words: dict[str, Any]) -> Report:
         "rollback": run.rollback,
     }
     return stages[job.settings.command](job)
+
+
+def _import_report(fmt: str) -> None:
+    """Import what will show the report while the nodes are asked, for until then the controller mostly waits."""
+    from threading import Thread
+
+    from clusterprep.reports import load_format
+
+    Thread(target=load_format, args=(fmt,), daemon=True).start()
 
 
 def _refuse_unbuilt(words: dict[str, Any]) -> None:

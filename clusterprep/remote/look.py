@@ -1,16 +1,18 @@
 """The reading part of the agent: it answers what it is asked and cannot write.
 
-Reads run in child processes, one lane for plain files, one for the resolver, one each for what may hang, so that a
-stuck driver call or a stale mount costs its own limit and nothing else.
+Reads run in lanes beside the loop: a thread for plain files, one for the resolver, a child process for each thing
+that runs code of others. So a stuck driver call or a stale mount costs its own limit and nothing else.
 """
 
 import errno
 import os
 import time
+from _thread import start_new_thread as start_thread
 
 from clusterprep.remote.light import dumps, loads, signal
 from clusterprep.remote.readers import LANES, NVML, READERS, NoAnswer, has_library, is_own
 
+THREADED = ("files", "names")  # lanes in which no code of others runs
 LINGER = 0.5  # seconds that a killed child gets to disappear before it is called stuck
 
 
@@ -30,35 +32,21 @@ def answer(kind, args):
 
 
 class Lane(object):
-    """Reads that run one after the other in one child; a read over its limit is given up with its child."""
+    """Reads that run one after the other beside the loop; a read over its limit is given up, the rest starts anew.
+
+    A kind of lane says how it starts (`launch`) and how it is stopped (`stop`).
+    """
 
     def __init__(self, agent, reads, done):
         self.agent, self.reads, self.done = agent, list(reads), done
-        self.pid = None
-        self.buffer = b""
         self._start()
 
     def _start(self):
-        source, sink = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._child(sink)
-        os.close(sink)
-        self.fd = source
+        self.fd, sink = os.pipe()
+        self.buffer = b""
+        self.launch(sink)
         self._clock()
-        self.agent.watch(source, self._hear)
-
-    def _child(self, sink):
-        try:
-            os.setsid()
-            for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-                signal.signal(signum, signal.SIG_DFL)
-            for fd in (0, 1, 2):  # the channel belongs to the agent alone
-                os.dup2(os.open("/dev/null", os.O_RDWR), fd)
-            for index, (kind, args, _) in self.reads:
-                os.write(sink, dumps([index, answer(kind, args)]).encode("ascii") + b"\n")
-        finally:
-            os._exit(0)
+        self.agent.watch(self.fd, self._hear)
 
     def _clock(self):
         self.deadline = time.monotonic() + (self.reads[0][1][2] if self.reads else LINGER)
@@ -76,22 +64,69 @@ class Lane(object):
 
     def poll(self, now):
         """Give up the read under way when its limit has passed."""
-        if self.pid is not None and now > self.deadline:
+        if self.fd is not None and now > self.deadline:
             self.agent.unwatch(self.fd)
             self._end("hung", "no answer within %g s" % (self.reads[0][1][2] if self.reads else LINGER))
 
     def _end(self, reason, why):
         os.close(self.fd)
-        kill_group(self.pid)
-        self.pid = None
-        self.buffer = b""
+        self.fd = None
+        self.stop()
         if self.reads:
             index = self.reads.pop(0)[0]
             self.done(index, ["no", reason, why])
         if self.reads:
             self._start()
 
-    def kill(self):
+
+def answer_all(reads, sink):
+    """Write the answer of every read to the pipe, one line each."""
+    for index, (kind, args, _) in reads:
+        os.write(sink, dumps([index, answer(kind, args)]).encode("ascii") + b"\n")
+
+
+class ThreadLane(Lane):
+    """Reads of files and names. A thread costs a twentieth of a child; a stuck one is left and dies with the agent."""
+
+    def launch(self, sink):
+        start_thread(self._run, (list(self.reads), sink))
+
+    @staticmethod
+    def _run(reads, sink):
+        try:
+            answer_all(reads, sink)
+        except OSError:  # given up meanwhile: nobody reads the other end
+            pass
+        finally:
+            os.close(sink)
+
+    def stop(self):
+        pass
+
+
+class ChildLane(Lane):
+    """Everything else: drivers, interpreters and tools, in a process group that is killed as a whole."""
+
+    pid = None
+
+    def launch(self, sink):
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._run(sink)
+        os.close(sink)
+
+    def _run(self, sink):
+        try:
+            os.setsid()
+            for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                signal.signal(signum, signal.SIG_DFL)
+            for fd in (0, 1, 2):  # the channel belongs to the agent alone
+                os.dup2(os.open("/dev/null", os.O_RDWR), fd)
+            answer_all(self.reads, sink)
+        finally:
+            os._exit(0)
+
+    def stop(self):
         if self.pid is not None:
             kill_group(self.pid)
             self.pid = None
@@ -120,11 +155,15 @@ def instant(kind, args, limit):
 
 
 def grouped(reads):
-    """The reads of each lane; a kind without a lane of its own name has one for each read."""
+    """The kind of lane and the reads of each; a read without a lane of its name has one for itself.
+
+    Children come first: a process that has threads should not fork.
+    """
     lanes = {}
     for index, read in reads:
         lanes.setdefault(LANES.get(read[0], index), []).append((index, read))
-    return list(lanes.values())
+    kinds = [(ThreadLane if name in THREADED else ChildLane, group) for name, group in lanes.items()]
+    return sorted(kinds, key=lambda lane: lane[0] is ThreadLane)
 
 
 def look(agent, request):
@@ -148,9 +187,9 @@ def look(agent, request):
     agent.polls.append(poll)
     for index, (kind, args, _) in [read for read in reads if instant(*read[1])]:
         done(index, answer(kind, args))
-    for group in grouped([read for read in reads if read[0] in left]):
-        lanes.append(Lane(agent, group, done))
-    agent.endings.append(lambda: [lane.kill() for lane in lanes])
+    for kind, group in grouped([read for read in reads if read[0] in left]):
+        lanes.append(kind(agent, group, done))
+    agent.endings.append(lambda: [lane.stop() for lane in lanes])
     if not reads:
         done(-1, None)
 

@@ -33,8 +33,12 @@ def render(
     report: Report, fmt: str, *, color: bool = False, verbose: int = 0, width: int = 80, ascii_only: bool = False
 ) -> str:
     """The report in the format `fmt`; InputError when there is none. `ascii_only`: for streams that are not UTF-8."""
-    module = cast("Format", import_module(_module_of(check_format(fmt))))
-    return module.render(report, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    return load_format(fmt).render(report, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+
+
+def load_format(fmt: str) -> Format:
+    """The module of a format, imported when first asked for; InputError when there is none."""
+    return cast("Format", import_module(_module_of(check_format(fmt))))
 
 
 def format_of(filename: str) -> str:

@@ -1,0 +1,163 @@
+"""Who is compared: the command line of each contender, and the files that it needs, for one lab."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clusterprep import registry
+from clusterprep.fanout import ROUNDS
+from clusterprep.load import load_inventory
+from clusterprep.plan import Selection, make_plan, reads, select
+from clusterprep.ports import DIAL_LIMIT
+from clusterprep.remote import boot
+from tests.lab import Lab
+
+HERE = Path(__file__).resolve().parent
+FORKS = (8, 16, 64)
+PARTS = ("look", "dial")  # of the agent, as check sends them
+WRITTEN = "/etc/clusterprep-bench.conf"
+# Which checks make `apply` look at what the job asks for: kernel, host name, interfaces. No check looks at the port
+# range yet; os-release is one small file in its place.
+JOB_CHECKS = "kernel.version,host.identity,eth.iface_choice,os.release"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One command to be measured; `writes` if it leaves the common file on every host."""
+
+    name: str
+    letter: str
+    what: str
+    argv: tuple[str, ...]
+    writes: bool = False
+    said: str = ""  # what its output must contain
+
+
+def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
+    """All contenders, with their files in `folder`; those that are not installed in `tools` are left out."""
+    yield from _ours(lab, folder)
+    yield from _ansible(lab, folder, tools)
+    if (tools / "pyinfra").exists():
+        files = (_pyinfra_inventory(lab, folder), str(HERE / "pyinfra_job.py"))
+        argv = (str(tools / "pyinfra"), "-y", "--parallel", str(len(lab.hosts)), *files)
+        yield Contender("pyinfra", "d", "pyinfra, common job", argv, writes=True)
+    if next(tools.parent.glob("lib/python*/site-packages/pssh"), None):
+        argv = (str(tools / "python"), str(HERE / "pssh_job.py"), str(folder / "job.json"))
+        yield Contender("parallel-ssh", "d", "parallel-ssh, three commands", argv)
+
+
+def _ours(lab: Lab, folder: Path) -> Iterator[Contender]:
+    job, probe, inventory = folder / "job.json", folder / "probe.pickle", lab.inventory(folder / "inventory.yaml")
+    told, pickled = _jobs(lab, inventory)
+    job.write_text(json.dumps(told))
+    probe.write_bytes(pickled)
+    cli = (sys.executable, "-c", "from clusterprep.cli import main; main()")
+    apply = ("apply", str(inventory), "--playbook", str(HERE / "common.yaml"), "--no-verify", "--only", JOB_CHECKS)
+    reached = f"{len(lab.hosts)}/{len(lab.hosts)} nodes reached"
+
+    def python(script: str, file: Path) -> tuple[str, ...]:
+        return sys.executable, str(HERE / script), str(file)
+
+    yield Contender("ssh", "a", "plain ssh, true", python("plain_ssh.py", job))
+    yield Contender("floor-ssh", "b", "bytes of check through ssh", python("floor_ssh.py", job))
+    yield Contender("floor-agent", "b", "bare agent, answers dropped", python("floor_agent.py", probe))
+    yield Contender("check", "c", "clusterprep check", (*cli, "check", str(inventory)), said=reached)
+    yield Contender("apply", "d", "clusterprep apply, common job", (*cli, *apply), writes=True, said=reached)
+
+
+def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
+    """What the floors are to send: as lines for plain ssh, and as values for the agent's own link."""
+    inventory = load_inventory(path)
+    plan = make_plan(select(registry.checks(), Selection()), registry.facts())
+    looks = {n.name: [[r.kind, list(r.args), r.limit] for r in reads(plan, n, inventory)] for n in inventory.nodes}
+    listen = {"port": inventory.master_port}
+    dial = {"targets": [[lab.hosts[0].address, inventory.master_port]], "limit": DIAL_LIMIT}
+    pings = "".join(_line(number, "ping") for number in range(1, ROUNDS + 1))
+    told = {
+        "plain": [lab.ssh(host, "true") for host in lab.hosts],
+        "probe": [lab.ssh(host, boot.command()) for host in lab.hosts],
+        "payload": boot.payload("0123456789abcdef", PARTS).decode(),
+        "looks": [pings + _line(ROUNDS + 1, "look", reads=looks[host.name]) for host in lab.hosts],
+        "listen": _line(ROUNDS + 2, "listen", **listen),
+        "dial": _line(ROUNDS + 2, "dial", **dial),
+        "wait_for": [ROUNDS + 1, ROUNDS + 2],  # the numbers of look, and of listen or dial
+        "addresses": [host.address for host in lab.hosts],
+        "key": str(lab.key),
+    }
+    values = {"nodes": inventory.nodes, "parts": PARTS, "pings": ROUNDS, "looks": looks, "listen": listen, "dial": dial}
+    return told, pickle.dumps(values)
+
+
+def _line(number: int, op: str, **body: Any) -> str:
+    return json.dumps({"id": number, "op": op, **body}, separators=(",", ":")) + "\n"
+
+
+def _ansible(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
+    program = tools / "ansible-playbook"
+    if not program.exists():
+        return
+    _ansible_files(lab, folder)
+    # Ansible looks for its configuration in the environment first.
+    start = ("env", f"ANSIBLE_CONFIG={folder / 'ansible.cfg'}", str(program), "-i", str(folder / "ansible.ini"))
+    for forks in FORKS:
+        argv = (*start, "--forks", str(forks), str(HERE / "ansible_job.yaml"))
+        yield Contender(f"ansible-{forks}", "d", f"Ansible, {forks} forks, common job", argv, writes=True)
+
+
+def _ansible_files(lab: Lab, folder: Path) -> None:
+    common = f"-o UserKnownHostsFile={lab.known_hosts} -o KexAlgorithms=curve25519-sha256 -F none"
+    rows = [f"{host.name} ansible_host={host.address}" for host in lab.hosts]
+    settings = [
+        "ansible_user=root",
+        f"ansible_ssh_private_key_file={lab.key}",
+        f"ansible_ssh_common_args={common}",
+        "ansible_python_interpreter=/usr/bin/python3",
+    ]
+    (folder / "ansible.ini").write_text("\n".join(["[all]", *rows, "[all:vars]", *settings]) + "\n")
+    (folder / "ansible.cfg").write_text(
+        "[defaults]\nhost_key_checking = True\nnocows = True\n[ssh_connection]\npipelining = True\n"
+    )
+
+
+def _pyinfra_inventory(lab: Lab, folder: Path) -> str:
+    shared = {
+        "ssh_user": "root",
+        "ssh_key": str(lab.key),
+        "ssh_known_hosts_file": str(lab.known_hosts),
+        "ssh_strict_host_key_checking": "yes",
+        "ssh_allow_agent": False,
+        "ssh_look_for_keys": False,
+    }
+    path = folder / "pyinfra_inventory.py"
+    path.write_text(f"hosts = ({[host.address for host in lab.hosts]!r}, {shared!r})\n")
+    return str(path)
+
+
+def content() -> str:
+    """What the common job writes; the playbook of clusterprep says it in its own way."""
+    text = (HERE / "common.conf").read_text()
+    step: dict[str, Any] = yaml.safe_load((HERE / "common.yaml").read_text())[0]
+    assert step["file"]["content"] == text, "common.yaml and common.conf differ"
+    return text
+
+
+Chosen = Callable[[Contender], bool]
+
+
+def chooser(words: str) -> Chosen:
+    """Contenders by letter or name, as `--only a,b,pyinfra` says; all of them for an empty text."""
+    wanted = {word.strip() for word in words.split(",") if word.strip()}
+
+    def chosen(contender: Contender) -> bool:
+        family = contender.name.split("-")[0]
+        return not wanted or bool(wanted & {contender.letter, contender.name, family})
+
+    return chosen

@@ -1,0 +1,278 @@
+"""How fast clusterprep is on many hosts, against plain ssh, against a floor, and against Ansible and pyinfra."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+sys.path.insert(0, str(REPOSITORY))
+
+from contenders import WRITTEN, Contender, chooser, contenders, content  # noqa: E402
+
+from tests.lab import Lab, why_not  # noqa: E402
+
+LIMIT = 300.0  # seconds for one run of one contender
+CALM = 1.0  # seconds between two runs, in which sshd and agents on the hosts come to their ends
+CORES = len(os.sched_getaffinity(0))
+QUIET = 0.1  # share of the machine that others may use before the table says so
+SLOW_RUNS = 2  # Ansible takes a minute: each number of forks once, and then the best of them again
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured run; times in seconds, over all hosts."""
+
+    wall: float
+    cpu: float  # of the controller
+    hosts: float  # CPU time of all hosts
+    machine: float  # CPU time of the whole machine, for whomever
+
+    @property
+    def others(self) -> float:
+        """Share of the machine that neither controller nor hosts used."""
+        return max(0.0, self.machine - self.cpu - self.hosts) / (self.wall * CORES)
+
+
+@dataclass(frozen=True)
+class Want:
+    """A line of what is wanted: a ratio or a number, and what it may be."""
+
+    text: str
+    value: float | None
+    limit: float
+    at_least: bool = False
+
+    @property
+    def holds(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    def __str__(self) -> str:
+        sign = "≥" if self.at_least else "≤"
+        seen = "not measured" if self.value is None else f"{self.value:.2f}  {'yes' if self.holds else 'NO'}"
+        return f"  {self.text:62} wanted {sign} {self.limit:g}: {seen}"
+
+
+class Measured:
+    """The runs of every contender, and what follows from them."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self.runs: dict[str, list[Run]] = defaultdict(list)
+
+    def wall(self, name: str) -> float | None:
+        """Median wall time."""
+        return statistics.median(run.wall for run in self.runs[name]) if self.runs.get(name) else None
+
+    def cpu(self, name: str) -> float | None:
+        """Median CPU milliseconds of the controller per node."""
+        return self._per_node(name, lambda run: run.cpu)
+
+    def hosts(self, name: str) -> float | None:
+        """Median CPU milliseconds of a host."""
+        return self._per_node(name, lambda run: run.hosts)
+
+    @property
+    def others(self) -> float:
+        """Share of the machine that something else used meanwhile, median."""
+        return statistics.median(run.others for runs in self.runs.values() for run in runs)
+
+    def _per_node(self, name: str, what: Callable[[Run], float]) -> float | None:
+        runs = self.runs.get(name)
+        return statistics.median(map(what, runs)) * 1000 / self.nodes if runs else None
+
+    def best(self, family: str) -> str | None:
+        """The contender of a family with the shortest median wall time."""
+        times = {name: time for name in self.runs if name.startswith(family) and (time := self.wall(name))}
+        return min(times, key=lambda name: times[name]) if times else None
+
+    def ratio(self, over: str | None, under: str | None) -> float | None:
+        """How many times longer `over` takes than `under`."""
+        first, second = self.wall(over or ""), self.wall(under or "")
+        return first / second if first and second else None
+
+    def wants(self) -> list[Want]:
+        floor, ansible = self.best("floor"), self.best("ansible")
+        return [
+            Want(f"(c) check over (b) the floor, {floor}", self.ratio("check", floor), 1.2),
+            Want(f"(d) times faster than {ansible or 'Ansible'}", self.ratio(ansible, "apply"), 20, at_least=True),
+            Want("(d) times faster than pyinfra", self.ratio("pyinfra", "apply"), 1.5, at_least=True),
+            Want("(c) check, ms of controller CPU per node", self.cpu("check"), 15),
+            Want("(d) apply, ms of controller CPU per node", self.cpu("apply"), 15),
+        ]
+
+
+class Bench:
+    """One lab and its contenders."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self._folder = folder
+        self._content = content()
+
+    def run(self, contender: Contender) -> Run:
+        """Measure once; raises where the contender failed, or did not do what it is compared for."""
+        if contender.writes:
+            self._clear()
+        time.sleep(CALM)
+        before = self._hosts_cpu()
+        result, output = self._folder / "result.json", self._folder / "output.txt"
+        watch = [sys.executable, str(HERE / "stopwatch.py"), str(result), *contender.argv]
+        with output.open("w") as sink:
+            options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": sink, "cwd": self._folder}
+            self.lab.controller.popen(watch, env={"PYTHONPATH": str(REPOSITORY)}, **options).wait(LIMIT)
+        seen = json.loads(result.read_text())
+        said = output.read_text(errors="replace")
+        if seen["code"] != 0 or contender.said not in said:
+            raise SystemExit(f"{contender.name} ended with {seen['code']}:\n{said[-4000:]}")
+        if contender.writes:
+            self._verify(contender)
+        time.sleep(CALM)
+        hosts = self._hosts_cpu() - before
+        return Run(seen["wall"], seen["user"] + seen["system"], hosts, seen["machine"])
+
+    def _hosts_cpu(self) -> float:
+        """Seconds that all hosts have worked; each one's process 1 is its sshd, and collects whatever ended there."""
+        stats = (Path(f"/proc/{host.pid}/stat").read_text().rpartition(")")[2].split() for host in self.lab.hosts)
+        return sum(sum(map(int, fields[11:15])) for fields in stats) / os.sysconf("SC_CLK_TCK")
+
+    def _clear(self) -> None:
+        """No host has the file, nor what clusterprep remembers of writing it."""
+        self._everywhere("rm", "-rf", WRITTEN, "/var/lib/clusterprep")
+
+    def _verify(self, contender: Contender) -> None:
+        wrong = [n for n, text in self._everywhere("cat", WRITTEN).items() if text != self._content]
+        if wrong:
+            raise SystemExit(f"{contender.name} did not write {WRITTEN} on {', '.join(wrong)}")
+
+    def _everywhere(self, *argv: str) -> dict[str, str]:
+        """Output by host name of a command run on all hosts, without ssh."""
+        return {host.name: host.run(argv, check=False).stdout for host in self.lab.hosts}
+
+
+def measure(bench: Bench, all_of_them: Sequence[Contender], repeat: int) -> Measured:
+    """All contenders in turn, so that a disturbance of the machine meets them alike; the first round does not count."""
+    measured = Measured(len(bench.lab.hosts))
+    quick = [c for c in all_of_them if not c.name.startswith("ansible")]
+    slow = [c for c in all_of_them if c.name.startswith("ansible")]
+    for contender in quick:
+        _show(contender, bench.run(contender), "warm-up")
+    for number in range(1, repeat + 1):
+        if number == 2:
+            slow = [c for c in slow if c.name == measured.best("ansible")]
+        for contender in (*quick, *(slow if number <= SLOW_RUNS else ())):
+            run = bench.run(contender)
+            measured.runs[contender.name].append(run)
+            _show(contender, run, f"{number}/{repeat}")
+    return measured
+
+
+def _show(contender: Contender, run: Run, when: str) -> None:
+    print(f"{when:8} {contender.name:14} {run.wall:8.3f} s", file=sys.stderr, flush=True)
+
+
+def table(measured: Measured, all_of_them: Iterable[Contender]) -> str:
+    """One line per contender, then what was wanted."""
+    head = f"{'':4}{'':30}{'wall, s':>8}{'min':>9}{'max':>9}{'runs':>6}{'×(a)':>8}{'×(b)':>8}{'CPU':>8}{'host CPU':>10}"
+    lines = [head, "─" * len(head)]
+    for contender in all_of_them:
+        runs = measured.runs.get(contender.name)
+        if not runs:
+            continue
+        walls = [run.wall for run in runs]
+        ratios = [measured.ratio(contender.name, base) for base in ("ssh", measured.best("floor"))]
+        lines.append(
+            f"({contender.letter}) {contender.what:30}{statistics.median(walls):8.2f}{min(walls):9.2f}{max(walls):9.2f}"
+            f"{len(walls):6}{_number(ratios[0]):>8}{_number(ratios[1]):>8}"
+            f"{measured.cpu(contender.name):8.1f}{measured.hosts(contender.name):10.1f}"
+        )
+    return "\n".join([*lines, "", *map(str, measured.wants())])
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _preface(measured: Measured, repeat: int) -> str:
+    lines = [
+        f"{measured.nodes} lab hosts, {repeat} runs each after a warm-up, in turn; Python {platform.python_version()}.",
+        f"The hosts share this machine's {CORES} cores with the controller: their work is part of every wall time.",
+        "CPU: milliseconds of the controller per node, all descendants of the command together; median.",
+        "host CPU: milliseconds of one host, from its sshd on; median.",
+    ]
+    if measured.others > QUIET:
+        lines.append(f"NOT QUIET: something else used {measured.others:.0%} of the machine; ratios may be wrong.")
+    return "\n".join([*lines, ""])
+
+
+def _as_json(measured: Measured, all_of_them: Iterable[Contender]) -> dict[str, Any]:
+    rows = {
+        c.name: {
+            "letter": c.letter,
+            "what": c.what,
+            "wall_s": [run.wall for run in measured.runs[c.name]],
+            "controller_cpu_ms_per_node": [run.cpu * 1000 / measured.nodes for run in measured.runs[c.name]],
+            "host_cpu_ms": [run.hosts * 1000 / measured.nodes for run in measured.runs[c.name]],
+            "others": [run.others for run in measured.runs[c.name]],
+        }
+        for c in all_of_them
+        if c.name in measured.runs
+    }
+    wants = [{"text": w.text, "value": w.value, "limit": w.limit, "holds": w.holds} for w in measured.wants()]
+    return {"nodes": measured.nodes, "cores": CORES, "contenders": rows, "wanted": wants}
+
+
+def _mention_missing(everybody: Iterable[Contender], tools: Path) -> None:
+    missing = {"ansible", "pyinfra", "parallel"} - {c.name.split("-")[0] for c in everybody}
+    if missing:
+        print(f"not in {tools}, so not compared: {', '.join(sorted(missing))}; see requirements.txt", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=64, help="number of lab hosts (64)")
+    parser.add_argument("--repeat", type=int, default=3, help="counted runs of each contender (3)")
+    parser.add_argument("--only", default="", metavar="a,b,…", help="letters or names of contenders")
+    parser.add_argument("--tools", type=Path, default=REPOSITORY / ".venv-bench", help="environment of the others")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every run there")
+    return parser
+
+
+def main() -> int:
+    """Entry of ``python benchmarks/fanout.py``."""
+    args = _parser().parse_args()
+    if reason := why_not():
+        print(reason, file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="clusterprep-bench-") as name, Lab(args.nodes) as lab:
+        everybody = list(contenders(lab, Path(name), args.tools / "bin"))
+        _mention_missing(everybody, args.tools)
+        chosen = [c for c in everybody if chooser(args.only)(c)]
+        if not chosen:
+            print(f"--only {args.only}: known are {', '.join(c.name for c in everybody)}", file=sys.stderr)
+            return 2
+        measured = measure(Bench(lab, Path(name)), chosen, args.repeat)
+    print(_preface(measured, args.repeat))
+    print(table(measured, chosen))
+    if args.json:
+        args.json.write_text(json.dumps(_as_json(measured, chosen), indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
