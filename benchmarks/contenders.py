@@ -46,8 +46,8 @@ def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
     yield from _ours(lab, folder)
     yield from _ansible(lab, folder, tools)
     if (tools / "pyinfra").exists():
-        files = (_pyinfra_inventory(lab, folder), str(HERE / "pyinfra_job.py"))
-        argv = (str(tools / "pyinfra"), "-y", "--parallel", str(len(lab.hosts)), *files)
+        flags = ("-y", "--parallel", str(len(lab.hosts)))
+        argv: tuple[str, ...] = (str(tools / "pyinfra"), *flags, *_pyinfra_files(lab, folder))
         yield Contender("pyinfra", "d", "pyinfra, common job", argv, writes=True)
     if next(tools.parent.glob("lib/python*/site-packages/pssh"), None):
         argv = (str(tools / "python"), str(HERE / "pssh_job.py"), str(folder / "job.json"))
@@ -127,7 +127,7 @@ def _ansible_files(lab: Lab, folder: Path) -> None:
     )
 
 
-def _pyinfra_inventory(lab: Lab, folder: Path) -> str:
+def _pyinfra_files(lab: Lab, folder: Path) -> tuple[str, str]:
     shared = {
         "ssh_user": "root",
         "ssh_key": str(lab.key),
@@ -138,7 +138,7 @@ def _pyinfra_inventory(lab: Lab, folder: Path) -> str:
     }
     path = folder / "pyinfra_inventory.py"
     path.write_text(f"hosts = ({[host.address for host in lab.hosts]!r}, {shared!r})\n")
-    return str(path)
+    return str(path), str(HERE / "pyinfra_job.py")
 
 
 def content() -> str:

@@ -245,7 +245,6 @@ def _inventory(words: dict[str, Any]) -> Inventory:
 
 
 def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -> Job:
-    import secrets
     from datetime import datetime, timezone
 
     from clusterprep import run
@@ -269,7 +268,7 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
         deadline=deadline,
         confirm=_confirm if words.get("ask") else lambda rows: True,
         given=Given(state_folder()),
-        run=run.new_run_name(now, secrets.token_hex(2)),
+        run=run.new_run_name(now),
         started=now,
     )
 

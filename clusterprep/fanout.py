@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import queue
 import threading
@@ -146,11 +147,14 @@ class Fanout:
         return dataclasses.replace(fleet, sightings=sightings)
 
     def load(self, part: str) -> None:
-        """Send a further part of the agent to every node; one that does not take it is closed and lost."""
+        """Send a further part of the agent to every node, without waiting: what is asked of it next comes after it.
+
+        A node that does not take the part answers the next request as unknown.
+        """
         modules = [list(module) for module in boot.sources(part)]
-        for name, answer in self.ask("load", {name: {"modules": modules} for name in self.links}, 10.0).items():
-            if isinstance(answer, LinkLost) or "no" in answer:
-                self._forget(name)
+        for link in list(self.links.values()):
+            with contextlib.suppress(LinkLost):  # the next request meets the same loss, and tells it
+                link.send("load", modules=modules)
 
     def ask(self, op: str, bodies: Mapping[str, Mapping[str, Any]], timeout: float) -> dict[str, Frame | LinkLost]:
         """One request to each node named in `bodies`, all under way at once; a lost node is its LinkLost."""

@@ -181,3 +181,4 @@ def main(nonce, define, modules, patience=PATIENCE):
         introduce(agent, module)
     agent.emit({"hello": 1, "uid": os.geteuid(), "python": sys.version.split()[0], "pid": os.getpid()})
     agent.run()
+    os._exit(0)  # nothing is left to clean up, and taking an interpreter down costs a node a millisecond

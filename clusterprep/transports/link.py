@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import secrets
 import threading
 import time
@@ -20,6 +19,7 @@ from clusterprep.transports import Channel, Transport
 HELLO_LIMIT = 10.0  # seconds from the started command to the agent's first word
 SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats are a lost node
 MAX_FRAME = 16 << 20  # bytes of one answer
+DIGITS = 9  # of a length
 MAX_JUNK = 1 << 20  # bytes of banners and profile output before the first word of the agent
 
 Frame = dict[str, Any]
@@ -30,23 +30,30 @@ class FrameReader:
     """Finds frames `NONCE LENGTH JSON` at line starts in a byte stream and drops everything else."""
 
     def __init__(self, nonce: str) -> None:
-        self._mark = re.compile(rb"(?:^|\n)" + nonce.encode() + rb" (\d{1,9}) ")
-        self._buffer = b""
+        self._mark = b"\n" + nonce.encode() + b" "
+        self._buffer = b"\n"
         self.junk = b""  # the last of what was no frame, for messages
 
     def feed(self, data: bytes) -> list[Frame]:
         """All frames completed by `data`. Raises ValueError when the stream cannot be an agent's."""
         self._buffer += data
         frames: list[Frame] = []
-        while (match := self._mark.search(self._buffer)) is not None:
-            length, start = int(match.group(1)), match.end()
-            if length > MAX_FRAME:
-                raise ValueError(f"an answer of {length} bytes was announced")
-            if len(self._buffer) <= start + length:  # the newline after the payload belongs to the frame
-                self._drop(match.start())
+        while (at := self._buffer.find(self._mark)) >= 0:
+            start = at + len(self._mark)
+            head = self._buffer[start : start + DIGITS + 1]
+            digits, space, _ = head.partition(b" ")
+            if head and not digits.isdigit():
+                self._drop(start)  # the nonce and no length: no frame of the agent
+                continue
+            if len(digits) > DIGITS or int(digits or b"0") > MAX_FRAME:
+                raise ValueError(f"an answer of {digits.decode()} bytes was announced")
+            start += len(digits) + 1
+            length = int(digits or b"0")
+            if not space or len(self._buffer) <= start + length:  # the newline after the payload belongs to the frame
+                self._drop(at)
                 return frames
             frames.append(self._parse(self._buffer[start : start + length]))
-            self._drop(match.start(), start + length)
+            self._drop(at, start + length)
         if len(self._buffer) > MAX_JUNK:
             raise ValueError("more than 1 MiB came that is no answer of the agent")
         return frames

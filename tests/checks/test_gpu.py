@@ -68,3 +68,9 @@ def test_fewer_and_more_are_told_apart(seen: Any, words: str) -> None:
 def test_a_bus_that_was_not_read_is_not_an_empty_bus() -> None:
     seen = fleet(n1={"gpu.nvml": nvml(8), "gpu.pci": absent("timed_out")})
     assert told(seen, "gpu.count") == {"n1": "unknown error timed_out"}
+
+
+def test_undeclared_numbers_are_compared_between_the_nodes_that_have_gpus() -> None:
+    """A GPU that left the bus altogether leaves NVML and PCI agreeing with each other."""
+    seen = fleet(n1=node(nvml(8), 8), n2=node(nvml(8), 8), n3=node(nvml(7), 7), head=node(None, 0))
+    assert told(seen, "gpu.count") == {"n1": "pass", "n2": "pass", "n3": "fail error", "head": "skip not_applicable"}

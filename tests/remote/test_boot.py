@@ -109,6 +109,21 @@ def test_a_frame_that_is_no_object_is_an_error(payload: bytes) -> None:
         FrameReader(NONCE).feed(frame)
 
 
+def test_a_large_answer_may_come_in_many_pieces() -> None:
+    payload = json.dumps({"id": 1, "text": "x" * 3_000_000}).encode()
+    stream = b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload)
+    reader = FrameReader(NONCE)
+    frames = [frame for at in range(0, len(stream), 65536) for frame in reader.feed(stream[at : at + 65536])]
+    assert [len(frame["text"]) for frame in frames] == [3_000_000]
+
+
+@pytest.mark.parametrize("junk", [b" x {}", b" ", b" 12x4 {}", b" -1 {}"], ids=repr)
+def test_a_nonce_without_a_length_is_junk(junk: bytes) -> None:
+    reader = FrameReader(NONCE)
+    assert reader.feed(b"\n" + NONCE.encode() + junk + b"\n") == []
+    assert reader.feed(b'\n%s 9 {"id": 7}\n' % NONCE.encode()) == [{"id": 7}]
+
+
 def test_frames_survive_any_cut() -> None:
     stream = b"".join(b"\n%s %d %s\n" % (NONCE.encode(), 8, b'{"id":%d}' % i) for i in range(1, 6))
     reader = FrameReader(NONCE)
