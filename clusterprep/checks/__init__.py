@@ -107,6 +107,28 @@ def uniform(
     return [outcome for outcome in mine if outcome.nodes]
 
 
+def as_wanted(
+    scene: Scene, values: Mapping[str, str], satisfied: Callable[[str, str], bool], what: str, exempt: int = 0
+) -> Iterable[Outcome]:
+    """What `require:` declares node by node, and «equal on all nodes» for the nodes that declare nothing.
+
+    `satisfied(seen, wanted)` compares one value with what is declared; `exempt` nodes need no value at all.
+    """
+    undeclared: set[str] = set()
+    for node in scene.nodes:
+        seen, wanted = values.get(node.name), scene.wanted(node)
+        if seen is None:
+            continue
+        if wanted is None:
+            undeclared.add(node.name)
+        elif satisfied(seen, wanted):
+            yield Outcome("pass", (node.name,), f"{what} is as required", seen, wanted)
+        else:
+            yield Outcome("fail", (node.name,), f"{what} is not what the inventory requires", seen, wanted)
+    if undeclared:
+        yield from uniform(values, what, len(scene.inventory.nodes) - exempt, about=undeclared)
+
+
 def _compare(values: Mapping[str, str], what: str, fleet_size: int, remedy: str | None) -> list[Outcome]:
     nodes = tuple(values)
     groups = by_value(values)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from clusterprep.checks import Check, Outcome, Scene, uniform
+from clusterprep.checks import Check, Outcome, Scene, as_wanted
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Node
 from clusterprep.versions import satisfies
@@ -27,7 +27,8 @@ def torch(scene: Scene) -> Iterable[Outcome]:
         cure = INSTALL.format(python=python, version=version)
         yield Outcome("fail", without, "torch is missing while other nodes have it", "no torch", version or "", cure)
     present = [node for node in scene.nodes if node.name not in without]
-    yield from _versions(scene, present, lambda node: builds[node.name].version or "", "torch")
+    versions = {name: build.version for name, build in builds.items() if build.version is not None}
+    yield from as_wanted(scene, versions, satisfies, "torch")
     yield from _cpu_builds(present, builds)
 
 
@@ -38,24 +39,6 @@ def _cpu_builds(nodes: list[Node], builds: dict[str, Torch]) -> Iterable[Outcome
         yield Outcome("fail", cpu_only, message, "no CUDA", "a CUDA build", "pip install the CUDA build of torch")
 
 
-def _versions(
-    scene: Scene, nodes: list[Node], seen: Callable[[Node], str], what: str, exempt: int = 0
-) -> Iterable[Outcome]:
-    """Declared versions node by node; the rest must be equal. `exempt` nodes need none."""
-    undeclared: set[str] = set()
-    for node in nodes:
-        wanted, version = scene.wanted(node), seen(node)
-        if wanted is None:
-            undeclared.add(node.name)
-        elif satisfies(version, wanted):
-            yield Outcome("pass", (node.name,), f"{what} is as required", version, wanted)
-        else:
-            yield Outcome("fail", (node.name,), f"{what} is not what the inventory requires", version, wanted)
-    if undeclared:
-        versions = {node.name: seen(node) for node in nodes}
-        yield from uniform(versions, what, len(scene.inventory.nodes) - exempt, about=undeclared)
-
-
 def nccl(scene: Scene) -> Iterable[Outcome]:
     """The NCCL inside the wheel; a CPU build brings none, which is fine where no GPU is declared."""
     builds: dict[str, Torch] = scene.values("torch.build")
@@ -63,12 +46,12 @@ def nccl(scene: Scene) -> Iterable[Outcome]:
     idle = tuple(node.name for node in without if _needs_none(node, builds[node.name]))
     if idle:
         yield Outcome("skip", idle, "this torch brings no NCCL, and no GPU is declared", reason="not_applicable")
-    missing = tuple(node.name for node in without if node.name not in idle)
+    missing = tuple(node.name for node in without if node.name not in set(idle))
     if missing:
         message = "the NCCL that torch would load was not found"
         yield Outcome("unknown", missing, message, "no nvidia/nccl beside torch", "NCCL", reason="missing_tool")
-    present = [node for node in scene.nodes if node not in without]
-    yield from _versions(scene, present, lambda node: builds[node.name].nccl or "", "NCCL", exempt=len(idle))
+    versions = {name: build.nccl for name, build in builds.items() if build.nccl is not None}
+    yield from as_wanted(scene, versions, satisfies, "NCCL", exempt=len(idle))
 
 
 def _needs_none(node: Node, build: Torch) -> bool:
@@ -88,8 +71,8 @@ def driver(scene: Scene) -> Iterable[Outcome]:
         else:
             exempt += 1
             yield Outcome("skip", (node.name,), "no GPU here", reason="not_applicable")
-    present = [node for node in scene.nodes if loaded[node.name] is not None]
-    yield from _versions(scene, present, lambda node: loaded[node.name] or "", "the NVIDIA driver", exempt)
+    versions = {name: version for name, version in loaded.items() if version is not None}
+    yield from as_wanted(scene, versions, satisfies, "the NVIDIA driver", exempt)
 
 
 TORCH = Check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, Outcome, Scene, uniform
+from clusterprep.checks import Check, Outcome, Scene, as_wanted
 from clusterprep.versions import kernel_satisfies
 
 FLOOR = ">=5.5"  # below it, Hugging Face Accelerate warns of hangs while a model loads
@@ -13,34 +13,16 @@ UPGRADE = "apt-get install --only-upgrade linux-image-generic && reboot   # or t
 
 def kernel(scene: Scene) -> Iterable[Outcome]:
     """What is declared; where nothing is, equal on all nodes and at least the floor."""
-    undeclared = set()
+    releases: dict[str, str] = scene.values("kernel.release")
     for node in scene.nodes:
-        release, wanted = scene.value(node, "kernel.release"), scene.wanted(node)
-        if wanted is None:
-            undeclared.add(node.name)
-        if not kernel_satisfies(release, wanted or FLOOR):
-            message = "the running kernel is not what the inventory requires" if wanted else "the kernel is old"
-            yield Outcome("fail", (node.name,), message, release, wanted or FLOOR)
-        elif wanted is not None:
-            yield Outcome("pass", (node.name,), "the running kernel is as required", release, wanted)
-    if undeclared:
-        releases = scene.values("kernel.release")
-        yield from uniform(releases, "the running kernel", len(scene.inventory.nodes), about=undeclared)
+        seen = releases[node.name]
+        if scene.wanted(node) is None and not kernel_satisfies(seen, FLOOR):
+            yield Outcome("fail", (node.name,), "the kernel is old", seen, FLOOR)
+    yield from as_wanted(scene, releases, kernel_satisfies, "the running kernel")
 
 
 def release(scene: Scene) -> Iterable[Outcome]:
-    undeclared = set()
-    for node in scene.nodes:
-        seen, wanted = scene.value(node, "os.release"), scene.wanted(node)
-        if wanted is None:
-            undeclared.add(node.name)
-        elif seen == wanted:
-            yield Outcome("pass", (node.name,), "the distribution is as required", seen, wanted)
-        else:
-            yield Outcome("fail", (node.name,), "the distribution is not what the inventory requires", seen, wanted)
-    if undeclared:
-        releases = scene.values("os.release")
-        yield from uniform(releases, "the distribution", len(scene.inventory.nodes), about=undeclared)
+    yield from as_wanted(scene, scene.values("os.release"), str.__eq__, "the distribution")
 
 
 KERNEL = Check(
