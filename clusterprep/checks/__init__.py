@@ -49,12 +49,28 @@ class Scene:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """How `clusterprep selftest` shows that a check fires: one recorded fact of one healthy node, turned bad.
+
+    `turn` gets the recorded value and returns the bad one; with an empty `fact` it gets the node's whole Sighting.
+    Of all checks exactly this one must then answer otherwise than before: `verdict`, on that node. `fleet` is the
+    recording, for some faults need a machine that can have them.
+    """
+
+    fact: str
+    turn: Callable[[Any], Any]
+    verdict: Verdict = "fail"
+    fleet: str = "hgx-h100-ib"
+
+
+@dataclass(frozen=True)
 class Check:
     """A check: the facts it needs, how it judges, and its page for `explain`.
 
     `judge(scene)` is called once with every node that knows all `facts`; the engine answers unknown for the
     others. `severity` is that of a failure, and of not knowing; `grave` says where not knowing is an error all
-    the same. What `require:` declares is always an error.
+    the same. What `require:` declares is always an error, and `wants` reads it: it raises ValueError, saying what
+    is expected, when the inventory is loaded. `proof` shows that the check can fail.
     """
 
     name: str
@@ -67,6 +83,8 @@ class Check:
     remedy: str
     tags: tuple[str, ...] = field(default=())
     grave: Callable[[Fleet, Node], bool] = lambda fleet, node: False
+    wants: Callable[[str], object] = str
+    proof: Proof | None = None
 
 
 def each(judge: Callable[..., Outcome | None], *facts: str) -> Callable[[Scene], Iterable[Outcome]]:

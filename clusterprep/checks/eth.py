@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Scene, by_value, uniform
+from clusterprep.checks import Check, Outcome, Proof, Scene, by_value, uniform
 from clusterprep.model import Severity
 from clusterprep.network import Choice, choose, has_rdma, may_have_rdma
 
@@ -49,6 +50,13 @@ def mtu(scene: Scene) -> Iterable[Outcome]:
         yield from (_with(outcome, severity, choice) for outcome in compared)
 
 
+def parse_mtu(text: str) -> int:
+    """What `require: mtu` asks for. Raises ValueError for what no interface could have."""
+    if not (text.isascii() and text.isdigit() and 68 <= int(text) <= 65535):
+        raise ValueError(f"expected an MTU from 68 to 65535; seen '{text}'")
+    return int(text)
+
+
 def _with(outcome: Outcome, severity: Severity, choice: Choice) -> Outcome:
     cure = None
     if outcome.verdict == "fail" and outcome.wanted.isdigit():
@@ -70,6 +78,7 @@ IFACE = Check(
     how="Interfaces that are up with a global IPv4 address, without bridges, container ends and tunnels; the network "
     "that reaches all nodes wins, the fastest if there are several.",
     remedy=DECLARE,
+    proof=Proof("net.interfaces", lambda found: tuple(i for i in found if i.loopback)),
 )
 MTU = Check(
     "eth.mtu",
@@ -82,4 +91,6 @@ MTU = Check(
     "RDMA device is present or declared, else a warning, for TCP adapts.",
     remedy="ip link set dev NAME mtu N   # and in the network configuration",
     grave=lambda fleet, node: any(may_have_rdma(fleet, other) for other in fleet.reached),
+    wants=parse_mtu,
+    proof=Proof("net.interfaces", lambda found: tuple(replace(i, mtu=1400) for i in found)),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, Outcome, Scene, by_value
+from clusterprep.checks import Check, Outcome, Proof, Scene, by_value
 from clusterprep.model import Absent
 
 
@@ -47,4 +47,5 @@ IDENTITY = Check(
     "or crawls. Cloned machine ids also confuse DHCP and journals.",
     how="/etc/machine-id of all nodes is compared; boot id and host name tell one machine from a clone.",
     remedy="remove the double entry, or give the clone a machine id of its own",
+    proof=Proof("host.machine_id", lambda _: "0" * 31 + "1"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from clusterprep.checks import Check, Outcome, Scene, each
+from clusterprep.checks import Check, Outcome, Proof, Scene, each
 from clusterprep.model import Node, Severity
 from clusterprep.network import has_rdma, may_have_rdma
 from clusterprep.units import format_size, parse_size
@@ -34,4 +34,6 @@ MEMLOCK = Check(
     how="The soft limit of a session of the job's user. An error where an RDMA device is present or declared.",
     remedy="echo '* - memlock unlimited' > /etc/security/limits.d/90-memlock.conf   # services: LimitMEMLOCK=infinity",
     grave=may_have_rdma,
+    wants=parse_size,
+    proof=Proof("lim.memlock", lambda _: float(8 << 20)),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from clusterprep.checks import Check, Outcome, Scene, uniform
+from clusterprep.checks import Check, Outcome, Proof, Scene, uniform
 from clusterprep.facts.names import names_for
 from clusterprep.model import Node
 from clusterprep.noderange import fold
@@ -110,4 +110,5 @@ RESOLVE = Check(
     how="Each node's own resolver is asked for its own host name and for all names of the inventory (above 64 nodes a "
     "fixed sample of 64).",
     remedy=HOSTS,
+    proof=Proof("names.own", lambda own: (own[0], ["127.0.1.1"])),
 )

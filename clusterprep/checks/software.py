@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Scene, as_wanted
+from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Node
-from clusterprep.versions import satisfies
+from clusterprep.versions import conditions_of, satisfies
 
 INSTALL = "{python} -m pip install torch=={version}"
 
@@ -84,6 +85,8 @@ TORCH = Check(
     why="Ranks of different torch versions disagree about collectives and their order: they hang or give wrong sums.",
     how="torch/version.py of the job's interpreter (`python:`), run as the job's user; torch is not imported.",
     remedy="python -m pip install torch==VERSION   # in the job's environment, on the odd nodes",
+    wants=conditions_of,
+    proof=Proof("torch.build", lambda build: replace(build, version="2.4.1+cu124")),
 )
 NCCL = Check(
     "nccl.torch",
@@ -94,6 +97,8 @@ NCCL = Check(
     why="Two NCCL versions in one job do not speak the same bootstrap protocol: «internal error», or a hang.",
     how="ncclGetVersion of the library inside the wheel, called in the job's interpreter; needs no GPU.",
     remedy="python -m pip install torch==VERSION   # the wheel brings its NCCL",
+    wants=conditions_of,
+    proof=Proof("torch.build", lambda build: replace(build, nccl="2.20.5")),
 )
 DRIVER = Check(
     "nv.driver",
@@ -104,4 +109,6 @@ DRIVER = Check(
     why="One node with another driver branch brings other limits of CUDA and NVLink into the job.",
     how="/proc/driver/nvidia/version, the module that is loaded, not the package that is installed.",
     remedy="apt-get install --only-upgrade nvidia-driver-BRANCH && reboot",
+    wants=conditions_of,
+    proof=Proof("nv.driver", lambda _: "535.183.01"),
 )

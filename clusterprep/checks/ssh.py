@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Scene
+from clusterprep.checks import Check, Outcome, Proof, Scene
 
 
 def reach(scene: Scene) -> Iterable[Outcome]:
@@ -36,4 +37,5 @@ REACH = Check(
     how="TCP connect, SSH banner, host key, login and start of Python, all within ssh.connect_timeout. "
     "The stage that failed is the reason.",
     remedy="ssh -v NODE true",
+    proof=Proof("", lambda seen: replace(seen, reached=False, reason="auth_refused", detail="permission denied")),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, Outcome, Scene, as_wanted
-from clusterprep.versions import kernel_satisfies
+from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted
+from clusterprep.versions import kernel_conditions, kernel_satisfies
 
 FLOOR = ">=5.5"  # below it, Hugging Face Accelerate warns of hangs while a model loads
 UPGRADE = "apt-get install --only-upgrade linux-image-generic && reboot   # or the image of the other nodes"
@@ -35,6 +35,8 @@ KERNEL = Check(
     "node brings another driver build, another scheduler and other NIC drivers into one job.",
     how="/proc/sys/kernel/osrelease, compared over all nodes and with the floor 5.5 or what `require: kernel` says.",
     remedy=UPGRADE,
+    wants=kernel_conditions,
+    proof=Proof("kernel.release", lambda _: "5.4.0-150-generic"),
 )
 RELEASE = Check(
     "os.release",
@@ -45,4 +47,5 @@ RELEASE = Check(
     why="Another release on one node means other libraries, other defaults for limits, and drift from then on.",
     how="ID and VERSION_ID of /etc/os-release, equal on all nodes or as `require: {os.release: …}` says.",
     remedy="reinstall the odd nodes with the image of the others",
+    proof=Proof("os.release", lambda _: "ubuntu 20.04"),
 )

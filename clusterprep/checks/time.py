@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
+from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Scene, each
+from clusterprep.checks import Check, Outcome, Proof, Scene, each
 from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.model import Node, Severity
 from clusterprep.units import format_duration, parse_duration
@@ -78,6 +79,8 @@ OFFSET = Check(
     "took beyond the node's own share is the error bound. Compared with the median of the nodes (with one or two "
     "nodes: the controller). More than 1 s is an error, more than 50 ms a warning; `require: clock_skew` sets its own.",
     remedy=STEP,
+    wants=parse_duration,
+    proof=Proof("clock.offset", lambda seen: Offset(seen.seconds + 5.0, seen.bound)),
 )
 DAEMON = Check(
     "time.daemon",
@@ -88,4 +91,5 @@ DAEMON = Check(
     why="A clock that is right today and that nothing keeps right will be seconds off in a month.",
     how="chronyc's tracking report, else systemd's own word: synchronised, with a source that is not the clock itself.",
     remedy="apt-get install chrony && systemctl enable --now chrony",
+    proof=Proof("clock.daemon", lambda seen: replace(seen, synchronised=False)),
 )

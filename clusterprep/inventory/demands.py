@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import resources
 
+from clusterprep import registry
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.noderange import nearest
-from clusterprep.units import parse_duration, parse_size
-from clusterprep.versions import conditions_of, kernel_conditions
 
 ALIASES = {
     "kernel": "kernel.version",
@@ -63,39 +62,9 @@ def _trouble(check: str, text: str) -> str | None:
     if not text.strip():
         return "expected what is wanted of the check; seen nothing"
     try:
-        _KINDS.get(check, str)(text)
+        built = registry.checks().get(check)
+        if built is not None:
+            built.wants(text)
     except ValueError as error:
         return str(error)
     return None
-
-
-def _mtu(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 68 <= int(text) <= 65535):
-        raise ValueError(f"expected an MTU from 68 to 65535; seen '{text}'")
-    return int(text)
-
-
-def _number_of(what: str) -> Callable[[str], None]:
-    def judge(text: str) -> None:
-        if text != "unlimited" and not (text.isascii() and text.isdigit()):
-            raise ValueError(f"expected a number of {what} such as 65536, or unlimited; seen '{text}'")
-
-    return judge
-
-
-_KINDS: Mapping[str, Callable[[str], object]] = {
-    "kernel.version": kernel_conditions,
-    "nv.driver": conditions_of,
-    "cuda.runtime_vs_driver": conditions_of,
-    "cuda.toolkit": conditions_of,
-    "nccl.torch": conditions_of,
-    "nccl.system": conditions_of,
-    "torch.version": conditions_of,
-    "time.offset": parse_duration,
-    "eth.mtu": _mtu,
-    "lim.memlock": parse_size,
-    "lim.stack": parse_size,
-    "shm.size": parse_size,
-    "lim.nofile": _number_of("open files"),
-    "lim.nproc": _number_of("processes"),
-}

@@ -6,7 +6,7 @@ Runs on the controller. Nothing from an inventory enters the line: it is constan
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import resources
 
 # Reads nine digits and then that many bytes from stdin, unbuffered, and runs them only when all have come: a
@@ -49,7 +49,25 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
 
 
 # What a part of the agent consists of, in the order in which it must be loaded.
-_MODULES = {"look": ("readers", "look"), "dial": ("dial",), "act": ("act",), "ranks": ("ranks",)}
+_MODULES = {
+    "look": ("readers", "look"),
+    "nvml": ("nvml",),
+    "dial": ("dial",),
+    "act": ("act",),
+    "ranks": ("ranks",),
+}
+# Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
+_BRINGS = {"nvml": ("nvml",)}
+
+
+def kinds() -> tuple[str, ...]:
+    """Every kind of read that needs a part of its own."""
+    return tuple(kind for brought in _BRINGS.values() for kind in brought)
+
+
+def parts_for(kinds: Collection[str]) -> tuple[str, ...]:
+    """The reading parts of an agent that is to answer these kinds of reads."""
+    return ("look", *(part for part, brought in _BRINGS.items() if not set(kinds).isdisjoint(brought)))
 
 
 @functools.cache

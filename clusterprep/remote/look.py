@@ -10,7 +10,7 @@ import time
 from _thread import start_new_thread as start_thread
 
 from clusterprep.remote.light import dumps, loads, signal
-from clusterprep.remote.readers import LANES, NVML, READERS, NoAnswer, has_library, is_own
+from clusterprep.remote.readers import INSTANT, LANES, READERS, NoAnswer
 
 THREADED = ("files", "names")  # lanes in which no code of others runs
 LINGER = 0.5  # seconds that a killed child gets to disappear before it is called stuck
@@ -151,7 +151,7 @@ def kill_group(pid):
 
 def instant(kind, args, limit):
     """Whether a read cannot wait for anything, so that it needs no child."""
-    return (kind == "nvml" and not has_library(NVML)) or (kind == "limits" and is_own(*args))
+    return kind in INSTANT and INSTANT[kind](*args)
 
 
 def grouped(reads):

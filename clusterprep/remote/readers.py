@@ -11,7 +11,6 @@ from clusterprep.remote.light import loads, socket
 
 MAX_TEXT = 256 << 10  # bytes of one file or of a command's output that travel home
 MAX_TARGET = 1 << 20  # bytes of a configuration file that we may rewrite
-NVML = b"libnvidia-ml.so.1"
 
 
 class NoAnswer(Exception):
@@ -199,23 +198,6 @@ def read_job_python(python, user, script):
     return loads(result["out"].strip().split("\n")[-1])  # whatever its start-up files print comes before
 
 
-def read_nvml():
-    """Driver, CUDA of the driver and GPUs by NVML; None when this node has no NVML library at all."""
-    if not has_library(NVML):
-        return None
-    import ctypes
-
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
-        raise NoAnswer("missing_tool", str(error))
-    _nvml_call(nvml, "nvmlInit_v2")
-    try:
-        return _nvml_all(nvml, ctypes)
-    finally:
-        nvml.nvmlShutdown()
-
-
 def has_library(name):
     """Whether the loader would find a library, without loading it."""
     try:
@@ -229,47 +211,6 @@ def has_library(name):
     return any(os.path.exists(os.path.join(folder, name.decode())) for folder in folders if folder)
 
 
-_NVML_REASONS = {4: "denied", 9: "no_driver", 15: "gpu_lost", 18: "driver_library_mismatch"}
-
-
-def _nvml_call(nvml, symbol, *args):
-    code = getattr(nvml, symbol)(*args)
-    if code:
-        raise NoAnswer(_NVML_REASONS.get(code, "nvml_error"), "%s answered %d" % (symbol, code))
-
-
-def _nvml_text(nvml, ctypes, symbol, *args):
-    text = ctypes.create_string_buffer(96)
-    _nvml_call(nvml, symbol, *(args + (text, 80)))
-    return text.value.decode("ascii", "replace")
-
-
-def _nvml_all(nvml, ctypes):
-    count, cuda = ctypes.c_uint(), ctypes.c_int()
-    _nvml_call(nvml, "nvmlDeviceGetCount_v2", ctypes.byref(count))
-    _nvml_call(nvml, "nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(cuda))
-    gpus = []
-    for index in range(count.value):
-        try:
-            gpus.append(_nvml_gpu(nvml, ctypes, index))
-        except NoAnswer as lost:  # one lost device must not hide the others
-            gpus.append({"index": index, "no": lost.reason, "why": lost.why})
-    return {"driver": _nvml_text(nvml, ctypes, "nvmlSystemGetDriverVersion"), "cuda": cuda.value, "gpus": gpus}
-
-
-def _nvml_gpu(nvml, ctypes, index):
-    handle = ctypes.c_void_p()
-    _nvml_call(nvml, "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
-    pci = (ctypes.c_char * 68)()  # nvmlPciInfo_t: the 32 bytes of busId stand last
-    _nvml_call(nvml, "nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
-    return {
-        "index": index,
-        "name": _nvml_text(nvml, ctypes, "nvmlDeviceGetName", handle),
-        "uuid": _nvml_text(nvml, ctypes, "nvmlDeviceGetUUID", handle),
-        "pci": bytes(pci)[36:68].split(b"\0")[0].decode("ascii", "replace").lower(),
-    }
-
-
 READERS = {
     "file": read_file,
     "files": read_files,
@@ -281,11 +222,19 @@ READERS = {
     "limits": read_limits,
     "command": read_command,
     "job_python": read_job_python,
-    "nvml": read_nvml,
 }
 # Reads that share a child: the kernel's own tables and /etc, the resolver, quick tools. The others each have their own.
 LANES = dict.fromkeys(("file", "files", "target", "pci", "interfaces"), "files")
 LANES.update(dict.fromkeys(("resolve", "own_name"), "names"), command="tools", limits="tools")
+# Reads that cannot wait for anything where this says so, and then need no child: kind -> predicate over the arguments.
+INSTANT = {"limits": is_own}
+
+
+def offer(readers, lane=None, instant=None):
+    """Add the readers of another module: in a lane that they share, or each in a child of its own."""
+    READERS.update(readers)
+    LANES.update(dict.fromkeys(readers, lane) if lane else {})
+    INSTANT.update(dict.fromkeys(readers, instant) if instant else {})
 
 
 # ---------------------------------------------------------------- commands

@@ -1,0 +1,112 @@
+"""Short descriptions grown into what the kernel shows: PCI, RDMA and network devices as files, links and answers.
+
+    pci:   - {at: "0000:1b:00.0", parent: "0000:1a:00.0", class: "0x030200", vendor: "0x10de", device: "0x2330",
+              current_link_width: 16, …}      # every other key is a file of the device's folder
+    rdma:  mlx5_0: {pci: "0000:18:00.0", fw_ver: 28.39.1002, board_id: MT_0000000838, node_guid: …,
+              ports: {1: {state: "4: ACTIVE", phys_state: "5: LinkUp", rate: "400 Gb/sec (4X NDR)",
+                          link_layer: InfiniBand, gids: {0: "fe80:…"}, types: {0: "RoCE v2"}, ndevs: {0: eth2}}}}
+    net:   eth0: {ipv4: [10.0.0.1/16], mtu: 9000, speed: 10000, pci: "0000:02:00.0", master: bond0, …}
+
+The same trees are laid over /sys of a lab host (tests.lab.faults.sys_tree).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Grown = tuple[dict[str, str], dict[str, str]]  # files and links by path
+NET = {
+    "operstate": "up",
+    "carrier": 1,
+    "carrier_changes": 1,
+    "type": 1,
+    "flags": "0x1003",
+    "mtu": 1500,
+    "duplex": "full",
+}
+
+
+def grown(described: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
+    """Files, links and answers of whole readers for one machine."""
+    files, links = pci(described.get("pci", []))
+    more_files, more_links = rdma(described.get("rdma", {}), links)
+    net_files, net_links = net(described.get("net", {}), links)
+    answers = {"interfaces": interfaces(described["net"])} if "net" in described else {}
+    return {**files, **more_files, **net_files}, {**links, **more_links, **net_links}, answers
+
+
+def pci(devices: list[Mapping[str, Any]]) -> Grown:
+    """Every device in the folder of its parent below /sys/devices, and a link to it in /sys/bus/pci/devices."""
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    parents = {str(device["at"]): device.get("parent") for device in devices}
+    for device in devices:
+        at = str(device["at"])
+        chain = [at]
+        while (above := parents.get(chain[0])) is not None:
+            chain.insert(0, str(above))
+        folder = "/sys/devices/" + "/".join([f"pci{chain[0][:7]}", *chain])
+        links[f"/sys/bus/pci/devices/{at}"] = folder
+        for key, value in device.items():
+            if key not in ("at", "parent"):
+                files[f"{folder}/{key}"] = f"{value}\n"
+    return files, links
+
+
+def rdma(devices: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) -> Grown:
+    """/sys/class/infiniband/NAME with its ports, and the link to its PCI device."""
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    for name, device in devices.items():
+        folder = f"/sys/class/infiniband/{name}"
+        if "pci" in device:
+            links[f"{folder}/device"] = places[f"/sys/bus/pci/devices/{device['pci']}"]
+        files.update(_files(folder, {key: value for key, value in device.items() if key not in ("pci", "ports")}))
+        for number, port in device.get("ports", {}).items():
+            values = dict(port)
+            attributes = {f"gid_attrs/{kind}": values.pop(kind) for kind in ("types", "ndevs") if kind in values}
+            files.update(_files(f"{folder}/ports/{number}", {**values, **attributes}))
+    return files, links
+
+
+def _files(folder: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """A nested mapping as files, one level of folders for each level."""
+    files: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            files.update(_files(f"{folder}/{key}", value))
+        else:
+            files[f"{folder}/{key}"] = f"{value}\n"
+    return files
+
+
+def net(described: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) -> Grown:
+    """/sys/class/net/NAME, with the link to its PCI device for those that are cards."""
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    for number, (name, interface) in enumerate(described.items(), 1):
+        folder = f"/sys/class/net/{name}"
+        files.update(_files(folder, {"ifindex": number, **NET, **_own(interface)}))
+        if "pci" in interface:
+            links[f"{folder}/device"] = places[f"/sys/bus/pci/devices/{interface['pci']}"]
+    return files, links
+
+
+def _own(interface: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in interface.items() if key not in ("ipv4", "ipv6", "pci", "master", "bridge")}
+
+
+def interfaces(described: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """What the reader of interfaces answers: it asks the kernel over netlink, which no tree of files can."""
+    rows = []
+    for number, (name, interface) in enumerate(described.items(), 1):
+        row: dict[str, Any] = {key: str(value) for key, value in {**NET, **_own(interface)}.items()}
+        row.update(name=name, ifindex=str(number), physical="pci" in interface, bridge=bool(interface.get("bridge")))
+        row.update(master=interface.get("master"), speed=row.get("speed"))
+        row["addresses"] = [
+            {"address": text.split("/")[0], "prefix": int(text.split("/")[1]), "scope": 254 if name == "lo" else 0}
+            for text in [*interface.get("ipv4", []), *interface.get("ipv6", [])]
+        ]
+        rows.append(row)
+    return ["ok", rows]
