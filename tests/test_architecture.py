@@ -16,7 +16,7 @@ PACKAGE = ROOT / "clusterprep"
 # a place here, and has then decided what it is.
 ORDER = (
     # words and values
-    "errors", "model", "units", "versions", "noderange",
+    "errors", "model", "units", "versions", "noderange", "pairing",
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
@@ -26,7 +26,7 @@ ORDER = (
     # stages that compute
     "plan", "judge", "diff", "rollback",
     # stages that act, and their means
-    "history", "transports", "deadline", "fanout", "ports", "write", "verify", "trial",
+    "history", "transports", "deadline", "fanout", "pairs", "write", "verify", "trial",
     # the stages in a row, and what is shown of them
     "run", "reports", "explain", "options", "ending", "cli", "__main__",
 )  # fmt: skip
