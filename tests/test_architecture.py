@@ -28,7 +28,7 @@ ORDER = (
     # stages that act, and their means
     "history", "transports", "deadline", "fanout", "pairs", "write", "verify", "trial",
     # the stages in a row, and what is shown of them
-    "run", "reports", "explain", "options", "ending", "cli", "__main__",
+    "run", "selftest", "reports", "explain", "options", "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -53,6 +53,7 @@ WORLDLY = {
     "deadline": "listens to signals and the alarm clock",
     "fanout": "starts threads and watches the clock",
     "run": "takes the time of a run",
+    "selftest": "plays the recordings that came with us",
     "transports": "reaches other machines",
     "remote": "runs on nodes, but for boot, which reads the source of the others",
     "verify.collect": "runs ranks on nodes and waits for them",
