@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from clusterprep.facts.pci import Link, PciDevice, PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice
@@ -19,6 +20,7 @@ FACTS = ("rdma.devices", "pci.tree")
 
 SOFTWARE = "no PCI card of its own: software, or a share of a card"
 
+Value = TypeVar("Value", str, float)
 Key = tuple[str, int]  # what a port is known by on all nodes of a kind: the card's place, and the port's number
 
 
@@ -134,7 +136,7 @@ def _usual(group: Sequence[_Look]) -> dict[Key, Usual]:
     }
 
 
-def _most(values: Iterable[object]) -> object:
+def _most(values: Iterable[Value]) -> Value:
     return Counter(values).most_common(1)[0][0]
 
 
@@ -173,9 +175,7 @@ def _place(device: RdmaDevice, tree: PciTree) -> PciDevice | None:
     return PciDevice(device.pci, gpu=False, vendor="", link=Link(None, None, None, None))
 
 
-def _unusable(
-    rail: RdmaRail, place: PciDevice | None, look: _Look, usual: Mapping[Key, Usual]
-) -> str | None:
+def _unusable(rail: RdmaRail, place: PciDevice | None, look: _Look, usual: Mapping[Key, Usual]) -> str | None:
     """Why a port is nobody's, judged without its neighbours; None where it may be used."""
     if rail.device.pci is None:
         return SOFTWARE
@@ -210,9 +210,7 @@ def _fastest(
     makes = {rail.device.board for rail in kept} - {None}
     cards = {places[rail.name].card for rail in kept}
     kept += [
-        rail
-        for rail in pool
-        if rail not in kept and rail.device.board in makes and places[rail.name].card not in cards
+        rail for rail in pool if rail not in kept and rail.device.board in makes and places[rail.name].card not in cards
     ]
     for rail in pool:
         if rail not in kept:

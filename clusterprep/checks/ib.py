@@ -63,7 +63,7 @@ def _alike(models: Mapping[str, str]) -> Iterable[Outcome]:
         yield Outcome("skip", tuple(models), "no RDMA device here", reason="not_applicable")
     elif len(models) == 1:
         message = "there is no other node of this kind to compare with"
-        yield Outcome("skip", tuple(models), message, *models.values(), reason="not_applicable")
+        yield Outcome("skip", tuple(models), message, next(iter(models.values())), reason="not_applicable")
     else:
         yield from uniform(models, "the set of RDMA devices", len(models))
 
@@ -199,7 +199,9 @@ def _compared(groups: Iterable[Labelled], what: str) -> Iterable[Outcome]:
         elif node in compared:
             yield Outcome("pass", (node,), f"the {what} is equal on all ports", wanted, wanted)
         else:
-            yield Outcome("skip", (node,), f"the {what} has nothing to be compared with", wanted, reason="not_applicable")
+            yield Outcome(
+                "skip", (node,), f"the {what} has nothing to be compared with", wanted, reason="not_applicable"
+            )
 
 
 def chardev(scene: Scene, used: Used) -> Iterable[Outcome]:
@@ -222,7 +224,9 @@ def _chardev(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
         user = node.job_user or node.ssh.user or "the job's user"
         message = f"{user} may not read and write the verbs"
         return Outcome("fail", (node.name,), message, ", ".join(verbs.closed), wanted)
-    return Outcome("pass", (node.name,), "the verbs are open to the job's user", f"{len(verbs.devices)} devices", wanted)
+    return Outcome(
+        "pass", (node.name,), "the verbs are open to the job's user", f"{len(verbs.devices)} devices", wanted
+    )
 
 
 def configured(scene: Scene) -> Iterable[Outcome]:
@@ -280,8 +284,8 @@ PRESENT = Check(
     judge=present,
     severity="error",
     title="The RDMA devices that should be there",
-    why="A card that the driver did not bring up is missing without a word: NCCL spreads its channels over the rest, and "
-    "this node sets the pace of all.",
+    why="A card that the driver did not bring up is missing without a word: NCCL spreads its channels over the rest, "
+    "and this node sets the pace of all.",
     how="/sys/class/infiniband against `interfaces: {rdma: …}`; undeclared, nodes of one kind must have equally many of "
     "each model. `require: {ib.present: 8}` demands a number.",
     remedy="lspci -d 15b3:; dmesg | grep mlx5; modprobe mlx5_ib   # not on the bus: reseat the card",
@@ -294,9 +298,9 @@ STATE = Check(
     judge=of_ports(state),
     severity="error",
     title="Ports of the training set are active",
-    why="NCCL leaves out a port that is not ACTIVE: the GPUs beside it go over another card, and the whole job slows down.",
-    how="state and phys_state in /sys/class/infiniband/*/ports/*. Judged are the declared ports, else those near GPUs that "
-    "are active on at least half of the nodes; storage cards, front ends and ports in use nowhere are left out.",
+    why="NCCL leaves out a port that is not ACTIVE: the GPUs beside it go over another card, and the whole job slows.",
+    how="state and phys_state in /sys/class/infiniband/*/ports/*. Judged are the declared ports, else those near GPUs "
+    "that are active on at least half of the nodes; storage cards, front ends and ports in use nowhere are left out.",
     remedy="ibstat; mlxlink -d DEVICE   # cable, switch port, subnet manager",
     proof=Proof("rdma.devices", turned("mlx5_3", state="DOWN", phys_state="Polling")),
 )
@@ -319,9 +323,9 @@ LINK_LAYER = Check(
     judge=of_ports(link_layer),
     severity="warning",
     title="One link layer in the training set",
-    why="Cards that speak both come up with the wrong one after a swap or a firmware reset; an Ethernet port never reaches "
-    "an InfiniBand port.",
-    how="link_layer in /sys/class/infiniband/*/ports/*, equal on all ports of the training set and on all nodes of a kind.",
+    why="Cards that speak both come up with the wrong one after a swap or a firmware reset; an Ethernet port never "
+    "reaches an InfiniBand port.",
+    how="link_layer in /sys/class/infiniband/*/ports/*, equal on all ports of the training set and all nodes of a kind.",
     remedy="mlxconfig -d DEVICE set LINK_TYPE_P1=1   # 1 InfiniBand, 2 Ethernet; then reboot",
     proof=Proof("rdma.devices", turned("mlx5_3", link_layer="Ethernet")),
 )

@@ -163,7 +163,9 @@ def acs(scene: Scene, node: Node, tree: PciTree, words: Mapping[str, int]) -> Ou
         return Outcome("pass", (node.name,), message, f"{len(words)} ports with ACS", "redirect off")
     seen = "; ".join(f"{at} {flags}" for at, flags in on.items())
     cure = "; ".join(f"setpci -s {at} ECAP_ACS+0x6.w=0000" for at in on) + "   # at every boot"
-    return Outcome("fail", (node.name,), "PCIe switches send peer traffic up to the processor", seen, "redirect off", cure)
+    return Outcome(
+        "fail", (node.name,), "PCIe switches send peer traffic up to the processor", seen, "redirect off", cure
+    )
 
 
 def _flags(word: int) -> str:

@@ -43,8 +43,10 @@ def gid(scene: Scene) -> Iterable[Outcome]:
 
 
 def _roce(training: TrainingSet) -> list[RdmaRail]:
-    """The Ethernet ports; a single one among InfiniBand ports is a matter of ib.link_layer, and none that has an
-    address one of ib.configured."""
+    """The Ethernet ports.
+
+    A single one among InfiniBand ports is a matter of ib.link_layer, and none with an address one of ib.configured.
+    """
     ethernet = [rail for rail in training.active if rail.port.link_layer == "Ethernet"]
     if 2 * len(ethernet) < len(training.active) or not any(rail.port.addressed for rail in ethernet):
         return []
@@ -73,7 +75,9 @@ def _good(node: Node, rail: RdmaRail, held: Mapping[str, set[str]]) -> Gid | Non
 
 def _of(entry: Gid, held: Mapping[str, set[str]]) -> set[str]:
     """The addresses of the entry's interface; of all where the kernel does not name it."""
-    return held.get(entry.interface, set()) if entry.interface is not None else {a for all_ in held.values() for a in all_}
+    return (
+        held.get(entry.interface, set()) if entry.interface is not None else {a for all_ in held.values() for a in all_}
+    )
 
 
 def _missing(node: Node, rails: list[RdmaRail]) -> Outcome:
@@ -127,14 +131,18 @@ def route(scene: Scene) -> Iterable[Outcome]:
         names = _interfaces(training, scene.value(node, "net.interfaces"))
         rails = [rail for rail in scene.value(node, "rdma.rails") if rail.interface in names]
         if len(rails) < 2:
-            yield Outcome("skip", (node.name,), "there are no several RoCE rails with addresses", reason="not_applicable")
+            yield Outcome(
+                "skip", (node.name,), "there are no several RoCE rails with addresses", reason="not_applicable"
+            )
         else:
             yield _routed(node, rails)
 
 
 def _interfaces(training: TrainingSet, interfaces: Iterable[Interface]) -> set[str]:
     """The interfaces of the Ethernet rails, and the bonds that they are in."""
-    own = {name for rail in _roce(training) for name in rail.device.interfaces}
+    rails = _roce(training)
+    own = {name for rail in rails for name in rail.device.interfaces}
+    own |= {entry.interface for rail in rails for entry in rail.port.gids if entry.interface is not None}
     return own | {i.master for i in interfaces if i.name in own and i.master is not None}
 
 

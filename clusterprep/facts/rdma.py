@@ -86,7 +86,9 @@ def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[Rd
     seen = {tuple(match) for path in files for match in re.findall(folder + r"/([^/]+)/ports/(\d+)/", path)}
     found = []
     for name, row in sorted(tree.items(), key=lambda item: _natural(item[0])):
-        ports = [_port(number, port, files, f"{folder}/{name}/ports/{number}/") for number, port in row["ports"].items()]
+        ports = [
+            _port(number, port, files, f"{folder}/{name}/ports/{number}/") for number, port in row["ports"].items()
+        ]
         seen -= {(name, number) for number in row["ports"]}
         found.append(
             RdmaDevice(

@@ -99,12 +99,12 @@ def _acs(path):
                 return struct.unpack("<H", os.pread(fd, 2, at + 6))[0]
             at = header >> 20
             if at < 0x100 or header == 0xFFFFFFFF:
-                return None
-        return None
+                break
     except (OSError, struct.error):
         return "denied"
     finally:
         os.close(fd)
+    return None
 
 
 def _virtual():
@@ -157,7 +157,9 @@ def read_verbs(user):
         if name.startswith("uverbs"):
             state = os.stat("/dev/infiniband/" + name)
             device = text("/sys/class/infiniband_verbs/%s/ibdev" % name)
-            rows.append({"name": name, "device": device, "mode": state.st_mode, "uid": state.st_uid, "gid": state.st_gid})
+            rows.append(
+                {"name": name, "device": device, "mode": state.st_mode, "uid": state.st_uid, "gid": state.st_gid}
+            )
     uid, groups = _ids(user)
     return {"devices": rows, "uid": uid, "groups": groups}
 
