@@ -181,7 +181,7 @@ def _unusable(rail: RdmaRail, place: PciDevice | None, look: _Look, usual: Mappi
         return SOFTWARE
     if place is None:
         return "not a network card on the PCI bus"
-    if place.physical in {device.pci for device in look.devices}:
+    if place.physical is not None and place.physical in {device.pci for device in look.devices}:
         return "a virtual function, whose card is here too"
     seen = usual.get(rail.key)
     if rail.port.active or (seen is not None and 2 * seen.active >= seen.nodes):

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted
 from clusterprep.checks.ib import FACTS, NONE_IN_USE, NOT_KNOWN
+from clusterprep.facts.gpu import Nvml
 from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent
-from clusterprep.rails import training_sets
+from clusterprep.rails import TrainingSet, training_sets
 from clusterprep.versions import leading_numbers
 
 DMABUF_KERNEL = (5, 12)  # RDMA over DMA-BUF came with Linux 5.12; NVIDIA's open driver exports GPU memory by it
@@ -28,9 +29,21 @@ def peermem(scene: Scene) -> Iterable[Outcome]:
             yield Outcome("skip", (node.name,), "no GPU here", reason="not_applicable")
         elif not training.active:
             yield Outcome("skip", (node.name,), NONE_IN_USE, reason="not_applicable")
+        elif why := _no_direct_way(scene, node.name, training):
+            yield Outcome("skip", (node.name,), why, reason="not_applicable")
         else:
             facts = (scene.value(node, name) for name in ("rdma.peermem", "nv.open_driver", "kernel.release"))
             yield _reached(node.name, *facts)
+
+
+def _no_direct_way(scene: Scene, name: str, training: TrainingSet) -> str:
+    """Why RDMA to GPU memory is not to be had here by these means; empty where it is."""
+    if not any(rail.port.link_layer in ("InfiniBand", "Ethernet") for rail in training.active):
+        return "neither InfiniBand nor RoCE: EFA and the like bring a way of their own"
+    nvml = scene.fleet.fact(name, "gpu.nvml")
+    if isinstance(nvml, Nvml) and nvml.gpus and all("GeForce" in gpu.name for gpu in nvml.gpus):
+        return "GeForce cards do not offer their memory to RDMA"
+    return ""
 
 
 def _reached(name: str, module: str | None, open_driver: bool, kernel: str) -> Outcome:

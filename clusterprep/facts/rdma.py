@@ -163,7 +163,7 @@ def parse_peermem(text: str | None) -> str | None:
     if text is None:
         return None  # a kernel without modules
     loaded = {line.split()[0] for line in text.splitlines() if line.strip()}
-    return next((name for name in ("nvidia_peermem", "nv_peer_mem") if name in loaded), None)
+    return next((name for name in ("nvidia_peermem", "nv_peer_mem", "efa_nv_peermem") if name in loaded), None)
 
 
 def parse_open_driver(text: str | None) -> bool:
