@@ -201,7 +201,7 @@ def _fastest(
     A rail that came up slow or with the wrong link layer is still a rail: it is known by its make (board id).
     """
     best = max(usual[rail.key].rate for rail in pool)
-    fast = [rail for rail in pool if 2 * usual[rail.key].rate > best]
+    fast = [rail for rail in pool if usual[rail.key].rate > best / 2 or not best]  # not best: no port says its rate
     layers = Counter(usual[rail.key].layer for rail in fast).most_common()
     if len(layers) > 1 and layers[0][1] == layers[1][1]:
         return Absent("InfiniBand and Ethernet ports are equal in speed and number: declare interfaces.rdma")

@@ -88,7 +88,7 @@ def _judge(node: Node, found: Distances, usual: Distances) -> Outcome:
     if set(found.values()) == {SWITCH}:
         return Outcome("pass", (node.name,), "every GPU has an RDMA card under its switch", seen, SWITCH)
     if not usual:
-        message = "no GPU shares a switch with a card, and there is no other node of this kind to compare with"
+        message = "not every GPU has a card under its switch, and no other node of this kind is there to compare with"
         return Outcome("skip", (node.name,), message, seen, reason="not_applicable")
     farthest = max(found.values(), key=ORDER.index)
     message = f"GPUs and RDMA cards are {WORDS[farthest]} at worst, as on the other nodes"
@@ -110,8 +110,8 @@ GPU_NIC = Check(
     title="The distance from GPUs to RDMA cards",
     why="A GPU whose card sits at the other socket sends everything through both processors: its rank is the slow one, "
     "and NCCL may pair it with another's card.",
-    how="The nearest common bridge of each GPU and the cards of the training set in sysfs (PXB: under one switch, NODE: "
-    "on one socket, SYS: across), compared with the same GPU on the other nodes and with the other GPUs of the node.",
+    how="The nearest common bridge of each GPU and the cards of the training set in sysfs (PXB: under one switch, "
+    "NODE: on one socket, SYS: across), compared with the same GPU on the other nodes and with the other GPUs of the node.",
     remedy="nvidia-smi topo -m   # a card in the wrong slot: move it; a card that is missing: ib.present",
     proof=Proof("pci.tree", _moved),
 )

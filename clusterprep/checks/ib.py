@@ -286,8 +286,8 @@ PRESENT = Check(
     title="The RDMA devices that should be there",
     why="A card that the driver did not bring up is missing without a word: NCCL spreads its channels over the rest, "
     "and this node sets the pace of all.",
-    how="/sys/class/infiniband against `interfaces: {rdma: …}`; undeclared, nodes of one kind must have equally many of "
-    "each model. `require: {ib.present: 8}` demands a number.",
+    how="/sys/class/infiniband against `interfaces: {rdma: …}`; undeclared, nodes of one kind must have equally many "
+    "of each model. `require: {ib.present: 8}` demands a number.",
     remedy="lspci -d 15b3:; dmesg | grep mlx5; modprobe mlx5_ib   # not on the bus: reseat the card",
     wants=parse_count,
     proof=Proof("rdma.devices", lambda devices: tuple(d for d in devices if d.name != "mlx5_8")),
@@ -325,7 +325,7 @@ LINK_LAYER = Check(
     title="One link layer in the training set",
     why="Cards that speak both come up with the wrong one after a swap or a firmware reset; an Ethernet port never "
     "reaches an InfiniBand port.",
-    how="link_layer in /sys/class/infiniband/*/ports/*, equal on all ports of the training set and all nodes of a kind.",
+    how="link_layer in /sys/class/infiniband/*/ports/*, equal in the training set and on all nodes of a kind.",
     remedy="mlxconfig -d DEVICE set LINK_TYPE_P1=1   # 1 InfiniBand, 2 Ethernet; then reboot",
     proof=Proof("rdma.devices", turned("mlx5_3", link_layer="Ethernet")),
 )
@@ -335,7 +335,7 @@ CHARDEV = Check(
     judge=of_ports(chardev),
     severity="warning",
     title="The job's user may open the RDMA devices",
-    why="Without access NCCL says «Unable to open device» at INFO only, and trains over sockets at a tenth of the speed.",
+    why="Without access NCCL says «Unable to open device» at INFO only, and trains over sockets at a fraction.",
     how="Mode and owner of /dev/infiniband/uverbs* against the job's user and its groups.",
     remedy="chmod 0666 /dev/infiniband/uverbs*   # for good: a udev rule, as rdma-core brings it",
     proof=Proof("rdma.verbs", lambda verbs: replace(verbs, closed=tuple(verbs.devices))),
@@ -346,7 +346,7 @@ CONFIGURED = Check(
     judge=configured,
     severity="error",
     title="RDMA is configured, or NCCL is told to leave it",
-    why="A device that is there and was never set up draws NCCL into a path that leads nowhere: the job hangs at start.",
+    why="A device that is there and was never set up draws NCCL into a path that leads nowhere: a hang at start.",
     how="At least one port of the training set is ACTIVE and has an address (a LID, or one that is not link-local), or "
     "the files that apply writes say NCCL_IB_DISABLE=1.",
     remedy="clusterprep apply INVENTORY   # writes NCCL_IB_DISABLE=1 where no node has a usable port; or configure it",

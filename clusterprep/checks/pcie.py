@@ -224,8 +224,8 @@ WIDTH = Check(
     judge=each(width, "pci.tree"),
     severity="warning",
     title="The width of PCIe links",
-    why="A GPU or card that sits badly comes up with half of its lanes: everything works at half the rate, and the node "
-    "slows down the whole job.",
+    why="A GPU or card that sits badly comes up with half of its lanes: everything works at half the rate, and the "
+    "node slows down the whole job.",
     how="current_link_width in /sys/bus/pci/devices/* against the smaller maximum of the device and of the port above "
     "it. Other than the speed, the width does not change at rest.",
     remedy="lspci -vv | grep LnkSta   # then reseat the card, its riser or cable",
@@ -250,8 +250,8 @@ PARENT = Check(
     severity="warning",
     title="The PCIe bridges above GPUs and network cards",
     why="A switch whose way up has lost lanes slows every GPU and card below it, whose own links look perfect.",
-    how="The links between bridges on the way to GPUs and network cards, in sysfs: less than both ends can, or narrower "
-    "than the same link on most nodes of this kind.",
+    how="The links between bridges on the way to GPUs and network cards, in sysfs: less than both ends can, or "
+    "narrower than the same link on most nodes of this kind.",
     remedy="lspci -tv; lspci -vv | grep LnkSta   # then the vendor: switch board or riser",
     proof=Proof("pci.tree", _narrow_uplink),
 )
@@ -261,8 +261,8 @@ ACS = Check(
     judge=each(acs, "pci.tree", "pci.acs"),
     severity="warning",
     title="PCIe access control on switches",
-    why="With redirection on, what a GPU sends to the card beside it goes up to the processor and down again: GPUDirect "
-    "drops to half or less, and NCCL may hang.",
+    why="With redirection on, what a GPU sends to the card beside it goes up to the processor and down again: "
+    "GPUDirect drops to half or less, and NCCL may hang.",
     how="The ACS control words of the switch ports above GPUs and network cards; root alone can read them. Not judged "
     "in virtual machines and on Arm.",
     remedy="setpci -s ADDRESS ECAP_ACS+0x6.w=0000   # for each port, at every boot; or switch ACS off in the BIOS",
@@ -275,8 +275,8 @@ IOMMU = Check(
     severity="warning",
     title="The IOMMU of nodes with GPUs",
     why="An IOMMU that translates stands between GPUs and network cards: GPUDirect loses about half of its rate.",
-    how="The type of the IOMMU domain of each GPU and card (/sys/kernel/iommu_groups/*/type), else the kernel's command "
-    "line. Not judged in virtual machines and on Arm.",
+    how="The type of the IOMMU domain of each GPU and card (/sys/kernel/iommu_groups/*/type), else the kernel's "
+    "command line. Not judged in virtual machines and on Arm.",
     remedy="grubby --update-kernel=ALL --args=iommu=pt   # Debian: GRUB_CMDLINE_LINUX, update-grub; then reboot",
     proof=Proof(
         "pci.tree",

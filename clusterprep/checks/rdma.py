@@ -112,10 +112,10 @@ PEERMEM = Check(
     judge=peermem,
     severity="warning",
     title="RDMA cards can reach the memory of GPUs",
-    why="Without it NCCL copies everything through host memory («GPU Direct RDMA Disabled»): half the bandwidth at best, "
-    "with nothing said unless NCCL_DEBUG=INFO is set.",
-    how="nvidia_peermem in /proc/modules, or what DMA-BUF needs: Linux 5.12 and NVIDIA's open driver. Judged where GPUs "
-    "and an active RDMA port are both there.",
+    why="Without it NCCL copies everything through host memory («GPU Direct RDMA Disabled»): half the bandwidth at "
+    "best, with nothing said unless NCCL_DEBUG=INFO is set.",
+    how="nvidia_peermem in /proc/modules, or what DMA-BUF needs: Linux 5.12 and NVIDIA's open driver. Judged where "
+    "GPUs and an active RDMA port are both there.",
     remedy="modprobe nvidia_peermem && echo nvidia_peermem > /etc/modules-load.d/nvidia-peermem.conf",
     proof=Proof("rdma.peermem", lambda _: None),
 )

@@ -193,8 +193,8 @@ GID = Check(
     judge=gid,
     severity="error",
     title="RoCE ports can be reached by an IPv4 address",
-    why="Without a RoCE v2 entry for an IPv4 address NCCL falls back to index 0, RoCE v1 or link-local: queue pairs time "
-    "out with error 12 or 110 after minutes of silence.",
+    why="Without a RoCE v2 entry for an IPv4 address NCCL falls back to index 0, RoCE v1 or link-local: queue pairs "
+    "time out with error 12 or 110 after minutes of silence.",
     how="gids, gid_attrs/types and gid_attrs/ndevs of the Ethernet ports of the training set, against the addresses of "
     "the interfaces. NCCL from 2.21 finds the index by itself; older ones need the same index on all ports.",
     remedy="show_gids; ip address show",
