@@ -111,7 +111,7 @@ GPU_NIC = Check(
     why="A GPU whose card sits at the other socket sends everything through both processors: its rank is the slow one, "
     "and NCCL may pair it with another's card.",
     how="The nearest common bridge of each GPU and the cards of the training set in sysfs (PXB: under one switch, "
-    "NODE: on one socket, SYS: across), compared with the same GPU on the other nodes and with the other GPUs of the node.",
+    "NODE: on one socket, SYS: across), compared with the same GPU on the other nodes and the other GPUs of the node.",
     remedy="nvidia-smi topo -m   # a card in the wrong slot: move it; a card that is missing: ib.present",
     proof=Proof("pci.tree", _moved),
 )

@@ -130,7 +130,7 @@ def _cure(rail: RdmaRail) -> str:
     name, number = rail.device.name, rail.port.number
     if rail.port.phys_state == "Disabled":
         return f"ibportstate -C {name} -P {number} -D 0 {number} enable"
-    if rail.port.phys_state == "LinkUp":
+    if rail.port.phys_state == "LinkUp" and not rail.port.active:
         return f"sminfo -C {name} -P {number}   # the subnet manager must answer"
     return f"mlxlink -d {name} -p {number}   # then reseat or replace the cable, and look at the switch port"
 
@@ -151,7 +151,7 @@ def rate(scene: Scene, used: Used) -> Iterable[Outcome]:
             for rail in training.active:
                 key = (kind_of(scene.fleet, node), rail.device.board or rail.device.model)
                 groups.setdefault(key, []).append((node.name, rail, f"{rail.port.rate:g} Gbit/s"))
-    yield from _compared(groups.values(), "rate")
+    yield from _compared(groups.values(), "rate", lambda rail, usual: _cure(rail))
 
 
 def _rates(rails: Iterable[RdmaRail]) -> str:
@@ -175,12 +175,18 @@ def link_layer(scene: Scene, used: Used) -> Iterable[Outcome]:
     for node, training in used:
         for rail in training.active:
             groups.setdefault(kind_of(scene.fleet, node), []).append((node.name, rail, rail.port.link_layer))
-    yield from _compared(groups.values(), "link layer")
+    yield from _compared(groups.values(), "link layer", _switch_over)
 
 
-def _compared(groups: Iterable[Labelled], what: str) -> Iterable[Outcome]:
+def _switch_over(rail: RdmaRail, usual: str) -> str:
+    kind = 2 if usual == "Ethernet" else 1
+    return f"mlxconfig -d {rail.device.name} set LINK_TYPE_P{rail.port.number}={kind}   # then reboot"
+
+
+def _compared(groups: Iterable[Labelled], what: str, cure: Callable[[RdmaRail, str], str]) -> Iterable[Outcome]:
     """Each port against the majority of its group; without one all that differ are named."""
     odd: dict[str, list[str]] = {}
+    cures: dict[str, str] = {}
     usual: dict[str, set[str]] = {}
     compared: set[str] = set()
     for group in groups:
@@ -191,11 +197,12 @@ def _compared(groups: Iterable[Labelled], what: str) -> Iterable[Outcome]:
             compared |= {node} if len(group) > 1 else set()
             if others and (not sure or label != value):
                 odd.setdefault(node, []).append(f"{rail.name} {label}")
+                cures.setdefault(node, cure(rail, value))
     for node, values in usual.items():
         wanted = ", ".join(sorted(values))
         if node in odd:
             message = f"the {what} of a port differs from that of the others"
-            yield Outcome("fail", (node,), message, ", ".join(odd[node]), wanted)
+            yield Outcome("fail", (node,), message, ", ".join(odd[node]), wanted, cures[node])
         elif node in compared:
             yield Outcome("pass", (node,), f"the {what} is equal on all ports", wanted, wanted)
         else:
@@ -335,7 +342,7 @@ CHARDEV = Check(
     judge=of_ports(chardev),
     severity="warning",
     title="The job's user may open the RDMA devices",
-    why="Without access NCCL says «Unable to open device» at INFO only, and trains over sockets at a fraction.",
+    why="Without access NCCL warns «Unable to open device», leaves the card out, and trains over slow sockets.",
     how="Mode and owner of /dev/infiniband/uverbs* against the job's user and its groups.",
     remedy="chmod 0666 /dev/infiniband/uverbs*   # for good: a udev rule, as rdma-core brings it",
     proof=Proof("rdma.verbs", lambda verbs: replace(verbs, closed=tuple(verbs.devices))),

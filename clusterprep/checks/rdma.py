@@ -93,7 +93,8 @@ def _firmware(name: str, cards: list[tuple[str, str, str]], makes: Mapping[str, 
         versions = sorted({version for _, version, _ in cards})
         return Outcome("pass", (name,), "the firmware is equal on cards of one make", ", ".join(versions))
     text = ", ".join(f"{make}: {version}" for make, version in sorted(wanted.items()))
-    return Outcome("fail", (name,), "the firmware differs from that of like cards", ", ".join(odd), text)
+    cure = f"mlxfwmanager --query; mlxfwmanager --online -u -d {odd[0].split()[0]}   # then reboot"
+    return Outcome("fail", (name,), "the firmware differs from that of like cards", ", ".join(odd), text, cure)
 
 
 def stack(scene: Scene) -> Iterable[Outcome]:

@@ -218,6 +218,20 @@ def test_one_link_layer(devices: list[Any], expected: list[str]) -> None:
     assert four("ib.link_layer", *devices) == expected
 
 
+@pytest.mark.parametrize(
+    ("check", "port", "cure"),
+    [
+        ("ib.rate", replace(UP, rate=200.0), "mlxlink -d mlx5_1 -p 1"),
+        ("ib.link_layer", EN, "mlxconfig -d mlx5_1 set LINK_TYPE_P1=1 "),
+    ],
+)
+def test_the_remedy_names_the_port(check: str, port: Any, cure: str) -> None:
+    seen = fleet(n1=node(), n2=node(hcas(4, mlx5_1=port)), n3=node())
+    (bad,) = [f for f in findings(seen, check) if f.verdict == "fail"]
+    assert bad.remedy.startswith(cure)
+    assert bad.seen.startswith("mlx5_1 ")
+
+
 def test_ethernet_everywhere_is_as_good() -> None:
     every = hcas(4, **{f"mlx5_{n}": EN for n in range(4)})
     assert four("ib.link_layer", every, every) == ["pass", "pass"]
