@@ -57,14 +57,14 @@ def parse_total(text: str | None) -> int:
 def parse_errors(files: Mapping[str, str], cpus: Any) -> Errors | Absent:
     """Without a memory controller in EDAC: nothing to see in a virtual machine, not knowing on any other."""
     counts = {path: int(text) for path, text in files.items() if path.endswith("_count")}
-    whole = {path: count for path, count in counts.items() if path.count("/") == EDAC.count("/") + 2}
-    if not whole:
+    controllers = {"/".join(path.split("/")[:7]) for path in counts}
+    if not controllers:
         if isinstance(cpus, Mapping) and virtual(cpuinfo(cpus["cpuinfo"])):
             return Absent("not_applicable", "a virtual machine does not see the errors of its host's memory")
         return Absent("missing_tool", "no EDAC driver watches the memory")
     return Errors(
-        uncorrected=sum(count for path, count in whole.items() if path.endswith("/ue_count")),
-        corrected=sum(count for path, count in whole.items() if path.endswith("/ce_count")),
+        uncorrected=sum(counts[f"{controller}/ue_count"] for controller in controllers),
+        corrected=sum(counts[f"{controller}/ce_count"] for controller in controllers),
         dimms=tuple(_label(files, path) for path, n in counts.items() if n and path.endswith("/dimm_ue_count")),
     )
 

@@ -1,4 +1,4 @@
-"""The machine itself: who we are on it, its processors, kernels that wait for a reboot, and who takes the interrupts."""
+"""The machine itself: our rights on it, its processors, kernels that wait for a reboot, who takes the interrupts."""
 
 import os
 import time
@@ -176,8 +176,7 @@ def _lines(wanted):
 def _grown(old, new, cpus):
     """Interrupts by CPU between two looks at one line; the kernel counts in 32 bits."""
     columns = zip(cpus, old.split()[1:], new.split()[1:])
-    grown = dict((cpu, (int(last) - int(first)) % (1 << 32)) for cpu, first, last in columns if first != last)
-    return grown
+    return dict((cpu, (int(last) - int(first)) % (1 << 32)) for cpu, first, last in columns if first != last)
 
 
 def install(agent):
