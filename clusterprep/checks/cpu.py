@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted, each, kinds
-from clusterprep.facts.cpu import Cpus, Governor
+from clusterprep.facts.cpu import Governor
 from clusterprep.model import Node
 
 # Drivers under which the processor itself chooses its clock and `powersave` is no lid on it: what it is told to
@@ -81,8 +81,8 @@ GOVERNOR = Check(
     title="The processors run at full clock",
     why="NCCL's proxy threads and the data loader work in bursts; a clock that follows the load is low when a burst "
     "begins, so messages leave late, on another node each time.",
-    how="scaling_governor of all frequency policies: performance. Under intel_pstate and amd-pstate-epp powersave is as "
-    "good when energy_performance_preference says performance. `require: {cpu.governor: …}` names another.",
+    how="scaling_governor of all frequency policies: performance. Under intel_pstate and amd-pstate-epp powersave is "
+    "as good when energy_performance_preference says performance. `require: {cpu.governor: …}` names another.",
     remedy=PERFORMANCE,
     wants=parse_governor,
     proof=Proof("cpu.governors", lambda seen: (Governor("acpi-cpufreq", "ondemand", None, seen[0].count),)),

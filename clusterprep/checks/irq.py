@@ -42,7 +42,7 @@ def balance(scene: Scene) -> Iterable[Outcome]:
         seen: Interrupts = scene.value(node, "irq.counts")
         text = scene.wanted(node)
         limit = SHARE if text is None else parse_share(text)
-        groups = [(device.name, (device,)) for device in seen.under(pick.name)]
+        groups: list[tuple[str, tuple[Device, ...]]] = [(device.name, (device,)) for device in seen.under(pick.name)]
         groups += [("the GPUs", seen.gpus)] if seen.gpus else []
         judged = [_one(name, devices, seen.seconds, limit) for name, devices in groups]
         yield _told(node, pick.name, judged, f"at most {limit:.0%} on one CPU")

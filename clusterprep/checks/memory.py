@@ -117,7 +117,7 @@ def _drawn(nodes: tuple[NumaNode, ...]) -> str:
 
 
 def _counts(seen: str, wanted: str) -> bool:
-    return int(seen.split()[0]) == parse_count(wanted)
+    return int(seen.split(maxsplit=1)[0]) == parse_count(wanted)
 
 
 def parse_count(text: str) -> int:
@@ -151,8 +151,8 @@ SIZE = Check(
     title="The size of main memory",
     why="A module that failed at boot takes its channel's bandwidth with it; the job that fits the other nodes is "
     "killed for memory on this one.",
-    how="MemTotal of /proc/meminfo: within 3 % of most machines of its kind, or at least what `require: {mem.size: 2T}` "
-    "says, less 3 % that firmware and kernel keep.",
+    how="MemTotal of /proc/meminfo: within 3 % of most machines of its kind, or at least what "
+    "`require: {mem.size: 2T}` says, less 3 % that firmware and kernel keep.",
     remedy="dmidecode -t memory | grep -e Size -e Locator   # which module is missing? reseat or replace it",
     wants=parse_memory,
     proof=Proof("mem.total", lambda total: total - (64 << 30)),
@@ -188,8 +188,8 @@ LAYOUT = Check(
     judge=layout,
     severity="warning",
     title="The NUMA layout",
-    why="Another setting of the firmware (NPS, SNC) or a socket without memory gives ranks of this node other distances "
-    "to GPUs and NICs, and NCCL another topology.",
+    why="Another setting of the firmware (NPS, SNC) or a socket without memory gives ranks of this node other "
+    "distances to GPUs and NICs, and NCCL another topology.",
     how="CPUs of every NUMA node in /sys/devices/system/node and which have memory: equal in machines of a kind, or as "
     "many nodes as `require: {numa.nodes: 2}` says.",
     remedy="numactl -H; lscpu   # firmware set-up: NPS (AMD) or SNC (Intel) as on the other nodes",

@@ -14,13 +14,14 @@ UPGRADE = "apt-get install --only-upgrade linux-image-generic && reboot   # or t
 
 # Parameters that change how fast a node is or what its devices may do; root=, console= and the like name the one
 # machine (Linux, Documentation/admin-guide/kernel-parameters.txt).
-PARAMETERS = frozenset(
+_NAMES = (
     "iommu intel_iommu amd_iommu iommu.passthrough iommu.strict swiotlb pci hugepages hugepagesz default_hugepagesz "
-    "hugetlb_free_vmemmap transparent_hugepage mem numa numa_balancing init_on_alloc init_on_free mitigations pti nopti "
-    "spectre_v2 nospectre_v2 spec_store_bypass_disable l1tf mds retbleed isolcpus nohz nohz_full rcu_nocbs nosmt "
+    "hugetlb_free_vmemmap transparent_hugepage mem numa numa_balancing init_on_alloc init_on_free mitigations pti "
+    "nopti spectre_v2 nospectre_v2 spec_store_bypass_disable l1tf mds retbleed isolcpus nohz nohz_full rcu_nocbs nosmt "
     "maxcpus nr_cpus processor.max_cstate intel_idle.max_cstate cpuidle.off idle intel_pstate amd_pstate tsc "
-    "clocksource preempt skew_tick systemd.unified_cgroup_hierarchy".split()
+    "clocksource preempt skew_tick systemd.unified_cgroup_hierarchy"
 )
+PARAMETERS = frozenset(_NAMES.split())
 FAMILIES = ("pcie_", "pci_", "cgroup", "nvidia", "mlx5_")
 BOOTLOADER = "grubby --info=ALL   # or GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub && reboot"
 
@@ -155,10 +156,11 @@ CMDLINE = Check(
     judge=cmdline,
     severity="warning",
     title="What the kernel was started with",
-    why="One node with the IOMMU translating, other huge pages, other mitigations or deeper sleep states is slower than "
-    "the rest in ways that no other check shows.",
-    how="/proc/cmdline, of which only parameters count that change speed or devices: iommu, pci, hugepages, mitigations, "
-    "isolcpus, C-states and the like; equal in machines of a kind, or all words of `require: {kernel.cmdline: …}`.",
+    why="One node with the IOMMU translating, other huge pages, other mitigations or deeper sleep states is slower "
+    "than the rest in ways that no other check shows.",
+    how="/proc/cmdline, of which only parameters count that change speed or devices: iommu, pci, hugepages, "
+    "mitigations, isolcpus, C-states and the like; equal in machines of a kind, or all words of "
+    "`require: {kernel.cmdline: …}`.",
     remedy=BOOTLOADER,
     proof=Proof("kernel.cmdline", lambda words: (*words, "mitigations=off")),
 )

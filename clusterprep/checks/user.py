@@ -54,8 +54,8 @@ UID = Check(
     title="The job's user has the same ids",
     why="A shared file system knows numbers, not names: where the same user has another number, ranks of that node "
     "cannot read the data or write the checkpoint, often after hours.",
-    how="User and group id of the job's user (`job_user:`, else the login's) from /etc/passwd or the directory service; "
-    'equal on all nodes, or as `require: {user.uid: "1000:1000"}` says.',
+    how="User and group id of the job's user (`job_user:`, else the login's) from /etc/passwd or the directory "
+    'service; equal on all nodes, or as `require: {user.uid: "1000:1000"}` says.',
     remedy="usermod -u UID USER && groupmod -g GID GROUP   # and chown what the user owns; or use a directory service",
     wants=parse_ids,
     proof=Proof("user.account", lambda account: Account(account.uid + 1, account.gid)),
