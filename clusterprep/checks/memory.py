@@ -88,12 +88,12 @@ def errors(scene: Scene, node: Node, seen: Errors) -> Outcome:
 def swap(scene: Scene, node: Node, areas: tuple[Swap, ...]) -> Outcome:
     wanted = scene.wanted(node) or UNUSED
     text = "no swap" if wanted == OFF else "no swap in use"
-    used = sum(area.used for area in areas)
-    names = ", ".join(area.name for area in areas)
-    if used:
-        seen = f"{format_size(used)} in use on {names}"
+    if used := [area for area in areas if area.used]:
+        amount = format_size(sum(area.used for area in used))
+        seen = f"{amount} in use on {', '.join(area.name for area in used)}"
         return Outcome("fail", (node.name,), "memory has been moved to swap", seen, text)
     if areas and wanted == OFF:
+        names = ", ".join(area.name for area in areas)
         return Outcome("fail", (node.name,), "there is swap", f"{names}, unused", text)
     return Outcome("pass", (node.name,), "no memory is in swap", "swap is unused" if areas else "no swap", text)
 

@@ -112,18 +112,20 @@ def read_interrupts():
     """What came in about 0.3 s: by device and interrupt line, for each CPU that took any."""
     devices = _net_devices() + _gpus()
     wanted = set(irq.encode("ascii") for device in devices for irq in device["irqs"])
+    for device in devices:
+        device["lines"] = {}
+    if not wanted:
+        return {"seconds": WINDOW, "devices": devices, "lower": _lower()}
     start, before = time.monotonic(), _lines(wanted)[1]
     time.sleep(WINDOW)
     cpus, after = _lines(wanted)
     seconds = time.monotonic() - start
     for device in devices:
-        device["lines"] = {}
         for irq in device["irqs"]:
             old, new = before.get(irq.encode("ascii")), after.get(irq.encode("ascii"))
             if old and new and old != new:
                 device["lines"][irq] = _grown(old, new, cpus)
-    lower = dict((name, _below(name)) for name in names(NET))
-    return {"seconds": seconds, "devices": devices, "lower": dict((k, v) for k, v in lower.items() if v)}
+    return {"seconds": seconds, "devices": devices, "lower": _lower()}
 
 
 def _net_devices():
@@ -156,9 +158,14 @@ def _irqs(place):
     return [line] if line and line != "0" else []
 
 
-def _below(name):
-    """What a bond, bridge or VLAN stands on."""
-    return [link[6:] for link in names(NET + name) if link.startswith("lower_")]
+def _lower():
+    """What bonds, bridges and VLANs stand on, by name."""
+    found = {}
+    for name in names(NET):
+        below = [link[6:] for link in names(NET + name) if link.startswith("lower_")]
+        if below:
+            found[name] = below
+    return found
 
 
 def _lines(wanted):
