@@ -181,9 +181,10 @@ def _lines(wanted):
 
 
 def _grown(old, new, cpus):
-    """Interrupts by CPU between two looks at one line; the kernel counts in 32 bits."""
+    """Interrupts by CPU between two looks at one line. The kernel counts in 32 bits; a line set up anew starts at 0."""
     columns = zip(cpus, old.split()[1:], new.split()[1:])
-    return dict((cpu, (int(last) - int(first)) % (1 << 32)) for cpu, first, last in columns if first != last)
+    counts = ((cpu, (int(last) - int(first)) % (1 << 32)) for cpu, first, last in columns if first != last)
+    return dict((cpu, count) for cpu, count in counts if count < 1 << 31)
 
 
 def install(agent):
