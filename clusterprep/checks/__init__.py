@@ -60,7 +60,8 @@ def kinds(scene: Scene, of: Callable[[Node], object] = machine) -> Iterable[Scen
         members.setdefault(of(node), []).append(node)
     for alike in members.values():
         fleet = replace(scene.fleet, inventory=replace(scene.inventory, nodes=tuple(alike)))
-        yield replace(scene, fleet=fleet, nodes=tuple(node for node in scene.nodes if node in alike))
+        names = {node.name for node in alike}
+        yield replace(scene, fleet=fleet, nodes=tuple(node for node in scene.nodes if node.name in names))
 
 
 @dataclass(frozen=True)

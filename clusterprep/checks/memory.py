@@ -25,7 +25,7 @@ def size(scene: Scene) -> Iterable[Outcome]:
         sizes: dict[str, int] = part.values("mem.total")
         declared = [node for node in part.nodes if part.wanted(node) is not None]
         yield from (_declared(node, sizes[node.name], str(part.wanted(node))) for node in declared)
-        others = [node for node in part.nodes if node not in declared]
+        others = [node for node in part.nodes if part.wanted(node) is None]
         if others:
             yield from _compared(part, others, sizes)
 
@@ -46,15 +46,28 @@ def _compared(part: Scene, nodes: list[Node], sizes: dict[str, int]) -> Iterable
         reason = "fewer than two nodes have a value to compare"
         yield Outcome("unknown", names, "the memory could not be compared", "", "as the others", reason=reason)
     else:
-        wanted = f"{_rough(statistics.median(sizes.values()))} ± {TOLERANCE:.0%}"
-        for name in names:
-            alike = sum(_near(sizes[name], other) for other in sizes.values())
-            if 2 * alike > len(sizes):
-                yield Outcome("pass", (name,), "there is as much memory as in the others", wanted, wanted)
-            else:
-                word = "less" if sizes[name] <= statistics.median(sizes.values()) else "more"
-                message = f"there is {word} memory than in the others"
-                yield Outcome("fail", (name,), message, format_size(sizes[name]), wanted)
+        middle = statistics.median(sizes.values())
+        wanted = f"{_rough(middle)} ± {TOLERANCE:.0%}"
+        usual = _usual(sizes.values())
+        if good := tuple(name for name in names if sizes[name] in usual):
+            yield Outcome("pass", good, "there is as much memory as in the others", wanted, wanted)
+        for name in (name for name in names if sizes[name] not in usual):
+            message = f"there is {'less' if sizes[name] <= middle else 'more'} memory than in the others"
+            yield Outcome("fail", (name,), message, format_size(sizes[name]), wanted)
+
+
+def _usual(sizes: Iterable[int]) -> set[int]:
+    """The sizes to which more than half of all are near."""
+    ordered = sorted(sizes)
+    usual, low, high = set(), 0, 0
+    for size in ordered:
+        while not _near(ordered[low], size):
+            low += 1
+        while high < len(ordered) and (ordered[high] <= size or _near(ordered[high], size)):
+            high += 1
+        if 2 * (high - low) > len(ordered):
+            usual.add(size)
+    return usual
 
 
 def _near(one: int, other: int) -> bool:
