@@ -54,6 +54,7 @@ def sudo(scene: Scene, node: Node, rights: Rights) -> Outcome:
         wanted,
         BECOME if rights.sudo == 0 else SUDOERS.format(user=rights.user),
         reason="denied",
+        severity="warning",  # what was denied counts by itself, each with its own severity
     )
 
 
@@ -78,7 +79,7 @@ SUDO = Check(
     "ssh.sudo",
     facts=("ssh.rights",),
     judge=each(sudo, "ssh.rights"),
-    severity="warning",
+    severity="error",
     title="Root where something needs it",
     why="The kernel log, PCIe settings, firmware and others' processes are shown to root alone; what was denied is not "
     "known, and a cluster of which half is not known has not been checked.",

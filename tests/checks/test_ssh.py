@@ -67,8 +67,8 @@ KNOWN = {"mem.total": 1 << 40, "kernel.log": absent("missing_tool"), "pcie.acs":
         pytest.param(ALICE, DENIED, "unknown warning denied", id="sudo-would-do"),
         pytest.param(WITHOUT, DENIED, "unknown warning denied", id="sudo-asks"),
         pytest.param(NO_SUDO, DENIED, "unknown warning denied", id="no-sudo"),
-        pytest.param(absent("hung"), KNOWN, "unknown warning hung", id="sudo-hangs"),
-        pytest.param(absent("garbled"), KNOWN, "unknown warning garbled", id="garbled"),
+        pytest.param(absent("hung"), KNOWN, "unknown error hung", id="sudo-hangs"),
+        pytest.param(absent("garbled"), KNOWN, "unknown error garbled", id="garbled"),
     ],
 )
 def test_root_is_missed_where_something_was_denied(rights: Any, others: dict[str, Any], expected: str) -> None:
