@@ -125,6 +125,29 @@ def uniform(
     return [outcome for outcome in mine if outcome.nodes]
 
 
+def uniform_by_kind(
+    scene: Scene,
+    values: Mapping[str, str],
+    what: str,
+    remedy: str | None = None,
+    about: Collection[str] | None = None,
+    exempt: Collection[str] = (),
+) -> Iterable[Outcome]:
+    """`uniform` among the nodes of each declared kind (`gpus:`), which may differ from other kinds.
+
+    `exempt` names the nodes that need no value.
+    """
+    kinds: dict[object, list[str]] = {}
+    for node in scene.inventory.nodes:
+        if node.name not in exempt:
+            kind = None if node.gpus is None else (node.gpus.model, node.gpus.count > 0)
+            kinds.setdefault(kind, []).append(node.name)
+    for names in kinds.values():
+        mine = {name: values[name] for name in names if name in values}
+        if mine:
+            yield from uniform(mine, what, len(names), remedy, about)
+
+
 def as_wanted(
     scene: Scene, values: Mapping[str, str], satisfied: Callable[[str, str], bool], what: str, exempt: int = 0
 ) -> Iterable[Outcome]:
