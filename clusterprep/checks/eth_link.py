@@ -205,7 +205,9 @@ SPEED = Check(
     "the median.",
     remedy="ethtool NAME; ethtool -m NAME   # then the cable and the switch port",
     wants=parse_speed,
-    proof=Proof("net.interfaces", lambda found: tuple(replace(i, speed=1000) if i.speed else i for i in found)),
+    proof=Proof(
+        "net.interfaces", lambda found: tuple(replace(i, speed=i.speed // 10) if i.speed else i for i in found)
+    ),
 )
 BOND = Check(
     "eth.bond",

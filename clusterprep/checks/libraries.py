@@ -174,8 +174,8 @@ SYSTEM = Check(
     why="nccl-tests, MPI programs and torch builds without an NCCL of their own load the system's: two versions in one "
     "job hang or end with «internal error».",
     how="ncclGetVersion of the libnccl.so.2 that the loader finds for the job's user (LD_LIBRARY_PATH, ld.so.cache, "
-    "the system's folders), equal on nodes of a kind. An error where the job's torch would load it, else a warning, for "
-    "wheels bring their own: see nccl.torch.",
+    "the system's folders), equal on nodes of a kind. An error where the job's torch would load it, else a warning, "
+    "for wheels bring their own: see nccl.torch.",
     remedy="apt-get install --allow-change-held-packages libnccl2=VERSION   # the version of the other nodes",
     wants=conditions_of,
     proof=Proof("nccl.libraries", lambda found: replace(found, system_version="2.18.5")),

@@ -67,6 +67,8 @@ def _bond(name: str, text: str) -> Bond:
     mode = re.sub(r" \(fail_over_mac \w+\)$", "", own["Bonding Mode"])
     if mode not in MODES or any(not part.values.get("Permanent HW addr") for part in members):
         raise ValueError("no report of the bonding driver, or one that was cut")
+    if MODES[mode] == "802.3ad" and any("Aggregator ID" not in part.values for part in members):
+        raise ValueError("a member of a LACP bond without its aggregator")
     return Bond(
         name,
         MODES[mode],
