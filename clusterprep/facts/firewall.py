@@ -198,7 +198,7 @@ def _payload(protocol: str, field: str, values: tuple[str, ...], negated: bool) 
 def _masked(parts: Any, values: tuple[str, ...], negated: bool) -> Match:
     """«tcp flags & (fin|syn|rst|ack) == syn» and «meta mark & 0x8000 == 0x8000»."""
     source, mask = parts
-    if source == {"meta": {"key": "mark"}} or source == {"ct": {"key": "mark"}}:
+    if source in ({"meta": {"key": "mark"}}, {"ct": {"key": "mark"}}):
         return _mark(values, negated)
     flags = _values(mask)
     if source == {"payload": {"protocol": "tcp", "field": "flags"}} and flags:
