@@ -121,7 +121,10 @@ def test_one_toolkit_on_all_nodes_that_the_driver_runs(versions: list[Any], expe
 def test_a_head_node_needs_no_toolkit_and_kinds_may_differ() -> None:
     kinds = {"n1": Gpus(0), "n2": Gpus(8, "H100"), "n3": Gpus(8, "H100"), "n4": Gpus(4, "A100"), "n5": Gpus(4, "A100")}
     seen = kits(None, "12.4.1", "12.4.1", "11.8.0", "11.8.0", some={n: {"gpus": gpus} for n, gpus in kinds.items()})
-    assert told(seen, "cuda.toolkit") == {"n1": "skip not_applicable", **dict.fromkeys(("n2", "n3", "n4", "n5"), "pass")}
+    assert told(seen, "cuda.toolkit") == {
+        "n1": "skip not_applicable",
+        **dict.fromkeys(("n2", "n3", "n4", "n5"), "pass"),
+    }
 
 
 def test_a_required_toolkit_is_an_error_where_it_differs_or_is_missing() -> None:
