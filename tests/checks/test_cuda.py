@@ -41,7 +41,7 @@ def node(cuda: Any, driver: str | None, able: str = "", libcuda: Any = DRIVERS_O
             node("13.0", "535.183.01", "12.2", "/usr/local/cuda/compat/lib.real/libcuda.so.580.95.05"), "pass", id="ngc"
         ),
         pytest.param(
-            node("13.0", "535.183.01", "12.2", COMPAT.replace("580.65.06", "570.124.06")), "fail error", id="too-old-too"
+            node("13.0", "535.183.01", "12.2", COMPAT.replace("580.65.06", "570.124.06")), "fail error", id="too-old"
         ),
         pytest.param(node("13.0", "535.183.01", "12.2", None), "fail error", id="no-libcuda-at-all"),
         pytest.param(node("14.1", "610.10", "14.0"), "pass", id="versions-to-come"),

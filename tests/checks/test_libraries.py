@@ -86,7 +86,7 @@ NO_PLUGIN = Plugins(())
         pytest.param([SHARP, NO_PLUGIN], ["fail warning"] * 2, id="two-nodes"),
         pytest.param([NO_PLUGIN] * 2, ["skip not_applicable"] * 2, id="none-anywhere"),
         pytest.param([LARGE] * 2, ["pass"] * 2, id="too-large-to-read-and-of-one-size"),
-        pytest.param([LARGE, Plugins((plugin(sha256=None, size=90_000_001),))], ["fail warning"] * 2, id="another-size"),
+        pytest.param([LARGE, Plugins((plugin(sha256=None, size=90_000_001),))], ["fail warning"] * 2, id="size"),
         pytest.param(
             [SHARP, SHARP, Plugins((plugin(sha256=None, size=None),))], ["pass", "pass", "unknown warning denied"],
             id="one-that-cannot-be-read",

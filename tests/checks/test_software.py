@@ -126,7 +126,7 @@ def test_a_required_nccl_is_an_error_where_it_differs() -> None:
     [
         pytest.param(libraries(), "2.21.5", "pass", id="the-wheels-own"),
         pytest.param(
-            libraries(loaded="/opt/nccl/libnccl.so.2", library_path="/opt/nccl"), "2.26.2", "fail warning", id="shadowed"
+            libraries(loaded="/opt/nccl/libnccl.so.2", library_path="/opt/nccl"), "2.26.2", "fail warning", id="other"
         ),
         pytest.param(
             libraries(loaded="/opt/nccl/libnccl.so.2", preload="/opt/nccl/libnccl.so.2"), "2.21.5", "fail warning",
