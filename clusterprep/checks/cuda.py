@@ -25,10 +25,10 @@ def runtime(scene: Scene, node: Node, build: Torch, nvml: Nvml | None, libcuda: 
         return _skip(node, "no torch in this interpreter: see torch.version")
     wanted, gpus = scene.wanted(node), _has_gpus(node, nvml)
     if build.cuda is None and not (wanted and gpus):
-        return _skip(node, "torch is a CPU build here and uses no CUDA")
+        return _skip(node, "torch is no CUDA build here")
     if wanted is not None and not satisfies(build.cuda or "none", wanted):
         message = "torch was not built for the CUDA that the inventory requires"
-        return Outcome("fail", (node.name,), message, build.cuda or "a CPU build", wanted, _other_wheel(node, wanted))
+        return Outcome("fail", (node.name,), message, build.cuda or "no CUDA build", wanted, _other_wheel(node, wanted))
     if nvml is None or not nvml.driver:
         if gpus:
             message = "there is no driver to compare with: see nv.driver"

@@ -111,12 +111,11 @@ def parse_speed(text: str) -> int:
 
 
 def _unsteady(changes: Mapping[str, int]) -> Iterable[Outcome]:
+    if len(changes) < ENOUGH_NODES:
+        return
+    usual = median(changes.values())
     for name, number in changes.items():
-        others = [other for node, other in changes.items() if node != name]
-        if len(changes) < ENOUGH_NODES or number <= FEW_CHANGES:
-            continue
-        usual = median(others)
-        if number > TIMES_USUAL * usual:
+        if number > FEW_CHANGES and number > TIMES_USUAL * usual:
             message = "the link came and went far more often than on the other nodes"
             cure = (
                 "dmesg -T | grep -i -e 'link is' -e 'link up' -e 'link down'   # then the cable, its optics, the port"

@@ -23,7 +23,8 @@ Ends = dict[str, str]  # accept, drop or through → where that happens
 class Packet:
     """The first packet of a TCP connection between this node and any other of the cluster.
 
-    `peers` are addresses as numbers, sorted; `ports` the first and last that either side may use.
+    `peers` are the addresses of all nodes as numbers, this one among them, sorted; `ports` the first and last that
+    either side may use.
     """
 
     inbound: bool
@@ -51,8 +52,11 @@ class Packet:
         ranges = [_addresses(value) for value in match.values]
         if not far:
             return any(low <= self.own <= high for low, high in ranges)
-        count = sum(bisect_right(self.peers, high) - bisect_left(self.peers, low) for low, high in ranges)
-        return True if count >= len(self.peers) else None if count else False
+        count = sum(
+            bisect_right(self.peers, high) - bisect_left(self.peers, low) - (low <= self.own <= high)
+            for low, high in ranges
+        )
+        return True if count >= len(self.peers) - 1 else None if count else False
 
     def port(self, match: Match) -> bool | None:
         low, high = self.ports
@@ -173,9 +177,9 @@ def firewall(scene: Scene) -> Iterable[Outcome]:
         yield Outcome("skip", names, "there is no other node", reason="not_applicable")
         return
     addresses = {name: int(IPv4Address(pick.address)) for name, pick in choice.picks.items()}
+    peers = tuple(sorted(addresses.values()))
     for node in scene.nodes:
-        peers = tuple(sorted(number for name, number in addresses.items() if name != node.name))
-        if node.name not in addresses or not peers:
+        if node.name not in addresses or len(peers) < 2:
             message = "no interface is chosen, so there is no traffic to judge"
             yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice")
             continue

@@ -29,8 +29,8 @@ def system_nccl(scene: Scene) -> Iterable[Outcome]:
         message = "the system's NCCL does not say its version"
         yield Outcome("unknown", (name,), message, found[name].system or "", reason="garbled")
     known = {name: version for name, version in versions.items() if name not in silent | exempt}
+    used = any(found[node].loaded is not None and found[node].loaded == found[node].system for node in known)
     for outcome in _as_required(scene, known, exempt):
-        used = any(found[node].loaded is not None and found[node].loaded == found[node].system for node in known)
         yield replace(outcome, severity="error") if used else outcome
 
 

@@ -44,9 +44,9 @@ def nccl(scene: Scene) -> Iterable[Outcome]:
     """The NCCL that torch would load; a CPU build needs none, which is fine where no GPU is declared."""
     builds: dict[str, Torch] = scene.values("torch.build")
     without = [node for node in scene.nodes if builds[node.name].nccl is None]
-    idle = tuple(node.name for node in without if _needs_none(node, builds[node.name]))
+    idle = {node.name for node in without if _needs_none(node, builds[node.name])}
     if idle:
-        yield Outcome("skip", idle, "this torch brings no NCCL, and no GPU is declared", reason="not_applicable")
+        yield Outcome("skip", tuple(idle), "this torch brings no NCCL, and no GPU is declared", reason="not_applicable")
     for node in without:
         if node.name not in idle:
             message = "the NCCL that torch would load was not found, or does not say its version"

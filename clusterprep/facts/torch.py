@@ -42,13 +42,12 @@ def dynamic(path):
             rows = piece(number(part, 8), min(number(part, 32), 1 << 16))
             rows = [(number(rows, at), number(rows, at + 8)) for at in range(0, len(rows) - 15, 16)]
             base = [value for tag, value in rows if tag == 5]
-            size = [value for tag, value in rows if tag == 10]
             for start, offset, length in loads:
-                if base and size and start <= base[0] < start + length:
-                    names = piece(base[0] - start + offset, min(size[0], 1 << 22))
-                    for tag, value in rows:
+                if base and start <= base[0] < start + length:
+                    for tag, value in rows:  # the table of names has megabytes in libtorch_cuda
                         if tag in found:
-                            found[tag].append(names[value:names.index(b"\0", value)].decode())
+                            name = piece(base[0] - start + offset + value, 4096)
+                            found[tag].append(name[:name.index(b"\0")].decode())
     return found
 def folders(texts, path):
     origin = os.path.dirname(os.path.realpath(path))
@@ -134,7 +133,7 @@ if spec is not None and spec.origin:
         parts = None
     if parts is not None:
         if NCCL in parts[1]:
-            path = before or first(NCCL, ([] if parts[29] else folders(parts[15], user)) + own + library_path)
+            path = before or first(NCCL, ([] if parts[29] else folders(parts[15], user) + own) + library_path)
             path = path or first(NCCL, folders(parts[29], user)) or system(NCCL)
         else:
             path = None

@@ -193,6 +193,17 @@ def test_the_nccl_that_the_loader_would_take(
 
 
 @compiled
+def test_names_behind_megabytes_of_symbols_are_found(tmp_path: Path) -> None:
+    """libtorch_cuda has a table of names of many megabytes, and patchelf appends to it."""
+    beside = wheel(tmp_path, 22105, *RPATH)
+    symbols = "".join(f"int {'x' * 4000}{number};" for number in range(1500))
+    place = tmp_path / "torch" / "lib" / "libtorch_cuda.so"
+    build(place, symbols, "-Wl,--no-as-needed", str(beside), *RPATH)
+    assert place.stat().st_size > 6_000_000
+    assert run(tmp_path)["nccl_path"] == str(beside)
+
+
+@compiled
 def test_the_choice_is_the_loaders_own(tmp_path: Path) -> None:
     """What the script says beforehand is what dlopen of libtorch_cuda then maps."""
     for number, flags in enumerate((RPATH, RUNPATH)):
