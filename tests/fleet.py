@@ -155,6 +155,7 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "host.boot_id": f"00000000-0000-0000-0000-{number:012x}",
         "host.name": name,
         "kernel.release": "6.8.0-45-generic",
+        "kernel.installed": ("6.8.0-44-generic", "6.8.0-45-generic"),
         "os.release": "ubuntu 22.04",
         "clock.offset": Offset(0.0001 * number, 0.0004),
         "clock.daemon": Daemon("chronyd", True, "10.0.0.254"),

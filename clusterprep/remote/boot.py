@@ -53,12 +53,17 @@ _MODULES = {
     "look": ("readers", "look"),
     "nvml": ("nvml",),
     "firewall": ("firewall",),
+    "system": ("system",),
     "dial": ("dial",),
     "act": ("act",),
     "ranks": ("ranks",),
 }
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
-_BRINGS = {"nvml": ("nvml",), "firewall": ("firewall",)}
+_BRINGS = {
+    "nvml": ("nvml",),
+    "firewall": ("firewall",),
+    "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
+}
 
 
 def kinds() -> tuple[str, ...]:
