@@ -141,6 +141,22 @@ def uniform(
     return [outcome for outcome in mine if outcome.nodes]
 
 
+def uniform_by_kind(
+    scene: Scene,
+    values: Mapping[str, str],
+    what: str,
+    remedy: str | None = None,
+    about: Collection[str] | None = None,
+    exempt: Collection[str] = (),
+) -> Iterable[Outcome]:
+    """`uniform` among the machines of each kind. `exempt` names the nodes that need no value."""
+    for part in kinds(scene):
+        names = [node.name for node in part.inventory.nodes if node.name not in exempt]
+        mine = {name: values[name] for name in names if name in values}
+        if mine:
+            yield from uniform(mine, what, len(names), remedy, about)
+
+
 def as_wanted(
     scene: Scene, values: Mapping[str, str], satisfied: Callable[[str, str], bool], what: str, exempt: int = 0
 ) -> Iterable[Outcome]:

@@ -52,6 +52,7 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
 _MODULES = {
     "look": ("readers", "look"),
     "nvml": ("nvml",),
+    "firewall": ("firewall",),
     "system": ("system",),
     "devices": ("devices",),
     "dial": ("dial",),
@@ -61,6 +62,7 @@ _MODULES = {
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
 _BRINGS = {
     "nvml": ("nvml",),
+    "firewall": ("firewall",),
     "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
     "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),
 }
