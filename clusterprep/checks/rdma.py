@@ -118,7 +118,7 @@ PEERMEM = Check(
     how="nvidia_peermem in /proc/modules, or what DMA-BUF needs: Linux 5.12 and NVIDIA's open driver. Judged where "
     "GPUs and an active RDMA port are both there.",
     remedy="modprobe nvidia_peermem && echo nvidia_peermem > /etc/modules-load.d/nvidia-peermem.conf",
-    proof=Proof("rdma.peermem", lambda _: None),
+    proof=Proof("rdma.peermem", lambda _: None, fleet="hgx-h100-roce"),  # the other has the open driver
 )
 FIRMWARE = Check(
     "fw.nic",
