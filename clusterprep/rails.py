@@ -177,6 +177,8 @@ def _place(device: RdmaDevice, tree: PciTree) -> PciDevice | None:
 
 def _unusable(rail: RdmaRail, place: PciDevice | None, look: _Look, usual: Mapping[Key, Usual]) -> str | None:
     """Why a port is nobody's, judged without its neighbours; None where it may be used."""
+    if rail.device.iwarp:
+        return "iWARP, which NCCL cannot use"
     if rail.device.pci is None:
         return SOFTWARE
     if place is None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterprep import registry
 from clusterprep.model import Absent, Gpus, Interfaces
-from clusterprep.rails import TrainingSet, training_set, training_sets
+from clusterprep.plan import interpret, make_plan, reads
+from clusterprep.rails import FACTS, TrainingSet, training_set, training_sets
+from tests import fleets
 from tests.fleet import absent, fleet
+from tests.fleets import play
 from tests.rails import DOWN, UP, card, flat, hca, hcas, nic_at, node, tree
 
 ETHERNET = replace(UP, link_layer="Ethernet", rate=25.0, lid=None)
@@ -92,6 +98,13 @@ FAR2 = card("0000:f1:00.1")
             PAIRED,
             {"rxe0": "no PCI card of its own: software, or a share of a card"},
             id="rdma-in-software-beside-cards",
+        ),
+        pytest.param(
+            (*hcas(1), hca("irdma0", nic_at(1), ETHERNET, iwarp=True)),
+            flat(2, 2),
+            ["mlx5_0"],
+            {"irdma0": "iWARP, which NCCL cannot use"},
+            id="iwarp",
         ),
         pytest.param((hca("rxe0", None, ETHERNET),), tree(), ["rxe0"], {}, id="rdma-in-software-alone"),
         pytest.param(
@@ -185,3 +198,28 @@ def test_what_is_declared_is_not_derived(declared: tuple[str, ...], expected: li
 def test_a_rail_that_came_up_as_ethernet_on_one_node_is_still_a_rail() -> None:
     odd = node(hcas(4, mlx5_1=replace(ETHERNET, rate=400.0)))
     assert names(training_set(fleet(n1=node(), n2=odd, n3=node()), "n2")) == PAIRED
+
+
+# ---------------------------------------------------------------- described machines
+
+KNOWN = {
+    "hgx-h100-ib": ("mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"),
+    "hgx-h100-roce": tuple(f"mlx5_{n}" for n in range(8)),
+}
+
+
+@pytest.mark.parametrize("kind", fleets.names())
+def test_what_people_declare_of_their_machines_is_what_is_derived(kind: str, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a described machine is asked in a root folder of its own, which takes root")
+    inventory = play.inventory_of(fleets.load(kind), tmp_path)
+    plan = make_plan((), registry.facts(), [registry.facts()[name] for name in FACTS])
+    facts = {}
+    for machine, listed in zip(fleets.load(kind).machines, inventory.nodes, strict=True):
+        answers = play.answers(machine, reads(plan, listed, inventory), inventory)
+        facts[machine.name] = interpret(plan, listed, inventory, answers)
+    declared = inventory.nodes[0].interfaces.rdma or KNOWN.get(kind)
+    found = training_sets(fleet(**facts))
+    assert all(isinstance(value, TrainingSet) for value in found.values())
+    if declared is not None:
+        assert {name: tuple(names(value)) for name, value in found.items()} == dict.fromkeys(found, declared)

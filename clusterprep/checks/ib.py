@@ -265,7 +265,8 @@ def _configured(node: Node, training: TrainingSet | Absent, devices: Devices, di
 
 
 def _condition(device: RdmaDevice, port: Port) -> str:
-    return f"{device.name} {port.state}{', no address' if port.active and not port.addressed else ''}"
+    lacking = ", iWARP" if device.iwarp else ", no address" if port.active and not port.addressed else ""
+    return f"{device.name} {port.state}{lacking}"
 
 
 # ---------------------------------------------------------------- the checks

@@ -78,6 +78,7 @@ class RdmaDevice:
     model: str | None
     interfaces: tuple[str, ...]
     ports: tuple[Port, ...]
+    iwarp: bool = False
 
 
 def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[RdmaDevice, ...]:
@@ -99,6 +100,7 @@ def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[Rd
                 model=row["hca_type"] or None,
                 interfaces=tuple(row["net"]),
                 ports=tuple(sorted(ports, key=lambda port: port.number)),
+                iwarp=(row["node_type"] or "").startswith("4:"),  # RDMA_NODE_RNIC of rdma/ib_verbs.h
             )
         )
     if seen:

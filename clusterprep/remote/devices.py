@@ -124,7 +124,7 @@ def read_rdma_tree():
 
 
 def _rdma_device(folder):
-    row = dict((key, text(folder + "/" + key)) for key in ("fw_ver", "board_id", "hca_type", "node_guid"))
+    row = dict((key, text(folder + "/" + key)) for key in ("fw_ver", "board_id", "hca_type", "node_type"))
     row["pci"] = target(folder + "/device")
     row["net"] = names(folder + "/device/net")
     row["ports"] = dict((port, _rdma_port(folder + "/ports/" + port)) for port in names(folder + "/ports"))
@@ -180,9 +180,9 @@ def _ids(user):
 
 
 def read_rail_routes():
-    """For each address of a RoCE device where several have one: by which device the kernel leaves for its network."""
+    """For each address of a RoCE device, where several have one: by which device the kernel leaves for its network."""
     rails = [name for name in _rail_names() if _settings(name)["rp_filter"] is not None]
-    held = _ipv4(rails)
+    held = _ipv4(rails) if len(rails) > 1 else []
     if len(held) < 2:
         return {"rails": []}
     rows = [dict(_settings(name), name=name, address=a, prefix=p, leaves=_leaves(a, p)) for name, a, p in held]

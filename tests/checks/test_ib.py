@@ -279,6 +279,7 @@ ADDRESSED = replace(EN, lid=None, gids=(gid(1, "fe80::1"), gid(3, "10.1.0.1")))
         pytest.param((hca("mlx5_0", nic_at(0), LINK_LOCAL),), False, {}, "fail error", id="up-without-an-address"),
         pytest.param((hca("mlx5_0", nic_at(0), ADDRESSED),), False, {}, "pass", id="up-with-an-address"),
         pytest.param((hca("mlx5_0", nic_at(0), replace(UP, lid=0)),), False, {}, "fail error", id="up-without-a-lid"),
+        pytest.param((hca("irdma0", nic_at(0), ADDRESSED, iwarp=True),), False, {}, "fail error", id="iwarp-alone"),
         pytest.param((), False, {}, "skip not_applicable", id="no-rdma"),
         pytest.param(ALL_DOWN, False, {"gpus": Gpus(0)}, "skip not_applicable", id="cpu-only"),
         pytest.param(hcas(), False, {"interfaces": Interfaces(rdma=())}, "fail error", id="declared-none-and-not-told"),

@@ -34,7 +34,7 @@ def row(**ports: Any) -> dict[str, Any]:
         "fw_ver": "28.39.1002",
         "board_id": "MT_0000000838",
         "hca_type": "MT4129",
-        "node_guid": "9c63:c003:00f7:0107",
+        "node_type": "1: CA",
         "pci": "0000:18:00.0",
         "net": ["ib0"],
         "ports": {key.strip("p"): value for key, value in ports.items()},
@@ -94,6 +94,11 @@ def test_a_card_without_a_place_firmware_or_make() -> None:
     odd = {**row(p1=IB), "pci": "mlx5_core", "fw_ver": None, "board_id": "", "hca_type": None}
     (card,) = devices(files(), {"mlx5_0": odd})
     assert (card.pci, card.firmware, card.board, card.model) == (None, None, None, None)
+
+
+def test_iwarp_is_told_from_roce() -> None:
+    (card,) = devices(files(link_layer="Ethernet"), {"mlx5_0": {**row(p1=EN), "node_type": "4: RNIC"}})
+    assert card.iwarp
 
 
 def test_no_rdma_is_an_answer() -> None:
