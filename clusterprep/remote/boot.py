@@ -52,12 +52,20 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
 _MODULES = {
     "look": ("readers", "look"),
     "nvml": ("nvml",),
+    "kernel_log": ("kernel_log",),
+    "tasks": ("tasks",),
+    "storage": ("storage",),
     "dial": ("dial",),
     "act": ("act",),
     "ranks": ("ranks",),
 }
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
-_BRINGS = {"nvml": ("nvml",)}
+_BRINGS = {
+    "nvml": ("nvml",),
+    "kernel_log": ("kernel_log",),
+    "tasks": ("tasks",),
+    "storage": ("probe", "shm_segments"),
+}
 
 
 def kinds() -> tuple[str, ...]:
