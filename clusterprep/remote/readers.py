@@ -172,8 +172,12 @@ def is_own(user):
     return user in (None, pwd.getpwuid(os.geteuid()).pw_name)
 
 
-LIMITS = (("memlock", "Max locked memory"), ("nofile", "Max open files"), ("stack", "Max stack size"))
-LIMITS += (("nproc", "Max processes"),)  # by the words of /proc/self/limits, which every shell's children have
+LIMITS = {  # by the words of /proc/self/limits, for shells differ in the letters of ulimit
+    "memlock": "Max locked memory",
+    "nofile": "Max open files",
+    "stack": "Max stack size",
+    "nproc": "Max processes",
+}
 
 
 def read_limits(user):
@@ -182,11 +186,16 @@ def read_limits(user):
     Bytes, and numbers for open files and processes; None without limit.
     """
     if is_own(user):
-        soft = dict((name, resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))[0]) for name, _ in LIMITS)
+        soft = dict((name, resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))[0]) for name in LIMITS)
         found = dict((name, None if limit == resource.RLIM_INFINITY else limit) for name, limit in soft.items())
         return dict(found, by="this session")
     lines = run(["su", "-s", "/bin/sh", user, "-c", "cat /proc/self/limits"])["out"].split("\n")
-    soft = dict((name, line[len(words) :].split()[0]) for name, words in LIMITS for line in lines if line.startswith(words))
+    soft = dict(
+        (name, line[len(words) :].split()[0])
+        for name, words in LIMITS.items()
+        for line in lines
+        if line.startswith(words)
+    )
     if len(soft) != len(LIMITS):
         raise NoAnswer("denied", "a session of %s could not be opened" % user)
     found = dict((name, None if text == "unlimited" else int(text)) for name, text in soft.items())
