@@ -10,7 +10,10 @@ from typing import Any
 from clusterprep import registry
 from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.facts.gpu import Gpu, Nvml
+from clusterprep.facts.kernel_log import Log, Xids
 from clusterprep.facts.network import Interface, RdmaPort
+from clusterprep.facts.storage import Mount, Probes, Space
+from clusterprep.facts.tasks import Ids, Load, Tasks
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
 from clusterprep.judge import judge
@@ -144,10 +147,41 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "net.port_range": (32768, 60999),
         "rdma.ports": (hca("mlx5_0"), hca("mlx5_1")),
         "lim.memlock": float("inf"),
+        **_node_facts(),
         "net.listen": Listen(name, PORT, "ok") if first else None,
         "net.dials": () if first else (Dial(name, "n1", "10.0.0.1", PORT, "ok"),),
         "ssh.peer": address,
     }
+
+
+def _node_facts() -> dict[str, Any]:
+    """Limits, file systems, tasks, services and the kernel's log of a node that is well and at rest."""
+    space = Space("/", 1 << 40, 1 << 38, 3 << 38, 1 << 26, 1 << 25)
+    words = ("/dev/shm", "/", "/tmp", "/var", "~", "/data")
+    log = Log(now=1e6, first_number=0, first_seconds=0.0)
+    return {
+        "lim.nofile": 1048576.0,
+        "lim.stack": float(8 << 20),
+        "lim.nproc": 8e6,
+        "proc.tasks": Tasks(uid=0, threads=400),
+        "proc.ids": Ids(threads=3402, pid_max=4194304, threads_max=16510080),
+        "proc.load": Load(1.36, 1.22, 1.08, 2, 3402),
+        "proc.cores": 224,
+        "shm.space": replace(space, at="/dev/shm"),
+        "shm.segments": (),
+        "fs.probes": Probes({word: replace(space, at=word if word[0] == "/" else "/root") for word in words}),
+        "fs.mounts": (mount("/"), mount("/data", "nfs4", "nas:/data", "0:61")),
+        "fs.fstab": {"/": frozenset({"defaults"})},
+        "log.records": log,
+        "gpu.xids": Xids(log),
+        "svc.states": (("ssh.service", "active"),),
+    }
+
+
+def mount(point: str, kind: str = "ext4", source: str = "/dev/md0", device: str = "9:0", **options: str) -> Mount:
+    """A mount that is rw unless `options` or `inner` say otherwise, comma separated."""
+    own, inner = (frozenset(options.get(name, "rw").split(",")) for name in ("options", "inner"))
+    return Mount(point, kind, source, own, inner, device)
 
 
 def _address(number: int) -> str:

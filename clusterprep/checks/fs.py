@@ -273,5 +273,5 @@ READ_ONLY = Check(
     "mounted with errors=remount-ro and without a line in fstab. `require: {fs.ro: /usr}` names those that are meant.",
     remedy="dmesg | grep -e 'I/O error' -e 'read-only'",
     wants=parse_read_only,
-    proof=Proof("fs.mounts", lambda mounts: tuple(_turned(m) if m.type in BLOCK else m for m in mounts)),
+    proof=Proof("fs.mounts", lambda mounts: tuple(_turned(m) if m.point == "/" else m for m in mounts)),
 )

@@ -69,7 +69,7 @@ SIZE = Check(
     severity="error",
     title="Shared memory",
     why="Ranks of one node hand their data over in /dev/shm, and data loaders their batches. Where it is full NCCL "
-    "ends with «unhandled system error», and a data loader with a bus error; containers get 64 MiB unless told otherwise.",
+    "ends with «unhandled system error», and a data loader with a bus error; containers have 64 MiB by default.",
     how="statvfs of /dev/shm: what is free. Less than 1 GiB is an error, on a host less than 8 GiB a warning; or as "
     "`require: shm` says.",
     remedy="mount -o remount,size=8G /dev/shm   # and in /etc/fstab; containers: --ipc=host or --shm-size=8g",

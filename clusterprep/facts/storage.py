@@ -81,8 +81,8 @@ def parse_wishes(text: str) -> tuple[Wish, ...]:
     """«/data,/scratch:rw»: mount points, with what they must allow. ValueError says what is expected."""
     wishes = []
     for word in text.split(","):
-        path, _, mode = word.strip().partition(":")
-        if re.fullmatch(r"/[^:\x00-\x1f]*", path) is None or mode not in ("", "rw", "ro"):
+        path, colon, mode = word.strip().partition(":")
+        if re.fullmatch(r"/[^:\x00-\x1f]*", path) is None or mode not in (("rw", "ro") if colon else ("",)):
             raise ValueError(f"expected mount points such as /data,/scratch:rw; seen '{text}'")
         wishes.append(Wish(path.rstrip("/") or "/", mode))
     return tuple(wishes)

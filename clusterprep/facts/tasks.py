@@ -96,8 +96,8 @@ def parse_cores(text: str | None) -> int:
         raise ValueError("there is no list of CPUs")
     total = 0
     for piece in text.strip().split(","):
-        first, _, last = piece.partition("-")
-        count = int(last or first) - int(first) + 1
+        first, dash, last = piece.partition("-")
+        count = int(last if dash else first) - int(first) + 1
         if count < 1:
             raise ValueError(f"no list of CPUs: {text!r}")
         total += count
