@@ -12,9 +12,9 @@ from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.facts.gpu import Gpu, Nvml
 from clusterprep.facts.kernel_log import Log, Xids
 from clusterprep.facts.network import Interface, RdmaPort
+from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.storage import Mount, Probes, Space
 from clusterprep.facts.tasks import Ids, Load, Tasks
-from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
 from clusterprep.judge import judge
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting

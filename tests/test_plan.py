@@ -47,11 +47,11 @@ def test_a_word_takes_a_check_or_a_whole_area(word: str, name: str, takes: bool)
         pytest.param(Selection(only=("time",), skip=("time.daemon",)), {"time.offset"}, id="an-area-but-one"),
         pytest.param(Selection(tags=("eth",)), {"eth.mtu", "eth.iface_choice"}, id="a-tag-is-also-an-area"),
         pytest.param(Selection(tags=("eth",), skip_tags=("eth",)), set(), id="a-tag-and-not"),
-        pytest.param(Selection(only=("shm.size",)), set(), id="known-and-not-built"),
+        pytest.param(Selection(only=("disk.nvme",)), set(), id="known-and-not-built"),
     ],
 )
 def test_a_selection_leaves_what_it_says(selection: Selection, expected: set[str]) -> None:
-    assert {check.name for check in select(CHECKS, selection, known=("shm.size",))} == expected
+    assert {check.name for check in select(CHECKS, selection, known=("disk.nvme",))} == expected
 
 
 def test_every_wrong_word_is_named_with_the_nearest_right_one() -> None:

@@ -55,6 +55,8 @@ def _wish(node: Node, wish: Wish, probes: Probes, table: Mapping[str, Mount]) ->
     path, answer = shlex.quote(wish.path), probes.answers[wish.path]
     there = table.get(answer.at if isinstance(answer, Space) else wish.path)
     wanted = f"{wish.path} mounted" + (f" {wish.mode}" if wish.mode else "")
+    if there is None and isinstance(answer, Space) and _automounted(answer, table):
+        return None
     if there is None:
         seen = "nothing there" if isinstance(answer, Absent) else "a folder of the file system below it"
         return Outcome("fail", (node.name,), f"{wish.path} is not mounted", seen, wanted, f"mount {path}")
@@ -66,6 +68,12 @@ def _wish(node: Node, wish: Wish, probes: Probes, table: Mapping[str, Mount]) ->
         cure = f"mount -o remount,{wish.mode} {path}"
         return Outcome("fail", (node.name,), f"{wish.path} is mounted {mode}", mode, wanted, cure)
     return None
+
+
+def _automounted(answer: Space, table: Mapping[str, Mount]) -> bool:
+    """Below an automounter, which mounted it when we asked: the table may have been read a moment before."""
+    below = below_of(answer.at, tuple(table.values()))
+    return below is not None and below.type == "autofs"
 
 
 def _broken(node: Node, path: str, probes: Probes, table: Mapping[str, Mount]) -> Outcome | None:

@@ -22,21 +22,25 @@ def read_kernel_log(*words):
     Lines that begin alike are one record, the newest, with their count.
     """
     first, found, cut = None, dict((word, {}) for word in words), {}
+    sought = [word.encode("utf-8") for word in words]
     for line in _lines():
-        head, _, text = line.partition(";")
+        for word in sought:  # a plain loop over bytes: a log may have 20,000 lines, and hardly one of them matters
+            if word in line:
+                break
+        else:
+            if first is not None:
+                continue
+        head, _, text = line.decode("utf-8", "replace").partition(";")
         fields = head.split(",")
         if len(fields) < 3 or not fields[0].isdigit():
             continue  # KEY=value lines of a record begin with a space
         number, seconds = int(fields[1]), int(fields[2]) / 1e6
-        if first is None:
-            first = [number, seconds]
-        if int(fields[0]) >> 3:  # not the kernel: some process wrote this
-            continue
-        for word in words:
-            at = text.find(word)
-            if at >= 0:
-                _keep(found, cut, word, text[at : at + ALIKE], [number, seconds, int(fields[0]) & 7, text[:LINE]])
-                break
+        first = first or [number, seconds]
+        mine = [word for word in words if word in text]
+        if mine and not int(fields[0]) >> 3:  # the kernel's own: the others some process wrote
+            at = text.find(mine[0])
+            record = [number, seconds, int(fields[0]) & 7, text[:LINE]]
+            _keep(found, cut, mine[0], text[at : at + ALIKE], record)
     if first is None:
         raise NoAnswer("garbled", "%s holds no record" % PATH)
     records = sorted(record for kind in found.values() for record in kind.values())
@@ -74,7 +78,7 @@ def _lines():
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             for line in lines:
-                yield line.decode("utf-8", "replace")
+                yield line
     finally:
         os.close(fd)
 

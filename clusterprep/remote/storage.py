@@ -46,11 +46,14 @@ def _asked(paths, end):
                 os._exit(0)
         children.append(pid)
     os.close(sink)
-    lines = _until(source, end)
+    answers = [loads(line.decode("ascii")) for line in _until(source, end)]
     os.close(source)
+    for index, _ in answers:
+        os.waitpid(children[index], 0)
+        children[index] = None
     for pid in children:
         _end(pid)
-    return [loads(line.decode("ascii")) for line in lines]
+    return answers
 
 
 def _until(source, end):
@@ -65,6 +68,8 @@ def _until(source, end):
 
 
 def _end(pid):
+    if pid is None:
+        return
     try:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, os.WNOHANG)  # one that the kernel holds stays behind; it ends with its mount

@@ -55,6 +55,7 @@ def test_network_mounts_answer_without_being_declared(facts: dict[str, Any], exp
 
 AUTOFS = mount("/data", "autofs", "systemd-1", "0:60")
 READ_ONLY = mount("/data", "nfs4", "nas:/data", "0:61", options="ro,relatime")
+INDIRECT = (ROOT, mount("/net", "autofs", "auto.net", "0:60"))
 LINKED = (ROOT, mount("/mnt/nas", "nfs4", "nas:/data", "0:61"))
 
 
@@ -73,6 +74,10 @@ LINKED = (ROOT, mount("/mnt/nas", "nfs4", "nas:/data", "0:61"))
         pytest.param("/data", node((ROOT, NFS), data=HUNG), "fail error", id="hangs"),
         pytest.param("/data", node((ROOT, AUTOFS), data=space("/data")), "pass", id="mounted-when-asked-for"),
         pytest.param("/data", node((ROOT, AUTOFS), data=MISSING), "fail error", id="automounter-without-success"),
+        pytest.param(
+            "/net/data", node(INDIRECT, **{"net/data": space("/net/data")}), "pass", id="below-an-automounter"
+        ),
+        pytest.param("/net/data", node(INDIRECT, **{"net/data": MISSING}), "fail error", id="which-does-not-know-it"),
         pytest.param("/data", node(LINKED, data=space("/mnt/nas")), "pass", id="a-link-to-a-mount"),
         pytest.param("/data", node((ROOT, NFS), data=Absent("denied", "EACCES")), "pass", id="refuses-and-answers"),
         pytest.param("/", node(), "pass", id="the-root"),

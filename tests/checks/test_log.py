@@ -20,10 +20,10 @@ LINES = {
     "machine check": "mce: [Hardware Error]: Machine check events logged",
     "memory error": "Memory failure: 0x1234567: recovery action for dirty LRU page: Recovered",
     "I/O error": "I/O error, dev nvme3n1, sector 1953525040 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
-    "file system error": "EXT4-fs error (device md0): ext4_find_entry:1658: inode #2: comm sshd: reading directory lblock 0",
+    "file system error": "EXT4-fs error (device md0): ext4_find_entry:1658: inode #2: comm sshd: reading directory",
     "NVMe timeout": "nvme nvme3: I/O 12 QID 3 timeout, aborting",
-    "adapter power": "mlx5_core 0000:18:00.0: mlx5_pcie_event:299:(pid 9): Detected insufficient power on the PCIe slot (27W).",
-    "adapter health": "mlx5_core 0000:18:00.0: poll_health:823:(pid 0): device's health compromised - reached miss count",
+    "adapter power": "mlx5_core 0000:18:00.0: mlx5_pcie_event:299: Detected insufficient power on the PCIe slot (27W).",
+    "adapter health": "mlx5_core 0000:18:00.0: poll_health:823: device's health compromised - reached miss count",
     "kernel fault": "BUG: unable to handle page fault for address: ffffb0b2c0a4f000",
 }
 MORE = [
