@@ -180,7 +180,7 @@ def _full(path: str, state: Space, least: Least | None) -> tuple[str, str, str] 
         short = state.free < least.size if least.part is None else _part(state) < least.part
     if short:
         seen = f"{format_size(state.free)} free on {path} ({_part(state):.1%})"
-        return f"{path} is nearly full", seen, path
+        return f"{path} is nearly full" if least is None else f"less is free on {path} than required", seen, path
     inodes = (FREE if least is None or least.part is None else least.part) * state.inodes
     if state.inodes and state.inodes_free < inodes and (least is not None or state.inodes_free < MANY):
         seen = f"{state.inodes_free} of {state.inodes} inodes free on {path}"

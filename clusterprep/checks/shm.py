@@ -50,16 +50,20 @@ def stale(scene: Scene, node: Node, segments: tuple[Segment, ...]) -> Outcome:
     unclear = [segment for segment in segments if segment.held is None]
     if left:
         oldest, total = format_duration(max(s.age for s in left)), format_size(sum(s.size for s in left))
-        seen = f"{len(left)} files with {total}, the oldest written {oldest} ago"
+        seen = f"{_files(left)} with {total}, the oldest written {oldest} ago"
         more = f"   # and {len(left) - NAMED} more: check again after that" if len(left) > NAMED else ""
         cure = f"rm -- {shlex.join(s.path for s in left[:NAMED])}{more}"
         return Outcome("fail", (node.name,), "jobs that are gone left shared memory behind", seen, "none", cure)
     if unclear:
         message = "it cannot be seen whether the processes of these files are gone"
-        seen, cure = f"{len(unclear)} files", "run with `become: true`, outside of containers"
+        seen, cure = _files(unclear), "run with `become: true`, outside of containers"
         return Outcome("unknown", (node.name,), message, seen, "none", cure, reason="denied")
     seen = f"{len(segments)} in use" if segments else "none"
     return Outcome("pass", (node.name,), "no shared memory is left over", seen, "none without a process")
+
+
+def _files(segments: list[Segment]) -> str:
+    return "1 file" if len(segments) == 1 else f"{len(segments)} files"
 
 
 SIZE = Check(
