@@ -8,14 +8,13 @@ from datetime import date
 from typing import Any
 
 from clusterprep import registry
+from clusterprep.facts.bonding import Bond, Member
 from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.facts.gpu import Gpu, Nvml
-from clusterprep.facts.kernel_log import Log, Xids
 from clusterprep.facts.network import Interface, RdmaPort
 from clusterprep.facts.pairs import Dial, Listen
-from clusterprep.facts.storage import Mount, Probes, Space
-from clusterprep.facts.tasks import Ids, Load, Tasks
-from clusterprep.facts.torch import Torch
+from clusterprep.facts.storage import Mount
+from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python, Torch
 from clusterprep.judge import judge
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting
 from clusterprep.plan import interpret, make_plan, reads
@@ -104,11 +103,40 @@ def torch(version: str | None = "2.6.0+cu124", cuda: str | None = "12.4", nccl: 
 
 
 NO_TORCH = torch(None, None, None)
+WHEEL_NCCL = "/usr/lib/python3/dist-packages/nvidia/nccl/lib/libnccl.so.2"
+SYSTEM_NCCL = "/usr/lib/x86_64-linux-gnu/libnccl.so.2"
+
+
+def libraries(system: str | None = "2.21.5", loaded: str | None = WHEEL_NCCL, **fields: Any) -> Libraries:
+    """A wheel with its NCCL, and the system's beside it; `system` is the version of that one."""
+    path = None if system is None else SYSTEM_NCCL
+    return replace(Libraries(loaded, WHEEL_NCCL, "2.21.5", path, system), **fields)
+
+
+def plugin(name: str = "libnccl-net.so", sha256: str | None = "5f" * 32, size: int | None = 270_336) -> Plugin:
+    return Plugin(f"/opt/hpcx/nccl_rdma_sharp_plugin/lib/{name}", size, sha256)
+
+
+def python(version: str = "3.10.12", prefix: str = "/usr", base: str = "/usr") -> Python:
+    return Python(f"{prefix}/bin/python3", version, prefix, base)
+
+
+def bond(name: str = "bond0", mode: str = "802.3ad", policy: str | None = "layer3+4", **mii: str) -> Bond:
+    """A bond whose members are up where `mii` does not say otherwise."""
+    states = {"eth1": "up", "eth2": "up", **mii}
+    members = tuple(Member(card, state, "1" if mode == "802.3ad" else None) for card, state in states.items())
+    return Bond(name, mode, "up", members, policy, "98:5d:82:a1:00:01" if mode == "802.3ad" else None)
 
 
 def nvml(count: int = 8, lost: tuple[str, ...] = (), driver: str = "550.54.15") -> Nvml:
     gpus = tuple(Gpu(i, "NVIDIA H100 80GB HBM3", f"GPU-{i}", f"00000000:{i:02x}:00.0") for i in range(count))
     return Nvml(driver, "12.4", gpus, lost)
+
+
+def mount(point: str, kind: str = "ext4", source: str = "/dev/md0", device: str = "9:0", **options: str) -> Mount:
+    """A mount that is rw unless `options` or `inner` say otherwise, comma separated."""
+    own, inner = (frozenset(options.get(name, "rw").split(",")) for name in ("options", "inner"))
+    return Mount(point, kind, source, own, inner, device)
 
 
 def env(**values: str) -> dict[str, EnvSetting]:
@@ -134,54 +162,31 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "host.boot_id": f"00000000-0000-0000-0000-{number:012x}",
         "host.name": name,
         "kernel.release": "6.8.0-45-generic",
+        "kernel.installed": ("6.8.0-44-generic", "6.8.0-45-generic"),
         "os.release": "ubuntu 22.04",
         "clock.offset": Offset(0.0001 * number, 0.0004),
         "clock.daemon": Daemon("chronyd", True, "10.0.0.254"),
         "names.own": (name, [address]),
         "names.resolved": resolved(*names),
         "torch.build": torch(),
+        "nccl.libraries": libraries(),
+        "nccl.plugins": Plugins((plugin(),)),
+        "python.env": python(),
+        "cuda.libcuda": "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15",
+        "cuda.toolkit": "12.4.1",
         "nv.driver": "550.54.15",
         "gpu.pci": tuple(f"0000:{i:02x}:00.0" for i in range(8)),
         "gpu.nvml": nvml(),
         "net.interfaces": (LOOPBACK, eth("eth0", f"{address}/16", mtu=9000)),
+        "net.bonds": {"eth0": bond("eth0")},
+        "net.filter": (),
         "net.port_range": (32768, 60999),
         "rdma.ports": (hca("mlx5_0"), hca("mlx5_1")),
         "lim.memlock": float("inf"),
-        **_node_facts(),
         "net.listen": Listen(name, PORT, "ok") if first else None,
         "net.dials": () if first else (Dial(name, "n1", "10.0.0.1", PORT, "ok"),),
         "ssh.peer": address,
     }
-
-
-def _node_facts() -> dict[str, Any]:
-    """Limits, file systems, tasks, services and the kernel's log of a node that is well and at rest."""
-    space = Space("/", 1 << 40, 1 << 38, 3 << 38, 1 << 26, 1 << 25)
-    words = ("/dev/shm", "/", "/tmp", "/var", "~", "/data")
-    log = Log(now=1e6, first_number=0, first_seconds=0.0)
-    return {
-        "lim.nofile": 1048576.0,
-        "lim.stack": float(8 << 20),
-        "lim.nproc": 8e6,
-        "proc.tasks": Tasks(uid=0, threads=400),
-        "proc.ids": Ids(threads=3402, pid_max=4194304, threads_max=16510080),
-        "proc.load": Load(1.36, 1.22, 1.08, 2, 3402),
-        "proc.cores": 224,
-        "shm.space": replace(space, at="/dev/shm"),
-        "shm.segments": (),
-        "fs.probes": Probes({word: replace(space, at=word if word[0] == "/" else "/root") for word in words}),
-        "fs.mounts": (mount("/"), mount("/data", "nfs4", "nas:/data", "0:61")),
-        "fs.fstab": {"/": frozenset({"defaults"})},
-        "log.records": log,
-        "gpu.xids": Xids(log),
-        "svc.states": (("ssh.service", "active"),),
-    }
-
-
-def mount(point: str, kind: str = "ext4", source: str = "/dev/md0", device: str = "9:0", **options: str) -> Mount:
-    """A mount that is rw unless `options` or `inner` say otherwise, comma separated."""
-    own, inner = (frozenset(options.get(name, "rw").split(",")) for name in ("options", "inner"))
-    return Mount(point, kind, source, own, inner, device)
 
 
 def _address(number: int) -> str:

@@ -28,12 +28,9 @@ NAMES = ("n1", "n2", "n3", "n4")
 # What a severity depends on is set so that it is not grave: no RDMA, a clock less than a second away.
 ERRORS = {
     "ssh.reach", "host.identity", "name.resolve", "time.offset", "nv.driver", "torch.version", "nccl.torch",
-    "gpu.count", "eth.iface_choice", "net.ports", "shm.size", "fs.mount", "fs.ro", "gpu.xid",
+    "gpu.count", "eth.iface_choice", "net.ports",
 }  # fmt: skip
-WARNINGS = {
-    "kernel.version", "os.release", "time.daemon", "lim.memlock", "eth.mtu", "lim.nofile", "lim.stack", "lim.nproc",
-    "shm.stale", "fs.space", "proc.dstate", "proc.load", "log.kernel", "svc.required",
-}  # fmt: skip
+WARNINGS = {"kernel.version", "os.release", "time.daemon", "lim.memlock", "eth.mtu"}
 # These stand for all: the engine is tested here. What holds of every check is in tests/test_honesty.py.
 CHECKS = {name: check for name, check in registry.checks().items() if name in ERRORS | WARNINGS}
 NEEDS = [(check.name, fact) for check in CHECKS.values() for fact in check.facts]

@@ -55,6 +55,8 @@ _MODULES = {
     "kernel_log": ("kernel_log",),
     "tasks": ("tasks",),
     "storage": ("storage",),
+    "firewall": ("firewall",),
+    "system": ("system",),
     "dial": ("dial",),
     "act": ("act",),
     "ranks": ("ranks",),
@@ -65,6 +67,8 @@ _BRINGS = {
     "kernel_log": ("kernel_log",),
     "tasks": ("tasks",),
     "storage": ("probe", "shm_segments"),
+    "firewall": ("firewall",),
+    "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
 }
 
 
