@@ -17,7 +17,7 @@ WINDOW = 3600.0  # seconds that the log must cover before its silence says somet
 
 @dataclass(frozen=True)
 class Kind:
-    """A complaint: how it reads, what it means, what to do.
+    """A complaint: how it reads, what it means, what to do; `named` finds in it what stands for {name} in the remedy.
 
     What is over when it is over (a task that was killed, a CPU that was stuck) counts for a day: an OOM of three weeks
     ago says nothing of tomorrow's job. What stays as it is until somebody acts (a damaged file system, a kernel that
@@ -29,10 +29,15 @@ class Kind:
     means: str
     remedy: str
     stays: bool = False
+    named: re.Pattern[str] | None = None
+
+    def cure(self, text: str) -> str:
+        match = self.named.search(text) if self.named else None
+        return self.remedy.replace("{name}", match[1] if match else "NAME")
 
 
-def _kind(name: str, pattern: str, means: str, remedy: str, *, stays: bool = False) -> Kind:
-    return Kind(name, re.compile(pattern), means, remedy, stays)
+def _kind(name: str, pattern: str, means: str, remedy: str, *, stays: bool = False, named: str | None = None) -> Kind:
+    return Kind(name, re.compile(pattern), means, remedy, stays, re.compile(named) if named else None)
 
 
 KINDS = (
@@ -67,26 +72,29 @@ KINDS = (
     _kind(
         "I/O error", r"(?:critical medium error|I/O error)(?: on)?,? dev(?:ice)? (?!sr\d|fd\d|loop\d)",
         "a disk did not read or write",
-        "smartctl -a /dev/DISK; nvme smart-log /dev/DISK   # replace it when the count grows",
+        "smartctl -a /dev/{name}   # replace the disk when the count grows", named=r" dev(?:ice)? ([\w-]+)",
     ),
     _kind(
         "file system error",
         r"EXT4-fs error|Remounting filesystem read-only|etadata corruption detected|Corruption of in-memory data"
         r"|XFS_WANT_CORRUPTED|xfs_do_force_shutdown|forced readonly",
-        "a file system is damaged", "umount it; fsck, or xfs_repair", stays=True,
+        "a file system is damaged", "umount /dev/{name} && fsck /dev/{name}   # XFS: xfs_repair", stays=True,
+        named=r"\((?:device )?([\w-]+)\)",
     ),
     _kind(
         "NVMe timeout", r"^nvme.*(?:QID \d+ timeout|controller is down)", "an NVMe disk did not answer",
-        "nvme smart-log /dev/nvme0; nvme error-log /dev/nvme0   # firmware, or its slot",
+        "nvme smart-log /dev/{name}; nvme error-log /dev/{name}   # firmware, or its slot", named=r"^nvme (nvme\d+)",
     ),
     _kind(
         "adapter power", r"insufficient power on the PCIe slot",
         "a network adapter runs with less power than it asks for",
-        "lspci -vv -s ADDRESS | grep -i power   # the slot's power limit in the BIOS, or its extra cable", stays=True,
+        "lspci -vv -s {name} | grep -i power   # the slot's power limit in the BIOS, or its extra cable", stays=True,
+        named=r"mlx5_core ([0-9a-f:.]+\d)",
     ),
     _kind(
         "adapter health", r"mlx5.*health compromised", "the firmware of a network adapter has failed",
-        "mlxfwreset -d ADDRESS reset   # or a cold boot; then its firmware", stays=True,
+        "mlxfwreset -d {name} reset   # or a cold boot; then its firmware", stays=True,
+        named=r"mlx5_core ([0-9a-f:.]+\d)",
     ),
     _kind(
         "kernel fault",
@@ -104,7 +112,9 @@ def complaints(scene: Scene) -> Iterable[Outcome]:
         found = [(kind, records) for kind in KINDS if (records := _of(kind, log))]
         bad = [(kind, records) for kind, records in found if kind.stays or log.age(records[-1]) <= DAY]
         for kind, records in bad:
-            yield Outcome("fail", (node.name,), kind.means, _seen(kind, records, log), "none", kind.remedy)
+            yield Outcome(
+                "fail", (node.name,), kind.means, _seen(kind, records, log), "none", kind.cure(records[-1].text)
+            )
         if bad:
             continue
         yield silence(node, log, "; ".join(_seen(kind, records, log) for kind, records in found))
