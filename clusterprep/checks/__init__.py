@@ -149,16 +149,9 @@ def uniform_by_kind(
     about: Collection[str] | None = None,
     exempt: Collection[str] = (),
 ) -> Iterable[Outcome]:
-    """`uniform` among the nodes of each declared kind (`gpus:`), which may differ from other kinds.
-
-    `exempt` names the nodes that need no value.
-    """
-    kinds: dict[object, list[str]] = {}
-    for node in scene.inventory.nodes:
-        if node.name not in exempt:
-            kind = None if node.gpus is None else (node.gpus.model, node.gpus.count > 0)
-            kinds.setdefault(kind, []).append(node.name)
-    for names in kinds.values():
+    """`uniform` among the machines of each kind. `exempt` names the nodes that need no value."""
+    for part in kinds(scene):
+        names = [node.name for node in part.inventory.nodes if node.name not in exempt]
         mine = {name: values[name] for name in names if name in values}
         if mine:
             yield from uniform(mine, what, len(names), remedy, about)

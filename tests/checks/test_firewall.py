@@ -1,4 +1,8 @@
-"""Packet filters as machines have them: which drop what NCCL needs, which do not, and which do not tell."""
+"""Packet filters of the kinds that machines have: which drop what NCCL needs, which do not, which do not tell.
+
+The listings are written for these tests: rules in the manner of ufw, firewalld, Docker and kube-proxy, in the formats of
+nft -j and iptables-save.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,13 @@ from clusterprep.checks.firewall import parse_open
 from clusterprep.facts.firewall import Chain, Match, Rule
 from tests.fleet import LOOPBACK, absent, eth, findings, fleet, learned, told
 
-RECORDED = Path(__file__).parents[1] / "filters"
+LISTINGS = Path(__file__).parents[1] / "filters"
 UNSURE = "unknown warning the rules do not tell"
 
 
-def recorded(name: str, *replaced: tuple[str, str], **more: str) -> Any:
-    """A listing as it was recorded, with some of its text exchanged."""
-    text = (RECORDED / name).read_text()
+def listing(name: str, *replaced: tuple[str, str], **more: str) -> Any:
+    """A listing of tests/filters, with some of its text exchanged."""
+    text = (LISTINGS / name).read_text()
     for old, new in replaced:
         assert old in text
         text = text.replace(old, new)
@@ -57,31 +61,31 @@ ALLOWED = "-A ufw-user-input -s 10.0.0.0/16 -j ACCEPT\nCOMMIT"
     ("found", "expected"),
     [
         pytest.param((), "pass", id="no-filter"),
-        pytest.param(recorded("docker.rules"), "pass", id="docker-kubelet-fail2ban"),
-        pytest.param(recorded("kube-proxy.json"), "pass", id="kube-proxy-by-nft-and-sshguard"),
-        pytest.param(recorded("ufw.rules"), "fail warning", id="ufw-with-ssh-only"),
-        pytest.param(recorded("ufw.rules", ("COMMIT", ALLOWED)), "pass", id="ufw-with-the-network"),
+        pytest.param(listing("docker.rules"), "pass", id="docker-kubelet-fail2ban"),
+        pytest.param(listing("kube-proxy.json"), "pass", id="kube-proxy-by-nft-and-sshguard"),
+        pytest.param(listing("ufw.rules"), "fail warning", id="ufw-with-ssh-only"),
+        pytest.param(listing("ufw.rules", ("COMMIT", ALLOWED)), "pass", id="ufw-with-the-network"),
         pytest.param(
-            recorded("ufw.rules", ("COMMIT", ALLOWED.replace("-s 10", "-i bond0 -s 10"))), "pass", id="ufw-with-both"
+            listing("ufw.rules", ("COMMIT", ALLOWED.replace("-s 10", "-i bond0 -s 10"))), "pass", id="ufw-with-both"
         ),
         pytest.param(
-            recorded("ufw.rules", ("COMMIT", ALLOWED.replace("10.0.0.0/16", "10.9.0.0/16"))),
+            listing("ufw.rules", ("COMMIT", ALLOWED.replace("10.0.0.0/16", "10.9.0.0/16"))),
             "fail warning",
             id="ufw-with-another-network",
         ),
         pytest.param(
-            recorded("ufw.rules", ("COMMIT", ALLOWED.replace("10.0.0.0/16", "10.0.0.1/32"))), UNSURE, id="one-peer-only"
+            listing("ufw.rules", ("COMMIT", ALLOWED.replace("10.0.0.0/16", "10.0.0.1/32"))), UNSURE, id="one-peer-only"
         ),
-        pytest.param(recorded("firewalld.json"), "fail warning", id="firewalld-public"),
-        pytest.param(recorded("firewalld-trusted.json"), "pass", id="firewalld-with-a-trusted-source"),
-        pytest.param(recorded("cloud-image.rules"), "fail warning", id="an-image-that-rejects-all-but-ssh"),
-        pytest.param(recorded("nftables.json"), "fail warning", id="nftables-with-ssh-and-monitoring"),
-        pytest.param(recorded("nftables.json", ('"ib*"', '"bond*"')), "pass", id="an-accept-for-the-interface"),
+        pytest.param(listing("firewalld.json"), "fail warning", id="firewalld-public"),
+        pytest.param(listing("firewalld-trusted.json"), "pass", id="firewalld-with-a-trusted-source"),
+        pytest.param(listing("cloud-image.rules"), "fail warning", id="an-image-that-rejects-all-but-ssh"),
+        pytest.param(listing("nftables.json"), "fail warning", id="nftables-with-ssh-and-monitoring"),
+        pytest.param(listing("nftables.json", ('"ib*"', '"bond*"')), "pass", id="an-accept-for-the-interface"),
         pytest.param(
-            recorded("nftables.json", ('"ib*"', '"lo"'), ("[9100, 9110]", "[1024, 65535]")), "pass", id="all-high-ports"
+            listing("nftables.json", ('"ib*"', '"lo"'), ("[9100, 9110]", "[1024, 65535]")), "pass", id="all-high-ports"
         ),
         pytest.param(
-            recorded("nftables.json", ("[9100, 9110]", "[32768, 50000]")), UNSURE, id="a-part-of-the-range"
+            listing("nftables.json", ("[9100, 9110]", "[32768, 50000]")), UNSURE, id="a-part-of-the-range"
         ),
         pytest.param(absent("denied"), "unknown warning denied", id="not-root"),
         pytest.param(absent("missing_tool"), "unknown warning missing_tool", id="no-nft"),
@@ -174,17 +178,17 @@ def test_a_hook_of_one_device_counts_for_that_one(device: str, expected: str) ->
 @pytest.mark.parametrize(
     ("found", "seen", "remedy"),
     [
-        (recorded("ufw.rules"), "legacy ip filter INPUT, policy drop", "ufw allow in on bond0 from 10.0.0.0/16"),
+        (listing("ufw.rules"), "legacy ip filter INPUT, policy drop", "ufw allow in on bond0 from 10.0.0.0/16"),
         (
-            recorded("firewalld.json"), "inet firewalld filter_INPUT, rule 6",
+            listing("firewalld.json"), "inet firewalld filter_INPUT, rule 6",
             "firewall-cmd --permanent --zone=trusted --add-source=10.0.0.0/16",
         ),
         (
-            recorded("cloud-image.rules"), "legacy ip filter INPUT, rule 6",
+            listing("cloud-image.rules"), "legacy ip filter INPUT, rule 6",
             "iptables -I INPUT -s 10.0.0.0/16 -j ACCEPT",
         ),
         (
-            recorded("nftables.json"), "inet filter input, policy drop",
+            listing("nftables.json"), "inet filter input, policy drop",
             "nft insert rule inet filter input ip saddr 10.0.0.0/16 accept",
         ),
     ],
@@ -203,7 +207,7 @@ def test_rules_that_do_not_tell_point_to_what_measures() -> None:
 
 def test_rules_of_iptables_are_taken_from_its_own_listing() -> None:
     """nft lists them too, without saying what their extensions want."""
-    text = (RECORDED / "ufw.rules").read_text().replace("COMMIT", ALLOWED)
+    text = (LISTINGS / "ufw.rules").read_text().replace("COMMIT", ALLOWED)
     through_nft = """{"nftables": [
         {"chain": {"family": "ip", "table": "filter", "name": "INPUT", "type": "filter", "hook": "input",
                    "prio": 0, "policy": "drop"}},

@@ -7,7 +7,7 @@ import pytest
 from clusterprep.facts.bonding import Bond, Member
 from tests.fleet import learned
 
-# Linux 5.15, bonding v5.15: two ConnectX ports against an MLAG pair, read by root.
+# In the format of bonding v5.15, as root reads it: two ports against an MLAG pair.
 LACP = """\
 Ethernet Channel Bonding Driver: v5.15.0-105-generic
 
