@@ -52,6 +52,9 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
 _MODULES = {
     "look": ("readers", "look"),
     "nvml": ("nvml",),
+    "kernel_log": ("kernel_log",),
+    "tasks": ("tasks",),
+    "storage": ("storage",),
     "firewall": ("firewall",),
     "system": ("system",),
     "devices": ("devices",),
@@ -62,6 +65,9 @@ _MODULES = {
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
 _BRINGS = {
     "nvml": ("nvml",),
+    "kernel_log": ("kernel_log",),
+    "tasks": ("tasks",),
+    "storage": ("probe", "shm_segments"),
     "firewall": ("firewall",),
     "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
     "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),

@@ -23,8 +23,10 @@ from clusterprep.transports.replay import record
 from tests.fleets import Kind, Machine
 
 # Kinds of reads that are answered by the real readers inside the machine's root.
-ROOTED = {"file", "files", "target", "pci", "nvml", "rights", "account", "kernels", "cpus", "governors", "interrupts"}
-ROOTED |= {"pci_tree", "rdma_tree", "rail_routes", "verbs"}
+ROOTED = {
+    "file", "files", "target", "pci", "nvml", "rights", "account", "kernels", "cpus", "governors", "interrupts",
+    "kernel_log", "tasks", "shm_segments", "pci_tree", "rdma_tree", "rail_routes", "verbs",
+}  # fmt: skip
 
 # Runs in a process of its own: loads what it needs, then locks itself in and reads.
 _INSIDE = """
