@@ -157,6 +157,7 @@ class Fleet:
     inventory: Inventory
     sightings: Mapping[str, Sighting]
     limited: bool = False  # only a part of the inventory was contacted
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see derived.py
 
     @property
     def reached(self) -> tuple[Node, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 
+from clusterprep.derived import once_per_fleet
 from clusterprep.facts.network import Interface, RdmaPort
 from clusterprep.model import Absent, Fleet, Node
 
@@ -59,6 +60,7 @@ def _has_uplink(bridge: Interface, interfaces: tuple[Interface, ...]) -> bool:
     return any(i.physical and i.master in inside for i in interfaces)
 
 
+@once_per_fleet
 def choose(fleet: Fleet) -> Choice:
     """Choose for every node reached. Pure; the answer for a node is in exactly one of picks, problems, unknown."""
     known: dict[str, tuple[Interface, ...]] = {}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from clusterprep.derived import once_per_fleet
 from clusterprep.facts.pci import Link, PciDevice, PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice
 from clusterprep.model import Absent, Fleet, Node
@@ -80,6 +81,7 @@ def training_set(fleet: Fleet, node: str) -> TrainingSet | Absent:
     return training_sets(fleet)[node]
 
 
+@once_per_fleet
 def training_sets(fleet: Fleet) -> dict[str, TrainingSet | Absent]:
     """The set of every node reached, or why it is not known. Pure."""
     answers: dict[str, TrainingSet | Absent] = {}
