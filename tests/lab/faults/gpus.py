@@ -23,25 +23,26 @@ def gpus(host: Host, described: Iterable[Mapping[str, Any]], **system: Any) -> F
     """GPUs as tests.nvml describes them: by NVML, as /dev/nvidia*, on the PCI bus and as the loaded driver's version.
 
     `bus` (default true) lays PCI functions over /sys; `module` is the loaded module's version, the driver's when left
-    out and none at all with None.
+    out and none at all with None. A kernel without /proc/driver cannot show one: there recorded fleets must do.
     """
     rows = list(described)
     bus, module = system.pop("bus", True), system.pop("module", system.get("driver", nvml.DRIVER))
+    shown = module is not None and host.run(["test", "-d", "/proc/driver"], check=False).returncode == 0
     root = Path(f"/proc/{host.pid}/root")
     made = nvml.build(root / _FOLDER, rows, **system)
     each = nvml.expanded(rows, system.get("driver", nvml.DRIVER))
     devices = [f"/dev/nvidia{gpu['minor']}" for gpu in each]
     host.run(["touch", "/dev/nvidiactl", *devices])
     undo = [sys_tree(host, *_bus(each)).undo] if bus else []
-    if module is not None:
+    if shown:
         host.run(["mount", "-t", "tmpfs", "tmpfs", "/proc/driver"])  # no folder can be made in /proc itself
         host.write("/proc/driver/nvidia/version", _VERSION.format(driver=module))
 
     def take_away() -> None:
-        for path in (made.resolve(), made, made.with_name(nvml.DESCRIBED)):
+        for path in (made.parent / made.readlink(), made, made.with_name(nvml.DESCRIBED)):
             path.unlink(missing_ok=True)
         host.run(["rm", "-f", "/dev/nvidiactl", *devices])
-        if module is not None:
+        if shown:
             host.run(["umount", "--lazy", "/proc/driver"])
         for step in undo:
             step()
