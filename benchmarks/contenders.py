@@ -15,8 +15,8 @@ import yaml
 from clusterprep import registry
 from clusterprep.fanout import ROUNDS
 from clusterprep.load import load_inventory
+from clusterprep.pairs import DIAL_LIMIT
 from clusterprep.plan import Selection, make_plan, reads, select
-from clusterprep.ports import DIAL_LIMIT
 from clusterprep.remote import boot
 from tests.lab import Lab
 
@@ -78,7 +78,7 @@ def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
     inventory = load_inventory(path)
     plan = make_plan(select(registry.checks(), Selection()), registry.facts())
     looks = {n.name: [[r.kind, list(r.args), r.limit] for r in reads(plan, n, inventory)] for n in inventory.nodes}
-    listen = {"port": inventory.master_port}
+    listen = {"spans": [[inventory.master_port, inventory.master_port]]}
     dial = {"targets": [[lab.hosts[0].address, inventory.master_port]], "limit": DIAL_LIMIT}
     pings = "".join(_line(number, "ping") for number in range(1, ROUNDS + 1))
     told = {

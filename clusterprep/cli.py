@@ -26,7 +26,6 @@ LATER = {
     "history": "shows earlier runs",
     "compare": "shows what changed between two runs",
     "report": "renders an earlier run again",
-    "selftest": "shows that every check fires on its fault",
 }
 
 
@@ -146,6 +145,16 @@ def _later(name: str, what: str) -> None:
     @click.argument("words", nargs=-1, type=click.UNPROCESSED)
     def command(words: tuple[str, ...]) -> None:
         raise InputError.of(f"`clusterprep {name}` is not built yet")
+
+
+@cli.command()
+@options.reporting
+def selftest(**words: Any) -> None:
+    """Show that every check fires on its fault, on recorded machines."""
+    from clusterprep.selftest import selftest as prove
+
+    _check_formats(words)
+    _finish(prove(), words)
 
 
 for _name, _what in LATER.items():

@@ -90,7 +90,7 @@ class Fanout:
             self._watch.step(node.name, "reached" if seen[node.name].reached else str(seen[node.name].reason))
 
         kinds = {read.kind for node in self.inventory.nodes for read in reads(plan, node, self.inventory)}
-        self._parts = (*boot.parts_for(kinds), *(("dial",) if "ports" in plan.stages else ()))
+        self._parts = (*boot.parts_for(kinds), *(("dial",) if "pairs" in plan.stages else ()))
         self._watch.stage("look", len(self.inventory.nodes))
         self.each(self.inventory.nodes, work)
         fleet = Fleet(self.inventory, {node.name: seen[node.name] for node in self.inventory.nodes})

@@ -17,9 +17,9 @@ from clusterprep.fanout import Fanout, Watch
 from clusterprep.history import Given, refuse_clashes
 from clusterprep.judge import exit_code, fixed, judge
 from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, Outcome, Report, Sighting, VerifyResult
+from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Selection, make_plan, select
 from clusterprep.playbook import Step
-from clusterprep.ports import probe_ports
 from clusterprep.render import FACTS as ENV_FACTS
 from clusterprep.render import Environment, render
 from clusterprep.resources import target
@@ -250,8 +250,8 @@ def _always(job: Job) -> set[str]:
 
 def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, ...]]:
     fleet = fanout.survey(plan)
-    if "ports" in plan.stages:
-        fleet = probe_ports(fanout, fleet, _rendezvous(job, fleet))
+    if "pairs" in plan.stages:
+        fleet = probe_pairs(fanout, fleet, _rendezvous(job, fleet))
     fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))
     return fleet, judge(fleet, plan.checks, job.started.date(), job.settings.catalogue)
 

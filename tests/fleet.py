@@ -8,10 +8,10 @@ from datetime import date
 from typing import Any
 
 from clusterprep import registry
-from clusterprep.checks.net import Dial, Listen
 from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.facts.gpu import Gpu, Nvml
 from clusterprep.facts.network import Interface, RdmaPort
+from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
 from clusterprep.judge import judge
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "clusterprep"
 # a place here, and has then decided what it is.
 ORDER = (
     # words and values
-    "errors", "model", "units", "versions", "noderange",
+    "errors", "model", "units", "versions", "noderange", "pairing",
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
@@ -26,9 +26,9 @@ ORDER = (
     # stages that compute
     "plan", "judge", "diff", "rollback",
     # stages that act, and their means
-    "history", "transports", "deadline", "fanout", "ports", "write", "verify", "trial",
+    "history", "transports", "deadline", "fanout", "pairs", "write", "verify", "trial",
     # the stages in a row, and what is shown of them
-    "run", "reports", "explain", "options", "ending", "cli", "__main__",
+    "run", "selftest", "reports", "explain", "options", "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -53,6 +53,7 @@ WORLDLY = {
     "deadline": "listens to signals and the alarm clock",
     "fanout": "starts threads and watches the clock",
     "run": "takes the time of a run",
+    "selftest": "plays the recordings that came with us",
     "transports": "reaches other machines",
     "remote": "runs on nodes, but for boot, which reads the source of the others",
     "verify.collect": "runs ranks on nodes and waits for them",

@@ -1,35 +1,16 @@
-"""Ports: every node reaches the rendezvous host, and the port is free."""
+"""Ports: every node reaches the rendezvous host and every other node, and the port is free."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
-from clusterprep.checks import Check, Outcome, Scene
+from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.facts.pairs import Dial, Listen
+from clusterprep.pairing import coverage
 
 OPEN = "nft list ruleset   # and the security group: allow TCP {port} and the ephemeral range between the nodes"
-
-
-@dataclass(frozen=True)
-class Dial:
-    """One directed attempt: `word` is ok, refused, timed_out, no_route or an error."""
-
-    dialer: str
-    listener: str
-    address: str
-    port: int
-    word: str
-
-
-@dataclass(frozen=True)
-class Listen:
-    """The rendezvous host's side: whether the port could be opened, and who holds it if not."""
-
-    host: str
-    port: int
-    word: str  # ok, in_use, denied
-    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,8 +22,12 @@ class Blame:
     failed: tuple[Dial, ...]
 
 
-def blame(dials: Iterable[Dial]) -> tuple[Blame, ...]:
-    """Who is at fault, and every failed pair is somebody's.
+def unreached(dial: Dial) -> bool:
+    return dial.word != "ok"
+
+
+def blame(dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached) -> tuple[Blame, ...]:
+    """Who is at fault, and every failed pair is somebody's; `bad` says which dials failed.
 
     A listener that fails at least half of its dialers and at least two is blamed alone and set aside, then a dialer
     likewise; every other failed pair stands by itself.
@@ -50,39 +35,47 @@ def blame(dials: Iterable[Dial]) -> tuple[Blame, ...]:
     left = list(dials)
     found: list[Blame] = []
     for role in ("listener", "dialer"):
-        while (culprit := _worst(left, role)) is not None:
-            failed = tuple(d for d in left if getattr(d, role) == culprit and d.word != "ok")
+        while (culprit := _worst(left, role, bad)) is not None:
+            failed = tuple(d for d in left if getattr(d, role) == culprit and bad(d))
             found.append(Blame(role, (culprit,), failed))
             left = [d for d in left if getattr(d, role) != culprit]
-    pairs = [d for d in left if d.word != "ok"]
+    pairs = [d for d in left if bad(d)]
     found.extend(Blame("pair", (d.dialer, d.listener), (d,)) for d in pairs)
     return tuple(found)
 
 
-def _worst(dials: list[Dial], role: str) -> str | None:
+def _worst(dials: list[Dial], role: str, bad: Callable[[Dial], bool]) -> str | None:
     # Nodes are counted, not ports: one dialer that fails on two ports is one.
     other = "dialer" if role == "listener" else "listener"
     tried = Counter(name for name, _ in {(getattr(d, role), getattr(d, other)) for d in dials})
-    failed = Counter(name for name, _ in {(getattr(d, role), getattr(d, other)) for d in dials if d.word != "ok"})
+    failed = Counter(name for name, _ in {(getattr(d, role), getattr(d, other)) for d in dials if bad(d)})
     guilty = [(n, name) for name, n in failed.items() if n >= 2 and 2 * n >= tried[name]]
     return max(guilty)[1] if guilty else None
 
 
+def dialled(scene: Scene) -> list[Dial]:
+    """All dials of the nodes that know theirs."""
+    return [dial for node in scene.nodes for dial in scene.value(node, "net.dials")]
+
+
 def ports(scene: Scene) -> Iterable[Outcome]:
-    """The rendezvous port is free and every node gets through to it."""
-    wanted = f"every node reaches the rendezvous port {scene.inventory.master_port}, and it is free"
+    """The rendezvous port is free, every node gets through to it, and to the others' ephemeral ports."""
+    wanted = f"the rendezvous port {scene.inventory.master_port} free, and it and the ephemeral range open to all nodes"
     listens: list[Listen] = [v for node in scene.nodes if (v := scene.value(node, "net.listen")) is not None]
-    bad = [listen for listen in listens if listen.word != "ok"]
-    for listen in bad:
+    taken = [listen for listen in listens if listen.word != "ok"]
+    for listen in taken:
         yield _taken(listen, wanted)
-    dials = [dial for node in scene.nodes for dial in scene.value(node, "net.dials")]
+    dials = dialled(scene)
     blamed = blame(dials)
     yield from (_blocked(guilt, wanted) for guilt in blamed)
-    named = {node for guilt in blamed for node in guilt.nodes} | {listen.host for listen in bad}
-    named |= {dial.dialer for dial in dials if dial.word != "ok"} if blamed else set()
+    named = {node for guilt in blamed for node in guilt.nodes} | {listen.host for listen in taken}
+    named |= {dial.dialer for dial in dials if unreached(dial)}
     good = tuple(node.name for node in scene.nodes if node.name not in named)
-    if good and not bad:
-        yield Outcome("pass", good, "the rendezvous port can be reached", "open", wanted)
+    # Where the rendezvous port is taken nobody can tell whether the others would get through to it.
+    if good and not taken:
+        pairs = len({(dial.dialer, dial.listener) for dial in dials})
+        seen = f"open; {coverage(pairs, len(scene.inventory.nodes))} tried"
+        yield Outcome("pass", good, "the rendezvous port and the others' ephemeral ports can be reached", seen, wanted)
 
 
 def _taken(listen: Listen, wanted: str) -> Outcome:
@@ -104,7 +97,8 @@ def _blocked(guilt: Blame, wanted: str) -> Outcome:
     else:
         message = f"{first.dialer} cannot reach {first.listener} at {place}"
         seen = f"{first.dialer} to {seen}"  # each pair is a finding of its own, and findings that look alike are merged
-    return Outcome("fail", guilt.nodes, message, seen, wanted, OPEN.format(port=first.port))
+    port = first.port if len({dial.port for dial in guilt.failed}) == 1 else "the ports above"
+    return Outcome("fail", guilt.nodes, message, seen, wanted, OPEN.format(port=port))
 
 
 PORTS = Check(
@@ -112,10 +106,13 @@ PORTS = Check(
     facts=("net.listen", "net.dials"),
     judge=ports,
     severity="error",
-    title="The rendezvous port is free and reachable",
-    why="All ranks meet at one host and port. If it is taken or filtered they wait until a time-out of half an hour "
-    "says nothing about ports.",
-    how="The agent of the first node listens on the rendezvous port at the address that NCCL would use, and every "
-    "other node dials it.",
+    title="The rendezvous port is free, and the nodes reach each other",
+    why="All ranks meet at one host and port, and then connect to each other on ports that each node's kernel chooses. "
+    "If one is taken or filtered they wait until a time-out of half an hour says nothing about ports.",
+    how="The agent of the first node listens on the rendezvous port at the address that NCCL would use and every "
+    "other node dials it. Every agent also listens for a moment on three ports of its ephemeral range, one in each "
+    "third of it, and the others dial these in turn: all directed pairs up to 64 nodes, above that 64 others for each "
+    "node as dialer and as listener, drawn with a fixed seed; the report says how many.",
     remedy=OPEN.format(port="29500"),
+    proof=Proof("net.dials", lambda dials: tuple(replace(dial, word="timed_out") for dial in dials)),
 )

@@ -119,6 +119,4 @@ _RDMA_FILES = tuple(f"/sys/class/infiniband/*/ports/*/{name}" for name in ("stat
 INTERFACES = Fact("net.interfaces", lambda node, inventory: (Read("interfaces"),), parse_interfaces)
 PORT_RANGE = Fact("net.port_range", file("/proc/sys/net/ipv4/ip_local_port_range"), parse_port_range)
 RDMA = Fact("rdma.ports", lambda node, inventory: (Read("files", _RDMA_FILES),), parse_rdma)
-LISTEN = Fact("net.listen", stage="ports")
-DIALS = Fact("net.dials", stage="ports")
 PEER = Fact("ssh.peer", stage="open")

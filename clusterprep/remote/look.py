@@ -13,6 +13,7 @@ from clusterprep.remote.light import dumps, loads, signal
 from clusterprep.remote.readers import INSTANT, LANES, READERS, NoAnswer
 
 THREADED = ("files", "names")  # lanes in which no code of others runs
+WIDE = 32  # lanes over which reads are spread after one of them has hung
 LINGER = 0.5  # seconds that a killed child gets to disappear before it is called stuck
 
 
@@ -32,13 +33,13 @@ def answer(kind, args):
 
 
 class Lane(object):
-    """Reads that run one after the other beside the loop; a read over its limit is given up, the rest starts anew.
+    """Reads that run one after the other beside the loop. One over its limit is given up, and `spread` the rest.
 
     A kind of lane says how it starts (`launch`) and how it is stopped (`stop`).
     """
 
-    def __init__(self, agent, reads, done):
-        self.agent, self.reads, self.done = agent, list(reads), done
+    def __init__(self, agent, reads, done, spread):
+        self.agent, self.reads, self.done, self.spread = agent, list(reads), done, spread
         self._start()
 
     def _start(self):
@@ -75,7 +76,9 @@ class Lane(object):
         if self.reads:
             index = self.reads.pop(0)[0]
             self.done(index, ["no", reason, why])
-        if self.reads:
+        if self.reads and reason == "hung":
+            self.spread(type(self), self.reads)
+        elif self.reads:
             self._start()
 
 
@@ -187,8 +190,14 @@ def look(agent, request):
     agent.polls.append(poll)
     for index, (kind, args, _) in [read for read in reads if instant(*read[1])]:
         done(index, answer(kind, args))
+
+    def spread(kind, rest):
+        # What hangs seldom hangs alone: behind one stuck read the others no longer wait for each other.
+        for start in range(min(WIDE, len(rest))):
+            lanes.append(kind(agent, rest[start::WIDE], done, spread))
+
     for kind, group in grouped([read for read in reads if read[0] in left]):
-        lanes.append(kind(agent, group, done))
+        lanes.append(kind(agent, group, done, spread))
     agent.endings.append(lambda: [lane.stop() for lane in lanes])
     if not reads:
         done(-1, None)

@@ -86,10 +86,13 @@ class _RecordedNode:
             return {"seen": now, "sent": now}
         if op == "look":
             return {"answers": [self._answer(read) for read in request["reads"]]}
-        if op in ("listen", "unlisten"):
-            return dict(self._recorded.get("listen", {"port": request.get("port"), "handle": 0}))
+        if op == "listen":
+            return {"ports": [first for first, _ in request["spans"]]}
+        if op == "unlisten":
+            return {}
         if op == "dial":
-            return {"words": [self._recorded.get("dial", "ok")] * len(request["targets"])}
+            row = self._recorded.get("dial", ["ok", 50, 0, True, 0])
+            return {"dials": [row for _ in request["targets"] for _ in request.get("sizes") or [0]]}
         return {"no": "not_recorded", "why": f"a recording cannot {op}"}
 
     def _answer(self, read: Sequence[Json]) -> Json:

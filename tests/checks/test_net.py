@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterprep.checks.net import Blame, Dial, Listen, blame
+from clusterprep.checks.net import Blame, blame
+from clusterprep.facts.pairs import Dial, Listen
 from tests.fleet import PORT, absent, findings, fleet, silent, told
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")

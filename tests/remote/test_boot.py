@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,13 +184,9 @@ def test_an_agent_whose_controller_is_silent_ends_itself() -> None:
     process.communicate()
 
 
-def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> None:
-    """A fifo without a writer blocks open() for ever: its own read is hung, the others are answered."""
-    fifo = tmp_path / "stuck"
-    os.mkfifo(fifo)
-    reads = [["file", [str(fifo)], 0.5], ["file", ["/proc/version"], 5], ["command", ["sleep", "77.25"], 0.5]]
+def looked(reads: list[list[Any]]) -> list[Any]:
+    """What an agent of this machine answers to some reads; it has ended when this returns."""
     process = start()
-    began = time.monotonic()
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(boot.payload(NONCE, ["look"]) + ask(1, op="look", reads=reads))
@@ -197,9 +194,31 @@ def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> N
     reader, frames = FrameReader(NONCE), []
     while not any("id" in frame for frame in frames):
         frames.extend(reader.feed(os.read(process.stdout.fileno(), 65536)))
-    answers = next(frame for frame in frames if "id" in frame)["answers"]
+    finish(process)
+    return list(next(frame for frame in frames if "id" in frame)["answers"])
+
+
+def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> None:
+    """A fifo without a writer blocks open() for ever: its own read is hung, the others are answered."""
+    fifo = tmp_path / "stuck"
+    os.mkfifo(fifo)
+    reads = [["file", [str(fifo)], 0.5], ["file", ["/proc/version"], 5], ["command", ["sleep", "77.25"], 0.5]]
+    began = time.monotonic()
+    answers = looked(reads)
     assert [answer[1] for answer in (answers[0], answers[2])] == ["hung", "hung"]
     assert answers[1][0] == "ok"
     assert time.monotonic() - began < 4
-    finish(process)
     assert subprocess.run(["pgrep", "-f", "sleep 77.25"], capture_output=True, check=False).returncode == 1
+
+
+def test_many_stuck_reads_cost_little_more_than_one(tmp_path: Path) -> None:
+    """Behind the first one the others no longer wait for each other; each is named, and what can be read is read."""
+    for number in range(8):
+        os.mkfifo(tmp_path / str(number))
+    stuck: list[list[Any]] = [["file", [str(tmp_path / str(number))], 0.5] for number in range(8)]
+    reads = [read for fifo in stuck for read in (fifo, ["file", ["/proc/version"], 0.5])]
+    began = time.monotonic()
+    answers = looked(reads)
+    assert [answer[1] for answer in answers[::2]] == ["hung"] * 8
+    assert {answer[0] for answer in answers[1::2]} == {"ok"}
+    assert time.monotonic() - began < 3  # one after the other: 4 s

@@ -11,8 +11,8 @@ from clusterprep.errors import Unreached
 from clusterprep.fanout import Fanout, ask_reads
 from clusterprep.judge import judge
 from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, make_plan, reads
-from clusterprep.ports import probe_ports
 from clusterprep.reports.progress import Progress
 from clusterprep.transports.link import open_link
 from clusterprep.transports.local import LocalTransport
@@ -29,7 +29,7 @@ def test_judging_a_recording_gives_what_judging_the_node_gave() -> None:
     """Recorded from this machine over the real agent, then judged with and without it."""
     node = Node("here", "127.0.0.1", 0, transport="local")
     inventory = Inventory("test", (node,))
-    link = open_link(LocalTransport(), node, ["look"], lambda node: None)
+    link = open_link(LocalTransport(), node, ["look", "nvml"], lambda node: None)
     try:
         recording = {"here": record(ask_reads(link, reads(plan(), node, inventory)), peer=link.peer)}
     finally:
@@ -37,7 +37,7 @@ def test_judging_a_recording_gives_what_judging_the_node_gave() -> None:
     fleets = []
     for transport in (LocalTransport(), ReplayTransport(recording)):
         with Fanout(inventory, {"local": transport}, 4, lambda node: None, Progress()) as fanout:
-            fleets.append(probe_ports(fanout, fanout.survey(plan()), "here"))
+            fleets.append(probe_pairs(fanout, fanout.survey(plan()), "here"))
     live, replayed = (judge(fleet, CHECKS, date(2026, 1, 1)) for fleet in fleets)
     assert [(f.check, f.verdict, f.seen) for f in live] == [(f.check, f.verdict, f.seen) for f in replayed]
     assert any(finding.verdict == "pass" for finding in replayed)

@@ -21,6 +21,7 @@ from tests.lab.faults.network import (
     refuse_port,
     second_veth,
     slow,
+    switch_mtu,
 )
 from tests.lab.faults.power import freeze, machine_pids, power_off, reboot
 from tests.lab.faults.sshd import cont_sshd, new_host_key, old_kernel, reload_sshd, session_environment, stop_sshd
@@ -61,6 +62,7 @@ __all__ = [
     "session_environment",
     "slow",
     "stop_sshd",
+    "switch_mtu",
     "sys_tree",
     "unsynchronised",
     "without_chronyd",

@@ -39,6 +39,13 @@ def cable_out(host: Host) -> Fault:
     return Fault(lambda: _at_bridge(host, ["ip", "link", "set", port, "up"]))
 
 
+def switch_mtu(host: Host, size: int) -> Fault:
+    """The switch port at the far end of the host's eth0 carries no larger packets; the interface does not know."""
+    port = f"v{host.index}"
+    _at_bridge(host, ["ip", "link", "set", port, "mtu", str(size)])
+    return Fault(lambda: _at_bridge(host, ["ip", "link", "set", port, "mtu", str(wires.BRIDGE_MTU)]))
+
+
 def _set_link(host: Host, interface: str, *words: str) -> None:
     host.run(["ip", "link", "set", interface, *words])
 

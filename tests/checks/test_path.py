@@ -1,0 +1,143 @@
+"""Full-size packets that do not get through, and round trips that are longer than others: whose fault it is."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterprep.facts.pairs import Dial
+from tests.fleet import absent, eth, findings, fleet, told
+
+NAMES = ("n1", "n2", "n3", "n4")
+
+
+def dial(dialer: str, listener: str, **measured: Any) -> Dial:
+    healthy = {"rtt": 50e-6, "packet": 9000, "carried": 9000, "path_mtu": 9000}
+    return Dial(dialer, listener, f"10.0.0.{listener[1:]}", 40000, "ok", **{**healthy, **measured})
+
+
+def nodes(*changed: Dial, names: tuple[str, ...] = NAMES, mtu: int = 9000, **other: Any) -> dict[str, Any]:
+    """Facts of a fleet in which everybody dials everybody; `changed` replaces single dials."""
+    instead = {(d.dialer, d.listener): d for d in changed}
+    dials = [instead.get(pair, dial(*pair)) for pair in itertools.permutations(names, 2)]
+    return {
+        name: {
+            "net.dials": other.get(name, tuple(d for d in dials if d.dialer == name)),
+            "net.interfaces": (eth("eth0", f"10.0.0.{name[1:]}/16", mtu=mtu),),
+        }
+        for name in names
+    }
+
+
+def around(name: str, **measured: Any) -> list[Dial]:
+    """Every dial to and from one node."""
+    return [dial(a, b, **measured) for a, b in itertools.permutations(NAMES, 2) if name in (a, b)]
+
+
+STUCK = {"carried": 1500}
+ALL_PASS = dict.fromkeys(NAMES, "pass")
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        pytest.param([], ALL_PASS, id="all-well"),
+        pytest.param(around("n3", **STUCK), {"n3": "fail error"}, id="the-switch-port-of-one-node"),
+        pytest.param(around("n3", carried=0), {"n3": "fail error"}, id="not-even-small-ones"),
+        pytest.param(around("n3", path_mtu=1500), {"n3": "fail error"}, id="a-router-said-so"),
+        pytest.param(
+            [dial("n1", "n2", **STUCK)],
+            {"n1": "fail error", "n2": "fail error", "n3": "pass", "n4": "pass"},
+            id="one-way-of-one-pair",
+        ),
+        pytest.param(
+            [replace(dial("n1", "n2"), word="refused", packet=None, carried=None)], ALL_PASS, id="net.ports-says-that"
+        ),
+        pytest.param(around("n3", packet=1452, carried=1452), ALL_PASS, id="clamped-on-the-way-and-carried"),
+        pytest.param(around("n3", path_mtu=0), ALL_PASS, id="a-kernel-that-does-not-say-the-path-mtu"),
+    ],
+)
+def test_whose_path_is_too_small(changed, expected):
+    assert told(fleet(**nodes(*changed)), "eth.path_mtu") == expected
+
+
+def test_the_largest_size_and_both_ends_are_said():
+    (bad,) = [f for f in findings(fleet(**nodes(dial("n1", "n2", **STUCK))), "eth.path_mtu") if f.verdict == "fail"]
+    assert (bad.seen, bad.wanted) == ("1500 bytes on n1 → n2", "9000 bytes")
+    assert "ping -M do -s 8972 10.0.0.2   # from n1" in bad.remedy
+
+
+def test_interfaces_of_two_sizes_want_the_smaller():
+    facts = nodes(
+        *[dial(a, b, packet=1500, carried=1500) for a, b in itertools.permutations(NAMES, 2) if "n3" in (a, b)]
+    )
+    facts["n3"]["net.interfaces"] = (eth("eth0", "10.0.0.3/16", mtu=1500),)
+    assert told(fleet(**facts), "eth.path_mtu") == ALL_PASS
+
+
+def test_the_coverage_is_said():
+    (good,) = findings(fleet(**nodes()), "eth.path_mtu")
+    assert good.seen == "9000 bytes; 12 of 12 directed pairs tried"
+
+
+@pytest.mark.parametrize("check", ["eth.path_mtu", "net.latency"])
+@pytest.mark.parametrize("reason", ["denied", "hung", "garbled", "eth.iface_choice"])
+def test_what_was_not_dialled_is_not_known(check, reason):
+    severity = "error" if check == "eth.path_mtu" else "warning"
+    seen = fleet(**nodes(n2=absent(reason)))
+    assert told(seen, check)["n2"] == f"unknown {severity} {reason}"
+
+
+def test_a_kernel_that_does_not_say_what_it_sent_is_not_a_pass():
+    changed = [dial("n2", other, packet=0, carried=0) for other in NAMES if other != "n2"]
+    assert told(fleet(**nodes(*changed)), "eth.path_mtu")["n2"] == "unknown error missing_tool"
+
+
+@pytest.mark.parametrize("check", ["eth.path_mtu", "net.latency"])
+def test_one_node_has_no_path(check):
+    assert told(fleet(**nodes(names=("n1",))), check) == {"n1": "skip not_applicable"}
+
+
+@pytest.mark.parametrize("check", ["eth.path_mtu", "net.latency"])
+def test_where_nobody_got_through_nothing_is_known(check):
+    dials = [replace(dial(a, b), word="timed_out", rtt=None) for a, b in itertools.permutations(NAMES, 2)]
+    assert all(said.startswith("unknown") for said in told(fleet(**nodes(*dials)), check).values())
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        pytest.param([], ALL_PASS, id="all-alike"),
+        pytest.param(
+            around("n3", rtt=0.02), {n: "fail warning" if n == "n3" else "pass" for n in NAMES}, id="one-node"
+        ),
+        pytest.param(around("n3", rtt=549e-6), ALL_PASS, id="half-a-millisecond-is-a-busy-processor"),
+        pytest.param(
+            around("n3", rtt=551e-6), {n: "fail warning" if n == "n3" else "pass" for n in NAMES}, id="just-over"
+        ),
+        pytest.param(
+            [dial("n1", "n2", rtt=0.02), dial("n2", "n1", rtt=0.02)],
+            {"n1": "fail warning", "n2": "fail warning", "n3": "pass", "n4": "pass"},
+            id="one-pair",
+        ),
+        pytest.param([dial("n1", "n2", rtt=0.02)], ALL_PASS, id="one-direction-alone-was-only-late"),
+    ],
+)
+def test_slow_round_trips(changed, expected):
+    assert told(fleet(**nodes(*changed)), "net.latency") == expected
+
+
+def test_far_apart_everywhere_is_this_cluster():
+    far = [dial(a, b, rtt=0.03) for a, b in itertools.permutations(NAMES, 2)]
+    assert told(fleet(**nodes(*far)), "net.latency") == ALL_PASS
+    required = fleet(each={"require": {"net.latency": "1ms"}}, **nodes(*far))
+    assert set(told(required, "net.latency").values()) == {"fail error"}
+
+
+def test_a_slow_pair_is_one_finding():
+    slow = [dial("n1", "n2", rtt=0.02), dial("n2", "n1", rtt=0.02)]
+    bad = [f for f in findings(fleet(**nodes(*slow)), "net.latency") if f.verdict == "fail"]
+    assert [(f.nodes, f.seen) for f in bad] == [(("n1", "n2"), "20 ms")]

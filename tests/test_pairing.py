@@ -1,0 +1,52 @@
+"""Everybody dials everybody in a small fleet; in a large one every node dials and is dialled equally often."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from clusterprep.pairing import ALL_PAIRS, SHARE, coverage, pairing, spans
+
+
+def names(count: int) -> list[str]:
+    return [f"n{number}" for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, ALL_PAIRS])
+def test_up_to_64_nodes_every_directed_pair_is_dialled(count):
+    plan = pairing(names(count), "seed")
+    assert {(a, b) for a, others in plan.items() for b in others} == set(itertools.permutations(names(count), 2))
+
+
+@pytest.mark.parametrize("count", [ALL_PAIRS + 1, 100, 1000])
+def test_above_that_every_node_is_tested_in_both_roles(count):
+    plan = pairing(names(count), "seed")
+    assert {len(set(others)) for others in plan.values()} == {SHARE}
+    assert set(Counter(itertools.chain.from_iterable(plan.values())).values()) == {SHARE}
+    assert not any(name in others for name, others in plan.items())
+
+
+def test_the_schedule_follows_from_the_seed():
+    plan = pairing(names(200), "demo")
+    assert plan == pairing(names(200), "demo")
+    assert plan != pairing(names(200), "other")
+
+
+def test_coverage_counts_directed_pairs():
+    assert coverage(64_000, 1000) == "64000 of 999000 directed pairs"
+
+
+@pytest.mark.parametrize(("low", "high"), [(32768, 60999), (1024, 65535), (40000, 40100), (40000, 40003)])
+def test_every_third_of_the_range_has_a_port(low, high):
+    found = spans(low, high, "demo/n1")
+    width = (high - low + 1) // 3
+    assert len(found) == 3
+    for part, (first, last) in enumerate(found):
+        assert low + part * width <= first <= last <= high
+        assert first < low + (part + 1) * width
+
+
+def test_a_range_of_two_ports_is_taken_whole():
+    assert spans(40000, 40001, "x") == [[40000, 40001]]
