@@ -52,12 +52,13 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
 _MODULES = {
     "look": ("readers", "look"),
     "nvml": ("nvml",),
+    "gpu_devices": ("gpu_devices",),
     "dial": ("dial",),
     "act": ("act",),
     "ranks": ("ranks",),
 }
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
-_BRINGS = {"nvml": ("nvml",)}
+_BRINGS = {"nvml": ("nvml",), "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager")}
 
 
 def kinds() -> tuple[str, ...]:
