@@ -295,6 +295,7 @@ def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], l
         strict=bool(words.get("strict")),
         verify=not words.get("no_verify"),
         partial=bool(words.get("partial")),
+        on_busy=bool(words.get("on_busy")),
         force=bool(words.get("force")),
         detailed_exitcode=bool(words.get("detailed_exitcode")),
         left_out=left_out,

@@ -31,7 +31,17 @@ from clusterprep.write import Receipt, Writer
 
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
 GATES = ("torch.version", "net.ports", "eth.iface_choice")  # besides ssh.*: what verify cannot run without
-VERIFY_NEEDS = ("ssh.", "host.identity", "torch.version", "nccl.torch", "net.ports", "eth.iface_choice", "gpu.count")
+BUSY = "gpu.busy"  # somebody works there: no rank is started unless --on-busy says so
+VERIFY_NEEDS = (
+    "ssh.",
+    "host.identity",
+    "torch.version",
+    "nccl.torch",
+    "net.ports",
+    "eth.iface_choice",
+    "gpu.count",
+    BUSY,
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class Settings:
     write: bool = True  # apply without --dry-run
     verify: bool = True
     partial: bool = False
+    on_busy: bool = False
     force: bool = False
     detailed_exitcode: bool = False
     left_out: tuple[str, ...] = ()  # names of the nodes that --limit leaves alone
@@ -160,9 +171,10 @@ def _write(
             job.given.remember(job.inventory.cluster, job.run, environment, receipt.outcomes)
             again, second = _look(job, fanout, plan)
             fleet, findings = again, fixed(findings, second)
-        if receipt.done and job.settings.verify and not _in_the_way(findings):
-            result = _verify(job, fanout, fleet, environment)
-            findings = (*findings, *findings_of(result))
+        # A grave finding says all there is to say; that nobody tried because GPUs are in use has to be said here.
+        if receipt.done and job.settings.verify and not _in_the_way(findings, on_busy=True):
+            result, more = _verify(job, fanout, fleet, environment, findings)
+            findings = (*findings, *more)
     except ClusterprepError as error:
         if writer.committed:
             writer.undo()
@@ -180,12 +192,8 @@ def verify(job: Job) -> Report:
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         environment = render(fleet)
-        gates = _in_the_way(findings)
-        if gates:
-            result = not_run(fleet, environment, gates)
-        else:
-            result = _verify(job, fanout, fleet, environment)
-            findings = (*findings, *findings_of(result))
+        result, more = _verify(job, fanout, fleet, environment, findings)
+        findings = (*findings, *more)
     code = _after_write(exit_code(findings, job.settings.strict), Receipt(), result)
     return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
 
@@ -244,7 +252,7 @@ def _always(job: Job) -> set[str]:
     if job.settings.command in ("apply", "plan", "rollback"):
         always.add("host.identity")
     if job.settings.command == "verify" or (job.settings.command == "apply" and job.settings.verify):
-        always.update(GATES)
+        always.update((*GATES, BUSY))
     return always
 
 
@@ -262,20 +270,26 @@ def _rendezvous(job: Job, fleet: Fleet) -> str:
     return nodes[0].name
 
 
-def _verify(job: Job, fanout: Fanout, fleet: Fleet, environment: Environment) -> VerifyResult:
+def _verify(
+    job: Job, fanout: Fanout, fleet: Fleet, environment: Environment, findings: Iterable[Finding]
+) -> tuple[VerifyResult, tuple[Finding, ...]]:
+    """The all-reduce and what it means, or why no rank was started."""
+    if gates := _in_the_way(findings, job.settings.on_busy):
+        return not_run(fleet, environment, gates), ()
     job.watch.stage("verify", len(fleet.reached))
     fanout.load("ranks")
     result = run_trial(fanout, fleet, environment)
     guilty = {name for culprit in result.culprits for name in culprit.nodes}
     for node in fleet.reached:
         job.watch.step(node.name, "culprit" if node.name in guilty else "finished")
-    return result
+    return result, tuple(findings_of(result))
 
 
-def _in_the_way(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings without whose cure a verify could only hang, silenced or not."""
-    bad = (f for f in findings if f.verdict in ("fail", "unknown") and f.severity == "error" and not f.fixed)
-    return [f for f in bad if f.check in GATES or f.check.startswith("ssh.")]
+def _in_the_way(findings: Iterable[Finding], on_busy: bool) -> list[Finding]:
+    """The findings without whose cure a verify could only hang, or would disturb a job, silenced or not."""
+    bad = [f for f in findings if f.verdict in ("fail", "unknown") and not f.fixed]
+    grave = [f for f in bad if f.severity == "error" and (f.check in GATES or f.check.startswith("ssh."))]
+    return [*grave, *(f for f in bad if f.check == BUSY and not on_busy)]
 
 
 def _blocked(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> bool:

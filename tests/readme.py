@@ -1,10 +1,14 @@
-"""The parts of README.md that the tool writes: the run on top and the table of checks. `make readme` renews them."""
+"""What the tool writes of its own pages: the run on top of README.md, its table of checks, and docs/checks.md.
+
+`make readme` renews them.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from clusterprep import registry
@@ -12,7 +16,8 @@ from clusterprep import registry
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RUN = re.compile(r"(?<=tests/test_readme.py compares -->\n```\n).*?(?=\n```\n)", re.DOTALL)
-TABLE = re.compile(r"(?<=\| check \| about \| a failure is \|\n\|---\|---\|---\|\n)(?:\|.*\n)+")
+PAGE = ROOT / "docs" / "checks.md"
+TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
 GRAVER = "a warning, an error with RDMA"
 GRADES = {"time.offset": "an error over 1 s, else a warning", "eth.mtu": GRAVER, "lim.memlock": GRAVER}
 
@@ -29,10 +34,45 @@ def rows_shown(text: str) -> list[str]:
     return found[0].splitlines()
 
 
-def row(check: str) -> str:
-    about = registry.checks()[check]
-    grade = GRADES.get(check, "an error" if about.severity == "error" else "a warning")
-    return f"| `{check}` | {about.title} | {grade} |"
+def areas() -> dict[str, list[str]]:
+    """Names of the checks by area."""
+    found: dict[str, list[str]] = {}
+    for name in registry.checks():
+        found.setdefault(name.split(".")[0], []).append(name)
+    return found
+
+
+def rows() -> list[str]:
+    return [f"| `{area}.` | {', '.join(name.split('.')[1] for name in names)} |" for area, names in areas().items()]
+
+
+HEAD = """# Every check
+
+Written by `make readme` from the checks themselves; `clusterprep explain NAME` prints the same. A failure of severity
+error counts for the exit code, a warning only with `--strict`. What the inventory requires of a check is always an
+error. {count} checks.
+"""
+
+
+def checks_page() -> str:
+    """docs/checks.md."""
+    parts = [HEAD.format(count=len(registry.checks()))]
+    for area, names in areas().items():
+        parts.append(f"## {area}\n")
+        parts += [_entry(name) for name in names]
+    return "\n".join(parts)
+
+
+def _entry(name: str) -> str:
+    about = registry.checks()[name]
+    grade = GRADES.get(name, "an error" if about.severity == "error" else "a warning")
+    fix = about.remedy.replace("\n", " ")
+    rows = [f"A failure is {grade}. {about.why}", "", f"Measured: {about.how}", "", f"    {fix}"]
+    return (
+        f"### `{name}`: {about.title}\n\n"
+        + "\n".join(textwrap.fill(r, 118) if r[:4] != "    " else r for r in rows)
+        + "\n"
+    )
 
 
 def demo() -> subprocess.CompletedProcess[str]:
@@ -57,7 +97,8 @@ def main() -> None:
         sys.exit(shown.stdout + shown.stderr)
     text = README.read_text()
     text = RUN.sub(lambda _: "$ clusterprep apply inventory.yaml\n\n" + first_report(shown.stdout), text)
-    text = TABLE.sub(lambda _: "".join(row(check) + "\n" for check in registry.checks()), text)
+    text = TABLE.sub(lambda _: "".join(row + "\n" for row in rows()), text)
+    PAGE.write_text(checks_page())
     README.write_text(text)
 
 
