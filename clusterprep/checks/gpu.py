@@ -13,11 +13,18 @@ from clusterprep.model import Absent, Node
 from clusterprep.units import format_size
 
 ALIKE = 0.10  # memory of one model differs by this much at most: ECC on GDDR takes a sixteenth of it
-FREE = "srun --jobid=JOB --overlap clusterprep check --local   # or exempt ssh sessions from the scheduler's device cgroup"
+FREE = (
+    "srun --jobid=JOB --overlap clusterprep check --local   # or exempt ssh sessions from the scheduler's device cgroup"
+)
 
 
 def count(
-    scene: Scene, node: Node, nvml: Nvml | None, pci: tuple[str, ...], functions: tuple[Function, ...], nodes: DeviceNodes
+    scene: Scene,
+    node: Node,
+    nvml: Nvml | None,
+    pci: tuple[str, ...],
+    functions: tuple[Function, ...],
+    nodes: DeviceNodes,
 ) -> Outcome:
     """NVML, PCI and the inventory must say the same number; lost devices count, for they are gpu.lost's."""
     declared = None if node.gpus is None else node.gpus.count
@@ -212,7 +219,5 @@ MODEL_MIX = Check(
     how="NVML's name, memory and compute capability of the devices that `gpus: {use: …}` names (else of all): one model "
     "in a node, that of `gpus: {model: …}`, and one on all nodes for which the same is declared.",
     remedy="declare which devices to use: `gpus: {count: 8, model: …, use: 0-3}`, or split the inventory",
-    proof=Proof(
-        "gpu.model", lambda models: {**models, 3: replace(models[3], name="NVIDIA H100 NVL", memory=93 << 30)}
-    ),
+    proof=Proof("gpu.model", lambda models: {**models, 3: replace(models[3], name="NVIDIA H100 NVL", memory=93 << 30)}),
 )

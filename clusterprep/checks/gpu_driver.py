@@ -110,7 +110,9 @@ def fabric_manager(scene: Scene, node: Node, found: FabricState) -> Iterable[Out
     wanted = "completed"
     if unready:
         seen = by_text(unready, len(mine)) + words
-        yield Outcome("fail", (node.name,), "the NVSwitch fabric is not set up: CUDA will not start", seen, wanted, cure)
+        yield Outcome(
+            "fail", (node.name,), "the NVSwitch fabric is not set up: CUDA will not start", seen, wanted, cure
+        )
     if ill:
         message = "the NVSwitch fabric is not healthy"
         health = "nvidia-smi -q | grep -A8 Fabric; less /var/log/fabricmanager.log"

@@ -207,7 +207,9 @@ def in_use(use: Use, most: int) -> Trouble | None:
     if strangers:
         said = ", ".join(f"{p.name or 'pid'} {p.pid}{_size(p.used)}" for p in strangers)
         pids = " ".join(str(p.pid) for p in strangers)
-        return Trouble("somebody computes here", said, f"ps -o user,pid,lstart,args -p {pids}   # then ask, or kill them")
+        return Trouble(
+            "somebody computes here", said, f"ps -o user,pid,lstart,args -p {pids}   # then ask, or kill them"
+        )
     if use.used >= most:
         message = "memory is in use and no process shows: one in another container, or left over"
         return Trouble(message, f"{use.used // MIB} MiB", "fuser -v /dev/nvidia*")

@@ -4,7 +4,8 @@
 else, no environment and no driver, so it serves processes in a chroot, on a host of the lab, and in the test itself.
 
 A GPU is a mapping; what it does not say is that of a healthy GPU of its `model` (MODELS, h100 when left out).
-`{count: 8, model: h100}` stands for eight, and `{index: 3, …}` changes the fourth of those listed so far.
+`{count: 8, model: h100}` stands for eight, and `{index: 3, …}` changes the fourth of those listed so far. `seed`, a
+number, makes UUIDs and serial numbers that no other machine has.
 
     name, uuid, serial, part, vbios, inforom, gsp     texts; part is the board's part number
     pci             "0000:18:00.0"
@@ -110,10 +111,9 @@ def _model(name: str, capability: str, memory: int, watts: int, clocks: tuple[in
 
 _LIMITS = ("power_limit", "power_default", "power_enforced", "power_max")
 _BARE: dict[str, Any] = {"nvlinks": 0, "fabric": None}
-_NO_ECC = dict.fromkeys(
-    ("ecc", "ecc_pending", "ecc_volatile_uncorrected", "ecc_volatile_corrected", "ecc_aggregate_uncorrected")
-    + ("ecc_aggregate_corrected", "sram_exceeded", "remap_corrected", "remap_uncorrected", "remap_pending")
-    + ("remap_failed", "remap_banks")
+_NO_ECC: dict[str, Any] = dict.fromkeys(
+    "ecc ecc_pending ecc_volatile_uncorrected ecc_volatile_corrected ecc_aggregate_uncorrected ecc_aggregate_corrected "
+    "sram_exceeded remap_corrected remap_uncorrected remap_pending remap_failed remap_banks".split()
 )
 _FABRIC = {"fabric": {"state": 3, "status": 0, "clique": 0, "health": 0, "summary": 0}}
 # `nvlinks`: how many links, spread over the NVSwitches.
@@ -169,7 +169,7 @@ _RENAMED = {
     "gpu_max": "threshold.3",
 }
 _CAPABILITIES = {"read": 0, "write": 1, "nvlink": 2, "atomics": 3, "pci": 4}
-_OURS = ("model", "count", "index", "numa", "nvlinks")  # keys that are no answers
+_OURS = ("model", "count", "index", "numa", "nvlinks", "seed")  # keys that are no answers
 
 Gpu = Mapping[str, Any]
 
@@ -212,9 +212,10 @@ def expanded(gpus: Iterable[Gpu], driver: str = DRIVER) -> list[dict[str, Any]]:
 def _whole(gpu: Gpu, index: int, driver: str) -> dict[str, Any]:
     model = MODELS[gpu.get("model", "h100")]
     bus = SEATS[index] if index < len(SEATS) else f"{0xDC + index:02x}"
+    seed = int(gpu.get("seed", 0))
     own = {
-        "uuid": f"GPU-{index:08x}-0000-4000-8000-00000000000{index:x}"[:40],
-        "serial": str(1650000000000 + index),
+        "uuid": f"GPU-{seed:08x}-0000-4000-8000-{index:012x}",
+        "serial": str(1650000000000 + 100 * seed + index),
         "pci": f"0000:{bus}:00.0",
         "minor": index,
         "numa": 0 if index < 4 else 1,
