@@ -142,10 +142,17 @@ def number(value: object) -> int:
     return value
 
 
-def parse_functions(rows: list[dict[str, Any]]) -> tuple[Function, ...]:
+def rows(value: object) -> list[Any]:
+    """A list that NVML gave. Raises ValueError for anything else, which could look like an empty one."""
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list, seen {value!r}")  # noqa: TRY004 - a garbled answer, not our mistake
+    return value
+
+
+def parse_functions(devices: list[dict[str, Any]]) -> tuple[Function, ...]:
     """GPUs and NVSwitches (0x0680) on the bus; all ones is what a read of a device that is gone returns."""
     found = []
-    for row in rows:
+    for row in devices:
         numa = row["numa"]
         switch = row["class"].startswith("0x0680")
         if switch or row["class"].startswith(("0x0300", "0x0302")):

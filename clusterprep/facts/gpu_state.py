@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterprep.facts.gpu import number, per_gpu, refused
+from clusterprep.facts.gpu import number, per_gpu, refused, rows
 from clusterprep.facts.gpu_health import flag
 
 NO_SIZE = 0xFFFF_FFFF_FFFF_FFFF  # NVML_VALUE_NOT_AVAILABLE
@@ -81,7 +81,8 @@ def parse_power(enforced: Any, default: Any) -> Power:
 def _use(row: Mapping[str, Any]) -> Use:
     _, reserved, used = row["memory"]
     processes = tuple(
-        Process(number(pid), None if size == NO_SIZE else number(size), name) for pid, size, name in row["processes"]
+        Process(number(pid), None if size == NO_SIZE else number(size), name)
+        for pid, size, name in rows(row["processes"])
     )
     return Use(processes, number(used), reserved is not None)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterprep.facts.gpu import Readings, number, per_gpu, refused
+from clusterprep.facts.gpu import Readings, number, per_gpu, refused, rows
 from clusterprep.facts.gpu_health import flag
 from clusterprep.model import Absent
 
@@ -41,7 +41,7 @@ class Fabric:
 
 def parse_links(row: Mapping[str, Any]) -> Links | Absent:
     """[[link, up, [type, address]], …]; a GPU without NVLink has none."""
-    links = row["links"]
+    links = rows(row["links"])
     if not links:
         return Absent("not_applicable", "this GPU has no NVLink")
     ends = [far for _, up, far in links if flag(up)]
@@ -78,7 +78,7 @@ def _troubles(mask: int | None, summary: int | None) -> tuple[str, ...]:
 
 def parse_pairs(row: Mapping[str, Any]) -> dict[int, int | None]:
     """For each GPU behind this one nvmlGpuP2PStatus_t over NVLink, None where it was not told."""
-    return {number(other): None if refused(status) else number(status) for other, status in row["p2p"]}
+    return {number(other): None if refused(status) else number(status) for other, status in rows(row["p2p"])}
 
 
 def joined(pairs: Readings) -> dict[tuple[int, int], int | None]:
