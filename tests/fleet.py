@@ -14,8 +14,8 @@ from clusterprep.facts.gpu_driver import FabricManager, FabricState, Firmware, L
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Heat, Remap
 from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
 from clusterprep.facts.network import Interface, RdmaPort
-from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.nvlink import Fabric, Links
+from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
 from clusterprep.judge import judge
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting

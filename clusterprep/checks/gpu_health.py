@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -91,10 +92,9 @@ def ecc_mode(scene: Scene) -> Iterable[Outcome]:
     """On, or as required, and no change that waits for a reset."""
     for node in scene.nodes:
         wanted = parse_switch(scene.wanted(node) or "on")
-        yield from one_by_one(
-            node, scene.value(node, "gpu.ecc_mode"), lambda mode, w=wanted: _ecc_mode(mode, w), "ECC is as wanted",
-            "on" if wanted else "off",
-        )  # fmt: skip
+        judge = partial(_ecc_mode, wanted=wanted)
+        text = "on" if wanted else "off"
+        yield from one_by_one(node, scene.value(node, "gpu.ecc_mode"), judge, "ECC is as wanted", text)
 
 
 def _ecc_mode(mode: EccMode, wanted: bool) -> Trouble | None:
@@ -231,7 +231,7 @@ def latency(scene: Scene) -> Iterable[Outcome]:
             message = "the driver does not answer at all"
             yield Outcome("fail", (node.name,), message, f"no answer within {PATIENCE:g} s", text, severity="error")
             continue
-        yield from one_by_one(node, readings, lambda s, most=limit: _slow(s, most), "it answers at once", text)
+        yield from one_by_one(node, readings, partial(_slow, limit=limit), "it answers at once", text)
 
 
 def _slow(seconds: float, limit: float) -> Trouble | None:

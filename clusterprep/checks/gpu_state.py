@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
@@ -71,16 +72,13 @@ def _otherwise(
                 yield outcome
 
 
-def _declared(
-    scene: Scene, fact: str, wrong: Callable[[Any, str], Trouble | None], fine: str
-) -> tuple[list[Outcome], Scene]:
+def _declared(scene: Scene, fact: str, wrong: Callable[..., Trouble | None], fine: str) -> tuple[list[Outcome], Scene]:
     """The nodes whose value `require:` declares, judged, and the scene without them."""
     outcomes: list[Outcome] = []
     for node in scene.nodes:
         wanted = scene.wanted(node)
         if wanted is not None:
-            judge: Any = lambda value, w=wanted: wrong(value, w)  # noqa: E731 - a closure for each node
-            outcomes += one_by_one(node, scene.value(node, fact), judge, fine, wanted)
+            outcomes += one_by_one(node, scene.value(node, fact), partial(wrong, wanted=wanted), fine, wanted)
     rest = tuple(node for node in scene.nodes if scene.wanted(node) is None)
     return outcomes, replace(scene, nodes=rest)
 
@@ -178,9 +176,8 @@ def mig_modes(scene: Scene) -> Iterable[Outcome]:
     """Off, or as required."""
     for node in scene.nodes:
         on = parse_switch(scene.wanted(node) or "off")
-        judge: Any = lambda modes, w=on: mig(modes, w)  # noqa: E731 - a closure for each node
         text = "on" if on else "off"
-        yield from one_by_one(node, scene.value(node, "gpu.mig"), judge, f"MIG is {text}", text)
+        yield from one_by_one(node, scene.value(node, "gpu.mig"), partial(mig, wanted=on), f"MIG is {text}", text)
 
 
 def compute_mode(mode: str) -> Trouble | None:
@@ -197,9 +194,8 @@ def busy(scene: Scene) -> Iterable[Outcome]:
     for node in scene.nodes:
         wanted = scene.wanted(node)
         most = USED if wanted is None else int(min(parse_size(wanted), 1 << 62))
-        judge: Any = lambda use, m=most: in_use(use, m)  # noqa: E731 - a closure for each node
         text = f"no process, and less than {format_size(most)} in use"
-        yield from one_by_one(node, scene.value(node, "gpu.use"), judge, "nobody uses it", text)
+        yield from one_by_one(node, scene.value(node, "gpu.use"), partial(in_use, most=most), "nobody uses it", text)
 
 
 def in_use(use: Use, most: int) -> Trouble | None:

@@ -5,7 +5,7 @@ Each field is its value or ["no", reason]; what one GPU does not answer hides no
 
 import time
 
-from clusterprep.remote.readers import NoAnswer, has_library, read_file, offer
+from clusterprep.remote.readers import NoAnswer, has_library, offer, read_file
 
 NVML = b"libnvidia-ml.so.1"
 # Flag of nvmlInitWithFlags: do not fail where there are none. Not 2, «do not attach GPUs»: all of them are asked here,

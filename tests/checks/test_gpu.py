@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clusterprep.model import Absent, Gpus
 from clusterprep.checks.gpu import fits
 from clusterprep.facts.gpu import DeviceNodes, Function, Model
+from clusterprep.model import Absent, Gpus
 from tests.fleet import absent, findings, fleet, nvml, same, told
 
 

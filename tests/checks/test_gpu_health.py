@@ -1,4 +1,4 @@
-"""Memory errors, heat, slowdowns and a slow driver: on the limit, over it, not known, not supported, not of this job."""
+"""Memory errors, heat, slowdowns and a slow driver: on the limit, over it, not known, not supported, not ours."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_heat_is_compared_between_nodes_of_a_kind() -> None:
     assert told(fleet(**facts), "gpu.temp")["n3"] == "fail warning"
 
 
-@pytest.mark.parametrize("text", ["", "5C", "-1", "5.5", "٥"])
+@pytest.mark.parametrize("text", ["", "5C", "-1", "5.5", "\u0665"])
 def test_a_margin_is_whole_degrees(text: str) -> None:
     with pytest.raises(ValueError, match="whole degrees"):
         parse_margin(text)

@@ -155,7 +155,7 @@ ME = Process(4711, 70 << 30, "python3")
     ],
 )
 def test_modes_and_use_of_one_gpu(check: str, reading: Any, expected: str) -> None:
-    fine: dict[str, Any] = {"gpu.persistence": Persistence(True, False), "gpu.mig": (False, False)}  # noqa: FBT003
+    fine: dict[str, Any] = {"gpu.persistence": Persistence(True, False), "gpu.mig": (False, False)}
     usual = fine.get(check, "default" if check == "gpu.compute_mode" else FREE)
     assert of(check, [usual, reading, usual]) == [expected]
 

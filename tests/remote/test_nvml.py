@@ -280,9 +280,9 @@ def test_cards_of_a_workstation_lack_what_boards_have(tmp_path: Path) -> None:
 
 
 def test_an_old_driver_without_flags_and_newer_calls_still_answers(tmp_path: Path) -> None:
-    newer = ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons",
-             "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetMarginTemperature",
-             "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetGspFirmwareVersion"]  # fmt: skip
+    device = "MemoryInfo_v2 CurrentClocksEventReasons ComputeRunningProcesses_v3 SramEccErrorStatus MarginTemperature "
+    device += "GpuFabricInfoV GpuFabricInfo GspFirmwareVersion"
+    newer = ["nvmlInitWithFlags", *(f"nvmlDeviceGet{name}" for name in device.split())]
     assert said(asked(tmp_path, without=newer)) == {}
 
 
