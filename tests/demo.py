@@ -81,7 +81,7 @@ def on_lab_hosts() -> None:
     with Lab(4, chrony=True) as lab:
         lab.wait_time_sync()
         # No process may raise its limits above the machine's, so the lab asks for what is there.
-        inventory = lab.inventory(cluster="demo", require={"memlock": "8MiB"})
+        inventory = lab.inventory(cluster="demo", require={"memlock": "8MiB", "host.uptime": "1s"})
 
         say(f"Planting two faults: the clock of n3 goes {CLOCK_OFF:g} s ahead, eth0 of n2 gets an MTU of {ODD_MTU}.")
         with faults.clock(lab.host("n3"), CLOCK_OFF), faults.mtu(lab.host("n2"), ODD_MTU):

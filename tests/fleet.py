@@ -8,6 +8,7 @@ from datetime import date
 from typing import Any
 
 from clusterprep import registry
+from clusterprep.facts.bonding import Bond, Member
 from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml
 from clusterprep.facts.gpu_driver import FabricManager, FabricState, Firmware, Library
@@ -16,7 +17,7 @@ from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
 from clusterprep.facts.network import Interface, RdmaPort
 from clusterprep.facts.nvlink import Fabric, Links
 from clusterprep.facts.pairs import Dial, Listen
-from clusterprep.facts.torch import Torch
+from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python, Torch
 from clusterprep.judge import judge
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting
 from clusterprep.plan import interpret, make_plan, reads
@@ -105,6 +106,29 @@ def torch(version: str | None = "2.6.0+cu124", cuda: str | None = "12.4", nccl: 
 
 
 NO_TORCH = torch(None, None, None)
+WHEEL_NCCL = "/usr/lib/python3/dist-packages/nvidia/nccl/lib/libnccl.so.2"
+SYSTEM_NCCL = "/usr/lib/x86_64-linux-gnu/libnccl.so.2"
+
+
+def libraries(system: str | None = "2.21.5", loaded: str | None = WHEEL_NCCL, **fields: Any) -> Libraries:
+    """A wheel with its NCCL, and the system's beside it; `system` is the version of that one."""
+    path = None if system is None else SYSTEM_NCCL
+    return replace(Libraries(loaded, WHEEL_NCCL, "2.21.5", path, system), **fields)
+
+
+def plugin(name: str = "libnccl-net.so", sha256: str | None = "5f" * 32, size: int | None = 270_336) -> Plugin:
+    return Plugin(f"/opt/hpcx/nccl_rdma_sharp_plugin/lib/{name}", size, sha256)
+
+
+def python(version: str = "3.10.12", prefix: str = "/usr", base: str = "/usr") -> Python:
+    return Python(f"{prefix}/bin/python3", version, prefix, base)
+
+
+def bond(name: str = "bond0", mode: str = "802.3ad", policy: str | None = "layer3+4", **mii: str) -> Bond:
+    """A bond whose members are up where `mii` does not say otherwise."""
+    states = {"eth1": "up", "eth2": "up", **mii}
+    members = tuple(Member(card, state, "1" if mode == "802.3ad" else None) for card, state in states.items())
+    return Bond(name, mode, "up", members, policy, "98:5d:82:a1:00:01" if mode == "802.3ad" else None)
 
 
 def nvml(count: int = 8, lost: tuple[str, ...] = (), driver: str = "550.54.15") -> Nvml:
@@ -135,17 +159,25 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "host.boot_id": f"00000000-0000-0000-0000-{number:012x}",
         "host.name": name,
         "kernel.release": "6.8.0-45-generic",
+        "kernel.installed": ("6.8.0-44-generic", "6.8.0-45-generic"),
         "os.release": "ubuntu 22.04",
         "clock.offset": Offset(0.0001 * number, 0.0004),
         "clock.daemon": Daemon("chronyd", True, "10.0.0.254"),
         "names.own": (name, [address]),
         "names.resolved": resolved(*names),
         "torch.build": torch(),
+        "nccl.libraries": libraries(),
+        "nccl.plugins": Plugins((plugin(),)),
+        "python.env": python(),
+        "cuda.libcuda": "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15",
+        "cuda.toolkit": "12.4.1",
         "nv.driver": "550.54.15",
         "gpu.pci": tuple(f"0000:{i:02x}:00.0" for i in range(8)),
         "gpu.nvml": nvml(),
         **gpu_facts(),
         "net.interfaces": (LOOPBACK, eth("eth0", f"{address}/16", mtu=9000)),
+        "net.bonds": {"eth0": bond("eth0")},
+        "net.filter": (),
         "net.port_range": (32768, 60999),
         "rdma.ports": (hca("mlx5_0"), hca("mlx5_1")),
         "lim.memlock": float("inf"),

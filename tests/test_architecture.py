@@ -33,8 +33,9 @@ ORDER = (
 
 # Libraries that only compute.
 PURE = frozenset(
-    "__future__ base64 binascii collections dataclasses datetime difflib enum functools hashlib ipaddress itertools "
-    "json math posixpath random re shlex statistics string textwrap types typing ClusterShell packaging".split()
+    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum functools hashlib ipaddress "
+    "itertools json math posixpath random re shlex statistics string textwrap types typing "
+    "ClusterShell packaging".split()
 )
 
 # Modules that may import more than that, and why. Everything else only computes.

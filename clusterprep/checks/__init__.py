@@ -48,6 +48,22 @@ class Scene:
         return node.require.get(self.check)
 
 
+def machine(node: Node) -> object:
+    """The declared kind of machine: number and model of GPUs; nodes that declare nothing are one kind."""
+    return None if node.gpus is None else (node.gpus.count, node.gpus.model)
+
+
+def kinds(scene: Scene, of: Callable[[Node], object] = machine) -> Iterable[Scene]:
+    """The scene once for each kind of node, as if there were no others: what is alike within a kind is compared."""
+    members: dict[object, list[Node]] = {}
+    for node in scene.inventory.nodes:
+        members.setdefault(of(node), []).append(node)
+    for alike in members.values():
+        fleet = replace(scene.fleet, inventory=replace(scene.inventory, nodes=tuple(alike)))
+        names = {node.name for node in alike}
+        yield replace(scene, fleet=fleet, nodes=tuple(node for node in scene.nodes if node.name in names))
+
+
 @dataclass(frozen=True)
 class Proof:
     """How `clusterprep selftest` shows that a check fires: one recorded fact of one healthy node, turned bad.
@@ -123,6 +139,22 @@ def uniform(
         return outcomes
     mine = [replace(o, nodes=tuple(node for node in o.nodes if node in about)) for o in outcomes]
     return [outcome for outcome in mine if outcome.nodes]
+
+
+def uniform_by_kind(
+    scene: Scene,
+    values: Mapping[str, str],
+    what: str,
+    remedy: str | None = None,
+    about: Collection[str] | None = None,
+    exempt: Collection[str] = (),
+) -> Iterable[Outcome]:
+    """`uniform` among the machines of each kind. `exempt` names the nodes that need no value."""
+    for part in kinds(scene):
+        names = [node.name for node in part.inventory.nodes if node.name not in exempt]
+        mine = {name: values[name] for name in names if name in values}
+        if mine:
+            yield from uniform(mine, what, len(names), remedy, about)
 
 
 def as_wanted(

@@ -216,8 +216,8 @@ MODEL_MIX = Check(
     severity="warning",
     title="One model of GPU",
     why="The slowest GPU sets the pace of all, and the one with the least memory is out of it first.",
-    how="NVML's name, memory and compute capability of the devices that `gpus: {use: …}` names (else of all): one model "
-    "in a node, that of `gpus: {model: …}`, and one on all nodes for which the same is declared.",
+    how="NVML's name, memory and compute capability of the devices that `gpus: {use: …}` names (else of all): one "
+    "model in a node, that of `gpus: {model: …}`, and one on all nodes for which the same is declared.",
     remedy="declare which devices to use: `gpus: {count: 8, model: …, use: 0-3}`, or split the inventory",
     proof=Proof("gpu.model", lambda models: {**models, 3: replace(models[3], name="NVIDIA H100 NVL", memory=93 << 30)}),
 )

@@ -165,7 +165,8 @@ FIRMWARE = Check(
     severity="warning",
     title="Firmware of the GPUs",
     why="Boards that came back from repair bring other firmware, with other power and clock tables: one slow GPU.",
-    how="NVML's VBIOS and InfoROM versions, equal on all boards of one part number in the job, and the GSP's in a node.",
+    how="NVML's VBIOS and InfoROM versions, equal on all boards of one part number in the job, "
+    "and the GSP's in one node.",
     remedy="flash the odd boards with the maker's update",
     proof=Proof(
         "gpu.firmware",
@@ -180,8 +181,8 @@ FABRIC_MANAGER = Check(
     title="The NVSwitch fabric and its manager",
     why="On machines with NVSwitches CUDA does not start («system not yet initialized», error 802) until the fabric "
     "manager has set up the fabric, and it runs only in the driver's own version.",
-    how="NVML's fabric state of each GPU (Hopper and later): completed, without an error, healthy; and where NVSwitches "
-    "are on the bus, systemd's word for nvidia-fabricmanager. Skipped on other machines.",
+    how="NVML's fabric state of each GPU (Hopper and later): completed, without an error, healthy; and where "
+    "NVSwitches are on the bus, systemd's word for nvidia-fabricmanager. Skipped on other machines.",
     remedy="systemctl enable --now nvidia-fabricmanager",
     proof=Proof(
         "gpu.fabric_state",

@@ -302,7 +302,8 @@ THROTTLE_HW = Check(
     judge=each_gpu("gpu.throttle", throttle_hw, "at rest the hardware does not slow it down", "no slowdown"),
     severity="warning",
     title="Clocks held down by the hardware",
-    why="Heat, a failing power supply or a power brake of the rack halve the clocks of one GPU, and of the job with it.",
+    why="Heat, a failing power supply or a power brake of the rack "
+    "halve the clocks of one GPU, and the job's pace with it.",
     how="NVML's clocks event reasons, three samples within 0.1 s: hardware slowdown, hardware thermal slowdown or "
     "power brake in all of them. At rest a pass says little about load.",
     remedy="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; check power supplies and fans",
@@ -326,8 +327,8 @@ LATENCY = Check(
     severity="warning",
     title="How fast the driver answers",
     why="Before a driver sticks for good it gets slow: queries take seconds, then CUDA hangs in the kernel.",
-    how="The time of one NVML query to each GPU. Over 1 s, or over what `require: gpu.latency` says, is a warning, over "
-    "5 s, and no answer within 10 s, an error; all else that NVML would say is then unknown (hung).",
+    how="The time of one NVML query to each GPU. Over 1 s, or over what `require: gpu.latency` says, is a warning, "
+    "over 5 s, and no answer within 10 s, an error; all else that NVML would say is then unknown (hung).",
     remedy="dmesg | grep -e NVRM -e Xid; reboot before a job starts there",
     wants=parse_duration,
     proof=Proof("gpu.latency", lambda readings: {**readings, 3: 2.5}),

@@ -252,8 +252,8 @@ PERSISTENCE = Check(
     judge=each_gpu("gpu.persistence", persistence, "the driver stays with it", "on, or a virtual machine"),
     severity="warning",
     title="Persistence mode",
-    why="Without it the driver lets go of an idle GPU: the next start takes seconds, and settings such as clocks, power "
-    "limit and ECC counters are lost in between.",
+    why="Without it the driver lets go of an idle GPU: the next start takes seconds, and settings such as clocks, "
+    "power limit and ECC counters are lost in between.",
     how="NVML's persistence mode, which nvidia-persistenced sets too; virtual machines are fine without.",
     remedy="systemctl enable --now nvidia-persistenced",
     proof=Proof("gpu.persistence", _turned(3, Persistence(on=False, virtual=False))),

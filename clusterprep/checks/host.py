@@ -1,11 +1,14 @@
-"""Is every inventory entry a machine of its own."""
+"""Is every inventory entry a machine of its own, and how long has it been up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, by_value
-from clusterprep.model import Absent
+from clusterprep.checks import Check, Outcome, Proof, Scene, by_value, each
+from clusterprep.model import Absent, Node
+from clusterprep.units import format_duration, parse_duration
+
+FRESH = 600.0  # seconds since boot within which a node is called lately rebooted; services may still be starting
 
 
 def identity(scene: Scene) -> Iterable[Outcome]:
@@ -37,6 +40,16 @@ def identity(scene: Scene) -> Iterable[Outcome]:
         yield Outcome("fail", nodes, story, f"machine id {machine}", "a machine id of its own", cure)
 
 
+def uptime(scene: Scene, node: Node, seconds: float) -> Outcome:
+    wanted = scene.wanted(node)
+    least = parse_duration(wanted) if wanted is not None else FRESH
+    text = f"more than {format_duration(least)}"
+    if seconds > least:
+        return Outcome("pass", (node.name,), "the node has been up for a while", text, text)
+    cure = f"ssh {node.name} 'last -x reboot shutdown | head; journalctl -b -1 -n 50'   # why did it boot?"
+    return Outcome("fail", (node.name,), "the node booted lately", f"up for {format_duration(seconds)}", text, cure)
+
+
 IDENTITY = Check(
     "host.identity",
     facts=("host.machine_id", "host.boot_id", "host.name"),
@@ -48,4 +61,17 @@ IDENTITY = Check(
     how="/etc/machine-id of all nodes is compared; boot id and host name tell one machine from a clone.",
     remedy="remove the double entry, or give the clone a machine id of its own",
     proof=Proof("host.machine_id", lambda _: "0" * 31 + "1"),
+)
+UPTIME = Check(
+    "host.uptime",
+    facts=("host.uptime",),
+    judge=each(uptime, "host.uptime"),
+    severity="warning",
+    title="The node has been up for a while",
+    why="A node that booted minutes ago may have crashed, and may do so again under load; links train, file systems "
+    "mount and daemons start while the job already looks for them.",
+    how="/proc/uptime; more than 10 min, or what `require: {host.uptime: 1h}` says.",
+    remedy="last -x reboot shutdown | head; journalctl -b -1 -n 50   # why did it boot?",
+    wants=parse_duration,
+    proof=Proof("host.uptime", lambda _: 95.0),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted
-from clusterprep.facts.torch import Torch
+from clusterprep.facts.torch import Libraries, Torch
 from clusterprep.model import Node
 from clusterprep.versions import conditions_of, satisfies
 
@@ -41,18 +41,40 @@ def _cpu_builds(nodes: list[Node], builds: dict[str, Torch]) -> Iterable[Outcome
 
 
 def nccl(scene: Scene) -> Iterable[Outcome]:
-    """The NCCL inside the wheel; a CPU build brings none, which is fine where no GPU is declared."""
+    """The NCCL that torch would load; a CPU build needs none, which is fine where no GPU is declared."""
     builds: dict[str, Torch] = scene.values("torch.build")
     without = [node for node in scene.nodes if builds[node.name].nccl is None]
-    idle = tuple(node.name for node in without if _needs_none(node, builds[node.name]))
+    idle = {node.name for node in without if _needs_none(node, builds[node.name])}
     if idle:
-        yield Outcome("skip", idle, "this torch brings no NCCL, and no GPU is declared", reason="not_applicable")
-    missing = tuple(node.name for node in without if node.name not in set(idle))
-    if missing:
-        message = "the NCCL that torch would load was not found"
-        yield Outcome("unknown", missing, message, "no nvidia/nccl beside torch", "NCCL", reason="missing_tool")
+        yield Outcome("skip", tuple(idle), "this torch brings no NCCL, and no GPU is declared", reason="not_applicable")
+    for node in without:
+        if node.name not in idle:
+            message = "the NCCL that torch would load was not found, or does not say its version"
+            seen = scene.value(node, "nccl.libraries").loaded or "no libnccl.so.2 for torch"
+            yield Outcome("unknown", (node.name,), message, seen, "NCCL", reason="missing_tool")
     versions = {name: build.nccl for name, build in builds.items() if build.nccl is not None}
     yield from as_wanted(scene, versions, satisfies, "NCCL", exempt=len(idle))
+    yield from (outcome for node in scene.nodes if (outcome := _shadowed(scene, node, builds[node.name])))
+
+
+def _shadowed(scene: Scene, node: Node, build: Torch) -> Outcome | None:
+    """A warning where the environment puts another NCCL before the one that came with torch.
+
+    What the inventory requires, and gets that way, was meant.
+    """
+    libraries: Libraries = scene.value(node, "nccl.libraries")
+    if build.nccl is None or libraries.wheel is None or libraries.loaded in (None, libraries.wheel):
+        return None
+    wanted = scene.wanted(node)
+    if wanted is not None and satisfies(build.nccl, wanted):
+        return None
+    preloaded = "nccl" in (libraries.preload or "")
+    variable, value = ("LD_PRELOAD", libraries.preload) if preloaded else ("LD_LIBRARY_PATH", libraries.library_path)
+    seen = f"{build.nccl} from {libraries.loaded}"
+    own = f"{libraries.wheel_version or 'the NCCL'} from {libraries.wheel}"
+    message = f"{variable} makes torch load another NCCL than its own"
+    cure = f"grep -rn {variable} /etc/environment /etc/profile.d ~/.bashrc   # now '{value}'; take NCCL out of it"
+    return Outcome("fail", (node.name,), message, seen, own, cure, severity="warning")
 
 
 def _needs_none(node: Node, build: Torch) -> bool:
@@ -90,12 +112,15 @@ TORCH = Check(
 )
 NCCL = Check(
     "nccl.torch",
-    facts=("torch.build",),
+    facts=("torch.build", "nccl.libraries"),
     judge=nccl,
     severity="error",
     title="The NCCL that torch would load",
     why="Two NCCL versions in one job do not speak the same bootstrap protocol: «internal error», or a hang.",
-    how="ncclGetVersion of the library inside the wheel, called in the job's interpreter; needs no GPU.",
+    how="ncclGetVersion of the library that torch would load, called in the job's interpreter; needs no GPU. The file "
+    "is found as the loader does it: LD_PRELOAD, DT_RPATH of libtorch_cuda, LD_LIBRARY_PATH, DT_RUNPATH, the system's "
+    "folders, in the environment of a session without a terminal. Another file than the one that came with torch is "
+    "a warning.",
     remedy="python -m pip install torch==VERSION   # the wheel brings its NCCL",
     wants=conditions_of,
     proof=Proof("torch.build", lambda build: replace(build, nccl="2.20.5")),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, Outcome, Proof, Scene, each
+from clusterprep.facts.account import Rights
+from clusterprep.model import Absent, Node, Sighting
+
+BECOME = "ssh: {become: true}   # in the inventory, for these nodes"
+SUDOERS = (
+    "echo '{user} ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/{user} && chmod 440 /etc/sudoers.d/{user}   # as root "
+    "there; then `ssh: {{become: true}}` in the inventory"
+)
 
 
 def reach(scene: Scene) -> Iterable[Outcome]:
@@ -27,6 +35,34 @@ def reach(scene: Scene) -> Iterable[Outcome]:
         )
 
 
+def sudo(scene: Scene, node: Node, rights: Rights) -> Outcome:
+    """Root is needed where something was denied: that counts by itself, and here is said how it would be known."""
+    wanted = "root, or nothing that needs it"
+    if rights.uid == 0:
+        return Outcome("pass", (node.name,), "the node is looked at as root", "root", wanted)
+    facts = scene.fleet.sightings[node.name].facts
+    denied = sorted(name for name, value in facts.items() if isinstance(value, Absent) and value.reason == "denied")
+    if not denied:
+        return Outcome("skip", (node.name,), "nothing that was asked needs root", rights.user, reason="not_applicable")
+    count = "1 fact needs" if len(denied) == 1 else f"{len(denied)} facts need"
+    seen = f"{rights.user}, {'may' if rights.sudo == 0 else 'may not'} use sudo without a password"
+    return Outcome(
+        "unknown",
+        (node.name,),
+        f"{count} root: {', '.join(denied[:8])}{', …' if len(denied) > 8 else ''}",
+        seen,
+        wanted,
+        BECOME if rights.sudo == 0 else SUDOERS.format(user=rights.user),
+        reason="denied",
+        severity="warning",  # what was denied counts by itself, each with its own severity
+    )
+
+
+def _without_root(seen: Sighting) -> Sighting:
+    facts = {"ssh.rights": Rights(1000, "ubuntu", 1), "kernel.log": Absent("denied", "/dev/kmsg: Permission denied")}
+    return replace(seen, facts={**seen.facts, **facts})
+
+
 REACH = Check(
     "ssh.reach",
     facts=(),
@@ -38,4 +74,17 @@ REACH = Check(
     "The stage that failed is the reason.",
     remedy="ssh -v NODE true",
     proof=Proof("", lambda seen: replace(seen, reached=False, reason="auth_refused", detail="permission denied")),
+)
+SUDO = Check(
+    "ssh.sudo",
+    facts=("ssh.rights",),
+    judge=each(sudo, "ssh.rights"),
+    severity="error",
+    title="Root where something needs it",
+    why="The kernel log, PCIe settings, firmware and others' processes are shown to root alone; what was denied is not "
+    "known, and a cluster of which half is not known has not been checked.",
+    how="The user id of the login; where that is not root, whether anything was denied on that node, and whether "
+    "`sudo -n true` works. What was denied counts in the checks that wanted to know it.",
+    remedy=BECOME,
+    proof=Proof("", _without_root, verdict="unknown"),
 )

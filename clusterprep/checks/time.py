@@ -7,13 +7,18 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each
-from clusterprep.facts.clock import Daemon, Offset
+from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted, each, kinds
+from clusterprep.facts.clock import ClockSource, Daemon, Offset
 from clusterprep.model import Node, Severity
 from clusterprep.units import format_duration, parse_duration
 
 GRAVE = 1.0  # seconds: log order, leases and TLS break
 LIMIT = 0.050  # seconds: what a synchronised node never exceeds
+# Read through the chipset or counted by ticks: microseconds for each call, where tsc and the clocks of hypervisors
+# take some ten nanoseconds without entering the kernel (Linux, Documentation/virt/kvm/x86/timekeeping.rst).
+SLOW = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
+SET = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+UNSTABLE = "dmesg | grep -i -e clocksource -e tsc   # why is tsc unstable? firmware update, or tsc=reliable at boot"
 STEP = "chronyc makestep   # where chronyd is missing: apt-get install chrony"
 
 
@@ -67,6 +72,32 @@ def daemon(scene: Scene, node: Node, seen: Daemon) -> Outcome:
     )
 
 
+def clocksource(scene: Scene) -> Iterable[Outcome]:
+    """None that is slow to read, and the same in all machines of a kind."""
+    for part in kinds(scene):
+        sources: dict[str, ClockSource] = part.values("clock.source")
+        quick = []
+        for node in part.nodes:
+            source, wanted = sources[node.name], scene.wanted(node)
+            if wanted is None and source.current in SLOW:
+                yield _slow(node, source)
+            elif wanted is None and len(part.inventory.nodes) < 2:
+                message = "the kernel's clock is quick to read"
+                yield Outcome("pass", (node.name,), message, source.current, "none that is slow to read")
+            else:
+                quick.append(node)
+        compared = replace(part, nodes=tuple(quick))
+        seen = {name: source.current for name, source in sources.items()}
+        yield from as_wanted(compared, seen, str.__eq__, "the clock source") if quick else ()
+
+
+def _slow(node: Node, source: ClockSource) -> Outcome:
+    better = next((name for name in source.available if name not in SLOW), None)
+    cure = f"echo {better} > {SET}   # on {node.name}" if better else UNSTABLE
+    wanted = better or "tsc, or the hypervisor's clock"
+    return Outcome("fail", (node.name,), "the kernel's clock is slow to read", source.current, wanted, cure)
+
+
 OFFSET = Check(
     "time.offset",
     facts=("clock.offset",),
@@ -92,4 +123,17 @@ DAEMON = Check(
     how="chronyc's tracking report, else systemd's own word: synchronised, with a source that is not the clock itself.",
     remedy="apt-get install chrony && systemctl enable --now chrony",
     proof=Proof("clock.daemon", lambda seen: replace(seen, synchronised=False)),
+)
+SOURCE = Check(
+    "time.clocksource",
+    facts=("clock.source",),
+    judge=clocksource,
+    severity="warning",
+    title="The clock that the kernel reads",
+    why="NCCL's proxy threads and PyTorch read the time millions of times a second; through hpet or acpi_pm each takes "
+    "microseconds and a trip into the kernel, and one such node slows all others.",
+    how="current_clocksource in /sys: not hpet, acpi_pm or jiffies, and the same in machines of a kind. tsc on the "
+    "metal; kvm-clock, hyperv_clocksource_tsc_page or xen in virtual machines.",
+    remedy=UNSTABLE,
+    proof=Proof("clock.source", lambda _: ClockSource("hpet", ("hpet", "acpi_pm"))),
 )

@@ -8,6 +8,7 @@ from typing import Any
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Read
 
+_SOURCES = "/sys/devices/system/clocksource/clocksource0"
 FOLLOWING = ("Normal", "Insert second", "Delete second")  # leap status of a chronyd that follows a source
 
 
@@ -28,6 +29,14 @@ class Daemon:
     source: str = ""
 
 
+@dataclass(frozen=True)
+class ClockSource:
+    """What the kernel reads the time from, and what else it could use; a source it found unstable is not among them."""
+
+    current: str
+    available: tuple[str, ...] = ()
+
+
 def parse_daemon(chronyc: Any, timedatectl: Any) -> Daemon | Absent:
     """chrony's own word first, then systemd's; neither tool answering is not knowing."""
     if isinstance(chronyc, dict) and chronyc["code"] == 0:
@@ -42,6 +51,15 @@ def parse_daemon(chronyc: Any, timedatectl: Any) -> Daemon | Absent:
     if isinstance(timedatectl, dict):  # it needs systemd as process 1, and says nothing about others that keep time
         return Absent("missing_tool", f"no chronyc, and timedatectl says: {_words(timedatectl)}")
     return Absent("missing_tool", "neither chronyc nor timedatectl is there")
+
+
+def parse_source(current: str | None, available: str | None) -> ClockSource | Absent:
+    """Both files of the kernel's list of clock sources."""
+    if current is None:
+        return Absent("the kernel does not say which clock source it uses", "no clocksource0 in /sys")
+    if len(current.split()) != 1:
+        raise ValueError(f"'{current.strip()}' names no clock source")
+    return ClockSource(current.strip(), tuple((available or "").split()))
 
 
 def _words(answer: dict[str, Any]) -> str:
@@ -71,4 +89,11 @@ DAEMON = Fact(
     ),
     parse_daemon,
     lenient=True,
+)
+SOURCE = Fact(
+    "clock.source",
+    lambda node, inventory: tuple(
+        Read("file", (f"{_SOURCES}/{name}_clocksource",)) for name in ("current", "available")
+    ),
+    parse_source,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from clusterprep.facts import Fact, file
@@ -23,8 +24,19 @@ def parse_word(text: str | None) -> str:
     return text.strip()
 
 
+def parse_uptime(text: str | None) -> float:
+    """Seconds since boot: the first of the two numbers of /proc/uptime."""
+    if text is None:
+        raise ValueError("there is no /proc/uptime")
+    since_boot, _idle = (float(word) for word in text.split())
+    if not (math.isfinite(since_boot) and since_boot >= 0):
+        raise ValueError(f"'{text.strip()}' is no time since boot")
+    return since_boot
+
+
 MACHINE_ID = Fact("host.machine_id", file("/etc/machine-id", etc=True), parse_word)
 BOOT_ID = Fact("host.boot_id", file("/proc/sys/kernel/random/boot_id"), parse_word)
 HOST_NAME = Fact("host.name", file("/proc/sys/kernel/hostname"), parse_word)
 KERNEL = Fact("kernel.release", file("/proc/sys/kernel/osrelease"), parse_word)
 OS_RELEASE = Fact("os.release", file("/etc/os-release", etc=True), parse_os_release)
+UPTIME = Fact("host.uptime", file("/proc/uptime"), parse_uptime)

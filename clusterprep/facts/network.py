@@ -29,6 +29,8 @@ class Interface:
     speed: int | None
     infiniband: bool
     ipv4: tuple[str, ...]  # "10.0.0.1/24", global scope only
+    duplex: str | None = None  # full, half; None where the driver does not say
+    carrier_changes: int | None = None  # since the interface was made, ups and downs together
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -74,6 +76,8 @@ def _interface(row: dict[str, Any]) -> Interface:
         ipv4=tuple(
             str(IPv4Interface(f"{a['address']}/{a['prefix']}")) for a in ipv4 if not a["address"].startswith("169.254.")
         ),
+        duplex=row.get("duplex") if row.get("duplex") in ("full", "half") else None,
+        carrier_changes=int(row["carrier_changes"]) if row.get("carrier_changes") else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The job's PyTorch and NCCL, found without importing torch: milliseconds instead of seconds."""
+"""What the job's interpreter would load: Python, PyTorch, NCCL and its plug-ins, found without importing torch."""
 
 from __future__ import annotations
 
@@ -6,37 +6,184 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact
-from clusterprep.model import Read
+from clusterprep.model import Inventory, Node, Read
 
 # Runs in the job's interpreter, as the job's user. torch/version.py is read as text. NCCL is asked for its version
-# through the library file that the wheel brings (NVIDIA's nvidia-nccl-cu* packages), which needs no GPU or driver.
-# What it imports is there before any script starts, which keeps a look at 64 nodes cheap.
+# through its library file, which needs no GPU or driver. Which file torch gets is found as ld.so(8) does it: what is
+# loaded already (LD_PRELOAD), DT_RPATH of libtorch_cuda and of the interpreter, LD_LIBRARY_PATH, DT_RUNPATH, the
+# cache, the default folders. Wheels have DT_RPATH, so LD_LIBRARY_PATH cannot replace their NCCL; conda's differ.
+# What it imports is there before any script starts, or in C, which keeps a look at 64 nodes cheap.
 SCRIPT = r"""
 import importlib.machinery, os, sys
+NCCL, LIMIT = "libnccl.so.2", 64 << 20
 def quoted(lines, name):
     for line in lines:
         if line.split("=")[0].split(":")[0].strip() == name:
             return line.split("=", 1)[1].strip().strip("'\"")
-found = {"python": sys.executable, "version": None, "cuda": None, "nccl": None, "where": None}
+def number(data, at, size=8):
+    return int.from_bytes(data[at:at + size], sys.byteorder)
+def dynamic(path):
+    # DT_NEEDED, DT_RPATH and DT_RUNPATH of a 64-bit ELF file, see elf(5)
+    found = {1: [], 15: [], 29: []}
+    with open(path, "rb") as source:
+        def piece(at, size):
+            source.seek(at)
+            return source.read(size)
+        head = piece(0, 64)
+        if head[:5] != b"\x7fELF\x02":
+            return found
+        step = number(head, 54, 2)
+        table = piece(number(head, 32), step * number(head, 56, 2))
+        parts = [table[at:at + step] for at in range(0, len(table), step)]
+        loads = [(number(p, 16), number(p, 8), number(p, 32)) for p in parts if number(p, 0, 4) == 1]
+        for part in parts:
+            if number(part, 0, 4) != 2:
+                continue
+            rows = piece(number(part, 8), min(number(part, 32), 1 << 16))
+            rows = [(number(rows, at), number(rows, at + 8)) for at in range(0, len(rows) - 15, 16)]
+            base = [value for tag, value in rows if tag == 5]
+            for start, offset, length in loads:
+                if base and start <= base[0] < start + length:
+                    for tag, value in rows:  # the table of names has megabytes in libtorch_cuda
+                        if tag in found:
+                            name = piece(base[0] - start + offset + value, 4096)
+                            found[tag].append(name[:name.index(b"\0")].decode())
+    return found
+def folders(texts, path):
+    origin = os.path.dirname(os.path.realpath(path))
+    words = [word for text in texts for word in text.split(":")]
+    return [word.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for word in words if word]
+def first(name, places):
+    for place in places:
+        if os.path.exists(os.path.join(place, name)):
+            return os.path.normpath(os.path.join(place, name))
+def cached(cache, name):
+    # whole entries, or all that begin so where the name ends with *
+    name, end, found, at = name.rstrip("*").encode(), b"" if name.endswith("*") else b"\0", [], -1
+    while 1:
+        at = cache.find(b"/" + name + end, at + 1)
+        if at < 0:
+            return found
+        path = cache[cache.rfind(b"\0", 0, at) + 1:cache.find(b"\0", at)].decode("utf-8", "replace")
+        if os.path.exists(path) and path not in found:
+            found.append(path)
+def mapped(name):
+    try:
+        for line in open("/proc/self/maps"):
+            path = line.rstrip("\n").split(None, 5)[5:]
+            if path and os.path.basename(path[0]).startswith(name):
+                return path[0]
+    except OSError:
+        pass
+def nccl(path):
+    import ctypes
+    code = ctypes.c_int()
+    try:
+        return code.value if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code)) == 0 else None
+    except (OSError, AttributeError):
+        return None
+def plugin(path, left):
+    size, digest = os.path.getsize(path), None
+    if size <= left:
+        import hashlib
+        with open(path, "rb") as source:
+            digest = hashlib.sha256(source.read(left)).hexdigest()
+    return {"path": path, "size": size, "sha256": digest}
+def listed(folder):
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+try:
+    with open("/etc/ld.so.cache", "rb") as source:
+        cache = source.read(16 << 20)
+except OSError:
+    cache = b""
+library_path = [word for word in os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":") if word]
+machine = os.uname()[4] + "-linux-gnu"
+default = ["/lib/" + machine, "/usr/lib/" + machine, "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+try:
+    own = dynamic(os.path.realpath(sys.executable))
+    own = [] if own[29] else folders(own[15], sys.executable)
+except (OSError, ValueError):
+    own = []
+def system(name):
+    return first(name, library_path) or (cached(cache, name) or [None])[0] or first(name, default)
+found = {
+    "python": sys.executable, "python_version": sys.version, "prefix": sys.prefix, "base_prefix": sys.base_prefix,
+    "version": None, "cuda": None, "nccl": None, "where": None, "nccl_path": None, "wheel": None, "wheel_path": None,
+    "preload": os.environ.get("LD_PRELOAD"), "library_path": os.environ.get("LD_LIBRARY_PATH"),
+    "system": None, "system_path": None, "libcuda": None, "plugins": [],
+    "net_plugin": os.environ.get("NCCL_NET_PLUGIN"), "tuner_plugin": os.environ.get("NCCL_TUNER_PLUGIN"),
+}
+before = mapped("libnccl.so")
 spec = importlib.machinery.PathFinder.find_spec("torch")
 if spec is not None and spec.origin:
-    found["where"] = os.path.dirname(spec.origin)
-    lines = open(os.path.join(found["where"], "version.py")).read().splitlines()
+    found["where"] = where = os.path.dirname(spec.origin)
+    lines = open(os.path.join(where, "version.py")).read().splitlines()
     for key, name in (("version", "__version__"), ("cuda", "cuda")):
         value = quoted(lines, name)
         found[key] = None if value == "None" else value
-    path = os.path.join(os.path.dirname(found["where"]), "nvidia", "nccl", "lib", "libnccl.so.2")
-    if os.path.exists(path):
-        import ctypes
-        code = ctypes.c_int()
-        if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code)) == 0:
-            found["nccl"] = code.value
+    wheel = first(NCCL, [os.path.join(os.path.dirname(where), "nvidia", "nccl", "lib")])
+    user = first("libtorch_cuda.so", [os.path.join(where, "lib")])
+    path = wheel
+    try:
+        parts = dynamic(user) if user is not None else None
+    except (OSError, ValueError):
+        parts = None
+    if parts is not None:
+        if NCCL in parts[1]:
+            path = before or first(NCCL, ([] if parts[29] else folders(parts[15], user) + own) + library_path)
+            path = path or first(NCCL, folders(parts[29], user)) or system(NCCL)
+        else:
+            path = None
+    elif wheel and before:
+        path = before
+    found["nccl_path"], found["wheel_path"] = path, wheel
+    found["nccl"] = nccl(path) if path else None
+    if wheel:
+        found["wheel"] = found["nccl"] if wheel == path else nccl(wheel)
+found["system_path"] = system(NCCL)
+if found["system_path"]:
+    same = found["system_path"] == found["nccl_path"]
+    found["system"] = found["nccl"] if same else nccl(found["system_path"])
+libcuda = system("libcuda.so.1")
+found["libcuda"] = os.path.realpath(libcuda) if libcuda else None
+KINDS, paths = ("libnccl-net", "libnccl-tuner"), []
+for name in (found["net_plugin"] or "").split(","):
+    for full in (name, "libnccl-net-%s.so" % name):
+        if name:
+            paths.append(full if "/" in full else first(full, own) or system(full) or "")
+listings = [os.path.join(folder, name) for folder in own + library_path for name in listed(folder)]
+paths += [path for path in listings if os.path.basename(path).startswith(KINDS) and ".so" in path]
+paths += [path for kind in KINDS for path in cached(cache, kind + "*")]
+paths += [os.path.join(folder, kind + ".so") for folder in default for kind in KINDS]
+seen, left = set(), LIMIT
+for path in paths:
+    real = os.path.realpath(path)
+    if not path or real in seen or not os.path.isfile(real) or len(seen) > 31:
+        continue
+    seen.add(real)
+    try:
+        found["plugins"].append(plugin(path, left))
+        left -= os.path.getsize(path) if found["plugins"][-1]["sha256"] else 0
+    except OSError:
+        found["plugins"].append({"path": path, "size": None, "sha256": None})
 def text(value):
     if value is None or isinstance(value, int):
         return "null" if value is None else str(value)
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-print("{" + ", ".join('"' + key + '": ' + text(value) for key, value in found.items()) + "}")
+    if isinstance(value, list):
+        return "[" + ", ".join(map(text, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(text(key) + ": " + text(item) for key, item in value.items()) + "}"
+    out = ""
+    for letter in value:
+        plain, code = " " <= letter <= "~" and letter not in '"\\', ord(letter)
+        out += letter if plain else "\\u%04x" % (0xfffd if 0xd7ff < code < 0xe000 or code > 0xffff else code)
+    return '"' + out + '"'
+print(text(found))
 """
+JOB_LIMIT = 15.0  # seconds; environments on network file systems are slow at first
 
 
 @dataclass(frozen=True)
@@ -45,15 +192,105 @@ class Torch:
 
     version: str | None  # None: no torch in this interpreter
     cuda: str | None  # the CUDA it was built for; None: a CPU build
-    nccl: str | None
+    nccl: str | None  # of the library that torch would load, whoever brought it
     where: str | None
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """Files that could be libnccl.so.2 for a program of the job's user, with their versions; None: there is none.
+
+    A path without a version is a file that could not be loaded.
+    """
+
+    loaded: str | None  # the path that torch would load
+    wheel: str | None  # the path beside torch
+    wheel_version: str | None
+    system: str | None  # the path that programs without an NCCL of their own load
+    system_version: str | None
+    preload: str | None = None  # LD_PRELOAD
+    library_path: str | None = None  # LD_LIBRARY_PATH
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plug-in that NCCL's loader would find; `size` in bytes, `sha256` None for one that was not read."""
+
+    path: str
+    size: int | None
+    sha256: str | None
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """NCCL's plug-ins on a node: those that are found, and the one that NCCL_NET_PLUGIN asks for."""
+
+    files: tuple[Plugin, ...]
+    wanted: str | None = None
+
+
+@dataclass(frozen=True)
+class Python:
+    """The job's interpreter; `base` is where a virtual environment was made from, else equal to `prefix`."""
+
+    executable: str
+    version: str  # 3.11.7
+    prefix: str
+    base: str
 
 
 def parse_torch(answer: dict[str, Any]) -> Torch:
     if answer["where"] and not answer["version"]:
         raise ValueError("torch/version.py holds no version")
-    code = answer["nccl"]
-    return Torch(answer["version"], answer["cuda"], None if code is None else nccl_version(code), answer["where"])
+    return Torch(answer["version"], answer["cuda"], _version(answer["nccl"]), answer["where"])
+
+
+def parse_libraries(answer: dict[str, Any]) -> Libraries:
+    return Libraries(
+        _text(answer["nccl_path"]),
+        _text(answer["wheel_path"]),
+        _version(answer["wheel"]),
+        _text(answer["system_path"]),
+        _version(answer["system"]),
+        _text(answer["preload"]),
+        _text(answer["library_path"]),
+    )
+
+
+def parse_plugins(answer: dict[str, Any]) -> Plugins:
+    files = tuple(Plugin(row["path"], row["size"], _text(row["sha256"])) for row in answer["plugins"])
+    if not all(isinstance(plugin.path, str) and plugin.path for plugin in files):
+        raise ValueError("a plug-in without a path")
+    return Plugins(files, _text(answer["net_plugin"]))
+
+
+def parse_python(answer: dict[str, Any]) -> Python:
+    words = [answer[key] for key in ("python", "python_version", "prefix", "base_prefix")]
+    if not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError("the interpreter does not say what it is")
+    return Python(words[0], words[1].split()[0], words[2], words[3])
+
+
+def parse_libcuda(answer: dict[str, Any]) -> str | None:
+    return _text(answer["libcuda"])
+
+
+def _text(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"expected text, seen {value!r}")
+    return value or None
+
+
+def _version(code: object) -> str | None:
+    if code is None:
+        return None
+    if not isinstance(code, int) or code <= 0:
+        raise ValueError(f"{code!r} is no version of NCCL")
+    return nccl_version(code)
 
 
 def nccl_version(code: int) -> str:
@@ -63,8 +300,13 @@ def nccl_version(code: int) -> str:
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
-TORCH = Fact(
-    "torch.build",
-    lambda node, inventory: (Read("job_python", (node.python, node.job_user, SCRIPT), limit=15.0),),
-    parse_torch,
-)
+def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    """One run of the interpreter brings all facts of this file."""
+    return (Read("job_python", (node.python, node.job_user, SCRIPT), limit=JOB_LIMIT),)
+
+
+TORCH = Fact("torch.build", _asked, parse_torch)
+LIBRARIES = Fact("nccl.libraries", _asked, parse_libraries)
+PLUGINS = Fact("nccl.plugins", _asked, parse_plugins)
+PYTHON = Fact("python.env", _asked, parse_python)
+LIBCUDA = Fact("cuda.libcuda", _asked, parse_libcuda)  # the real path of the libcuda.so.1 that would be loaded

@@ -53,12 +53,19 @@ _MODULES = {
     "look": ("readers", "look"),
     "nvml": ("nvml",),
     "gpu_devices": ("gpu_devices",),
+    "firewall": ("firewall",),
+    "system": ("system",),
     "dial": ("dial",),
     "act": ("act",),
     "ranks": ("ranks",),
 }
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
-_BRINGS = {"nvml": ("nvml",), "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager")}
+_BRINGS = {
+    "nvml": ("nvml",),
+    "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager"),
+    "firewall": ("firewall",),
+    "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
+}
 
 
 def kinds() -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def read_interfaces():
         folder = "/sys/class/net/%s/" % name
         row = {"name": name, "physical": os.path.exists(folder + "device"), "bridge": os.path.exists(folder + "bridge")}
         row["master"] = os.path.basename(os.readlink(folder + "master")) if os.path.exists(folder + "master") else None
-        for key in ("mtu", "operstate", "type", "flags", "speed", "ifindex", "carrier"):
+        for key in ("mtu", "operstate", "type", "flags", "speed", "ifindex", "carrier", "duplex", "carrier_changes"):
             try:
                 row[key] = read_file(folder + key).strip()
             except OSError:  # speed and carrier of an interface that is down answer EINVAL

@@ -1,4 +1,4 @@
-"""One machine under two names, two machines with one id, and ids that nobody could read."""
+"""One machine under two names, two machines with one id, ids that nobody could read, and machines just booted."""
 
 from __future__ import annotations
 
@@ -68,3 +68,32 @@ def test_two_that_know_nothing_else_are_not_called_one_machine() -> None:
 
 def test_a_node_that_was_not_reached_leaves_nothing_to_compare_with() -> None:
     assert told(fleet(n1=host("a"), n2=silent("n2")), "host.identity") == {"n1": NOT_COMPARED}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted", "expected"),
+    [
+        pytest.param(86_400.0, None, "pass", id="a-day"),
+        pytest.param(600.01, None, "pass", id="just-over-ten-minutes"),
+        pytest.param(600.0, None, "fail warning", id="ten-minutes-are-not-more"),
+        pytest.param(12.5, None, "fail warning", id="seconds"),
+        pytest.param(12.5, "10s", "pass", id="enough-for-this-inventory"),
+        pytest.param(3000.0, "1h", "fail error", id="less-than-required"),
+        pytest.param(absent("denied"), None, "unknown warning denied", id="denied"),
+        pytest.param(absent("garbled"), "1h", "unknown error garbled", id="garbled-and-required"),
+    ],
+)
+def test_a_node_has_been_up_for_a_while(seconds: Any, wanted: str | None, expected: str) -> None:
+    settings = {"require": {"host.uptime": wanted}} if wanted else {}
+    assert told(fleet(each=settings, n1={"host.uptime": seconds}), "host.uptime") == {"n1": expected}
+
+
+def test_how_long_ago_it_booted_is_said_where_it_matters() -> None:
+    found = findings(
+        fleet(n1={"host.uptime": 95.0}, n2={"host.uptime": 7000.0}, n3={"host.uptime": 9000.0}), "host.uptime"
+    )
+    assert {(f.verdict, f.nodes, f.seen) for f in found} == {
+        ("fail", ("n1",), "up for 95 s"),
+        ("pass", ("n2", "n3"), "more than 10 min"),
+    }
+    assert [f.remedy.split(" ")[1] for f in found if f.verdict == "fail"] == ["n1"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Gpus
-from tests.fleet import NO_TORCH, absent, findings, fleet, same, silent, told, torch
+from tests.fleet import NO_TORCH, SYSTEM_NCCL, WHEEL_NCCL, absent, findings, fleet, libraries, same, silent, told, torch
 
 CPU = torch("2.6.0+cpu", None, None)
 OTHER = torch("2.5.1+cu124", "12.4", "2.21.5")
@@ -81,6 +81,12 @@ def test_a_cpu_build_as_required_still_fails_where_gpus_are_declared() -> None:
 # ---------------------------------------------------------------- NCCL
 
 
+def loading(*builds: Any, found: Any = None) -> dict[str, dict[str, Any]]:
+    """Nodes with these builds, and the NCCL beside torch unless told otherwise."""
+    beside = libraries() if found is None else found
+    return {n: {**facts, "nccl.libraries": beside} for n, facts in same("torch.build", *builds).items()}
+
+
 @pytest.mark.parametrize(
     ("builds", "gpus", "expected"),
     [
@@ -100,19 +106,67 @@ def test_a_cpu_build_as_required_still_fails_where_gpus_are_declared() -> None:
     ],
 )
 def test_nccl_is_the_same_wherever_it_is_needed(builds: list[Any], gpus: Any, expected: list[str]) -> None:
-    seen = fleet(each={"gpus": gpus}, **same("torch.build", *builds))
+    seen = fleet(each={"gpus": gpus}, **loading(*builds))
     assert list(told(seen, "nccl.torch").values()) == expected
 
 
 def test_every_node_has_an_answer_where_cpu_and_gpu_nodes_mix() -> None:
     settings = {"n1": {"gpus": Gpus(8)}, "n2": {"gpus": Gpus(0)}}
-    seen = fleet(some=settings, **same("torch.build", CPU, CPU))
+    seen = fleet(some=settings, **loading(CPU, CPU))
     assert told(seen, "nccl.torch") == {"n1": "unknown error missing_tool", "n2": "skip not_applicable"}
 
 
 def test_a_required_nccl_is_an_error_where_it_differs() -> None:
-    seen = fleet(each={"require": {"nccl.torch": "2.21.5"}}, **same("torch.build", torch(), torch(nccl="2.26.2")))
+    seen = fleet(each={"require": {"nccl.torch": "2.21.5"}}, **loading(torch(), torch(nccl="2.26.2")))
     assert told(seen, "nccl.torch") == {"n1": "pass", "n2": "fail error"}
+
+
+@pytest.mark.parametrize(
+    ("found", "nccl", "expected"),
+    [
+        pytest.param(libraries(), "2.21.5", "pass", id="the-wheels-own"),
+        pytest.param(
+            libraries(loaded="/opt/nccl/libnccl.so.2", library_path="/opt/nccl"), "2.26.2", "fail warning", id="other"
+        ),
+        pytest.param(
+            libraries(loaded="/opt/nccl/libnccl.so.2", preload="/opt/nccl/libnccl.so.2"), "2.21.5", "fail warning",
+            id="the-same-version-from-elsewhere",
+        ),
+        pytest.param(libraries(loaded=SYSTEM_NCCL, wheel=None), "2.21.5", "pass", id="an-image-without-the-wheel"),
+    ],
+)  # fmt: skip
+def test_an_environment_that_hides_torchs_own_nccl_is_a_warning(found: Any, nccl: str, expected: str) -> None:
+    seen = fleet(**loading(*[torch(nccl=nccl)] * 3, found=found))
+    assert set(told(seen, "nccl.torch").values()) == {expected}
+
+
+def test_what_is_loaded_is_compared_and_not_what_came_with_torch() -> None:
+    shadow = libraries(loaded="/opt/nccl/libnccl.so.2", preload="/opt/nccl/libnccl.so.2", library_path="/opt/nccl")
+    facts = loading(torch(), torch(), torch(nccl="2.18.3"))
+    facts["n3"]["nccl.libraries"] = shadow
+    seen = fleet(**facts)
+    assert told(seen, "nccl.torch") == {"n1": "pass", "n2": "pass", "n3": "fail error + fail warning"}
+    (bad,) = [f for f in findings(seen, "nccl.torch") if f.severity == "warning" and f.verdict == "fail"]
+    assert "LD_PRELOAD" in bad.message
+    assert bad.seen == "2.18.3 from /opt/nccl/libnccl.so.2"
+    assert bad.wanted == f"2.21.5 from {WHEEL_NCCL}"
+
+
+def test_another_nccl_that_is_required_was_meant() -> None:
+    found = libraries(loaded="/opt/nccl/libnccl.so.2", library_path="/opt/nccl")
+    seen = fleet(each={"require": {"nccl.torch": "2.26.2"}}, **loading(torch(nccl="2.26.2"), found=found))
+    assert told(seen, "nccl.torch") == {"n1": "pass"}
+
+
+def test_a_library_that_does_not_say_its_version_is_named() -> None:
+    seen = fleet(**loading(NO_NCCL, NO_NCCL))
+    assert {f.seen for f in findings(seen, "nccl.torch")} == {WHEEL_NCCL}
+
+
+@pytest.mark.parametrize("reason", ["denied", "hung", "timed_out", "garbled"])
+def test_libraries_that_are_not_known_are_no_pass(reason: str) -> None:
+    seen = fleet(**loading(torch(), torch(), found=absent(reason)))
+    assert set(told(seen, "nccl.torch").values()) == {f"unknown error {reason}"}
 
 
 # ---------------------------------------------------------------- the driver

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from clusterprep import registry
 from clusterprep.errors import Unreached
+from clusterprep.facts.account import Rights
 from clusterprep.judge import judge
 from clusterprep.model import Sighting
-from tests.fleet import TODAY, by_node, findings, fleet, refusing, silent, told
+from tests.fleet import TODAY, absent, by_node, findings, fleet, refusing, silent, told
 
 REFUSALS = ("host_key_unknown", "host_key_changed", "auth_refused", "no_python", "sudo_refused")
 SILENCES = ("name_unknown", "refused", "timed_out", "no_banner", "hung")
@@ -45,3 +48,43 @@ def test_nobody_reached_is_not_a_success() -> None:
 def test_different_reasons_are_different_findings() -> None:
     found = findings(fleet(n1=silent("n1"), n2=silent("n2", "refused"), n3=silent("n3")), "ssh.reach")
     assert {(f.reason, f.nodes) for f in found} == {("timed_out", ("n1", "n3")), ("refused", ("n2",))}
+
+
+# ---------------------------------------------------------------- root
+
+ALICE, WITHOUT, NO_SUDO = Rights(1000, "alice", 0), Rights(1000, "alice", 1), Rights(1000, "alice", None)
+DENIED = {"mem.total": 1 << 40, "kernel.log": absent("denied"), "pcie.acs": absent("denied")}
+KNOWN = {"mem.total": 1 << 40, "kernel.log": absent("missing_tool"), "pcie.acs": absent("not_applicable")}
+
+
+@pytest.mark.parametrize(
+    ("rights", "others", "expected"),
+    [
+        pytest.param(Rights(0, "root"), DENIED, "pass", id="root"),
+        pytest.param(Rights(0, "root"), KNOWN, "pass", id="root-and-nothing-denied"),
+        pytest.param(ALICE, KNOWN, "skip not_applicable", id="nothing-needs-root"),
+        pytest.param(WITHOUT, KNOWN, "skip not_applicable", id="nothing-needs-it-and-sudo-asks"),
+        pytest.param(ALICE, DENIED, "unknown warning denied", id="sudo-would-do"),
+        pytest.param(WITHOUT, DENIED, "unknown warning denied", id="sudo-asks"),
+        pytest.param(NO_SUDO, DENIED, "unknown warning denied", id="no-sudo"),
+        pytest.param(absent("hung"), KNOWN, "unknown error hung", id="sudo-hangs"),
+        pytest.param(absent("garbled"), KNOWN, "unknown error garbled", id="garbled"),
+    ],
+)
+def test_root_is_missed_where_something_was_denied(rights: Any, others: dict[str, Any], expected: str) -> None:
+    assert told(fleet(n1={"ssh.rights": rights, **others}), "ssh.sudo") == {"n1": expected}
+
+
+def test_what_was_denied_on_one_node_is_not_missed_on_another() -> None:
+    seen = fleet(n1={"ssh.rights": ALICE, **DENIED}, n2={"ssh.rights": ALICE, **KNOWN})
+    assert told(seen, "ssh.sudo") == {"n1": "unknown warning denied", "n2": "skip not_applicable"}
+
+
+@pytest.mark.parametrize(
+    ("rights", "words"),
+    [(ALICE, "ssh: {become: true}"), (WITHOUT, "echo 'alice ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/alice")],
+)
+def test_the_remedy_is_what_works_there(rights: Rights, words: str) -> None:
+    (found,) = findings(fleet(n1={"ssh.rights": rights, **DENIED}), "ssh.sudo")
+    assert found.remedy.startswith(words)
+    assert found.message == "2 facts need root: kernel.log, pcie.acs"

@@ -1,4 +1,4 @@
-"""Clocks: far apart, near the limit, not measured finely enough, and kept right by nobody."""
+"""Clocks: far apart, near the limit, not measured finely enough, and kept right by nobody, and slow to read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from clusterprep.facts.clock import Daemon, Offset
+from clusterprep.facts.clock import ClockSource, Daemon, Offset
+from clusterprep.model import Gpus
 from tests.fleet import absent, findings, fleet, same, told
 
 FINE = 0.0004  # seconds; what a quiet network gives
@@ -112,3 +113,66 @@ def test_nothing_that_runs_is_told_from_something_that_has_no_source() -> None:
 def test_each_node_stands_for_itself_in_time_daemon() -> None:
     seen = fleet(**same("clock.daemon", Daemon("chronyd", True), Daemon("chronyd", False)))
     assert told(seen, "time.daemon") == {"n1": "pass", "n2": "fail warning"}
+
+
+# ---------------------------------------------------------------- clock sources
+
+FEW = "unknown warning fewer than two nodes have a value to compare"
+
+
+def source(name: str, *others: str) -> ClockSource:
+    return ClockSource(name, (name, *others))
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        pytest.param([source("tsc")] * 3, ["pass"] * 3, id="metal"),
+        pytest.param([source("kvm-clock", "tsc")] * 2, ["pass"] * 2, id="kvm"),
+        pytest.param([source("hyperv_clocksource_tsc_page")] * 2, ["pass"] * 2, id="azure"),
+        pytest.param([source("arch_sys_counter")] * 2, ["pass"] * 2, id="grace"),
+        pytest.param(
+            [source("tsc"), source("hpet"), source("tsc")], ["pass", "fail warning", "pass"], id="unstable-tsc"
+        ),
+        pytest.param([source("hpet")] * 3, ["fail warning"] * 3, id="all-slow-is-no-pass"),
+        pytest.param([source("acpi_pm")], ["fail warning"], id="one-slow-node"),
+        pytest.param([source("jiffies"), source("refined-jiffies")], ["fail warning"] * 2, id="ticks"),
+        pytest.param([source("tsc")], ["pass"], id="one-node"),
+        pytest.param([source("tsc"), source("kvm-clock")], ["fail warning"] * 2, id="metal-and-virtual"),
+        pytest.param(
+            [source("tsc"), source("tsc"), absent("denied")], ["pass", "pass", "unknown warning denied"], id="no"
+        ),
+        pytest.param([source("tsc"), absent("garbled")], [FEW, "unknown warning garbled"], id="garbled"),
+    ],
+)
+def test_a_clock_is_quick_to_read_and_the_same_everywhere(sources: list[object], expected: list[str]) -> None:
+    assert list(told(fleet(**same("clock.source", *sources)), "time.clocksource").values()) == expected
+
+
+def test_another_kind_of_machine_may_have_another_clock() -> None:
+    some = {"n3": {"gpus": Gpus(0)}}
+    sources = same("clock.source", source("tsc"), source("tsc"), source("kvm-clock"))
+    assert set(told(fleet(each={"gpus": Gpus(8)}, some=some, **sources), "time.clocksource").values()) == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen", "expected"),
+    [
+        pytest.param("tsc", "tsc", "pass", id="as-required"),
+        pytest.param("tsc", "kvm-clock", "fail error", id="another"),
+        pytest.param("hpet", "hpet", "pass", id="slow-on-purpose"),
+    ],
+)
+def test_a_source_may_be_required(wanted: str, seen: str, expected: str) -> None:
+    nodes = fleet(each={"require": {"time.clocksource": wanted}}, **same("clock.source", source(seen)))
+    assert told(nodes, "time.clocksource") == {"n1": expected}
+
+
+@pytest.mark.parametrize(
+    ("seen", "wanted", "cure"),
+    [(source("hpet", "tsc"), "tsc", "echo tsc > /sys"), (source("hpet", "acpi_pm"), "tsc, or the", "dmesg")],
+)
+def test_the_better_source_is_named_where_there_is_one(seen: ClockSource, wanted: str, cure: str) -> None:
+    (bad,) = findings(fleet(**same("clock.source", seen)), "time.clocksource")
+    assert bad.wanted.startswith(wanted)
+    assert bad.remedy.startswith(cure)

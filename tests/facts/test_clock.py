@@ -99,3 +99,37 @@ def test_no_usable_word_is_not_known_with_its_reason(chronyc: list[Any], timedat
 
 def test_a_leap_second_to_come_is_no_lost_source() -> None:
     assert learned("clock.daemon", said(LEAP), MISSING).synchronised
+
+
+@pytest.mark.parametrize(
+    ("current", "available", "expected"),
+    [
+        pytest.param("tsc \n", "tsc hpet acpi_pm \n", ("tsc", ("tsc", "hpet", "acpi_pm")), id="metal"),
+        pytest.param(
+            "kvm-clock\n", "kvm-clock tsc acpi_pm \n", ("kvm-clock", ("kvm-clock", "tsc", "acpi_pm")), id="kvm"
+        ),
+        pytest.param(
+            "arch_sys_counter\n", "arch_sys_counter \n", ("arch_sys_counter", ("arch_sys_counter",)), id="arm"
+        ),
+        pytest.param("tsc\n", None, ("tsc", ()), id="without-the-list"),
+    ],
+)
+def test_a_clock_source_is_one_word(current: str, available: str | None, expected: tuple[str, tuple[str, ...]]) -> None:
+    found = learned("clock.source", ["ok", current], ["ok", available] if available else ["no", "missing", "no file"])
+    assert (found.current, found.available) == expected
+
+
+@pytest.mark.parametrize(
+    ("current", "reason"),
+    [
+        pytest.param(["ok", ""], "garbled", id="empty"),
+        pytest.param(["ok", "two words"], "garbled", id="two-words"),
+        pytest.param(["ok", 5], "garbled", id="another-type"),
+        pytest.param(["no", "denied", ""], "denied", id="denied"),
+        pytest.param(["no", "missing", ""], "the kernel does not say which clock source it uses", id="no-sysfs"),
+    ],
+)
+def test_a_source_that_is_not_named_is_not_known(current: list[Any], reason: str) -> None:
+    found = learned("clock.source", current, ["ok", "tsc hpet"])
+    assert isinstance(found, Absent)
+    assert found.reason == reason

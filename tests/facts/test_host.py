@@ -118,3 +118,20 @@ def test_two_nodes_with_an_empty_file_have_nothing_in_common(fact: str, answer: 
 @pytest.mark.parametrize("reason", ["denied", "timed_out", "hung", "truncated"])
 def test_a_reason_survives(reason: str) -> None:
     assert learned("host.machine_id", ["no", reason, "why"]) == Absent(reason, "why")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1146.97 2077.18\n", 1146.97), ("0.00 0.00\n", 0.0), ("31536000.5 1.0", 31536000.5)]
+)
+def test_uptime_is_the_first_number(text: str, seconds: float) -> None:
+    assert learned("host.uptime", ["ok", text]) == seconds
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [["ok", ""], ["ok", "1146.97"], ["ok", "nan 1"], ["ok", "-1 1"], ["ok", "up 5 days"], ["ok", 5], ["no", "missing"]],
+)
+def test_what_is_no_uptime_is_garbled(answer: object) -> None:
+    found = learned("host.uptime", answer)
+    assert isinstance(found, Absent)
+    assert found.reason == "garbled"

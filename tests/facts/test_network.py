@@ -25,6 +25,8 @@ def row(name: str, *addresses: str, scope: int = 0, **fields: Any) -> dict[str, 
         "speed": "10000",
         "ifindex": "2",
         "carrier": "1",
+        "duplex": "full",
+        "carrier_changes": "2",
         "addresses": shown,
         **fields,
     }
@@ -45,7 +47,9 @@ BONDING_MASTERS = {
 
 def test_a_card_is_up_with_its_network() -> None:
     found = one("eth0", "10.0.0.7/24", mtu="9000", speed="100000")
-    assert found == Interface("eth0", True, True, False, True, False, None, 9000, 100_000, False, ("10.0.0.7/24",))
+    assert found == Interface(
+        "eth0", True, True, False, True, False, None, 9000, 100_000, False, ("10.0.0.7/24",), "full", 2
+    )
     assert found.networks == ("10.0.0.0/24",)
     assert found.address == "10.0.0.7"
 
@@ -78,6 +82,25 @@ def test_up_is_the_flag_and_running_is_the_cable(fields: dict[str, Any], up: boo
 )
 def test_a_speed_that_the_driver_does_not_know_is_none(speed: str | None, expected: int | None) -> None:
     assert one("eth0", speed=speed).speed == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"duplex": "half", "carrier_changes": "4711"}, ("half", 4711), id="half"),
+        pytest.param({"duplex": "unknown", "carrier_changes": "0"}, (None, 0), id="a-virtual-card"),
+        pytest.param({"duplex": None, "carrier_changes": None}, (None, None), id="a-link-that-is-down"),
+    ],
+)
+def test_duplex_and_changes_of_the_carrier_as_the_driver_says(fields: dict[str, Any], expected: object) -> None:
+    found = one("eth0", **fields)
+    assert (found.duplex, found.carrier_changes) == expected
+
+
+def test_an_agent_that_did_not_look_leaves_them_unknown() -> None:
+    old = {key: value for key, value in row("eth0").items() if key not in ("duplex", "carrier_changes")}
+    (found,) = learned("net.interfaces", ["ok", [old]])
+    assert (found.duplex, found.carrier_changes) == (None, None)
 
 
 def test_flags_that_could_not_be_read_are_not_up() -> None:
@@ -139,6 +162,7 @@ def test_an_interface_that_went_meanwhile_does_not_hide_the_others() -> None:
         pytest.param([row("eth0", mtu=None)], id="an-mtu-that-could-not-be-read"),
         pytest.param([row("eth0", flags="up")], id="flags-in-words"),
         pytest.param([row("eth0", speed="fast")], id="a-speed-in-words"),
+        pytest.param([row("eth0", carrier_changes="often")], id="changes-in-words"),
         pytest.param([{**row("eth0"), "addresses": ["10.0.0.7"]}], id="addresses-as-text"),
         pytest.param([row("eth0", "10.0.0.256/24")], id="an-address-that-cannot-be"),
         pytest.param([row("eth0", "10.0.0.7/64")], id="a-prefix-that-cannot-be"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.torch import SCRIPT, Torch, nccl_version
+from clusterprep.facts.torch import SCRIPT, Libraries, Plugin, Plugins, Python, Torch, nccl_version
 from clusterprep.model import Absent
 from tests.fleet import learned
 
@@ -39,12 +41,13 @@ hip = None
 NVIDIA_IMAGE = CUDA_WHEEL.replace("2.6.0+cu124", "2.6.0a0+df5bbc09d1.nv24.12").replace("'12.4'", '"12.6"')
 
 
-def run(folder: Path) -> dict[str, Any]:
+def run(folder: Path, *flags: str, **more: str) -> dict[str, Any]:
     """The script's answer from an interpreter that sees only this folder beside its standard library."""
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), **more}
     done = subprocess.run(
-        [sys.executable, "-S", "-c", SCRIPT], env=environment, cwd="/", capture_output=True, text=True, check=True
-    )
+        [sys.executable, *(flags or ["-S"]), "-c", SCRIPT],
+        env=environment, cwd="/", capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert done.stderr == ""
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -103,13 +106,20 @@ def test_a_build_without_a_version_is_garbled(tmp_path: Path) -> None:
 )
 def test_nccls_number_is_decoded_by_its_age(code: int, text: str) -> None:
     assert nccl_version(code) == text
-    answer = {"python": "p", "version": "2.6.0", "cuda": "12.4", "nccl": code, "where": "/torch"}
+    answer = {"version": "2.6.0", "cuda": "12.4", "nccl": code, "where": "/torch"}
     assert learned("torch.build", ["ok", answer]).nccl == text
 
 
 @pytest.mark.parametrize(
     "answer",
-    [None, [], {}, {"version": "2.6.0"}, {"version": "2", "cuda": None, "nccl": "new", "where": "/"}],
+    [
+        None,
+        [],
+        {},
+        {"version": "2.6.0"},
+        {"version": "2", "cuda": None, "nccl": "new", "where": "/"},
+        {"version": "2", "cuda": None, "nccl": 0, "where": "/"},
+    ],
 )
 def test_another_shape_is_garbled(answer: object) -> None:
     assert learned("torch.build", ["ok", answer]).reason == "garbled"
@@ -118,3 +128,203 @@ def test_another_shape_is_garbled(answer: object) -> None:
 @pytest.mark.parametrize("reason", ["missing_tool", "denied", "hung", "timed_out"])
 def test_an_interpreter_that_did_not_answer_is_not_one_without_torch(reason: str) -> None:
     assert learned("torch.build", ["no", reason, "/usr/bin/python3"]) == Absent(reason, "/usr/bin/python3")
+
+
+# ---------------------------------------------------------------- what is loaded
+
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+compiled = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, for libraries that say their version")
+
+
+def library(path: Path, code: int) -> Path:
+    """A libnccl.so.2 that says its version, and does nothing else."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = f"int ncclGetVersion(int *version) {{ *version = {code}; return 0; }}"
+    build(path, source, "-Wl,-soname,libnccl.so.2")
+    return path
+
+
+def build(path: Path, source: str, *flags: str) -> None:
+    argv = [str(COMPILER), "-shared", "-fPIC", "-x", "c", "-", "-x", "none", "-o", str(path), *flags]
+    subprocess.run(argv, input=source, text=True, check=True)
+
+
+def wheel(folder: Path, code: int, *flags: str) -> Path:
+    """A torch with the NCCL beside it, linked to it in the way that the flags say."""
+    place = install(folder, CUDA_WHEEL)
+    beside = library(folder / "nvidia" / "nccl" / "lib" / "libnccl.so.2", code)
+    (place / "lib").mkdir()
+    needs = ["-Wl,--no-as-needed", str(beside)] if flags else []
+    build(place / "lib" / "libtorch_cuda.so", "int torch;", *needs, *flags)
+    return beside
+
+
+RPATH = ("-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib:$ORIGIN")
+RUNPATH = ("-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib:$ORIGIN")
+NO_PATH = ("-Wl,--disable-new-dtags",)
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("flags", "variable", "expected"),
+    [
+        pytest.param(RPATH, None, "2.21.5", id="rpath"),
+        pytest.param(RPATH, "LD_LIBRARY_PATH", "2.21.5", id="rpath-comes-before-the-variable"),
+        pytest.param(RPATH, "LD_PRELOAD", "2.26.2", id="what-is-loaded-first-wins"),
+        pytest.param(RUNPATH, None, "2.21.5", id="runpath"),
+        pytest.param(RUNPATH, "LD_LIBRARY_PATH", "2.26.2", id="runpath-comes-after-the-variable"),
+        pytest.param(NO_PATH, "LD_LIBRARY_PATH", "2.26.2", id="no-path"),
+        pytest.param(NO_PATH, None, None, id="nothing-finds-it"),
+        pytest.param((), "LD_LIBRARY_PATH", None, id="linked-into-torch"),
+    ],
+)
+def test_the_nccl_that_the_loader_would_take(
+    tmp_path: Path, flags: tuple[str, ...], variable: str | None, expected: str | None
+) -> None:
+    beside = wheel(tmp_path, 22105, *flags)
+    other = library(tmp_path / "other" / "libnccl.so.2", 22602)
+    value = {"LD_PRELOAD": str(other), "LD_LIBRARY_PATH": f":{other.parent}"}
+    answer = run(tmp_path, **({variable: value[variable]} if variable else {}))
+    assert learned("torch.build", ["ok", answer]).nccl == expected
+    found: Libraries = learned("nccl.libraries", ["ok", answer])
+    assert (found.wheel, found.wheel_version) == (str(beside), "2.21.5")
+    assert found.loaded == {"2.21.5": str(beside), "2.26.2": str(other)}.get(expected or "")
+    assert found.system_version == ("2.26.2" if variable == "LD_LIBRARY_PATH" else found.system and "?")
+
+
+@compiled
+def test_names_behind_megabytes_of_symbols_are_found(tmp_path: Path) -> None:
+    """libtorch_cuda has a table of names of many megabytes, and patchelf appends to it."""
+    beside = wheel(tmp_path, 22105, *RPATH)
+    symbols = "".join(f"int {'x' * 4000}{number};" for number in range(1500))
+    place = tmp_path / "torch" / "lib" / "libtorch_cuda.so"
+    build(place, symbols, "-Wl,--no-as-needed", str(beside), *RPATH)
+    assert place.stat().st_size > 6_000_000
+    assert run(tmp_path)["nccl_path"] == str(beside)
+
+
+@compiled
+def test_the_choice_is_the_loaders_own(tmp_path: Path) -> None:
+    """What the script says beforehand is what dlopen of libtorch_cuda then maps."""
+    for number, flags in enumerate((RPATH, RUNPATH)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        beside = wheel(folder, 22105, *flags)
+        other = library(folder / "other" / "libnccl.so.2", 22602)
+        load = (
+            f"import ctypes; ctypes.CDLL('{folder}/torch/lib/libtorch_cuda.so'); print(open('/proc/self/maps').read())"
+        )
+        environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(other.parent)}
+        done = subprocess.run([sys.executable, "-c", load], env=environment, capture_output=True, text=True, check=True)
+        mapped = {str(path) for path in (beside, other) if str(path) in done.stdout}
+        assert mapped == {run(folder, LD_LIBRARY_PATH=str(other.parent))["nccl_path"]}
+
+
+def test_a_library_that_does_not_load_has_a_path_and_no_version(tmp_path: Path) -> None:
+    install(tmp_path, CUDA_WHEEL)
+    broken = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"\x7fELF cut off")
+    answer = run(tmp_path)
+    assert learned("torch.build", ["ok", answer]).nccl is None
+    assert learned("nccl.libraries", ["ok", answer]).loaded == str(broken)
+
+
+def test_a_torch_library_that_is_no_elf_file_does_not_hide_the_version(tmp_path: Path) -> None:
+    place = install(tmp_path, CUDA_WHEEL)
+    (place / "lib").mkdir()
+    (place / "lib" / "libtorch_cuda.so").write_bytes(b"\x7fELF\x02" + b"\xff" * 200)
+    assert learned("torch.build", ["ok", run(tmp_path)]).version == "2.6.0+cu124"
+
+
+# ---------------------------------------------------------------- plug-ins
+
+
+def test_plugins_are_found_where_the_loader_looks(tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "libnccl-net.so.0").write_bytes(b"net")
+    (folder / "libnccl-net.so").symlink_to("libnccl-net.so.0")
+    (folder / "libnccl-tuner.so").write_bytes(b"tuner")
+    (folder / "libnccl-net.la").write_bytes(b"text of libtool")
+    found = learned("nccl.plugins", ["ok", run(tmp_path, LD_LIBRARY_PATH=f"/nowhere:{folder}")])
+    net, tuner = hashlib.sha256(b"net").hexdigest(), hashlib.sha256(b"tuner").hexdigest()
+    mine = [plugin for plugin in found.files if plugin.path.startswith(str(folder))]
+    assert mine == [
+        Plugin(f"{folder}/libnccl-net.so", 3, net), Plugin(f"{folder}/libnccl-tuner.so", 5, tuner)
+    ]  # fmt: skip
+
+
+def test_the_plugin_that_is_asked_for_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "libnccl-net.so").write_bytes(b"net")
+    (tmp_path / "libnccl-net-fast.so").symlink_to("libnccl-net.so")
+    (tmp_path / "my.so").write_bytes(b"mine")
+    settings = {"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": f"fast,{tmp_path}/my.so,gone"}
+    found = learned("nccl.plugins", ["ok", run(tmp_path, **settings)])
+    assert found.wanted == settings["NCCL_NET_PLUGIN"]
+    assert [plugin.path for plugin in found.files[:2]] == [f"{tmp_path}/libnccl-net-fast.so", f"{tmp_path}/my.so"]
+
+
+def test_a_large_plugin_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "libnccl-net.so").open("wb") as sparse:
+        sparse.truncate((64 << 20) + 1)
+    answer = run(tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+    assert learned("nccl.plugins", ["ok", answer]).files[0] == Plugin(
+        f"{tmp_path}/libnccl-net.so", (64 << 20) + 1, None
+    )
+
+
+# ---------------------------------------------------------------- the interpreter and the rest
+
+
+def test_the_interpreter_says_what_it_is(tmp_path: Path) -> None:
+    version = ".".join(map(str, sys.version_info[:3]))
+    expected = Python(sys.executable, version, sys.prefix, sys.base_prefix)
+    assert learned("python.env", ["ok", run(tmp_path, "-B")]) == expected
+
+
+def test_names_that_json_would_have_to_quote_come_home(tmp_path: Path) -> None:
+    folder = tmp_path / 'a"b\\c\n\u00e9'
+    folder.mkdir()
+    (folder / "libnccl-net.so").write_bytes(b"")
+    found = learned("nccl.plugins", ["ok", run(tmp_path, LD_LIBRARY_PATH=str(folder))])
+    assert Path(found.files[0].path).parent == folder
+
+
+def test_the_libcuda_of_a_compatibility_package_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "compat"
+    folder.mkdir()
+    (folder / "libcuda.so.580.65.06").write_bytes(b"")
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.580.65.06")
+    answer = run(tmp_path, LD_LIBRARY_PATH=str(folder))
+    assert learned("cuda.libcuda", ["ok", answer]) == f"{folder}/libcuda.so.580.65.06"
+
+
+NOTHING = dict.fromkeys(
+    ("nccl_path", "wheel_path", "wheel", "system_path", "system", "preload", "library_path", "net_plugin", "libcuda")
+)
+
+
+@pytest.mark.parametrize(
+    ("fact", "answer"),
+    [
+        ("nccl.libraries", {**NOTHING, "system": "2.21"}),
+        ("nccl.libraries", {**NOTHING, "wheel_path": 7}),
+        ("nccl.libraries", {**NOTHING, "system": -1}),
+        ("nccl.libraries", {}),
+        ("nccl.plugins", {**NOTHING, "plugins": None}),
+        ("nccl.plugins", {**NOTHING, "plugins": [{"path": "", "size": 1, "sha256": None}]}),
+        ("nccl.plugins", {**NOTHING, "plugins": [{"path": "/a", "size": 1, "sha256": 7}]}),
+        ("nccl.plugins", {**NOTHING, "plugins": ["libnccl-net.so"]}),
+        ("python.env", {"python": "", "python_version": "3.11.7", "prefix": "/usr", "base_prefix": "/usr"}),
+        ("python.env", {"python": "/p", "python_version": None, "prefix": "/usr", "base_prefix": "/usr"}),
+        ("python.env", {}),
+        ("cuda.libcuda", {"libcuda": True}),
+    ],
+)
+def test_answers_of_another_shape_are_garbled(fact: str, answer: object) -> None:
+    assert learned(fact, ["ok", answer]).reason == "garbled"
+
+
+def test_no_plugin_is_an_answer() -> None:
+    assert learned("nccl.plugins", ["ok", {**NOTHING, "plugins": []}]) == Plugins(())

@@ -25,6 +25,7 @@ from tests.fleets import Kind, Machine
 
 # Kinds of reads that are answered by the real readers inside the machine's root.
 ROOTED = {"file", "files", "target", "pci", "nvml", "gpu_nodes", "nvml_libraries"}
+ROOTED |= {"rights", "account", "kernels", "cpus", "governors", "interrupts"}
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"  # where a Debian machine has its libraries, and readers look for NVML
 

@@ -1,0 +1,240 @@
+"""Packet filters of the kinds that machines have: which drop what NCCL needs, which do not, which do not tell.
+
+The listings are written for these tests: rules in the manner of ufw, firewalld, Docker and kube-proxy, in the formats of
+nft -j and iptables-save.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterprep.checks.firewall import parse_open
+from clusterprep.facts.firewall import Chain, Match, Rule
+from tests.fleet import LOOPBACK, absent, eth, findings, fleet, learned, told
+
+LISTINGS = Path(__file__).parents[1] / "filters"
+UNSURE = "unknown warning the rules do not tell"
+
+
+def listing(name: str, *replaced: tuple[str, str], **more: str) -> Any:
+    """A listing of tests/filters, with some of its text exchanged."""
+    text = (LISTINGS / name).read_text()
+    for old, new in replaced:
+        assert old in text
+        text = text.replace(old, new)
+    kind = "nft" if name.endswith(".json") else "legacy"
+    return learned("net.filter", ["ok", {"nft": None, "iptables": None, "legacy": None, kind: text, **more}])
+
+
+def rules(*lines: str, policy: str = "ACCEPT", hook: str = "INPUT") -> Any:
+    """A filter table of iptables with these rules."""
+    text = "\n".join(["*filter", f":{hook} {policy} [0:0]", ":inner - [0:0]", *lines, "COMMIT", ""])
+    return learned("net.filter", ["ok", {"nft": None, "iptables": None, "legacy": text}])
+
+
+def filtered(found: Any, interface: str = "bond0", ports: Any = (32768, 60999), **options: Any) -> Any:
+    """Three nodes in 10.0.0.0/16, of which n2 has these rules."""
+    nodes = {
+        f"n{number}": {
+            "net.interfaces": (LOOPBACK, eth(interface, f"10.0.0.{number}/16")),
+            "net.port_range": ports,
+            "net.filter": found if number == 2 else (),
+        }
+        for number in (1, 2, 3)
+    }
+    return fleet(**options, **nodes)
+
+
+def verdict(found: Any, **options: Any) -> str:
+    answers = told(filtered(found, **options), "net.firewall")
+    assert answers["n1"] == answers["n3"] == "pass"
+    return answers["n2"]
+
+
+ALLOWED = "-A ufw-user-input -s 10.0.0.0/16 -j ACCEPT\nCOMMIT"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param((), "pass", id="no-filter"),
+        pytest.param(listing("docker.rules"), "pass", id="docker-kubelet-fail2ban"),
+        pytest.param(listing("kube-proxy.json"), "pass", id="kube-proxy-by-nft-and-sshguard"),
+        pytest.param(listing("ufw.rules"), "fail warning", id="ufw-with-ssh-only"),
+        pytest.param(listing("ufw.rules", ("COMMIT", ALLOWED)), "pass", id="ufw-with-the-network"),
+        pytest.param(
+            listing("ufw.rules", ("COMMIT", ALLOWED.replace("-s 10", "-i bond0 -s 10"))), "pass", id="ufw-with-both"
+        ),
+        pytest.param(
+            listing("ufw.rules", ("COMMIT", ALLOWED.replace("10.0.0.0/16", "10.9.0.0/16"))),
+            "fail warning",
+            id="ufw-with-another-network",
+        ),
+        pytest.param(
+            listing("ufw.rules", ("COMMIT", ALLOWED.replace("10.0.0.0/16", "10.0.0.1/32"))), UNSURE, id="one-peer-only"
+        ),
+        pytest.param(listing("firewalld.json"), "fail warning", id="firewalld-public"),
+        pytest.param(listing("firewalld-trusted.json"), "pass", id="firewalld-with-a-trusted-source"),
+        pytest.param(listing("cloud-image.rules"), "fail warning", id="an-image-that-rejects-all-but-ssh"),
+        pytest.param(listing("nftables.json"), "fail warning", id="nftables-with-ssh-and-monitoring"),
+        pytest.param(listing("nftables.json", ('"ib*"', '"bond*"')), "pass", id="an-accept-for-the-interface"),
+        pytest.param(
+            listing("nftables.json", ('"ib*"', '"lo"'), ("[9100, 9110]", "[1024, 65535]")), "pass", id="all-high-ports"
+        ),
+        pytest.param(
+            listing("nftables.json", ("[9100, 9110]", "[32768, 50000]")), UNSURE, id="a-part-of-the-range"
+        ),
+        pytest.param(absent("denied"), "unknown warning denied", id="not-root"),
+        pytest.param(absent("missing_tool"), "unknown warning missing_tool", id="no-nft"),
+        pytest.param(absent("truncated"), "unknown warning truncated", id="too-many-rules"),
+        pytest.param(absent("hung"), "unknown warning hung", id="hung"),
+    ],
+)  # fmt: skip
+def test_filters_as_machines_have_them(found: Any, expected: str) -> None:
+    assert verdict(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "policy", "expected"),
+    [
+        pytest.param([], "DROP", "fail warning", id="a-policy-alone"),
+        pytest.param(["-A INPUT -i bond0 -j ACCEPT"], "DROP", "pass", id="the-interface"),
+        pytest.param(["-A INPUT -i bond+ -j ACCEPT"], "DROP", "pass", id="interfaces-like-it"),
+        pytest.param(["-A INPUT -i bond1 -j ACCEPT"], "DROP", "fail warning", id="another-interface"),
+        pytest.param(["-A INPUT ! -i eth0 -j ACCEPT"], "DROP", "pass", id="all-but-another"),
+        pytest.param(["-A INPUT -s 10.0.0.0/30 -p tcp -j ACCEPT"], "DROP", "pass", id="just-the-nodes"),
+        pytest.param(["-A INPUT -s 10.0.0.0/31 -p tcp -j ACCEPT"], "DROP", UNSURE, id="some-of-the-nodes"),
+        pytest.param(["-A INPUT -s 10.0.0.0/16 -p udp -j ACCEPT"], "DROP", "fail warning", id="another-protocol"),
+        pytest.param(["-A INPUT -p tcp -m tcp --dport 29500 -j ACCEPT"], "DROP", "fail warning", id="the-port-alone"),
+        pytest.param(
+            ["-A INPUT -p tcp -m tcp --dport 32768:60999 -j ACCEPT"], "DROP", "pass", id="the-ephemeral-range"
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -m multiport --dports 22,1024:65535 -j ACCEPT"], "DROP", "pass", id="several-ports"
+        ),
+        pytest.param(["-A INPUT -p tcp -j inner", "-A inner -j ACCEPT"], "DROP", "pass", id="by-a-jump"),
+        pytest.param(["-A INPUT -j inner", "-A inner -j RETURN"], "DROP", "fail warning", id="a-jump-that-returns"),
+        pytest.param(["-A INPUT -g inner", "-A INPUT -j ACCEPT"], "DROP", "fail warning", id="goto-does-not-return"),
+        pytest.param(["-A INPUT -m geoip --source-country DE -j ACCEPT"], "DROP", UNSURE, id="not-understood"),
+        pytest.param(["-A INPUT -m set --match-set nodes src -j ACCEPT"], "DROP", UNSURE, id="a-named-set"),
+        pytest.param(["-A INPUT -j NFQUEUE --queue-num 0"], "DROP", UNSURE, id="a-program-decides"),
+        pytest.param(["-A INPUT -j inner-that-went"], "ACCEPT", UNSURE, id="a-chain-that-is-not-listed"),
+        pytest.param(["-A INPUT -m limit --limit 5/sec -j ACCEPT"], "DROP", UNSURE, id="while-there-are-few"),
+        pytest.param(["-A INPUT -j LOG --log-prefix x"], "ACCEPT", "pass", id="logged"),
+        pytest.param(["-A INPUT -m conntrack --ctstate INVALID -j DROP"], "ACCEPT", "pass", id="invalid"),
+        pytest.param(["-A INPUT -p icmp -m limit --limit 1/s -j DROP"], "ACCEPT", "pass", id="icmp"),
+        pytest.param(["-A INPUT -m mark --mark 0x8000/0x8000 -j DROP"], "ACCEPT", "pass", id="marked"),
+        pytest.param(["-A INPUT -m set --match-set f2b src -j DROP"], "ACCEPT", "pass", id="strangers"),
+        pytest.param(["-A INPUT -m set ! --match-set nodes src -j DROP"], "ACCEPT", UNSURE, id="all-but-a-named-set"),
+        pytest.param(["-A INPUT -p tcp -m tcp --tcp-flags ALL NONE -j DROP"], "ACCEPT", "pass", id="odd-flags"),
+        pytest.param(
+            ["-A INPUT -p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j REJECT"], "ACCEPT", "fail warning", id="all-new"
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m state --state NEW -j DROP"],
+            "ACCEPT",
+            "pass",
+            id="new-without-syn",
+        ),
+        pytest.param(["-A INPUT -s 10.0.0.0/8 -j DROP"], "ACCEPT", "fail warning", id="the-nodes-dropped"),
+        pytest.param(["-A INPUT ! -s 10.0.0.0/16 -j DROP"], "ACCEPT", "pass", id="others-dropped"),
+        pytest.param(["-A INPUT -d 10.0.0.2/32 -j DROP"], "ACCEPT", "fail warning", id="to-this-address"),
+        pytest.param(["-A INPUT -m pkttype --pkt-type broadcast -j DROP"], "ACCEPT", "pass", id="broadcasts"),
+        pytest.param(["-A INPUT -p tcp -m tcp --dport 111 -j DROP"], "ACCEPT", "pass", id="another-service"),
+        pytest.param(["-A INPUT -p tcp -m tcp --dport nfs -j DROP"], "ACCEPT", UNSURE, id="a-port-by-name"),
+    ],
+)
+def test_one_packet_is_followed_through_the_rules(lines: list[str], policy: str, expected: str) -> None:
+    assert verdict(rules(*lines, policy=policy)) == expected
+
+
+def test_the_range_is_the_nodes_own() -> None:
+    found = rules("-A INPUT -p tcp -m tcp --dport 32768:60999 -j ACCEPT", policy="DROP")
+    assert verdict(found, ports=(1024, 65535)) == UNSURE
+    assert verdict(found, ports=(40000, 50000)) == "pass"
+
+
+def test_what_goes_out_is_judged_too() -> None:
+    assert verdict(rules(policy="DROP", hook="OUTPUT")) == "fail warning"
+    assert verdict(rules("-A OUTPUT -d 10.0.0.0/16 -o bond0 -j ACCEPT", policy="DROP", hook="OUTPUT")) == "pass"
+    assert verdict(rules(policy="DROP", hook="FORWARD")) == "pass"
+
+
+def test_one_chain_that_drops_is_enough() -> None:
+    accepting = Chain("inet a", "input", (Rule((), "accept"),), "input", "drop")
+    dropping = Chain("inet b", "early", (Rule((Match("proto", ("tcp",)),), "drop"),), "prerouting")
+    assert verdict((accepting,)) == "pass"
+    assert verdict((accepting, dropping)) == "fail warning"
+
+
+@pytest.mark.parametrize(("device", "expected"), [("bond0", "fail warning"), ("eth9", "pass")])
+def test_a_hook_of_one_device_counts_for_that_one(device: str, expected: str) -> None:
+    assert verdict((Chain("netdev t", "in", (), "ingress", "drop", device=device),)) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "seen", "remedy"),
+    [
+        (listing("ufw.rules"), "legacy ip filter INPUT, policy drop", "ufw allow in on bond0 from 10.0.0.0/16"),
+        (
+            listing("firewalld.json"), "inet firewalld filter_INPUT, rule 6",
+            "firewall-cmd --permanent --zone=trusted --add-source=10.0.0.0/16",
+        ),
+        (
+            listing("cloud-image.rules"), "legacy ip filter INPUT, rule 6",
+            "iptables -I INPUT -s 10.0.0.0/16 -j ACCEPT",
+        ),
+        (
+            listing("nftables.json"), "inet filter input, policy drop",
+            "nft insert rule inet filter input ip saddr 10.0.0.0/16 accept",
+        ),
+    ],
+)  # fmt: skip
+def test_the_place_is_named_and_the_remedy_is_of_the_tool_in_use(found: Any, seen: str, remedy: str) -> None:
+    (bad,) = [f for f in findings(filtered(found), "net.firewall") if f.verdict == "fail"]
+    assert bad.seen == seen
+    assert bad.remedy.startswith(remedy)
+
+
+def test_rules_that_do_not_tell_point_to_what_measures() -> None:
+    found = rules("-A INPUT -m geoip --source-country DE -j ACCEPT", policy="DROP")
+    (unsure,) = [f for f in findings(filtered(found), "net.firewall") if f.verdict == "unknown"]
+    assert "net.ports measures it" in unsure.message
+
+
+def test_rules_of_iptables_are_taken_from_its_own_listing() -> None:
+    """nft lists them too, without saying what their extensions want."""
+    text = (LISTINGS / "ufw.rules").read_text().replace("COMMIT", ALLOWED)
+    through_nft = """{"nftables": [
+        {"chain": {"family": "ip", "table": "filter", "name": "INPUT", "type": "filter", "hook": "input",
+                   "prio": 0, "policy": "drop"}},
+        {"rule": {"family": "ip", "table": "filter", "chain": "INPUT", "expr": [{"xt": null}, {"accept": null}]}}]}"""
+    alone = learned("net.filter", ["ok", {"nft": through_nft, "iptables": None, "legacy": None}])
+    both = learned("net.filter", ["ok", {"nft": through_nft, "iptables": text, "legacy": None}])
+    assert verdict(alone) == UNSURE
+    assert verdict(both) == "pass"
+
+
+def test_one_node_has_nobody_to_let_in() -> None:
+    one = {"net.interfaces": (eth("eth0", "10.0.0.1/16"),), "net.port_range": (32768, 60999), "net.filter": ()}
+    assert told(fleet(n1=one), "net.firewall") == {"n1": "skip not_applicable"}
+
+
+def test_without_an_interface_there_is_nothing_to_judge() -> None:
+    seen = filtered((), interface="docker0")
+    assert set(told(seen, "net.firewall").values()) == {"unknown warning eth.iface_choice"}
+
+
+def test_a_required_open_network_is_an_error_where_it_is_not() -> None:
+    seen = filtered(rules(policy="DROP"), each={"require": {"net.firewall": "open"}})
+    assert told(seen, "net.firewall") == {"n1": "pass", "n2": "fail error", "n3": "pass"}
+
+
+@pytest.mark.parametrize("text", ["", "closed", "10.0.0.0/16"])
+def test_nothing_else_can_be_required(text: str) -> None:
+    assert parse_open("open") == "open"
+    with pytest.raises(ValueError, match="expected open"):
+        parse_open(text)
