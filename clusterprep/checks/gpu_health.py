@@ -91,13 +91,16 @@ def each_gpu(fact: str, wrong: Judge, fine: str, wanted: str = "") -> Callable[[
 def ecc_mode(scene: Scene) -> Iterable[Outcome]:
     """On, or as required, and no change that waits for a reset."""
     for node in scene.nodes:
-        wanted = parse_switch(scene.wanted(node) or "on")
+        required = scene.wanted(node)
+        wanted = None if required is None else parse_switch(required)
         judge = partial(_ecc_mode, wanted=wanted)
-        text = "on" if wanted else "off"
+        text = "on, or the factory's setting" if required is None else required
         yield from one_by_one(node, scene.value(node, "gpu.ecc_mode"), judge, "ECC is as wanted", text)
 
 
-def _ecc_mode(mode: EccMode, wanted: bool) -> Trouble | None:
+def _ecc_mode(mode: EccMode, wanted: bool | None) -> Trouble | None:
+    if wanted is None:  # who switched on what is off by default meant it
+        wanted = mode.on or mode.default is not False
     now, then = ("on" if mode.on else "off"), ("on" if mode.pending else "off")
     if mode.pending != mode.on:
         return Trouble("a change of ECC waits for a reset", f"{now}, {then} after a reset", RESET)
@@ -254,7 +257,8 @@ ECC_MODE = Check(
     title="ECC of the GPU's memory",
     why="Without ECC a flipped bit goes into the weights unseen; a change that waits for a reset makes one node of "
     "the job differ from the others after its next boot.",
-    how="NVML's ECC mode, now and after the next reset; GPUs without ECC are skipped.",
+    how="NVML's ECC mode, now and after the next reset: on, or off on cards that the factory ships so. GPUs without ECC "
+    "are skipped.",
     remedy="nvidia-smi -e 1 && nvidia-smi --gpu-reset",
     wants=parse_switch,
     proof=Proof("gpu.ecc_mode", _turned(3, on=False, pending=False)),

@@ -15,6 +15,7 @@ from clusterprep.model import Absent
 class EccMode:
     on: bool
     pending: bool  # after the next reset
+    default: bool | None = None  # what the factory sets: off on workstation cards; None where not told
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,6 @@ class Heat:
     chip: int
     memory: int | None
     left: int | None
-
-
-def parse_ecc_mode(ecc: Any) -> EccMode:
-    """[current, pending], each 0 or 1."""
-    return EccMode(flag(ecc[0]), flag(ecc[1]))
 
 
 def flag(value: object) -> bool:
@@ -89,6 +85,12 @@ def parse_seconds(seconds: object) -> float:
     return float(seconds)
 
 
+def _ecc_mode(row: Mapping[str, Any]) -> EccMode:
+    now, pending = row["ecc"]
+    default = _known(row["ecc_default"])
+    return EccMode(flag(now), flag(pending), None if default is None else flag(default))
+
+
 def _errors(row: Mapping[str, Any]) -> EccErrors:
     sram = _known(row["sram"])
     ever = _known(row["ecc_aggregate"])
@@ -112,7 +114,7 @@ def _heat(row: Mapping[str, Any]) -> Heat:
     return Heat(chip, None if memory is None else number(memory), left)
 
 
-ECC_MODE = per_gpu("gpu.ecc_mode", parse_ecc_mode, "ecc")
+ECC_MODE = per_gpu("gpu.ecc_mode", _ecc_mode, "ecc", whole=True)
 ECC = per_gpu("gpu.ecc", _errors, "ecc_volatile", whole=True)
 REMAP = per_gpu("gpu.remap", _remap, "remap", whole=True)
 HEAT = per_gpu("gpu.heat", _heat, "temperature", whole=True)

@@ -41,6 +41,7 @@ NUMBERS = {
     "minor": ("nvmlDeviceGetMinorNumber",),
     "persistence": ("nvmlDeviceGetPersistenceMode",),
     "compute_mode": ("nvmlDeviceGetComputeMode",),
+    "ecc_default": ("nvmlDeviceGetDefaultEccMode",),
     "virtualization": ("nvmlDeviceGetVirtualizationMode",),
     "power_limit": ("nvmlDeviceGetPowerManagementLimit",),
     "power_default": ("nvmlDeviceGetPowerManagementDefaultLimit",),

@@ -13,6 +13,7 @@ from tests.fleet import learned
 NO, DENIED, LOST = ["no", "not_applicable"], ["no", "denied"], ["no", "gpu_lost"]
 ROW: dict[str, Any] = {
     "ecc": [1, 1],
+    "ecc_default": 1,
     "ecc_volatile": 0,
     "ecc_aggregate": 4,
     "sram": [0],
@@ -26,7 +27,7 @@ ROW: dict[str, Any] = {
     "seconds": 0.0021,
 }
 FACTS = {
-    "gpu.ecc_mode": ("ecc", EccMode(on=True, pending=True)),
+    "gpu.ecc_mode": ("ecc", EccMode(on=True, pending=True, default=True)),
     "gpu.ecc": ("ecc_volatile", EccErrors(0, 4, exceeded=False)),
     "gpu.remap": ("remap", Remap(3, 1, pending=False, failed=False, spent=0)),
     "gpu.heat": ("temperature", Heat(34, 44, 53)),
@@ -107,7 +108,9 @@ def test_a_row_without_the_field_is_garbled(fact: str) -> None:
         ("gpu.heat", {"margin": NO, "slowdown": NO}, Heat(34, 44, None)),
         ("gpu.heat", {"memory_temperature": NO}, Heat(34, None, 53)),
         ("gpu.heat", {"margin": [-1]}, Heat(34, 44, -1)),
-        ("gpu.ecc_mode", {"ecc": [0, 1]}, EccMode(on=False, pending=True)),
+        ("gpu.ecc_mode", {"ecc": [0, 1]}, EccMode(on=False, pending=True, default=True)),
+        ("gpu.ecc_mode", {"ecc": [0, 0], "ecc_default": 0}, EccMode(on=False, pending=False, default=False)),
+        ("gpu.ecc_mode", {"ecc_default": ["no", "missing_tool"]}, EccMode(on=True, pending=True, default=None)),
     ],
 )
 def test_what_some_drivers_do_not_tell(fact: str, change: dict[str, Any], value: Any) -> None:

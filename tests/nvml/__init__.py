@@ -13,7 +13,7 @@ number, makes UUIDs and serial numbers that no other machine has.
     numa            NUMA node, only for the distance between GPUs (the kernel's is a file of /sys)
     capability      "9.0"
     memory, reserved, used      MiB
-    ecc, ecc_pending            0 or 1
+    ecc, ecc_pending, ecc_default    0 or 1; default: what the factory sets, 0 on workstation cards
     ecc_volatile_uncorrected, ecc_volatile_corrected, ecc_aggregate_uncorrected, ecc_aggregate_corrected
     sram_exceeded               0 or 1
     remap_corrected, remap_uncorrected, remap_pending, remap_failed; remap_banks: [max, high, partial, low, none]
@@ -66,6 +66,7 @@ _HEALTHY: dict[str, Any] = {
     "used": 0,
     "ecc": 1,
     "ecc_pending": 1,
+    "ecc_default": 1,
     "ecc_volatile_uncorrected": 0,
     "ecc_volatile_corrected": 0,
     "ecc_aggregate_uncorrected": 0,
@@ -112,8 +113,8 @@ def _model(name: str, capability: str, memory: int, watts: int, clocks: tuple[in
 _LIMITS = ("power_limit", "power_default", "power_enforced", "power_max")
 _BARE: dict[str, Any] = {"nvlinks": 0, "fabric": None}
 _NO_ECC: dict[str, Any] = dict.fromkeys(
-    "ecc ecc_pending ecc_volatile_uncorrected ecc_volatile_corrected ecc_aggregate_uncorrected ecc_aggregate_corrected "
-    "sram_exceeded remap_corrected remap_uncorrected remap_pending remap_failed remap_banks".split()
+    "ecc ecc_pending ecc_default ecc_volatile_uncorrected ecc_volatile_corrected ecc_aggregate_uncorrected "
+    "ecc_aggregate_corrected sram_exceeded remap_corrected remap_uncorrected remap_pending remap_failed remap_banks".split()
 )
 _FABRIC = {"fabric": {"state": 3, "status": 0, "clique": 0, "health": 0, "summary": 0}}
 # `nvlinks`: how many links, spread over the NVSwitches.
