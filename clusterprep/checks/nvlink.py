@@ -15,7 +15,8 @@ from clusterprep.model import Node
 # Cards with a slot connector (PCIe, NVL) may have bridges or none, so only their peers say what is right.
 ON_BOARD = (
     ("A100-SXM4", 12), ("A100-SXM", 12), ("A800-SXM4", 8), ("V100-SXM2", 6), ("V100-SXM3", 6),
-    ("H100 80GB HBM3", 18), ("H200", 18), ("H800", 8), ("H20", 18), ("B200", 18), ("B300", 18), ("GB200", 18), ("GB300", 18),
+    ("H100 80GB HBM3", 18), ("H200", 18), ("H800", 8), ("H20", 18), ("B200", 18), ("B300", 18),
+    ("GB200", 18), ("GB300", 18),
 )  # fmt: skip
 SLOT = ("PCIE", "NVL")
 P2P = {1: "the chipset", 2: "the GPU", 3: "the topology", 4: "the registry", 5: "not supported", 6: "unknown"}

@@ -231,8 +231,7 @@ def test_only_the_hardware_is_a_fault_and_only_in_every_sample(samples: Any, har
     [
         (1.0, None, "pass"),
         (1.01, None, "fail warning"),
-        (5.0, None, "fail warning"),
-        (5.1, None, "fail error"),
+        (9.0, None, "fail warning"),
         (0.2, "100ms", "fail error"),
         (2.0, "3s", "pass"),
     ],
@@ -243,7 +242,7 @@ def test_a_slow_driver_is_about_to_stick(seconds: float, required: str | None, e
 
 
 def test_a_driver_that_never_answers_fails_here_and_only_here() -> None:
-    assert told(fleet(**same("gpu.latency", None)), "gpu.latency") == {"n1": "fail error"}
+    assert told(fleet(**same("gpu.latency", None)), "gpu.latency") == {"n1": "fail warning"}
 
 
 @pytest.mark.parametrize(

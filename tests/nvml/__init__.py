@@ -114,7 +114,8 @@ _LIMITS = ("power_limit", "power_default", "power_enforced", "power_max")
 _BARE: dict[str, Any] = {"nvlinks": 0, "fabric": None}
 _NO_ECC: dict[str, Any] = dict.fromkeys(
     "ecc ecc_pending ecc_default ecc_volatile_uncorrected ecc_volatile_corrected ecc_aggregate_uncorrected "
-    "ecc_aggregate_corrected sram_exceeded remap_corrected remap_uncorrected remap_pending remap_failed remap_banks".split()
+    "ecc_aggregate_corrected sram_exceeded remap_corrected remap_uncorrected remap_pending remap_failed "
+    "remap_banks".split()
 )
 _FABRIC = {"fabric": {"state": 3, "status": 0, "clique": 0, "health": 0, "summary": 0}}
 # `nvlinks`: how many links, spread over the NVSwitches.
