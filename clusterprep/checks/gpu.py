@@ -126,13 +126,24 @@ def model_mix(scene: Scene) -> Iterable[Outcome]:
             yield Outcome("fail", (node.name,), message, by_text(mine, len(mine)), "one model", _cure(node, mine))
         else:
             alike.setdefault(declared, {})[node.name] = next(iter(mine.values()))
-    for names in alike.values():
-        yield from _between(names)
+    for kind, names in alike.items():
+        yield from _between(names, len(names) + _unknown(scene, kind))
 
 
-def _between(names: dict[str, str]) -> Iterable[Outcome]:
-    if len(names) > 1:
-        yield from uniform(names, "the GPU model", len(names), "put these nodes into an inventory of their own")
+def _unknown(scene: Scene, kind: str | None) -> int:
+    """How many nodes for which this model is declared may have GPUs of which nothing is known."""
+    known = {node.name: scene.fleet.fact(node.name, "gpu.model") for node in scene.fleet.reached}
+    number = 0
+    for node in scene.inventory.nodes:
+        model = known.get(node.name, Absent("not_reached"))
+        dark = isinstance(model, Absent) and model.reason != "not_applicable"
+        number += dark and (node.gpus.model if node.gpus else None) == kind
+    return number
+
+
+def _between(names: dict[str, str], size: int) -> Iterable[Outcome]:
+    if size > 1:
+        yield from uniform(names, "the GPU model", size, "put these nodes into an inventory of their own")
     else:
         yield Outcome("pass", tuple(names), "the GPUs are of one model", next(iter(names.values())), "one model")
 

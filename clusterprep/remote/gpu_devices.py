@@ -30,7 +30,7 @@ def read_gpu_nodes():
 def read_nvml_libraries():
     """Every libnvidia-ml.so.1 in the loader's own folders, with the file that it leads to."""
     folders = ["/usr/lib", "/usr/lib64", "/lib64"]
-    folders += ["/usr/lib/" + name for name in names("/usr/lib") if name.endswith("-linux-gnu")]
+    folders.append("/usr/lib/%s-linux-gnu" % os.uname()[4])  # not those of other architectures beside it
     found = {}
     for folder in folders:
         path = os.path.realpath(folder + "/libnvidia-ml.so.1")

@@ -167,6 +167,9 @@ class Nvml(object):
             row[field] = self.number(call[0], handle, *call[1:])
         for field, symbol in PAIRS.items():
             row[field] = self.numbers(2, symbol, handle)
+        if refused(row["temperature"]):  # nvmlDeviceGetTemperature is deprecated from API 13 on
+            newer = self.words("nvmlDeviceGetTemperatureV", handle, "=8xi", 12, 1)
+            row["temperature"] = row["temperature"] if refused(newer) else newer[0]
         row["remap"] = self.numbers(4, "nvmlDeviceGetRemappedRows", handle)
         row["remap_banks"] = self.words("nvmlDeviceGetRowRemapperHistogram", handle, "=5I", 20)
         row["sram"] = self.words("nvmlDeviceGetSramEccErrorStatus", handle, "=96xI", 104, 1)
@@ -200,10 +203,10 @@ class Nvml(object):
     def memory(self, handle):
         """[total, reserved by the driver, used by others] in bytes; None as reserved where it is part of used."""
         found = self.words("nvmlDeviceGetMemoryInfo_v2", handle, "=8x4Q", 40, 2)
-        if found[0] != "no":
+        if not refused(found):
             return [found[0], found[1], found[3]]
         found = self.words("nvmlDeviceGetMemoryInfo", handle, "=3Q", 24)
-        return found if found[0] == "no" else [found[0], None, found[2]]
+        return found if refused(found) else [found[0], None, found[2]]
 
     def processes(self, handle):
         """[pid, bytes, name] of what computes there; the name is None where /proc knows no such process."""
@@ -246,11 +249,11 @@ class Nvml(object):
         """[state, status, clique, health mask, summary] of the fabric; older libraries know neither of the last."""
         for version, size, layout in ((3, 40, "=4x16xiIB3xIB3x"), (2, 36, "=4x16xiIB3xI")):
             found = self.words("nvmlDeviceGetGpuFabricInfoV", handle, layout, size, version)
-            if found[0] != "no":
+            if not refused(found):
                 status, clique, state, health = found[:4]
                 return [state, status, clique, health, found[4] if len(found) > 4 else None]
         found = self.words("nvmlDeviceGetGpuFabricInfo", handle, "=16xiIB3x", 28)
-        return found if found[0] == "no" else [found[2], found[0], found[1], None, None]
+        return found if refused(found) else [found[2], found[0], found[1], None, None]
 
     def sample(self, handles, rows):
         """The clocks event reasons some times over: a bit that is seen once may be a change of clocks."""
@@ -272,6 +275,11 @@ class Nvml(object):
                 for other, far in handles.items()
                 if other > index
             ]
+
+
+def refused(value):
+    """Whether a field is a reason."""
+    return isinstance(value, list) and value[0] == "no"
 
 
 def no(code):

@@ -207,6 +207,19 @@ def test_models_are_compared_between_nodes_for_which_the_same_is_declared() -> N
     assert told(seen, "gpu.model_mix") == {"n1": "pass", "n2": "pass", "n3": "fail warning"}
 
 
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        pytest.param(absent("hung"), {"n1": "unknown warning fewer than two nodes have a value to compare",
+                                      "n2": "unknown warning hung"}, id="not-known"),
+        pytest.param(absent("not_applicable"), {"n1": "pass", "n2": "skip not_applicable"}, id="no-gpus-there"),
+        pytest.param({0: H100, 1: L20}, {"n1": "pass", "n2": "fail warning"}, id="mixed"),
+    ],
+)  # fmt: skip
+def test_one_node_alone_is_not_equal_on_all(other: Any, expected: dict[str, str]) -> None:
+    assert told(fleet(**same("gpu.model", {0: H100}, other)), "gpu.model_mix") == expected
+
+
 def test_the_remedy_names_devices_that_go_together() -> None:
     models = dict(enumerate([L40S, L40S, L20, L20, L20]))
     (found,) = findings(fleet(**same("gpu.model", models)), "gpu.model_mix")

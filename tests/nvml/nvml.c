@@ -40,6 +40,7 @@ struct sram { u32 version; u64 aggregate_parity, aggregate_secded, aggregate_cor
               volatile_secded, volatile_corrected, l2, sm, pcie, mcu, other; u32 exceeded; };
 
 struct margin { u32 version; int left; };
+struct temperature { u32 version; u32 sensor; int value; };
 
 /* The sizes that the header's version words carry, and those without one. */
 _Static_assert(sizeof(struct pci) == 68 && sizeof(struct memory_v2) == 40 && sizeof(struct process) == 24, "sizes");
@@ -380,6 +381,16 @@ ret nvmlDeviceGetMarginTemperature(dev d, struct margin *out) {
     if (out->version != (sizeof *out | 1u << 24)) return VERSION;
     ret code = number32(d, "margin", &left);
     if (!code) out->left = (int)left;
+    return code;
+}
+
+ret nvmlDeviceGetTemperatureV(dev d, struct temperature *out) {
+    u32 value = 0;
+    ENTER(d);
+    if (!out || out->sensor) return INVALID;
+    if (out->version != (sizeof *out | 1u << 24)) return VERSION;
+    ret code = number32(d, "temperature.0", &value);
+    if (!code) out->value = (int)value;
     return code;
 }
 

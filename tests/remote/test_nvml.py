@@ -114,6 +114,8 @@ def test_a_lost_gpu_hides_nothing_of_the_others(tmp_path: Path, lost: str) -> No
          [[0, 0, None], [1, 1, [0, "00000000:2a:00.0"]]]),
         ({"memory_temperature": None}, "memory_temperature", ["no", "not_applicable"]),
         ({"margin": -2}, "margin", [-2]),
+        ({"codes": {"nvmlDeviceGetTemperature": 26}, "temperature": 41}, "temperature", 41),
+        ({"temperature": {"code": 4}}, "temperature", ["no", "denied"]),
         ({"margin": None}, "margin", ["no", "not_applicable"]),
         ({"throttle": 0x80}, "throttle", [0x80] * 3),
         ({"p2p": {4: {"nvlink": 5}}}, "p2p", [[4, 5], [5, 0], [6, 0], [7, 0]]),
