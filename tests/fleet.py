@@ -17,6 +17,7 @@ from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
 from clusterprep.facts.network import Interface, RdmaPort
 from clusterprep.facts.nvlink import Fabric, Links
 from clusterprep.facts.pairs import Dial, Listen
+from clusterprep.facts.storage import Mount
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python, Torch
 from clusterprep.judge import judge
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting
@@ -134,6 +135,12 @@ def bond(name: str = "bond0", mode: str = "802.3ad", policy: str | None = "layer
 def nvml(count: int = 8, lost: tuple[str, ...] = (), driver: str = "550.54.15") -> Nvml:
     gpus = tuple(Gpu(i, "NVIDIA H100 80GB HBM3", f"GPU-{i}", f"00000000:{i:02x}:00.0") for i in range(count))
     return Nvml(driver, "12.4", gpus, lost)
+
+
+def mount(point: str, kind: str = "ext4", source: str = "/dev/md0", device: str = "9:0", **options: str) -> Mount:
+    """A mount that is rw unless `options` or `inner` say otherwise, comma separated."""
+    own, inner = (frozenset(options.get(name, "rw").split(",")) for name in ("options", "inner"))
+    return Mount(point, kind, source, own, inner, device)
 
 
 def env(**values: str) -> dict[str, EnvSetting]:

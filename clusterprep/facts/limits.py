@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from clusterprep.facts import Fact
-from clusterprep.model import Read
+from clusterprep.model import Inventory, Node, Read
 
 
 def parse_memlock(answer: dict[str, Any]) -> float:
@@ -14,8 +14,21 @@ def parse_memlock(answer: dict[str, Any]) -> float:
     return math.inf if answer["memlock"] is None else float(answer["memlock"])
 
 
-MEMLOCK = Fact(
-    "lim.memlock",
-    lambda node, inventory: (Read("limits", (node.job_user or node.ssh.user,), limit=5.0),),
-    parse_memlock,
-)
+def parse_number(answer: Any, name: str) -> float:
+    """A soft limit as a number, math.inf for unlimited; the stack's is in bytes."""
+    limit = answer[name]
+    if limit is None:
+        return math.inf
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise ValueError(f"{limit!r} is no limit")
+    return float(limit)
+
+
+def limits(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (Read("limits", (node.job_user or node.ssh.user,), limit=5.0),)
+
+
+MEMLOCK = Fact("lim.memlock", limits, parse_memlock)
+NOFILE = Fact("lim.nofile", limits, lambda answer: parse_number(answer, "nofile"))
+STACK = Fact("lim.stack", limits, lambda answer: parse_number(answer, "stack"))
+NPROC = Fact("lim.nproc", limits, lambda answer: parse_number(answer, "nproc"))

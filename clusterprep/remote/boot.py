@@ -53,6 +53,9 @@ _MODULES = {
     "look": ("readers", "look"),
     "nvml": ("nvml",),
     "gpu_devices": ("gpu_devices",),
+    "kernel_log": ("kernel_log",),
+    "tasks": ("tasks",),
+    "storage": ("storage",),
     "firewall": ("firewall",),
     "system": ("system",),
     "dial": ("dial",),
@@ -63,6 +66,9 @@ _MODULES = {
 _BRINGS = {
     "nvml": ("nvml",),
     "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager"),
+    "kernel_log": ("kernel_log",),
+    "tasks": ("tasks",),
+    "storage": ("probe", "shm_segments"),
     "firewall": ("firewall",),
     "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
 }

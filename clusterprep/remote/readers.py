@@ -184,15 +184,34 @@ def is_own(user):
     return user in (None, pwd.getpwuid(os.geteuid()).pw_name)
 
 
+LIMITS = {  # by the words of /proc/self/limits, for shells differ in the letters of ulimit
+    "memlock": "Max locked memory",
+    "nofile": "Max open files",
+    "stack": "Max stack size",
+    "nproc": "Max processes",
+}
+
+
 def read_limits(user):
-    """Soft limits of this session, or of a fresh session of `user` when the agent runs as somebody else."""
+    """Soft limits of this session, or of a fresh session of `user` when the agent runs as somebody else.
+
+    Bytes, and numbers for open files and processes; None without limit.
+    """
     if is_own(user):
-        soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        return {"memlock": None if soft == resource.RLIM_INFINITY else soft, "by": "this session"}
-    out = run(["su", "-s", "/bin/sh", user, "-c", "ulimit -l"])["out"].split()
-    if len(out) != 1:
+        soft = dict((name, resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))[0]) for name in LIMITS)
+        found = dict((name, None if limit == resource.RLIM_INFINITY else limit) for name, limit in soft.items())
+        return dict(found, by="this session")
+    lines = run(["su", "-s", "/bin/sh", user, "-c", "cat /proc/self/limits"])["out"].split("\n")
+    soft = dict(
+        (name, line[len(words) :].split()[0])
+        for name, words in LIMITS.items()
+        for line in lines
+        if line.startswith(words)
+    )
+    if len(soft) != len(LIMITS):
         raise NoAnswer("denied", "a session of %s could not be opened" % user)
-    return {"memlock": None if out[0] == "unlimited" else int(out[0]) << 10, "by": "su %s" % user}
+    found = dict((name, None if text == "unlimited" else int(text)) for name, text in soft.items())
+    return dict(found, by="su %s" % user)
 
 
 def read_command(*argv):

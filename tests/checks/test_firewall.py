@@ -1,7 +1,7 @@
 """Packet filters of the kinds that machines have: which drop what NCCL needs, which do not, which do not tell.
 
-The listings are written for these tests: rules in the manner of ufw, firewalld, Docker and kube-proxy, in the formats of
-nft -j and iptables-save.
+The listings are written for these tests: rules in the manner of ufw, firewalld, Docker and kube-proxy, in the
+formats of nft -j and iptables-save.
 """
 
 from __future__ import annotations

@@ -40,3 +40,28 @@ def test_a_session_that_was_denied_stays_denied() -> None:
 def test_the_limit_is_that_of_the_jobs_user(node: Node, user: str | None) -> None:
     (read,) = registry.facts()["lim.memlock"].reads(node, Inventory("test", (node,)))
     assert read.args == (user,)
+
+
+@pytest.mark.parametrize(
+    ("fact", "answer", "expected"),
+    [
+        ("lim.nofile", {"nofile": 1048576}, 1048576.0),
+        ("lim.nofile", {"nofile": None}, math.inf),
+        ("lim.nofile", {"nofile": 0}, 0.0),
+        ("lim.stack", {"stack": 8388608}, 8388608.0),
+        ("lim.stack", {"stack": None}, math.inf),
+        ("lim.nproc", {"nproc": 96365}, 96365.0),
+    ],
+)
+def test_one_answer_holds_all_limits(fact: str, answer: dict[str, int | None], expected: float) -> None:
+    whole = {"memlock": 1, "nofile": 2, "stack": 3, "nproc": 4, "by": "su alice", **answer}
+    assert learned(fact, ["ok", whole]) == expected
+
+
+@pytest.mark.parametrize("fact", ["lim.nofile", "lim.stack", "lim.nproc"])
+@pytest.mark.parametrize("limit", ["1024", -1, True, 1.5, [], {}, "unlimited"])
+def test_what_is_no_number_is_garbled(fact: str, limit: object) -> None:
+    name = fact.removeprefix("lim.")
+    assert learned(fact, ["ok", {name: limit}]).reason == "garbled"
+    assert learned(fact, ["ok", {"memlock": None}]).reason == "garbled"
+    assert learned(fact, ["no", "hung", "no answer within 5 s"]).reason == "hung"

@@ -24,9 +24,10 @@ from tests import nvml
 from tests.fleets import Kind, Machine
 
 # Kinds of reads that are answered by the real readers inside the machine's root.
-ROOTED = {"file", "files", "target", "pci", "nvml", "gpu_nodes", "nvml_libraries"}
-ROOTED |= {"rights", "account", "kernels", "cpus", "governors", "interrupts"}
-
+ROOTED = {
+    "file", "files", "target", "pci", "nvml", "rights", "account", "kernels", "cpus", "governors", "interrupts",
+    "kernel_log", "tasks", "shm_segments", "gpu_nodes", "nvml_libraries",
+}  # fmt: skip
 LIBRARIES = "usr/lib/x86_64-linux-gnu"  # where a Debian machine has its libraries, and readers look for NVML
 
 # Runs in a process of its own: loads what it needs, then locks itself in and reads.

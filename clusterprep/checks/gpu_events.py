@@ -1,0 +1,172 @@
+"""Xids: errors of GPUs that the driver told the kernel's log about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks.log import DAY, silence
+from clusterprep.facts.kernel_log import XID, Record, Xid, Xids
+from clusterprep.model import Node
+from clusterprep.units import format_duration
+
+RESET = "nvidia-smi --gpu-reset -i {gpu}   # with no process on it; reboot where that is refused"
+REBOOT = "reboot   # and if it comes back: power cycle, reseat, replace {gpu}"
+LINK = "nvidia-smi nvlink -s -i {bus}; nvidia-smi nvlink -e -i {bus}; systemctl restart nvidia-fabricmanager, or reboot"
+LOOK = "nvidia-smi -q -i {gpu}; dmesg | grep 'NVRM: Xid'"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Of one code: fatal until the GPU is reset, a warning for a day, or the doing of a program."""
+
+    kind: Literal["fatal", "warning", "program"]
+    means: str
+    remedy: str = LOOK
+
+
+def fatal(means: str, remedy: str = RESET) -> Meaning:
+    return Meaning("fatal", means, remedy)
+
+
+def warning(means: str, remedy: str = LOOK) -> Meaning:
+    return Meaning("warning", means, remedy)
+
+
+def program(means: str) -> Meaning:
+    return Meaning("program", means)
+
+
+# The classes follow NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors: what it asks to reset, restart or check
+# at once is fatal; what it asks to restart the application for is the program's, or a warning where it asks to call
+# support when that does not help. 94 is contained to one program, and its row waits for a reset.
+CODES = {
+    8: warning("the GPU stopped processing"),
+    11: program("a bad command stream"),
+    13: program("an exception in a kernel: usually an index out of bounds"),
+    25: program("a bad command stream"),
+    31: program("a memory page fault: usually an illegal address in a program"),
+    32: program("a bad command stream"),
+    43: program("a program's channel was stopped after its own fault"),
+    45: program("channels were cleaned up, for a program ended or another error came first"),
+    46: fatal("the GPU stopped processing"),
+    48: fatal("an uncorrectable memory error"),
+    54: fatal("a power cable of the GPU is not connected", "check the power cables of {gpu}, then reboot"),
+    62: fatal("the GPU's power controller has halted"),
+    63: warning("a memory row is to be remapped at the next reset", RESET),
+    64: fatal("a memory row could not be remapped"),
+    69: program("an illegal command in a kernel"),
+    74: fatal("an NVLink error", LINK),
+    78: warning("a virtual GPU did not start"),
+    79: fatal("the GPU has fallen off the bus", REBOOT),
+    80: program("a corrupted command stream"),
+    92: warning("many single-bit memory errors"),
+    94: warning("a memory error, contained to the program that met it", RESET),
+    95: fatal("a memory error that was not contained"),
+    106: program("a test message of the management controller"),
+    107: program("a test message of the management controller"),
+    109: fatal("a context switch timed out"),
+    110: fatal("a security fault", REBOOT),
+    119: fatal("the GPU's system processor does not answer", REBOOT),
+    120: fatal("the GPU's system processor has failed", REBOOT),
+    121: warning("an error on the link between GPU and CPU"),
+    136: fatal("an NVLink did not train", LINK),
+    137: warning("an illegal access over NVLink: usually a fault of a program on another GPU"),
+    140: fatal("uncorrectable memory errors escaped"),
+    143: fatal("the GPU did not initialise"),
+    151: fatal("a key of confidential computing was not renewed", REBOOT),
+    155: fatal("an NVLink was shut down", LINK),
+    156: fatal("a part of the GPU was retired and waits for a reset"),
+    157: warning("a part of the GPU could not be retired"),
+    158: fatal("a fatal timeout"),
+    162: program("the power smoothing circuit is on again"),
+    163: program("the power smoothing circuit is off"),
+    **dict.fromkeys(range(144, 151), fatal("an NVLink error", LINK)),  # but see meaning()
+}
+UNKNOWN = warning("an error that this version has no words for: see NVIDIA's Xid catalogue")
+
+
+def meaning(event: Xid) -> Meaning:
+    """Of its code; two kinds of Xid say in their text how grave they are."""
+    text = event.record.text
+    if 144 <= event.code <= 150 and "onfatal" in text.replace("-", ""):
+        return warning("an NVLink error that was recovered", LINK)
+    if event.code == 154:  # GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)
+        action = text.rsplit(" to ", 1)[-1]
+        grave = "Required" in action and ("Reset" in action or "Reboot" in action)
+        if grave:
+            return fatal("the driver asks for a reset", REBOOT if "Reboot" in action else RESET)
+        return program("no recovery is needed") if "(None)" in action else warning("the driver asks for a recovery")
+    return CODES.get(event.code, UNKNOWN)
+
+
+def xids(scene: Scene) -> Iterable[Outcome]:
+    """One finding for each code on a node; a program's are said, and pass."""
+    for node in scene.nodes:
+        seen: Xids = scene.value(node, "gpu.xids")
+        judged = [(event, meaning(event)) for event in seen.events]
+        bad = [
+            (e, m) for e, m in judged if m.kind == "fatal" or (m.kind == "warning" and seen.log.age(e.record) <= DAY)
+        ]
+        for (code, means), events in _grouped(bad).items():
+            yield _failure(node, code, means, events, seen)
+        if bad:
+            continue
+        if seen.log.cut.get(XID):
+            message = f"{seen.log.cut[XID]} older Xids were left out, for there are very many"
+            yield Outcome(
+                "unknown", (node.name,), message, _said(judged, seen), "none that is fatal", reason="truncated"
+            )
+        else:
+            yield silence(node, seen.log, _said(judged, seen), "none that is fatal")
+
+
+def _grouped(judged: list[tuple[Xid, Meaning]]) -> dict[tuple[int, Meaning], list[Xid]]:
+    groups: dict[tuple[int, Meaning], list[Xid]] = {}
+    for event, means in judged:
+        groups.setdefault((event.code, means), []).append(event)
+    return groups
+
+
+def _failure(node: Node, code: int, means: Meaning, events: list[Xid], seen: Xids) -> Outcome:
+    gpus = list(dict.fromkeys(event.pci for event in events if event.pci))
+    bus = f"{gpus[0]}.0" if gpus and "." not in gpus[0] else "".join(gpus[:1])
+    cure = means.remedy.replace("{gpu}", bus).replace("{bus}", bus)
+    newest = max(events, key=lambda event: event.record.seconds).record
+    count = sum(event.record.count for event in events)
+    times = f"{count} times, " if count > 1 else ""
+    where = ", ".join(gpus) or f"«{newest.text[:80]}»"
+    text = f"Xid {code or '?'} on {where}: {times}last {format_duration(seen.log.age(newest))} ago"
+    severity: Literal["error", "warning"] = "error" if means.kind == "fatal" else "warning"
+    return Outcome("fail", (node.name,), means.means, text, "none", cure, severity=severity)
+
+
+def _said(judged: list[tuple[Xid, Meaning]], seen: Xids) -> str:
+    words = []
+    for (code, means), events in _grouped(judged).items():
+        age = min(seen.log.age(event.record) for event in events)
+        words.append(f"Xid {code}: {means.means}, last {format_duration(age)} ago")
+    return "; ".join(words)
+
+
+def _fallen(seen: Xids) -> Xids:
+    text = "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    record = Record(1 << 20, seen.log.now - 60, 3, 1, seen.log.now - 60, text)
+    return replace(seen, events=(*seen.events, Xid("0000:1b:00", 79, record)))
+
+
+XIDS = Check(
+    "gpu.xid",
+    facts=("gpu.xids",),
+    judge=xids,
+    severity="error",
+    title="Xids of the NVIDIA driver",
+    why="An Xid is how the driver says that a GPU met an error. After a fatal one the GPU is lost or its memory is not "
+    "to be trusted until a reset: ranks on it hang, end, or compute wrong sums.",
+    how="«NVRM: Xid» in /dev/kmsg since boot, by the classes of NVIDIA's Xid catalogue: fatal ones are errors until "
+    "the next boot, contained and unknown ones warnings for a day, those that programs cause are only said.",
+    remedy="dmesg | grep 'NVRM: Xid'",
+    proof=Proof("gpu.xids", _fallen),
+)

@@ -1,0 +1,159 @@
+"""Lines of real kernels: which are complaints, for how long, and what silence is worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterprep.checks.log import KINDS
+from clusterprep.facts.kernel_log import WORDS, Log, Record
+from tests.fleet import absent, findings, fleet, told
+
+NOW = 30 * 86400.0
+LINES = {
+    "soft lockup": "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:48213]",
+    "hard lockup": "NMI watchdog: Watchdog detected hard LOCKUP on cpu 3",
+    "RCU stall": "rcu: INFO: rcu_sched self-detected stall on CPU",
+    "hung task": "INFO: task python3:48213 blocked for more than 120 seconds.",
+    "out of memory": "Out of memory: Killed process 48213 (python3) total-vm:2098304kB, anon-rss:1891232kB",
+    "machine check": "mce: [Hardware Error]: Machine check events logged",
+    "memory error": "Memory failure: 0x1234567: recovery action for dirty LRU page: Recovered",
+    "I/O error": "I/O error, dev nvme3n1, sector 1953525040 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
+    "file system error": "EXT4-fs error (device md0): ext4_find_entry:1658: inode #2: comm sshd: reading directory",
+    "NVMe timeout": "nvme nvme3: I/O 12 QID 3 timeout, aborting",
+    "adapter power": "mlx5_core 0000:18:00.0: mlx5_pcie_event:299: Detected insufficient power on the PCIe slot (27W).",
+    "adapter health": "mlx5_core 0000:18:00.0: poll_health:823: device's health compromised - reached miss count",
+    "kernel fault": "BUG: unable to handle page fault for address: ffffb0b2c0a4f000",
+}
+MORE = [
+    ("RCU stall", "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"),
+    ("out of memory", "Out of memory: Kill process 912 (python) score 900 or sacrifice child"),
+    ("machine check", "{1}[Hardware Error]: event severity: fatal"),
+    ("memory error", "mce: Uncorrected hardware memory error in user-access at 3fff2a8c0"),
+    ("I/O error", "blk_update_request: I/O error, dev sda, sector 2048"),
+    ("I/O error", "Buffer I/O error on dev dm-0, logical block 0, async page read"),
+    ("I/O error", "critical medium error, dev sdb, sector 77"),
+    ("file system error", "EXT4-fs (md0): Remounting filesystem read-only"),
+    ("file system error", "XFS (nvme1n1): Metadata corruption detected at xfs_agf_read_verify+0xd1/0x120 [xfs]"),
+    ("file system error", "XFS (sda1): Corruption of in-memory data (0x8) detected at xfs_defer_finish"),
+    ("NVMe timeout", "nvme nvme0: I/O tag 3 (1003) opcode 0x2 (I/O Cmd) QID 17 timeout, reset controller"),
+    ("NVMe timeout", "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff"),
+    ("kernel fault", "kernel BUG at mm/slub.c:4023!"),
+    ("kernel fault", "Oops: 0000 [#1] SMP NOPTI"),
+    ("kernel fault", "Internal error: Oops: 0000000096000004 [#1] SMP"),
+    ("kernel fault", "general protection fault, probably for non-canonical address 0xdead000000000122: 0000 [#1] SMP"),
+    ("kernel fault", "BUG: kernel NULL pointer dereference, address: 0000000000000008"),
+    ("kernel fault", "Unable to handle kernel paging request at virtual address ffff800012345678"),
+    ("kernel fault", "Kernel panic - not syncing: Fatal exception"),
+]
+HARMLESS = [
+    "NMI watchdog: Enabled. Permanently consumes one hw-PMU counter.",
+    "Memory cgroup out of memory: Killed process 91 (python3) total-vm:2098304kB",
+    "I/O error, dev sr0, sector 0 op 0x0:(READ) flags 0x0",
+    "Buffer I/O error on dev loop3, logical block 0",
+    "traps: python3[4711] general protection fault ip:7f0 sp:7ff error:0 in libc.so.6",
+    "BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 31s!",
+    "EXT4-fs (md0): mounted filesystem with ordered data mode. Opts: errors=remount-ro",
+    "{1}[Hardware Error]: event severity: corrected",
+    "[Firmware Bug]: TSC_DEADLINE disabled due to Errata",
+    "ACPI BIOS Error (bug): Could not resolve symbol",
+    "mlx5_core 0000:18:00.0: Port module event: module 0, Cable plugged",
+]
+
+
+def log(*records: tuple[str, float], **fields: Any) -> dict[str, Any]:
+    """Texts with their age in seconds."""
+    found = tuple(Record(n, NOW - age, 3, 1, NOW - age, text) for n, (text, age) in enumerate(records, 1))
+    return {"log.records": Log(**{"now": NOW, "first_number": 0, "first_seconds": 0.0, "records": found, **fields})}
+
+
+def test_every_kind_has_a_line_here() -> None:
+    assert set(LINES) == {kind.name for kind in KINDS}
+
+
+@pytest.mark.parametrize(("kind", "text"), [*LINES.items(), *MORE])
+def test_a_complaint_is_known_for_what_it_is_and_travels_home(kind: str, text: str) -> None:
+    assert [k.name for k in KINDS if k.pattern.search(text)] == [kind]
+    assert any(word in text for word in WORDS)
+    seen = fleet(n1=log((text, 60.0)))
+    assert told(seen, "log.kernel") == {"n1": "fail warning"}
+    (bad,) = findings(seen, "log.kernel")
+    assert bad.seen.startswith(f"{kind}: last 60 s ago, «{text[:60]}")
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_healthy_machines_say_is_no_complaint(text: str) -> None:
+    assert told(fleet(n1=log((text, 60.0))), "log.kernel") == {"n1": "pass"}
+
+
+@pytest.mark.parametrize("kind", sorted(LINES))
+def test_what_is_over_counts_for_a_day_and_damage_until_the_next_boot(kind: str) -> None:
+    stays = kind in {"memory error", "file system error", "adapter power", "adapter health", "kernel fault"}
+    for age, expected in ((86399.0, "fail warning"), (86401.0, "fail warning" if stays else "pass")):
+        assert told(fleet(n1=log((LINES[kind], age))), "log.kernel") == {"n1": expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        (LINES["I/O error"], "smartctl -a /dev/nvme3n1   #"),
+        ("Buffer I/O error on dev dm-0, logical block 0, async page read", "smartctl -a /dev/dm-0   #"),
+        (LINES["file system error"], "umount /dev/md0 && fsck /dev/md0 "),
+        ("XFS (nvme1n1): Metadata corruption detected at xfs_agf", "umount /dev/nvme1n1 && fsck /dev/nvme1n1 "),
+        (LINES["NVMe timeout"], "nvme smart-log /dev/nvme3;"),
+        (LINES["adapter power"], "lspci -vv -s 0000:18:00.0 |"),
+        (LINES["adapter health"], "mlxfwreset -d 0000:18:00.0 reset"),
+        ("BTRFS: forced readonly", "umount /dev/NAME"),
+    ],
+)
+def test_the_remedy_has_the_devices_own_name(text: str, cure: str) -> None:
+    assert cure in findings(fleet(n1=log((text, 60.0))), "log.kernel")[0].remedy
+
+
+def test_an_old_complaint_is_still_said() -> None:
+    (good,) = findings(fleet(n1=log((LINES["out of memory"], 21 * 86400.0))), "log.kernel")
+    assert good.verdict == "pass"
+    assert "last 21 d ago" in good.seen
+
+
+def test_each_kind_is_one_finding_with_its_count_and_the_age_of_the_newest() -> None:
+    facts = log(
+        (LINES["hung task"], 600.0), (LINES["I/O error"], 30.0), (LINES["hung task"].replace("48213", "7"), 61.0)
+    )
+    found = {finding.seen.split(":")[0]: finding for finding in findings(fleet(n1=facts), "log.kernel")}
+    assert set(found) == {"hung task", "I/O error"}
+    assert found["hung task"].seen.startswith("hung task: 2 times, last 61 s ago")
+
+
+def test_lines_that_begin_alike_count_each() -> None:
+    record = Record(9, NOW - 5, 3, 40, NOW - 900, LINES["I/O error"])
+    (bad,) = findings(fleet(n1=log(records=(record,))), "log.kernel")
+    assert "40 times" in bad.seen
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        pytest.param((0, 0.0), "pass", id="whole"),
+        pytest.param((5000, NOW - 3600.0), "pass", id="an-hour"),
+        pytest.param((5000, NOW - 3599.0), "unknown warning truncated", id="less"),
+    ],
+)
+def test_silence_is_worth_as_much_as_the_log_goes_back(first: tuple[int, float], expected: str) -> None:
+    facts = log(first_number=first[0], first_seconds=first[1])
+    assert told(fleet(n1=facts), "log.kernel") == {"n1": expected}
+
+
+def test_a_node_that_has_just_booted_has_a_whole_log() -> None:
+    assert told(fleet(n1={"log.records": Log(120.0, 0, 0.0)}), "log.kernel") == {"n1": "pass"}
+
+
+def test_a_complaint_counts_however_short_the_log_is() -> None:
+    facts = log((LINES["hung task"], 60.0), first_number=9000, first_seconds=NOW - 120)
+    assert told(fleet(n1=facts), "log.kernel") == {"n1": "fail warning"}
+
+
+@pytest.mark.parametrize("reason", ["denied", "hung", "timed_out", "garbled"])
+def test_a_log_that_may_not_be_read_is_no_silence(reason: str) -> None:
+    assert told(fleet(n1={"log.records": absent(reason)}), "log.kernel") == {"n1": f"unknown warning {reason}"}
