@@ -28,7 +28,8 @@ json.dump(look.answer("nvml", ()), sys.stdout)
 MINE = tuple(
     check
     for name, check in registry.checks().items()
-    if name.startswith(("gpu.", "nvl.")) or name in ("fw.gpu", "nv.module_vs_lib")
+    if (name.startswith(("gpu.", "nvl.")) or name in ("fw.gpu", "nv.module_vs_lib"))
+    if name != "gpu.xid"  # that one asks the kernel's log
 )
 
 
