@@ -20,7 +20,7 @@ ORDER = (
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
-    "facts", "network", "checks", "env", "registry", "render", "resources",
+    "facts", "network", "rails", "checks", "env", "registry", "render", "resources",
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute

@@ -105,13 +105,13 @@ def _rdma_port(device: str, port: int, values: dict[str, str]) -> RdmaPort:
     return RdmaPort(
         device=device,
         port=port,
-        active=_state(values["state"]) == "ACTIVE" and "LinkUp" in values.get("phys_state", "LinkUp"),
+        active=parse_state(values["state"]) == "ACTIVE" and "LinkUp" in values.get("phys_state", "LinkUp"),
         link_layer=values.get("link_layer", ""),
         rate=float(rate[0]) if rate else None,
     )
 
 
-def _state(text: str) -> str:
+def parse_state(text: str) -> str:
     """«ACTIVE» of «4: ACTIVE»."""
     number, word = text.split(":")
     int(number)

@@ -58,6 +58,7 @@ _MODULES = {
     "storage": ("storage",),
     "firewall": ("firewall",),
     "system": ("system",),
+    "devices": ("devices",),
     "dial": ("dial",),
     "act": ("act",),
     "ranks": ("ranks",),
@@ -71,6 +72,7 @@ _BRINGS = {
     "storage": ("probe", "shm_segments"),
     "firewall": ("firewall",),
     "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
+    "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),
 }
 
 

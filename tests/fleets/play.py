@@ -26,7 +26,8 @@ from tests.fleets import Kind, Machine
 # Kinds of reads that are answered by the real readers inside the machine's root.
 ROOTED = {
     "file", "files", "target", "pci", "nvml", "rights", "account", "kernels", "cpus", "governors", "interrupts",
-    "kernel_log", "tasks", "shm_segments", "gpu_nodes", "nvml_libraries",
+    "kernel_log", "tasks", "shm_segments", "pci_tree", "rdma_tree", "rail_routes", "verbs",
+    "gpu_nodes", "nvml_libraries",
 }  # fmt: skip
 LIBRARIES = "usr/lib/x86_64-linux-gnu"  # where a Debian machine has its libraries, and readers look for NVML
 

@@ -1,7 +1,8 @@
 """Short descriptions grown into what the kernel shows: PCI, RDMA and network devices as files, links and answers.
 
     pci:   - {at: "0000:1b:00.0", parent: "0000:1a:00.0", class: "0x030200", vendor: "0x10de", device: "0x2330",
-              current_link_width: 16, …}      # every other key is a file of the device's folder
+              current_link_width: 16, …}      # every other key is a file of the device's folder, but `acs`: the ACS
+                                              # control word in a bridge's configuration space
     rdma:  mlx5_0: {pci: "0000:18:00.0", fw_ver: 28.39.1002, board_id: MT_0000000838, node_guid: …,
               ports: {1: {state: "4: ACTIVE", phys_state: "5: LinkUp", rate: "400 Gb/sec (4X NDR)",
                           link_layer: InfiniBand, gids: {0: "fe80:…"}, types: {0: "RoCE v2"}, ndevs: {0: eth2}}}}
@@ -49,24 +50,34 @@ def pci(devices: list[Mapping[str, Any]]) -> Grown:
         folder = "/sys/devices/" + "/".join([f"pci{chain[0][:7]}", *chain])
         links[f"/sys/bus/pci/devices/{at}"] = folder
         for key, value in device.items():
-            if key not in ("at", "parent"):
+            if key not in ("at", "parent", "acs"):
                 files[f"{folder}/{key}"] = f"{value}\n"
+        if str(device.get("class", "")).startswith("0x0604"):
+            files[f"{folder}/config"] = config(device.get("acs"))
     return files, links
 
 
+def config(acs: int | None) -> str:
+    """A configuration space of 4 KiB whose only extended capability is ACS, with this control word (below 0x80)."""
+    capability = "" if acs is None else f"\x0d\0\x01\0\0\0{chr(acs)}\0"
+    return ("\0" * 0x100 + capability).ljust(4096, "\0")
+
+
 def rdma(devices: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) -> Grown:
-    """/sys/class/infiniband/NAME with its ports, and the link to its PCI device."""
+    """/sys/class/infiniband/NAME with its ports, the link to its PCI device, and the device of its verbs."""
     files: dict[str, str] = {}
     links: dict[str, str] = {}
-    for name, device in devices.items():
+    for number, (name, device) in enumerate(devices.items()):
         folder = f"/sys/class/infiniband/{name}"
+        files[f"/dev/infiniband/uverbs{number}"] = ""
+        files[f"/sys/class/infiniband_verbs/uverbs{number}/ibdev"] = f"{name}\n"
         if "pci" in device:
             links[f"{folder}/device"] = places[f"/sys/bus/pci/devices/{device['pci']}"]
         files.update(_files(folder, {key: value for key, value in device.items() if key not in ("pci", "ports")}))
-        for number, port in device.get("ports", {}).items():
+        for index, port in device.get("ports", {}).items():
             values = dict(port)
             attributes = {f"gid_attrs/{kind}": values.pop(kind) for kind in ("types", "ndevs") if kind in values}
-            files.update(_files(f"{folder}/ports/{number}", {**values, **attributes}))
+            files.update(_files(f"{folder}/ports/{index}", {**values, **attributes}))
     return files, links
 
 
@@ -90,6 +101,7 @@ def net(described: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) -
         files.update(_files(folder, {"ifindex": number, **NET, **_own(interface)}))
         if "pci" in interface:
             links[f"{folder}/device"] = places[f"/sys/bus/pci/devices/{interface['pci']}"]
+            files[f"{links[f'{folder}/device']}/net/{name}/ifindex"] = f"{number}\n"
     return files, links
 
 

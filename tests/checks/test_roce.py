@@ -1,0 +1,186 @@
+"""RoCE addresses and routes: as they should be, lost, of another index, by another device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterprep.facts.rdma import Port, Rail
+from clusterprep.model import EnvSetting
+from tests.fleet import absent, eth, findings, fleet, told, torch
+from tests.rails import DOWN, gid, hca, hcas, nic_at, node, rail_interfaces, roce, roce_port
+
+
+def change(rail: int, *gids: Any) -> Any:
+    """A change for one rail: its table of addresses."""
+    return lambda number, port: replace(port, gids=gids) if number == rail else port
+
+
+V1, OTHER = gid(2, "192.168.1.1", "IB/RoCE v1", "rail1"), gid(3, "10.9.9.9", interface="rail1")
+LATE = gid(5, "192.168.1.1", interface="rail1")
+V6 = gid(3, "2001:db8::1", interface="rail1")
+UNNAMED, BOND = gid(3, "192.168.1.1", interface=None), gid(3, "192.168.1.1", interface="bond7")
+
+
+@pytest.mark.parametrize(
+    ("gids", "settings", "expected"),
+    [
+        pytest.param(None, {}, "pass", id="index-3-everywhere"),
+        pytest.param([LATE], {}, "pass", id="another-index"),
+        pytest.param([UNNAMED], {}, "pass", id="its-interface-is-not-said"),
+        pytest.param([gid(1, "fe80::1")], {}, "fail error", id="link-local-only"),
+        pytest.param([V1], {}, "fail error", id="v1-only"),
+        pytest.param([OTHER], {}, "fail error", id="an-address-that-the-interface-has-not"),
+        pytest.param([BOND], {}, "fail error", id="an-interface-that-is-not-there"),
+        pytest.param([V6], {}, "fail error", id="ipv6-and-nothing-declared"),
+        pytest.param([], {}, "fail error", id="none"),
+        pytest.param(None, {"NCCL_IB_GID_INDEX": "3"}, "pass", id="declared-index"),
+        pytest.param([LATE], {"NCCL_IB_GID_INDEX": "3"}, "fail error", id="declared-index-that-is-empty"),
+        pytest.param(None, {"NCCL_IB_GID_INDEX": "1"}, "fail error", id="declared-index-that-is-link-local"),
+    ],
+)
+def test_each_rail_has_an_address_to_be_found_by(gids: Any, settings: dict[str, str], expected: str) -> None:
+    facts = roce(1) if gids is None else roce(1, change(1, *gids))
+    env = {name: EnvSetting(value, "env") for name, value in settings.items()}
+    assert told(fleet(each={"env": env}, n1=facts), "roce.gid") == {"n1": expected}
+
+
+def test_ipv6_counts_where_it_is_declared() -> None:
+    every = roce(1, lambda rail, port: replace(port, gids=(gid(3, f"2001:db8::{rail + 1}"),)))
+    seen = fleet(each={"env": {"NCCL_IB_ADDR_FAMILY": EnvSetting("AF_INET6", "env")}}, n1=every)
+    assert told(seen, "roce.gid") == {"n1": "pass"}
+
+
+def test_the_port_and_its_table_are_named() -> None:
+    (bad,) = findings(fleet(n1=roce(1, change(1, gid(1, "fe80::1")))), "roce.gid")
+    assert bad.message.startswith("mlx5_1: no GID")
+    assert bad.seen == "mlx5_1: 1 fe80::1 RoCE v2"
+    assert "dev rail1" in bad.remedy
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("2.20.5", "fail error"), ("2.21.5", "pass"), ("2.27.3", "pass"), (None, "pass")],
+)
+def test_an_index_that_differs_between_ports_needs_nccl_2_21(version: str | None, expected: str) -> None:
+    facts = {**roce(1, change(1, LATE)), "torch.build": torch(nccl=version)}
+    assert told(fleet(n1=facts), "roce.gid") == {"n1": expected}
+
+
+def test_an_index_that_differs_between_nodes_is_said() -> None:
+    late = roce(2, lambda rail, port: replace(port, gids=(gid(5, f"192.168.{rail}.2", interface=f"rail{rail}"),)))
+    found = findings(fleet(n1=roce(1), n2=late), "roce.gid")
+    assert {f.verdict for f in found} == {"pass"}
+    assert all("the index differs" in f.message for f in found)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param({**node(), "net.interfaces": ()}, "skip not_applicable", id="infiniband"),
+        pytest.param({**node(()), "net.interfaces": ()}, "skip not_applicable", id="no-rdma"),
+        pytest.param(
+            roce(1, lambda rail, port: replace(port, gids=())),
+            "skip not_applicable",
+            id="no-address-is-for-ib.configured",
+        ),
+        pytest.param({**roce(1), "net.interfaces": absent("denied")}, "unknown error denied", id="denied"),
+        pytest.param({**roce(1), "rdma.devices": absent("garbled")}, "unknown error garbled", id="garbled"),
+        pytest.param({**roce(1), "pci.tree": absent("hung")}, "unknown error hung", id="hung"),
+    ],
+)
+def test_where_there_is_nothing_to_judge(facts: Any, expected: str) -> None:
+    assert told(fleet(n1=facts), "roce.gid") == {"n1": expected}
+
+
+def test_one_port_as_ethernet_among_infiniband_is_not_roce() -> None:
+    odd = (
+        *hcas(3),
+        hca("mlx5_3", nic_at(3), Port(1, "ACTIVE", "LinkUp", "Ethernet", 400.0, None, (gid(1, "fe80::1"),))),
+    )
+    assert told(fleet(n1={**node(odd), "net.interfaces": ()}), "roce.gid") == {"n1": "skip not_applicable"}
+
+
+def test_a_rail_that_is_down_needs_no_address() -> None:
+    down = replace(DOWN, link_layer="Ethernet")
+    facts = {f"n{n}": roce(n, lambda rail, port: down if rail == 1 else port) for n in (1,)}
+    assert told(fleet(**facts, n2=roce(2), n3=roce(3)), "roce.gid") == dict.fromkeys(("n1", "n2", "n3"), "pass")
+
+
+def test_a_bond_has_the_addresses_of_its_ports() -> None:
+    port = roce_port(0, 1, gid(3, "192.168.0.1", interface="bond0"))
+    facts = {**node((hca("mlx5_bond_0", nic_at(0), port, interfaces=("eth0", "eth1")),))}
+    interfaces = (eth("eth0", master="bond0"), eth("eth1", master="bond0"), eth("bond0", "192.168.0.1/24"))
+    assert told(fleet(n1={**facts, "net.interfaces": interfaces}), "roce.gid") == {"n1": "pass"}
+
+
+# ---------------------------------------------------------------- routes
+
+
+def rail(number: int, leaves: str | None = "", network: int | None = None, **settings: int) -> Rail:
+    own = f"rail{number}"
+    values = {"rp_filter": 2, "arp_ignore": 0, "arp_announce": 0, **settings}
+    address = f"192.168.{number if network is None else network}.{number + 1}"
+    return Rail(own, address, 24, own if leaves == "" else leaves, **values)
+
+
+def routed(*rails: Rail) -> str:
+    return told(fleet(n1={**roce(1), "rdma.rails": rails}), "roce.route")["n1"]
+
+
+TIDY = {"arp_ignore": 1, "arp_announce": 2}
+
+
+@pytest.mark.parametrize(
+    ("rails", "expected"),
+    [
+        pytest.param([rail(0), rail(1)], "pass", id="one-network-each"),
+        pytest.param([rail(0), rail(1, leaves="rail0")], "fail warning", id="by-another-device"),
+        pytest.param([rail(0), rail(1, leaves="bond0")], "fail warning", id="by-the-front-end"),
+        pytest.param([rail(0, network=5), rail(1, network=5)], "fail warning", id="shared-and-every-card-answers"),
+        pytest.param([rail(0, network=5, **TIDY), rail(1, network=5, **TIDY)], "pass", id="shared-and-tidy"),
+        pytest.param(
+            [rail(0, network=5, **TIDY), rail(1, network=5, arp_ignore=1, arp_announce=1)],
+            "fail warning",
+            id="announce-1",
+        ),
+        pytest.param([rail(0, network=5), rail(1)], "pass", id="alone-in-its-network"),
+        pytest.param([rail(0, leaves=None), rail(1, leaves=None)], "pass", id="point-to-point"),
+        pytest.param([rail(0)], "skip not_applicable", id="one-rail"),
+        pytest.param([], "skip not_applicable", id="none"),
+    ],
+)
+def test_packets_leave_by_their_own_rail(rails: list[Rail], expected: str) -> None:
+    assert routed(*rails) == expected
+
+
+def test_no_route_at_all_is_a_fault() -> None:
+    bad = replace(rail(1), leaves="")
+    assert routed(rail(0), bad) == "fail warning"
+
+
+def test_addresses_of_other_cards_are_not_judged() -> None:
+    """The front end has RDMA too, and shares its network with a second port."""
+    front = [replace(rail(7, network=9), interface=name) for name in ("eno1", "eno2")]
+    assert routed(rail(0), rail(1), *front) == "pass"
+
+
+def test_the_remedy_names_address_network_and_device() -> None:
+    bad = replace(rail(1), leaves="rail0", rp_filter=1)
+    (found,) = findings(fleet(n1={**roce(1), "rdma.rails": (rail(0), bad)}), "roce.route")
+    assert found.remedy.startswith("ip route add 192.168.1.0/24 dev rail1 src 192.168.1.2 table 101")
+    assert found.seen == "192.168.1.2 of rail1 leaves by rail0; rp_filter is strict on rail1"
+
+
+@pytest.mark.parametrize("reason", ["denied", "hung", "timed_out", "garbled"])
+def test_routes_that_were_not_learned(reason: str) -> None:
+    assert told(fleet(n1={**roce(1), "rdma.rails": absent(reason)}), "roce.route") == {
+        "n1": f"unknown warning {reason}"
+    }
+
+
+def test_infiniband_has_no_routes() -> None:
+    facts = {**node(), "net.interfaces": rail_interfaces(1), "rdma.rails": (rail(0), rail(1))}
+    assert told(fleet(n1=facts), "roce.route") == {"n1": "skip not_applicable"}
