@@ -10,8 +10,12 @@ from typing import Any
 from clusterprep import registry
 from clusterprep.facts.bonding import Bond, Member
 from clusterprep.facts.clock import Daemon, Offset
-from clusterprep.facts.gpu import Gpu, Nvml
+from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml
+from clusterprep.facts.gpu_driver import FabricManager, FabricState, Firmware, Library
+from clusterprep.facts.gpu_health import EccErrors, EccMode, Heat, Remap
+from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
 from clusterprep.facts.network import Interface, RdmaPort
+from clusterprep.facts.nvlink import Fabric, Links
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.storage import Mount
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python, Torch
@@ -177,6 +181,7 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "nv.driver": "550.54.15",
         "gpu.pci": tuple(f"0000:{i:02x}:00.0" for i in range(8)),
         "gpu.nvml": nvml(),
+        **gpu_facts(),
         "net.interfaces": (LOOPBACK, eth("eth0", f"{address}/16", mtu=9000)),
         "net.bonds": {"eth0": bond("eth0")},
         "net.filter": (),
@@ -186,6 +191,43 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "net.listen": Listen(name, PORT, "ok") if first else None,
         "net.dials": () if first else (Dial(name, "n1", "10.0.0.1", PORT, "ok"),),
         "ssh.peer": address,
+    }
+
+
+def gpu_facts(count: int = 8) -> dict[str, Any]:
+    """What is known of healthy H100s on an NVSwitch board, besides how many there are."""
+    h100, clocks = "NVIDIA H100 80GB HBM3", (1980, 2619)
+    firmware = {"VBIOS": "96.00.74.00.01", "InfoROM": "G520.0200.00.05", "GSP": "550.54.15"}
+    links = Links(tuple(range(18)), (), switched=True, peers=())
+    fabric = dict.fromkeys(range(count), Fabric("completed", 0, ()))
+    of_each = {
+        "gpu.model": Model(h100, 85520809984, "9.0"),
+        "gpu.ecc_mode": EccMode(on=True, pending=True),
+        "gpu.ecc": EccErrors(0, 0, exceeded=False),
+        "gpu.remap": Remap(0, 0, pending=False, failed=False, spent=0),
+        "gpu.heat": Heat(34, 44, 53),
+        "gpu.throttle": (1, 1, 1),
+        "gpu.latency": 0.002,
+        "gpu.clocks": Clocks(clocks, clocks, clocks),
+        "gpu.power": Power(700.0, 700.0),
+        "gpu.persistence": Persistence(on=True, virtual=False),
+        "gpu.mig": (False, False),
+        "gpu.compute_mode": "default",
+        "gpu.use": Use((), 0, apart=True),
+        "gpu.firmware": Firmware(h100, firmware),
+        "nvlink.links": links,
+    }
+    return {
+        **{fact: dict.fromkeys(range(count), value) for fact, value in of_each.items()},
+        "nvlink.pairs": {index: dict.fromkeys(range(index + 1, count), 0) for index in range(count)},
+        "gpu.functions": tuple(Function(f"0000:{i:02x}:00.0", False, i // 4, False) for i in range(count)),
+        "gpu.nodes": DeviceNodes(
+            dict.fromkeys(range(count), "open"), tuple(f"0000:{i:02x}:00.0" for i in range(count))
+        ),
+        "gpu.listed": count,
+        "gpu.gone": (),
+        "gpu.fabric_state": FabricState(fabric, FabricManager("loaded", "active", None), "550.54.15"),
+        "nv.library": Library("550.54.15", {"/usr/lib64/libnvidia-ml.so.1": "550.54.15"}, refused=False, works=True),
     }
 
 

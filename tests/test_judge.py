@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from clusterprep import registry
 from clusterprep.checks import Check, Outcome, Scene
 from clusterprep.facts.clock import Daemon, Offset
-from clusterprep.facts.gpu import Nvml
+from clusterprep.facts.gpu import DeviceNodes, Nvml
+from clusterprep.facts.gpu_driver import FabricState, Library
+from clusterprep.facts.gpu_health import Heat
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
 from clusterprep.judge import exit_code, fixed, judge, merge
@@ -118,6 +120,14 @@ NONSENSE: dict[str, tuple[Any, tuple[str, ...]]] = {
     "nv.driver": ("0", ("nv.driver",)),
     "gpu.pci": (("",), ("gpu.count",)),
     "gpu.nvml": (Nvml("", "", ()), ("gpu.count",)),
+    "gpu.gone": (("",), ("gpu.lost",)),
+    "gpu.nodes": (DeviceNodes({0: "denied"}, ()), ("gpu.hidden",)),
+    "gpu.ecc": ({}, ("gpu.ecc_unc",)),
+    "gpu.heat": ({0: Heat(0, None, None)}, ("gpu.temp",)),
+    "gpu.compute_mode": ({0: ""}, ("gpu.compute_mode",)),
+    "nvlink.links": ({}, ("nvl.state", "nvl.topology")),
+    "gpu.fabric_state": (FabricState(None, None, None), ("gpu.fabricmanager",)),
+    "nv.library": (Library(None, {}, False, False), ("nv.module_vs_lib",)),
     "net.interfaces": ((eth("", "0.0.0.0/0", up=False),), ("eth.iface_choice", "eth.mtu")),
     "lim.memlock": (math.nan, ("lim.memlock",)),
     "net.listen": (Listen("", 0, ""), ("net.ports",)),

@@ -234,6 +234,17 @@ def test_recorded_devices_and_kernel_files(lab4: Lab) -> None:
     assert not host.run(["ls", "/sys/class"]).stdout.count("infiniband")
 
 
+def test_gpus_that_are_described(lab4: Lab) -> None:
+    host = lab4.hosts[0]
+    ask = "python3 -c 'import ctypes; n = ctypes.CDLL(\"libnvidia-ml.so.1\"); print(n.nvmlInit_v2())'"
+    with faults.gpus(host, [{"count": 8, "model": "h100"}]):
+        assert ssh(lab4, host, ask) == "0"
+        assert ssh(lab4, host, "ls /dev | grep -c 'nvidia[0-9]'; ls /sys/bus/pci/devices | head -1").startswith("8\n")
+    with faults.gpus(host, [{"count": 8}], init=18, bus=False):
+        assert ssh(lab4, host, ask) == "18"
+    assert host.run(["sh", "-c", "ls /dev/nvidia* /usr/lib/x86_64-linux-gnu/libnvidia-ml*"], check=False).stdout == ""
+
+
 def test_files_that_cannot_be_written(lab4: Lab) -> None:
     host = lab4.hosts[0]
     with faults.read_only(host, "/etc/profile.d"):

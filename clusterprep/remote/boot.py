@@ -52,6 +52,7 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
 _MODULES = {
     "look": ("readers", "look"),
     "nvml": ("nvml",),
+    "gpu_devices": ("gpu_devices",),
     "kernel_log": ("kernel_log",),
     "tasks": ("tasks",),
     "storage": ("storage",),
@@ -65,6 +66,7 @@ _MODULES = {
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
 _BRINGS = {
     "nvml": ("nvml",),
+    "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager"),
     "kernel_log": ("kernel_log",),
     "tasks": ("tasks",),
     "storage": ("probe", "shm_segments"),

@@ -104,14 +104,26 @@ def read_own_name():
 
 
 def read_pci(vendor):
-    """Addresses, classes and device ids of the PCI functions of one vendor."""
+    """The PCI functions of one vendor: address, class, NUMA node, and the first word that the device itself answers.
+
+    Vendor and class are what the kernel saw when the device was found; a device that is gone answers all ones.
+    """
     found = []
     for folder in paths("/sys/bus/pci/devices/*"):
         try:
-            if read_file(folder + "/vendor").strip() == vendor:
-                found.append({"pci": os.path.basename(folder), "class": read_file(folder + "/class").strip()})
+            if read_file(folder + "/vendor").strip() != vendor:
+                continue
+            row = {"pci": os.path.basename(folder), "class": read_file(folder + "/class").strip()}
         except OSError:
             continue
+        for key, name, count in (("numa", "numa_node", 16), ("config", "config", 4)):
+            try:
+                with open(folder + "/" + name, "rb") as source:
+                    data = source.read(count)
+                row[key] = binascii.hexlify(data).decode("ascii") if name == "config" else data.decode("ascii").strip()
+            except OSError:
+                row[key] = None
+        found.append(row)
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.gpu import Gpu, Nvml, parse_pci
+from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml, parse_pci
 from clusterprep.model import Absent
 from tests.fleet import learned
 
@@ -130,3 +130,92 @@ def test_only_display_and_3d_controllers_are_gpus() -> None:
 @pytest.mark.parametrize("answer", [["ok", None], ["no", "missing"], ["ok", [{"pci": "0000:01:00.0"}]], ["ok", 7]])
 def test_a_bus_that_could_not_be_read_is_not_empty(answer: list[Any]) -> None:
     assert learned("gpu.pci", answer).reason == "garbled"
+
+
+# ---------------------------------------------------------------- what stands around NVML
+
+BUS = {"pci": "0000:18:00.0", "class": "0x030200", "numa": "0", "config": "de103023"}
+
+
+@pytest.mark.parametrize(
+    ("row", "function"),
+    [
+        (BUS, Function("0000:18:00.0", False, 0, False)),
+        ({**BUS, "numa": "-1"}, Function("0000:18:00.0", False, None, False)),
+        ({**BUS, "numa": None, "config": None}, Function("0000:18:00.0", False, None, False)),
+        ({**BUS, "config": "ffffffff"}, Function("0000:18:00.0", False, 0, True)),
+        ({**BUS, "class": "0x068000"}, Function("0000:18:00.0", True, 0, False)),
+    ],
+)
+def test_functions_of_the_bus(row: dict[str, Any], function: Function) -> None:
+    sound = {**BUS, "class": "0x040300"}
+    assert learned("gpu.functions", ["ok", [row, sound]]) == (function,)
+
+
+@pytest.mark.parametrize("rows", [None, [{}], [{**BUS, "numa": "one"}], [{"pci": "0000:18:00.0", "class": "0x030200"}]])
+def test_functions_that_nobody_understands(rows: Any) -> None:
+    assert learned("gpu.functions", ["ok", rows]).reason == "garbled"
+
+
+LOST = {"index": 3, "no": "gpu_lost", "why": ""}
+
+
+@pytest.mark.parametrize(
+    ("by_nvml", "bus", "expected"),
+    [
+        (["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0)]}], [BUS], ()),
+        (["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0), LOST]}], [BUS], ("GPU 3: gpu_lost",)),
+        (["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0)]}], [{**BUS, "config": "ffffffff"}],
+         ("0000:18:00.0 (GPU): reads all ones",)),
+        (["ok", None], [{**BUS, "class": "0x068000", "config": "ffffffff"}],
+         ("0000:18:00.0 (NVSwitch): reads all ones",)),
+        (["no", "hung", "why"], [{**BUS, "config": "ffffffff"}], ("0000:18:00.0 (GPU): reads all ones",)),
+        (["no", "hung", "why"], [BUS], Absent("hung", "why")),
+        (["no", "gpu_lost", "nvmlInit answered 15"], [BUS], ("nvmlInit answered 15",)),
+        (["no", "no_driver", ""], [BUS], ()),
+        (["ok", None], [], Absent("not_applicable", "no GPU here")),
+    ],
+)  # fmt: skip
+def test_lost_by_the_driver_or_on_the_bus(by_nvml: Any, bus: Any, expected: Any) -> None:
+    assert learned("gpu.gone", by_nvml, ["ok", bus]) == expected
+
+
+@pytest.mark.parametrize("bus", [["no", "denied", "x"], ["no", "timed_out", "x"], ["ok", 7]])
+def test_a_bus_that_could_not_be_read_hides_losses(bus: Any) -> None:
+    nvml = ["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0)]}]
+    assert isinstance(learned("gpu.gone", nvml, bus), Absent)
+
+
+def test_device_nodes() -> None:
+    found = learned("gpu.nodes", ["ok", {"nodes": {"0": "open", "10": "hidden"}, "bound": ["0000:18:00.0"]}])
+    assert found == DeviceNodes({0: "open", 10: "hidden"}, ("0000:18:00.0",))
+    for answer in (None, {}, {"nodes": {"0": "shut"}, "bound": []}, {"nodes": {"x": "open"}, "bound": []}):
+        assert learned("gpu.nodes", ["ok", answer]).reason == "garbled"
+
+
+def test_models() -> None:
+    full = {**row(0), "memory": [80 << 30, 551 << 20, 0], "capability": [9, 0]}
+    answer = {"driver": "1", "cuda": 12040, "gpus": [full]}
+    assert learned("gpu.model", ["ok", answer]) == {0: Model(H100, 80 << 30, "9.0")}
+    for change in ({"name": ""}, {"name": None}, {"memory": None}, {"memory": ["80 GB"]}, {"capability": "9.0"}):
+        assert learned("gpu.model", ["ok", {"gpus": [{**full, **change}]}]).reason == "garbled"
+    assert learned("gpu.model", ["ok", {"gpus": [{**full, "memory": ["no", "denied"]}]}]).reason == "denied"
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [
+        (["ok", {"gpus": [row(0), LOST]}], 2),
+        (["ok", {"gpus": []}], 0),
+        (["ok", None], None),
+        (["no", "denied", "nvmlInit answered 4"], None),
+    ],
+)
+def test_how_many_are_listed(answer: Any, count: int | None) -> None:
+    assert learned("gpu.listed", answer) == count
+
+
+def test_gpus_that_may_not_be_shown_are_not_lost() -> None:
+    hidden = {"index": 1, "no": "denied", "why": "GPU 1 answered 4"}
+    found = learned("gpu.nvml", ["ok", {"driver": "550.54.15", "cuda": 12040, "gpus": [row(0), hidden]}])
+    assert (found.lost, found.denied) == ((), (1,))

@@ -9,7 +9,8 @@ A folder is a kind. Its YAML files are merged; texts may hold ${node}, ${index} 
     pci:        [{at, class, vendor, device, parent, …}]: see tests/fleets/tree.py
     rdma:       {device: {pci, ports: …}}: likewise
     net:        {interface: {…}}: likewise
-    gpus:       [{…}]: what the management library says, as tests/nvml describes GPUs
+    gpus:       [{…}]: what the management library says, as tests/nvml describes GPUs; `system: {…}` of one entry
+                is what it says of the whole
     commands:   {"chronyc -c tracking": "text on stdout" or {code, out, err}}
     answers:    {kind of read: answer}: for what only a whole machine can answer, such as statvfs
     nodes:      {n2: {files: …}}: what one node has besides

@@ -20,13 +20,16 @@ from clusterprep.load import load_inventory
 from clusterprep.model import Inventory, Json, Node, Read
 from clusterprep.plan import Plan, make_plan, reads
 from clusterprep.transports.replay import record
+from tests import nvml
 from tests.fleets import Kind, Machine
 
 # Kinds of reads that are answered by the real readers inside the machine's root.
 ROOTED = {
     "file", "files", "target", "pci", "nvml", "rights", "account", "kernels", "cpus", "governors", "interrupts",
     "kernel_log", "tasks", "shm_segments", "pci_tree", "rdma_tree", "rail_routes", "verbs",
+    "gpu_nodes", "nvml_libraries",
 }  # fmt: skip
+LIBRARIES = "usr/lib/x86_64-linux-gnu"  # where a Debian machine has its libraries, and readers look for NVML
 
 # Runs in a process of its own: loads what it needs, then locks itself in and reads.
 _INSIDE = """
@@ -136,4 +139,8 @@ def nvml_library(machine: Machine, root: Path) -> str | None:
     """A management library that says what `gpus:` describes, visible to the machine's loader; None without GPUs."""
     if not machine.gpus:
         return None
-    return None  # tests/nvml builds it
+    system: dict[str, Any] = {}
+    for row in machine.gpus:
+        system.update(row.get("system", {}))
+    gpus = [row for row in machine.gpus if "system" not in row]
+    return str(nvml.build(root / LIBRARIES, gpus, **system))

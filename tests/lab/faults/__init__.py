@@ -6,6 +6,7 @@ A fault is there when its function returns. It goes with ``undo()``, at the end 
 from tests.lab.faults.clocks import clock, clock_environment, unsynchronised, without_chronyd
 from tests.lab.faults.fault import Fault
 from tests.lab.faults.files import file_over, full, hide_python, loopback_name, own_sysctl, read_only, sys_tree
+from tests.lab.faults.gpus import gpus
 from tests.lab.faults.network import (
     cable_out,
     docker0,
@@ -40,6 +41,7 @@ __all__ = [
     "file_over",
     "freeze",
     "full",
+    "gpus",
     "hide_python",
     "link_down",
     "link_up",
