@@ -131,11 +131,23 @@ def bond(scene: Scene) -> Iterable[Outcome]:
             yield _no_choice(node)
             continue
         bonds: dict[str, Bond] = scene.value(node, "net.bonds")
-        used = [i.name for i in below(scene.value(node, "net.interfaces"), picks[node.name].name) if i.name in bonds]
+        interfaces: tuple[Interface, ...] = scene.value(node, "net.interfaces")
+        used = [i.name for i in below(interfaces, picks[node.name].name) if i.name in bonds]
         if not used:
             yield Outcome("skip", (node.name,), "the NCCL interface is no bond", reason="not_applicable")
         for name in used:
-            yield from _judged(node, bonds[name], scene.wanted(node))
+            left_out = _left_out(bonds[name], interfaces)
+            if left_out:
+                message = f"the bonding driver's report leaves out {', '.join(left_out)}, which is in {name}"
+                yield Outcome("unknown", (node.name,), message, reason="garbled")
+            else:
+                yield from _judged(node, bonds[name], scene.wanted(node))
+
+
+def _left_out(one: Bond, interfaces: Iterable[Interface]) -> list[str]:
+    """Members of a bond that is up, by the interfaces' own word, of which the report says nothing: it was cut."""
+    told = {member.name for member in one.members}
+    return [i.name for i in interfaces if one.mii == "up" and i.master == one.name and i.name not in told]
 
 
 def _judged(node: Node, one: Bond, wanted: str | None) -> Iterable[Outcome]:

@@ -99,7 +99,8 @@ def parse_fabric_state(nvml: Any, service: Any) -> FabricState | Absent:
     driver = nvml["driver"] if isinstance(nvml, Mapping) and isinstance(nvml["driver"], str) else None
     if not isinstance(fabric, Absent):  # what the GPUs say is worth more than a service that could not be asked
         return FabricState(fabric, None if isinstance(asked, Absent) else asked, driver)
-    if fabric.reason not in ("not_applicable", "missing_tool"):
+    # A library that has no word for the fabric leaves it to the service; one that is not there does not.
+    if fabric.reason not in ("not_applicable", "missing_tool") or isinstance(nvml, Absent):
         return fabric
     if asked is None:
         return Absent("not_applicable", "no NVSwitch here")

@@ -173,6 +173,12 @@ def test_a_bond_has_all_its_members_and_spreads(one: Bond, expected: str) -> Non
     assert told(named(bonded(1, one=one)), "eth.bond") == {"n1": expected}
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_report_that_leaves_out_a_member_is_no_report(count: int) -> None:
+    cut = replace(bond(), members=bond().members[:count])
+    assert told(named(bonded(1, one=cut)), "eth.bond") == {"n1": "unknown warning garbled"}
+
+
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [

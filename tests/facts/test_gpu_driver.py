@@ -114,7 +114,7 @@ def test_the_fabric_by_gpus_and_by_service(fabric: Any, service: Any, expected: 
     assert learned("gpu.fabric_state", nvml(fabric), service) == expected
 
 
-@pytest.mark.parametrize("reason", ["hung", "denied", "driver_library_mismatch"])
+@pytest.mark.parametrize("reason", ["hung", "denied", "driver_library_mismatch", "missing_tool"])
 def test_gpus_that_do_not_answer_may_have_a_fabric(reason: str) -> None:
     assert learned("gpu.fabric_state", ["no", reason, "why"], ACTIVE) == Absent(reason, "why")
 

@@ -102,9 +102,36 @@ def test_what_is_no_os_release_is_garbled(answer: object) -> None:
     assert found.reason == "garbled"
 
 
-@pytest.mark.parametrize("fact", ["host.machine_id", "host.boot_id", "host.name", "kernel.release"])
-def test_a_word_comes_without_its_line_end(fact: str) -> None:
-    assert learned(fact, ["ok", "b08dfa6083e7567a1921a715000001fb\n"]) == "b08dfa6083e7567a1921a715000001fb"
+MACHINE, BOOT = "b08dfa6083e7567a1921a715000001fb", "0e4b9f3c-2d5a-4b7e-9c1d-8f6a5e3b2c1d"
+
+
+@pytest.mark.parametrize(
+    ("fact", "word"),
+    [
+        ("host.machine_id", MACHINE),
+        ("host.boot_id", BOOT),
+        ("host.name", "gpu01"),
+        ("kernel.release", "6.8.0-45-generic"),
+    ],
+)
+def test_a_word_comes_without_its_line_end(fact: str, word: str) -> None:
+    assert learned(fact, ["ok", f"{word}\n"]) == word
+
+
+@pytest.mark.parametrize(
+    ("fact", "text"),
+    [
+        pytest.param("host.machine_id", MACHINE[:20], id="half-a-machine-id"),
+        pytest.param("host.machine_id", "uninitialized", id="an-image-before-its-first-boot"),
+        pytest.param("host.machine_id", "\x7fELF\x02\x01", id="binary"),
+        pytest.param("host.boot_id", BOOT[:18], id="half-a-boot-id"),
+        pytest.param("host.boot_id", MACHINE, id="another-id"),
+    ],
+)
+def test_what_is_no_id_tells_no_machine_from_another(fact: str, text: str) -> None:
+    found = learned(fact, ["ok", text])
+    assert isinstance(found, Absent)
+    assert found.reason == "garbled"
 
 
 @pytest.mark.parametrize("fact", ["host.machine_id", "host.boot_id", "host.name", "kernel.release"])

@@ -5,23 +5,31 @@ Needs root, for chroot. What no tree of files can answer (the resolver, sudo, st
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from clusterprep import registry
 from clusterprep.facts import Fact
+from clusterprep.fanout import Fanout
+from clusterprep.judge import judge
 from clusterprep.load import load_inventory
-from clusterprep.model import Inventory, Json, Node, Read
+from clusterprep.model import Finding, Fleet, Inventory, Json, Node, Read
+from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, make_plan, reads
-from clusterprep.transports.replay import record
+from clusterprep.reports.progress import Progress
+from clusterprep.transports.replay import ReplayTransport, record
 from tests import nvml
-from tests.fleets import Kind, Machine
+from tests.fleets import Kind, Machine, load
 
 # Kinds of reads that are answered by the real readers inside the machine's root.
 ROOTED = {
@@ -29,6 +37,8 @@ ROOTED = {
     "kernel_log", "tasks", "shm_segments", "pci_tree", "rdma_tree", "rail_routes", "verbs",
     "gpu_nodes", "nvml_libraries",
 }  # fmt: skip
+MEMORY = "/dev/shm"  # thousands of small files are made; a disk takes thirty times as long
+TODAY = date(2026, 11, 21)
 LIBRARIES = "usr/lib/x86_64-linux-gnu"  # where a Debian machine has its libraries, and readers look for NVML
 
 # Runs in a process of its own: loads what it needs, then locks itself in and reads.
@@ -74,7 +84,16 @@ def recording(kind: Kind, facts: Iterable[Fact] = ()) -> dict[str, dict[str, Jso
 
 def recorded(machine: Machine, node: Node, inventory: Inventory, plan: Plan) -> dict[str, Json]:
     asked = reads(plan, node, inventory)
-    return record(answers(machine, asked, inventory), peer=machine.address)
+    told = record(answers(machine, asked, inventory), peer=machine.address)
+    # Whoever is dialled answers within 0.08 ms, and a packet as large as the interface's MTU gets through.
+    return {**told, "dial": ["ok", 80, mtu(machine), True, mtu(machine)]}
+
+
+def mtu(machine: Machine) -> int:
+    """Of the interface that has the machine's address."""
+    _, rows = machine.answers.get("interfaces", ["ok", []])
+    mine = [row for row in rows if any(told["address"] == machine.address for told in row["addresses"])]
+    return int(mine[0]["mtu"]) if mine else 1500
 
 
 def answers(machine: Machine, asked: Sequence[Read], inventory: Inventory) -> dict[Read, Json]:
@@ -103,7 +122,7 @@ def _described(machine: Machine, read: Read, inventory: Inventory) -> Json:
 
 
 def _command(commands: Mapping[str, Any], words: list[str]) -> Json:
-    text = commands.get(shlex.join(words), commands.get(" ".join(words)))
+    text = commands.get(shlex.join(words), commands.get(" ".join(words)))  # null: it is not there
     if text is None:
         return ["no", "missing_tool", f"{words[0]} is not there"]
     given = text if isinstance(text, Mapping) else {"out": text}
@@ -111,7 +130,7 @@ def _command(commands: Mapping[str, Any], words: list[str]) -> Json:
 
 
 def _read_inside(machine: Machine, asked: Sequence[Read]) -> list[Json]:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
         root = Path(folder)
         build(machine, root)
         library = nvml_library(machine, root)
@@ -144,3 +163,33 @@ def nvml_library(machine: Machine, root: Path) -> str | None:
         system.update(row.get("system", {}))
     gpus = [row for row in machine.gpus if "system" not in row]
     return str(nvml.build(root / LIBRARIES, gpus, **system))
+
+
+@dataclass(frozen=True)
+class World:
+    """A kind of machine with all that it answers, and what check makes of it."""
+
+    inventory: Inventory
+    recording: Mapping[str, Mapping[str, Json]]
+    fleet: Fleet
+    findings: tuple[Finding, ...]
+
+
+@functools.cache
+def world(name: str) -> World:
+    """The kind of this name, recorded once for all tests."""
+    kind = load(name)
+    with tempfile.TemporaryDirectory() as folder:
+        inventory = inventory_of(kind, Path(folder))
+    told = recording(kind)
+    return World(inventory, told, *looked(inventory, told))
+
+
+def looked(inventory: Inventory, recorded_nodes: Mapping[str, Mapping[str, Json]]) -> tuple[Fleet, tuple[Finding, ...]]:
+    """What `check` sees and says of a recording: the survey, the ports, the judgement."""
+    plan = everything()
+    transports = {"ssh": ReplayTransport(recorded_nodes)}
+    with Fanout(inventory, transports, len(inventory.nodes), lambda node: None, Progress()) as fanout:
+        fleet = fanout.survey(plan)
+        fleet = probe_pairs(fanout, fleet, inventory.nodes[0].name)
+    return fleet, judge(fleet, plan.checks, TODAY)
