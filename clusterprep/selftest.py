@@ -138,16 +138,22 @@ def prove(check: Check, proof: Proof, fleet: Fleet, healthy: Verdicts, checks: S
 
 def _sick(fleet: Fleet, victim: str, proof: Proof) -> Fleet | Absent:
     """The fleet with one fact of one node turned bad; Absent where there is no such fact."""
-    sighting = fleet.sightings[victim]
-    changed: Sighting
     if not proof.fact:
-        changed = proof.turn(sighting)
+        turned = {victim: proof.turn(fleet.sightings[victim])}
+        return dataclasses.replace(fleet, sightings={**fleet.sightings, **turned})
+    before = fleet.fact(victim, proof.fact)
+    if isinstance(before, Absent) and proof.verdict == "fail":
+        return before
+    if proof.between:
+        facts = {node.name: proof.turn(fleet.fact(node.name, proof.fact), victim) for node in fleet.reached}
     else:
-        before = fleet.fact(victim, proof.fact)
-        if isinstance(before, Absent) and proof.verdict == "fail":
-            return before
-        changed = dataclasses.replace(sighting, facts={**sighting.facts, proof.fact: proof.turn(before)})
-    return dataclasses.replace(fleet, sightings={**fleet.sightings, victim: changed})
+        facts = {victim: proof.turn(before)}
+    changed = {name: _with(fleet.sightings[name], proof.fact, value) for name, value in facts.items()}
+    return dataclasses.replace(fleet, sightings={**fleet.sightings, **changed})
+
+
+def _with(sighting: Sighting, fact: str, value: Any) -> Sighting:
+    return dataclasses.replace(sighting, facts={**sighting.facts, fact: value})
 
 
 def _verdicts(fleet: Fleet, checks: Sequence[Check]) -> Verdicts:
