@@ -118,7 +118,7 @@ def prove(check: Check, proof: Proof, fleet: Fleet, healthy: Verdicts, checks: S
     if "fail" in healthy.get((check.name, victim), ()) or not healthy.get((check.name, victim)):
         said = " and ".join(sorted(healthy.get((check.name, victim), {"nothing"})))
         return _finding(check, f"on the healthy {proof.fleet} this check says {said}", said, (victim,))
-    sick = _sick(fleet, victim, proof)
+    sick = turned_bad(fleet, victim, proof)
     if isinstance(sick, Absent):
         message = f"the recorded fleet {proof.fleet} has no {proof.fact}: {sick.reason} {sick.detail}".rstrip()
         return _finding(check, message, sick.reason, (victim,))
@@ -136,11 +136,11 @@ def prove(check: Check, proof: Proof, fleet: Fleet, healthy: Verdicts, checks: S
     )
 
 
-def _sick(fleet: Fleet, victim: str, proof: Proof) -> Fleet | Absent:
+def turned_bad(fleet: Fleet, victim: str, proof: Proof) -> Fleet | Absent:
     """The fleet with one fact of one node turned bad; Absent where there is no such fact."""
     if not proof.fact:
-        turned = {victim: proof.turn(fleet.sightings[victim])}
-        return dataclasses.replace(fleet, sightings={**fleet.sightings, **turned})
+        alone = {victim: proof.turn(fleet.sightings[victim])}
+        return dataclasses.replace(fleet, sightings={**fleet.sightings, **alone})
     before = fleet.fact(victim, proof.fact)
     if isinstance(before, Absent) and proof.verdict == "fail":
         return before
