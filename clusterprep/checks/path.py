@@ -159,7 +159,8 @@ LATENCY = Check(
     why="One node that answers four times later than the others is behind a wrong route, a firewall in software or a "
     "processor that does nothing but interrupts; every small collective waits for it.",
     how="The shortest round trip that the kernels saw on the connections of the port matrix, both directions of a pair "
-    "together, against the lower quartile of all pairs: more than four times as long and half a millisecond more.",
+    "together, against the lower quartile of all pairs: more than four times as long and half a millisecond more. "
+    "`require: {net.latency: 1ms}` sets the limit.",
     remedy="mtr -rwz ADDRESS   # where is the time lost?",
     wants=parse_duration,
     proof=Proof("net.dials", _slowed, between=True),
