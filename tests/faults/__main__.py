@@ -29,7 +29,7 @@ def main() -> int:
                 _play(theatre, stage, wanted, found, wrong)
     print("\n".join([*table.lines(found), *wrong]))
     if given.write and not wrong:
-        DOCUMENT.write_text(table.markdown(found))
+        DOCUMENT.write_text(table.markdown(found, STAGES))
     return 1 if wrong else 0
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from tests.faults.row import Stage
 from tests.faults.seen import Seen
 
 WIDTHS = (46, 9, 20, 8)
@@ -34,19 +35,31 @@ def _counts(found: Sequence[Seen]) -> list[str]:
     return said + ([f"{len(decoys)} that look like faults and blame nobody: {'; '.join(decoys)}"] if decoys else [])
 
 
-def markdown(found: Sequence[Seen]) -> str:
+def markdown(found: Sequence[Seen], stages: Iterable[Stage]) -> str:
     """The same for docs/faults.md."""
     text = [_HEADER]
     for title, kind in (("By the real mechanism", "real"), ("Laid over", "laid over")):
         rows = [one for one in found if one.placed.row.mechanism == kind and one.placed.row.verdict != "pass"]
-        text += [f"\n## {title}: {len(rows)}\n", "| fault | check | verdict | seen |", "|---|---|---|---|"]
-        text += [
-            f"| {r.placed.row.name} | `{r.placed.row.check}` | {r.placed.row.verdict} | {_cell(r)} |" for r in rows
-        ]
+        text += [f"\n## {title}: {len(rows)}\n", "| fault | check | verdict | node | seen |", "|---|---|---|---|---|"]
+        text += [_row(one) for one in rows]
     decoys = [one.placed.row for one in found if one.placed.row.verdict == "pass"]
     text += [f"\n## What looks like a fault and is none: {len(decoys)}\n", "| what | the check that stays quiet |"]
     text += ["|---|---|", *(f"| {row.name} | `{row.check}` |" for row in decoys)]
+    known = [(stage.name, *item, why) for stage in stages for item, why in stage.known.items()]
+    text += [
+        "\n## What is said of healthy hosts\n",
+        _HEALTHY,
+        "",
+        "| machines | check | verdict | why |",
+        "|---|---|---|---|",
+    ]
+    text += [f"| {stage} | `{check}` | {verdict} | {why} |" for stage, check, verdict, why in known]
     return "\n".join(text) + "\n"
+
+
+def _row(one: Seen) -> str:
+    row = one.placed.row
+    return f"| {row.name} | `{row.check}` | {row.verdict} | {', '.join(one.nodes)} | {_cell(one)} |"
 
 
 def _cell(one: Seen) -> str:
@@ -54,6 +67,9 @@ def _cell(one: Seen) -> str:
     return one.text[:100].replace("|", "\\|").replace("\n", " ") + also
 
 
+_HEALTHY = """\
+Each kind of machine is also looked at with no fault on it: no failure, and nothing unknown but what stands here.
+The load, the kernel's log and the time since boot are the machine's; each host has files of its own over them."""
 _HEADER = """\
 # Faults that were planted, and what found them
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults import STAGES, row, seen
+from tests.faults.__main__ import DOCUMENT
 from tests.faults.row import Run, Stage
 from tests.lab import Lab
 
@@ -45,3 +46,10 @@ def test_there_are_as_many_faults_as_promised() -> None:
     assert counts["real"] >= 35, counts
     assert counts.total() >= 60, counts
     assert len({one.name for one in ill}) == len(ill)
+
+
+def test_the_page_of_faults_has_them_all() -> None:
+    page = DOCUMENT.read_text().splitlines()
+    rows = {tuple(cell.strip(" `") for cell in line.split("|")[1:3]) for line in page if line.startswith("|")}
+    missing = [one.name for stage in STAGES for one in stage.rows if (one.name, one.check) not in rows]
+    assert not missing, "python -m tests.faults --write"
