@@ -118,7 +118,7 @@ def prove(check: Check, proof: Proof, fleet: Fleet, healthy: Verdicts, checks: S
     if "fail" in healthy.get((check.name, victim), ()) or not healthy.get((check.name, victim)):
         said = " and ".join(sorted(healthy.get((check.name, victim), {"nothing"})))
         return _finding(check, f"on the healthy {proof.fleet} this check says {said}", said, (victim,))
-    sick = _sick(fleet, victim, proof)
+    sick = turned_bad(fleet, victim, proof)
     if isinstance(sick, Absent):
         message = f"the recorded fleet {proof.fleet} has no {proof.fact}: {sick.reason} {sick.detail}".rstrip()
         return _finding(check, message, sick.reason, (victim,))
@@ -136,18 +136,24 @@ def prove(check: Check, proof: Proof, fleet: Fleet, healthy: Verdicts, checks: S
     )
 
 
-def _sick(fleet: Fleet, victim: str, proof: Proof) -> Fleet | Absent:
+def turned_bad(fleet: Fleet, victim: str, proof: Proof) -> Fleet | Absent:
     """The fleet with one fact of one node turned bad; Absent where there is no such fact."""
-    sighting = fleet.sightings[victim]
-    changed: Sighting
     if not proof.fact:
-        changed = proof.turn(sighting)
+        alone = {victim: proof.turn(fleet.sightings[victim])}
+        return dataclasses.replace(fleet, sightings={**fleet.sightings, **alone})
+    before = fleet.fact(victim, proof.fact)
+    if isinstance(before, Absent) and proof.verdict == "fail":
+        return before
+    if proof.between:
+        facts = {node.name: proof.turn(fleet.fact(node.name, proof.fact), victim) for node in fleet.reached}
     else:
-        before = fleet.fact(victim, proof.fact)
-        if isinstance(before, Absent) and proof.verdict == "fail":
-            return before
-        changed = dataclasses.replace(sighting, facts={**sighting.facts, proof.fact: proof.turn(before)})
-    return dataclasses.replace(fleet, sightings={**fleet.sightings, victim: changed})
+        facts = {victim: proof.turn(before)}
+    changed = {name: _with(fleet.sightings[name], proof.fact, value) for name, value in facts.items()}
+    return dataclasses.replace(fleet, sightings={**fleet.sightings, **changed})
+
+
+def _with(sighting: Sighting, fact: str, value: Any) -> Sighting:
+    return dataclasses.replace(sighting, facts={**sighting.facts, fact: value})
 
 
 def _verdicts(fleet: Fleet, checks: Sequence[Check]) -> Verdicts:

@@ -22,6 +22,11 @@ def test_a_checks_page_says_why_how_and_what_to_do(name: str) -> None:
         assert words in text
 
 
+@pytest.mark.parametrize("name", [name for name, check in registry.checks().items() if check.wants is not str])
+def test_a_checks_page_says_what_can_be_required(name: str) -> None:
+    assert "`require: " in registry.checks()[name].how
+
+
 def test_every_variable_has_a_page_of_whole_lines() -> None:
     for name in variables():
         text = page(name)

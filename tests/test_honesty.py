@@ -22,6 +22,7 @@ from clusterprep.judge import judge
 from clusterprep.model import Absent, Fleet, Json, Node, Read
 from clusterprep.network import choose
 from clusterprep.plan import Plan, interpret, make_plan, reads
+from clusterprep.selftest import turned_bad
 from clusterprep.transports.replay import read_key
 from tests import fleets
 from tests.fleets import play
@@ -240,26 +241,19 @@ def test_two_spoilt_answers_never_pass(data: st.DataObject) -> None:
 RELATIVE = {
     "host.identity": "of two nodes with one machine id, the one whose id is not known is unknown, and that is an error",
 }
-# Checks whose proof turns a fact that this fleet's other nodes contradict.
-CONTRADICTED = {"net.latency": "pairs are timed from both ends and the shorter time counts: no node is slow alone"}
 
 
-def proved() -> list[Any]:
-    found = [check for check in CHECKS if check.proof and check.proof.fact and check.proof.fleet in fleets.names()]
-    return [
-        pytest.param(check, id=check.name, marks=pytest.mark.xfail(reason=CONTRADICTED[check.name], strict=False))
-        if check.name in CONTRADICTED
-        else pytest.param(check, id=check.name)
-        for check in found
-    ]
+def proved() -> list[Check]:
+    return [check for check in CHECKS if check.proof and check.proof.fact and check.proof.fleet in fleets.names()]
 
 
-@pytest.mark.parametrize("check", proved())
+@pytest.mark.parametrize("check", proved(), ids=lambda check: check.name)
 def test_a_fault_stays_whatever_else_is_unknown(check: Check) -> None:
     assert check.proof is not None
     proof, world = check.proof, play.world(check.proof.fleet)
     name = victim(world)
-    sick = with_facts(world.fleet, name, {proof.fact: proof.turn(world.fleet.fact(name, proof.fact))})
+    sick = turned_bad(world.fleet, name, proof)
+    assert isinstance(sick, Fleet)
     assert (check.name, name) not in passes(sick, [check])
     for fact in world.fleet.sightings[name].facts:
         others = tuple(other for other in world.fleet.sightings if other != name and check.name not in RELATIVE)

@@ -70,13 +70,15 @@ class Proof:
 
     `turn` gets the recorded value and returns the bad one; with an empty `fact` it gets the node's whole Sighting.
     Of all checks exactly this one must then answer otherwise than before: `verdict`, on that node. `fleet` is the
-    recording, for some faults need a machine that can have them.
+    recording, for some faults need a machine that can have them. What shows on both ends of a pair is turned by
+    `between`: turn(recorded value, name of the bad node) for every node.
     """
 
     fact: str
-    turn: Callable[[Any], Any]
+    turn: Callable[..., Any]
     verdict: Verdict = "fail"
     fleet: str = "hgx-h100-ib"
+    between: bool = False
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ TOOLKIT = Check(
     why="Extensions that are compiled at the first step (fused kernels, DeepSpeed operations) are built by each node's "
     "own toolkit: one that differs fails there alone.",
     how="/usr/local/cuda/version.json (version.txt before CUDA 11.1), where the default link leads; equal on nodes of "
-    "a kind, and no newer major version than the driver's CUDA.",
+    "a kind, and no newer major version than the driver's CUDA. `require: {cuda.toolkit: '>=12.4'}` wants versions.",
     remedy="ls -l /usr/local/cuda; ls -d /usr/local/cuda-*   # point the link to the version of the other nodes",
     wants=conditions_of,
     proof=Proof("cuda.toolkit", lambda _: "11.8.0"),

@@ -243,7 +243,8 @@ FIREWALL = Check(
     "lets a job start and then hang in its first collective.",
     how="nft and iptables, listed as root and only where the kernel has them loaded: the first packet of a TCP "
     "connection from and to the other nodes, over the chosen interface, to a port of the ephemeral range, is followed "
-    "through the chains. What cannot be decided is unknown. Filters outside of the node are not seen.",
+    "through the chains. What cannot be decided is unknown. Filters outside of the node are not seen. "
+    "`require: {net.firewall: open}` makes it an error.",
     remedy="nft list ruleset   # accept TCP from the cluster's network, with the tool that keeps the rules",
     wants=parse_open,
     proof=Proof("net.filter", lambda _: (Chain("inet filter", "input", (), "input", "drop"),)),

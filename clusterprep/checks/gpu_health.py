@@ -258,7 +258,7 @@ ECC_MODE = Check(
     why="Without ECC a flipped bit goes into the weights unseen; a change that waits for a reset makes one node of "
     "the job differ from the others after its next boot.",
     how="NVML's ECC mode, now and after the next reset: on, or off on cards that the factory ships so. GPUs "
-    "without ECC are skipped.",
+    "without ECC are skipped. `require: {gpu.ecc_mode: off}` wants it off.",
     remedy="nvidia-smi -e 1 && nvidia-smi --gpu-reset",
     wants=parse_switch,
     proof=Proof("gpu.ecc_mode", _turned(3, on=False, pending=False)),

@@ -175,7 +175,7 @@ SYSTEM = Check(
     "job hang or end with «internal error».",
     how="ncclGetVersion of the libnccl.so.2 that the loader finds for the job's user (LD_LIBRARY_PATH, ld.so.cache, "
     "the system's folders), equal on nodes of a kind. An error where the job's torch would load it, else a warning, "
-    "for wheels bring their own: see nccl.torch.",
+    "for wheels bring their own: see nccl.torch. `require: {nccl.system: 2.21.5}` wants a version.",
     remedy="apt-get install --allow-change-held-packages libnccl2=VERSION   # the version of the other nodes",
     wants=conditions_of,
     proof=Proof("nccl.libraries", lambda found: replace(found, system_version="2.18.5")),
@@ -188,7 +188,8 @@ PLUGIN = Check(
     title="NCCL's network and tuner plug-ins",
     why="A node without the plug-in of the others falls back to NCCL's own transports: slow, or no connection at all.",
     how="libnccl-net*.so and libnccl-tuner*.so where NCCL's loader looks (LD_LIBRARY_PATH, ld.so.cache, the system's "
-    "folders) and NCCL_NET_PLUGIN of a session without a terminal; same names and SHA-256 on nodes of a kind.",
+    "folders) and NCCL_NET_PLUGIN of a session without a terminal; same names and SHA-256 on nodes of a kind. "
+    "`require: {nccl.plugin: libnccl-net.so}` names the files, or none.",
     remedy="find / -xdev -name 'libnccl-net*.so*' -o -xdev -name 'libnccl-tuner*.so*'   # install the others' version",
     wants=parse_names,
     proof=Proof("nccl.plugins", lambda found: replace(found, files=())),
@@ -202,7 +203,7 @@ PYTHON = Check(
     why="Another interpreter or environment on one node brings other packages: ranks differ in ways that no NCCL "
     "setting shows.",
     how="sys.executable, version, prefix and base prefix of `python:`, equal on all nodes; only the version where the "
-    "inventory gives nodes different interpreters.",
+    "inventory gives nodes different interpreters. `require: {python.env: 3.11}` wants a version, or a path.",
     remedy="ls -l $(command -v python3)   # use one environment, on a shared file system or from one image",
     wants=parse_python_wanted,
     proof=Proof("python.env", lambda found: replace(found, version="3.8.10")),

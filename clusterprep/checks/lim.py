@@ -97,7 +97,8 @@ MEMLOCK = Check(
     title="Locked memory",
     why="RDMA registers its buffers as locked memory; with the usual 8 MiB ibv_reg_mr fails, and NCCL says «unhandled "
     "system error».",
-    how="The soft limit of a session of the job's user. An error where an RDMA device is present or declared.",
+    how="The soft limit of a session of the job's user. An error where an RDMA device is present or declared. "
+    "`require: memlock` sets the least.",
     remedy="echo '* - memlock unlimited' > /etc/security/limits.d/90-memlock.conf   # services: LimitMEMLOCK=infinity",
     grave=may_have_rdma,
     wants=parse_size,

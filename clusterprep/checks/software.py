@@ -105,7 +105,8 @@ TORCH = Check(
     severity="error",
     title="The job's PyTorch",
     why="Ranks of different torch versions disagree about collectives and their order: they hang or give wrong sums.",
-    how="torch/version.py of the job's interpreter (`python:`), run as the job's user; torch is not imported.",
+    how="torch/version.py of the job's interpreter (`python:`), run as the job's user; torch is not imported. "
+    "`require: torch` wants versions.",
     remedy="python -m pip install torch==VERSION   # in the job's environment, on the odd nodes",
     wants=conditions_of,
     proof=Proof("torch.build", lambda build: replace(build, version="2.4.1+cu124")),
@@ -120,7 +121,7 @@ NCCL = Check(
     how="ncclGetVersion of the library that torch would load, called in the job's interpreter; needs no GPU. The file "
     "is found as the loader does it: LD_PRELOAD, DT_RPATH of libtorch_cuda, LD_LIBRARY_PATH, DT_RUNPATH, the system's "
     "folders, in the environment of a session without a terminal. Another file than the one that came with torch is "
-    "a warning.",
+    "a warning. `require: nccl` wants a version.",
     remedy="python -m pip install torch==VERSION   # the wheel brings its NCCL",
     wants=conditions_of,
     proof=Proof("torch.build", lambda build: replace(build, nccl="2.20.5")),
@@ -132,7 +133,8 @@ DRIVER = Check(
     severity="error",
     title="The NVIDIA driver",
     why="One node with another driver branch brings other limits of CUDA and NVLink into the job.",
-    how="/proc/driver/nvidia/version, the module that is loaded, not the package that is installed.",
+    how="/proc/driver/nvidia/version, the module that is loaded, not the package that is installed. "
+    "`require: driver` wants versions.",
     remedy="apt-get install --only-upgrade nvidia-driver-BRANCH && reboot",
     wants=conditions_of,
     proof=Proof("nv.driver", lambda _: "535.183.01"),

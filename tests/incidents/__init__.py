@@ -1,0 +1,4 @@
+"""Five stories of jobs that died or hung, made again on hosts of the lab: what must have been said before the start.
+
+One file per story. The inventories have no `require:`, for people who have such a story have none.
+"""

@@ -1,0 +1,81 @@
+"""One node, the job on GPUs 6,7,8,9 of a mixed box, a card for RDMA that nobody configured: a LoRA run hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.command import Answer, clusterprep
+from tests.fleets import tree
+from tests.lab import Lab, faults
+
+pytestmark = pytest.mark.lab
+
+# Six L40S, two of them on the second socket, and four L20 that share the sockets in halves.
+SEATS = [("l40s", f"0000:{bus:02x}:00.0", int(bus > 0x50)) for bus in (0x16, 0x17, 0x38, 0x39, 0x98, 0x99)]
+SEATS += [
+    ("l20", "0000:3a:00.0", 0),
+    ("l20", "0000:3b:00.0", 0),
+    ("l20", "0000:9a:00.0", 1),
+    ("l20", "0000:9b:00.0", 1),
+]
+CARD = {"at": "0000:03:00.0", "class": "0x020700", "vendor": "0x15b3", "device": "0x1017", "numa_node": 0}
+PORT = {"state": "1: DOWN", "phys_state": "3: Disabled", "rate": "10 Gb/sec (4X SDR)", "link_layer": "InfiniBand"}
+
+
+def box(lab: Lab) -> None:
+    """NVML and the bus show ten GPUs; the RDMA card has a driver and a port without a cable or an address."""
+    host = lab.hosts[0]
+    faults.gpus(host, [{"model": model, "pci": at, "numa": numa} for model, at, numa in SEATS])
+    files, links = tree.pci([CARD])
+    device = {"pci": CARD["at"], "fw_ver": "16.35.3006", "board_id": "MT_0000000008", "ports": {1: PORT}}
+    more, further = tree.rdma({"mlx5_0": device}, links)
+    faults.sys_tree(host, {**files, **more}, {**links, **further})
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    from tests.lab.fixtures import require_lab
+
+    require_lab()
+    with Lab(1) as one:
+        box(one)
+        yield one
+
+
+def check(lab: Lab, **declared: Any) -> Answer:
+    return clusterprep(lab, "check", "--only", "gpu.,ib.", inventory=lab.inventory(**declared))
+
+
+def test_mixed_models_and_the_dead_card_are_named_before_the_start(lab: Lab) -> None:
+    answer = check(lab, gpus=10)
+    assert answer.code == 1
+    (mixed,) = answer.findings("gpu.model_mix")
+    assert "L40S" in mixed["seen"]
+    assert "L20" in mixed["seen"]
+    (card,) = answer.findings("ib.configured")
+    assert (card["nodes"], card["severity"]) == (["n1"], "error")
+    assert "mlx5_0" in card["seen"]
+
+
+def test_the_four_alike_span_the_sockets_and_that_is_said(lab: Lab) -> None:
+    """Declared as the job has it, the four are of one model; what is left is where they sit."""
+    answer = check(lab, gpus={"count": 10, "use": "6-9"})
+    assert answer.findings("gpu.model_mix") == []
+    (spread,) = answer.findings("gpu.numa_span")
+    assert "NUMA 0: GPU 6,7" in spread["seen"]
+    assert "NUMA 1: GPU 8,9" in spread["seen"]
+
+
+def test_apply_tells_nccl_to_leave_the_card_alone(lab: Lab) -> None:
+    inventory = lab.inventory(gpus={"count": 10, "use": "6-9"}, nproc_per_node=4)
+    answer = clusterprep(lab, "apply", "--no-verify", "--only", "ib.", inventory=inventory)
+    values = {row["name"]: row for row in answer.report["env"]}
+    assert values["NCCL_IB_DISABLE"]["value"] == "1"
+    assert "RDMA" in values["NCCL_IB_DISABLE"]["why"]
+    assert values["CUDA_VISIBLE_DEVICES"]["value"] == "6,7,8,9"
+    (cured,) = answer.findings("ib.configured")
+    assert cured["fixed"]
+    assert check(lab, gpus={"count": 10, "use": "6-9"}).findings("ib.configured") == []

@@ -1,0 +1,62 @@
+"""A fine-tune over four GPUs dies at its end: the data was split without a seed, and ranks held different amounts.
+
+No check can see that before the start, and none may blame the cluster for it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.command import clusterprep
+from tests.lab import Host, Lab, processes
+
+pytestmark = [pytest.mark.lab, pytest.mark.torch]
+PORT = 29611  # not the rendezvous port, which verify uses afterwards
+
+# Every rank draws how many batches it has from a generator that nobody seeded alike: here it is its rank that seeds it.
+TRAINING = """
+import datetime, os, random, torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
+batches = 3 + int(os.environ["RANK"]) % 2
+for batch in range(batches):
+    dist.all_reduce(torch.ones(1024))
+print("rank", dist.get_rank(), "did", batches, flush=True)
+dist.barrier()
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    from tests.lab.fixtures import require_lab
+
+    require_lab()
+    with Lab(2) as two:
+        yield two
+
+
+def rank(lab: Lab, host: Host, number: int) -> subprocess.Popen[str]:
+    env = {"MASTER_ADDR": lab.hosts[0].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": "2", "RANK": str(number)}
+    env |= {"GLOO_SOCKET_IFNAME": "eth0"}
+    argv = [sys.executable, "-c", TRAINING]
+    return host.popen(argv, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_the_job_dies_and_the_cluster_is_not_blamed(lab: Lab) -> None:
+    ranks = [rank(lab, host, number) for number, host in enumerate(lab.hosts)]
+    try:
+        said = [process.communicate(timeout=60) for process in ranks]
+    finally:
+        for process in ranks:
+            processes.kill_group(process)
+    assert "did 3" in said[0][0], said
+    assert any(process.returncode for process in ranks), said
+
+    answer = clusterprep(lab, "check")
+    assert answer.failed() == {}
+    verified = clusterprep(lab, "verify")
+    assert (verified.code, verified.report["verify"]["verdict"]) == (0, "pass")
+    assert verified.report["verify"]["culprits"] == []

@@ -1,0 +1,60 @@
+"""Three A6000 in one node with Linux 5.4 are stuck while the trainer is made, and a broadcast times out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.command import clusterprep
+from tests.fleets import tree
+from tests.lab import Lab, faults
+
+pytestmark = pytest.mark.lab
+
+SEATS = ("0000:17:00.0", "0000:65:00.0", "0000:b3:00.0")
+LINK = {"max_link_width": 16, "current_link_width": 16}
+SPEED = {"max_link_speed": "16.0 GT/s PCIe", "current_link_speed": "2.5 GT/s PCIe"}
+A6000 = {"name": "NVIDIA RTX A6000", "capability": "8.6", "memory": 49140}
+
+
+def buses() -> list[dict[str, object]]:
+    """Each GPU below a root port of its own; that in the second slot came up with eight lanes."""
+    found: list[dict[str, object]] = []
+    for number, seat in enumerate(SEATS):
+        root = f"{seat[:8]}01.0".replace(seat[5:7], f"{int(seat[5:7], 16) - 1:02x}")
+        bridge = {"at": root, "class": "0x060400", "vendor": "0x8086", "device": "0x347a", **LINK, **SPEED}
+        gpu = {"at": seat, "parent": root, "class": "0x030000", "vendor": "0x10de", "device": "0x2230", **LINK, **SPEED}
+        found += [bridge, {**gpu, "current_link_width": 8} if number == 1 else gpu]
+    return found
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Two of the three GPUs share a bridge of four links, of which one is down on one side."""
+    from tests.lab.fixtures import require_lab
+
+    require_lab()
+    with Lab(1) as one:
+        host = one.hosts[0]
+        peers = [[{"type": "gpu", "pci": other}] * 4 for other in (SEATS[1], SEATS[0])]
+        links = [peers[0], [*peers[1][:3], "down"], []]
+        described = [
+            {"model": "l40s", **A6000, "pci": seat, "numa": 0, "nvlink": nvlink}
+            for seat, nvlink in zip(SEATS, links, strict=True)
+        ]
+        faults.gpus(host, described, bus=False)
+        faults.sys_tree(host, *tree.pci(buses()))
+        faults.file_over(host, "/proc/sys/kernel/osrelease", "5.4.0-150-generic\n")
+        yield one
+
+
+def test_what_people_are_told_to_look_at_is_looked_at(lab: Lab) -> None:
+    answer = clusterprep(lab, "check", "--only", "kernel.version,pcie.,nvl.", inventory=lab.inventory(gpus=3))
+    (old,) = answer.findings("kernel.version")
+    assert (old["seen"], old["wanted"]) == ("5.4.0-150-generic", ">=5.5")
+    (narrow,) = answer.findings("pcie.width")
+    assert SEATS[1] in narrow["seen"]
+    assert "8" in narrow["seen"]
+    assert answer.blamed("nvl.state") == ["n1"]
+    assert "GPU 1" in str(answer.findings("nvl.state"))

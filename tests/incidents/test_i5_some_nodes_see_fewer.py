@@ -1,0 +1,50 @@
+"""Several nodes load the model and stop: some set CUDA_VISIBLE_DEVICES, so nodes started different numbers of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.command import clusterprep
+from tests.lab import Host, Lab, faults
+
+pytestmark = pytest.mark.lab
+NAMES = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Four nodes of eight GPUs each; half of them show their sessions four."""
+    from tests.lab.fixtures import require_lab
+
+    require_lab()
+    with Lab(4) as four:
+        for host in four.hosts:
+            faults.gpus(host, [{"count": 8}])
+        for host in four.hosts[1::2]:
+            faults.session_environment(host, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+        yield four
+
+
+def seen_by_a_login(lab: Lab, host: Host) -> dict[str, str]:
+    out = lab.controller.run([*lab.ssh(host), "bash -lc env"]).stdout
+    return {name: value for name, _, value in (line.partition("=") for line in out.splitlines()) if name in NAMES}
+
+
+def test_sessions_differ_before(lab: Lab) -> None:
+    assert [seen_by_a_login(lab, host) for host in lab.hosts] == [{}, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}] * 2
+
+
+def test_apply_makes_device_list_and_number_of_ranks_equal_everywhere(lab: Lab) -> None:
+    inventory = lab.inventory(gpus=8, nproc_per_node=8)
+    answer = clusterprep(lab, "apply", "--no-verify", inventory=inventory)
+    assert answer.outcomes() == {"done"}
+    assert {seen_by_a_login(lab, host)["NPROC_PER_NODE"] for host in lab.hosts} == {"8"}
+
+    narrowed = lab.inventory(gpus={"count": 8, "use": "0-3"}, nproc_per_node=4)
+    answer = clusterprep(lab, "apply", "--no-verify", inventory=narrowed)
+    values = {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "NPROC_PER_NODE": "4"}
+    assert [seen_by_a_login(lab, host) for host in lab.hosts] == [values] * 4
+    written = {row["name"]: row for row in answer.report["env"]}
+    assert written["NPROC_PER_NODE"]["nodes"] == [host.name for host in lab.hosts]
