@@ -29,7 +29,7 @@ from tests.fleets import play
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot")
 
-KINDS = [name for name in ("hgx-h100-ib", "bonded-frontend", "a10g-cloud-vm", "cpu-only") if name in fleets.names()]
+KINDS = ["hgx-h100-ib", "hgx-h100-roce", "bonded-frontend", "a10g-cloud-vm", "l20-mixed-box", "cpu-only"]
 CHECKS = tuple(registry.checks().values())
 VICTIM = 1  # neither the rendezvous host, nor a majority
 REASONS = ("denied", "missing_tool", "timed_out", "hung", "truncated", "garbled", "no sysfs here")
@@ -69,7 +69,10 @@ TOLERATED = {
             (check, "/sys/class/infiniband")
             for check in ("fw.nic", "ib.present", "ib.chardev", "ib.configured", "ib.state")
         ]
-        + [(check, "/sys/class/infiniband") for check in ("ib.link_layer", "numa.gpu_nic", "rdma.peermem")],
+        + [
+            (check, "/sys/class/infiniband")
+            for check in ("ib.link_layer", "numa.gpu_nic", "rdma.peermem", "roce.gid", "roce.route")
+        ],
         "a rate or a link layer that was lost is not what it judges",
     ),
 }

@@ -54,6 +54,10 @@ def width(scene: Scene, node: Node, tree: PciTree) -> Outcome:
     if not links:
         return Outcome("unknown", (node.name,), "no link says its width", reason="no widths in /sys")
     narrow = [(device, now, most) for device, now, most in links if now < most]
+    silent = [device for device in _judged(tree) if device.link.max_width is not None and device.link.width is None]
+    if silent and not narrow:
+        message = f"{', '.join(map(_called, silent))} says no width"
+        return Outcome("unknown", (node.name,), message, reason="no widths in /sys")
     if not narrow:
         return Outcome("pass", (node.name,), "every link has its full width", f"{len(links)} links", "full width")
     seen = "; ".join(f"{_called(device)} x{now} of x{most}" for device, now, most in narrow)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,7 @@ def parse_source(current: str | None, available: str | None) -> ClockSource | Ab
     """Both files of the kernel's list of clock sources."""
     if current is None:
         return Absent("the kernel does not say which clock source it uses", "no clocksource0 in /sys")
-    if len(current.split()) != 1:
+    if not re.fullmatch(r"[\w-]+", current.strip(), re.ASCII):
         raise ValueError(f"'{current.strip()}' names no clock source")
     return ClockSource(current.strip(), tuple((available or "").split()))
 

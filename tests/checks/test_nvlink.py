@@ -129,6 +129,19 @@ def test_pairs_are_named_with_the_reason() -> None:
     assert found.seen == "GPU 2 and 3: the registry; GPU 4 and 5: the registry"
 
 
+@pytest.mark.parametrize(
+    ("name", "switched", "said"),
+    [
+        pytest.param("Tesla V100-SXM2-32GB", False, "skip not_applicable", id="the-mesh-of-a-dgx-1"),
+        pytest.param("Tesla V100-SXM3-32GB", True, "fail warning", id="the-switches-of-a-dgx-2"),
+        pytest.param(A100, False, "fail warning", id="a-board-of-four-joins-all"),
+    ],
+)
+def test_a_mesh_does_not_join_every_pair(name: str, switched: bool, said: str) -> None:
+    six = links(12 if name == A100 else 6, switched=switched)
+    assert told(fleet(n1=node(name, *[six] * 8, pairs=apart((0, 5), (0, 6)))), "nvl.topology") == {"n1": said}
+
+
 def test_pairs_with_devices_of_others_do_not_count() -> None:
     facts = node(H100, *[FULL] * 8, pairs=apart((2, 7)))
     seen = fleet(each={"gpus": Gpus(8, None, (0, 1, 2, 3))}, n1=facts)

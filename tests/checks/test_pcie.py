@@ -63,7 +63,7 @@ GUEST = card("0000:14:00.2", physical="0000:14:00.0", link=Link(0, 16, None, Non
         pytest.param(linked(first_gpu, width=15), "fail warning", id="one-lane-short"),
         pytest.param(linked(first_nic, width=8, max_width=8), "pass", id="card-of-eight-lanes"),
         pytest.param(linked(first_gpu, bridged(SWITCH_DOWN, max_width=8), width=8), "pass", id="slot-of-eight-lanes"),
-        pytest.param(linked(first_gpu, width=None), "pass", id="one-does-not-say"),
+        pytest.param(linked(first_gpu, width=None), "unknown warning no widths in /sys", id="one-does-not-say"),
         pytest.param(linked(anything, width=None), "unknown warning no widths in /sys", id="none-says"),
         pytest.param(linked(is_gpu, speed=2.5), "pass", id="gpus-at-rest-keep-their-lanes"),
         pytest.param(flat(), "skip not_applicable", id="virtual-machine"),

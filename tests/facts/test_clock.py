@@ -124,6 +124,7 @@ def test_a_clock_source_is_one_word(current: str, available: str | None, expecte
     [
         pytest.param(["ok", ""], "garbled", id="empty"),
         pytest.param(["ok", "two words"], "garbled", id="two-words"),
+        pytest.param(["ok", "\x7fELF\x02\x01"], "garbled", id="binary"),
         pytest.param(["ok", 5], "garbled", id="another-type"),
         pytest.param(["no", "denied", ""], "denied", id="denied"),
         pytest.param(["no", "missing", ""], "the kernel does not say which clock source it uses", id="no-sysfs"),

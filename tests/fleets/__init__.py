@@ -121,7 +121,7 @@ def _there(files: Mapping[str, str | None]) -> dict[str, str]:
     return {path: text for path, text in files.items() if text is not None}
 
 
-_GROWN = ("files", "links", "host", "iommu", "slots", "pci", "rdma", "net", "gpus", "commands", "answers")
+_GROWN = ("files", "links", "host", "iommu", "nvlinks", "slots", "pci", "rdma", "net", "gpus", "commands", "answers")
 
 
 def merged(first: Any, second: Any) -> Any:

@@ -9,6 +9,7 @@ virtual machine shows them. Addresses of ports and switches are inferred where t
 `but:` changes what the slot's devices show on the bus, `gpu:` what its GPUs say.
 
 `iommu: identity` puts every device into an IOMMU group of this type.
+`nvlinks: {"0-1": 4}` joins GPUs without a switch.
 `rdma:` and `net:` of the machine are merged over what its parts bring.
 """
 
@@ -59,7 +60,8 @@ def assembled(described: Mapping[str, Any], index: int) -> dict[str, Any]:
     grown["pci"] = [{**device, **through} for device in [*pci, *described.get("pci", ())]]
     grown["net"] = _filled_in(merged(net, described.get("net", {})), index)
     grown["rdma"] = _with_identity(merged(rdma, described.get("rdma", {})), grown["net"], index)
-    grown["gpus"] = [*_numbered(gpus, index), *described.get("gpus", ())]
+    linked = _linked(_numbered(gpus, index), described.get("nvlinks", {}))
+    grown["gpus"] = [*linked, *described.get("gpus", ())]
     return {key: value for key, value in grown.items() if value}
 
 
@@ -133,3 +135,17 @@ def _numbered(gpus: list[dict[str, Any]], index: int) -> list[dict[str, Any]]:
     """In the order of their addresses, as the management library counts them."""
     ordered = sorted(gpus, key=lambda gpu: gpu["pci"])
     return [{"uuid": f"GPU-{index:08x}-0000-4000-8000-{n:012x}", "minor": n, **gpu} for n, gpu in enumerate(ordered)]
+
+
+def _linked(gpus: list[dict[str, Any]], pairs: Mapping[str, int]) -> list[dict[str, Any]]:
+    """GPUs that are joined among themselves: {"0-1": 4} is four NVLinks between the first two."""
+    ends: dict[int, list[dict[str, str]]] = {}
+    for pair, count in pairs.items():
+        one, other = (int(number) for number in pair.split("-"))
+        for here, there in ((one, other), (other, one)):
+            ends.setdefault(here, []).extend([{"type": "gpu", "pci": gpus[there]["pci"]}] * count)
+    apart = {
+        n: {m: {"nvlink": 5} for m in range(len(gpus)) if m != n and f"{min(n, m)}-{max(n, m)}" not in pairs}
+        for n in ends
+    }
+    return [{**gpu, "nvlink": ends[n], "p2p": apart[n]} if n in ends else gpu for n, gpu in enumerate(gpus)]

@@ -111,6 +111,8 @@ def net(described: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) -
     for number, (name, interface) in enumerate(described.items(), 1):
         folder = f"/sys/class/net/{name}"
         files.update(_files(folder, {"ifindex": number, **NET, **_own(interface)}))
+        if interface.get("master"):
+            links[f"{folder}/master"] = f"/sys/class/net/{interface['master']}"
         if "members" in interface:
             files[f"/proc/net/bonding/{name}"] = bonding(name, interface)
         if "pci" in interface:
