@@ -100,6 +100,7 @@ ROWS = (
     _row("a GPU of another model", "gpu.model_mix", _says(7, name="NVIDIA H200", memory=143771)),
     _row("another VBIOS", "fw.gpu", _says(1, vbios="96.00.61.00.01")),
     _row("an NVLink down", "nvl.state", _says(3, nvlink=_links(17))),
+    _row("two GPUs without NVLink between them", "nvl.topology", _says(3, p2p={6: {"nvlink": 4}})),
     _row(
         "fabric not set up",
         "gpu.fabricmanager",

@@ -46,6 +46,12 @@ def _two_numa_nodes(host: Host, lab: Lab) -> Fault:
     return faults.sys_tree(host, files)
 
 
+def _balanced(host: Host, lab: Lab) -> Fault:
+    """Where there are two nodes to move between."""
+    online = faults.file_over(host, f"{_NODES}/online", "0-1\n")
+    return faults.together(online, faults.own_sysctl(host, "kernel.numa_balancing", "1"))
+
+
 ROWS = (
     Row("another processor", "cpu.model", _other_processor, "laid over"),
     Row("a sixteenth of the memory missing", "mem.size", _less_memory, "laid over"),
@@ -53,4 +59,5 @@ ROWS = (
     Row("uncorrected memory errors", "mem.errors", _lost_data, "laid over"),
     Row("governor powersave", "cpu.governor", _powersave, "laid over"),
     Row("another NUMA layout", "numa.nodes", _two_numa_nodes, "laid over"),
+    Row("memory moved between NUMA nodes", "numa.balancing", _balanced, "laid over"),
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from tests.faults.hgx import machine
 from tests.faults.row import Plant, Row
+from tests.fleets import tree
 from tests.lab import Host, Lab, faults
 from tests.lab.faults import Fault
 
 _IB = "/sys/class/infiniband"
-_GPU = "/sys/bus/pci/devices/0000:2a:00.0"
+_PCI = "/sys/bus/pci/devices"
+_GPU = f"{_PCI}/0000:2a:00.0"
+_DRIVER = "/proc/driver/nvidia/version"
 
 
 def _file(path: str, text: str) -> Plant:
@@ -24,6 +27,19 @@ def _down(host: Host, names: list[str]) -> Fault:
 def _all_down(host: Host, lab: Lab) -> Fault:
     names = {path.split("/")[4] for path in machine(host).files if path.startswith(_IB + "/")}
     return _down(host, sorted(names))
+
+
+def _translating(host: Host, lab: Lab) -> Fault:
+    """The GPU is in a group of the IOMMU whose addresses are translated."""
+    group = "/sys/kernel/iommu_groups/17"
+    named = faults.written(host, f"{group}/type", "DMA-FQ\n")
+    host.run(["ln", "-s", group, f"{_GPU}/iommu_group"])
+    return faults.together(named, Fault(lambda: host.run(["rm", f"{_GPU}/iommu_group"])))
+
+
+def _closed_driver(host: Host, lab: Lab) -> Fault:
+    """NVIDIA's closed module, which has no DMA-BUF, and no nvidia_peermem either."""
+    return faults.file_over(host, _DRIVER, host.read(_DRIVER).replace("Open Kernel Module for x86_64", "Kernel Module"))
 
 
 ROWS = (
@@ -49,4 +65,19 @@ ROWS = (
     Row("a GPU with eight lanes of sixteen", "pcie.width", _file(f"{_GPU}/current_link_width", "8"), "laid over"),
     Row("a link of 1 Gbit/s", "eth.speed", _file("/sys/class/net/eth0/speed", "1000"), "laid over", several=True),
     Row("half duplex", "eth.speed", _file("/sys/class/net/eth0/duplex", "half"), "laid over", several=True),
+    Row(
+        "a switch above a GPU with eight lanes of sixteen",
+        "pcie.parent",
+        _file(f"{_PCI}/0000:38:00.0/current_link_width", "8"),
+        "laid over",
+    ),
+    Row("a card at 8 GT/s", "pcie.gen", _file(f"{_PCI}/0000:3b:00.0/current_link_speed", "8.0 GT/s PCIe"), "laid over"),
+    Row(
+        "switches that redirect peer traffic",
+        "pcie.acs",
+        lambda host, lab: faults.file_over(host, f"{_PCI}/0000:17:00.0/config", tree.config(0x1D)),
+        "laid over",
+    ),
+    Row("an IOMMU that translates", "pcie.iommu", _translating, "laid over"),
+    Row("no way for RDMA into the GPUs' memory", "rdma.peermem", _closed_driver, "laid over"),
 )

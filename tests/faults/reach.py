@@ -47,4 +47,12 @@ ROWS = (
         verdict="unknown",
         several=True,
     ),
+    Row(
+        "home that does not answer",
+        REACH,
+        lambda host, lab: faults.hung_mount(host, "/root"),
+        verdict="unknown",
+        reason="hung",
+        several=True,
+    ),
 )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.command import Answer, clusterprep
 from tests.faults.row import Placed, Run, Stage
 from tests.lab import Lab
 
+LEAVE = 3.0  # seconds that an agent gets to end after its controller
+AGENT = "-EsSB"  # how its Python is started
 Charge = tuple[str, str, str]  # check, node, verdict
 
 
@@ -58,7 +62,23 @@ def asked(lab: Lab, stage: Stage, run: Run) -> Answer:
     with contextlib.ExitStack() as faults:
         for placed in run:
             faults.enter_context(placed.row.plant(lab.host(placed.host), lab))
-        return clusterprep(lab, "check", inventory=lab.inventory(**stage.inventory(lab)))
+        answer = clusterprep(lab, "check", inventory=lab.inventory(**stage.inventory(lab)))
+        end = time.monotonic() + LEAVE
+        while (left := left_over(lab)) and time.monotonic() < end:
+            time.sleep(0.05)
+    assert not left, f"the command has ended, and on the hosts there still runs {left}"
+    return answer
+
+
+def left_over(lab: Lab) -> list[str]:
+    """Command lines of agents on the hosts, and of what they started."""
+    hosts = {Path(f"/proc/{host.pid}/ns/pid").stat().st_ino for host in lab.hosts}
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and (entry / "ns/pid").stat().st_ino in hosts:
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+    return [line for line in found if AGENT in line]
 
 
 def charges(answer: Answer, known: Mapping[tuple[str, str], str]) -> set[Charge]:

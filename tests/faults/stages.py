@@ -27,7 +27,6 @@ def site(host: Host) -> Iterator[Fault]:
     yield faults.written(host, "/etc/security/limits.d/10-site.conf", "* - nofile 20000\nroot - nofile 20000\n")
     yield faults.resized(host, "/dev/shm", "9g")
     yield faults.tmpfs(host, storage.DATA, storage.OPTIONS)
-    yield faults.disk(host, storage.DISK)
     yield faults.services(host)
 
 

@@ -15,6 +15,10 @@ def _not_mounted(host: Host, lab: Lab) -> Fault:
     return faults.unmounted(host, DATA, lambda: faults.tmpfs(host, DATA, OPTIONS))
 
 
+def _turned(host: Host, lab: Lab) -> Fault:
+    return faults.together(faults.disk(host, DISK), faults.remounted_read_only(host, DISK))
+
+
 ROWS = (
     Row("declared mount missing", "fs.mount", _not_mounted, several=True),
     Row(
@@ -32,7 +36,10 @@ ROWS = (
     ),
     Row("declared mount full", "fs.space", lambda host, lab: faults.filled(host, DATA), several=True),
     Row("no inodes left", "fs.space", lambda host, lab: faults.no_inodes(host, DATA), several=True),
-    Row("disk turned read-only", "fs.ro", lambda host, lab: faults.remounted_read_only(host, DISK)),
+    Row("disk turned read-only", "fs.ro", _turned),
+    Row(
+        "disk that is as it should be", "fs.ro", lambda host, lab: faults.disk(host, DISK), verdict="pass", several=True
+    ),
     Row(
         "folder bound read-only",
         "fs.ro",

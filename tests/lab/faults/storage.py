@@ -43,6 +43,19 @@ time.sleep(1e6)
 """
 
 
+# Loop devices are the whole machine's, and a host has only the device nodes that it makes. Another lab may be faster.
+_DISK = """
+[ -e /dev/loop-control ] || mknod /dev/loop-control c 10 237
+mkdir -p "$1" && truncate --size 8M "$0" && mke2fs -q -t ext4 "$0" || exit 1
+for try in 1 2 3 4 5; do
+    number=$(losetup --find | sed 's/[^0-9]*//')
+    [ -e /dev/loop$number ] || mknod /dev/loop$number b 7 $number
+    mount -o "$2" "$0" "$1" && exit 0
+done
+exit 1
+"""
+
+
 def hung_mount(host: Host, folder: str) -> Fault:
     """A file system that is mounted and never answers; what looks at it waits until the fault is taken back."""
     host.run(["sh", "-c", '[ -e /dev/fuse ] || mknod -m 666 /dev/fuse c 10 229; mkdir -p "$0"', folder])
@@ -106,11 +119,13 @@ def no_inodes(host: Host, folder: str) -> Fault:
 def disk(host: Host, folder: str, options: str = "errors=remount-ro") -> Fault:
     """A disk of 8 MiB with ext4, mounted at this folder."""
     image = f"/var/tmp/{folder.strip('/').replace('/', '-')}.img"
-    host.run(["sh", "-c", '[ -e /dev/loop-control ] || mknod /dev/loop-control c 10 237; mkdir -p "$0"', folder])
-    host.run(["sh", "-c", "for i in 0 1 2 3 4 5 6 7; do [ -e /dev/loop$i ] || mknod /dev/loop$i b 7 $i; done"])
-    host.run(["sh", "-c", 'truncate --size 8M "$0" && mke2fs -q -t ext4 "$0"', image])
-    host.run(["mount", "-o", f"loop,{options}", image, folder])
-    return Fault(lambda: host.run(["umount", folder]))
+    host.run(["sh", "-c", _DISK, image, folder, f"loop,{options}"])
+
+    def undo() -> None:
+        host.run(["umount", folder])
+        host.run(["rm", image])
+
+    return Fault(undo)
 
 
 def remounted_read_only(host: Host, folder: str) -> Fault:
