@@ -19,6 +19,7 @@ from clusterprep.pairing import pairing, spans
 DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three, a dropped segment after 0.2, 0.6 and 1.4
 AGAIN_LIMIT = 1.5  # seconds for finding the largest size, on connections that are known to open
 SIZES = (8000, 4200, 1500, 1450, 1400, 1280)  # bytes: what else is tried where a full-size packet is not carried
+NO_PICK = Absent("eth.iface_choice", "the node has no usable interface")
 DEFAULT_RANGE = (32768, 60999)  # net.ipv4.ip_local_port_range as Linux has it, where a node's own is not known
 
 
@@ -38,11 +39,7 @@ def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
     dials = _dial(fanout, targets)
     _measure_again(fanout, dials)
     fanout.ask("unlisten", {name: {} for name in listening}, 5.0)
-    return _with(fleet, host, listen, {name: dials.get(name, _no_pick(name)) for name in fleet.sightings})
-
-
-def _no_pick(name: str) -> Absent:
-    return Absent("eth.iface_choice", f"{name} has no usable interface")
+    return _with(fleet, host, listen, {name: dials.get(name, NO_PICK) for name in fleet.sightings})
 
 
 def _listen(

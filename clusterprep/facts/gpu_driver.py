@@ -83,10 +83,12 @@ def _library_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (*nvml_read(node, inventory), version, Read("nvml_libraries"))
 
 
-def parse_fabric_manager(answer: Mapping[str, str] | None) -> FabricManager | None:
+def parse_fabric_manager(answer: Mapping[str, str] | None) -> FabricManager | Absent | None:
     """None where no NVSwitch is on the bus."""
     if answer is None:
         return None
+    if not answer["state"].strip():  # as in a container: systemctl is there and complains on stderr
+        return Absent("systemd is not running", "systemctl says nothing of nvidia-fabricmanager")
     state = dict(line.split("=", 1) for line in answer["state"].splitlines() if "=" in line)
     version = re.search(r"(\d+\.\d+\.\d+|\d+\.\d+)\s*$", answer["version"].strip())
     return FabricManager(state["LoadState"], state["ActiveState"], version[1] if version else None)

@@ -284,11 +284,24 @@ def become(user):
     os.environ.update(HOME=entry.pw_dir, USER=user, LOGNAME=user)
 
 
+# Where system tools are, also for a session whose PATH leaves these folders out, as those of ordinary users do.
+FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+def executable(name, folders):
+    """The first file of that name that may be run."""
+    for folder in folders:
+        path = os.path.join(folder, name)  # a whole path stays as it is
+        if os.access(path, os.X_OK):
+            return path
+    raise NoAnswer("missing_tool", "%s is not there" % name)
+
+
 def run(argv, user=None):
     """Run a command to its end in the C locale; its process group dies with the lane that runs it."""
-    folders = os.environ.get("PATH", os.defpath).split(":") + ["/usr/sbin", "/sbin"]
-    if not any(os.access(os.path.join(folder, argv[0]), os.X_OK) for folder in folders):
-        raise NoAnswer("missing_tool", "%s is not there" % argv[0])
+    folders = [folder for folder in os.environ.get("PATH", "").split(":") if folder]
+    folders += [folder for folder in FOLDERS if folder not in folders]
+    program = executable(argv[0], folders)
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     pid = os.fork()
@@ -298,7 +311,7 @@ def run(argv, user=None):
             os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
             os.dup2(out_write, 1)
             os.dup2(err_write, 2)
-            os.execvpe(argv[0], argv, dict(os.environ, LC_ALL="C", LANGUAGE="C"))
+            os.execve(program, argv, dict(os.environ, PATH=":".join(folders), LC_ALL="C", LANGUAGE="C"))
         except OSError as error:
             os._exit(127 if error.errno == errno.ENOENT else 126)
         finally:

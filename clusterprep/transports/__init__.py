@@ -16,6 +16,10 @@ class Channel(Protocol):
     peer: str | None
     """IP address of the node as the controller reached it, None where a jump host or srun is between."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether the connection stands, be the command at its end or not."""
+
     def send(self, data: bytes) -> None:
         """Send all of data. Raises LinkLost when the other end is gone or takes nothing for 20 s."""
 

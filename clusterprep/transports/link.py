@@ -17,6 +17,7 @@ from clusterprep.remote import boot
 from clusterprep.transports import Channel, Transport
 
 HELLO_LIMIT = 10.0  # seconds from the started command to the agent's first word
+PARTING_LIMIT = 1.0  # seconds for what a command that has ended has left on the way
 SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats are a lost node
 MAX_FRAME = 16 << 20  # bytes of one answer
 DIGITS = 9  # of a length
@@ -91,6 +92,7 @@ class Link:
         self._heard = time.monotonic()
         self._asked = 0
         self.lost: LinkLost | None = None
+        self._ended = False
 
     @property
     def peer(self) -> str | None:
@@ -157,6 +159,7 @@ class Link:
                 raise self._gone("hung", f"no sign of life for {self.silent_for():.1f} s") from None
             return []
         if not data:
+            self._ended = True
             raise self._gone("hung", self._last_words())
         self._heard = time.monotonic()
         try:
@@ -189,8 +192,10 @@ class Link:
         tail = " ".join(said.split())[-300:]
         if boot.NO_PYTHON in said:
             return Unreached("no_python", "no python3 was found on the node", "apt-get install python3-minimal")
-        if lost.reason == "hung" and tail:
-            return Unreached("no_python", f"Python did not start: {tail}", "/usr/bin/python3 -c 'import json'")
+        if self._ended and (tail or self._channel.alive):
+            words = tail or "the session ended without a word: a start-up file of the shell may end it"
+            cure = f"ssh {self.node.name} \"/usr/bin/python3 -c 'import json'\""
+            return Unreached("no_python", f"Python did not start: {words}", cure)
         return Unreached(lost.reason if lost.reason != "timed_out" else "hung", f"{lost.message} {tail}".strip())
 
 
@@ -203,7 +208,10 @@ def open_link(transport: Transport, node: Node, parts: Sequence[str], password: 
         channel = transport.open(node, boot.command())
     link = Link(node, channel, nonce)
     try:
-        channel.send(boot.payload(nonce, parts))
+        try:
+            channel.send(boot.payload(nonce, parts))
+        except LinkLost:  # a command that has ended already may have said why
+            link.wait_hello(PARTING_LIMIT)
         link.wait_hello(HELLO_LIMIT)
     except BaseException:
         link.close()

@@ -54,6 +54,8 @@ class ReplayTransport:
 class _RecordedNode:
     """The far end of a channel: takes the agent's source, then answers requests from the recording."""
 
+    alive = True
+
     def __init__(self, recorded: Mapping[str, Json]) -> None:
         self.peer: str | None = recorded.get("peer")
         self._recorded = recorded

@@ -34,6 +34,11 @@ class SshChannel:
         session.in_buffer.set_event(self._news)
         session.in_stderr_buffer.set_event(self._news)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the connection stands."""
+        return self._connection.alive
+
     def send(self, data: bytes) -> None:
         """Send all of data. Raises LinkLost when the other end is gone or takes nothing for 20 s."""
         view = memoryview(data)

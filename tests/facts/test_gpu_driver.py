@@ -91,6 +91,7 @@ ACTIVE = ["ok", {"state": "LoadState=loaded\nActiveState=active\nSubState=runnin
 RUNS = FabricManager("loaded", "active", None)
 FAILED = ["ok", {"state": "LoadState=loaded\nActiveState=failed\nSubState=failed\n",
                  "version": "Fabric Manager version is : 550.127.05\n"}]  # fmt: skip
+SILENT = ["ok", {"state": "", "version": ""}]  # systemctl in a container
 NONE = ["ok", None]
 NOT_SUPPORTED = ["no", "not_applicable"]
 READY = {0: Fabric("completed", 0, ())}
@@ -108,6 +109,8 @@ READY = {0: Fabric("completed", 0, ())}
         (NOT_SUPPORTED, ACTIVE, FabricState(None, RUNS, "550.54.15")),
         (["no", "missing_tool"], ACTIVE, FabricState(None, RUNS, "550.54.15")),
         (NOT_SUPPORTED, ["no", "missing_tool", "systemctl"], Absent("missing_tool", "systemctl")),
+        ([3, 0, 0, 0, 0], SILENT, FabricState(READY, None, "550.54.15")),
+        (NOT_SUPPORTED, SILENT, Absent("systemd is not running", "systemctl says nothing of nvidia-fabricmanager")),
     ],
 )
 def test_the_fabric_by_gpus_and_by_service(fabric: Any, service: Any, expected: Any) -> None:
@@ -119,7 +122,7 @@ def test_gpus_that_do_not_answer_may_have_a_fabric(reason: str) -> None:
     assert learned("gpu.fabric_state", ["no", reason, "why"], ACTIVE) == Absent(reason, "why")
 
 
-@pytest.mark.parametrize("state", ["", "ActiveState=active\n", "Failed to connect to bus: No such file or directory\n"])
+@pytest.mark.parametrize("state", ["ActiveState=active\n", "Failed to connect to bus: No such file or directory\n"])
 def test_a_state_that_systemd_did_not_tell_is_garbled(state: str) -> None:
     service = ["ok", {"state": state, "version": ""}]
     assert learned("gpu.fabric_state", nvml(NOT_SUPPORTED), service).reason == "garbled"

@@ -18,6 +18,7 @@ from tests.lab import kernel, timekeeper, wires
 from tests.lab.layout import CONTROLLER_ADDRESS, HOST_ENVIRONMENT, PREFIX_LENGTH, HostSpec, Layout, Spec
 
 SSHD = "/usr/sbin/sshd"
+STRANGERS = 24  # hosts up to which they ask for each other's hardware addresses, as real ones do
 UNSHARED, CABLED = b"u", b"c"
 HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
 # Folders that each host has for itself; what lies below them on the machine is out of sight, unless kept.
@@ -93,6 +94,8 @@ def live(birth: Birth, line: socket.socket) -> NoReturn:
             sys.exit("the supervisor is gone")
         wires.raise_interface("lo")
         wires.raise_interface(wires.INTERFACE, birth.host.address, PREFIX_LENGTH)
+        if len(birth.spec.hosts) > STRANGERS:
+            wires.know_neighbours({host.address: host.index for host in birth.spec.hosts if host != birth.host})
         kernel.enter_root(birth.root)
         _start(birth)
     except BaseException:  # noqa: BLE001 - whatever it was, this is a forked copy of the supervisor

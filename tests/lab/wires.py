@@ -6,7 +6,7 @@ import fcntl
 import socket
 import struct
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 BRIDGE = "br0"
@@ -19,6 +19,7 @@ _SIOCSIFFLAGS = 0x8914
 _SIOCSIFADDR = 0x8916
 _SIOCSIFNETMASK = 0x891C
 _IFF_UP = 0x1
+_SIOCSARP, _ATF_COM, _ATF_PERM, _ARPHRD_ETHER = 0x8955, 0x02, 0x04, 1  # linux/if_arp.h
 
 
 def batch(commands: Iterable[str]) -> None:
@@ -51,6 +52,20 @@ def raise_interface(name: str, address: str | None = None, prefix_length: int = 
         seen = fcntl.ioctl(sock, _SIOCGIFFLAGS, struct.pack("16sH22x", name.encode(), 0))
         flags = struct.unpack("16sH22x", seen)[1] | _IFF_UP
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH22x", name.encode(), flags))
+
+
+def know_neighbours(addresses: Mapping[str, int]) -> None:
+    """Note the hardware address of each neighbour for good: ``addresses`` is what cables were numbered by.
+
+    The kernel keeps the neighbours of all network namespaces in one table of 1024 entries, which pairs of 33 hosts
+    fill; further ones then drop their packets. Entries for good do not count (net/core/neighbour.c).
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for address, mac_tail in addresses.items():
+            there = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(address))
+            hardware = struct.pack("H6s8x", _ARPHRD_ETHER, bytes.fromhex("024c42") + mac_tail.to_bytes(3, "big"))
+            tail = struct.pack("i16x16s", _ATF_PERM | _ATF_COM, INTERFACE.encode())
+            fcntl.ioctl(sock, _SIOCSARP, there + hardware + tail)
 
 
 def _request(name: str, address: bytes) -> bytes:

@@ -106,6 +106,44 @@ def test_a_real_parent_after_vfork_is_in_d_and_not_stuck(tmp_path: Path) -> None
 EMPTY = {"uid": 0, "threads": 1, "tasks": 1, "more": 0, "seconds": 1.0}
 
 
+# As the agent does: it installs its parts, and reads in a child of its own, beside others.
+AGENT = """
+import os, sys
+from clusterprep.remote import readers, tasks
+tasks.install(None)
+if os.fork() == 0:
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[1], sys.argv[2]])
+os.read(0, 1)
+source, sink = os.pipe()
+if os.fork() == 0:
+    stuck = readers.READERS["tasks"](None)["stuck"]
+    os.write(sink, repr([task["pid"] for task in stuck]).encode())
+    os._exit(0)
+print(os.read(source, 4096).decode(), flush=True)
+"""
+
+
+def test_what_the_agent_itself_has_started_is_nobody_elses_stuck_task(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    argv = [sys.executable, "-c", AGENT, SPAWN, str(pipe)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        parent = int(Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()[0])
+        try:
+            _until_in_d(parent)
+            seen = [task["pid"] for task in read_tasks(None)["stuck"]]
+            agent.stdin.write("x")
+            agent.stdin.close()
+            told_by_agent = agent.stdout.readline()
+        finally:
+            pipe.open("w").close()
+    assert parent in seen
+    assert str(parent) not in told_by_agent.strip("[]\n").split(", ")
+
+
 def _until_in_d(pid: int) -> None:
     end = time.monotonic() + 10
     while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "D":

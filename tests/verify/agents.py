@@ -22,6 +22,7 @@ class PipeChannel:
     """A subprocess as a channel."""
 
     peer = None
+    alive = True
 
     def __init__(self, argv: Sequence[str]) -> None:
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)

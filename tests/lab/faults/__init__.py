@@ -4,19 +4,36 @@ A fault is there when its function returns. It goes with ``undo()``, at the end 
 """
 
 from tests.lab.faults.clocks import clock, clock_environment, unsynchronised, without_chronyd
-from tests.lab.faults.fault import Fault
-from tests.lab.faults.files import file_over, full, hide_python, loopback_name, own_sysctl, read_only, sys_tree
+from tests.lab.faults.detour import far_away
+from tests.lab.faults.fault import Fault, together
+from tests.lab.faults.files import (
+    changed,
+    file_over,
+    full,
+    hide_python,
+    loopback_name,
+    own_sysctl,
+    read_only,
+    sys_tree,
+    without,
+    written,
+)
 from tests.lab.faults.gpus import gpus
 from tests.lab.faults.network import (
     cable_out,
     docker0,
     drop_direction,
     drop_pair,
+    drop_policy,
     drop_port,
+    drop_ports,
+    flapping,
     link_down,
     link_up,
     loss,
     mtu,
+    no_address,
+    no_interface,
     occupy,
     refuse_port,
     second_veth,
@@ -24,25 +41,54 @@ from tests.lab.faults.network import (
     switch_mtu,
 )
 from tests.lab.faults.power import freeze, machine_pids, power_off, reboot
+from tests.lab.faults.services import service, services
+from tests.lab.faults.software import compiled_nccl, job_environment
 from tests.lab.faults.sshd import cont_sshd, new_host_key, old_kernel, reload_sshd, session_environment, stop_sshd
-from tests.lab.faults.users import add_user
+from tests.lab.faults.storage import (
+    disk,
+    filled,
+    held_segment,
+    hung_mount,
+    no_inodes,
+    remounted_read_only,
+    resized,
+    segment,
+    stuck_task,
+    tmpfs,
+    unmounted,
+)
+from tests.lab.faults.tasks import compiled, limit, soft_limit, vfork_parent
+from tests.lab.faults.users import add_user, no_key
 
 __all__ = [
     "Fault",
     "add_user",
     "cable_out",
+    "changed",
     "clock",
     "clock_environment",
+    "compiled",
+    "compiled_nccl",
     "cont_sshd",
+    "disk",
     "docker0",
     "drop_direction",
     "drop_pair",
+    "drop_policy",
     "drop_port",
+    "drop_ports",
+    "far_away",
     "file_over",
+    "filled",
+    "flapping",
     "freeze",
     "full",
     "gpus",
+    "held_segment",
     "hide_python",
+    "hung_mount",
+    "job_environment",
+    "limit",
     "link_down",
     "link_up",
     "loopback_name",
@@ -50,6 +96,10 @@ __all__ = [
     "machine_pids",
     "mtu",
     "new_host_key",
+    "no_address",
+    "no_inodes",
+    "no_interface",
+    "no_key",
     "occupy",
     "old_kernel",
     "own_sysctl",
@@ -58,12 +108,25 @@ __all__ = [
     "reboot",
     "refuse_port",
     "reload_sshd",
+    "remounted_read_only",
+    "resized",
     "second_veth",
+    "segment",
+    "service",
+    "services",
     "session_environment",
     "slow",
+    "soft_limit",
     "stop_sshd",
+    "stuck_task",
     "switch_mtu",
     "sys_tree",
+    "tmpfs",
+    "together",
+    "unmounted",
     "unsynchronised",
+    "vfork_parent",
+    "without",
     "without_chronyd",
+    "written",
 ]

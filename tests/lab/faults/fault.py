@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from types import TracebackType
 
@@ -25,3 +26,11 @@ class Fault:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.undo()
+
+
+def together(*faults: Fault) -> Fault:
+    """Several faults as one, taken back in the opposite order."""
+    with contextlib.ExitStack() as stack:
+        for fault in faults:
+            stack.enter_context(fault)
+        return Fault(stack.pop_all().close)

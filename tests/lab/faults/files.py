@@ -17,9 +17,54 @@ def file_over(host: Host, path: str, text: str | None = None) -> Fault:
     """Lay an ordinary, writable file over an existing one, such as those of /proc; by default with the same text."""
     text = host.read(path) if text is None else text
     copy = f"{_STAGE}/{uuid.uuid4().hex}"
-    host.write(copy, text)
+    place = inside(host, copy)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
     host.run(["mount", "--bind", copy, path])
     return Fault(lambda: host.run(["umount", "--lazy", path]))
+
+
+def inside(host: Host, path: str) -> Path:
+    """A host's path as the machine sees it, for what would else take a process for every file.
+
+    Links on the way lead where they lead on the host, never out of it.
+    """
+    root = Path(f"/proc/{host.pid}/root")
+    place = root
+    for part in Path(path).parts[1:-1]:
+        place /= part
+        while place.is_symlink() and place.readlink().is_absolute():
+            place = root / place.readlink().relative_to("/")
+    return place / Path(path).name
+
+
+def written(host: Host, path: str, text: str, mode: int = 0o644) -> Fault:
+    """A file with this text, whether there was one or not."""
+    place = inside(host, path)
+    kept = place.with_name(f".{place.name}.lab") if place.is_symlink() or place.exists() else None
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if kept is not None:
+        place.rename(kept)
+    place.write_text(text)
+    place.chmod(mode)
+    return Fault(lambda: place.unlink() if kept is None else kept.replace(place))
+
+
+def changed(host: Host, path: str, old: str, new: str) -> Fault:
+    """A file with one text in it replaced by another."""
+    text = host.read(path)
+    if old not in text:
+        message = f"{path} of {host.name} does not hold {old!r}"
+        raise ValueError(message)
+    return written(host, path, text.replace(old, new))
+
+
+def without(host: Host, path: str) -> Fault:
+    """A file or folder that is not there."""
+    away = f"{_STAGE}/{uuid.uuid4().hex}"
+    host.run(["mkdir", "-p", _STAGE])
+    host.run(["mv", path, away])
+    return Fault(lambda: host.run(["mv", away, path]))
 
 
 def own_sysctl(host: Host, name: str, value: str | None = None) -> Fault:

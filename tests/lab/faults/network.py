@@ -60,6 +60,36 @@ def refuse_port(host: Host, port: int) -> Fault:
     return _filter(host, [f"tcp dport {port} reject with tcp reset"], [])
 
 
+def drop_ports(host: Host, first: int, last: int, hook: str = "input") -> Fault:
+    """New TCP connections to a range of ports are dropped, as they come in, or with hook `output` as they go out."""
+    rules = [f"tcp dport {first}-{last} ct state new drop"]
+    return _filter(host, rules if hook == "input" else [], rules if hook == "output" else [])
+
+
+def drop_policy(host: Host, *accepted: str) -> Fault:
+    """A firewall whose policy is to drop what comes in, but for what these rules accept."""
+    rules = "; ".join(["ct state established,related accept", *(f"{rule} accept" for rule in accepted)])
+    chain = f"chain input {{ type filter hook input priority 0; policy drop; {rules}; }}"
+    host.run(["nft", "-f", "-"], input=f"table inet firewall {{\n{chain}\n}}\n")
+    return Fault(lambda: host.run(["nft", "delete", "table", "inet", "firewall"]))
+
+
+def no_address(host: Host, interface: str) -> Fault:
+    """An interface without its address."""
+    shown = host.run(["ip", "-4", "-oneline", "address", "show", "dev", interface]).stdout.split()
+    address = shown[shown.index("inet") + 1]
+    host.run(["ip", "address", "del", address, "dev", interface])
+    return Fault(lambda: host.run(["ip", "address", "add", address, "dev", interface]))
+
+
+def flapping(host: Host, interface: str, times: int) -> Fault:
+    """The link went and came so often; the kernel's count of that stays as long as the interface."""
+    for _ in range(times):
+        _set_link(host, interface, "down")
+        _set_link(host, interface, "up")
+    return Fault(lambda: None)
+
+
 def drop_pair(one: Host, other: Host) -> Fault:
     """Nothing passes between two hosts, in either direction."""
     return _filter(other, [f"ip saddr {one.address} drop"], [f"ip daddr {one.address} drop"])
@@ -157,5 +187,18 @@ def occupy(host: Host, port: int, address: str = "0.0.0.0") -> Fault:
     def undo() -> None:
         processes.kill_group(process)
         process.communicate()
+
+    return Fault(undo)
+
+
+def no_interface(host: Host, interface: str) -> Fault:
+    """An interface that has another name, as after a new network card."""
+    name = f"old{interface}"
+    _set_link(host, interface, "down")
+    _set_link(host, interface, "name", name)
+
+    def undo() -> None:
+        _set_link(host, name, "name", interface)
+        _set_link(host, interface, "up")
 
     return Fault(undo)

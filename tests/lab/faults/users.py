@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Literal
 
 from tests.lab.faults.fault import Fault
+from tests.lab.faults.files import without
 from tests.lab.rooms import Host
 
 
 def add_user(
-    host: Host, name: str, sudo: Literal["nopasswd", "password"] | None = None, password: str | None = None
+    host: Host,
+    name: str,
+    sudo: Literal["nopasswd", "password"] | None = None,
+    password: str | None = None,
+    uid: int | None = None,
 ) -> Fault:
     """An ordinary user whom the controller's key opens too, with a password and a line for sudo if wanted."""
-    host.run(["useradd", "--create-home", "--shell", "/bin/bash", name])
+    number = [] if uid is None else ["--uid", str(uid)]
+    host.run(["useradd", "--create-home", "--shell", "/bin/bash", *number, name])
     home = f"/home/{name}/.ssh"
     host.run(["sh", "-c", f"mkdir -m 700 {home} && cp /root/.ssh/authorized_keys {home} && chown -R {name}: {home}"])
     if password is not None:
@@ -25,6 +31,11 @@ def add_user(
     if Path(sys.base_prefix).is_relative_to("/root"):
         host.run(["chmod", "711", "/root"])  # the interpreter of the job lies there, and this user is to run it
     return Fault(lambda: _remove_user(host, name))
+
+
+def no_key(host: Host) -> Fault:
+    """Nobody's key opens root's account any more."""
+    return without(host, "/root/.ssh/authorized_keys")
 
 
 def _remove_user(host: Host, name: str) -> None:

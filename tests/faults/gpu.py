@@ -1,0 +1,146 @@
+"""GPUs. What the management library does is real, what its description says is laid over, and so is the bus."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from clusterprep.registry import checks
+from tests import nvml
+from tests.faults.hgx import H100, LIBRARIES
+from tests.faults.limits import KMSG, QUIET
+from tests.faults.row import Plant, Row
+from tests.lab import Host, Lab, faults
+from tests.lab.faults import Fault
+
+_MODULE = "/proc/driver/nvidia/version"
+NEWER = "550.90.07"
+_XID = (
+    "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+)
+_PROGRAM = "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 31, pid=4711, name=python3, Ch 00000008, intr 00000000.\n"
+
+
+# What the management library would tell, were it to answer.
+NOTHING_KNOWN = {
+    name: "the management library does not answer"
+    for name in checks()
+    if name.startswith(("gpu.", "nvl.", "cuda.")) or name == "fw.gpu"
+}
+
+
+def _library(host: Host, *changes: dict[str, Any], **system: Any) -> Fault:
+    """The library says something else of one GPU, or of all."""
+    return faults.written(host, f"{LIBRARIES}/{nvml.DESCRIBED}", nvml.description([*H100, *changes], **system))
+
+
+def _says(index: int, **values: Any) -> Plant:
+    return lambda host, lab: _library(host, {"index": index, **values})
+
+
+def _seven(host: Host, lab: Lab) -> Fault:
+    text = nvml.description([{"count": 7, "model": "h100"}])
+    return faults.written(host, f"{LIBRARIES}/{nvml.DESCRIBED}", text)
+
+
+def _library_file(host: Host) -> Fault:
+    """The library of a newer driver."""
+    library = f"{LIBRARIES}/libnvidia-ml.so"
+    host.run(["cp", f"{library}.{nvml.DRIVER}", f"{library}.{NEWER}"])
+    host.run(["ln", "-sf", f"libnvidia-ml.so.{NEWER}", f"{library}.1"])
+
+    def undo() -> None:
+        host.run(["ln", "-sf", f"libnvidia-ml.so.{nvml.DRIVER}", f"{library}.1"])
+        host.run(["rm", f"{library}.{NEWER}"])
+
+    return Fault(undo)
+
+
+def _other_driver(host: Host, lab: Lab) -> Fault:
+    """The whole driver is another, module and library."""
+    module = faults.file_over(host, _MODULE, host.read(_MODULE).replace(nvml.DRIVER, NEWER))
+    return faults.together(module, _library_file(host), _library(host, driver=NEWER))
+
+
+def _half_upgraded(host: Host, lab: Lab) -> Fault:
+    """The package of the driver was upgraded and the module is still the old one: NVML does not start."""
+    return faults.together(_library_file(host), _library(host, init=18, driver=NEWER))
+
+
+def _row(
+    name: str, check: str, plant: Plant, mechanism: Literal["real", "laid over"] = "laid over", **more: Any
+) -> Row:
+    return Row(name, check, plant, mechanism, several=True, **more)
+
+
+def _links(up: int) -> list[Any]:
+    return [{"type": "switch", "pci": nvml.SWITCHES[link % 4]} for link in range(up)] + ["down"] * (18 - up)
+
+
+ROWS = (
+    _row("seven GPUs of eight", "gpu.count", _seven),
+    _row(
+        "a GPU that is lost",
+        "gpu.lost",
+        _says(3, lost="calls"),
+        "real",
+        also={"gpu.count": "the driver lists it and it does not answer"},
+    ),
+    _row("uncorrected ECC errors", "gpu.ecc_unc", _says(2, ecc_volatile_uncorrected=3)),
+    _row("ECC waits for a reset", "gpu.ecc_mode", _says(1, ecc_pending=0)),
+    _row("row remap pending", "gpu.remap", _says(5, remap_pending=1)),
+    _row("row remap failed", "gpu.remap", _says(5, remap_failed=1)),
+    _row("a hot GPU", "gpu.temp", _says(6, temperature=87, margin=2)),
+    _row("hardware slowdown", "gpu.throttle_hw", _says(6, throttle=0x48)),
+    _row("locked clocks", "gpu.clocks", _says(4, clock_application={"graphics": 1200, "sm": 1200, "memory": 2619})),
+    _row("a lowered power limit", "gpu.power_limit", _says(0, power_limit=500, power_enforced=500)),
+    _row("no persistence", "gpu.persistence", _says(7, persistence=0)),
+    _row("MIG on", "gpu.mig", _says(7, mig=1, mig_pending=1)),
+    _row("exclusive compute mode", "gpu.compute_mode", _says(0, compute_mode=3)),
+    _row("a GPU in use", "gpu.busy", _says(2, processes=[{"pid": 1, "mib": 40960}], used=40960)),
+    _row("a GPU of another model", "gpu.model_mix", _says(7, name="NVIDIA H200", memory=143771)),
+    _row("another VBIOS", "fw.gpu", _says(1, vbios="96.00.61.00.01")),
+    _row("an NVLink down", "nvl.state", _says(3, nvlink=_links(17))),
+    _row(
+        "fabric not set up",
+        "gpu.fabricmanager",
+        _says(0, fabric={"state": 2, "status": 0, "clique": 0, "health": 0, "summary": 0}),
+    ),
+    _row(
+        "fabric manager stopped",
+        "gpu.fabricmanager",
+        lambda host, lab: faults.service(host, {"nvidia-fabricmanager.service": "inactive"}),
+    ),
+    _row(
+        "Xid 79 in the kernel's log",
+        "gpu.xid",
+        lambda host, lab: faults.file_over(host, KMSG, QUIET + _XID),
+    ),
+    _row(
+        "Xid 31, which a program caused",
+        "gpu.xid",
+        lambda host, lab: faults.file_over(host, KMSG, QUIET + _PROGRAM),
+        verdict="pass",
+    ),
+    Row(
+        "another driver",
+        "nv.driver",
+        _other_driver,
+        "laid over",
+        also={"fw.gpu": "the driver brings the firmware of the GPUs' own processor"},
+    ),
+    _row("driver half upgraded", "nv.module_vs_lib", _half_upgraded, "real", also=NOTHING_KNOWN),
+    _row(
+        "a driver that takes its time",
+        "gpu.latency",
+        _says(0, delays={"nvmlDeviceGetTemperature": 1300000}),
+        "real",
+    ),
+    _row(
+        "a driver that does not answer",
+        "gpu.latency",
+        lambda host, lab: _library(host, hangs=["nvmlDeviceGetHandleByIndex_v2"]),
+        "real",
+        also=NOTHING_KNOWN,
+        slow=True,
+    ),
+)

@@ -1,0 +1,56 @@
+"""Processors and memory, which the lab cannot take apart: files over /proc and /sys say so."""
+
+from __future__ import annotations
+
+from tests.faults.row import Row
+from tests.lab import Host, Lab, faults
+from tests.lab.faults import Fault
+
+_EDAC = "/sys/devices/system/edac/mc/mc0"
+_POLICY = "/sys/devices/system/cpu/cpufreq/policy0"
+_NODES = "/sys/devices/system/node"
+
+
+def _other_processor(host: Host, lab: Lab) -> Fault:
+    lines = host.read("/proc/cpuinfo").splitlines()
+    told = [
+        "model name\t: Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz" if x.startswith("model name") else x for x in lines
+    ]
+    return faults.file_over(host, "/proc/cpuinfo", "\n".join([*told, ""]))
+
+
+def _less_memory(host: Host, lab: Lab) -> Fault:
+    lines = host.read("/proc/meminfo").splitlines()
+    total = int(lines[0].split()[1])
+    return faults.file_over(host, "/proc/meminfo", "\n".join([f"MemTotal: {total * 15 // 16} kB", *lines[1:], ""]))
+
+
+def _swapped(host: Host, lab: Lab) -> Fault:
+    header = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
+    return faults.file_over(host, "/proc/swaps", header + "/swap.img file\t\t8388604\t\t524288\t\t-2\n")
+
+
+def _lost_data(host: Host, lab: Lab) -> Fault:
+    files = {f"{_EDAC}/ue_count": "2\n", f"{_EDAC}/ce_count": "12\n"}
+    dimm = {f"{_EDAC}/dimm3/dimm_ue_count": "2\n", f"{_EDAC}/dimm3/dimm_label": "CPU_SrcID#0_MC#0_Chan#1_DIMM#0\n"}
+    return faults.sys_tree(host, files | dimm)
+
+
+def _powersave(host: Host, lab: Lab) -> Fault:
+    words = {"scaling_driver": "intel_cpufreq", "scaling_governor": "powersave", "energy_performance_preference": ""}
+    return faults.sys_tree(host, {f"{_POLICY}/{name}": f"{word}\n" for name, word in words.items()})
+
+
+def _two_numa_nodes(host: Host, lab: Lab) -> Fault:
+    files = {f"{_NODES}/node0/cpulist": "0\n", f"{_NODES}/node1/cpulist": "1\n", f"{_NODES}/has_memory": "0\n"}
+    return faults.sys_tree(host, files)
+
+
+ROWS = (
+    Row("another processor", "cpu.model", _other_processor, "laid over"),
+    Row("a sixteenth of the memory missing", "mem.size", _less_memory, "laid over"),
+    Row("memory in swap", "mem.swap", _swapped, "laid over"),
+    Row("uncorrected memory errors", "mem.errors", _lost_data, "laid over"),
+    Row("governor powersave", "cpu.governor", _powersave, "laid over"),
+    Row("another NUMA layout", "numa.nodes", _two_numa_nodes, "laid over"),
+)

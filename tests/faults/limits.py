@@ -1,0 +1,104 @@
+"""Limits of sessions, and what runs on a host before a job does."""
+
+from __future__ import annotations
+
+from tests.faults.row import Row
+from tests.lab import Host, Lab, faults
+from tests.lab.faults import Fault
+
+KMSG = "/dev/kmsg"
+# A log as the kernel writes it: facility and level, number, microseconds; whole since boot, and with nothing in it.
+QUIET = """\
+5,0,0,-;Linux version 6.8.0-45-generic (buildd@lcy02-amd64-115)
+6,1,1200345,-;ACPI: PM-Timer IO Port: 0x408
+6,2,5300120,-;systemd[1]: Detected architecture x86-64.
+"""
+LOAD = "0.21 0.18 0.12 2/140 4711\n"
+
+
+def _says(*lines: str) -> str:
+    """The quiet log, and the kernel's complaints after it."""
+    said = [f"{level},{number},{900000000 + number},-;{text}" for number, (level, text) in enumerate(_levels(lines), 3)]
+    return QUIET + "".join(f"{line}\n" for line in said)
+
+
+def _levels(lines: tuple[str, ...]) -> list[tuple[int, str]]:
+    return [(3, line) for line in lines]
+
+
+def _kernel_says(host: Host, *lines: str) -> Fault:
+    return faults.file_over(host, KMSG, _says(*lines))
+
+
+def _quiet_after_a_program(host: Host, lab: Lab) -> Fault:
+    """A process wrote into the kernel's log (facility 1): anybody may write what it likes there."""
+    line = "12,3,900000001,-;tester: watchdog: BUG: soft lockup - CPU#3 stuck for 22s!\n"
+    return faults.file_over(host, KMSG, QUIET + line)
+
+
+_LOCKUP = "watchdog: BUG: soft lockup - CPU#12 stuck for 26s! [kworker/12:1:4187]"
+_OOM = "Out of memory: Killed process 18123 (python3) total-vm:981234kB, anon-rss:733120kB, file-rss:0kB"
+_DISK = "I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2"
+
+ROWS = (
+    Row("64 KiB of locked memory", "lim.memlock", lambda host, lab: faults.limit(host, "memlock", "64")),
+    Row("1024 open files", "lim.nofile", lambda host, lab: faults.limit(host, "nofile", "1024")),
+    Row("unlimited stack", "lim.stack", lambda host, lab: faults.soft_limit(host, "stack", "unlimited"), several=True),
+    Row("1 MiB of stack", "lim.stack", lambda host, lab: faults.soft_limit(host, "stack", "1024"), several=True),
+    Row("100 processes", "lim.nproc", lambda host, lab: faults.limit(host, "nproc", "100"), several=True),
+    Row(
+        "nearly all process ids in use",
+        "lim.nproc",
+        lambda host, lab: faults.own_sysctl(host, "kernel.pid_max", "150"),
+        "laid over",
+        several=True,
+    ),
+    Row(
+        "process stuck in the kernel",
+        "proc.dstate",
+        lambda host, lab: faults.stuck_task(host),
+        also={"fs.mount": "the file system that it waits for does not answer"},
+    ),
+    Row(
+        "parent that waits for its vfork child",
+        "proc.dstate",
+        lambda host, lab: faults.vfork_parent(host),
+        verdict="pass",
+        several=True,
+    ),
+    Row(
+        "load of 64",
+        "proc.load",
+        lambda host, lab: faults.file_over(host, "/proc/loadavg", "64.12 60.33 41.90 66/140 4711\n"),
+        "laid over",
+    ),
+    Row(
+        "required service stopped",
+        "svc.required",
+        lambda host, lab: faults.service(host, {"chronyd.service": "inactive"}),
+        "laid over",
+    ),
+    Row(
+        "soft lockup in the kernel's log",
+        "log.kernel",
+        lambda host, lab: _kernel_says(host, _LOCKUP),
+        "laid over",
+        several=True,
+    ),
+    Row(
+        "out of memory in the kernel's log",
+        "log.kernel",
+        lambda host, lab: _kernel_says(host, _OOM),
+        "laid over",
+        several=True,
+    ),
+    Row("disk errors in the kernel's log", "log.kernel", lambda host, lab: _kernel_says(host, _DISK), "laid over"),
+    Row(
+        "a program that writes of lockups into the kernel's log",
+        "log.kernel",
+        _quiet_after_a_program,
+        "laid over",
+        verdict="pass",
+        several=True,
+    ),
+)

@@ -1,0 +1,52 @@
+"""RDMA cards and the PCI links to them, which the lab has as a tree of files over /sys."""
+
+from __future__ import annotations
+
+from tests.faults.hgx import machine
+from tests.faults.row import Plant, Row
+from tests.lab import Host, Lab, faults
+from tests.lab.faults import Fault
+
+_IB = "/sys/class/infiniband"
+_GPU = "/sys/bus/pci/devices/0000:2a:00.0"
+
+
+def _file(path: str, text: str) -> Plant:
+    return lambda host, lab: faults.file_over(host, path, f"{text}\n")
+
+
+def _down(host: Host, names: list[str]) -> Fault:
+    ports = [f"{_IB}/{name}/ports/1" for name in names]
+    states = [faults.file_over(host, f"{port}/state", "1: DOWN\n") for port in ports]
+    return faults.together(*states, *(faults.file_over(host, f"{port}/phys_state", "2: Polling\n") for port in ports))
+
+
+def _all_down(host: Host, lab: Lab) -> Fault:
+    names = {path.split("/")[4] for path in machine(host).files if path.startswith(_IB + "/")}
+    return _down(host, sorted(names))
+
+
+ROWS = (
+    Row(
+        "an RDMA card missing",
+        "ib.present",
+        lambda host, lab: faults.without(host, f"{_IB}/mlx5_4"),
+        "laid over",
+        also={"numa.gpu_nic": "the GPU beside it is now far from every card"},
+    ),
+    Row("a port without link", "ib.state", lambda host, lab: _down(host, ["mlx5_3"]), "laid over"),
+    Row(
+        "a port at a quarter of its rate",
+        "ib.rate",
+        _file(f"{_IB}/mlx5_5/ports/1/rate", "100 Gb/sec (4X EDR)"),
+        "laid over",
+    ),
+    Row("a port set to Ethernet", "ib.link_layer", _file(f"{_IB}/mlx5_6/ports/1/link_layer", "Ethernet"), "laid over"),
+    Row("no port of any card up", "ib.configured", _all_down, "laid over"),
+    Row("verbs not there", "ib.chardev", lambda host, lab: faults.without(host, "/dev/infiniband"), "laid over"),
+    Row("other firmware on a card", "fw.nic", _file(f"{_IB}/mlx5_9/fw_ver", "28.36.1010"), "laid over"),
+    Row("other RDMA driver", "ofed.version", _file("/sys/module/mlx5_core/version", "5.8-3.0.7"), "laid over"),
+    Row("a GPU with eight lanes of sixteen", "pcie.width", _file(f"{_GPU}/current_link_width", "8"), "laid over"),
+    Row("a link of 1 Gbit/s", "eth.speed", _file("/sys/class/net/eth0/speed", "1000"), "laid over", several=True),
+    Row("half duplex", "eth.speed", _file("/sys/class/net/eth0/duplex", "half"), "laid over", several=True),
+)

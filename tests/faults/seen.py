@@ -1,0 +1,113 @@
+"""Plants the faults of one run, asks `clusterprep check` once, and compares whom it blames with who is ill."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.command import Answer, clusterprep
+from tests.faults.row import Placed, Run, Stage
+from tests.lab import Lab
+
+Charge = tuple[str, str, str]  # check, node, verdict
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of one fault: the nodes that its check named, and what it saw there."""
+
+    stage: str
+    placed: Placed
+    nodes: tuple[str, ...]
+    text: str
+
+
+class Theatre:
+    """The lab's hosts as machines of one kind after the other; what two stages have in common stays in between."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self._base: object = None
+        self._stage: Stage | None = None
+        self._common, self._own = contextlib.ExitStack(), contextlib.ExitStack()
+
+    def set(self, stage: Stage) -> None:
+        """Make the hosts what a stage wants."""
+        if stage is self._stage:
+            return
+        self._own.close()
+        if stage.base is not self._base:
+            self._common.close()
+            self._base = stage.base
+            for fault in stage.base(self.lab):
+                self._common.enter_context(fault)
+        for fault in stage.prepare(self.lab):
+            self._own.enter_context(fault)
+        self._stage = stage
+
+    def close(self) -> None:
+        """Take all of it back."""
+        self._own.close()
+        self._common.close()
+
+
+def asked(lab: Lab, stage: Stage, run: Run) -> Answer:
+    """One `check` of the lab with these faults, which are gone afterwards."""
+    with contextlib.ExitStack() as faults:
+        for placed in run:
+            faults.enter_context(placed.row.plant(lab.host(placed.host), lab))
+        return clusterprep(lab, "check", inventory=lab.inventory(**stage.inventory(lab)))
+
+
+def charges(answer: Answer, known: Mapping[tuple[str, str], str]) -> set[Charge]:
+    """Who is blamed for what, without what is known of the healthy lab."""
+    findings = (f for f in answer.report["findings"] if f["verdict"] in ("fail", "unknown"))
+    return {
+        (f["check"], node, f["verdict"])
+        for f in findings
+        if (f["check"], f["verdict"]) not in known
+        for node in f["nodes"] or ("",)
+    }
+
+
+def expected(run: Run) -> set[Charge]:
+    """Who must be blamed for what."""
+    ill = [placed for placed in run if placed.row.verdict != "pass"]
+    return {(placed.row.check, node, placed.row.verdict) for placed in ill for node in placed.blamed}
+
+
+def allowed(run: Run) -> set[tuple[str, str]]:
+    """Who may be blamed besides, check and node."""
+    return {(check, node) for placed in run for check in placed.row.also for node in placed.blamed}
+
+
+def found(stage: Stage, placed: Placed, answer: Answer) -> Seen:
+    """What the check of a fault said about its host."""
+    row = placed.row
+    findings = [f for f in answer.findings(row.check, row.verdict) if placed.host in f["nodes"]]
+    nodes = tuple(node for f in findings for node in f["nodes"] if node in placed.blamed)
+    return Seen(stage.name, placed, tuple(dict.fromkeys(nodes)), "; ".join(map(_text, findings)))
+
+
+def _text(finding: dict[str, Any]) -> str:
+    return str(finding["seen"] or finding["reason"] or finding["message"])
+
+
+def unlike(answer: Answer, stage: Stage, run: Run) -> list[str]:
+    """What is wrong with an answer, in words; nothing when it is right."""
+    told, wanted, besides = charges(answer, stage.known), expected(run), allowed(run)
+    wrong = [f"{check} does not say {verdict} of {node}" for check, node, verdict in sorted(wanted - told)]
+    for check, node, verdict in sorted(told - wanted):
+        if (check, node) not in besides:
+            findings = [f for f in answer.findings(check, verdict) if node in f["nodes"] or not f["nodes"]]
+            words = "; ".join(f"{f['message']} (seen {f['seen']}, {f['reason']})" for f in findings)
+            wrong.append(f"{check} says {verdict} of {node}: {words}")
+    for placed in run:
+        given = {
+            f["reason"] for f in answer.findings(placed.row.check, placed.row.verdict) if placed.host in f["nodes"]
+        }
+        if placed.row.reason is not None and given != {placed.row.reason}:
+            wrong.append(f"{placed.row.check} on {placed.host} gives {given} as its reason, not {placed.row.reason}")
+    return wrong

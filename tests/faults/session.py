@@ -1,0 +1,45 @@
+"""What a login brings with it: start-up files and variables that should not matter, and some that do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.faults.row import Plant, Row
+from tests.lab import faults
+
+_TALKS = 'echo "Welcome to $(hostname)!"; head -c 300000 /dev/zero | tr "\\0" x; echo\n'
+
+
+def _environment(**variables: str) -> Plant:
+    return lambda host, lab: faults.session_environment(host, variables)
+
+
+def _bashrc(text: str) -> Plant:
+    return lambda host, lab: faults.written(host, "/root/.bashrc", text)
+
+
+def _harmless(name: str, plant: Plant, also: Mapping[str, str] | None = None) -> Row:
+    return Row(name, "ssh.reach", plant, verdict="pass", several=True, also=also or {})
+
+
+_JOB = dict.fromkeys(
+    ("torch.version", "nccl.torch", "nccl.system", "nccl.plugin", "python.env", "cuda.runtime_vs_driver"),
+    "the job's interpreter has these variables too, and does not start",
+)
+
+ROWS = (
+    _harmless("a start-up file that talks", _bashrc(_TALKS)),
+    _harmless("PATH with nothing in it", _environment(PATH="/nowhere")),
+    _harmless("PYTHONHOME that leads nowhere", _environment(PYTHONHOME="/nowhere"), _JOB),
+    _harmless("LD_PRELOAD that is not there", _environment(LD_PRELOAD="/usr/lib/libnothing.so")),
+    _harmless("another language", _environment(LANG="de_DE.UTF-8", LC_ALL="de_DE.UTF-8", LANGUAGE="de")),
+    _harmless("TMPDIR that is not there", _environment(TMPDIR="/nowhere")),
+    Row("a start-up file that ends the shell", "ssh.reach", _bashrc("exit 3\n"), several=True),
+    Row(
+        "Python that does not start",
+        "ssh.reach",
+        lambda host, lab: faults.written(host, "/usr/bin/python3", "#!/bin/sh\nexit 1\n", 0o755),
+        reason="no_python",
+        several=True,
+    ),
+)

@@ -1,0 +1,70 @@
+"""File systems and shared memory."""
+
+from __future__ import annotations
+
+from tests.faults.row import Row
+from tests.lab import Host, Lab, faults
+from tests.lab.faults import Fault
+
+DATA = "/data"  # declared under fs.mount
+OPTIONS = "mode=1777,size=100m,nr_inodes=300"
+DISK = "/scratch"  # ext4, which turns read-only when it meets an error
+
+
+def _not_mounted(host: Host, lab: Lab) -> Fault:
+    return faults.unmounted(host, DATA, lambda: faults.tmpfs(host, DATA, OPTIONS))
+
+
+ROWS = (
+    Row("declared mount missing", "fs.mount", _not_mounted, several=True),
+    Row(
+        "declared mount does not answer",
+        "fs.mount",
+        lambda host, lab: faults.hung_mount(host, DATA),
+        several=True,
+        also={"fs.space": "what is free there cannot be asked"},
+    ),
+    Row(
+        "declared mount read-only",
+        "fs.mount",
+        lambda host, lab: faults.remounted_read_only(host, DATA),
+        several=True,
+    ),
+    Row("declared mount full", "fs.space", lambda host, lab: faults.filled(host, DATA), several=True),
+    Row("no inodes left", "fs.space", lambda host, lab: faults.no_inodes(host, DATA), several=True),
+    Row("disk turned read-only", "fs.ro", lambda host, lab: faults.remounted_read_only(host, DISK)),
+    Row(
+        "folder bound read-only",
+        "fs.ro",
+        lambda host, lab: faults.read_only(host, "/srv"),
+        verdict="pass",
+        several=True,
+    ),
+    Row(
+        "512 MiB of shared memory",
+        "shm.size",
+        lambda host, lab: faults.resized(host, "/dev/shm", "512m", "9g"),
+        several=True,
+    ),
+    Row(
+        "4 GiB of shared memory",
+        "shm.size",
+        lambda host, lab: faults.resized(host, "/dev/shm", "4g", "9g"),
+        several=True,
+    ),
+    # A host of the lab has a process namespace of its own, as a container: who else could hold the segment is not seen.
+    Row(
+        "segment of a dead job, seen from a container",
+        "shm.stale",
+        lambda host, lab: faults.segment(host),
+        verdict="unknown",
+        reason="denied",
+    ),
+    Row(
+        "segment of a job that runs",
+        "shm.stale",
+        lambda host, lab: faults.held_segment(host),
+        verdict="pass",
+        several=True,
+    ),
+)

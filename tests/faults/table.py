@@ -1,0 +1,82 @@
+"""The faults that were planted and found, as a table for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tests.faults.row import Stage
+from tests.faults.seen import Seen
+
+WIDTHS = (46, 9, 20, 8)
+HEAD = ("fault", "mechanism", "check", "node")
+
+
+def lines(found: Sequence[Seen]) -> list[str]:
+    """As columns, real ones and those laid over counted apart."""
+    rows = [_columns(HEAD, "seen")]
+    rows += [_columns(_cells(one), one.text[:60]) for one in found if one.placed.row.verdict != "pass"]
+    return [*rows, "", *_counts(found)]
+
+
+def _columns(cells: Sequence[str], last: str) -> str:
+    return "  ".join([*(cell.ljust(width) for cell, width in zip(cells, WIDTHS, strict=True)), last])
+
+
+def _cells(one: Seen) -> tuple[str, str, str, str]:
+    row = one.placed.row
+    return row.name, row.mechanism, row.check, ",".join(one.nodes)
+
+
+def _counts(found: Sequence[Seen]) -> list[str]:
+    kinds = Counter(one.placed.row.mechanism for one in found if one.placed.row.verdict != "pass")
+    decoys = [one.placed.row.name for one in found if one.placed.row.verdict == "pass"]
+    said = [f"{kinds.total()} faults: {kinds['real']} by the real mechanism, {kinds['laid over']} laid over"]
+    return said + ([f"{len(decoys)} that look like faults and blame nobody: {'; '.join(decoys)}"] if decoys else [])
+
+
+def markdown(found: Sequence[Seen], stages: Iterable[Stage]) -> str:
+    """The same for docs/faults.md."""
+    text = [_HEADER]
+    for title, kind in (("By the real mechanism", "real"), ("Laid over", "laid over")):
+        rows = [one for one in found if one.placed.row.mechanism == kind and one.placed.row.verdict != "pass"]
+        text += [f"\n## {title}: {len(rows)}\n", "| fault | check | verdict | node | seen |", "|---|---|---|---|---|"]
+        text += [_row(one) for one in rows]
+    decoys = [one.placed.row for one in found if one.placed.row.verdict == "pass"]
+    text += [f"\n## What looks like a fault and is none: {len(decoys)}\n", "| what | the check that stays quiet |"]
+    text += ["|---|---|", *(f"| {row.name} | `{row.check}` |" for row in decoys)]
+    known = [(stage.name, *item, why) for stage in stages for item, why in stage.known.items()]
+    text += [
+        "\n## What is said of healthy hosts\n",
+        _HEALTHY,
+        "",
+        "| machines | check | verdict | why |",
+        "|---|---|---|---|",
+    ]
+    text += [f"| {stage} | `{check}` | {verdict} | {why} |" for stage, check, verdict, why in known]
+    return "\n".join(text) + "\n"
+
+
+def _row(one: Seen) -> str:
+    row = one.placed.row
+    return f"| {row.name} | `{row.check}` | {row.verdict} | {', '.join(one.nodes)} | {_cell(one)} |"
+
+
+def _cell(one: Seen) -> str:
+    also = "".join(f"; also `{check}`: {why}" for check, why in one.placed.row.also.items())
+    return one.text[:100].replace("|", "\\|").replace("\n", " ") + also
+
+
+_HEALTHY = """\
+Each kind of machine is also looked at with no fault on it: no failure, and nothing unknown but what stands here.
+The load, the kernel's log and the time since boot are the machine's; each host has files of its own over them."""
+_HEADER = """\
+# Faults that were planted, and what found them
+
+Written by `python -m tests.faults --write`, from real runs of `clusterprep check` over eight hosts of the lab, with
+OpenSSH between them. Several faults were planted at once, on different hosts. Each was found by the check named here,
+on the host that had it, and no check blamed anybody else.
+
+*By the real mechanism* means that the host really was that way: another MTU, a dropped port, a lowered limit, a file
+system that does not answer. *Laid over* means that a file over /proc, /sys or /dev, or the description of a stand-in
+for NVIDIA's management library, said so, for this machine has no such hardware."""

@@ -1,0 +1,55 @@
+"""Every fault is found by its check, on its host, and nobody else is blamed; healthy hosts are blamed for nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults import STAGES, row, seen
+from tests.faults.__main__ import DOCUMENT
+from tests.faults.row import Run, Stage
+from tests.lab import Lab
+
+RUNS = [
+    pytest.param(
+        stage, run, id=f"{stage.name}-{n}", marks=[pytest.mark.slow] if any(placed.row.slow for placed in run) else []
+    )
+    for stage in STAGES
+    for n, run in enumerate(row.runs(stage))
+]
+
+
+@pytest.fixture(scope="module")
+def theatre(lab8: Lab) -> Iterator[seen.Theatre]:
+    """The lab's hosts, made into what a stage wants."""
+    with contextlib.closing(seen.Theatre(lab8)) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("stage", "run"), RUNS)
+def test_who_is_ill_is_blamed_and_nobody_else(
+    stage: Stage, run: Run, theatre: seen.Theatre, seen_faults: list[seen.Seen]
+) -> None:
+    theatre.set(stage)
+    answer = seen.asked(theatre.lab, stage, run)
+    wrong = seen.unlike(answer, stage, run)
+    assert not wrong, "\n".join([*(f"{p.host}: {p.row.name}" for p in run), "", *wrong])
+    seen_faults += [seen.found(stage, placed, answer) for placed in run]
+
+
+def test_there_are_as_many_faults_as_promised() -> None:
+    ill = [one for stage in STAGES for one in stage.rows if one.verdict != "pass"]
+    counts = Counter(one.mechanism for one in ill)
+    assert counts["real"] >= 35, counts
+    assert counts.total() >= 60, counts
+    assert len({one.name for one in ill}) == len(ill)
+
+
+def test_the_page_of_faults_has_them_all() -> None:
+    page = DOCUMENT.read_text().splitlines()
+    rows = {tuple(cell.strip(" `") for cell in line.split("|")[1:3]) for line in page if line.startswith("|")}
+    missing = [one.name for stage in STAGES for one in stage.rows if (one.name, one.check) not in rows]
+    assert not missing, "python -m tests.faults --write"
