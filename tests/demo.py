@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.faults.stages import own_kernel
 from tests.lab import Lab, faults, running, why_not
 
 CLOCK_OFF, ODD_MTU = 5.0, 1400  # seconds, bytes
@@ -80,8 +81,10 @@ def on_lab_hosts() -> None:
     say("Starting four hosts n1 to n4 with real OpenSSH, on a network of their own.")
     with Lab(4, chrony=True) as lab:
         lab.wait_time_sync()
+        for host in lab.hosts:  # their kernel is the machine's, and tells of all that runs here
+            list(own_kernel(host))
         # No process may raise its limits above the machine's, so the lab asks for what is there.
-        inventory = lab.inventory(cluster="demo", require={"memlock": "8MiB", "host.uptime": "1s"})
+        inventory = lab.inventory(cluster="demo", require={"memlock": "8MiB", "lim.nofile": "1024"})
 
         say(f"Planting two faults: the clock of n3 goes {CLOCK_OFF:g} s ahead, eth0 of n2 gets an MTU of {ODD_MTU}.")
         with faults.clock(lab.host("n3"), CLOCK_OFF), faults.mtu(lab.host("n2"), ODD_MTU):

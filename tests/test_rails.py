@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterprep import registry
 from clusterprep.model import Absent, Gpus, Interfaces
-from clusterprep.plan import interpret, make_plan, reads
 from clusterprep.rails import FACTS, TrainingSet, training_set, training_sets
 from tests import fleets
 from tests.fleet import absent, fleet
@@ -209,17 +206,13 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("kind", fleets.names())
-def test_what_people_declare_of_their_machines_is_what_is_derived(kind: str, tmp_path: Path) -> None:
+def test_what_people_declare_of_their_machines_is_what_is_derived(kind: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("a described machine is asked in a root folder of its own, which takes root")
-    inventory = play.inventory_of(fleets.load(kind), tmp_path)
-    plan = make_plan((), registry.facts(), [registry.facts()[name] for name in FACTS])
-    facts = {}
-    for machine, listed in zip(fleets.load(kind).machines, inventory.nodes, strict=True):
-        answers = play.answers(machine, reads(plan, listed, inventory), inventory)
-        facts[machine.name] = interpret(plan, listed, inventory, answers)
-    declared = inventory.nodes[0].interfaces.rdma or KNOWN.get(kind)
+    world = play.world(kind)
+    facts = {name: {fact: seen.facts[fact] for fact in FACTS} for name, seen in world.fleet.sightings.items()}
     found = training_sets(fleet(**facts))
     assert all(isinstance(value, TrainingSet) for value in found.values())
-    if declared is not None:
-        assert {name: tuple(names(value)) for name, value in found.items()} == dict.fromkeys(found, declared)
+    declared = {node.name: node.interfaces.rdma or KNOWN.get(kind) for node in world.inventory.nodes}
+    told = {name: ports for name, ports in declared.items() if ports is not None}
+    assert {name: tuple(names(found[name])) for name in told} == told
