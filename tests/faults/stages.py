@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.faults import gpu, hardware, hgx, host, limits, network, rdma, reach, session, software, storage, users
+from tests.faults import gpu, hardware, hgx, host, limits, network, rdma, reach, roce, session, software, storage, users
 from tests.faults.row import Stage
 from tests.lab import Host, Lab, faults
 from tests.lab.faults import Fault
@@ -43,6 +43,10 @@ def _declared(lab: Lab) -> dict[str, Any]:
 
 def _impatient(lab: Lab) -> dict[str, Any]:
     return {"ssh": {**lab.inventory_content()["ssh"], "connect_timeout": 3}, "require": {**LIMITS, "shm": "1GiB"}}
+
+
+def _roce(lab: Lab) -> dict[str, Any]:
+    return {**roce.inventory(lab), "require": LIMITS}
 
 
 def with_users(lab: Lab) -> Iterator[Fault]:
@@ -108,6 +112,7 @@ ALL = (
     Stage("session", session.ROWS, cpu_nodes, inventory=_impatient),
     Stage("jumbo", network.JUMBO_ROWS, cpu_nodes, jumbo, _impatient),
     Stage("two-networks", network.SECOND_ROWS, cpu_nodes, two_networks, _second),
+    Stage("roce", roce.ROWS, cpu_nodes, roce.rails, _roce),
     Stage("users", users.ROWS, cpu_nodes, with_users, _become),
     Stage("hgx", (*gpu.ROWS, *rdma.ROWS, *software.ROWS), gpu_nodes, inventory=_gpus),
     Stage("ordinary", users.ORDINARY_ROWS, gpu_nodes, ordinary, _without_rights, ROOT_ONLY),
