@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 
 from clusterprep.derived import once_per_fleet
-from clusterprep.facts.network import Interface, RdmaPort
+from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
 
 # Names of interfaces that never lead to another machine of the cluster, or not by the way that was meant:
@@ -15,10 +15,12 @@ from clusterprep.model import Absent, Fleet, Node
 NEVER = (
     "lo", "docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "cilium", "weave", "podman", "nerdctl", "lxdbr",
     "lxcbr", "vboxnet", "vmnet", "kube-ipvs", "nodelocal", "vxlan", "tun", "tap", "wg", "tailscale", "zt", "sit",
-    "ip6tnl", "dummy", "ifb", "usb", "idrac",
+    "ip6tnl", "dummy", "ifb", "usb", "idrac", "gre", "erspan", "tunl", "ipip", "vti", "ppp", "genev", "ovs-system",
+    "antrea", "nebula",
 )  # fmt: skip
 
 
+VARIABLE = "NCCL_SOCKET_IFNAME"
 Place = tuple[Interface, str]  # an interface and one of its addresses
 
 
@@ -50,6 +52,7 @@ def candidates(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
         i
         for i in interfaces
         if i.up and i.running and i.ipv4 and not (i.loopback or i.master or i.name.startswith(NEVER))
+        if not (i.tunnel or i.binds_link_local)
         if not i.bridge or _has_uplink(i, interfaces)
     )
 
@@ -65,54 +68,92 @@ def choose(fleet: Fleet) -> Choice:
     """Choose for every node reached. Pure; the answer for a node is in exactly one of picks, problems, unknown."""
     known: dict[str, tuple[Interface, ...]] = {}
     unknown: dict[str, Absent] = {}
+    picks: dict[str, Pick] = {}
+    problems: dict[str, str] = {}
+    usable: dict[str, tuple[Interface, ...]] = {}
     for node in fleet.reached:
         value = fleet.fact(node.name, "net.interfaces")
         if isinstance(value, Absent):
             unknown[node.name] = value
+            continue
+        known[node.name] = value
+        asked = _asked(node, value)
+        if isinstance(asked, Pick):
+            picks[node.name] = asked
+        elif isinstance(asked, str):
+            problems[node.name] = asked
         else:
-            known[node.name] = value
-    declared = [n for n in fleet.reached if n.name in known and n.interfaces.nccl is not None]
-    derived = [n for n in fleet.reached if n.name in known and n.interfaces.nccl is None]
-    picks, problems = _declared(declared, known)
+            usable[node.name] = asked
     network, why = None, "declared as interfaces.nccl"
-    if derived:
+    if usable:
         given = {name: tuple(i for i in known[name] if i.name == pick.name) for name, pick in picks.items()}
-        found, lacking, network, why = _derived(derived, known, given, fleet)
+        found, lacking, network, why = _derived(usable, known, given, fleet)
         picks, problems = {**picks, **found}, {**problems, **lacking}
     return Choice(picks, problems, unknown, why, network)
 
 
-def _declared(nodes: list[Node], known: Mapping[str, tuple[Interface, ...]]) -> tuple[dict[str, Pick], dict[str, str]]:
-    picks, problems = {}, {}
-    for node in nodes:
-        wanted = node.interfaces.nccl
-        match = next((i for i in known[node.name] if i.name == wanted), None)
-        if match is None:
-            names = ", ".join(i.name for i in candidates(known[node.name])) or "none that is up with an IPv4 address"
-            problems[node.name] = f"{wanted} does not exist (there is: {names})"
-        elif not (match.up and match.running):
-            problems[node.name] = f"{wanted} is down"
-        elif not match.ipv4:
-            problems[node.name] = f"{wanted} has no IPv4 address"
-        else:
-            picks[node.name] = _pick(match, match.address, known[node.name], "declared as interfaces.nccl")
-    return picks, problems
+def _asked(node: Node, interfaces: tuple[Interface, ...]) -> Pick | str | tuple[Interface, ...]:
+    """What the inventory leaves open: one interface, several to choose from, or why there is none."""
+    said = node.env.get(VARIABLE)
+    if said is not None and len(said.value) > 1:  # NCCL takes a value of one character for none
+        return _by_variable(said.value, interfaces)
+    if node.interfaces.nccl is not None:
+        return _by_name(node.interfaces.nccl, interfaces)
+    return candidates(interfaces)
+
+
+def _by_name(wanted: str, interfaces: tuple[Interface, ...]) -> Pick | str:
+    match = next((i for i in interfaces if i.name == wanted), None)
+    if match is None:
+        names = ", ".join(i.name for i in candidates(interfaces)) or "none that is up with an IPv4 address"
+        return f"{wanted} does not exist (there is: {names})"
+    if not (match.up and match.running):
+        return f"{wanted} is down"
+    if not match.ipv4:
+        return f"{wanted} has no IPv4 address"
+    return _pick(match, match.address, interfaces, "declared as interfaces.nccl")
+
+
+def _by_variable(value: str, interfaces: tuple[Interface, ...]) -> Pick | str | tuple[Interface, ...]:
+    """A variable that names one interface has chosen it; a list or `^` leaves a choice among those that it lets in."""
+    there = taken_by(value, tuple(i for i in interfaces if i.up and i.running and i.bound is not None))
+    if len(there) == 1 and not value.startswith("^"):
+        (only,) = there
+        return Pick(only.name, plain(str(only.bound)), only.mtu, value, f"declared as {VARIABLE}")
+    good = tuple(i for i in candidates(interfaces) if i in there)
+    if good or value.startswith("^"):
+        return good
+    names = ", ".join(i.name for i in candidates(interfaces)) or "none that is up with an IPv4 address"
+    if there:
+        return f"{VARIABLE}={value} names none that leads to other nodes (there is: {names})"
+    return f"{VARIABLE}={value} matches no interface that is up with an IPv4 address (there is: {names})"
+
+
+def taken_by(value: str, interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
+    """Those that NCCL takes: one `^` and then one `=` at the start hold for the whole list, names match by prefix."""
+    names = value.removeprefix("^")
+    exact = names.startswith("=")
+    items = tuple(item.partition(":")[0] for item in names.removeprefix("=").split(",") if item.partition(":")[0])
+    hit = [i.name in items if exact else i.name.startswith(items) for i in interfaces]
+    return tuple(i for i, found in zip(interfaces, hit, strict=True) if found != value.startswith("^"))
 
 
 def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], why: str) -> Pick:
-    # NCCL matches names by prefix: `eth1` would take eth10 too, so a leading = asks for the whole name.
+    # NCCL matches names by prefix: `eth1` would take eth10 too, so a leading = asks for the whole name. It takes a
+    # value of one character for none at all.
     ambiguous = any(i.name != chosen.name and i.name.startswith(chosen.name) for i in interfaces)
-    return Pick(chosen.name, address, chosen.mtu, f"={chosen.name}" if ambiguous else chosen.name, why)
+    exact = ambiguous or len(chosen.name) == 1
+    return Pick(chosen.name, address, chosen.mtu, f"={chosen.name}" if exact else chosen.name, why)
 
 
 def _derived(
-    nodes: list[Node],
+    usable: Mapping[str, tuple[Interface, ...]],
     known: Mapping[str, tuple[Interface, ...]],
     given: Mapping[str, tuple[Interface, ...]],
     fleet: Fleet,
 ) -> tuple[dict[str, Pick], dict[str, str], str | None, str]:
     """Picks for nodes that declare none; `given` has the interfaces of those that do, which must be reached too."""
-    usable = {node.name: candidates(known[node.name]) for node in nodes}
+    nodes = [node for node in fleet.reached if node.name in usable]
     if len(fleet.inventory.nodes) == 1 and not usable[nodes[0].name]:
         return _alone(nodes[0], known[nodes[0].name])
     problems = {name: "no interface is up with an IPv4 address" for name, found in usable.items() if not found}
@@ -125,9 +166,19 @@ def _derived(
             interface, address = chosen
             picks[name] = _pick(interface, address, known[name], why)
         else:
-            there = ", ".join(f"{i.name} {i.ipv4[0]}" for i in usable[name])
-            problems[name] = f"no interface in {network or 'a network that reaches all'} (there is: {there})"
+            problems[name] = _outside(usable[name], network)
     return picks, problems, network, why
+
+
+def _outside(interfaces: tuple[Interface, ...], network: str | None) -> str:
+    """Why none of a node's interfaces will do."""
+    for interface in interfaces:
+        for address in interface.ipv4:
+            if network is not None and str(IPv4Interface(address).network) == network:
+                own = plain(str(interface.bound))
+                return f"{interface.name} has {plain(address)} in {network}, but NCCL binds its first address, {own}"
+    there = ", ".join(f"{i.name} {i.ipv4[0]}" for i in interfaces)
+    return f"no interface in {network or 'a network that reaches all'} (there is: {there})"
 
 
 def _alone(node: Node, interfaces: tuple[Interface, ...]) -> tuple[dict[str, Pick], dict[str, str], None, str]:
@@ -154,17 +205,20 @@ def _common_network(
     usable: Mapping[str, tuple[Interface, ...]], login: Mapping[str, Place | None]
 ) -> tuple[str | None, str]:
     """The network that most nodes share, the fastest first; None when every node sits in a network of its own."""
+    bound: dict[str, int] = {}
     shares: dict[str, int] = {}
     speeds: dict[str, int] = {}
     for interfaces in usable.values():
         for network in {n for i in interfaces for n in i.networks}:
             shares[network] = shares.get(network, 0) + 1
+            bound[network] = bound.get(network, 0) + any(_bound_network(i) == network for i in interfaces)
         for interface in interfaces:
             for network in interface.networks:
                 slowest = min(speeds.get(network, 1 << 30), interface.speed or 0)
                 speeds[network] = slowest
     logins = {n for place in login.values() if place is not None for n in place[0].networks}
-    ranked = sorted(shares, key=lambda n: (-shares[n], -speeds[n], n not in logins, n))
+    # Where NCCL binds counts before where a node can be reached: a second address is one that it will not use.
+    ranked = sorted(shares, key=lambda n: (-bound[n], -shares[n], -speeds[n], n not in logins, n))
     if not ranked:
         return None, ""
     best, holders = ranked[0], sum(bool(interfaces) for interfaces in usable.values())
@@ -181,14 +235,13 @@ def _routed(networks: set[str]) -> bool:
     return len(networks) > 1
 
 
+def _bound_network(interface: Interface) -> str | None:
+    return None if interface.bound is None else str(IPv4Interface(interface.bound).network)
+
+
 def _in_network(interfaces: tuple[Interface, ...], network: str) -> Place | None:
-    held = ((interface, address) for interface in interfaces for address in interface.ipv4)
-    return next(((i, plain(a)) for i, a in held if str(IPv4Interface(a).network) == network), None)
-
-
-def usable_rdma(ports: tuple[RdmaPort, ...]) -> tuple[str, ...]:
-    """Devices with at least one active port, in the kernel's order."""
-    return tuple(dict.fromkeys(port.device for port in ports if port.active))
+    """The interface whose first address, which NCCL binds, is in the network."""
+    return next(((i, plain(str(i.bound))) for i in interfaces if _bound_network(i) == network), None)
 
 
 def has_rdma(fleet: Fleet, node: Node) -> bool:

@@ -24,7 +24,10 @@ class Environment:
         return dict(sorted(mine.items()))
 
 
-FACTS = ("net.interfaces", "rdma.ports", "torch.build", "ssh.peer")
+FACTS = (
+    "net.interfaces", "ssh.peer", "rdma.devices", "rdma.rails", "pci.tree", "torch.build",
+    "gpu.nvml", "gpu.mig", "nvlink.links", "nvlink.pairs",
+)  # fmt: skip
 """Names of the facts that derivation looks at."""
 
 
@@ -39,9 +42,7 @@ def render(fleet: Fleet) -> Environment:
 
 
 def _undeclared(item: Derived, declared: Mapping[str, Mapping[str, object]]) -> EnvValue:
-    # Saying NCCL_IB_HCA by hand also answers the question that NCCL_IB_DISABLE is the derived answer to.
-    aliases = {"NCCL_IB_DISABLE": ("NCCL_IB_DISABLE", "NCCL_IB_HCA")}.get(item.name, (item.name,))
-    nodes = tuple(node for node in item.nodes if not any(alias in declared[node] for alias in aliases))
+    nodes = tuple(node for node in item.nodes if item.name not in declared[node])
     return EnvValue(item.name, item.value or "", nodes, item.why)
 
 

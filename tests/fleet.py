@@ -17,6 +17,8 @@ from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
 from clusterprep.facts.network import Interface, RdmaPort
 from clusterprep.facts.nvlink import Fabric, Links
 from clusterprep.facts.pairs import Dial, Listen
+from clusterprep.facts.pci import PciTree
+from clusterprep.facts.rdma import Port, RdmaDevice
 from clusterprep.facts.storage import Mount
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python, Torch
 from clusterprep.judge import judge
@@ -100,6 +102,12 @@ LOOPBACK = Interface("lo", True, True, True, False, False, None, 65536, None, Fa
 
 def hca(device: str = "mlx5_0", active: bool = True, port: int = 1) -> RdmaPort:
     return RdmaPort(device, port, active, "InfiniBand", 400.0)
+
+
+def rdma_device(name: str = "mlx5_0", active: bool = True) -> RdmaDevice:
+    """A card of which the bus is not shown, as in a sandbox."""
+    state = ("ACTIVE", "LinkUp") if active else ("DOWN", "Polling")
+    return RdmaDevice(name, None, None, None, None, (), (Port(1, *state, "InfiniBand", 400.0, 7),))
 
 
 def torch(version: str | None = "2.6.0+cu124", cuda: str | None = "12.4", nccl: str | None = "2.21.5") -> Torch:
@@ -187,6 +195,8 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "net.filter": (),
         "net.port_range": (32768, 60999),
         "rdma.ports": (hca("mlx5_0"), hca("mlx5_1")),
+        "rdma.devices": (rdma_device("mlx5_0"), rdma_device("mlx5_1")),
+        "pci.tree": PciTree((), {}),
         "lim.memlock": float("inf"),
         "net.listen": Listen(name, PORT, "ok") if first else None,
         "net.dials": () if first else (Dial(name, "n1", "10.0.0.1", PORT, "ok"),),

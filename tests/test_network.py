@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Interfaces
-from clusterprep.network import candidates, choose, has_rdma, may_have_rdma, usable_rdma
-from tests.fleet import LOOPBACK, absent, eth, fleet, hca, silent
+from clusterprep.network import candidates, choose, has_rdma, may_have_rdma
+from tests.fleet import LOOPBACK, absent, env, eth, fleet, hca, silent
 
 
 def nets(**nodes: tuple[Interface, ...]) -> dict[str, dict[str, Any]]:
@@ -51,6 +51,11 @@ NEVER = {
     "down": eth("eth9", "10.0.0.9/24", up=False),
     "no-carrier": eth("eth9", "10.0.0.9/24", running=False),
     "no-address": eth("eth9"),
+    "gre": eth("gre1", "10.66.0.1/24", physical=False),
+    "geneve": eth("genev_sys_6081", "10.66.0.1/24", physical=False),
+    "ip-in-ip": eth("tunl0", "10.66.0.1/24", physical=False),
+    "tunnel-under-any-name": eth("corp", "10.66.0.1/24", physical=False, tunnel=True),
+    "link-local-before-a-global-address": eth("eth9", "10.0.0.9/24", first="169.254.7.7/16"),
 }
 
 
@@ -151,11 +156,29 @@ def test_a_network_that_reaches_all_goes_before_a_faster_one_that_does_not() -> 
     assert set(names(seen).values()) == {"eth0"}
 
 
-def test_the_address_is_the_one_in_the_network() -> None:
-    """It becomes the rendezvous: an address of another network on the same interface would not be reached."""
-    seen = fleet(**nets(n1=(eth("eth0", "192.168.7.1/24", "10.0.0.1/24"),), n2=(eth("eth0", "10.0.0.2/24"),)))
-    choice = choose(seen)
-    assert (choice.network, choice.picks["n1"].address) == ("10.0.0.0/24", "10.0.0.1")
+SECOND = eth("eth0", "192.168.7.1/24", "10.0.0.1/24")  # NCCL binds the first address of an interface, whatever the rest
+
+
+@pytest.mark.parametrize("first", ["192.168.7.1/24", None])
+def test_an_interface_is_in_a_network_by_its_first_address(first: str | None) -> None:
+    choice = choose(fleet(**nets(n1=(replace(SECOND, first=first),), n2=(eth("eth0", "10.0.0.2/24"),))))
+    assert set(choice.picks) == {"n2"}
+    words = "eth0 has 10.0.0.1 in 10.0.0.0/24, but NCCL binds its first address, 192.168.7.1"
+    assert choice.problems == {"n1": words}
+
+
+def test_another_interface_is_taken_where_the_first_address_of_one_is_elsewhere() -> None:
+    more = eth("eth1", "10.0.0.3/24", speed=1000)
+    choice = choose(fleet(**nets(n1=(SECOND, more), n2=(eth("eth0", "10.0.0.2/24"),))))
+    assert (choice.picks["n1"].name, choice.picks["n1"].address) == ("eth1", "10.0.0.3")
+
+
+def test_a_network_of_first_addresses_goes_before_one_of_second_addresses() -> None:
+    """The login goes through the second address on both, and NCCL does not."""
+    both = {f"n{n}": (eth("eth0", f"192.168.7.{n}/24", f"10.0.0.{n}/24"),) for n in (1, 2)}
+    choice = choose(fleet(**nets(**both)))
+    assert choice.network == "192.168.7.0/24"
+    assert [pick.address for pick in choice.picks.values()] == ["192.168.7.1", "192.168.7.2"]
 
 
 def test_the_mtu_is_that_of_the_interface() -> None:
@@ -306,6 +329,63 @@ def test_nodes_that_declare_nothing_follow_those_that_do() -> None:
     assert picks["n2"].why == "10.1.0.0/24 is the network that reaches all nodes"
 
 
+# ---------------------------------------------------------------- declared as the variable itself
+
+
+def said(value: str, **interfaces: tuple[Interface, ...]) -> Fleet:
+    """Nodes of which n1 has the variable in its environment."""
+    return fleet(some={"n1": {"env": env(NCCL_SOCKET_IFNAME=value)}}, **nets(**interfaces))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        pytest.param("=eth1", "eth1", id="exact"),
+        pytest.param("eth1", "eth1", id="plain"),
+        pytest.param("eth1:0", "eth1", id="a-port-is-ignored"),
+        pytest.param("docker", "docker0", id="what-is-never-derived"),
+        pytest.param("eth", "eth0", id="several-leave-the-choice"),
+        pytest.param("=eth0,eth1", "eth0", id="a-list-leaves-the-choice"),
+        pytest.param("^eth0", "eth1", id="all-but-one"),
+        pytest.param("^=eth", "eth0", id="all-but-none"),
+        pytest.param("e", "eth0", id="one-character-is-no-value"),
+    ],
+)
+def test_the_variable_decides_for_everybody_who_asks(value: str, expected: str) -> None:
+    seen = said(value, n1=(*THREE["n1"]["net.interfaces"], DOCKER))
+    pick = choose(seen).picks["n1"]
+    assert pick.name == expected
+    if expected not in ("eth0", "eth1") or value in ("=eth1", "eth1"):
+        assert (pick.value, pick.why) == (value, "declared as NCCL_SOCKET_IFNAME")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        pytest.param("eth9", "matches no interface that is up with an IPv4 address (there is: eth0)", id="absent"),
+        pytest.param("=eth", "matches no interface that is up with an IPv4 address (there is: eth0)", id="not-whole"),
+        pytest.param("eth0 ", "matches no interface that is up with an IPv4 address (there is: eth0)", id="blank"),
+        pytest.param("=eth0,=eth1", None, id="only-the-first-sign-counts"),
+        pytest.param("=x,=eth0", "matches no interface that is up with an IPv4 address (there is: eth0)", id="second"),
+        pytest.param("docker,virbr", "names none that leads to other nodes (there is: eth0)", id="containers"),
+    ],
+)
+def test_a_variable_that_names_nothing_is_a_problem(value: str, words: str | None) -> None:
+    virbr = eth("virbr0", "192.168.122.1/24", physical=False, bridge=True)
+    choice = choose(said(value, n1=(eth("eth0", "10.0.0.1/24"), DOCKER, virbr)))
+    assert choice.problems == ({} if words is None else {"n1": f"NCCL_SOCKET_IFNAME={value} {words}"})
+
+
+def test_nodes_without_the_variable_follow_those_that_have_it() -> None:
+    seen = fleet(some={"n1": {"env": env(NCCL_SOCKET_IFNAME="eth1")}}, **THREE)
+    assert names(seen) == {"n1": "eth1", "n2": "eth1", "n3": "eth1"}
+
+
+def test_the_variable_goes_before_the_declared_interface_for_it_is_what_is_written() -> None:
+    both = {"interfaces": Interfaces(nccl="eth0"), "env": env(NCCL_SOCKET_IFNAME="eth1")}
+    assert names(fleet(some={"n1": both}, n1=THREE["n1"])) == {"n1": "eth1"}
+
+
 # ---------------------------------------------------------------- the value of NCCL_SOCKET_IFNAME
 
 
@@ -373,11 +453,6 @@ def test_every_node_has_exactly_one_answer(facts: list[dict[str, Any]], declared
 
 
 # ---------------------------------------------------------------- RDMA
-
-
-def test_a_device_is_usable_by_any_of_its_ports() -> None:
-    ports = (hca("mlx5_0", active=False), hca("mlx5_0", port=2), hca("mlx5_1", active=False), hca("mlx5_2"))
-    assert usable_rdma(ports) == ("mlx5_0", "mlx5_2")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.model import EnvSetting, Fleet, Gpus
 from clusterprep.render import Environment, render
-from tests.fleet import absent, env, fleet, hca, healthy, silent, with_facts
+from tests.fleet import absent, env, fleet, healthy, silent, with_facts
 
 
 def values(environment: Environment, node: str) -> dict[str, str]:
@@ -57,7 +57,7 @@ def test_a_name_appears_once_per_node() -> None:
 
 
 def test_a_declared_device_list_also_answers_whether_to_use_rdma() -> None:
-    seen = with_facts(healthy(2), {(node, "rdma.ports"): () for node in ("n1", "n2")})
+    seen = with_facts(healthy(2), {(node, "rdma.devices"): () for node in ("n1", "n2")})
     assert values(render(seen), "n1")["NCCL_IB_DISABLE"] == "1"
     for name, value in (("NCCL_IB_HCA", "mlx5_0"), ("NCCL_IB_DISABLE", "0")):
         found = values(render(with_env(seen, n1=env(**{name: value}), n2=env(**{name: value}))), "n1")
@@ -66,7 +66,7 @@ def test_a_declared_device_list_also_answers_whether_to_use_rdma() -> None:
 
 
 def test_rdma_on_some_nodes_only_writes_neither_variable_anywhere() -> None:
-    environment = render(with_facts(healthy(), {("n3", "rdma.ports"): (hca(active=False),)}))
+    environment = render(with_facts(healthy(), {("n3", "rdma.devices"): ()}))
     assert not [value for value in environment.values if value.name.startswith("NCCL_IB_")]
     assert environment.gaps == {}
 
@@ -75,7 +75,7 @@ def test_rdma_on_some_nodes_only_writes_neither_variable_anywhere() -> None:
     ("fact", "words"),
     [
         pytest.param("net.interfaces", "NCCL_SOCKET_IFNAME: denied", id="interfaces"),
-        pytest.param("rdma.ports", "NCCL_IB_HCA: RDMA ports are not known: denied", id="rdma"),
+        pytest.param("rdma.devices", "NCCL_IB_HCA: RDMA ports are not known: denied", id="rdma"),
     ],
 )
 def test_what_cannot_be_derived_is_a_gap_of_that_node_with_its_reason(fact: str, words: str) -> None:

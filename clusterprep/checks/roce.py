@@ -9,7 +9,7 @@ from ipaddress import IPv4Interface
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.checks.ib import FACTS, NOT_KNOWN
 from clusterprep.facts.network import Interface
-from clusterprep.facts.rdma import Gid, Rail, RdmaDevice
+from clusterprep.facts.rdma import Gid, Port, Rail, RdmaDevice
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Node
 from clusterprep.rails import RdmaRail, TrainingSet, training_sets
@@ -28,11 +28,11 @@ def gid(scene: Scene) -> Iterable[Outcome]:
         if isinstance(training, Absent):
             yield Outcome("unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason)
             continue
-        rails = _roce(training)
+        rails = roce_rails(training)
         if not rails:
             yield Outcome("skip", (node.name,), "the training set is not RoCE", reason="not_applicable")
             continue
-        held = _addresses(scene.value(node, "net.interfaces"))
+        held = addresses_of(scene.value(node, "net.interfaces"))
         found = {rail.name: _good(node, rail, held) for rail in rails}
         missing = [rail for rail in rails if found[rail.name] is None]
         if missing:
@@ -42,7 +42,7 @@ def gid(scene: Scene) -> Iterable[Outcome]:
     yield from _indices(scene, indices)
 
 
-def _roce(training: TrainingSet) -> list[RdmaRail]:
+def roce_rails(training: TrainingSet) -> list[RdmaRail]:
     """The Ethernet ports.
 
     A single one among InfiniBand ports is a matter of ib.link_layer, and none with an address one of ib.configured.
@@ -53,7 +53,8 @@ def _roce(training: TrainingSet) -> list[RdmaRail]:
     return ethernet
 
 
-def _addresses(interfaces: Iterable[Interface]) -> dict[str, set[str]]:
+def addresses_of(interfaces: Iterable[Interface]) -> dict[str, set[str]]:
+    """The IPv4 addresses of each interface, without their prefixes."""
     return {i.name: {address.partition("/")[0] for address in i.ipv4} for i in interfaces}
 
 
@@ -61,16 +62,15 @@ def _good(node: Node, rail: RdmaRail, held: Mapping[str, set[str]]) -> Gid | Non
     """The first entry that NCCL can use; one that the inventory names, where it names one."""
     declared = node.env.get("NCCL_IB_GID_INDEX")
     family = node.env.get("NCCL_IB_ADDR_FAMILY")
-    for entry in rail.port.gids:
-        if entry.kind != "RoCE v2" or (declared is not None and declared.value != str(entry.index)):
-            continue
-        if family is not None and family.value == "AF_INET6":
-            good = entry.routable and entry.ipv4 is None
-        else:
-            good = entry.ipv4 is not None and entry.ipv4 in _of(entry, held)
-        if good:
-            return entry
-    return None
+    gids = [g for g in rail.port.gids if declared is None or declared.value == str(g.index)]
+    if family is not None and family.value == "AF_INET6":
+        return next((g for g in gids if g.kind == "RoCE v2" and g.routable and g.ipv4 is None), None)
+    return usable_gid(replace(rail.port, gids=tuple(gids)), held)
+
+
+def usable_gid(port: Port, held: Mapping[str, set[str]]) -> Gid | None:
+    """The first RoCE v2 entry of an IPv4 address that its interface has."""
+    return next((g for g in port.gids if g.kind == "RoCE v2" and g.ipv4 is not None and g.ipv4 in _of(g, held)), None)
 
 
 def _of(entry: Gid, held: Mapping[str, set[str]]) -> set[str]:
@@ -140,7 +140,7 @@ def route(scene: Scene) -> Iterable[Outcome]:
 
 def _interfaces(training: TrainingSet, interfaces: Iterable[Interface]) -> set[str]:
     """The interfaces of the Ethernet rails, and the bonds that they are in."""
-    rails = _roce(training)
+    rails = roce_rails(training)
     own = {name for rail in rails for name in rail.device.interfaces}
     own |= {entry.interface for rail in rails for entry in rail.port.gids if entry.interface is not None}
     return own | {i.master for i in interfaces if i.name in own and i.master is not None}

@@ -12,6 +12,8 @@ from clusterprep.model import Read
 
 ARPHRD_ETHER, ARPHRD_INFINIBAND = 1, 32  # linux/if_arp.h
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
+# Of linux/if_arp.h: PPP, IP in IP of both versions, SIT, GRE of both versions, and NONE, which is tun and WireGuard.
+TUNNELS = frozenset({512, 768, 769, 776, 778, 823, 65534})
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Interface:
     ipv4: tuple[str, ...]  # "10.0.0.1/24", global scope only
     duplex: str | None = None  # full, half; None where the driver does not say
     carrier_changes: int | None = None  # since the interface was made, ups and downs together
+    first: str | None = None  # "10.0.0.1/24", of any scope: the kernel's first, which NCCL binds; None: the first above
+    tunnel: bool = False
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -39,6 +43,16 @@ class Interface:
     @property
     def address(self) -> str:
         return self.ipv4[0].split("/")[0]
+
+    @property
+    def bound(self) -> str | None:
+        """The address with its prefix that NCCL's sockets bind: the kernel's first of this interface."""
+        return self.first or (self.ipv4[0] if self.ipv4 else None)
+
+    @property
+    def binds_link_local(self) -> bool:
+        """Whether that address holds on one cable only, which leads to no other machine of the cluster."""
+        return self.bound is not None and IPv4Interface(self.bound).is_link_local
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,8 @@ def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:
 
 def _interface(row: dict[str, Any]) -> Interface:
     flags = int(row["flags"] or "0", 16)
-    ipv4 = [a for a in row["addresses"] if "." in a["address"] and a["scope"] == 0]
+    every = [a for a in row["addresses"] if "." in a["address"]]
+    usable = [a for a in every if a["scope"] == 0 and not a["address"].startswith("169.254.")]
     return Interface(
         name=row["name"],
         up=bool(flags & IFF_UP),
@@ -73,12 +88,16 @@ def _interface(row: dict[str, Any]) -> Interface:
         mtu=int(row["mtu"]),
         speed=int(row["speed"]) if row["speed"] and int(row["speed"]) > 0 else None,
         infiniband=int(row["type"]) == ARPHRD_INFINIBAND,
-        ipv4=tuple(
-            str(IPv4Interface(f"{a['address']}/{a['prefix']}")) for a in ipv4 if not a["address"].startswith("169.254.")
-        ),
+        ipv4=tuple(_written(a) for a in usable),
         duplex=row.get("duplex") if row.get("duplex") in ("full", "half") else None,
         carrier_changes=int(row["carrier_changes"]) if row.get("carrier_changes") else None,
+        first=None if every[:1] == usable[:1] else _written(every[0]),
+        tunnel=int(row["type"]) in TUNNELS,
     )
+
+
+def _written(address: dict[str, Any]) -> str:
+    return str(IPv4Interface(f"{address['address']}/{address['prefix']}"))
 
 
 def parse_port_range(text: str | None) -> tuple[int, int]:
