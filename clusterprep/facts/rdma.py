@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv6Address
+from ipaddress import IPv4Interface, IPv6Address
 from typing import Any
 
 from clusterprep.facts import Fact, file, under
@@ -195,7 +195,8 @@ def parse_stack(files: Mapping[str, str]) -> str | None:
 class Rail:
     """One address of a RoCE device where several have one. `leaves`: the device that the kernel sends by.
 
-    `leaves` is "" where the kernel has no route, None where the network has no neighbour to ask for.
+    `leaves` is "" where the kernel has no route, None where the network has no neighbour to ask for. `router`: whether
+    the kernel knows a way to the networks of the other addresses; None where that was not told.
     """
 
     interface: str
@@ -205,21 +206,30 @@ class Rail:
     rp_filter: int
     arp_ignore: int
     arp_announce: int
+    router: bool | None = None
+
+    @property
+    def network(self) -> str:
+        return str(IPv4Interface(f"{self.address}/{self.prefix}").network)
 
 
 def parse_rails(answer: Mapping[str, Any]) -> tuple[Rail, ...]:
     """Of each setting the larger one of the interface's and «all» holds (Documentation/networking/ip-sysctl)."""
     everywhere = answer.get("all", {})
-    return tuple(
-        Rail(
-            row["name"],
-            row["address"],
-            row["prefix"],
-            row["leaves"],
-            *(max(int(row[key]), int(everywhere[key])) for key in ("rp_filter", "arp_ignore", "arp_announce")),
-        )
-        for row in answer["rails"]
-    )
+    return tuple(_rail(row, everywhere) for row in answer["rails"])
+
+
+def _rail(row: Mapping[str, Any], everywhere: Mapping[str, Any]) -> Rail:
+    held = (max(int(row[key]), int(everywhere[key])) for key in ("rp_filter", "arp_ignore", "arp_announce"))
+    rp_filter, arp_ignore, arp_announce = held
+    routes = row["name"], row["address"], row["prefix"], row["leaves"]
+    return Rail(*routes, rp_filter, arp_ignore, arp_announce, _told(row.get("router")))
+
+
+def _told(value: Any) -> bool | None:
+    if value not in (True, False, None):
+        raise ValueError("whether a router leads from one rail to another is not understood")
+    return None if value is None else bool(value)
 
 
 _MODULES = tuple(f"/sys/module/{name}/{key}" for name in DRIVERS for key in ("refcnt", "version"))

@@ -185,7 +185,10 @@ def read_rail_routes():
     held = _ipv4(rails) if len(rails) > 1 else []
     if len(held) < 2:
         return {"rails": []}
-    rows = [dict(_settings(name), name=name, address=a, prefix=p, leaves=_leaves(a, p)) for name, a, p in held]
+    rows = [
+        dict(_settings(name), name=name, address=a, prefix=p, leaves=_leaves(a, p), router=_router(name, a, p, held))
+        for name, a, p in held
+    ]
     return {"rails": rows, "all": _settings("all")}
 
 
@@ -210,36 +213,64 @@ def _ipv4(wanted):
     return sorted((name, row["address"], row["prefix"]) for name, row in rows if "." in row["address"])
 
 
-def _leaves(address, prefix):
-    """The interface by which a packet from `address` to a neighbour would leave, "" for none; None: no neighbour."""
+def _neighbour(address, prefix):
+    """The first other address of a network, None where it has none."""
     if prefix > 30:
         return None
     own = struct.unpack("!I", socket.inet_aton(address))[0]
     first = (own >> (32 - prefix) << (32 - prefix)) + 1
-    neighbour = struct.pack("!I", first + 1 if first == own else first)
-    # RTM_GETROUTE: struct nlmsghdr, struct rtmsg (family, dst_len, src_len, …), RTA_DST, RTA_SRC
+    return struct.pack("!I", first + 1 if first == own else first)
+
+
+def _leaves(address, prefix):
+    """The interface by which a packet from `address` to a neighbour would leave, "" for none; None: no neighbour."""
+    neighbour = _neighbour(address, prefix)
+    if neighbour is None:
+        return None
+    index = (_route(neighbour, address) or {}).get(4)  # RTA_OIF
+    return socket.if_indextoname(struct.unpack("=I", index)[0]) if index else ""
+
+
+def _router(name, address, prefix, held):
+    """Whether a router leads from this rail to a network of another one; None: all share one, or nobody can tell.
+
+    RDMA asks for a route by its own interface, and the kernel then takes for reachable on the cable what it knows no
+    way to (ip_route_output_key_hash_rcu): so a way to the others is one with a gateway.
+    """
+    own = [_neighbour(address, prefix)]
+    others = [far for far in (_neighbour(a, p) for _, a, p in held) if far not in own]
+    if not others or None in own + others:
+        return None
+    index = socket.if_nametoindex(name)
+    return any(set(_route(far, address, index) or {}) & {5, 18} for far in others)  # RTA_GATEWAY, RTA_VIA
+
+
+def _route(destination, address, index=None):
+    """The attributes of the kernel's route by their numbers, None where it has none."""
+    # RTM_GETROUTE: struct nlmsghdr, struct rtmsg (family, dst_len, src_len, …), RTA_DST, RTA_SRC, RTA_OIF
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
-    for kind, value in ((1, neighbour), (2, socket.inet_aton(address))):
+    for kind, value in ((1, destination), (2, socket.inet_aton(address))):
         body += struct.pack("=HH", 8, kind) + value
+    if index is not None:
+        body += struct.pack("=HHI", 8, 4, index)
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     try:
         sock.settimeout(2.0)
         sock.send(struct.pack("=IHHII", 16 + len(body), 26, 1, 1, 0) + body)
-        return _outgoing(sock.recv(1 << 16))
+        return _attributes(sock.recv(1 << 16))
     finally:
         sock.close()
 
 
-def _outgoing(data):
+def _attributes(data):
     if struct.unpack_from("=H", data, 4)[0] != 24:  # RTM_NEWROUTE; otherwise an error: no route
-        return ""
-    at, end = 28, struct.unpack_from("=I", data)[0]
+        return None
+    found, at, end = {}, 28, struct.unpack_from("=I", data)[0]
     while at + 4 <= end:
         length, kind = struct.unpack_from("=HH", data, at)
-        if kind == 4:  # RTA_OIF
-            return socket.if_indextoname(struct.unpack_from("=I", data, at + 4)[0])
+        found[kind] = data[at + 4 : at + length]
         at += max((length + 3) & ~3, 4)
-    return ""
+    return found
 
 
 def install(agent):

@@ -256,6 +256,12 @@ def test_of_two_settings_the_larger_holds() -> None:
     assert rail == Rail("rail0", "10.1.0.1", 16, "rail0", 2, 1, 0)
 
 
+@pytest.mark.parametrize("router", [True, False, None])
+def test_a_router_is_known_there_or_not_told_of(router: bool | None) -> None:
+    (rail,) = learned("rdma.rails", ["ok", {"rails": [{**RAIL, "router": router}], "all": SETTINGS}])
+    assert (rail.router, rail.network) == (router, "10.1.0.0/16")
+
+
 def test_one_address_needs_no_route() -> None:
     assert learned("rdma.rails", ["ok", {"rails": []}]) == ()
 
@@ -266,6 +272,7 @@ def test_one_address_needs_no_route() -> None:
         {"rails": [RAIL]},
         {"rails": [{**RAIL, "rp_filter": None}], "all": SETTINGS},
         {"rails": [{**RAIL, "arp_ignore": "x"}], "all": SETTINGS},
+        {"rails": [{**RAIL, "router": "no"}], "all": SETTINGS},
         {},
         None,
     ],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -162,3 +165,53 @@ def test_a_whole_machine(name: str) -> None:
     assert {row["acs"] for row in tree["bridges"].values()} == {0, None}
     assert len(rdma) == len(verbs["devices"])
     assert {device["pci"] for device in rdma.values()} <= {row["at"] for row in tree["devices"]}
+
+
+ROUTERS = """
+import json, subprocess, sys
+from clusterprep.remote import devices
+def ip(words):
+    subprocess.run(["ip", *words.split()], check=True)
+for n in (1, 2):
+    ip(f"link add rail{n} type veth peer name far{n}")
+    ip(f"link set far{n} up")
+    ip(f"link set rail{n} up")
+    ip(f"address add 10.{n}.0.1/{sys.argv[1]} dev rail{n}")
+held = [("rail1", "10.1.0.1", int(sys.argv[1])), ("rail2", "10.2.0.1", int(sys.argv[1]))]
+for words in sys.argv[2:]:
+    ip(words)
+print(json.dumps([devices._router(name, address, prefix, held) for name, address, prefix in held]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("prefix", "more", "expected"),
+    [
+        pytest.param("24", [], [False, False], id="apart"),
+        pytest.param("24", ["route add 10.2.0.0/16 via 10.1.0.254 dev rail1"], [True, False], id="one-way"),
+        pytest.param(
+            "24",
+            ["route add default via 10.1.0.254 dev rail1 table 101", "rule add from 10.1.0.1 table 101"],
+            [True, False],
+            id="by-a-table-of-its-own",
+        ),
+        pytest.param(
+            "24",
+            [
+                "link add up type veth peer name down", "link set down up",
+                "link set up up",
+                "address add 172.20.0.1/24 dev up",
+                "route add default via 172.20.0.254 dev up",
+            ],
+            [False, False],
+            id="a-default-route-elsewhere",
+        ),
+        pytest.param("8", [], [None, None], id="one-network"),
+        pytest.param("31", [], [None, None], id="no-neighbours-to-ask-for"),
+    ],
+)
+def test_a_way_from_rail_to_rail_is_one_with_a_router(prefix: str, more: list[str], expected: list[Any]) -> None:
+    argv = ["unshare", "--net", sys.executable, "-c", ROUTERS, prefix, *more]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == expected
