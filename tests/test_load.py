@@ -230,6 +230,15 @@ def test_unknown_variables_are_warned_about() -> None:
     )
 
 
+def test_a_partition_key_of_nccl_is_no_secret() -> None:
+    inventory = good("partition_keys")
+    assert {name: setting.value for name, setting in inventory.nodes[0].env.items()} == {
+        "NCCL_IB_PKEY": "1",
+        "OFI_NCCL_MR_KEY_SIZE": "2",
+    }
+    assert inventory.warnings == ()
+
+
 def test_silences_name_nodes_groups_or_nothing() -> None:
     first, second, third = good("silences").silences
     assert (first.nodes, first.until, first.reason) == (frozenset({"gpu1", "gpu2"}), None, "known")

@@ -65,6 +65,6 @@ def _linked(links: Mapping[int, Links | Absent], nvml: Nvml, pair: tuple[int, in
 
 
 def _plain(address: str) -> str:
-    """NVML writes the domain with eight digits, or four, and in either case of letters."""
+    """NVML writes the domain with eight digits, or four, and letters of either case."""
     domain, _, rest = address.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
+    return f"{domain.lstrip('0')}:{rest}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterprep.env import Basis, Derived, grouped
+from clusterprep.network import VARIABLE
 
 
 def derive(basis: Basis) -> Iterable[Derived]:
@@ -14,7 +15,8 @@ def derive(basis: Basis) -> Iterable[Derived]:
     choice = basis.choice
     for name in basis.names:
         if (pick := choice.picks.get(name)) is not None:
-            exact = "; another interface starts with the same letters" if pick.value != pick.name else ""
+            ours = pick.value != pick.name and pick.why != f"declared as {VARIABLE}"
+            exact = "; another interface starts with the same letters" if ours else ""
             nccl[name] = (pick.value, pick.why + exact)
             gloo[name] = (pick.name, "the same interface as NCCL; without it gloo publishes whatever the host name is")
         else:

@@ -6,7 +6,7 @@ from clusterprep.env import Basis
 from clusterprep.env.sockets import derive
 from clusterprep.model import Interfaces
 from clusterprep.network import choose
-from tests.fleet import LOOPBACK, absent, eth, fleet
+from tests.fleet import LOOPBACK, absent, env, eth, fleet
 
 
 def derived(seen):
@@ -56,3 +56,20 @@ def test_no_interface_is_a_gap_with_its_reason() -> None:
     found = derived(seen)
     assert found["NCCL_SOCKET_IFNAME", "n2"] == (None, "no interface is up with an IPv4 address")
     assert found["GLOO_SOCKET_IFNAME", "n3"] == (None, "hung: netlink")
+
+
+def test_gloo_follows_the_variable_that_the_inventory_sets_for_nccl() -> None:
+    two = {"net.interfaces": (eth("eth0", "10.0.0.1/24"), eth("eth1", "10.1.0.1/24", speed=1))}
+    for value in ("eth1", "=eth1"):
+        found = derived(fleet(some={"n1": {"env": env(NCCL_SOCKET_IFNAME=value)}}, n1=two))
+        assert found["NCCL_SOCKET_IFNAME", "n1"] == (value, "declared as NCCL_SOCKET_IFNAME")
+        assert found["GLOO_SOCKET_IFNAME", "n1"][0] == "eth1"
+
+
+def test_gloo_has_no_interface_where_the_variable_names_none() -> None:
+    seen = fleet(
+        some={"n1": {"env": env(NCCL_SOCKET_IFNAME="eth9")}}, n1={"net.interfaces": (eth("eth0", "10.0.0.1/24"),)}
+    )
+    value, why = derived(seen)["GLOO_SOCKET_IFNAME", "n1"]
+    assert value is None
+    assert why.startswith("NCCL_SOCKET_IFNAME=eth9 matches no interface")

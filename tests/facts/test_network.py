@@ -54,6 +54,48 @@ def test_a_card_is_up_with_its_network() -> None:
     assert found.address == "10.0.0.7"
 
 
+@pytest.mark.parametrize(
+    ("addresses", "ipv4", "bound"),
+    [
+        pytest.param(["10.0.0.7/24", "10.1.0.7/24"], ("10.0.0.7/24", "10.1.0.7/24"), "10.0.0.7/24", id="two"),
+        pytest.param(["169.254.3.4/16", "10.0.0.7/24"], ("10.0.0.7/24",), "169.254.3.4/16", id="link-local-first"),
+        pytest.param(["10.0.0.7/24", "169.254.3.4/16"], ("10.0.0.7/24",), "10.0.0.7/24", id="link-local-second"),
+        pytest.param(["fe80::1/64", "10.0.0.7/24"], ("10.0.0.7/24",), "10.0.0.7/24", id="ipv6-comes-after-ipv4"),
+        pytest.param(["169.254.3.4/16"], (), "169.254.3.4/16", id="link-local-alone"),
+        pytest.param([], (), None, id="none"),
+    ],
+)
+def test_nccl_binds_the_first_ipv4_address(addresses: list[str], ipv4: tuple[str, ...], bound: str | None) -> None:
+    found = one("eth0", *addresses)
+    assert (found.ipv4, found.bound) == (ipv4, bound)
+    assert found.binds_link_local == (bound == "169.254.3.4/16")
+
+
+def test_an_address_of_another_scope_is_bound_too_when_it_comes_first() -> None:
+    first, second = one("eth0", "10.9.0.7/32", scope=254), one("eth0", "10.0.0.7/24")
+    both = row("eth0", "10.0.0.7/24")
+    both["addresses"] = [*row("eth0", "10.9.0.7/32", scope=254)["addresses"], *both["addresses"]]
+    (found,) = learned("net.interfaces", ["ok", [both]])
+    assert (first.ipv4, second.first, found.ipv4, found.bound) == ((), None, ("10.0.0.7/24",), "10.9.0.7/32")
+
+
+@pytest.mark.parametrize(
+    ("number", "tunnel"),
+    [
+        ("1", False),
+        ("32", False),
+        ("772", False),
+        ("65534", True),
+        ("768", True),
+        ("776", True),
+        ("778", True),
+        ("512", True),
+    ],
+)
+def test_tunnels_are_known_by_their_kind_whatever_their_name(number: str, tunnel: bool) -> None:
+    assert one("corp", "10.0.0.7/24", type=number).tunnel is tunnel
+
+
 def test_loopback_has_no_address_to_offer() -> None:
     (found,) = learned("net.interfaces", ["ok", [LO]])
     assert found.loopback

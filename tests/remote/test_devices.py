@@ -198,7 +198,8 @@ print(json.dumps([devices._router(name, address, prefix, held) for name, address
         pytest.param(
             "24",
             [
-                "link add up type veth peer name down", "link set down up",
+                "link add up type veth peer name down",
+                "link set down up",
                 "link set up up",
                 "address add 172.20.0.1/24 dev up",
                 "route add default via 172.20.0.254 dev up",
