@@ -60,6 +60,7 @@ ROWS = (
         "net.firewall",
         lambda host, lab: faults.drop_policy(host, "tcp dport 22"),
         also={"net.ports": "nobody reaches its ports"},
+        several=True,
     ),
     Row(
         "packet filter that lets the cluster in",
