@@ -42,7 +42,7 @@ def _declared(lab: Lab) -> dict[str, Any]:
 
 
 def _impatient(lab: Lab) -> dict[str, Any]:
-    return {"ssh": {**lab.inventory_content()["ssh"], "connect_timeout": 3}, "require": {**LIMITS, "shm": "1GiB"}}
+    return {"ssh": {**lab.inventory_content()["ssh"], "connect_timeout": 5}, "require": {**LIMITS, "shm": "1GiB"}}
 
 
 def _roce(lab: Lab) -> dict[str, Any]:
