@@ -77,7 +77,7 @@ def choose(fleet: Fleet) -> Choice:
             unknown[node.name] = value
             continue
         known[node.name] = value
-        asked = _asked(node, value)
+        asked = _asked(node, value, alone=len(fleet.inventory.nodes) == 1)
         if isinstance(asked, Pick):
             picks[node.name] = asked
         elif isinstance(asked, str):
@@ -92,11 +92,11 @@ def choose(fleet: Fleet) -> Choice:
     return Choice(picks, problems, unknown, why, network)
 
 
-def _asked(node: Node, interfaces: tuple[Interface, ...]) -> Pick | str | tuple[Interface, ...]:
-    """What the inventory leaves open: one interface, several to choose from, or why there is none."""
+def _asked(node: Node, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str | tuple[Interface, ...]:
+    """What the inventory says: an interface or why there is none; nothing leaves those that could carry a job."""
     said = node.env.get(VARIABLE)
     if said is not None and len(said.value) > 1:  # NCCL takes a value of one character for none
-        return _by_variable(said.value, interfaces)
+        return _by_variable(said.value, interfaces, alone=alone)
     if node.interfaces.nccl is not None:
         return _by_name(node.interfaces.nccl, interfaces)
     return candidates(interfaces)
@@ -111,22 +111,21 @@ def _by_name(wanted: str, interfaces: tuple[Interface, ...]) -> Pick | str:
         return f"{wanted} is down"
     if not match.ipv4:
         return f"{wanted} has no IPv4 address"
-    return _pick(match, match.address, interfaces, "declared as interfaces.nccl")
+    if match.binds_link_local:
+        return f"{wanted} has {plain(str(match.bound))} before {match.address}, and NCCL binds the first address"
+    return _pick(match, plain(str(match.bound)), interfaces, "declared as interfaces.nccl")
 
 
-def _by_variable(value: str, interfaces: tuple[Interface, ...]) -> Pick | str | tuple[Interface, ...]:
-    """A variable that names one interface has chosen it; a list or `^` leaves a choice among those that it lets in."""
+def _by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
+    """Of all that a variable lets in NCCL binds the first in the kernel's order, whatever the order of a list."""
     there = taken_by(value, tuple(i for i in interfaces if i.up and i.running and i.bound is not None))
-    if len(there) == 1 and not value.startswith("^"):
-        (only,) = there
-        return Pick(only.name, plain(str(only.bound)), only.mtu, value, f"declared as {VARIABLE}")
-    good = tuple(i for i in candidates(interfaces) if i in there)
-    if good or value.startswith("^"):
-        return good
-    names = ", ".join(i.name for i in candidates(interfaces)) or "none that is up with an IPv4 address"
-    if there:
-        return f"{VARIABLE}={value} names none that leads to other nodes (there is: {names})"
-    return f"{VARIABLE}={value} matches no interface that is up with an IPv4 address (there is: {names})"
+    if not there:
+        names = ", ".join(i.name for i in candidates(interfaces)) or "none"
+        return f"{VARIABLE}={value} matches no interface that is up with an IPv4 address (there is: {names})"
+    first = min(there, key=lambda i: i.index)
+    if first.loopback and not alone:
+        return f"{VARIABLE}={value} lets {first.name} in, which NCCL then takes, and which leads to no other node"
+    return Pick(first.name, plain(str(first.bound)), first.mtu, value, f"declared as {VARIABLE}")
 
 
 def taken_by(value: str, interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:

@@ -311,6 +311,11 @@ def test_a_declared_interface_is_taken_as_it_is() -> None:
         pytest.param((eth("eth9", "10.0.0.1/24", up=False),), "eth9 is down", id="off"),
         pytest.param((eth("eth9", "10.0.0.1/24", running=False),), "eth9 is down", id="no-carrier"),
         pytest.param((eth("eth9"),), "eth9 has no IPv4 address", id="without-address"),
+        pytest.param(
+            (eth("eth9", "10.0.0.1/24", first="169.254.7.7/16"),),
+            "eth9 has 169.254.7.7 before 10.0.0.1, and NCCL binds the first address",
+            id="link-local-first",
+        ),
         pytest.param((eth("eth99", "10.0.0.1/24"),), "eth9 does not exist (there is: eth99)", id="longer-name"),
     ],
 )
@@ -344,36 +349,42 @@ def said(value: str, **interfaces: tuple[Interface, ...]) -> Fleet:
         pytest.param("eth1", "eth1", id="plain"),
         pytest.param("eth1:0", "eth1", id="a-port-is-ignored"),
         pytest.param("docker", "docker0", id="what-is-never-derived"),
-        pytest.param("eth", "eth0", id="several-leave-the-choice"),
-        pytest.param("=eth0,eth1", "eth0", id="a-list-leaves-the-choice"),
+        pytest.param("eth", "eth0", id="the-first-of-several"),
+        pytest.param("=eth1,eth0", "eth0", id="the-order-of-a-list-has-no-effect"),
+        pytest.param("=eth1,=eth0", "eth1", id="only-the-first-sign-counts"),
         pytest.param("^eth0", "eth1", id="all-but-one"),
         pytest.param("^=eth", "eth0", id="all-but-none"),
-        pytest.param("e", "eth0", id="one-character-is-no-value"),
+        pytest.param("^eth", "docker0", id="all-that-lead-out-are-left-out"),
     ],
 )
 def test_the_variable_decides_for_everybody_who_asks(value: str, expected: str) -> None:
-    seen = said(value, n1=(*THREE["n1"]["net.interfaces"], DOCKER))
-    pick = choose(seen).picks["n1"]
-    assert pick.name == expected
-    if expected not in ("eth0", "eth1") or value in ("=eth1", "eth1"):
-        assert (pick.value, pick.why) == (value, "declared as NCCL_SOCKET_IFNAME")
+    eth0, eth1 = (replace(i, index=n) for n, i in enumerate(THREE["n1"]["net.interfaces"][1:], 2))
+    pick = choose(said(value, n1=(eth1, replace(DOCKER, index=9), eth0))).picks["n1"]
+    assert (pick.name, pick.value, pick.why) == (expected, value, "declared as NCCL_SOCKET_IFNAME")
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        pytest.param("eth9", "matches no interface that is up with an IPv4 address (there is: eth0)", id="absent"),
-        pytest.param("=eth", "matches no interface that is up with an IPv4 address (there is: eth0)", id="not-whole"),
-        pytest.param("eth0 ", "matches no interface that is up with an IPv4 address (there is: eth0)", id="blank"),
-        pytest.param("=eth0,=eth1", None, id="only-the-first-sign-counts"),
-        pytest.param("=x,=eth0", "matches no interface that is up with an IPv4 address (there is: eth0)", id="second"),
-        pytest.param("docker,virbr", "names none that leads to other nodes (there is: eth0)", id="containers"),
-    ],
-)
-def test_a_variable_that_names_nothing_is_a_problem(value: str, words: str | None) -> None:
-    virbr = eth("virbr0", "192.168.122.1/24", physical=False, bridge=True)
-    choice = choose(said(value, n1=(eth("eth0", "10.0.0.1/24"), DOCKER, virbr)))
-    assert choice.problems == ({} if words is None else {"n1": f"NCCL_SOCKET_IFNAME={value} {words}"})
+def test_a_value_of_one_character_is_none() -> None:
+    assert choose(said("e", n1=THREE["n1"]["net.interfaces"])).picks["n1"].value == "eth0"
+
+
+@pytest.mark.parametrize("value", ["eth9", "=eth", "eth0 ", "=x,=eth0", "eth*", "10.0.0.1", '"eth0"', "^eth,lo,docker"])
+def test_a_variable_that_lets_nothing_in_is_a_problem(value: str) -> None:
+    choice = choose(said(value, n1=(eth("eth0", "10.0.0.1/24"), DOCKER)))
+    words = "matches no interface that is up with an IPv4 address (there is: eth0)"
+    assert (choice.picks, choice.problems) == ({}, {"n1": f"NCCL_SOCKET_IFNAME={value} {words}"})
+
+
+@pytest.mark.parametrize("value", ["^docker", "^=docker0", "=eth0,lo", "lo"])
+def test_a_variable_that_lets_loopback_in_is_a_problem_of_more_than_one_node(value: str) -> None:
+    """Tested with the real NCCL: loopback is first in the kernel's order."""
+    first = replace(LOOPBACK, first="127.0.0.1/8", index=1)
+    one = (first, eth("eth0", "10.0.0.1/24", index=2))
+    some = {"n1": {"env": env(NCCL_SOCKET_IFNAME=value)}}
+    choice = choose(fleet(some=some, n1={"net.interfaces": one}, **nets(n2=(eth("eth0", "10.0.0.2/24"),))))
+    words = f"NCCL_SOCKET_IFNAME={value} lets lo in, which NCCL then takes, and which leads to no other node"
+    assert choice.problems == {"n1": words}
+    assert set(choice.picks) == {"n2"}
+    assert choose(fleet(some=some, n1={"net.interfaces": one})).picks["n1"].address == "127.0.0.1"
 
 
 def test_nodes_without_the_variable_follow_those_that_have_it() -> None:

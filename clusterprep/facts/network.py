@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 from typing import Any
 
@@ -35,6 +35,7 @@ class Interface:
     carrier_changes: int | None = None  # since the interface was made, ups and downs together
     first: str | None = None  # "10.0.0.1/24", of any scope: the kernel's first, which NCCL binds; None: the first above
     tunnel: bool = False
+    index: int = field(default=0, compare=False)  # the kernel's number, in whose order it lists interfaces
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -93,6 +94,7 @@ def _interface(row: dict[str, Any]) -> Interface:
         carrier_changes=int(row["carrier_changes"]) if row.get("carrier_changes") else None,
         first=None if every[:1] == usable[:1] else _written(every[0]),
         tunnel=int(row["type"]) in TUNNELS,
+        index=int(row["ifindex"] or 0),
     )
 
 
