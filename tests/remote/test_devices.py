@@ -198,11 +198,11 @@ print(json.dumps([devices._router(name, address, prefix, held) for name, address
         pytest.param(
             "24",
             [
-                "link add up type veth peer name down",
-                "link set down up",
-                "link set up up",
-                "address add 172.20.0.1/24 dev up",
-                "route add default via 172.20.0.254 dev up",
+                "link add front type veth peer name back",
+                "link set back up",
+                "link set front up",
+                "address add 172.20.0.1/24 dev front",
+                "route add default via 172.20.0.254 dev front",
             ],
             [False, False],
             id="a-default-route-elsewhere",
