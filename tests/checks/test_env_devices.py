@@ -14,7 +14,7 @@ CHECK = "env.cuda_visible"
 FULL = "0,1,2,3,4,5,6,7"
 
 
-def node(login: str | None = None, command: str | None | object = ..., **more: Any) -> dict[str, Any]:
+def node(login: str | None = None, command: str | object | None = ..., **more: Any) -> dict[str, Any]:
     """What both launch paths see, or each."""
     values = {"login shell": login, "ssh command": login if command is ... else command}
     paths = {
