@@ -11,7 +11,7 @@ from clusterprep.env.variables import nccl_reads, registry
 from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.network import RdmaPort
 from clusterprep.facts.rdma import ENV_FILES
-from clusterprep.model import Absent, EnvValue
+from clusterprep.model import Absent, EnvValue, Severity
 from clusterprep.noderange import fold
 from clusterprep.render import FACTS, planned
 
@@ -27,7 +27,9 @@ def holes(scene: Scene) -> Iterable[Outcome]:
         for path, value in scene.value(node, "env.paths").items():
             if isinstance(value, Absent):
                 message = f"what the {path} gives is not known: {value.detail or value.reason}"
-                yield Outcome("unknown", (node.name,), message, reason=value.reason)
+                # A user of a container may seldom see what its first process was given.
+                severity: Severity | None = "warning" if path == "container" else None
+                yield Outcome("unknown", (node.name,), message, reason=value.reason, severity=severity)
 
 
 def known(paths: Paths) -> dict[str, tuple[Setting, ...]]:

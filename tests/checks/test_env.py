@@ -98,6 +98,12 @@ def test_a_path_that_is_not_known_passes_nobody(check: str, reason: str) -> None
     assert any("/home/alice/.bashrc line 9" in f.message for f in findings(fleet(n1=node(1), n2=hung), check))
 
 
+@pytest.mark.parametrize("check", ["env.shadow", "env.nccl_uniform", "env.nccl_hca_exists"])
+def test_a_container_that_nobody_may_look_into_is_a_warning(check: str) -> None:
+    inside = node(2, container=absent("denied"))
+    assert told(fleet(n1=node(1), n2=inside, n3=node(3)), check)["n2"] == "unknown warning denied"
+
+
 def test_the_other_paths_are_judged_all_the_same() -> None:
     both = node(2, login_shell=absent("hung"), ssh_command=(Setting("NCCL_DEBUG", "INFO", BASHRC, 1),))
     assert "fail warning" in told(fleet(n1=node(1), n2=both), "env.shadow")["n2"]
