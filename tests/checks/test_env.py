@@ -80,9 +80,14 @@ def test_a_declared_value_is_the_plan() -> None:
 
 
 def test_without_a_plan_nobody_knows_what_overrides_it() -> None:
-    lost = node(2)
-    lost["net.interfaces"] = ()
+    named = (Setting("NCCL_SOCKET_IFNAME", "eth0", BASHRC, 1),)
+    lost = {**node(2, login_shell=named), "net.interfaces": ()}
     assert told(fleet(n1=node(1), n2=lost), "env.shadow")["n2"].startswith("unknown warning")
+
+
+def test_where_nothing_is_set_nothing_overrides_whatever_the_plan_is() -> None:
+    lost = {**node(2, login_shell=(Setting("OMP_NUM_THREADS", "8"),)), "net.interfaces": ()}
+    assert told(fleet(n1=node(1), n2=lost), "env.shadow")["n2"] == "pass"
 
 
 # ---------------------------------------------------------------- a launch path that is not known
