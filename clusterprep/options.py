@@ -50,3 +50,10 @@ ranks = _all(
     click.option("--nproc-per-node", type=click.IntRange(1, 1024), help="Ranks per node, as torchrun calls it."),
     click.option("--master-port", type=click.IntRange(1, 65535), help="Rendezvous port, as torchrun calls it."),
 )
+
+readers = _all(
+    click.option("--nccl", metavar="V", help="Version that will read it, such as 2.21.5."),
+    click.option("--torch", metavar="V", help="Version that will read it, such as 2.6.0."),
+    click.option("--dialect", metavar="D", help="nccl.conf, shell, env-file or unit; default: by name and content."),
+    click.option("--strict", is_flag=True, help="A warning counts too."),
+)
