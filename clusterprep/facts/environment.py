@@ -1,0 +1,170 @@
+"""The effective environment: what each way to start a process would give to the job's user, and from which file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterprep.facts import Fact
+from clusterprep.model import Absent, Inventory, Node, Read
+
+LIMIT = 14.0  # seconds; a shell that hangs costs four of them, and there are at most three
+CONF = "/etc/nccl.conf"
+CUT = 1023  # bytes of a value that NCCL takes from its files
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable as a launch path has it; `file` and `line` are None where they cannot be told."""
+
+    name: str
+    value: str
+    file: str | None = None
+    line: int | None = None
+
+
+Paths = Mapping[str, "tuple[Setting, ...] | Absent"]
+Row = tuple[str, int, str]  # file, line, its text
+
+# An assignment of a shell, of /etc/environment or of csh and fish: the name, and the word behind it.
+_WORD = r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s;&|"'\\])*)"""
+_ASSIGNED = re.compile(rf"(?:^|[\s;&|(])(?:setenv\s+(\w+)\s+|set\s+(?:-\w+\s+)+(\w+)\s+|(\w+)=){_WORD}")
+_UNIT = re.compile(r"(?:Default)?Environment\s*=\s*")
+
+
+def parse_paths(answer: Mapping[str, Any]) -> Paths:
+    """Every launch path of the node with its settings, or with the reason why they are not known."""
+    rows = _rows(answer["files"])
+    found: dict[str, tuple[Setting, ...] | Absent] = {}
+    for path, session in answer["sessions"].items():
+        found[path] = _session(session, [row for row in rows if path == "login shell" or _in_commands(row[0], rows)])
+    for path in ("systemd", "slurm"):
+        if answer[path] is not None:
+            found[path] = service(_rows(answer[path]))
+    if answer["container"] is not None:
+        found["container"] = _session(answer["container"], [])
+    found["nccl"] = nccl(answer["conf"], answer["home"], found)
+    return found
+
+
+def parse_effective(answer: Mapping[str, Any]) -> Mapping[str, tuple[Setting, ...]] | Absent:
+    """The same where every path is known, for those who judge all of them; else why one is not."""
+    paths = parse_paths(answer)
+    absent = next((value for value in paths.values() if isinstance(value, Absent)), None)
+    return {path: s for path, s in paths.items() if not isinstance(s, Absent)} if absent is None else absent
+
+
+def parse_conf(answer: Mapping[str, Any]) -> Mapping[str, tuple[Row, ...]]:
+    """NCCL's own files that are there, each with the lines that set something."""
+    return {path: tuple(_rows([[path, lines]])) for path, lines in answer["conf"].items() if lines is not None}
+
+
+def parse_libraries(answer: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+    """Folders of LD_LIBRARY_PATH, with the libraries of NCCL and of the driver that lie in them."""
+    return {folder: tuple(map(_text, names)) for folder, names in answer["libraries"].items()}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, seen {value!r}")
+    return value
+
+
+def _rows(files: Sequence[Any]) -> list[Row]:
+    rows = [(_text(path), number, _text(text)) for path, lines in files for number, text in lines]
+    if not all(isinstance(number, int) for _, number, _ in rows):
+        raise ValueError("a line without a number")
+    return rows
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def _session(answer: Sequence[Any], rows: Sequence[Row]) -> tuple[Setting, ...] | Absent:
+    if answer[0] != "ok":
+        return Absent(_text(answer[1]), _text(answer[2]))
+    places = assigned(rows)
+    settings = []
+    for name, value in sorted(answer[1].items()):
+        file, line = places.get((name, _text(value)), (None, None))
+        settings.append(Setting(name, value, file, line))
+    return tuple(settings)
+
+
+def assigned(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[str, int]]:
+    """The last place that gives a name this value, as far as it is written out."""
+    found: dict[tuple[str, str], tuple[str, int]] = {}
+    for file, line, text in rows:
+        for match in _ASSIGNED.finditer("" if text.lstrip().startswith("#") else text):
+            name = next(group for group in match.groups()[:3] if group)
+            found[name, _unquoted(match.group(4))] = (file, line)
+    return found
+
+
+def _unquoted(word: str) -> str:
+    try:
+        return "".join(shlex.split(word)[:1])
+    except ValueError:
+        return word
+
+
+def _in_commands(file: str, rows: Sequence[Row]) -> bool:
+    """Whether a shell that runs one command may read a file: profile files only where ~/.bashrc takes them in."""
+    profile = file.startswith("/etc/profile") or file.endswith(("/.bash_profile", "/.bash_login", "/.profile"))
+    return not profile or any(path == "/etc/bashrc" for path, _, _ in rows)
+
+
+# ---------------------------------------------------------------- services
+
+
+def service(rows: Iterable[Row]) -> tuple[Setting, ...]:
+    """Environment= of systemd.exec(5), where an empty one forgets the earlier, and NAME=value of environment files."""
+    found: dict[str, Setting] = {}
+    for file, line, text in rows:
+        head = _UNIT.match(text)
+        if head and not text[head.end() :].strip():
+            found.clear()
+        for word in _words(text[head.end() :]) if head else _words(text):
+            name, sign, value = word.partition("=")
+            if sign and not name.startswith("#"):
+                found[name] = Setting(name, value.replace("%%", "%") if head else value, file, line)
+    return tuple(sorted(found.values(), key=lambda setting: setting.name))
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+# ---------------------------------------------------------------- NCCL's own files
+
+
+def nccl(conf: Mapping[str, Any], home: str, sessions: Paths) -> tuple[Setting, ...]:
+    """What NCCL takes from its files: that of NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf; the first wins."""
+    own = f"{_text(home).rstrip('/')}/.nccl.conf"
+    known = [value for value in sessions.values() if not isinstance(value, Absent)]
+    asked = (s.value for settings in known for s in settings if s.name == "NCCL_CONF_FILE" and s.value)
+    found: dict[str, Setting] = {}
+    for path in (next(asked, own), CONF):
+        lines = conf[path] if path in (own, CONF) else conf.get(path)
+        for file, line, text in _rows([[path, lines]]) if lines is not None else ():
+            name, sign, value = text.partition("=")
+            if sign and not text.startswith("#") and name not in found:
+                found[name] = Setting(name, value[:CUT], file, line)
+    return tuple(sorted(found.values(), key=lambda setting: setting.name))
+
+
+def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    """One look brings all facts of this file; only a process that sshd started is an ssh command itself."""
+    return (Read("environment", (node.job_user or node.ssh.user, node.transport == "ssh"), limit=LIMIT),)
+
+
+PATHS = Fact("env.paths", _asked, parse_paths)
+EFFECTIVE = Fact("env.effective", _asked, parse_effective)
+CONF_LINES = Fact("env.conf_lines", _asked, parse_conf)
+LIBRARIES = Fact("env.libraries", _asked, parse_libraries)
