@@ -94,7 +94,7 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
 
 
 def _encoding(text: Text, versions: Versions) -> Iterator[Remark]:
-    if text.mark:
+    if text.mark and text.lines:
         seen, wanted = "a byte-order mark (UTF-8) at the head of the file", "a file that starts with its first name"
         message = "NCCL takes the mark for a part of the first line, which is lost"
         yield _remark(1, "", message, seen, wanted, "sed -i '1s/^\\xEF\\xBB\\xBF//' FILE")

@@ -70,6 +70,8 @@ def _sensible(known: Mapping[str, Any], value: int) -> bool:
         return value in (0, 1)
     if known["name"] in ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS"):
         return value == -2 or (value % 32 == 0 and 64 <= value <= 640)
+    if known["name"] == "NCCL_SOCKET_NTHREADS" and value == 0:
+        return True  # what NCCL itself starts with on most networks: no thread of its own
     return known["kind"] == "bool" or range_of(known["allowed_values"]).holds(value)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from clusterprep.lint import Entry, Text
 from clusterprep.lint.conf import COMMENT, DOLLAR, meant
@@ -20,18 +20,20 @@ _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _EXPORT = re.compile(r"\s*(?:export|setenv|declare\s+-\w*x\w*|typeset\s+-\w*x\w*)\s+\w", re.MULTILINE)
 _SECTION = re.compile(r"\s*\[(?:Service|Manager|Unit)\]\s*$", re.MULTILINE)
 _RUN_TIME = re.compile(r"[$`]")  # in a shell word: a value that only the shell knows
+_KEYWORDS = {"if", "then", "else", "elif", "do", "{", "!", "time", "while", "until"}
 _DECLARING = {"export", "declare", "typeset"}
 _PRINTING = {"echo", "printf"}  # of a prolog of Slurm, which takes `export NAME=value` from what is printed
 
 
 def dialect_of(name: str, text: str) -> str:
     """The dialect by the file's name, and where that says nothing, by what stands in it."""
-    path = PurePosixPath(name)
+    base = posixpath.basename(name)
+    suffix = posixpath.splitext(base)[1]
     if _SECTION.search(text):
         return "unit"
-    if path.name.endswith("nccl.conf") or path.suffix == ".conf":
+    if base.endswith("nccl.conf") or suffix == ".conf":
         return "nccl.conf"
-    if path.suffix in _SHELLS or _RC.fullmatch(path.name) or text.startswith("#!"):
+    if suffix in _SHELLS or _RC.fullmatch(base) or text.startswith("#!"):
         return "shell"
     return "shell" if _EXPORT.search(text) else "env-file"
 
@@ -134,6 +136,8 @@ def _commands(line: str) -> Iterator[list[str]]:
             if words:
                 yield words
             words = []
+        elif not words and word in _KEYWORDS:
+            continue
         else:
             words.append(word)
     if words:

@@ -77,4 +77,5 @@ def range_of(allowed: str) -> Range:
         return Range(low, None, frozenset({-2} | {n for n in named if n < 0}))
     if most := _AT_MOST.search(allowed):
         return Range(None, int(most[1]))
-    return Range(named=frozenset({*named, -2})) if named else Range()
+    # One number alone («0 auto») has a meaning of its own and forbids no other.
+    return Range(named=frozenset({*named, -2})) if len({n for n in named if n >= 0}) > 1 else Range()
