@@ -10,7 +10,7 @@ from typing import Any
 import clusterprep
 from clusterprep.errors import InputError
 from clusterprep.noderange import nearest
-from clusterprep.registry import modules
+from clusterprep.plugins import modules
 from clusterprep.resources import Resource
 
 WRITTEN = [{"name": True, "tags": True, "file": True}]  # scalars below these keys are text as written

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
-from collections.abc import Iterator, Mapping
-from types import ModuleType
+from collections.abc import Mapping
 from typing import TypeVar
 
 from clusterprep.checks import Check
 from clusterprep.facts import Fact
+from clusterprep.plugins import modules
 
 Plugin = TypeVar("Plugin", Fact, Check)
-
-
-def modules(package: str) -> Iterator[ModuleType]:
-    """Every module directly in a package of ours, in the order of their names."""
-    folder = importlib.import_module(package)
-    for found in sorted(pkgutil.iter_modules(folder.__path__), key=lambda m: m.name):
-        yield importlib.import_module(f"{package}.{found.name}")
 
 
 def collect(kind: type[Plugin], *packages: str) -> dict[str, Plugin]:

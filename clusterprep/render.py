@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterprep.derived import once_per_fleet
 from clusterprep.env import Basis, Derived
 from clusterprep.model import EnvValue, Fleet
 from clusterprep.network import choose
-from clusterprep.registry import modules
+from clusterprep.plugins import modules
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ def render(fleet: Fleet) -> Environment:
     values = [_undeclared(item, declared) for item in derived if item.value is not None]
     values.extend(_declared(fleet))
     return Environment(tuple(value for value in values if value.nodes), _gaps(derived, declared))
+
+
+@once_per_fleet
+def planned(fleet: Fleet) -> Environment:
+    """The same for those who ask again and again: checks judge what they see against what apply would write."""
+    return render(fleet)
 
 
 def _undeclared(item: Derived, declared: Mapping[str, Mapping[str, object]]) -> EnvValue:

@@ -16,11 +16,11 @@ PACKAGE = ROOT / "clusterprep"
 # a place here, and has then decided what it is.
 ORDER = (
     # words and values
-    "errors", "model", "units", "versions", "noderange", "pairing", "derived",
+    "errors", "model", "units", "versions", "noderange", "pairing", "derived", "plugins",
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
-    "facts", "network", "rails", "env", "lint", "checks", "registry", "render", "resources",
+    "facts", "network", "rails", "env", "lint", "render", "checks", "registry", "resources",
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
@@ -50,7 +50,7 @@ WORLDLY = {
     "here": "names this machine for `check --local`",
     "env.variables": "reads the registry of variables that came with us",
     "history": "keeps what was given to the nodes in SQLite",
-    "registry": "finds plug-ins by their files",
+    "plugins": "finds plug-ins by their files",
     "deadline": "listens to signals and the alarm clock",
     "fanout": "starts threads and watches the clock",
     "run": "takes the time of a run",

@@ -40,7 +40,9 @@ def parse_paths(answer: Mapping[str, Any]) -> Paths:
     rows = _rows(answer["files"])
     found: dict[str, tuple[Setting, ...] | Absent] = {}
     for path, session in answer["sessions"].items():
-        found[path] = _session(session, [row for row in rows if path == "login shell" or _in_commands(row[0], rows)])
+        # A shell that runs one command reads profile files where ~/.bashrc takes them in, so those are named last.
+        order = rows if path == "login shell" else sorted(rows, key=lambda row: not _is_profile(row[0]))
+        found[path] = _session(session, order)
     for path in ("systemd", "slurm"):
         if answer[path] is not None:
             found[path] = service(_rows(answer[path]))
@@ -69,7 +71,7 @@ def parse_libraries(answer: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"expected text, seen {value!r}")
+        raise ValueError(f"expected text, seen {value!r}")  # noqa: TRY004 - as every parse
     return value
 
 
@@ -111,10 +113,8 @@ def _unquoted(word: str) -> str:
         return word
 
 
-def _in_commands(file: str, rows: Sequence[Row]) -> bool:
-    """Whether a shell that runs one command may read a file: profile files only where ~/.bashrc takes them in."""
-    profile = file.startswith("/etc/profile") or file.endswith(("/.bash_profile", "/.bash_login", "/.profile"))
-    return not profile or any(path == "/etc/bashrc" for path, _, _ in rows)
+def _is_profile(file: str) -> bool:
+    return file.startswith("/etc/profile") or file.endswith(("/.bash_profile", "/.bash_login", "/.profile"))
 
 
 # ---------------------------------------------------------------- services
@@ -157,6 +157,13 @@ def nccl(conf: Mapping[str, Any], home: str, sessions: Paths) -> tuple[Setting, 
             if sign and not text.startswith("#") and name not in found:
                 found[name] = Setting(name, value[:CUT], file, line)
     return tuple(sorted(found.values(), key=lambda setting: setting.name))
+
+
+def in_effect(paths: Paths, path: str) -> dict[str, Setting]:
+    """What NCCL has in a process of one launch path: its environment, and behind it NCCL's own files."""
+    own, conf = (paths.get(key, ()) for key in (path, "nccl"))
+    both = [*(() if isinstance(conf, Absent) else conf), *(() if isinstance(own, Absent) else own)]
+    return {setting.name: setting for setting in both}
 
 
 def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:

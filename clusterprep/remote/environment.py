@@ -7,8 +7,8 @@ import os
 import select
 import time
 
-from clusterprep.remote.light import dumps, loads, signal
 from clusterprep.remote.launched import container, kept, lines_of, named, slurm, systemd, text_of, wanted
+from clusterprep.remote.light import dumps, loads, signal
 from clusterprep.remote.readers import NoAnswer, become, offer, paths
 
 SHELL_LIMIT = 4.0  # seconds for one shell with its start-up files
@@ -137,21 +137,24 @@ def _start_up(home, shell):
 
 
 def _add(path, home, found):
-    if len(found) > 128 or path in [known for known, _ in found]:
+    if path[:1] != "/" or "$" in path or len(found) > 128 or path in [known for known, _ in found]:
         return
     text = text_of(path)
     if text is None:
         return
     found.append([path, text])
-    for line in text.splitlines():
+    for line in text.splitlines() if ". " in text or "source " in text else ():
         words = line.replace(";", " ").replace('"', " ").split()
-        for first, word in zip(words, words[1:]):
-            if first in (".", "source"):
-                for start in ("~", "$HOME", "${HOME}"):
-                    if word.startswith(start + "/"):
-                        word = home + word[len(start) :]
-                if word[:1] == "/" and "$" not in word:
-                    _add(word, home, found)
+        for at in range(len(words) - 1):
+            if words[at] in (".", "source"):
+                _add(_expanded(words[at + 1], home), home, found)
+
+
+def _expanded(word, home):
+    for start in ("~", "$HOME", "${HOME}"):
+        if word.startswith(start + "/"):
+            return home + word[len(start) :]
+    return word
 
 
 def _sessions(entry, shell, given, texts):
@@ -187,13 +190,12 @@ def _pam(text):
     """/etc/environment as pam_env(8) reads it."""
     found = {}
     for line in text.splitlines():
-        line = line.strip()
-        line = line[7:].lstrip() if line.startswith("export ") else line
-        name, sign, value = line.partition("#")[0].partition("=")
+        bare = line.strip()
+        bare = bare[7:].lstrip() if bare.startswith("export ") else bare
+        name, sign, value = bare.partition("#")[0].partition("=")
         if sign and name:
-            for quote in "\"'":
-                value = value[1:-1] if len(value) > 1 and value[0] == value[-1] == quote else value
-            found[name] = value
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+            found[name] = value[1:-1] if quoted else value
     return found
 
 
@@ -204,7 +206,7 @@ def _asked(shell, env, texts, login, interactive):
     argv = [("-" if login else "") + os.path.basename(shell)] + (["-i"] if interactive else []) + ["-c", command]
     mark = b"\0" + fence.encode("ascii") + b"\0"
     data, why = _run(shell, argv, env, 1, mark, fence.encode("ascii"), SHELL_LIMIT)
-    begun, _, rest = data.partition(mark)
+    rest = data.partition(mark)[2]
     whole, sign, _ = rest.rpartition(fence.encode("ascii"))
     if sign:
         pairs = [row.decode("utf-8", "replace").partition("=") for row in whole.split(b"\0")]
@@ -218,7 +220,7 @@ def _asked(shell, env, texts, login, interactive):
 
 
 def _run(shell, argv, env, stream, mark, fence, limit):
-    """What a shell prints on a stream until its last fence, its end or its limit, and why it did not come to its end."""
+    """What a shell prints on a stream until its last fence, its end or its limit; why it did not come to its end."""
     source, sink = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -227,7 +229,7 @@ def _run(shell, argv, env, stream, mark, fence, limit):
                 os.dup2(sink if fd == stream else os.open("/dev/null", os.O_RDWR), fd)
             os.closerange(3, 64)
             os.chdir(env["HOME"] if os.access(env["HOME"], os.X_OK) else "/")
-            os.execve(shell, argv, env)
+            os.execve(shell, argv, env)  # noqa: S606 - the user's own shell, as sshd starts it
         finally:
             os._exit(126)
     os.close(sink)

@@ -32,7 +32,7 @@ def named(line):
             at -= 1
         found.append(part[at:])
     words = line.split()
-    found += [word for first, word in zip(words, words[1:]) if first in ("setenv", "-gx", "-x", "-Ux")]
+    found += [words[at + 1] for at in range(len(words) - 1) if words[at] in ("setenv", "-gx", "-x", "-Ux")]
     return found
 
 
@@ -88,9 +88,9 @@ def _service(files, jobs=False):
         for number, line in _joined(text or ""):
             key, _, value = line.partition("=")
             if key in ("Environment", "DefaultEnvironment"):
-                line = told(line) if value.strip() else line
-                if line is not None and (not jobs or any(name.startswith(JOBS) for name in named(line))):
-                    mine.append([number, line])
+                kept_line = told(line) if value.strip() else line
+                if kept_line is not None and (not jobs or any(name.startswith(JOBS) for name in named(line))):
+                    mine.append([number, kept_line])
             elif key == "EnvironmentFile" and value.lstrip("-")[:1] == "/":
                 more = text_of(value.lstrip("-").strip())
                 if more is not None:

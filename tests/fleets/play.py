@@ -50,7 +50,7 @@ import importlib
 for part in boot.parts_for(boot.kinds()):
     for name, _ in boot.sources(part):
         module = importlib.import_module(name)
-        if part != "look":
+        if part != "look" and hasattr(module, "install"):
             module.install(None)
 job = json.load(sys.stdin)
 if job["library"]:

@@ -1,0 +1,159 @@
+"""What somebody set once to find a fault, and what puts other libraries before the job's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks.env import BASHRC, OURS, by_place, cure, holes, planted, said
+from clusterprep.facts.environment import Setting
+from clusterprep.model import EnvValue
+from clusterprep.render import FACTS, planned
+
+# The ten of gpud (components/accelerator/nvidia/bad-envs), and two that stop or slow every job that has them.
+DEBUGGING: Mapping[str, str] = {
+    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION": "a GPU that fails waits for a debugger, and the job hangs",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "a GPU that fails writes its memory to disk first",
+    "CUDA_COREDUMP_FILE": "names where GPU memory is dumped",
+    "CUDA_PROFILE": "every kernel is profiled",
+    "COMPUTE_PROFILE": "every kernel is profiled",
+    "OPENCL_PROFILE": "every kernel is profiled",
+    "NSIGHT_CUDA_DEBUGGER": "programs run under a debugger",
+    "CUDA_INJECTION32_PATH": "a library is put into every program that uses CUDA",
+    "CUDA_INJECTION64_PATH": "a library is put into every program that uses CUDA",
+    "CUDA_AUTO_BOOST": "clocks go their own way",
+    "TORCH_SHOW_CPP_STACKTRACES": "every exception is followed through C++, which may take minutes",
+}
+OFF = ("", "0", "false", "off", "no")
+# Values that people leave behind after they looked for a fault; None stands for any value.
+WORKAROUNDS: Mapping[str, tuple[str, ...] | None] = {
+    "NCCL_P2P_DISABLE": ("1",),
+    "NCCL_SHM_DISABLE": ("1",),
+    "NCCL_IB_DISABLE": ("1",),
+    "NCCL_NVLS_ENABLE": ("0",),
+    "NCCL_NET_GDR_LEVEL": ("0", "LOC"),
+    "NCCL_ALGO": None,
+    "NCCL_PROTO": None,
+    "NCCL_DEBUG": ("TRACE",),
+    "NCCL_COMM_ID": None,
+    "NCCL_HOSTID": None,
+    "NCCL_TOPO_DUMP_FILE": None,
+    "NCCL_GRAPH_DUMP_FILE": None,
+    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
+}
+FOREIGN = ("libnccl", "libcuda.so")
+SYSTEM = ("/lib", "/usr/lib")
+
+Wrong = Callable[[Setting], str | None]
+
+
+def _each(scene: Scene, wrong: Wrong, good: str, planning: bool = False) -> Iterable[Outcome]:
+    """Settings of which `wrong` says why they should go, but for those that are declared, or planned where asked."""
+    yield from holes(scene)
+    for node in scene.nodes:
+        values: Mapping[str, EnvValue] = planned(scene.fleet).of(node.name) if planning else {}
+        bad = False
+        for setting, where in by_place(scene.value(node, "env.paths")).items():
+            plan, declared = values.get(setting.name), node.env.get(setting.name)
+            if setting.value in (plan and plan.value, declared and declared.value) or setting.file in OURS:
+                continue
+            if (why := wrong(setting)) is not None:
+                bad = True
+                yield Outcome("fail", (node.name,), why, said(setting, where), "unset", cure(setting))
+        if not bad:
+            yield Outcome("pass", (node.name,), good)
+
+
+def debugging(scene: Scene) -> Iterable[Outcome]:
+    def wrong(setting: Setting) -> str | None:
+        return None if setting.value.strip().lower() in OFF else DEBUGGING.get(setting.name)
+
+    return _each(scene, wrong, "no variable of debuggers and profilers is set")
+
+
+def workarounds(scene: Scene) -> Iterable[Outcome]:
+    def wrong(setting: Setting) -> str | None:
+        if setting.name not in WORKAROUNDS or not setting.value:
+            return None
+        values = WORKAROUNDS[setting.name]
+        if values is not None and setting.value.strip().upper() not in values:
+            return None
+        return f"{setting.name} is left from looking for a fault; neither the plan nor the inventory has it"
+
+    return _each(scene, wrong, "nothing is left from looking for faults", planning=True)
+
+
+def search_paths(scene: Scene) -> Iterable[Outcome]:
+    yield from holes(scene)
+    for node in scene.nodes:
+        folders: Mapping[str, tuple[str, ...]] = scene.value(node, "env.libraries")
+        bad = False
+        for setting, where in by_place(scene.value(node, "env.paths")).items():
+            if where != ("nccl",) and (shadowing := _shadowing(setting, folders)):
+                bad = True
+                message = f"{setting.name} puts {', '.join(shadowing)} before the job's own libraries"
+                yield Outcome("fail", (node.name,), message, said(setting, where), "unset", cure(setting))
+        if not bad:
+            yield Outcome("pass", (node.name,), "no search path holds another NCCL or driver library")
+
+
+def _shadowing(setting: Setting, folders: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Files of NCCL, and the stub of the driver's library that toolkits bring for compilers.
+
+    A libcuda.so elsewhere is the driver's own, mounted into a container.
+    """
+    if setting.name == "LD_PRELOAD":
+        words = setting.value.replace(":", " ").split()
+        return [word for word in words if word.rpartition("/")[2].startswith(FOREIGN)]
+    if setting.name != "LD_LIBRARY_PATH":
+        return []
+    found = []
+    for folder in dict.fromkeys(setting.value.split(":")):
+        if folder.startswith(SYSTEM) and "stubs" not in folder:
+            continue
+        names = folders.get(folder, ())
+        mine = [name for name in names if name.startswith("libnccl.") or "stubs" in folder]
+        found += [f"{folder.rstrip('/')}/{name}" for name in mine[:1]]
+    return found
+
+
+BAD_CUDA = Check(
+    "env.bad_cuda",
+    facts=("env.paths",),
+    judge=debugging,
+    severity="warning",
+    title="Variables of debuggers and profilers",
+    why="With CUDA_LAUNCH_BLOCKING a job runs at half its speed on this node; with CUDA_DEVICE_WAITS_ON_EXCEPTION a "
+    "fault becomes a hang. Nobody remembers that they were set.",
+    how="The names that make CUDA wait, dump or profile, in every launch path, set to anything but 0; what `env:` "
+    "declares is left alone.",
+    remedy="grep -rn CUDA_LAUNCH_BLOCKING /etc/environment /etc/profile.d ~/.bashrc   # take it out",
+    proof=Proof("env.paths", planted("login shell", Setting("CUDA_LAUNCH_BLOCKING", "1", BASHRC, 3))),
+)
+NCCL_DEBUG = Check(
+    "env.nccl_debug",
+    facts=("env.paths", *FACTS),
+    judge=workarounds,
+    severity="warning",
+    title="Leftovers of looking for a fault",
+    why="NCCL_P2P_DISABLE, a forced algorithm or NCCL_DEBUG=TRACE help to find a fault; left behind they cost most of "
+    "the bandwidth, and on some nodes alone they can hang the job.",
+    how="Switches that turn transports off, force algorithms or write traces, in every launch path, other than what "
+    "apply would write or `env:` declares.",
+    remedy="grep -rn NCCL_ /etc/environment /etc/profile.d ~/.bashrc ~/.nccl.conf   # out, or declared under env:",
+    proof=Proof("env.paths", planted("login shell", Setting("NCCL_P2P_DISABLE", "1", BASHRC, 3))),
+)
+LD_PATH = Check(
+    "env.ld_path",
+    facts=("env.paths", "env.libraries"),
+    judge=search_paths,
+    severity="warning",
+    title="Search paths with another NCCL",
+    why="LD_PRELOAD and LD_LIBRARY_PATH put another NCCL, or the driver's stub of a toolkit, before the one that torch "
+    "was built with: versions mix, on those nodes and launch paths that have the line.",
+    how="LD_PRELOAD with libnccl or libcuda, and folders of LD_LIBRARY_PATH outside the system's that hold libnccl.so "
+    "or a stub, in every launch path. Which NCCL torch then loads is for nccl.torch.",
+    remedy="grep -rn LD_ /etc/environment /etc/profile.d ~/.bashrc   # take it out",
+    proof=Proof("env.paths", planted("login shell", Setting("LD_PRELOAD", "/opt/nccl/libnccl.so.2", BASHRC, 3))),
+)
