@@ -108,7 +108,13 @@ def test_a_file_and_standard_input_are_judged_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(("missing.env",), "missing.env"), (("/",), "directory"), ((sys.executable,), "zero byte"), (("/dev/zero",), "MiB"), ((), "FILE")],
+    [
+        (("missing.env",), "missing.env"),
+        (("/",), "directory"),
+        ((sys.executable,), "zero byte"),
+        (("/dev/zero",), "MiB"),
+        ((), "FILE"),
+    ],
 )
 def test_what_cannot_be_read_is_exit_2_with_the_reason(words: tuple[str, ...], told: str) -> None:
     done = run(*words, "--format", "json")
