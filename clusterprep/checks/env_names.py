@@ -136,7 +136,7 @@ DEPRECATED = Check(
     how="Names of every launch path against the releases of NCCL and torch that are installed: NCCL_BLOCKING_WAIT has "
     "been TORCH_NCCL_BLOCKING_WAIT since torch 2.2, NCCL_TREE_THRESHOLD is gone since NCCL 2.5.",
     remedy="clusterprep explain NCCL_BLOCKING_WAIT   # says the new name",
-    proof=Proof("env.paths", planted("login shell", Setting("NCCL_DESYNC_DEBUG", "1", BASHRC, 3))),
+    proof=Proof("env.paths", planted("login shell", Setting("NCCL_ENABLE_TIMING", "1", BASHRC, 3))),
 )
 NO_EFFECT = Check(
     "env.no_effect",
@@ -158,7 +158,7 @@ CONF_FILES = Check(
     severity="error",
     title="nccl.conf as NCCL reads it",
     why="nccl.conf looks like a shell file and is none: a blank before a name, the word export, quotes, a comment "
-    "behind a value, a byte-order mark or, before NCCL 2.30, the carriage returns of Windows spoil a setting without a word.",
+    "behind a value, a byte-order mark or, before NCCL 2.30, carriage returns spoil a setting without a word.",
     how="/etc/nccl.conf, ~/.nccl.conf of the job's user and the file in NCCL_CONF_FILE, line by line by NCCL's rules: "
     "NAME=value from the first column, # in the first column, values of at most 1023 bytes.",
     remedy="clusterprep lint /etc/nccl.conf",
