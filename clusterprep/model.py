@@ -202,6 +202,16 @@ class EnvValue:
 
 
 @dataclass(frozen=True)
+class EnvPath:
+    """The names that one way to start a process gives on `nodes`; `add` says how it would get what it lacks."""
+
+    path: str
+    reaches: tuple[str, ...]
+    nodes: tuple[str, ...]
+    add: str = ""
+
+
+@dataclass(frozen=True)
 class FileState:
     """A file on a node as it is: None as content means that there is no such file."""
 
@@ -335,6 +345,7 @@ class Report:
     nodes: tuple[Sighting, ...] | None = None
     findings: tuple[Finding, ...] | None = None
     env: tuple[EnvValue, ...] | None = None
+    env_paths: tuple[EnvPath, ...] | None = None
     changes: tuple[ChangeRow, ...] | None = None
     verify: VerifyResult | None = None
     error: Mapping[str, Json] | None = None

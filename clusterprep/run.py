@@ -20,6 +20,8 @@ from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, 
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Selection, make_plan, select
 from clusterprep.playbook import Step
+from clusterprep.reach import FACT as PATHS
+from clusterprep.reach import launch_paths
 from clusterprep.render import FACTS as ENV_FACTS
 from clusterprep.render import Environment, render
 from clusterprep.resources import target
@@ -99,7 +101,7 @@ def check(job: Job) -> Report:
 
 def show_env(job: Job) -> tuple[Report, Environment]:
     """The environment that apply would write."""
-    plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=ENV_FACTS)
+    plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=(*ENV_FACTS, PATHS))
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
     environment = render(fleet)
@@ -109,7 +111,7 @@ def show_env(job: Job) -> tuple[Report, Environment]:
 
 def plan_changes(job: Job) -> Report:
     """What apply would change; nothing is written."""
-    plan = _plan(job, facts=ENV_FACTS, steps=job.steps)
+    plan = _plan(job, facts=(*ENV_FACTS, PATHS), steps=job.steps)
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
     environment = render(fleet)
@@ -126,7 +128,7 @@ def apply(job: Job) -> Report:
     """Look, write on all nodes or on none, look again, verify."""
     # The environment is asked for only where it is written or used: it needs the job's interpreter on every node.
     wanted = job.settings.verify or any(step.resource.name == "env" for step in job.steps)
-    plan = _plan(job, facts=ENV_FACTS if wanted else (), steps=job.steps)
+    plan = _plan(job, facts=(*ENV_FACTS, PATHS) if wanted else (), steps=job.steps)
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         environment = render(fleet) if wanted else Environment((), {})
@@ -343,6 +345,7 @@ def _report(
         nodes=tuple(_without_files(s) for s in fleet.sightings.values()),
         findings=findings,
         env=None if env is None else env.values,
+        env_paths=launch_paths(fleet, writing=job.settings.command != "check"),
         changes=changes,
         verify=verify,
         notices=tuple(notices),

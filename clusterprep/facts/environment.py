@@ -124,12 +124,14 @@ def service(rows: Iterable[Row]) -> tuple[Setting, ...]:
     """Environment= of systemd.exec(5), where an empty one forgets the earlier, and NAME=value of environment files."""
     found: dict[str, Setting] = {}
     for file, line, text in rows:
+        if text.lstrip().startswith(("#", ";")):
+            continue
         head = _UNIT.match(text)
         if head and not text[head.end() :].strip():
             found.clear()
         for word in _words(text[head.end() :]) if head else _words(text):
             name, sign, value = word.partition("=")
-            if sign and not name.startswith("#"):
+            if sign:
                 found[name] = Setting(name, value.replace("%%", "%") if head else value, file, line)
     return tuple(sorted(found.values(), key=lambda setting: setting.name))
 

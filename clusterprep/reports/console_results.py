@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from clusterprep.model import ChangeRow, Collective, Culprit, EnvValue, RankRow, Stage, VerifyResult
+from clusterprep.model import ChangeRow, Collective, Culprit, EnvPath, EnvValue, RankRow, Stage, VerifyResult
 from clusterprep.reports.page import Page, Part
 from clusterprep.reports.plain import counted, distinct, duration, elapsed, field, folded, folded_ranks
 from clusterprep.units import format_size
@@ -70,6 +70,21 @@ def _write_value(page: Page, value: EnvValue, column: int, where: str) -> None:
         return
     page.under(setting, indent=INDENT)
     page.under(*reason, indent=column)
+
+
+def write_env_paths(page: Page, rows: Sequence[EnvPath] | None) -> None:
+    """How processes may be started that lack something, and what to add; -v tells what each has."""
+    shown = [row for row in rows or () if row.add or page.verbose]
+    if not shown:
+        return
+    _title(page, "Launch paths", "what each way to start a process gets")
+    for row in shown:
+        names = (
+            ", ".join(field(name) for name in row.reaches) if page.verbose else counted(len(row.reaches), "variable")
+        )
+        page.row(f"{' ' * INDENT}{row.path.ljust(12)}", (folded(row.nodes), "cyan"), f"  {names or 'none'}", indent=16)
+        if row.add:
+            page.under(f"lacks some; add {field(row.add)}", indent=16)
 
 
 def write_changes(page: Page, changes: Sequence[ChangeRow] | None) -> None:

@@ -12,6 +12,7 @@ from clusterprep.model import (
     Absent,
     ChangeRow,
     Culprit,
+    EnvPath,
     EnvValue,
     Finding,
     Json,
@@ -37,6 +38,7 @@ def document(report: Report) -> dict[str, Json]:
         "nodes": _rows(report.nodes, _node),
         "findings": _rows(report.findings, _finding),
         "env": _rows(report.env, _env),
+        "env_paths": _rows(report.env_paths, _env_path),
         "changes": _rows(report.changes, _change),
         "verify": None if report.verify is None else _verify(report.verify),
     }
@@ -112,6 +114,10 @@ def _finding(finding: Finding) -> dict[str, Json]:
 
 def _env(value: EnvValue) -> dict[str, Json]:
     return _pick(value, _ENV)
+
+
+def _env_path(row: EnvPath) -> dict[str, Json]:
+    return {**_pick(row, ("path", "reaches", "nodes")), **_if_any("add", row.add)}
 
 
 def _change(change: ChangeRow) -> dict[str, Json]:
