@@ -11,7 +11,7 @@ from clusterprep.model import Severity
 MOST_SOCKETS = 64  # of one connection (NCCL, net_socket.cc, MAX_SOCKETS)
 
 # What helps to find a fault and costs speed, or the job, where it stays. None: with any value.
-_LEFT = {
+_LEFT: Mapping[str, tuple[int | str | None, str]] = {
     "NCCL_P2P_DISABLE": (1, "GPUs of one node talk through the host's memory, several times slower"),
     "NCCL_SHM_DISABLE": (1, "ranks of one node talk over the network"),
     "NCCL_IB_DISABLE": (1, "RDMA is off: nodes talk over TCP, many times slower where there is InfiniBand or RoCE"),
@@ -28,8 +28,10 @@ _LEFT = {
         "NCCL_SOCKET_IFNAME is ignored, and two jobs with the same value meet; torch needs no such id",
     ),
     "NCCL_CHECK_POINTERS": (1, "every pointer of every call is checked"),
+    "NCCL_NVLS_ENABLE": (0, "NVLink SHARP is off: a fifth slower in a node that has it"),
+    "NCCL_NET_GDR_LEVEL": ("LOC", "GPU Direct RDMA is off: all traffic goes through the host's memory"),
 }
-_NOISY = frozenset({"TRACE"})
+_NOISY = {"NCCL_DEBUG": "TRACE", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 _RDMA = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT")
 _PAIRS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
 
@@ -139,9 +141,9 @@ def _gid_index(held: Mapping[str, Entry], versions: Versions) -> Iterator[Remark
 
 def _left_behind(entry: Entry) -> Iterator[Remark]:
     value, why = _LEFT.get(entry.name, (None, ""))
-    if entry.name == "NCCL_DEBUG" and entry.value.upper() in _NOISY:
-        why = "every call is logged: slow, and the disk fills"
-    elif not why or not entry.value or (value is not None and _integer(entry) != value):
+    if entry.value.upper() == _NOISY.get(entry.name):
+        why = "every call is logged or compared with other ranks: slow"
+    elif not why or not entry.value or (value is not None and value not in (entry.value, _integer(entry))):
         return
     message = f"left behind from a search for a fault? {why}"
     seen = f"{entry.name}={entry.value}"

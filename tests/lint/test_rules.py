@@ -54,7 +54,7 @@ def words(text: str, dialect: str = "env-file", versions: Versions = UNKNOWN) ->
         "NCCL_NET_GDR_LEVEL=5",
         "NCCL_P2P_LEVEL=NVL",
         "NCCL_P2P_DISABLE=0",
-        "NCCL_NVLS_ENABLE=0",
+        "NCCL_NVLS_ENABLE=1",
         "NCCL_NTHREADS=512",
         "NCCL_SOCKET_NTHREADS=4\nNCCL_NSOCKS_PERTHREAD=4",
         "NCCL_SOCKET_NTHREADS=8\nNCCL_NSOCKS_PERTHREAD=8",  # exactly 64
@@ -68,7 +68,7 @@ def words(text: str, dialect: str = "env-file", versions: Versions = UNKNOWN) ->
         "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
         "TORCH_NCCL_BLOCKING_WAIT=true",
         "TORCH_NCCL_USE_COMM_NONBLOCKING=maybe",  # only a warning in torch's log
-        "TORCH_DISTRIBUTED_DEBUG=detail",
+        "TORCH_DISTRIBUTED_DEBUG=info",
         "GLOO_SOCKET_IFNAME=eth0",
         "GLOO_SOCKET_IFNAME=eth0,eth1",
         "OFI_NCCL_USE_IPV6_TCP=false",
@@ -380,6 +380,9 @@ def test_rdma_wanted_and_switched_off() -> None:
         "NCCL_TOPO_DUMP_FILE=/tmp/t.xml",
         "NCCL_HOSTID=node",
         "NCCL_COMM_ID=10.0.0.1:4000",
+        "NCCL_NVLS_ENABLE=0",
+        "NCCL_NET_GDR_LEVEL=LOC",
+        "TORCH_DISTRIBUTED_DEBUG=detail",
     ],
 )
 def test_what_a_search_for_a_fault_left_behind(line: str) -> None:
