@@ -211,7 +211,7 @@ def _asked(shell, env, texts, login, interactive):
     if sign:
         pairs = [row.decode("utf-8", "replace").partition("=") for row in whole.split(b"\0")]
         return ["ok", kept(dict((name, value) for name, _, value in pairs))]
-    where = _where(shell, argv, env, texts)
+    where = _where(shell, argv, env, texts, why == "hung")
     if why == "hung":
         return ["no", "hung", "a start-up file of %s hangs%s" % (env["USER"], where)]
     if why is not None:
@@ -250,17 +250,17 @@ def _run(shell, argv, env, stream, mark, fence, limit):
     return data, why
 
 
-def _where(shell, argv, env, texts):
-    """The line at which a shell hangs or ends, as far as its trace tells."""
+def _where(shell, argv, env, texts, hung):
+    """The line at which a shell hangs or ends, as far as its trace tells; after an end it may still say goodbye."""
     if os.path.basename(shell) not in TRACED:
         return ""
     data, _ = _run(shell, argv[:1] + ["-x"] + argv[1:], env, 2, b"", b"", TRACE_LIMIT)
-    lines = [line for line in data.decode("utf-8", "replace").split("\n") if line.startswith("+")]
-    last = lines[-1].lstrip("+").strip() if lines else ""
-    for path, text in reversed(texts):
-        for number, line in enumerate(text.splitlines(), 1):
-            if last and last in line and not line.lstrip().startswith("#"):
-                return ": %s line %d" % (path, number)
+    lines = [line.lstrip("+").strip() for line in data.decode("utf-8", "replace").split("\n") if line[:1] == "+"]
+    for last in lines[: -2 if hung else -10 : -1]:
+        for path, text in reversed(texts):
+            for number, line in enumerate(text.splitlines(), 1):
+                if last and last in line and not line.lstrip().startswith("#"):
+                    return ": %s line %d" % (path, number)
     return ""
 
 

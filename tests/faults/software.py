@@ -53,7 +53,10 @@ ROWS = (
         "LD_LIBRARY_PATH with another NCCL",
         "nccl.torch",
         _shadowed,
-        also={"nccl.system": "programs without an NCCL of their own load that one too"},
+        also={
+            "nccl.system": "programs without an NCCL of their own load that one too",
+            "env.ld_path": "it says where the variable is set",
+        },
     ),
     Row(
         "another NCCL of the system",

@@ -36,6 +36,20 @@ def test_sessions_differ_before(lab: Lab) -> None:
     assert [seen_by_a_login(lab, host) for host in lab.hosts] == [{}, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}] * 2
 
 
+def test_the_nodes_of_each_side_are_named_before(lab: Lab) -> None:
+    answer = clusterprep(lab, "check", "--only", "env.cuda_visible", inventory=lab.inventory(gpus=8))
+    assert answer.code == 1
+    (found,) = answer.findings("env.cuda_visible")
+    assert (found["nodes"], found["severity"]) == ([host.name for host in lab.hosts], "error")
+    assert found["seen"] == "unset on n[1,3]; 0,1,2,3 on n[2,4]"
+
+
+def test_a_node_that_shows_fewer_than_declared_is_named(lab: Lab) -> None:
+    inventory = lab.inventory(gpus={"count": 8, "use": "0-7"}, nproc_per_node=8)
+    answer = clusterprep(lab, "check", "--only", "env.cuda_visible", inventory=inventory)
+    assert answer.blamed("env.cuda_visible") == ["n2", "n4"]
+
+
 def test_apply_makes_device_list_and_number_of_ranks_equal_everywhere(lab: Lab) -> None:
     inventory = lab.inventory(gpus=8, nproc_per_node=8)
     answer = clusterprep(lab, "apply", "--no-verify", inventory=inventory)
