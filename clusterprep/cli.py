@@ -131,19 +131,18 @@ def validate(**words: Any) -> None:
 
 
 @cli.command()
-@click.argument("source", metavar="FILE|-", type=click.File("rb"))
+@click.argument("source", metavar="FILE|-", type=options.Content("rb"))
 @options.readers
 @options.reporting
-def lint(source: Any, **words: Any) -> None:
+def lint(source: tuple[str, bytes], **words: Any) -> None:
     """Judge an environment file or nccl.conf, without an inventory."""
     from datetime import datetime, timezone
 
-    from clusterprep.linted import LARGEST
     from clusterprep.linted import lint as judged
 
     _check_formats(words)
     given = {key: words[key] for key in ("dialect", "nccl", "torch", "strict")}
-    _finish(judged(source.name, source.read(LARGEST + 1), datetime.now(timezone.utc), **given), words)
+    _finish(judged(*source, datetime.now(timezone.utc), **given), words)
 
 
 @cli.command()

@@ -20,6 +20,20 @@ def _all(*decorators: Any) -> Callable[[Command], Command]:
     return decorate
 
 
+MOST = (1 << 20) + 1  # bytes of a file to be judged; one more than linted.LARGEST, so that more can be told from all
+
+
+class Content(click.File):
+    """Name and content of a file, or of standard input for `-`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        stream = super().convert(value, param, ctx)
+        try:
+            return stream.name, stream.read(MOST)
+        except OSError as error:
+            self.fail(f"'{stream.name}': {error.strerror}", param, ctx)
+
+
 inventory = click.argument("inventory", metavar="INVENTORY")
 
 reporting = _all(

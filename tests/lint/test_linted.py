@@ -113,6 +113,7 @@ def test_a_file_and_standard_input_are_judged_alike(tmp_path: Path) -> None:
         (("/",), "directory"),
         ((sys.executable,), "zero byte"),
         (("/dev/zero",), "MiB"),
+        (("/proc/self/mem",), "error"),
         ((), "FILE"),
     ],
 )

@@ -444,3 +444,87 @@ def test_a_list_copied_from_forums() -> None:
         "10 error deprecated",
         "11 warning nccl_unknown",
     ]
+
+
+# Settings that images of clouds and their guides bring, as they bring them (names and values are facts).
+AZURE = "NCCL_IB_PCI_RELAXED_ORDERING=1\nNCCL_TOPO_FILE=/opt/microsoft/ndv5-topo.xml\nNCCL_IGNORE_CPU_AFFINITY=1\n"
+OCI = """\
+export NCCL_CROSS_NIC=0
+export NCCL_SOCKET_NTHREADS=16
+export NCCL_CUMEM_ENABLE=0
+export NCCL_IB_SPLIT_DATA_ON_QPS=0
+export NCCL_IB_QPS_PER_CONNECTION=16
+export NCCL_IB_GID_INDEX=3
+export NCCL_IB_TC=41
+export NCCL_IB_SL=0
+export NCCL_IB_TIMEOUT=22
+export NCCL_NET_PLUGIN=none
+export NCCL_SOCKET_IFNAME=eth0
+export NCCL_IGNORE_CPU_AFFINITY=1
+export NCCL_IB_HCA="=mlx5_0,mlx5_1,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7,mlx5_8"
+"""
+EFA = """\
+FI_PROVIDER=efa
+FI_EFA_USE_DEVICE_RDMA=1
+FI_EFA_FORK_SAFE=1
+NCCL_PROTO=simple
+NCCL_SOCKET_IFNAME=^docker,lo
+NCCL_DEBUG=INFO
+LD_LIBRARY_PATH=/opt/amazon/efa/lib
+"""
+GCP = """\
+NCCL_CROSS_NIC=0
+NCCL_ALGO=Ring,Tree
+NCCL_PROTO=Simple
+NCCL_MIN_NCHANNELS=4
+NCCL_DYNAMIC_CHUNK_SIZE=524288
+NCCL_P2P_NET_CHUNKSIZE=524288
+NCCL_P2P_PCI_CHUNKSIZE=524288
+NCCL_P2P_NVL_CHUNKSIZE=1048576
+NCCL_FASTRAK_NUM_FLOWS=2
+NCCL_BUFFSIZE=8388608
+CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7
+NCCL_NET_GDR_LEVEL=PIX
+NCCL_FASTRAK_ENABLE_HOTPATH_LOGGING=0
+"""
+COMPOSE = """\
+# two nodes of a workshop, given to docker by --env-file
+NCCL_DEBUG="INFO"
+NCCL_SOCKET_IFNAME=eno1 # the fast one
+NCCL_IB_DISABLE=1
+NCCL_P2P_DISABLE=1
+GLOO_SOCKET_IFNAME=^lo,docker0
+MASTER_ADDR=10.0.0.1
+NCCL_TIMEOUT=1800
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "expected"),
+    [
+        pytest.param(AZURE, "nccl.conf", [], id="azure"),
+        pytest.param(OCI, "shell", [], id="oci"),
+        pytest.param(EFA, "env-file", ["4 warning nccl_debug"], id="efa"),
+        pytest.param(
+            GCP,
+            "env-file",
+            ["2 warning nccl_debug", "3 warning nccl_debug", "4 warning deprecated", "5 warning nccl_unknown"],
+            id="gcp",
+        ),
+        pytest.param(
+            COMPOSE,
+            "env-file",
+            [
+                "2 warning no_effect",
+                "3 warning no_effect",
+                "4 warning nccl_debug",
+                "5 warning nccl_debug",
+                "6 error no_effect",
+                "8 warning nccl_unknown",
+            ],
+            id="compose",
+        ),
+    ],
+)
+def test_what_clouds_and_forums_hand_out(text: str, dialect: str, expected: list[str]) -> None:
+    assert said(text, dialect, Versions((2, 20, 5), (2, 4, 0))) == expected
