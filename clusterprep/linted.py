@@ -16,6 +16,7 @@ from clusterprep.noderange import nearest
 from clusterprep.versions import leading_numbers
 
 LARGEST = 1 << 20  # bytes; an environment is a page, and what is larger is something else
+MOST = 500  # findings that anybody reads
 CHECKS = ("env.nccl_conf", "env.nccl_unknown", "env.deprecated", "env.no_effect", "env.nccl_debug")
 
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)*)(?:[-+.].*)?")
@@ -28,7 +29,8 @@ def lint(
     versions = Versions(_version(nccl, "--nccl"), _version(torch, "--torch"))
     words = _decoded(name, content)
     text = read(words, _dialect(dialect) or dialect_of(name, words))
-    findings = _findings(name, text, judge(text, versions))
+    remarks = judge(text, versions)
+    findings = _findings(name, text, remarks[:MOST])
     code = exit_code(findings, strict)
     return Report(
         command="lint",
@@ -39,8 +41,12 @@ def lint(
         verdict="fail" if code else "pass",
         code=code,
         findings=findings,
-        notices=(_said(name, text), *_unknown(versions), *hints(text)),
+        notices=(_said(name, text), *_unknown(versions), *hints(text), *_left_out(remarks)),
     )
+
+
+def _left_out(remarks: tuple[Remark, ...]) -> tuple[str, ...]:
+    return (f"{len(remarks) - MOST} more findings are left out",) if len(remarks) > MOST else ()
 
 
 def _findings(name: str, text: Text, remarks: tuple[Remark, ...]) -> tuple[Finding, ...]:

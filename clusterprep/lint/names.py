@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,9 @@ from clusterprep.versions import leading_numbers
 
 # The NCCL of the oldest torch that people still run, 2.0: what was gone by then is gone for everybody.
 OLDEST = (2, 14)
+
+# Unknown names of one text: a file with more is no environment, and the nearest name is dear to find.
+MOST_STRANGE = 100
 
 # Families of plug-ins that are not in the registry: Google's, and what builds and packages look for.
 _OF_PLUG_INS = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_SHIMNET_", "NCCL_GPUDIRECTTCPXO_")
@@ -25,10 +29,15 @@ _LABEL = "NCCL_VERSION"  # of container images
 
 
 def judge(text: Text, versions: Versions) -> Iterator[Remark]:
+    strange: set[str] = set()
     for entry in text.entries:
         known = registry().get(entry.name)
-        if known is None:
-            yield from _unknown(entry)
+        if known is None and len(strange) < MOST_STRANGE:
+            unknown = list(_unknown(entry))
+            strange.update(remark.name for remark in unknown)
+            yield from unknown
+        elif known is None:
+            continue
         elif entry.name == _LABEL:
             yield _label(entry)
         else:
@@ -64,6 +73,7 @@ def _unknown(entry: Entry) -> Iterator[Remark]:
     yield Remark("env.nccl_unknown", entry.line, name, message, name, near or "a name that is read", remedy)
 
 
+@functools.lru_cache(1024)
 def nearest_name(name: str) -> str | None:
     """The known name that looks most like this one."""
     if name in registry():

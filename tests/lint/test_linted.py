@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,27 @@ def test_versions_are_taken_as_people_have_them(version: str) -> None:
 def test_without_versions_the_report_says_what_was_not_judged() -> None:
     assert any("--nccl and --torch" in notice for notice in linted(b"").notices)
     assert not any("--nccl" in notice for notice in linted(b"", nccl="2.21.5", torch="2.6.0").notices)
+
+
+def test_bytes_of_any_kind_give_a_report_or_wrong_input() -> None:
+    chosen = random.Random(11)
+    for name in ("nccl.conf", "job.sh", "job.env", "x.service"):
+        for _ in range(60):
+            content = bytes(chosen.choices(b"NCL_DEBUGIFA=^lo,\n\r\t \"'#$\\\xff\xc3\xa9\xef\xbb\xbf01x", k=60))
+            report = linted(content, name, nccl="2.21.5", torch="2.6.0")
+            report_schema().validate(json.loads(render(report, "json")))
+            assert render(report, "console", ascii_only=True).isascii()
+
+
+@pytest.mark.parametrize("line", ["NCCL_A{}=1", "export NCCL_IB_TC=4M{}", "NCCL_{}"])
+@pytest.mark.parametrize("name", ["nccl.conf", "job.sh", "job.env"])
+def test_a_file_as_large_as_it_may_be_is_judged_in_seconds(name: str, line: str) -> None:
+    rows = "\n".join(line.format(number) for number in range(15_000))
+    begun = time.monotonic()
+    report = linted(rows.encode()[:LARGEST], name)
+    render(report, "console")
+    assert time.monotonic() - begun < 10
+    assert len(report.findings or ()) < 600
 
 
 # ---------------------------------------------------------------- the command
