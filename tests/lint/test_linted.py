@@ -103,7 +103,7 @@ def test_bytes_of_any_kind_give_a_report_or_wrong_input() -> None:
 
 @pytest.mark.parametrize("line", ["NCCL_A{}=1", "export NCCL_IB_TC=4M{}", "NCCL_{}"])
 @pytest.mark.parametrize("name", ["nccl.conf", "job.sh", "job.env"])
-def test_a_file_as_large_as_it_may_be_is_judged_in_seconds(name: str, line: str) -> None:
+def test_a_file_of_many_lines_is_judged_in_seconds(name: str, line: str) -> None:
     rows = "\n".join(line.format(number) for number in range(15_000))
     begun = time.monotonic()
     report = linted(rows.encode()[:LARGEST], name)
