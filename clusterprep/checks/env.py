@@ -11,12 +11,13 @@ from clusterprep.env.variables import nccl_reads, registry
 from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.network import RdmaPort
 from clusterprep.facts.rdma import ENV_FILES
-from clusterprep.model import Absent, EnvValue
+from clusterprep.model import Absent, EnvValue, Severity
 from clusterprep.noderange import fold
 from clusterprep.render import FACTS, planned
 
 UNSET = "unset"
 OURS = frozenset(ENV_FILES.values())
+DERIVED = ("NCCL_", "GLOO_", "TORCH_")  # names of what is derived from facts begin so
 OWNERS = ("nccl", "torch", "ofi")
 NAMING = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_IB_HCA")
 
@@ -27,7 +28,9 @@ def holes(scene: Scene) -> Iterable[Outcome]:
         for path, value in scene.value(node, "env.paths").items():
             if isinstance(value, Absent):
                 message = f"what the {path} gives is not known: {value.detail or value.reason}"
-                yield Outcome("unknown", (node.name,), message, reason=value.reason)
+                # A user of a container may seldom see what its first process was given.
+                severity: Severity | None = "warning" if path == "container" else None
+                yield Outcome("unknown", (node.name,), message, reason=value.reason, severity=severity)
 
 
 def known(paths: Paths) -> dict[str, tuple[Setting, ...]]:
@@ -71,17 +74,23 @@ def shadow(scene: Scene) -> Iterable[Outcome]:
     yield from holes(scene)
     environment = planned(scene.fleet)
     for node in scene.nodes:
-        if node.name in environment.gaps:
+        values = environment.of(node.name)
+        places = by_place(scene.value(node, "env.paths"))
+        if node.name in environment.gaps and any(_may_win(setting, values) for setting in places):
             message = f"what apply would write is not known: {environment.gaps[node.name]}"
             yield Outcome("unknown", (node.name,), message, reason="the environment cannot be derived")
-        values = environment.of(node.name)
-        over = {s: where for s, where in by_place(scene.value(node, "env.paths")).items() if _wins(s, where, values)}
+        over = {setting: where for setting, where in places.items() if _wins(setting, where, values)}
         for setting, where in over.items():
             wanted = f"{setting.name}={values[setting.name].value}"
             message = f"{place(setting)} overrides the value that apply writes"
             yield Outcome("fail", (node.name,), message, said(setting, where), wanted, cure(setting))
         if not over:
             yield Outcome("pass", (node.name,), "nothing overrides the environment that apply writes")
+
+
+def _may_win(setting: Setting, values: Mapping[str, EnvValue]) -> bool:
+    """Whether a setting would override a value that could not be derived."""
+    return setting.name not in values and setting.file not in OURS and setting.name.startswith(DERIVED)
 
 
 def _wins(setting: Setting, where: tuple[str, ...], values: Mapping[str, EnvValue]) -> bool:

@@ -53,9 +53,12 @@ def parse_paths(answer: Mapping[str, Any]) -> Paths:
 
 
 def parse_effective(answer: Mapping[str, Any]) -> Mapping[str, tuple[Setting, ...]] | Absent:
-    """The same where every path is known, for those who judge all of them; else why one is not."""
+    """The same where every path is known, for those who judge all of them; else why one is not.
+
+    A container whose first process belongs to somebody else is left out: few users may look into it.
+    """
     paths = parse_paths(answer)
-    absent = next((value for value in paths.values() if isinstance(value, Absent)), None)
+    absent = next((v for path, v in paths.items() if isinstance(v, Absent) and path != "container"), None)
     return {path: s for path, s in paths.items() if not isinstance(s, Absent)} if absent is None else absent
 
 

@@ -203,6 +203,7 @@ def _asked(shell, env, texts, login, interactive):
     """The variables of a shell of that kind, between fences that nothing else prints."""
     fence = "clusterprep-" + "".join("%02x" % byte for byte in bytearray(os.urandom(16)))
     command = "printf '\\0%s\\0' " + fence + "; /usr/bin/env -0; printf '%s' " + fence
+    env = dict(env, HISTFILE="/dev/null")  # a terminal's shell cuts its history file when it starts
     argv = [("-" if login else "") + os.path.basename(shell)] + (["-i"] if interactive else []) + ["-c", command]
     mark = b"\0" + fence.encode("ascii") + b"\0"
     data, why = _run(shell, argv, env, 1, mark, fence.encode("ascii"), SHELL_LIMIT)

@@ -80,9 +80,14 @@ def test_a_declared_value_is_the_plan() -> None:
 
 
 def test_without_a_plan_nobody_knows_what_overrides_it() -> None:
-    lost = node(2)
-    lost["net.interfaces"] = ()
+    named = (Setting("NCCL_SOCKET_IFNAME", "eth0", BASHRC, 1),)
+    lost = {**node(2, login_shell=named), "net.interfaces": ()}
     assert told(fleet(n1=node(1), n2=lost), "env.shadow")["n2"].startswith("unknown warning")
+
+
+def test_where_nothing_is_set_nothing_overrides_whatever_the_plan_is() -> None:
+    lost = {**node(2, login_shell=(Setting("OMP_NUM_THREADS", "8"),)), "net.interfaces": ()}
+    assert told(fleet(n1=node(1), n2=lost), "env.shadow")["n2"] == "pass"
 
 
 # ---------------------------------------------------------------- a launch path that is not known
@@ -96,6 +101,12 @@ def test_a_path_that_is_not_known_passes_nobody(check: str, reason: str) -> None
     grade = "warning" if check == "env.shadow" else "error"
     assert said == {"n1": "pass", "n2": f"unknown {grade} {reason}", "n3": "pass"}
     assert any("/home/alice/.bashrc line 9" in f.message for f in findings(fleet(n1=node(1), n2=hung), check))
+
+
+@pytest.mark.parametrize("check", ["env.shadow", "env.nccl_uniform", "env.nccl_hca_exists"])
+def test_a_container_that_nobody_may_look_into_is_a_warning(check: str) -> None:
+    inside = node(2, container=absent("denied"))
+    assert told(fleet(n1=node(1), n2=inside, n3=node(3)), check)["n2"] == "unknown warning denied"
 
 
 def test_the_other_paths_are_judged_all_the_same() -> None:

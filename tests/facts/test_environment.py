@@ -102,6 +102,12 @@ def test_a_shell_that_hangs_is_one_path_that_is_not_known() -> None:
     assert learned("env.effective", mine) == Absent(*hangs[1:])
 
 
+def test_a_container_that_is_denied_is_left_out_of_the_whole() -> None:
+    inside = answer(container=["no", "denied", "/proc/1/environ belongs to somebody else"])
+    assert learned("env.paths", inside)["container"] == Absent("denied", "/proc/1/environ belongs to somebody else")
+    assert set(learned("env.effective", inside)) == {"login shell", "ssh command", "nccl"}
+
+
 def test_the_effective_environment_is_there_where_all_is_known() -> None:
     assert learned("env.effective", answer()) == {"login shell": (), "ssh command": (), "nccl": ()}
 
