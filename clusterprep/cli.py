@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from clusterprep.run import Job, Settings
 
 LATER = {
-    "lint": "judges an environment file or nccl.conf",
     "diagnose": "explains NCCL and torch.distributed failure logs",
     "init": "writes an inventory by looking at the hosts",
     "launch": "starts the same torchrun command on every node",
@@ -129,6 +128,21 @@ def rollback(**words: Any) -> None:
 def validate(**words: Any) -> None:
     """Check the inventory file alone, without the network."""
     _run("validate", words)
+
+
+@cli.command()
+@click.argument("source", metavar="FILE|-", type=options.Content("rb"))
+@options.readers
+@options.reporting
+def lint(source: tuple[str, bytes], **words: Any) -> None:
+    """Judge an environment file or nccl.conf, without an inventory."""
+    from datetime import datetime, timezone
+
+    from clusterprep.linted import lint as judged
+
+    _check_formats(words)
+    given = {key: words[key] for key in ("dialect", "nccl", "torch", "strict")}
+    _finish(judged(*source, datetime.now(timezone.utc), **given), words)
 
 
 @cli.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import textwrap
+from collections.abc import Sequence
 
 from clusterprep import registry
 from clusterprep.checks import Check
@@ -38,23 +39,58 @@ def _check_page(check: Check) -> str:
     return "\n\n".join(parts)
 
 
+_READERS = {
+    "nccl": "NCCL",
+    "torch": "torch",
+    "launcher": "torchrun and other launchers",
+    "ofi": "aws-ofi-nccl, NCCL's plug-in for EFA",
+    "cuda": "CUDA, the loader and container images",
+    "other": "other libraries and tools around NCCL",
+}
+_BETWEEN = {
+    "job": "equal on all ranks of a job",
+    "node": "equal on all ranks of a node",
+    "recommended": "better equal",
+    "free": "may differ",
+    "identity": "differs by a rule of its own",
+    "unknown": "not known",
+}
+
+
 def _variable_page(name: str) -> str:
     entry = variables()[name]
     rows = {
-        "read by": entry["owner"],
+        "read by": _READERS[entry["owner"]],
+        "kind": entry["kind"],
         "values": entry["allowed_values"],
         "default": entry["default"],
-        "since": entry["since"],
+        "defaults before": _earlier(entry["default_history"]),
+        "since": _since(entry["since"]),
+        "deprecated in": entry["deprecated_in"],
         "removed in": entry["removed_in"],
         "replaced by": entry["replaced_by"],
-        "between ranks": f"{entry['uniformity']}: {entry['uniform_reason']}" if entry["uniformity"] else None,
-        "in nccl.conf": "works" if entry["readable_from_conf_file"] else f"no effect. {entry['conf_note'] or ''}",
+        "old names": ", ".join(entry.get("aliases", ())),
+        "between ranks": f"{_BETWEEN[entry['uniformity']]}. {entry['uniform_reason'] or ''}".strip(),
+        "in nccl.conf": f"works. {entry['conf_note'] or ''}".strip()
+        if entry["readable_from_conf_file"]
+        else f"no effect. {entry['conf_note'] or ''}",
         "a wrong value": entry["on_invalid"],
         "notes": entry["notes"],
+        "source": entry["source"] + ("" if entry["verified"] else " (the name was only seen, not read in source)"),
     }
     lines = [f"{name}: {entry['summary']}", ""]
     lines += [_row(key, str(value)) for key, value in rows.items() if value not in (None, "", "-")]
     return "\n".join(lines)
+
+
+def _since(version: str) -> str:
+    """«2.3.5 or earlier» of «<=2.3.5»."""
+    return f"{version.removeprefix('<=')} or earlier" if version.startswith("<=") else version
+
+
+def _earlier(history: Sequence[Sequence[str]] | None) -> str:
+    """The defaults that this one had, each with the first version that had it; the last is today's."""
+    return ", ".join(f"{value} from {version}" for version, value in (history or ())[:-1])
 
 
 def _part(title: str, text: str) -> str:
@@ -62,7 +98,7 @@ def _part(title: str, text: str) -> str:
 
 
 def _row(key: str, value: str) -> str:
-    return textwrap.fill(f"{key:<15}{value}", 98, subsequent_indent=" " * 15)
+    return textwrap.fill(f"{key:<17}{value}", 98, subsequent_indent=" " * 17)
 
 
 def target_text(inventory: Inventory, environment: Environment, target: str, node: str | None) -> str:

@@ -20,6 +20,20 @@ def _all(*decorators: Any) -> Callable[[Command], Command]:
     return decorate
 
 
+MOST = (1 << 20) + 1  # bytes of a file to be judged; one more than linted.LARGEST, so that more can be told from all
+
+
+class Content(click.File):
+    """Name and content of a file, or of standard input for `-`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        stream = super().convert(value, param, ctx)
+        try:
+            return stream.name, stream.read(MOST)
+        except OSError as error:
+            self.fail(f"'{stream.name}': {error.strerror}", param, ctx)
+
+
 inventory = click.argument("inventory", metavar="INVENTORY")
 
 reporting = _all(
@@ -49,4 +63,11 @@ playbook = click.option("--playbook", metavar="FILE|NAME", default="site", help=
 ranks = _all(
     click.option("--nproc-per-node", type=click.IntRange(1, 1024), help="Ranks per node, as torchrun calls it."),
     click.option("--master-port", type=click.IntRange(1, 65535), help="Rendezvous port, as torchrun calls it."),
+)
+
+readers = _all(
+    click.option("--nccl", metavar="V", help="Version that will read it, such as 2.21.5."),
+    click.option("--torch", metavar="V", help="Version that will read it, such as 2.6.0."),
+    click.option("--dialect", metavar="D", help="nccl.conf, shell, env-file or unit; default: by name and content."),
+    click.option("--strict", is_flag=True, help="A warning counts too."),
 )

@@ -36,9 +36,25 @@ def test_every_variable_has_a_page_of_whole_lines() -> None:
 
 def test_a_variables_page_says_who_reads_it_and_where() -> None:
     text = page("NCCL_SOCKET_IFNAME")
-    for row in ("read by", "values", "between ranks", "in nccl.conf   works"):
+    for row in ("read by", "values", "between ranks", "in nccl.conf     works"):
         assert row in text
     assert "no effect" in page("GLOO_SOCKET_IFNAME")
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("NCCL_IB_HCA", ["read by          NCCL", "kind             hca-list", "since            2.3.5 or earlier"]),
+        ("NCCL_BLOCKING_WAIT", ["deprecated in    2.2", "replaced by      TORCH_NCCL_BLOCKING_WAIT"]),
+        ("NCCL_TREE_THRESHOLD", ["removed in       2.5"]),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", ["old names        NCCL_ASYNC_ERROR_HANDLING"]),
+        ("NCCL_BUFFSIZE", ["defaults before  4194304 from 2.3.5", "between ranks    equal on all ranks of a job"]),
+    ],
+)
+def test_a_variables_page_has_what_the_registry_knows(name: str, rows: list[str]) -> None:
+    lines = page(name).splitlines()
+    for row in rows:
+        assert any(line.startswith(row) for line in lines), page(name)
 
 
 @pytest.mark.parametrize(

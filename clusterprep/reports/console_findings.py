@@ -60,10 +60,12 @@ class Block:
 
 
 def blocks_of(findings: Iterable[Finding]) -> list[Block]:
-    """Findings gathered into blocks, in the order in which each block's first one came."""
+    """Findings gathered into blocks, in the order in which each one's first came; without nodes each stands alone."""
     gathered: dict[tuple[object, ...], list[Finding]] = {}
     for one in findings:
-        key = (one.check, one.verdict, one.severity, one.reason, one.fixed, one.silenced)
+        key: tuple[object, ...] = (one.check, one.verdict, one.severity, one.reason, one.fixed, one.silenced)
+        if not one.nodes and one.verdict == "fail":
+            key = (*key, one.message, one.seen)
         gathered.setdefault(key, []).append(one)
     return [Block(tuple(same)) for same in gathered.values()]
 

@@ -22,6 +22,10 @@ def _harmless(name: str, plant: Plant, also: Mapping[str, str] | None = None) ->
     return Row(name, "ssh.reach", plant, verdict="pass", several=True, also=also or {})
 
 
+def _conf(text: str) -> Plant:
+    return lambda host, lab: faults.written(host, "/etc/nccl.conf", text)
+
+
 _JOB = dict.fromkeys(
     ("torch.version", "nccl.torch", "nccl.system", "nccl.plugin", "python.env", "cuda.runtime_vs_driver"),
     "the job's interpreter has these variables too, and does not start",
@@ -36,6 +40,11 @@ ROWS = (
     _harmless("another language", _environment(LANG="de_DE.UTF-8", LC_ALL="de_DE.UTF-8", LANGUAGE="de")),
     _harmless("TMPDIR that is not there", _environment(TMPDIR="/nowhere")),
     Row("a start-up file that ends the shell", "ssh.reach", _bashrc("exit 3\n"), several=True),
+    Row("a misspelt name of NCCL's", "env.nccl_unknown", _bashrc("export NCCL_SOKET_IFNAME=eth0\n"), several=True),
+    Row("a name of old torches", "env.deprecated", _bashrc("export NCCL_ENABLE_TIMING=1\n"), several=True),
+    Row("a version that chooses nothing", "env.no_effect", _bashrc("export NCCL_VERSION=2.11.4-1\n"), several=True),
+    Row("export in nccl.conf", "env.nccl_conf", _conf("export NCCL_SET_THREAD_NAME=1\n"), several=True),
+    Row("nccl.conf as it should be", "env.nccl_conf", _conf("NCCL_SET_THREAD_NAME=1\n"), verdict="pass", several=True),
     Row(
         "Python that does not start",
         "ssh.reach",

@@ -68,6 +68,29 @@ def test_every_cause_is_named_before_the_start(lab: Lab) -> None:
     assert "29500" in port["seen"]
 
 
+SET_BY_HAND = """\
+export NCCL_VERSION=2.11.4-1
+export NCCL_SOCKET_IFNAME=eth0
+export NCCL_DEBUG=INFO
+export NCCL_NSOCKS_PERTHREAD=4
+export NCCL_SOCKET_NTHREADS=4
+"""
+
+
+def test_of_what_people_set_the_line_without_effect_is_named(lab: Lab) -> None:
+    """Four sockets on each of four threads are within the limit: nothing is said of them."""
+    planted = [faults.written(host, "/root/.bashrc", SET_BY_HAND) for host in lab.hosts]
+    try:
+        answer = clusterprep(lab, "check", "--only", "env.no_effect")
+    finally:
+        for fault in planted:
+            fault.undo()
+    (found,) = answer.findings("env.no_effect")
+    assert (found["severity"], found["nodes"]) == ("warning", [host.name for host in lab.hosts])
+    assert found["seen"].startswith("NCCL_VERSION=2.11.4-1 from /root/.bashrc line 1 ")
+    assert "NCCL does not read it" in found["message"]
+
+
 def test_without_them_the_job_starts(lab: Lab) -> None:
     answer = clusterprep(lab, "verify")
     assert (answer.code, answer.report["verify"]["verdict"]) == (0, "pass")

@@ -58,3 +58,27 @@ def test_what_people_are_told_to_look_at_is_looked_at(lab: Lab) -> None:
     assert "8" in narrow["seen"]
     assert answer.blamed("nvl.state") == ["n1"]
     assert "GPU 1" in str(answer.findings("nvl.state"))
+
+
+SET_BY_HAND = """\
+export NCCL_BLOCKING_WAIT=1
+export NCCL_ASYNC_ERROR_HANDLING=1
+export NCCL_IB_DISABLE=1
+export NCCL_SOCKET_IFNAME=eth0
+export NCCL_DEBUG=INFO
+"""
+
+
+def test_the_old_names_that_people_set_are_told_their_new_ones(lab: Lab) -> None:
+    planted = faults.written(lab.hosts[0], "/root/.bashrc", SET_BY_HAND)
+    try:
+        answer = clusterprep(lab, "check", "--only", "env.deprecated", inventory=lab.inventory(gpus=3))
+    finally:
+        planted.undo()
+    found = {finding["seen"].split("=")[0]: finding for finding in answer.findings("env.deprecated")}
+    assert {name: finding["wanted"] for name, finding in found.items()} == {
+        "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
+        "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    }
+    assert {finding["severity"] for finding in found.values()} == {"warning"}
+    assert all("renamed in torch 2.2" in finding["message"] for finding in found.values())

@@ -1,0 +1,59 @@
+"""Judges the text of an environment: settings in whatever dialect, without a node and without an inventory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterprep.model import Severity
+
+DIALECTS = ("nccl.conf", "shell", "env-file", "unit")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One setting as its writer meant it.
+
+    `known` is false where a shell puts the value together at run time. `lost` marks a setting that never reaches
+    anybody under its name, and `bare` one that a shell keeps for itself because nobody exports it.
+    """
+
+    name: str
+    value: str
+    line: int
+    known: bool = True
+    lost: bool = False
+    bare: bool = False
+    written: str = ""  # the value as it stands in the file, where quotes were taken off
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file: its dialect, its lines without their ends, and the settings in them."""
+
+    dialect: str
+    lines: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    returns: int = 0  # the first line that ends in a carriage return; 0: none does
+    mark: bool = False  # a byte-order mark stands at its head
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What will read the settings, as numbers; None: not known."""
+
+    nccl: tuple[int, ...] | None = None
+    torch: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One rule that one line breaks."""
+
+    check: str
+    line: int
+    name: str
+    message: str
+    seen: str
+    wanted: str
+    remedy: str = ""
+    severity: Severity = "warning"

@@ -1,0 +1,109 @@
+"""The report of `clusterprep lint`: one finding for each rule that a line breaks. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from clusterprep.errors import InputError
+from clusterprep.judge import exit_code
+from clusterprep.lint import DIALECTS, Remark, Text, Versions
+from clusterprep.lint.read import dialect_of, read
+from clusterprep.lint.rules import judge
+from clusterprep.lint.together import hints
+from clusterprep.model import Finding, Report
+from clusterprep.noderange import nearest
+from clusterprep.versions import leading_numbers
+
+LARGEST = 1 << 20  # bytes; an environment is a page, and what is larger is something else
+MOST = 500  # findings that anybody reads
+CHECKS = ("env.nccl_conf", "env.nccl_unknown", "env.deprecated", "env.no_effect", "env.nccl_debug")
+
+_VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)*)(?:[-+.].*)?")
+
+
+def lint(
+    name: str, content: bytes, now: datetime, *, dialect: str | None, nccl: str | None, torch: str | None, strict: bool
+) -> Report:
+    """Judge the content of one file. InputError for what is no text, and for versions that are none."""
+    versions = Versions(_version(nccl, "--nccl"), _version(torch, "--torch"))
+    words = _decoded(name, content)
+    text = read(words, _dialect(dialect) or dialect_of(name, words))
+    remarks = judge(text, versions)
+    findings = _findings(name, text, remarks[:MOST])
+    code = exit_code(findings, strict)
+    return Report(
+        command="lint",
+        run="",
+        cluster="",
+        started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        seconds=0.0,
+        verdict="fail" if code else "pass",
+        code=code,
+        findings=findings,
+        notices=(_said(name, text), *_unknown(versions), *hints(text), *_left_out(remarks)),
+    )
+
+
+def _left_out(remarks: tuple[Remark, ...]) -> tuple[str, ...]:
+    return (f"{len(remarks) - MOST} more findings are left out",) if len(remarks) > MOST else ()
+
+
+def _findings(name: str, text: Text, remarks: tuple[Remark, ...]) -> tuple[Finding, ...]:
+    """Failures, and a pass for each check that has nothing to say."""
+    failed = [
+        Finding(r.check, "fail", r.severity, (), f"{name}:{r.line}: {r.message}", r.seen, r.wanted, r.remedy)
+        for r in remarks
+    ]
+    said = {remark.check for remark in remarks}
+    clean = [check for check in CHECKS if check not in said]
+    if text.dialect != "nccl.conf" and "env.nccl_conf" in clean:
+        clean.remove("env.nccl_conf")
+    passed = [Finding(check, "pass", "warning", (), f"{name}: nothing to say") for check in clean]
+    return (*failed, *passed)
+
+
+def _decoded(name: str, content: bytes) -> str:
+    if len(content) > LARGEST:
+        raise InputError.of(f"larger than {LARGEST >> 20} MiB: no environment file", file=name)
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        hint = "iconv -f UTF-16 -t UTF-8 FILE"
+        raise InputError.of("UTF-16, which no reader of environments takes", file=name, hint=hint)
+    if b"\0" in content:
+        raise InputError.of("holds a zero byte: no text", file=name)
+    return content.decode("utf-8", "replace")
+
+
+def _dialect(word: str | None) -> str | None:
+    if word is not None and word not in DIALECTS:
+        hint = nearest(word, DIALECTS) or f"one of {', '.join(DIALECTS)}"
+        raise InputError.of(f"'{word}' is no dialect", key="--dialect", hint=hint)
+    return word
+
+
+def _version(text: str | None, option: str) -> tuple[int, ...] | None:
+    """(2, 21, 5) of 2.21.5, v2.21.5-1 or 2.6.0+cu124."""
+    if text is None:
+        return None
+    match = _VERSION.fullmatch(text.strip())
+    if match is None:
+        raise InputError.of(f"'{text}' is no version", key=option, hint="such as 2.21.5")
+    return leading_numbers(match[1])
+
+
+def _said(name: str, text: Text) -> str:
+    kind = {
+        "nccl.conf": "nccl.conf, by NCCL's own rules",
+        "shell": "a shell script",
+        "env-file": "KEY=value lines, as docker --env-file and systemd's EnvironmentFile take them",
+        "unit": "a systemd unit",
+    }[text.dialect]
+    number = len(text.entries)
+    return f"{name}: {number} setting{'' if number == 1 else 's'}, read as {kind}"
+
+
+def _unknown(versions: Versions) -> tuple[str, ...]:
+    missing = [option for option, known in (("--nccl", versions.nccl), ("--torch", versions.torch)) if known is None]
+    if not missing:
+        return ()
+    return (f"which names the installed version reads is not judged without {' and '.join(missing)}",)

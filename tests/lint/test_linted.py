@@ -1,0 +1,149 @@
+"""`clusterprep lint` as a user meets it: the report, its codes, and input that is no environment."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterprep.errors import InputError
+from clusterprep.linted import LARGEST, lint
+from clusterprep.model import Report
+from clusterprep.reports import render
+from tests.command import CLI, report_schema
+
+NOW = datetime(2026, 11, 21, 9, 30, tzinfo=timezone.utc)
+GOLDEN = Path(__file__).with_name("golden.txt")
+CONF = b"""\
+# RoCE, eight rails
+NCCL_IB_HCA==mlx5_0,mlx5_1
+export NCCL_DEBUG=INFO
+NCCL_BUFFSIZE=4M
+NCCL_SOKET_IFNAME=eth0
+TORCH_NCCL_BLOCKING_WAIT=1
+"""
+
+
+def linted(content: bytes, name: str = "nccl.conf", **words: Any) -> Report:
+    given = {"dialect": None, "nccl": None, "torch": None, "strict": False, **words}
+    return lint(name, content, NOW, **given)
+
+
+def test_the_report_looks_as_it_did() -> None:
+    assert render(linted(CONF, nccl="2.21.5", torch="2.6.0"), "console") == GOLDEN.read_text()
+
+
+def test_the_report_is_valid_and_names_file_and_line() -> None:
+    document = json.loads(render(linted(CONF), "json"))
+    report_schema().validate(document)
+    failed = [finding for finding in document["findings"] if finding["verdict"] == "fail"]
+    assert [f["message"].split(": ")[0] for f in failed] == [f"nccl.conf:{line}" for line in (3, 4, 5, 6)]
+    assert {tuple(finding["nodes"]) for finding in document["findings"]} == {()}
+    assert "nodes" not in document
+
+
+@pytest.mark.parametrize(
+    ("content", "strict", "code"),
+    [
+        (b"NCCL_DEBUG=INFO\n", False, 0),
+        (b"", False, 0),
+        (b"NCCL_SOKET_IFNAME=eth0\n", False, 0),
+        (b"NCCL_SOKET_IFNAME=eth0\n", True, 1),
+        (b" NCCL_DEBUG=INFO\n", False, 1),
+    ],
+)
+def test_a_warning_counts_when_it_is_asked_for(content: bytes, strict: bool, code: int) -> None:
+    report = linted(content, strict=strict)
+    assert (report.code, report.verdict) == (code, "fail" if code else "pass")
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "told"),
+    [
+        (b"A=1\0", {}, "zero byte"),
+        ("A=1\n".encode("utf-16"), {}, "UTF-16"),
+        (b"x" * (LARGEST + 1), {}, "larger than 1 MiB"),
+        (b"", {"nccl": "newest"}, "--nccl"),
+        (b"", {"torch": "2"}, "--torch"),
+        (b"", {"dialect": "shel"}, "shell"),
+    ],
+)
+def test_what_is_no_environment_is_wrong_input(content: bytes, words: dict[str, str], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        linted(content, **words)
+
+
+@pytest.mark.parametrize("version", ["2.21.5", "v2.21.5-1", "2.21.5+cuda12.4"])
+def test_versions_are_taken_as_people_have_them(version: str) -> None:
+    (bad,) = [f for f in linted(b"NCCL_RAS_ENABLE=0\n", nccl=version).findings or () if f.verdict == "fail"]
+    assert "NCCL 2.21.5 ignores it" in bad.message
+
+
+def test_without_versions_the_report_says_what_was_not_judged() -> None:
+    assert any("--nccl and --torch" in notice for notice in linted(b"").notices)
+    assert not any("--nccl" in notice for notice in linted(b"", nccl="2.21.5", torch="2.6.0").notices)
+
+
+def test_bytes_of_any_kind_give_a_report_or_wrong_input() -> None:
+    chosen = random.Random(11)
+    for name in ("nccl.conf", "job.sh", "job.env", "x.service"):
+        for _ in range(60):
+            content = bytes(chosen.choices(b"NCL_DEBUGIFA=^lo,\n\r\t \"'#$\\\xff\xc3\xa9\xef\xbb\xbf01x", k=60))
+            report = linted(content, name, nccl="2.21.5", torch="2.6.0")
+            report_schema().validate(json.loads(render(report, "json")))
+            assert render(report, "console", ascii_only=True).isascii()
+
+
+@pytest.mark.parametrize("line", ["NCCL_A{}=1", "export NCCL_IB_TC=4M{}", "NCCL_{}"])
+@pytest.mark.parametrize("name", ["nccl.conf", "job.sh", "job.env"])
+def test_a_file_of_many_lines_is_judged_in_seconds(name: str, line: str) -> None:
+    rows = "\n".join(line.format(number) for number in range(15_000))
+    begun = time.monotonic()
+    report = linted(rows.encode()[:LARGEST], name)
+    render(report, "console")
+    assert time.monotonic() - begun < 10
+    assert len(report.findings or ()) < 600
+
+
+# ---------------------------------------------------------------- the command
+
+
+def run(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, "lint", *words], input=text, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_file_and_standard_input_are_judged_alike(tmp_path: Path) -> None:
+    path = tmp_path / "nccl.conf"
+    path.write_bytes(CONF)
+    by_name = run(str(path), "--format", "json")
+    piped = run("-", "--dialect", "nccl.conf", "--format", "json", text=CONF.decode())
+    assert (by_name.returncode, piped.returncode) == (1, 1)
+    seen = [[f["seen"] for f in json.loads(done.stdout)["findings"]] for done in (by_name, piped)]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("missing.env",), "missing.env"),
+        (("/",), "directory"),
+        ((sys.executable,), "zero byte"),
+        (("/dev/zero",), "MiB"),
+        (("/proc/self/mem",), "error"),
+        ((), "FILE"),
+    ],
+)
+def test_what_cannot_be_read_is_exit_2_with_the_reason(words: tuple[str, ...], told: str) -> None:
+    done = run(*words, "--format", "json")
+    report = json.loads(done.stdout)
+    report_schema().validate(report)
+    assert (done.returncode, report["error"]["code"], report["command"]) == (2, 2, "lint")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
