@@ -59,6 +59,7 @@ _MODULES = {
     "firewall": ("firewall",),
     "system": ("system",),
     "devices": ("devices",),
+    "nccl_address": ("nccl_address",),
     "dial": ("dial",),
     "act": ("act",),
     "ranks": ("ranks",),
@@ -73,6 +74,7 @@ _BRINGS = {
     "firewall": ("firewall",),
     "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
     "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),
+    "nccl_address": ("nccl_address",),
 }
 
 
