@@ -39,7 +39,15 @@ def library(release: str) -> Path:
 
 def _fetch(release: str, path: Path) -> None:
     wanted = f"{RELEASES[release]}=={release}"
-    words = ["--quiet", "--no-deps", "--no-compile", "--no-cache-dir", "--only-binary=:all:", "--retries=1", "--timeout=10"]
+    words = [
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+        "--no-cache-dir",
+        "--only-binary=:all:",
+        "--retries=1",
+        "--timeout=10",
+    ]
     with tempfile.TemporaryDirectory(dir=folder()) as place:
         argv = [sys.executable, "-m", "pip", "install", *words, "--target", place, wanted]
         try:

@@ -100,12 +100,16 @@ class Bound:
         return next((v for v in self.variables if v.name == name and v.value), None)
 
 
+# «Bootstrap : Using eth0:10.0.0.1<0>», from 2.22 on without the blank.
+_USING = re.compile(r"NCCL INFO Bootstrap ?: Using (?P<interface>[^\s:]+):\[?(?P<address>[^\s<\]]+)\]?<\d+>")
 Answers = Mapping[str, Bound | Absent]
 
 
-def parse_answers(raw: Mapping[str, Mapping[str, Any]]) -> Answers:
+def parse_answers(*raw: Mapping[str, Mapping[str, Any]]) -> Answers | Absent:
     """By launch path; a path that could not be tried keeps its reason."""
-    return {path: _answer(raw[path]) for path in PATHS}
+    if not raw:
+        return Absent("not_applicable", "the node is declared to have no GPUs, so no NCCL runs there")
+    return {path: _answer(raw[0][path]) for path in PATHS}
 
 
 def _answer(said: Mapping[str, Any]) -> Bound | Absent:
@@ -117,19 +121,31 @@ def _answer(said: Mapping[str, Any]) -> Bound | Absent:
         return Bound(None)
     if said["failed"] != "0":
         raise ValueError(f"{said['library']} does not say its version")
-    result = int(said["result"])
-    interface = re.search(r"NCCL INFO Bootstrap ?: Using (\S+?):", said["log"])
+    code, result = int(said["version"]), int(said["result"])
+    if code <= 0:
+        raise ValueError(f"{code} is no version of NCCL")
+    using = _USING.search(said["log"])
     warnings = re.findall(r"NCCL WARN (.*)", said["log"])
     names = [key[6:] for key in said if key.startswith("value:")]
     return Bound(
         said["library"],
-        nccl_version(int(said["version"])),
+        nccl_version(code),
         result,
-        _address(bytes.fromhex(said["id"])) if result == 0 else None,
-        interface[1] if interface else None,
+        _bound(said, using) if result == 0 else None,
+        using["interface"] if using else None,
         tuple(Variable(name, said[f"value:{name}"], said[f"place:{name}"]) for name in names),
         warnings[-1].strip() if warnings and result else "",
     )
+
+
+def _bound(said: Mapping[str, str], using: re.Match[str] | None) -> str:
+    """The node's own address. With NCCL_COMM_ID the id holds that one on every node, and only NCCL's output ours."""
+    address = _address(bytes.fromhex(said["id"]))
+    if not said.get("value:NCCL_COMM_ID"):
+        return address
+    if using is None:
+        raise ValueError("NCCL_COMM_ID is set, and NCCL did not print its own address")
+    return str(ip_address(using["address"].partition("%")[0]))
 
 
 def _address(start: bytes) -> str:
@@ -143,6 +159,8 @@ def _address(start: bytes) -> str:
 
 
 def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    if node.gpus is not None and node.gpus.count == 0:
+        return ()
     return (Read("nccl_address", (node.python, node.job_user, FINDER + PROBE), limit=LIMIT),)
 
 

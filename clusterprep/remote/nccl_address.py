@@ -112,7 +112,8 @@ def output(argv, environment, user, seconds, fence=None, count=0):
     os.close(sink)
     text, end = b"", time.monotonic() + seconds
     while not (fence and text.count(fence) >= count):
-        if not select.select([out], [], [], max(0.0, end - time.monotonic()))[0]:
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([out], [], [], left)[0]:
             break
         data = os.read(out, 1 << 16)
         if not data:
