@@ -18,13 +18,14 @@ LIMIT = 30.0  # seconds for a login shell and two starts of the job's interprete
 # Follows FINDER in the job's interpreter. ncclGetUniqueId needs no GPU or driver: it reads the conf files, chooses the
 # interface, listens there and answers with that address in the 128 bytes of the id (bootstrap.cc: magic, then a
 # sockaddr). The conf files become the C environment, so getenv afterwards tells what NCCL saw. Its listener is a
-# thread, which ends with the process. Debug output is turned on for its reasons, and kept from making a file.
+# thread, which ends with the process. What is said comes last and on lines of its own, for NCCL's output is written in
+# blocks that may end within a line. Debug output is turned on for its reasons, and kept from making a file.
 PROBE = r"""
 NAMES = "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "NCCL_CONF_FILE"
-given = set(os.environb)
+given, rows = set(os.environb), []
 def say(key, text):
     text = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
-    os.write(1, ("%s %s " % (sys.argv[1], key)).encode() + text.hex().encode() + b"\n")
+    rows.append(("\n%s %s %s\n" % (sys.argv[1], key, text.hex())).encode())
 def conf_files(version):
     home = os.environ.get("HOME", "") if version >= 23000 else ""
     if not home:
@@ -66,6 +67,8 @@ if path:
             say("place:" + name, place(name, value, version.value))
     libc.fflush(None)
 say("end", "")
+for row in rows:
+    os.write(1, row)
 os._exit(0)
 """
 

@@ -83,7 +83,7 @@ def probed(python, user, script, environment):
     if "end" not in said:
         why = "signal %d" % -code if code < 0 else "code %d" % code
         raise NoAnswer("garbled", "asking NCCL ended with %s: %s" % (why, shown(text)))
-    return dict(said, log="\n".join(log)[-4096:])
+    return dict(said, log="\n".join(log)[-16384:])
 
 
 def shown(text):

@@ -23,6 +23,13 @@ COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, for a library that answers")
 BROKEN = "int ncclGetVersion(int *v) { *v = 22105; return 0; }\nint ncclGetUniqueId(char *id) { return *(int *)0; }\n"
 WITHOUT = "int ncclGetVersion(int *v) { *v = 22105; return 0; }\n"
+CHATTY = "#include <stdio.h>\n" + nccl_source(22105).replace(
+    "memset(id, 0, 128);", "memset(id, 0, 128); chat();"
+).replace(
+    "int ncclGetUniqueId",
+    'static void chat(void) { for (int i = 0; i < 700; i++) printf("NCCL INFO line %d\\n", i); '
+    'printf("no end"); }\nint ncclGetUniqueId',
+)
 WHO = (
     "import os, sys\nfor key, word in (('uid', str(os.getuid())), ('home', os.environ['HOME']), ('end', '')):\n"
     "    print(sys.argv[1], key, word.encode().hex())"
@@ -84,6 +91,13 @@ def test_a_profile_that_ends_the_shell_costs_only_its_own_answer(tmp_path: Path)
     assert found[SSH]["version"] == "22105"
     assert found[LOGIN]["no"] == "garbled"
     assert "licence expired" in found[LOGIN]["why"]
+
+
+def test_output_of_nccl_does_not_get_into_the_answer(tmp_path: Path) -> None:
+    _, found = asked(tmp_path, LD_LIBRARY_PATH=library(tmp_path, CHATTY))
+    assert found[SSH]["version"] == "22105"
+    assert "end" in found[SSH]
+    assert found[SSH]["log"].rstrip().endswith("no end")
 
 
 def test_no_shell_is_started_where_there_is_no_nccl(tmp_path: Path) -> None:
