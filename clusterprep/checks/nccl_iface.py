@@ -54,6 +54,10 @@ def _judged(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> Outcome:
     if six:
         message = f"{six[0]}: NCCL would use IPv6, and which of these addresses reach all nodes is not judged"
         return Outcome("unknown", (node.name,), message, str(known[six[0]].interface), pick.name, reason="IPv6")
+    silent = [other.name for other in fleet.reached if isinstance(fleet.fact(other.name, "net.interfaces"), Absent)]
+    if silent and any(answer.address != pick.address for answer in known.values()):
+        message = f"whether NCCL's network reaches {', '.join(silent)} is not known"
+        return Outcome("unknown", (node.name,), message, wanted=pick.name, reason="interfaces of another node")
     names = " and ".join(sorted({_name(fleet, node, answer) or pick.name for answer in known.values()}))
     return Outcome("pass", (node.name,), f"NCCL itself would use {names}, which reaches all nodes", names, pick.name)
 
@@ -99,7 +103,7 @@ def _name(fleet: Fleet, node: Node, answer: Bound) -> str | None:
 
 
 def _reaches_all(fleet: Fleet, node: Node, address: str) -> bool:
-    """Whether an address is on a network in which every node has an interface that could carry a job."""
+    """Whether an address is on a network in which every node known has an interface that could carry a job."""
     mine = {
         network
         for i in candidates(fleet.fact(node.name, "net.interfaces"))
@@ -111,12 +115,10 @@ def _reaches_all(fleet: Fleet, node: Node, address: str) -> bool:
 
 @once_per_fleet
 def _networks(fleet: Fleet) -> tuple[frozenset[str], ...]:
-    """The networks that could carry a job, of each node; none where a node's interfaces are not known."""
+    """The networks that could carry a job, of each node whose interfaces are known."""
     found = [fleet.fact(node.name, "net.interfaces") for node in fleet.reached]
-    return tuple(
-        frozenset() if isinstance(own, Absent) else frozenset(n for i in candidates(own) for n in i.networks)
-        for own in found
-    )
+    known = [own for own in found if not isinstance(own, Absent)]
+    return tuple(frozenset(network for i in candidates(own) for network in i.networks) for own in known)
 
 
 def _remedy(node: Node, decides: Variable | None, pick: Pick) -> str:

@@ -26,11 +26,12 @@ def read_nccl_address(python, user, script):
         raise NoAnswer("missing_tool", "%s does not exist" % python)
     if os.geteuid() != 0 and not is_own(user):
         raise NoAnswer("denied", "only root can look as %s" % user)
+    entry = account(user)
     bare = dict(os.environb)
     found = {"ssh command": attempt(probed, python, user, script, bare)}
     if found["ssh command"].get("library") == "":
         return dict(found, **{"login shell": found["ssh command"]})
-    found["login shell"] = attempt(through_login, python, user, script, bare, found["ssh command"])
+    found["login shell"] = attempt(through_login, python, user, script, bare, found["ssh command"], entry)
     return found
 
 
@@ -42,11 +43,18 @@ def attempt(ask, *args):
         return {"no": no.reason, "why": no.why}
 
 
-def through_login(python, user, script, bare, before):
-    """The same in the environment that a login shell of the user makes of the session's."""
+def account(user):
+    """The line of the job's user in the password database."""
     import pwd
 
-    entry = pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
+    try:
+        return pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise NoAnswer("denied", "there is no user %s" % (user or os.geteuid()))
+
+
+def through_login(python, user, script, bare, before, entry):
+    """The same in the environment that a login shell of the user makes of the session's."""
     shell = entry.pw_shell or "/bin/sh"
     if os.path.basename(shell) in NO_SHELLS:
         raise NoAnswer("not_applicable", "%s has no login shell, but %s" % (entry.pw_name, shell))

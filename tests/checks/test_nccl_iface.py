@@ -98,13 +98,18 @@ def test_a_network_that_one_node_lacks_does_not() -> None:
     assert told(found, CHECK) == {"n1": "pass", "n2": "fail error", "n3": "pass"}
 
 
-def test_nor_where_the_interfaces_of_another_node_are_not_known() -> None:
-    found = fleet(
-        n1=facts(1, bound("10.0.0.1")),
-        n2=facts(2, bound(f"{RAIL}.2", "rail0"), rail=False),
-        n3={**facts(3), "net.interfaces": absent("denied")},
-    )
-    assert told(found, CHECK)["n2"] == "fail error"
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        # n1 and n2 share both networks, and the rail is the one chosen
+        (bound(f"{RAIL}.2", "rail0"), "pass"),
+        (bound("10.0.0.2"), "unknown error interfaces of another node"),
+        (bound("127.0.0.1", "lo"), "fail error"),
+    ],
+)
+def test_whether_it_reaches_a_node_whose_interfaces_are_not_known_is_not_known(answer: Bound, said: str) -> None:
+    found = fleet(n1=facts(1), n2=facts(2, answer), n3={**facts(3), "net.interfaces": absent("denied")})
+    assert told(found, CHECK)["n2"] == said
 
 
 def test_a_declared_interface_is_the_only_one() -> None:

@@ -117,6 +117,11 @@ def test_a_library_that_breaks_is_no_answer(tmp_path: Path, source: str, why: st
         assert why in found[path]["why"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="others are told that only root can")
+def test_a_user_that_is_not_there_is_said(tmp_path: Path) -> None:
+    assert asked(tmp_path, user="nobody-of-this-name") == ["no", "denied", "there is no user nobody-of-this-name"]
+
+
 def test_a_missing_interpreter_is_said(tmp_path: Path) -> None:
     assert asked(tmp_path, python="/nowhere/python3")[:2] == ["no", "missing_tool"]
 
