@@ -14,6 +14,7 @@ from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml
 from clusterprep.facts.gpu_driver import FabricManager, FabricState, Firmware, Library
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Heat, Remap
 from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
+from clusterprep.facts.nccl_address import PATHS, Bound
 from clusterprep.facts.network import Interface, RdmaPort
 from clusterprep.facts.nvlink import Fabric, Links
 from clusterprep.facts.pairs import Dial, Listen
@@ -129,6 +130,12 @@ def plugin(name: str = "libnccl-net.so", sha256: str | None = "5f" * 32, size: i
     return Plugin(f"/opt/hpcx/nccl_rdma_sharp_plugin/lib/{name}", size, sha256)
 
 
+def bound(address: str | None, interface: str | None = None, **fields: Any) -> Bound:
+    """What NCCL answers: an address, or that it finds no interface."""
+    result = 3 if address is None else 0
+    return replace(Bound(WHEEL_NCCL, "2.21.5", result, address, interface), **fields)
+
+
 def python(version: str = "3.10.12", prefix: str = "/usr", base: str = "/usr") -> Python:
     return Python(f"{prefix}/bin/python3", version, prefix, base)
 
@@ -183,6 +190,7 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "torch.build": torch(),
         "nccl.libraries": libraries(),
         "nccl.plugins": Plugins((plugin(),)),
+        "nccl.address": dict.fromkeys(PATHS, bound(address)),
         "python.env": python(),
         "cuda.libcuda": "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15",
         "cuda.toolkit": "12.4.1",

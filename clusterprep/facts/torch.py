@@ -12,8 +12,9 @@ from clusterprep.model import Inventory, Node, Read
 # through its library file, which needs no GPU or driver. Which file torch gets is found as ld.so(8) does it: what is
 # loaded already (LD_PRELOAD), DT_RPATH of libtorch_cuda and of the interpreter, LD_LIBRARY_PATH, DT_RUNPATH, the
 # cache, the default folders. Wheels have DT_RPATH, so LD_LIBRARY_PATH cannot replace their NCCL; conda's differ.
+# FINDER ends there, for whoever wants the library itself.
 # What it imports is there before any script starts, or in C, which keeps a look at 64 nodes cheap.
-SCRIPT = r"""
+FINDER = r"""
 import importlib.machinery, os, sys
 NCCL, LIMIT = "libnccl.so.2", 64 << 20
 def quoted(lines, name):
@@ -140,13 +141,16 @@ if spec is not None and spec.origin:
     elif wheel and before:
         path = before
     found["nccl_path"], found["wheel_path"] = path, wheel
-    found["nccl"] = nccl(path) if path else None
-    if wheel:
-        found["wheel"] = found["nccl"] if wheel == path else nccl(wheel)
 found["system_path"] = system(NCCL)
-if found["system_path"]:
-    same = found["system_path"] == found["nccl_path"]
-    found["system"] = found["nccl"] if same else nccl(found["system_path"])
+"""
+SCRIPT = (
+    FINDER
+    + r"""
+versions = {None: None}
+for key, name in (("nccl", "nccl_path"), ("wheel", "wheel_path"), ("system", "system_path")):
+    if found[name] not in versions:
+        versions[found[name]] = nccl(found[name])
+    found[key] = versions[found[name]]
 libcuda = system("libcuda.so.1")
 found["libcuda"] = os.path.realpath(libcuda) if libcuda else None
 KINDS, paths = ("libnccl-net", "libnccl-tuner"), []
@@ -183,6 +187,7 @@ def text(value):
     return '"' + out + '"'
 print(text(found))
 """
+)
 JOB_LIMIT = 15.0  # seconds; environments on network file systems are slow at first
 
 

@@ -60,6 +60,7 @@ _MODULES = {
     "system": ("system",),
     "devices": ("devices",),
     "environment": ("launched", "environment"),
+    "nccl_address": ("nccl_address",),
     "dial": ("dial",),
     "act": ("act",),
     "ranks": ("ranks",),
@@ -75,6 +76,7 @@ _BRINGS = {
     "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
     "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),
     "environment": ("environment",),
+    "nccl_address": ("nccl_address",),
 }
 
 

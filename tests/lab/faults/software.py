@@ -20,9 +20,29 @@ VERSION = f"{SITE}/torch/version.py"
 WHEEL_NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
 
 
+# An id has the address where NCCL would listen: without settings, the first that is not of lo or docker.
+_UNIQUE_ID = """
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <string.h>
+int ncclGetUniqueId(char *id) {
+    struct ifaddrs *all, *one;
+    memset(id, 0, 128);
+    if (getifaddrs(&all)) return 2;
+    for (one = all; one; one = one->ifa_next) {
+        if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET) continue;
+        if (!strncmp(one->ifa_name, "lo", 2) || !strncmp(one->ifa_name, "docker", 6)) continue;
+        memcpy(id + 8, one->ifa_addr, sizeof(struct sockaddr_in));
+        return 0;
+    }
+    return 3;
+}
+"""
+
+
 def nccl_source(code: int) -> str:
-    """A library that says which NCCL it is, and can nothing else."""
-    return f"int ncclGetVersion(int *version) {{ *version = {code}; return 0; }}\n"
+    """A library that says which NCCL it is and where it would listen, and can nothing else."""
+    return f"{_UNIQUE_ID}int ncclGetVersion(int *version) {{ *version = {code}; return 0; }}\n"
 
 
 def version_file(version: str, cuda: str | None) -> str:

@@ -1,0 +1,61 @@
+"""NVIDIA's own NCCL of several releases, from the wheels that torch uses, for tests of what it really does.
+
+Nothing but libnccl.so.2 is kept of a wheel, in `nccl/RELEASE` of the virtual environment or of CLUSTERPREP_NCCL_DIR.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# From releases of torch of 2024, 2025 and 2026: each reads its files in another way (NCCL.md 2.1).
+RELEASES = {"2.21.5": "nvidia-nccl-cu12", "2.27.5": "nvidia-nccl-cu12", "2.32.3": "nvidia-nccl-cu13"}
+LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
+LIMIT = 100  # seconds for one wheel, which has 200 to 300 MB
+
+
+def folder() -> Path:
+    """Where the releases are kept."""
+    return Path(os.environ.get("CLUSTERPREP_NCCL_DIR") or Path(sys.prefix, "nccl"))
+
+
+def library(release: str) -> Path:
+    """The library of a release, fetched once. Raises LookupError where the package index has none."""
+    path = folder() / release / LIBRARY
+    if path.exists():
+        return path
+    folder().mkdir(parents=True, exist_ok=True)
+    with (folder() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            _fetch(release, path)
+    return path
+
+
+def _fetch(release: str, path: Path) -> None:
+    wanted = f"{RELEASES[release]}=={release}"
+    words = [
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+        "--no-cache-dir",
+        "--only-binary=:all:",
+        "--retries=1",
+        "--timeout=10",
+    ]
+    with tempfile.TemporaryDirectory(dir=folder()) as place:
+        argv = [sys.executable, "-m", "pip", "install", *words, "--target", place, wanted]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            raise LookupError(f"{wanted} did not come within {LIMIT} s") from None
+        if done.returncode != 0 or not Path(place, LIBRARY).exists():
+            last = (done.stderr.strip() or "no such library in it").splitlines()[-1]
+            raise LookupError(f"{wanted} cannot be had from the package index: {last}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(Path(place, LIBRARY), path)
