@@ -20,9 +20,7 @@ def touched(before: bytes | None, after: bytes | None, now: Any = KEPT, path: st
     return OldFile(path, mode, before, after, after if now is KEPT else now)
 
 
-def run(
-    name: str, *files: OldFile, state: str = "done", cluster: str = "demo", undoes: str | None = None
-) -> OldRun:
+def run(name: str, *files: OldFile, state: str = "done", cluster: str = "demo", undoes: str | None = None) -> OldRun:
     return OldRun(name, cluster, state, undoes, files)
 
 
@@ -179,7 +177,14 @@ def encoded(data: bytes | None) -> str | None:
 
 
 def answer(**fields: Any) -> dict[str, Any]:
-    row = {"path": PATH, "mode": 420, "before": encoded(None), "after": encoded(b"\x00\xff"), "now": encoded(b""), "strange": None}
+    row = {
+        "path": PATH,
+        "mode": 420,
+        "before": encoded(None),
+        "after": encoded(b"\x00\xff"),
+        "now": encoded(b""),
+        "strange": None,
+    }
     return {"run": R1, "cluster": "demo", "state": "done", "undoes": None, "by": None, "files": [row], **fields}
 
 

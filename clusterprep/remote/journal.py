@@ -12,7 +12,11 @@ MOST = 100  # runs; the writing part keeps twenty
 
 def read_journal(folder):
     """{"runs": [[run, cluster, state], …] oldest first, "holder": what the lock says while it is held, else null}."""
-    return {"runs": list(_runs(os.path.join(folder, "runs"))), "holder": _holder(os.path.join(folder, "lock"))}
+    runs = list(_runs(os.path.join(folder, "runs")))
+    holder = _holder(os.path.join(folder, "lock"))
+    if holder is None and not all(state in ("done", "undone") for _, _, state in runs):
+        runs = list(_runs(os.path.join(folder, "runs")))  # the run may just have been settled, and have let go
+    return {"runs": runs, "holder": holder}
 
 
 def _runs(folder):
