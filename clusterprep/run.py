@@ -206,15 +206,13 @@ def _write(
             job.given.forget(job.inventory.cluster, job.run)
             error.message += "; what had been written was put back on all nodes"
         raise
-    fleet, findings = _settle(job, plan, writer, fleet, findings)
+    findings = _settle(job, plan, writer, fleet, findings)
     changed = rows(planned, receipt.outcomes, receipt.details)
     code = _after_write(exit_code(findings, job.settings.strict), receipt, result)
     return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed, verify=result)
 
 
-def _settle(
-    job: Job, plan: Plan, writer: Writer, fleet: Fleet, findings: tuple[Finding, ...]
-) -> tuple[Fleet, tuple[Finding, ...]]:
+def _settle(job: Job, plan: Plan, writer: Writer, fleet: Fleet, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Say on all nodes that what was written stays. The journal of a node that was lost meanwhile is judged anew."""
     try:
         with job.deadline.shield():
@@ -223,11 +221,10 @@ def _settle(
         error.message += "; what was written stays on all nodes"
         raise
     if not writer.receipt.lost:
-        return fleet, findings
-    fleet = with_lost(fleet, job.run, writer.receipt.lost)
+        return findings
     checks = [check for check in plan.checks if check.name == JOURNAL]
-    again = judge(fleet, checks, job.started.date())
-    return fleet, (*(finding for finding in findings if finding.check != JOURNAL), *again)
+    again = judge(with_lost(fleet, job.run, writer.receipt.lost), checks, job.started.date())
+    return (*(finding for finding in findings if finding.check != JOURNAL), *again)
 
 
 def verify(job: Job) -> Report:
@@ -259,7 +256,7 @@ def rollback(job: Job) -> Report:
         run = None if cut_off and not job.settings.run else last_run(memories, job.inventory.cluster, job.settings.run)
         planned = () if run is None or writer.stuck else plan_rollback(memories, run, job.settings.force)
         receipt = writer.write(planned, job.deadline, undoes=run)
-        fleet, findings = _settle(job, plan, writer, fleet, findings)
+        findings = _settle(job, plan, writer, fleet, findings)
     if run is not None and receipt.done:
         job.given.forget(job.inventory.cluster, run)
     outcomes: dict[str, Outcome] = {n: ("undone" if o == "done" else o) for n, o in receipt.outcomes.items()}

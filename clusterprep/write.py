@@ -144,7 +144,7 @@ class Writer:
 
     def undo(self) -> None:
         """Put the old bytes back on every node that staged; a node that cannot be asked keeps its manifest."""
-        bodies = {name: {**self._bodies[name], "undo": self._run} for name in self._staged}
+        bodies = {name: {**self._bodies[name], "undo": self._run} for name in self._bodies if name in self._staged}
         answers = self.fanout.ask("undo", bodies, LIMIT)
         for name, answer in answers.items():
             if isinstance(answer, LinkLost) or "no" in answer:
@@ -157,7 +157,7 @@ class Writer:
 
     def settle(self) -> None:
         """Say on every node that what was committed stays. From the first that knows it there is no way back."""
-        bodies = {name: self._bodies[name] for name in self._staged}
+        bodies = {name: self._bodies[name] for name in self._bodies if name in self._staged}
         for name, why in _failed(self.fanout.ask("settle", bodies, LIMIT)).items():
             self.receipt.details[name] = why
             self.receipt.lost.add(name)
@@ -226,12 +226,12 @@ def _unsettled(fleet: Fleet) -> dict[str, dict[str, str]]:
 
 
 def with_lost(fleet: Fleet, run: str, lost: Iterable[str]) -> Fleet:
-    """What is known after a write: on these nodes its journal is not settled, as far as anybody can tell."""
+    """A fleet to judge the journal by: on these nodes it is not settled, as far as anybody can tell."""
     entry = Entry(run, fleet.inventory.cluster, "lost")
     sightings = dict(fleet.sightings)
     for name in lost:
         facts = {**sightings[name].facts, "state.journal": Journal((entry,))}
-        sightings[name] = replace(sightings[name], facts=facts)
+        sightings[name] = replace(sightings[name], reached=True, facts=facts)
     return replace(fleet, sightings=sightings)
 
 

@@ -122,7 +122,7 @@ def test_a_file_that_was_edited_since_is_refused_with_the_edit(now: bytes | None
 
 def test_what_is_no_longer_a_file_is_refused_even_by_force() -> None:
     linked = replace(touched(b"old\n", b"new\n", now=None), strange=f"{PATH} is a symbolic link; it is not followed")
-    with pytest.raises(Refused, match="n1: .* is a symbolic link"):
+    with pytest.raises(Refused, match=r"n1: .* is a symbolic link"):
         plan_rollback({"n1": [run(R1, linked)]}, R1, force=True)
 
 
