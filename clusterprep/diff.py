@@ -34,6 +34,12 @@ def changes(
     return tuple(planned), gaps
 
 
+def gap_code(gaps: Mapping[str, str]) -> int:
+    """Not knowing is 3; that a link or a device stands where a file belongs is known."""
+    known = any(why.startswith("not_a_file:") for why in gaps.values())
+    return 1 if known else 3 if gaps else 0
+
+
 def _states(fleet: Fleet, node: Node, step: Step) -> dict[str, FileState] | Absent:
     paths = step.resource.paths(step.params, fleet.inventory)
     return known({path: fleet.fact(node.name, f"target:{path}") for path in paths})

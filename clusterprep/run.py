@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from clusterprep import registry
 from clusterprep.deadline import Deadline
 from clusterprep.diff import changes as compare
-from clusterprep.diff import rows
+from clusterprep.diff import gap_code, rows
 from clusterprep.errors import ClusterprepError, InputError, Problem
 from clusterprep.fanout import Fanout, Watch
 from clusterprep.history import Given, refuse_clashes
@@ -117,7 +117,7 @@ def plan_changes(job: Job) -> Report:
         fleet, findings = _look(job, fanout, plan)
     environment = render(fleet)
     planned, gaps = compare(fleet, job.steps, environment)
-    code = _worse(exit_code(findings, job.settings.strict), 3 if gaps else 0)
+    code = _worse(exit_code(findings, job.settings.strict), gap_code(gaps))
     pending = any(change.action != "none" for change in planned)
     if code == 0 and pending and job.settings.detailed_exitcode:
         code = 5
@@ -140,7 +140,7 @@ def apply(job: Job) -> Report:
         planned, gaps = compare(fleet, job.steps, environment)
         if _blocked(job, fleet, findings) or gaps or writer.stuck:
             changed = (*rows(planned, _none_started(planned), writer.stuck), *_gap_rows(gaps, job))
-            code = _worse(exit_code(findings, job.settings.strict), 3)
+            code = _worse(exit_code(findings, job.settings.strict), gap_code(gaps) or 3)
             report = _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
         else:
             _refuse_clashes(job, fleet, environment)
