@@ -11,12 +11,13 @@ from datetime import datetime, timezone
 from clusterprep import registry
 from clusterprep.deadline import Deadline
 from clusterprep.diff import changes as compare
-from clusterprep.diff import gap_code, rows
+from clusterprep.diff import gap_code, gap_rows, none_started, rows
 from clusterprep.errors import ClusterprepError, InputError, Problem
 from clusterprep.fanout import Fanout, Watch
 from clusterprep.history import Given, refuse_clashes
 from clusterprep.judge import exit_code, fixed, judge
 from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, Outcome, Report, Sighting, VerifyResult
+from clusterprep.noderange import fold
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Selection, make_plan, select
 from clusterprep.playbook import Step
@@ -121,7 +122,7 @@ def plan_changes(job: Job) -> Report:
     pending = any(change.action != "none" for change in planned)
     if code == 0 and pending and job.settings.detailed_exitcode:
         code = 5
-    changed = (*rows(planned, {}, {}), *_gap_rows(gaps, job))
+    changed = (*rows(planned, {}, {}), *gap_rows(gaps, job.steps))
     return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
 
 
@@ -139,7 +140,7 @@ def apply(job: Job) -> Report:
         environment = render(fleet) if wanted else Environment((), {})
         planned, gaps = compare(fleet, job.steps, environment)
         if _blocked(job, fleet, findings) or gaps or writer.stuck:
-            changed = (*rows(planned, _none_started(planned), writer.stuck), *_gap_rows(gaps, job))
+            changed = (*rows(planned, none_started(planned), writer.stuck), *gap_rows(gaps, job.steps))
             code = _worse(exit_code(findings, job.settings.strict), gap_code(gaps) or 3)
             report = _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
         else:
@@ -183,7 +184,7 @@ def _write(
 ) -> Report:
     preview = rows(planned, {}, {})
     if any(change.action != "none" for change in planned) and not job.confirm(preview):
-        changed = rows(planned, _none_started(planned), {})
+        changed = rows(planned, none_started(planned), {})
         return _report(job, 0, fleet=fleet, findings=findings, env=environment, changes=changed)
     result: VerifyResult | None = None
     try:
@@ -196,8 +197,9 @@ def _write(
             again, second = _look(job, writer.fanout, plan)
             fleet, findings = again, fixed(findings, second)
         # A grave finding says all there is to say; that nobody tried because GPUs are in use has to be said here.
-        if receipt.done and job.settings.verify and not _in_the_way(findings, on_busy=True):
-            result, more = _verify(job, writer.fanout, fleet, environment, findings)
+        standing = _without_missing(job, fleet, findings)
+        if receipt.done and job.settings.verify and not _in_the_way(standing, on_busy=True):
+            result, more = _verify(job, writer.fanout, fleet, environment, standing)
             findings = (*findings, *more)
     except ClusterprepError as error:
         if writer.committed:
@@ -317,6 +319,17 @@ def _verify(
     return result, tuple(findings_of(result))
 
 
+def _without_missing(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> list[Finding]:
+    """Under --partial what is said of nodes that were not reached stands in nobody's way; here it is noted."""
+    there = {node.name for node in fleet.reached}
+    missing = [node.name for node in fleet.inventory.nodes if node.name not in there]
+    if not (job.settings.partial and missing):
+        return list(findings)
+    again = f"clusterprep apply {fleet.inventory.path} --retry-failed {job.run}"
+    job.notices.append(f"{fold(missing)} was not reached and keeps what it has; later: {again}")
+    return [finding for finding in findings if there.intersection(finding.nodes)]
+
+
 def _in_the_way(findings: Iterable[Finding], on_busy: bool) -> list[Finding]:
     """The findings without whose cure a verify could only hang, or would disturb a job, silenced or not."""
     bad = [f for f in findings if f.verdict in ("fail", "unknown") and not f.fixed]
@@ -329,15 +342,6 @@ def _blocked(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> bool:
     missing = len(fleet.reached) < len(fleet.inventory.nodes)
     doubled = any(f.check == "host.identity" and f.verdict == "fail" for f in findings)
     return (missing and not job.settings.partial) or doubled or not fleet.reached
-
-
-def _none_started(planned: Iterable[FileChange]) -> dict[str, Outcome]:
-    return {change.node: "not-started" for change in planned}
-
-
-def _gap_rows(gaps: Mapping[str, str], job: Job) -> tuple[ChangeRow, ...]:
-    name = job.steps[0].resource.name if job.steps else "env"
-    return tuple(ChangeRow((node,), name, "", "none", "not-started", detail=why) for node, why in gaps.items())
 
 
 def _worse(first: int, second: int) -> int:

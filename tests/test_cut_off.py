@@ -252,6 +252,22 @@ def test_a_node_that_is_lost_between_the_phases_drops_what_was_staged(lab: Lab) 
     assert rollback(lab).code == 0
 
 
+@pytest.mark.slow
+def test_agents_whose_controller_gives_no_sign_end_and_drop_what_was_staged(lab: Lab) -> None:
+    process = stopped(lab, "stage answered")
+    assert apply(lab).code == 4
+    end = time.monotonic() + SECONDS
+    while any(host.processes("EsSB") for host in lab.hosts):
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    equal(lab, OLD)
+    assert apply(lab).code == 0
+    process.kill()
+    process.communicate()
+    equal(lab, NEW)
+    assert rollback(lab).code == 0
+
+
 # ---------------------------------------------------------------- two at once
 
 
