@@ -6,6 +6,8 @@ One connection per pair tells three things: the port is open, a full-size packet
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -91,14 +93,19 @@ def _spans(fleet: Fleet, name: str) -> list[list[int]]:
 
 
 def _targets(picks: Mapping[str, Pick], listening: Mapping[str, Sequence[int]], seed: str) -> dict[str, list[Target]]:
-    """Who dials whom: each pair on one of the listener's ports, all of which have their turn."""
-    targets: dict[str, list[Target]] = {}
-    for turn, (name, others) in enumerate(pairing(list(picks), seed).items()):
-        open_ports = [(other, ports) for other in others if (ports := listening.get(other))]
-        targets[name] = [
-            (o, picks[o].address, ports[(turn + n) % len(ports)]) for n, (o, ports) in enumerate(open_ports)
+    """Who dials whom: each pair on one of the listener's ports, on several where there are few to dial them all."""
+    pairs = pairing(list(picks), seed)
+    dialers = Counter(other for others in pairs.values() for other in others)
+    turns = {name: itertools.cycle(ports) for name, ports in listening.items() if ports}
+    return {
+        name: [
+            (other, picks[other].address, next(turns[other]))
+            for other in others
+            if other in turns
+            for _ in range(-(-len(listening[other]) // dialers[other]))
         ]
-    return targets
+        for name, others in pairs.items()
+    }
 
 
 def _dial(

@@ -56,11 +56,25 @@ def dials(seen: Any, name: str) -> Any:
 
 def test_everybody_dials_everybody_and_the_rendezvous_port_first() -> None:
     seen = probed(Agents(["n1", "n2", "n3"]))
-    assert [(d.listener, d.word) for d in dials(seen, "n2")] == [("n1", "ok"), ("n1", "ok"), ("n3", "ok")]
+    assert [(d.listener, d.word) for d in dials(seen, "n2")] == [("n1", "ok")] * 3 + [("n3", "ok")] * 2
     assert dials(seen, "n2")[0].port == 29500
     assert all(32768 <= d.port <= 60999 for d in dials(seen, "n1"))
     assert seen.fact("n1", "net.listen").word == "ok"
     assert seen.fact("n2", "net.listen") is None
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
+def test_however_few_the_nodes_every_port_of_each_is_dialled(count: int) -> None:
+    names = [f"n{number}" for number in range(1, count + 1)]
+    facts = {
+        name: {"net.interfaces": (eth("eth0", f"10.0.0.{number}/16"),), "net.port_range": (32768, 60999)}
+        for number, name in enumerate(names, 1)
+    }
+    agents = Agents(names)
+    seen = probed(agents, fleet(**facts))
+    spans = {name: body["spans"] for op, name, body in agents.asked if op == "listen"}
+    dialled = {(dial.listener, dial.port) for name in names for dial in dials(seen, name)}
+    assert dialled == {(name, first) for name in names for first, _ in spans[name]}
 
 
 def test_all_ports_are_given_back() -> None:
@@ -78,7 +92,7 @@ def test_a_taken_rendezvous_port_is_said_with_its_owner_and_the_matrix_goes_on()
     listen = seen.fact("n1", "net.listen")
     assert (listen.word, listen.owner) == ("in_use", "redis (pid 7)")
     assert {d.port for d in dials(seen, "n2")}.isdisjoint({29500})
-    assert len(dials(seen, "n2")) == 2
+    assert len(dials(seen, "n2")) == 4
 
 
 def test_what_was_not_carried_is_tried_with_smaller_sizes() -> None:
@@ -133,7 +147,7 @@ def test_a_node_without_a_usable_interface_is_left_out() -> None:
 def test_without_the_rendezvous_host_the_others_are_still_measured() -> None:
     seen = probed(Agents(["n2", "n3"]))
     assert seen.fact("n2", "net.listen").reason == "not_reached"
-    assert [(d.listener, d.word) for d in dials(seen, "n2")] == [("n3", "ok")]
+    assert [(d.listener, d.word) for d in dials(seen, "n2")] == [("n3", "ok")] * 3
 
 
 def test_a_node_that_does_not_tell_its_range_listens_in_the_usual_one() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.command import Answer, clusterprep
-from tests.lab import Lab
+from tests.lab import Lab, faults
 
 pytestmark = pytest.mark.torch
 
@@ -27,3 +27,17 @@ def test_no_node_with_torch_is_not_known(lab4: Lab) -> None:
     answer = clusterprep(lab4, "verify", inventory=lab4.inventory(python="/usr/bin/python3"))
     assert answer.code == 3
     assert answer.findings("torch.version", "unknown")[0]["reason"] == "missing_tool"
+
+
+def test_gpus_in_use_start_no_rank_unless_asked_to(lab4: Lab) -> None:
+    with faults.gpus(lab4.hosts[2], [{"count": 1, "processes": [{"pid": 1, "mib": 40960}], "used": 40960}]):
+        answer = clusterprep(lab4, "verify")
+        assert answer.code == 3
+        assert answer.blamed("gpu.busy") == ["n3"]
+        assert answer.report["verify"]["verdict"] == "unknown"
+        assert "gpu.busy" in answer.stderr + str(answer.report)
+        assert answer.report["verify"]["culprits"] == []
+        assert answer.report["verify"]["stages"] == []
+
+        started = clusterprep(lab4, "verify", "--on-busy")
+        assert [stage["name"] for stage in started.report["verify"]["stages"]][:1] == ["start"]

@@ -179,7 +179,11 @@ def firewall(scene: Scene) -> Iterable[Outcome]:
     addresses = {name: int(IPv4Address(pick.address)) for name, pick in choice.picks.items()}
     peers = tuple(sorted(addresses.values()))
     for node in scene.nodes:
-        if node.name not in addresses or len(peers) < 2:
+        if node.name in addresses and len(peers) < 2:
+            message = "no other node was reached, so there is no traffic to judge"
+            yield Outcome("unknown", (node.name,), message, reason="fewer than two nodes were reached")
+            continue
+        if node.name not in addresses:
             message = "no interface is chosen, so there is no traffic to judge"
             yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice")
             continue

@@ -26,11 +26,11 @@ def unreached(dial: Dial) -> bool:
     return dial.word != "ok"
 
 
-def blame(dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached) -> tuple[Blame, ...]:
+def blame(dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached, by_port: bool = False) -> tuple[Blame, ...]:
     """Who is at fault, and every failed pair is somebody's; `bad` says which dials failed.
 
     A listener that fails at least half of its dialers and at least two is blamed alone and set aside, then a dialer
-    likewise; every other failed pair stands by itself.
+    likewise, and with `by_port` a listener for one of its ports; every other failed pair stands by itself.
     """
     left = list(dials)
     found: list[Blame] = []
@@ -39,6 +39,10 @@ def blame(dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached) -> tup
             failed = tuple(d for d in left if getattr(d, role) == culprit and bad(d))
             found.append(Blame(role, (culprit,), failed))
             left = [d for d in left if getattr(d, role) != culprit]
+    if by_port:
+        closed = _closed_ports(left, bad)
+        found.extend(Blame("listener", (listener,), failed) for (listener, _), failed in closed.items())
+        left = [d for d in left if (d.listener, d.port) not in closed]
     pairs = [d for d in left if bad(d)]
     found.extend(Blame("pair", (d.dialer, d.listener), (d,)) for d in pairs)
     return tuple(found)
@@ -51,6 +55,18 @@ def _worst(dials: list[Dial], role: str, bad: Callable[[Dial], bool]) -> str | N
     failed = Counter(name for name, _ in {(getattr(d, role), getattr(d, other)) for d in dials if bad(d)})
     guilty = [(n, name) for name, n in failed.items() if n >= 2 and 2 * n >= tried[name]]
     return max(guilty)[1] if guilty else None
+
+
+def _closed_ports(dials: list[Dial], bad: Callable[[Dial], bool]) -> dict[tuple[str, int], tuple[Dial, ...]]:
+    """The failed dials of each port that at least two dialers, and at least half of them, do not reach."""
+    groups: dict[tuple[str, int], list[Dial]] = {}
+    for dial in dials:
+        groups.setdefault((dial.listener, dial.port), []).append(dial)
+    return {
+        place: tuple(dial for dial in group if bad(dial))
+        for place, group in groups.items()
+        if _worst(group, "listener", bad) is not None
+    }
 
 
 def dialled(scene: Scene) -> list[Dial]:
@@ -66,7 +82,7 @@ def ports(scene: Scene) -> Iterable[Outcome]:
     for listen in taken:
         yield _taken(listen, wanted)
     dials = dialled(scene)
-    blamed = blame(dials)
+    blamed = blame(dials, by_port=True)
     yield from (_blocked(guilt, wanted) for guilt in blamed)
     named = {node for guilt in blamed for node in guilt.nodes} | {listen.host for listen in taken}
     named |= {dial.dialer for dial in dials if unreached(dial)}
@@ -111,8 +127,9 @@ PORTS = Check(
     "If one is taken or filtered they wait until a time-out of half an hour says nothing about ports.",
     how="The agent of the first node listens on the rendezvous port at the address that NCCL would use and every "
     "other node dials it. Every agent also listens for a moment on three ports of its ephemeral range, one in each "
-    "third of it, and the others dial these in turn: all directed pairs up to 64 nodes, above that 64 others for each "
-    "node as dialer and as listener, drawn with a fixed seed; the report says how many.",
+    "third of it, and the others dial these in turn: a firewall that is open for part of the range is met. All "
+    "directed pairs are dialled up to 64 nodes, above that 64 others for each node as dialer and as listener, drawn "
+    "with a fixed seed; the report says how many.",
     remedy=OPEN.format(port="29500"),
     proof=Proof("net.dials", lambda dials: tuple(replace(dial, word="timed_out") for dial in dials)),
 )

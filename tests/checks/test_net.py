@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,6 +84,30 @@ ANY_DIALS = st.lists(
     ),
     max_size=40,
 )
+
+
+SEVEN = tuple(f"n{number}" for number in range(1, 8))
+
+
+def in_turn(*shut: tuple[str, int]) -> list[Dial]:
+    """Everybody dials everybody on one of three ports; some listeners have some ports shut."""
+    turns = dict.fromkeys(SEVEN, 0)
+    dials = []
+    for a, b in itertools.permutations(SEVEN, 2):
+        port, turns[b] = 40000 + turns[b] % 3, turns[b] + 1
+        dials.append(dial(a, b, "timed_out" if (b, port) in shut else "ok", port))
+    return dials
+
+
+@pytest.mark.parametrize("guilty", [("n3",), ("n3", "n5")])
+def test_a_port_that_nobody_reaches_is_the_listeners_fault_alone(guilty: tuple[str, ...]) -> None:
+    found = blame(in_turn(*((name, 40002) for name in guilty)), by_port=True)
+    assert sorted(blamed(found)) == [("listener", (name,)) for name in guilty]
+
+
+def test_one_pair_on_a_port_that_others_reach_is_a_pair() -> None:
+    dials = [replace(d, word="timed_out") if (d.dialer, d.listener) == ("n1", "n2") else d for d in in_turn()]
+    assert blamed(blame(dials, by_port=True)) == [("pair", ("n1", "n2"))]
 
 
 @settings(deadline=None)

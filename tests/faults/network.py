@@ -16,6 +16,12 @@ def _two_thirds(host: Host, lab: Lab) -> Fault:
     return faults.drop_ports(host, low + (high - low + 1) // 3, high)
 
 
+def _one_third(host: Host, lab: Lab) -> Fault:
+    """A firewall that leaves out the last third of it."""
+    low, high = map(int, host.read(_RANGE).split())
+    return faults.drop_ports(host, high - (high - low + 1) // 3 + 1, high)
+
+
 def _going_out(host: Host, lab: Lab) -> Fault:
     low, high = map(int, host.read(_RANGE).split())
     return faults.drop_ports(host, min(low, 29500), high, "output")
@@ -47,6 +53,7 @@ ROWS = (
         also=SEEN,
         several=True,
     ),
+    Row("a third of the ephemeral ports dropped", "net.ports", _one_third, also=SEEN, several=True),
     Row("two thirds of the ephemeral ports dropped", "net.ports", _two_thirds, also=SEEN, several=True),
     Row(
         "outgoing connections dropped",
@@ -60,6 +67,7 @@ ROWS = (
         "net.firewall",
         lambda host, lab: faults.drop_policy(host, "tcp dport 22"),
         also={"net.ports": "nobody reaches its ports"},
+        several=True,
     ),
     Row(
         "packet filter that lets the cluster in",

@@ -51,7 +51,7 @@ class Stage:
     prepare: Prepare = lambda lab: ()
     inventory: Callable[[Lab], Mapping[str, Any]] = lambda lab: {}
     known: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    width: int = 7  # of the hosts that may be ill at the same time
+    width: int = 8  # of the hosts that may be ill at the same time
 
 
 @dataclass(frozen=True)

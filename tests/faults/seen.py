@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from tests.command import Answer, clusterprep
 from tests.faults.row import Placed, Run, Stage
 from tests.lab import Lab
+from tests.lab.faults import Fault
 
 LEAVE = 3.0  # seconds that an agent gets to end after its controller
 AGENT = "-EsSB"  # how its Python is started
@@ -42,19 +43,27 @@ class Theatre:
         if stage is self._stage:
             return
         self._own.close()
+        self._stage = None
         if stage.base is not self._base:
             self._common.close()
+            self._base = None
+            _enter(self._common, stage.base(self.lab))
             self._base = stage.base
-            for fault in stage.base(self.lab):
-                self._common.enter_context(fault)
-        for fault in stage.prepare(self.lab):
-            self._own.enter_context(fault)
+        _enter(self._own, stage.prepare(self.lab))
         self._stage = stage
 
     def close(self) -> None:
         """Take all of it back."""
         self._own.close()
         self._common.close()
+
+
+def _enter(stack: contextlib.ExitStack, faults: Iterable[Fault]) -> None:
+    """All of them, or none."""
+    with contextlib.ExitStack() as made:
+        for fault in faults:
+            made.enter_context(fault)
+        stack.push(made.pop_all())
 
 
 def asked(lab: Lab, stage: Stage, run: Run) -> Answer:

@@ -42,7 +42,7 @@ def _declared(lab: Lab) -> dict[str, Any]:
 
 
 def _impatient(lab: Lab) -> dict[str, Any]:
-    return {"ssh": {**lab.inventory_content()["ssh"], "connect_timeout": 3}, "require": {**LIMITS, "shm": "1GiB"}}
+    return {"ssh": {**lab.inventory_content()["ssh"], "connect_timeout": 5}, "require": {**LIMITS, "shm": "1GiB"}}
 
 
 def _roce(lab: Lab) -> dict[str, Any]:
@@ -105,11 +105,10 @@ ROOT_ONLY = {
     ("net.firewall", "unknown"): "packet filters are shown to root alone",
     ("ssh.sudo", "unknown"): "it says that something was denied",
 }
-CPU_ROWS = (*host.ROWS, *network.ROWS, *limits.ROWS, *storage.ROWS, *hardware.ROWS)
+CPU_ROWS = (*network.ROWS, *host.ROWS, *limits.ROWS, *session.ROWS, *storage.ROWS, *hardware.ROWS)
 ALL = (
     Stage("cpu", CPU_ROWS, cpu_nodes, inventory=_declared),
     Stage("reach", reach.ROWS, cpu_nodes, inventory=_impatient, width=4),
-    Stage("session", session.ROWS, cpu_nodes, inventory=_impatient),
     Stage("jumbo", network.JUMBO_ROWS, cpu_nodes, jumbo, _impatient),
     Stage("two-networks", network.SECOND_ROWS, cpu_nodes, two_networks, _second),
     Stage("roce", roce.ROWS, cpu_nodes, roce.rails, _roce),

@@ -33,10 +33,11 @@ def other_torch(host: Host) -> faults.Fault:
     assert spec is not None
     assert spec.origin is not None
     path = Path(spec.origin).with_name("version.py")
-    before = host.read(path)
-    lines = ["__version__ = '2.4.0+cpu'" if line.startswith("__version__") else line for line in before.splitlines()]
-    host.write(path, "\n".join([*lines, ""]))
-    return faults.Fault(lambda: host.write(path, before))
+    lines = [
+        "__version__ = '2.4.0+cpu'" if line.startswith("__version__") else line
+        for line in path.read_text().splitlines()
+    ]
+    return faults.file_over(host, str(path), "\n".join([*lines, ""]))
 
 
 def wrong_name(host: Host, name: str) -> faults.Fault:
@@ -50,17 +51,13 @@ def wrong_name(host: Host, name: str) -> faults.Fault:
 def test_every_cause_is_named_before_the_start(lab: Lab) -> None:
     """What a person would find one after the other, each after half an hour, is one list after a second."""
     first, second = lab.hosts
-    planted = [
+    with (
         faults.drop_port(first, 29500),
         faults.clock(second, 5.0),
         wrong_name(second, first.name),
         other_torch(second),
-    ]
-    try:
+    ):
         answer = clusterprep(lab, "check")
-    finally:
-        for fault in planted:
-            fault.undo()
     assert answer.code == 1
     assert answer.blamed("time.offset") == [second.name]
     assert severities(answer, "torch.version") == {("error", (first.name, second.name))}
