@@ -228,7 +228,7 @@ def _import_report(fmt: str) -> None:
 
 
 def _refuse_unbuilt(words: dict[str, Any]) -> None:
-    for option in ("retry_failed", "from_run"):
+    for option in ("from_run",):
         if words.get(option):
             raise InputError.of("is not built yet", key="--" + option.replace("_", "-"))
 
@@ -273,12 +273,14 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
     from clusterprep import run
     from clusterprep.history import Given, state_folder
     from clusterprep.inventory.demands import check_names
-    from clusterprep.limit import limit_to
+    from clusterprep.limit import limit_to, limit_to_failed
     from clusterprep.playbook import load_playbook
     from clusterprep.transports import transports_for
 
     now = datetime.now(timezone.utc)
-    inventory = limit_to(whole, words["limit"]) if words.get("limit") else whole
+    inventory, given = limit_to(whole, words["limit"]) if words.get("limit") else whole, Given(state_folder())
+    if run_failed := words.get("retry_failed"):
+        inventory = limit_to_failed(inventory, given.failed(whole.cluster, run_failed), run_failed)
     kept = {node.name for node in inventory.nodes}
     left_out = tuple(node.name for node in whole.nodes if node.name not in kept)
     return run.Job(
@@ -290,7 +292,7 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
         watch=_progress(words),
         deadline=deadline,
         confirm=_confirm if words.get("ask") else lambda rows: True,
-        given=Given(state_folder()),
+        given=given,
         run=run.new_run_name(now),
         started=now,
     )

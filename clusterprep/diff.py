@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import Absent, ChangeRow, FileChange, FileState, Fleet, Node, Outcome
 from clusterprep.playbook import Step
@@ -34,6 +34,12 @@ def changes(
     return tuple(planned), gaps
 
 
+def gap_code(gaps: Mapping[str, str]) -> int:
+    """Not knowing is 3; that a link or a device stands where a file belongs is known."""
+    known = any(why.startswith("not_a_file:") for why in gaps.values())
+    return 1 if known else 3 if gaps else 0
+
+
 def _states(fleet: Fleet, node: Node, step: Step) -> dict[str, FileState] | Absent:
     paths = step.resource.paths(step.params, fleet.inventory)
     return known({path: fleet.fact(node.name, f"target:{path}") for path in paths})
@@ -53,6 +59,16 @@ def rows(
         ChangeRow(tuple(nodes), resource, path, action, outcome, text, detail)  # type: ignore[arg-type]
         for (resource, path, action, outcome, text, detail), nodes in folded.items()
     )
+
+
+def none_started(planned: Iterable[FileChange]) -> dict[str, Outcome]:
+    return {change.node: "not-started" for change in planned}
+
+
+def gap_rows(gaps: Mapping[str, str], steps: Sequence[Step]) -> tuple[ChangeRow, ...]:
+    """The nodes that cannot be planned, with the reasons."""
+    name = steps[0].resource.name if steps else "env"
+    return tuple(ChangeRow((node,), name, "", "none", "not-started", detail=why) for node, why in gaps.items())
 
 
 def diff(change: FileChange) -> str:

@@ -1,4 +1,4 @@
-"""What earlier runs gave to which node, in SQLite in the controller's state folder."""
+"""What earlier runs gave to which node and how they ended there, in SQLite in the controller's state folder."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from clusterprep.env.variables import registry
-from clusterprep.errors import Refused
+from clusterprep.errors import InputError, Refused
+from clusterprep.model import Report
 from clusterprep.noderange import fold
 from clusterprep.render import Environment
 
-_SCHEMA = """
-create table if not exists given (
+_SCHEMA = (
+    """create table if not exists given (
     cluster text not null, node text not null, run text not null, name text not null, value text not null,
-    primary key (cluster, node, run, name))
-"""
+    primary key (cluster, node, run, name))""",
+    """create table if not exists outcome (
+    cluster text not null, run text not null, node text not null, outcome text not null, failed text not null,
+    primary key (cluster, run, node))""",
+)
+_WELL = ("done", "unchanged")  # what a node that was written to ends with
 PATIENCE = 10.0  # seconds to wait for another run that is writing
 
 
@@ -29,6 +34,7 @@ class Given:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "history.sqlite"
+        self.troubles: list[str] = []  # what could not be noted; a run that wrote goes on without
 
     def last(self, cluster: str) -> dict[str, dict[str, str]]:
         """Node → name → value, as each node's newest run left it."""
@@ -48,11 +54,36 @@ class Given:
             for node in nodes
             for value in environment.of(node).values()
         ]
-        self._do(rows)
+        self._keep(rows)
 
     def forget(self, cluster: str, run: str) -> None:
         """Note that a run was rolled back."""
-        self._do([("delete from given where cluster = ? and run = ?", (cluster, run))])
+        if self._path.exists():
+            self._keep([("delete from given where cluster = ? and run = ?", (cluster, run))])
+
+    def note(self, cluster: str, report: Report) -> None:
+        """Note what became of every node in an apply, for `--retry-failed`."""
+        rows = [
+            ("insert or replace into outcome values (?, ?, ?, ?, ?)", (cluster, report.run, node, outcome, failed))
+            for node, (outcome, failed) in outcomes(report).items()
+        ]
+        self._keep(rows)
+
+    def failed(self, cluster: str, run: str) -> tuple[str, ...]:
+        """The nodes that failed in an apply. Raises InputError for a run that is not remembered."""
+        query = "select node, failed from outcome where cluster = ? and run = ?"
+        rows = self._do([(query, (cluster, run))])[0] if self._path.exists() else []
+        if not rows:
+            raise InputError.of(f"no apply of cluster {cluster!r} is remembered as {run!r}", key="--retry-failed")
+        return tuple(node for node, failed in rows if failed == "yes")
+
+    def _keep(self, statements: Iterable[tuple[str, tuple[str, ...]]]) -> None:
+        import sqlite3
+
+        try:
+            self._do(statements)
+        except (OSError, sqlite3.Error) as error:
+            self.troubles.append(f"{self._path} could not be written: {error}")
 
     def _do(self, statements: Iterable[tuple[str, tuple[str, ...]]]) -> list[list[tuple[str, ...]]]:
         import contextlib
@@ -60,8 +91,24 @@ class Given:
 
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database, database:
-            database.execute(_SCHEMA)
+            for table in _SCHEMA:
+                database.execute(table)
             return [database.execute(query, values).fetchall() for query, values in statements]
+
+
+def outcomes(report: Report) -> dict[str, tuple[str, str]]:
+    """Node → what became of it, and whether that is a failure: not reached, not written, or blamed for an error."""
+    bad = [f for f in report.findings or () if f.verdict in ("fail", "unknown") and f.severity == "error"]
+    blamed = {node for finding in bad if not finding.fixed and not finding.silenced for node in finding.nodes}
+    blamed.update(node for culprit in (report.verify.culprits if report.verify else ()) for node in culprit.nodes)
+    found: dict[str, tuple[str, str]] = {}
+    for sighting in report.nodes or ():
+        words = [change.outcome for change in report.changes or () if sighting.node in change.nodes]
+        worst = next((word for word in words if word not in _WELL), words[0] if words else "unchanged")
+        word = str(worst) if sighting.reached else "not reached"
+        failed = word not in _WELL or sighting.node in blamed
+        found[sighting.node] = (word, "yes" if failed else "no")
+    return found
 
 
 def refuse_clashes(environment: Environment, nodes: Iterable[str], others: Mapping[str, Mapping[str, str]]) -> None:

@@ -1,8 +1,9 @@
-"""`--limit`: a part of the inventory, as a node set or the name of a group. Pure."""
+"""`--limit` and `--retry-failed`: a part of the inventory, by its names or by what happened. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from clusterprep.errors import InputError
 from clusterprep.model import Inventory
@@ -17,4 +18,16 @@ def limit_to(inventory: Inventory, text: str) -> Inventory:
         raise InputError.of(str(error), file=inventory.path, key="--limit") from None
     if not names:
         raise InputError.of("names no node", file=inventory.path, key="--limit")
+    return _only(inventory, names)
+
+
+def limit_to_failed(inventory: Inventory, failed: Collection[str], run: str) -> Inventory:
+    """The nodes that failed in a run. Raises InputError where none is left."""
+    names = frozenset(node.name for node in inventory.nodes) & frozenset(failed)
+    if not names:
+        raise InputError.of(f"no node failed in run {run}", file=inventory.path, key="--retry-failed")
+    return _only(inventory, names)
+
+
+def _only(inventory: Inventory, names: Collection[str]) -> Inventory:
     return dataclasses.replace(inventory, nodes=tuple(node for node in inventory.nodes if node.name in names))

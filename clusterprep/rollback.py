@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from clusterprep.diff import diff
 from clusterprep.errors import InputError, Refused
@@ -18,17 +19,22 @@ class OldFile:
     before: bytes | None
     after: bytes | None
     now: bytes | None
+    strange: str | None = None  # what stands there instead of a file
 
 
 @dataclass(frozen=True)
 class OldRun:
-    """A run as a node remembers it; `undoes` names the run that this one rolled back."""
+    """A run as a node remembers it; `undoes` names the run that this one rolled back.
+
+    `by` names the rollback that undid this one because it had been cut off.
+    """
 
     run: str
     cluster: str
     state: str
     undoes: str | None
     files: tuple[OldFile, ...]
+    by: str | None = None
 
 
 def parse_runs(answer: Mapping[str, object]) -> tuple[OldRun, ...]:
@@ -43,11 +49,17 @@ def _run(row: Mapping[str, object]) -> OldRun:
     files = row["files"]
     if not isinstance(files, list):
         raise TypeError("files is no list")
-    undoes = row["undoes"]
-    old = tuple(
-        OldFile(f["path"], int(f["mode"]), _decode(f["before"]), _decode(f["after"]), _decode(f["now"])) for f in files
-    )
-    return OldRun(str(row["run"]), str(row["cluster"]), str(row["state"]), None if undoes is None else str(undoes), old)
+    old = tuple(_file(file) for file in files)
+    return OldRun(str(row["run"]), str(row["cluster"]), str(row["state"]), _word(row["undoes"]), old, _word(row["by"]))
+
+
+def _file(row: Mapping[str, Any]) -> OldFile:
+    before, after, now = (_decode(row[key]) for key in ("before", "after", "now"))
+    return OldFile(row["path"], int(row["mode"]), before, after, now, _word(row["strange"]))
+
+
+def _word(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _decode(text: object) -> bytes | None:
@@ -63,8 +75,8 @@ def last_run(memories: Mapping[str, Sequence[OldRun]], cluster: str, wanted: str
     known = {r.run for r in mine if r.undoes is None}
     if wanted is not None and wanted not in known:
         raise InputError.of(f"no node remembers a run {wanted!r} of cluster {cluster!r}", key="--run")
-    rolled_back = {r.undoes for r in mine if r.state == "committed"}
-    done = {r.run for r in mine if r.undoes is None and (r.state == "committed" or r.run in rolled_back)}
+    rolled_back = {r.undoes for r in mine if r.state == "done"} | {r.run for r in mine if r.by is not None}
+    done = {r.run for r in mine if r.undoes is None and (r.state == "done" or r.run in rolled_back)}
     return wanted if wanted is not None else max(done, default=None)
 
 
@@ -74,8 +86,10 @@ def plan_rollback(memories: Mapping[str, Sequence[OldRun]], run: str, force: boo
     blocked: list[FileChange] = []
     reasons: list[str] = []
     for node, runs in memories.items():
-        for old in (r for r in runs if r.run == run and r.state == "committed"):
+        for old in (r for r in runs if r.run == run and r.state == "done"):
             for file in old.files:
+                if file.strange:
+                    raise Refused(f"{node}: {file.strange}; nothing was written")
                 change = FileChange(node, "env", file.path, file.now, file.before, file.mode)
                 reason = _obstacle(node, runs, old, file)
                 if reason:
@@ -89,9 +103,7 @@ def plan_rollback(memories: Mapping[str, Sequence[OldRun]], run: str, force: boo
 
 
 def _obstacle(node: str, runs: Sequence[OldRun], old: OldRun, file: OldFile) -> str:
-    newer = [
-        r.run for r in runs if r.run > old.run and r.state == "committed" and r.undoes is None and _touches(r, file)
-    ]
+    newer = [r.run for r in runs if r.run > old.run and r.state == "done" and r.undoes is None and _touches(r, file)]
     if newer:
         return f"{node}: run {newer[-1]} changed {file.path} after run {old.run}"
     if file.now != file.after:

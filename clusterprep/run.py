@@ -11,12 +11,13 @@ from datetime import datetime, timezone
 from clusterprep import registry
 from clusterprep.deadline import Deadline
 from clusterprep.diff import changes as compare
-from clusterprep.diff import rows
-from clusterprep.errors import ClusterprepError, InputError, LinkLost, Problem
+from clusterprep.diff import gap_code, gap_rows, none_started, rows
+from clusterprep.errors import ClusterprepError, InputError, Problem
 from clusterprep.fanout import Fanout, Watch
 from clusterprep.history import Given, refuse_clashes
 from clusterprep.judge import exit_code, fixed, judge
 from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, Outcome, Report, Sighting, VerifyResult
+from clusterprep.noderange import fold
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Selection, make_plan, select
 from clusterprep.playbook import Step
@@ -25,14 +26,16 @@ from clusterprep.reach import launch_paths
 from clusterprep.render import FACTS as ENV_FACTS
 from clusterprep.render import Environment, render
 from clusterprep.resources import target
-from clusterprep.rollback import OldRun, last_run, parse_runs, plan_rollback
+from clusterprep.rollback import last_run, plan_rollback
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Password
 from clusterprep.trial import findings_of, not_run, run_trial
-from clusterprep.write import Receipt, Writer
+from clusterprep.write import Receipt, Writer, with_lost
 
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
 GATES = ("torch.version", "net.ports", "eth.iface_choice")  # besides ssh.*: what verify cannot run without
+NOTHING = "there is nothing to undo"
+JOURNAL = "state.journal"
 BUSY = "gpu.busy"  # somebody works there: no rank is started unless --on-busy says so
 VERIFY_NEEDS = (
     "ssh.",
@@ -81,6 +84,7 @@ class Job:
     run: str
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     clock: float = field(default_factory=time.monotonic)
+    notices: list[str] = field(default_factory=list)
 
     def fanout(self) -> Fanout:
         return Fanout(self.inventory, self.transports, self.settings.forks, self.password, self.watch)
@@ -116,11 +120,11 @@ def plan_changes(job: Job) -> Report:
         fleet, findings = _look(job, fanout, plan)
     environment = render(fleet)
     planned, gaps = compare(fleet, job.steps, environment)
-    code = _worse(exit_code(findings, job.settings.strict), 3 if gaps else 0)
+    code = _worse(exit_code(findings, job.settings.strict), gap_code(gaps))
     pending = any(change.action != "none" for change in planned)
     if code == 0 and pending and job.settings.detailed_exitcode:
         code = 5
-    changed = (*rows(planned, {}, {}), *_gap_rows(gaps, job))
+    changed = (*rows(planned, {}, {}), *gap_rows(gaps, job.steps))
     return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
 
 
@@ -131,14 +135,37 @@ def apply(job: Job) -> Report:
     plan = _plan(job, facts=(*ENV_FACTS, PATHS) if wanted else (), steps=job.steps)
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
+        writer = Writer(fanout, fleet, job.run)
+        if not _blocked(job, fleet, findings) and _recover(job, writer):
+            again, second = _look(job, fanout, plan)
+            fleet, findings = again, fixed(findings, second)
         environment = render(fleet) if wanted else Environment((), {})
         planned, gaps = compare(fleet, job.steps, environment)
-        if _blocked(job, fleet, findings) or gaps:
-            changed = (*rows(planned, _none_started(planned), {}), *_gap_rows(gaps, job))
-            code = _worse(exit_code(findings, job.settings.strict), 3)
-            return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
-        _refuse_clashes(job, fleet, environment)
-        return _write(job, fanout, plan, fleet, findings, environment, planned)
+        if _blocked(job, fleet, findings) or gaps or writer.stuck:
+            changed = (*rows(planned, none_started(planned), writer.stuck), *gap_rows(gaps, job.steps))
+            code = _worse(exit_code(findings, job.settings.strict), gap_code(gaps) or 3)
+            report = _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
+        else:
+            _refuse_clashes(job, fleet, environment)
+            report = _write(job, plan, writer, fleet, findings, environment, planned)
+    return _remembered(job, report)
+
+
+def _recover(job: Job, writer: Writer, by: str | None = None) -> bool:
+    """Settle what earlier runs left, and say so; whether there was any."""
+    with job.deadline.shield():
+        recovered = writer.recover(job.settings.force, by)
+    job.notices.extend(str(run) for run in recovered)
+    for found in recovered:
+        if not found.done:
+            job.given.forget(job.inventory.cluster, found.run)
+    return bool(recovered)
+
+
+def _remembered(job: Job, report: Report) -> Report:
+    """The report, after the controller has noted which nodes it went well on."""
+    job.given.note(job.inventory.cluster, report)
+    return dataclasses.replace(report, notices=(*report.notices, *job.given.troubles))
 
 
 def _refuse_clashes(job: Job, fleet: Fleet, environment: Environment) -> None:
@@ -150,8 +177,8 @@ def _refuse_clashes(job: Job, fleet: Fleet, environment: Environment) -> None:
 
 def _write(
     job: Job,
-    fanout: Fanout,
     plan: Plan,
+    writer: Writer,
     fleet: Fleet,
     findings: tuple[Finding, ...],
     environment: Environment,
@@ -159,33 +186,49 @@ def _write(
 ) -> Report:
     preview = rows(planned, {}, {})
     if any(change.action != "none" for change in planned) and not job.confirm(preview):
-        changed = rows(planned, _none_started(planned), {})
+        changed = rows(planned, none_started(planned), {})
         return _report(job, 0, fleet=fleet, findings=findings, env=environment, changes=changed)
-    writer = Writer(fanout, fleet, job.run)
     result: VerifyResult | None = None
     try:
         job.watch.stage("write", len(fleet.reached))
-        fanout.load("act")
         receipt = writer.write(planned, job.deadline)
         for node in fleet.reached:
             job.watch.step(node.name, receipt.outcomes.get(node.name, "unchanged"))
         if receipt.done and receipt.outcomes:
             job.given.remember(job.inventory.cluster, job.run, environment, receipt.outcomes)
-            again, second = _look(job, fanout, plan)
+            again, second = _look(job, writer.fanout, plan)
             fleet, findings = again, fixed(findings, second)
         # A grave finding says all there is to say; that nobody tried because GPUs are in use has to be said here.
-        if receipt.done and job.settings.verify and not _in_the_way(findings, on_busy=True):
-            result, more = _verify(job, fanout, fleet, environment, findings)
+        standing = _without_missing(job, fleet, findings)
+        if receipt.done and job.settings.verify and not _in_the_way(standing, on_busy=True):
+            result, more = _verify(job, writer.fanout, fleet, environment, standing)
             findings = (*findings, *more)
     except ClusterprepError as error:
         if writer.committed:
             writer.undo()
+        if writer.taken_back:
             job.given.forget(job.inventory.cluster, job.run)
             error.message += "; what had been written was put back on all nodes"
         raise
-    changed = rows(planned, writer.receipt.outcomes, writer.receipt.details)
+    findings = _settle(job, plan, writer, fleet, findings)
+    changed = rows(planned, receipt.outcomes, receipt.details)
     code = _after_write(exit_code(findings, job.settings.strict), receipt, result)
     return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed, verify=result)
+
+
+def _settle(job: Job, plan: Plan, writer: Writer, fleet: Fleet, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Say on all nodes that what was written stays. The journal of a node that was lost meanwhile is judged anew."""
+    try:
+        with job.deadline.shield():
+            writer.settle()
+    except ClusterprepError as error:
+        error.message += "; what was written stays on all nodes"
+        raise
+    if not writer.receipt.lost:
+        return findings
+    checks = [check for check in plan.checks if check.name == JOURNAL]
+    again = judge(with_lost(fleet, job.run, writer.receipt.lost), checks, job.started.date())
+    return (*(finding for finding in findings if finding.check != JOURNAL), *again)
 
 
 def verify(job: Job) -> Report:
@@ -202,39 +245,30 @@ def verify(job: Job) -> Report:
 
 def rollback(job: Job) -> Report:
     """Put back what this cluster's last apply replaced."""
-    plan = _plan(job, only=("ssh.", "host.identity"))
+    plan = _plan(job, only=("ssh.", "host.identity", JOURNAL))
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         if _blocked(job, fleet, findings):
             return _report(job, _worse(exit_code(findings), 3), fleet=fleet, findings=findings)
-        fanout.load("act")
-        memories = _memories(fanout, fleet)
-        run = last_run(memories, job.inventory.cluster, job.settings.run)
-        planned = () if run is None else plan_rollback(memories, run, job.settings.force)
-        writer = Writer(fanout, fleet, job.run, undoes=run)
-        receipt = writer.write(planned, job.deadline)
+        writer = Writer(fanout, fleet, job.run)
+        writer.lock()
+        if _recover(job, writer, by=job.run):
+            again, second = _look(job, fanout, plan)
+            fleet, findings = again, fixed(findings, second)
+        memories = writer.memories()
+        cut_off = any(run.by == job.run for runs in memories.values() for run in runs)  # and undone: that was the last
+        run = None if cut_off and not job.settings.run else last_run(memories, job.inventory.cluster, job.settings.run)
+        planned = () if run is None or writer.stuck else plan_rollback(memories, run, job.settings.force)
+        receipt = writer.write(planned, job.deadline, undoes=run)
+        findings = _settle(job, plan, writer, fleet, findings)
     if run is not None and receipt.done:
         job.given.forget(job.inventory.cluster, run)
     outcomes: dict[str, Outcome] = {n: ("undone" if o == "done" else o) for n, o in receipt.outcomes.items()}
     changed = rows(planned, outcomes, receipt.details)
-    code = _worse(exit_code(findings), 0 if receipt.done else 1)
-    notice = f"run {run} is undone" if planned else "there is nothing to undo"
-    report = _report(job, code, fleet=fleet, findings=findings, changes=changed)
-    return dataclasses.replace(report, notices=(*report.notices, notice))
-
-
-def _memories(fanout: Fanout, fleet: Fleet) -> dict[str, tuple[OldRun, ...]]:
-    bodies = {node.name: {"root": node.root} for node in fleet.reached}
-    memories: dict[str, tuple[OldRun, ...]] = {}
-    for name, answer in fanout.ask("runs", bodies, 30.0).items():
-        if isinstance(answer, LinkLost):
-            raise LinkLost(answer.reason, f"{name} was lost before anything was written: {answer.message}")
-        try:
-            memories[name] = parse_runs(answer)
-        except (KeyError, TypeError, ValueError) as error:
-            why = answer.get("why") or error
-            raise LinkLost("garbled", f"{name}: its list of runs cannot be read: {why}") from None
-    return memories
+    code = _worse(exit_code(findings), 0 if receipt.done and not writer.stuck else 1)
+    notice = f"run {run} is undone" if planned else "there is nothing more to undo" if cut_off else NOTHING
+    job.notices.append(notice)
+    return _report(job, code, fleet=fleet, findings=findings, changes=changed)
 
 
 def _plan(job: Job, only: tuple[str, ...] = (), facts: Iterable[str] = (), steps: Sequence[Step] = ()) -> Plan:
@@ -252,7 +286,7 @@ def _always(job: Job) -> set[str]:
     """What no selection leaves out: a node that was not reached is never a pass, a doubled one never written to."""
     always = {"ssh.reach"}
     if job.settings.command in ("apply", "plan", "rollback"):
-        always.add("host.identity")
+        always.update(("host.identity", JOURNAL))
     if job.settings.command == "verify" or (job.settings.command == "apply" and job.settings.verify):
         always.update((*GATES, BUSY))
     return always
@@ -287,6 +321,17 @@ def _verify(
     return result, tuple(findings_of(result))
 
 
+def _without_missing(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> list[Finding]:
+    """Under --partial what is said of nodes that were not reached stands in nobody's way; here it is noted."""
+    there = {node.name for node in fleet.reached}
+    missing = [node.name for node in fleet.inventory.nodes if node.name not in there]
+    if not (job.settings.partial and missing):
+        return list(findings)
+    again = f"clusterprep apply {fleet.inventory.path} --retry-failed {job.run}"
+    job.notices.append(f"{fold(missing)} was not reached and keeps what it has; later: {again}")
+    return [finding for finding in findings if there.intersection(finding.nodes)]
+
+
 def _in_the_way(findings: Iterable[Finding], on_busy: bool) -> list[Finding]:
     """The findings without whose cure a verify could only hang, or would disturb a job, silenced or not."""
     bad = [f for f in findings if f.verdict in ("fail", "unknown") and not f.fixed]
@@ -299,15 +344,6 @@ def _blocked(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> bool:
     missing = len(fleet.reached) < len(fleet.inventory.nodes)
     doubled = any(f.check == "host.identity" and f.verdict == "fail" for f in findings)
     return (missing and not job.settings.partial) or doubled or not fleet.reached
-
-
-def _none_started(planned: Iterable[FileChange]) -> dict[str, Outcome]:
-    return {change.node: "not-started" for change in planned}
-
-
-def _gap_rows(gaps: Mapping[str, str], job: Job) -> tuple[ChangeRow, ...]:
-    name = job.steps[0].resource.name if job.steps else "env"
-    return tuple(ChangeRow((node,), name, "", "none", "not-started", detail=why) for node, why in gaps.items())
 
 
 def _worse(first: int, second: int) -> int:
@@ -331,7 +367,7 @@ def _report(
     changes: tuple[ChangeRow, ...] | None = None,
     verify: VerifyResult | None = None,
 ) -> Report:
-    notices = list(job.inventory.warnings)
+    notices = [*job.inventory.warnings, *job.notices]
     if fleet.limited:
         notices.append(f"limited to {len(fleet.inventory.nodes)} nodes: majorities and verify are over these alone")
     return Report(

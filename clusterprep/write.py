@@ -1,27 +1,35 @@
-"""Uniform or not at all: stage on every node, then commit on every node, and put all back when one cannot."""
+"""Uniform or not at all: stage on every node, commit on every node, settle; put all back when one cannot."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterprep.deadline import Deadline
 from clusterprep.diff import diff
 from clusterprep.errors import LinkLost, Refused
+from clusterprep.facts.journal import Entry, Journal
 from clusterprep.fanout import Fanout
 from clusterprep.model import FileChange, Fleet, Outcome
+from clusterprep.noderange import fold
+from clusterprep.rollback import OldRun, parse_runs
+from clusterprep.transports.link import Frame
 
 LIMIT = 60.0  # seconds for one phase on all nodes: a few small files and their fsyncs
 
 
 @dataclass
 class Receipt:
-    """What became of a write: an outcome and a detail per node, and whether every change was done."""
+    """What became of a write: an outcome and a detail per node, and whether every change was done.
+
+    `lost` names the nodes of which nobody knows how far they came.
+    """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
 
     @property
     def done(self) -> bool:
@@ -29,25 +37,101 @@ class Receipt:
 
 
 class Writer:
-    """One run's changes on all nodes. `write` commits them, `undo` puts the old bytes back."""
+    """One run's changes on all nodes: `write` commits them, then `settle` says that they stay, or `undo` that not."""
 
-    def __init__(self, fanout: Fanout, fleet: Fleet, run: str, undoes: str | None = None) -> None:
-        self._fanout, self._fleet = fanout, fleet
-        shared = {"run": run, "cluster": fleet.inventory.cluster, "undoes": undoes}
-        self._bodies = {node.name: {"root": node.root, **shared} for node in fleet.inventory.nodes}
+    def __init__(self, fanout: Fanout, fleet: Fleet, run: str) -> None:
+        self.fanout, self._fleet, self._run = fanout, fleet, run
+        shared = {"run": run, "cluster": fleet.inventory.cluster}
+        self._bodies = {node.name: {"root": node.root, **shared} for node in fleet.reached}
         self.receipt = Receipt()
         self._staged: set[str] = set()
-        self.committed = False
+        self._locked = False
+        self.committed = False  # and not settled
+        self.taken_back = False
+        self.stuck: dict[str, str] = {}  # node → why what an earlier run left there cannot be settled
 
-    def write(self, changes: Iterable[FileChange], deadline: Deadline) -> Receipt:
+    def lock(self) -> dict[str, str]:
+        """Take the lock of every node reached; why some could not be taken. Raises Refused where a run holds one.
+
+        The lock of the first node decides between two runs; only its winner asks the others.
+        """
+        if self._locked:
+            return {}
+        self.fanout.load("act")
+        names = sorted(self._bodies, key=lambda name: str(self._fleet.fact(name, "host.machine_id")))
+        for group in (names[:1], names[1:]):
+            answers = self.fanout.ask("lock", {name: self._bodies[name] for name in group}, LIMIT)
+            for name, answer in answers.items():
+                if isinstance(answer, LinkLost):
+                    raise LinkLost(answer.reason, f"{name} was lost before anything was written: {answer.message}")
+                if answer.get("no") == "locked":
+                    raise Refused(f"{name}: another run holds the lock ({answer.get('why')}); nothing was written")
+            if failed := _failed(answers):
+                return failed
+        self._locked = True
+        return {}
+
+    def recover(self, force: bool = False, by: str | None = None) -> list[Recovered]:
+        """Settle what earlier runs left behind, newest first; `by` names the rollback that wants it undone.
+
+        Raises Refused where somebody edited a file meanwhile. `stuck` then names the nodes that cannot do it.
+        """
+        begun = _unsettled(self._fleet)
+        if not begun:
+            return []
+        if failed := self.lock():
+            self.stuck = failed
+            return []
+        return [found for run in sorted(begun, reverse=True) if (found := self._recover(run, begun[run], force, by))]
+
+    def _recover(self, run: str, states: Mapping[str, str], force: bool, by: str | None) -> Recovered | None:
+        journals = (self._fleet.fact(node.name, "state.journal") for node in self._fleet.reached)
+        # Settling begins only when all nodes have committed, so one that is done speaks for all.
+        forward = any(isinstance(journal, Journal) and journal.state(run) == "done" for journal in journals)
+        done: dict[str, str] = {}
+        for op in ("settle", "undo"):
+            chosen = [n for n, s in states.items() if (op == "settle") == (forward and s == "committed")]
+            more = {"run": run} if op == "settle" else {"undo": run, "force": force, "by": by}
+            answers = self.fanout.ask(op, {name: {**self._bodies[name], **more} for name in chosen}, LIMIT)
+            for name, answer in answers.items():
+                if isinstance(answer, dict) and answer.get("no") == "changed":
+                    cure = "`clusterprep rollback --force` puts the old bytes back all the same"
+                    edit = _edit(name, str(answer.get("path")), answer.get("after"), answer.get("current"))
+                    raise Refused(f"{name}: run {run} was cut off, and {answer.get('why')}; {cure}", edit)
+            self.stuck.update(_failed(answers))
+            done.update(
+                {
+                    name: op
+                    for name, answer in answers.items()
+                    if isinstance(answer, dict) and not {"no", "nothing"} & set(answer)
+                }
+            )
+        return Recovered(run, tuple(n for n in states if n in done), forward) if done else None
+
+    def memories(self) -> dict[str, tuple[OldRun, ...]]:
+        """Every run that each node remembers. Raises LinkLost where one cannot say."""
+        memories: dict[str, tuple[OldRun, ...]] = {}
+        for name, answer in self.fanout.ask("runs", self._bodies, LIMIT).items():
+            if isinstance(answer, LinkLost):
+                raise LinkLost(answer.reason, f"{name} was lost before anything was written: {answer.message}")
+            try:
+                memories[name] = parse_runs(answer)
+            except (KeyError, TypeError, ValueError) as error:
+                why = answer.get("why") or error
+                raise LinkLost("garbled", f"{name}: its list of runs cannot be read: {why}") from None
+        return memories
+
+    def write(self, changes: Iterable[FileChange], deadline: Deadline, undoes: str | None = None) -> Receipt:
         """Lock, stage and commit. Raises Refused where a lock is held or a file changed since it was planned."""
         todo = _by_node(change for change in changes if change.action != "none")
+        failed = self.lock()
         if not todo:
             return self.receipt
-        self._lock(sorted(todo, key=lambda name: str(self._fleet.fact(name, "host.machine_id"))))
+        if failed:
+            self._mark(todo, failed, "failed", "not-started")
+            return self.receipt
         try:
-            failed = self._stage(todo)
-            if failed:
+            if failed := self._stage(todo, undoes):
                 self.undo()
                 self._mark(todo, failed, "failed", "not-started")
                 return self.receipt
@@ -60,50 +144,95 @@ class Writer:
 
     def undo(self) -> None:
         """Put the old bytes back on every node that staged; a node that cannot be asked keeps its manifest."""
-        names = [name for name in self._staged if name in self._fanout.links]
-        answers = self._fanout.ask("undo", {name: self._bodies[name] for name in names}, LIMIT)
+        bodies = {name: {**self._bodies[name], "undo": self._run} for name in self._bodies if name in self._staged}
+        answers = self.fanout.ask("undo", bodies, LIMIT)
         for name, answer in answers.items():
             if isinstance(answer, LinkLost) or "no" in answer:
                 self.receipt.outcomes[name], self.receipt.details[name] = "failed", _why(answer)
+                self.receipt.lost.add(name)
             elif self.receipt.outcomes.get(name) != "failed":
                 self.receipt.outcomes[name] = "rolled-back" if self.committed else "not-started"
         self._staged.clear()
+        self.taken_back, self.committed = self.taken_back or self.committed, False
 
-    def _lock(self, names: list[str]) -> None:
-        """The lock of the first node decides between two runs; only its winner asks the others."""
-        for group in (names[:1], names[1:]):
-            answers = self._fanout.ask("lock", {name: self._bodies[name] for name in group}, LIMIT)
-            for name, answer in answers.items():
-                if isinstance(answer, LinkLost):
-                    raise LinkLost(answer.reason, f"{name} was lost before anything was written: {answer.message}")
-                if "no" in answer:
-                    what = "another run holds the lock" if answer["no"] == "locked" else "the lock cannot be taken"
-                    raise Refused(f"{name}: {what} ({answer.get('why')}); nothing was written")
+    def settle(self) -> None:
+        """Say on every node that what was committed stays. From the first that knows it there is no way back."""
+        bodies = {name: self._bodies[name] for name in self._bodies if name in self._staged}
+        for name, why in _failed(self.fanout.ask("settle", bodies, LIMIT)).items():
+            self.receipt.details[name] = why
+            self.receipt.lost.add(name)
+        self._staged.clear()
+        self.committed = False
 
-    def _stage(self, todo: Mapping[str, list[FileChange]]) -> dict[str, str]:
-        bodies = {name: {**self._bodies[name], "files": [_wire(c) for c in mine]} for name, mine in todo.items()}
-        answers = self._fanout.ask("stage", bodies, LIMIT)
-        self._staged = {name for name, answer in answers.items() if isinstance(answer, dict) and "no" not in answer}
-        for name, answer in answers.items():
-            if isinstance(answer, dict) and answer.get("no") == "changed":
-                self.undo()
-                raise Refused(f"{name}: {answer.get('why')}; nothing was written", _changed(todo[name], answer))
-        return {name: _why(answer) for name, answer in answers.items() if name not in self._staged}
+    def _stage(self, todo: Mapping[str, list[FileChange]], undoes: str | None) -> dict[str, str]:
+        more = {"undoes": undoes}
+        bodies = {name: {**self._bodies[name], **more, "files": [_wire(c) for c in todo[name]]} for name in todo}
+        answers = self.fanout.ask("stage", bodies, LIMIT)
+        failed = _failed(answers)
+        self._staged = set(answers) - set(failed)
+        self.receipt.lost.update(name for name, answer in answers.items() if isinstance(answer, LinkLost))
+        self._refuse_changed(todo, answers, "nothing was written")
+        return failed
 
     def _commit(self, todo: Mapping[str, list[FileChange]]) -> None:
-        answers = self._fanout.ask("commit", {name: self._bodies[name] for name in todo}, LIMIT)
+        answers = self.fanout.ask("commit", {name: self._bodies[name] for name in todo}, LIMIT)
         self.committed = True
-        failed = {n: _why(a) for n, a in answers.items() if isinstance(a, LinkLost) or "no" in a}
-        if failed:
+        if failed := _failed(answers):
             self.undo()
+            self._refuse_changed(todo, answers, "what had been written was put back")
             self._mark(todo, failed, "failed", "rolled-back")
         else:
             self.receipt.outcomes = dict.fromkeys(todo, "done")
 
+    def _refuse_changed(
+        self, todo: Mapping[str, list[FileChange]], answers: Mapping[str, Frame | LinkLost], result: str
+    ) -> None:
+        for name, answer in answers.items():
+            if isinstance(answer, dict) and answer.get("no") == "changed":
+                self.undo()
+                planned = {change.path: change for change in todo[name]}
+                path = str(answer.get("path"))
+                edit = _edit(name, path, _encode(planned[path].before), answer.get("current"))
+                raise Refused(f"{name}: {answer.get('why')}; {result}", edit)
+
     def _mark(self, todo: Iterable[str], failed: Mapping[str, str], bad: Outcome, rest: Outcome) -> None:
         for name in todo:
-            self.receipt.outcomes[name] = bad if name in failed else rest
+            if name in failed or self.receipt.outcomes.get(name) != "failed":
+                self.receipt.outcomes[name] = bad if name in failed else rest
         self.receipt.details.update(failed)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A run that was cut off, and the nodes on which it was settled: done after all, or undone."""
+
+    run: str
+    nodes: tuple[str, ...]
+    done: bool
+
+    def __str__(self) -> str:
+        what = "stands on all nodes and is done now" if self.done else "was undone"
+        return f"run {self.run} was cut off; on {fold(self.nodes)} it {what}"
+
+
+def _unsettled(fleet: Fleet) -> dict[str, dict[str, str]]:
+    """Run → node → state, of all runs that are not settled on some node."""
+    found: dict[str, dict[str, str]] = {}
+    for node in fleet.reached:
+        journal = fleet.fact(node.name, "state.journal")
+        for entry in journal.unsettled if isinstance(journal, Journal) else ():
+            found.setdefault(entry.run, {})[node.name] = entry.state
+    return found
+
+
+def with_lost(fleet: Fleet, run: str, lost: Iterable[str]) -> Fleet:
+    """A fleet to judge the journal by: on these nodes it is not settled, as far as anybody can tell."""
+    entry = Entry(run, fleet.inventory.cluster, "lost")
+    sightings = dict(fleet.sightings)
+    for name in lost:
+        facts = {**sightings[name].facts, "state.journal": Journal((entry,))}
+        sightings[name] = replace(sightings[name], reached=True, facts=facts)
+    return replace(fleet, sightings=sightings)
 
 
 def _by_node(changes: Iterable[FileChange]) -> dict[str, list[FileChange]]:
@@ -128,11 +257,11 @@ def _why(answer: Any) -> str:
     return f"{answer.get('no')}: {answer.get('why')}"
 
 
-def _changed(changes: Iterable[FileChange], answer: Mapping[str, Any]) -> str:
-    """What somebody else changed meanwhile, as a diff from what was planned against."""
-    for change in changes:
-        if change.path == answer.get("path"):
-            now = answer.get("current")
-            current = base64.b64decode(now) if isinstance(now, str) else None
-            return diff(FileChange(change.node, change.resource, change.path, change.before, current))
-    return ""
+def _failed(answers: Mapping[str, Frame | LinkLost]) -> dict[str, str]:
+    return {name: _why(answer) for name, answer in answers.items() if isinstance(answer, LinkLost) or "no" in answer}
+
+
+def _edit(node: str, path: str, before: object, now: object) -> str:
+    """What somebody else changed meanwhile, as a diff; both as base64, None for no such file."""
+    old, new = (base64.b64decode(text) if isinstance(text, str) else None for text in (before, now))
+    return diff(FileChange(node, "env", path, old, new))

@@ -77,7 +77,7 @@ SPEECH = frozenset(
 )
 
 ON_CONTROLLER = {"boot"}  # of remote/: it sends the others
-WRITING = {"act", "ranks", "trial"}  # of what runs on nodes, the parts that `check` does not send
+WRITING = {"act", "disk", "ranks", "trial"}  # of what runs on nodes, the parts that `check` does not send
 JOB_LIBRARIES = {"trial": {"torch"}}  # the job's own interpreter runs this one
 
 FORBIDDEN_CALLS = frozenset(

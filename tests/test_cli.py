@@ -46,7 +46,7 @@ def test_what_is_not_built_says_so(name: str) -> None:
         (("check", "{good}", "--timeout", "soon"), "--timeout"),
         (("check", "{good}", "--format", "htlm"), "htlm"),
         (("check", "{good}", "--output", "report.pdf"), "report.pdf"),
-        (("apply", "{good}", "--retry-failed", "x"), "not built yet"),
+        (("apply", "{good}", "--retry-failed", "x"), "no apply of cluster"),
         (("env", "{good}", "--from-run", "x"), "not built yet"),
         (("check", "{good}", "--forks", "0"), "--forks"),
         (("explain", "time.ofset"), "time.offset"),

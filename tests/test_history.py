@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.errors import Refused
-from clusterprep.history import Given, refuse_clashes
-from clusterprep.model import EnvValue
+from clusterprep.errors import InputError, Refused
+from clusterprep.history import Given, outcomes, refuse_clashes
+from clusterprep.model import ChangeRow, EnvValue, Finding, Report, Sighting
 from clusterprep.render import Environment
 
 
@@ -36,3 +36,64 @@ def test_a_job_wide_value_that_differs_is_refused_and_a_free_one_is_not() -> Non
     with pytest.raises(Refused, match="lack"):
         refuse_clashes(wanted, ["a"], {"b": {}})
     refuse_clashes(wanted, ["a"], {})
+
+
+def report(run: str, *changes: ChangeRow, findings: tuple[Finding, ...] = (), lost: str = "") -> Report:
+    nodes = tuple(Sighting(name, "10.0.0.1", name != lost) for name in "abcd")
+    return Report("apply", run, "c", "now", 0.0, "fail", 1, nodes=nodes, findings=findings, changes=changes)
+
+
+def row(outcome: str, *nodes: str) -> ChangeRow:
+    return ChangeRow(nodes, "env", "/etc/nccl.conf", "update", outcome)  # type: ignore[arg-type]
+
+
+def finding(verdict: str, severity: str, *nodes: str, **more: object) -> Finding:
+    return Finding("time.offset", verdict, severity, nodes, "why", **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("told", "failed"),
+    [
+        pytest.param(report("r", row("done", "a", "b"), row("unchanged", "c", "d")), (), id="all-well"),
+        pytest.param(report("r"), (), id="nothing-to-do"),
+        pytest.param(report("r", row("done", *"abc"), lost="d"), ("d",), id="not-reached"),
+        pytest.param(report("r", row("failed", "a"), row("rolled-back", *"bcd")), tuple("abcd"), id="all-or-none"),
+        pytest.param(report("r", row("not-started", *"abc"), lost="d"), tuple("abcd"), id="not-started"),
+        pytest.param(report("r", row("unchanged", "a"), row("failed", "a")), ("a",), id="one-file-of-two"),
+        pytest.param(report("r", findings=(finding("fail", "error", "b"),)), ("b",), id="blamed"),
+        pytest.param(report("r", findings=(finding("unknown", "error", "b"),)), ("b",), id="not-known"),
+        pytest.param(report("r", findings=(finding("fail", "warning", "b"),)), (), id="warned-about"),
+        pytest.param(report("r", findings=(finding("fail", "error", "b", fixed=True),)), (), id="fixed"),
+        pytest.param(report("r", findings=(finding("fail", "error", "b", silenced="known"),)), (), id="silenced"),
+    ],
+)
+def test_what_failed_in_a_run_is_remembered(tmp_path: Path, told: Report, failed: tuple[str, ...]) -> None:
+    given = Given(tmp_path)
+    given.note("c", told)
+    given.note("c", report("other", lost="c"))
+    assert given.failed("c", "r") == failed
+    assert given.failed("c", "other") == ("c",)
+    assert {word for word, _ in outcomes(told).values()} <= {"done", "unchanged", "failed", "rolled-back"} | {
+        "not-started",
+        "not reached",
+    }
+
+
+@pytest.mark.parametrize(("cluster", "run"), [("c", "never"), ("other", "r")])
+def test_a_run_that_nobody_remembers_is_wrong_input(tmp_path: Path, cluster: str, run: str) -> None:
+    given = Given(tmp_path)
+    with pytest.raises(InputError, match="no apply of cluster"):
+        given.failed(cluster, run)
+    given.note("c", report("r"))
+    with pytest.raises(InputError, match="no apply of cluster"):
+        given.failed(cluster, run)
+
+
+def test_a_run_that_wrote_goes_on_where_the_history_cannot_be_written(tmp_path: Path) -> None:
+    folder = tmp_path / "no-folder"
+    folder.write_text("")
+    given = Given(folder / "deep")
+    given.note("c", report("r"))
+    given.remember("c", "r", environment(("a",), NCCL_ALGO="Ring"), ["a"])
+    assert len(given.troubles) == 2
+    assert "history.sqlite" in given.troubles[0]

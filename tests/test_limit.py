@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterprep.errors import InputError
-from clusterprep.limit import limit_to
+from clusterprep.limit import limit_to, limit_to_failed
 from clusterprep.model import Inventory, Node, Silence
 
 NAMES = [*(f"gpu{number:02}" for number in range(1, 13)), "login"]
@@ -72,3 +72,15 @@ def test_what_is_not_there_is_wrong_input(text: str, words: str) -> None:
 def test_the_nearest_name_is_offered() -> None:
     with pytest.raises(InputError, match="did you mean 'rack1'"):
         limit_to(INVENTORY, "rak1")
+
+
+def test_what_failed_is_what_is_left_of_the_inventory() -> None:
+    limited = limit_to_failed(INVENTORY, ["gpu03", "gone", "gpu01"], "run-1")
+    assert [node.name for node in limited.nodes] == ["gpu01", "gpu03"]
+
+
+@pytest.mark.parametrize("failed", [[], ["gone"]])
+def test_where_nothing_failed_nothing_is_tried_again(failed: list[str]) -> None:
+    with pytest.raises(InputError, match="no node failed in run run-1") as raised:
+        limit_to_failed(INVENTORY, failed, "run-1")
+    assert raised.value.problems[0].key == "--retry-failed"

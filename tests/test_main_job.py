@@ -14,6 +14,7 @@ import pytest
 
 from tests.command import CLI, clusterprep, finished, started
 from tests.lab import Lab, faults
+from tests.lab.rooms import Host
 
 PROFILE, CONF = "/etc/profile.d/clusterprep-nccl.sh", "/etc/nccl.conf"
 FOREIGN = "# ours, not yours\nNCCL_IB_TC=106\nno newline at the end"
@@ -157,9 +158,14 @@ def test_a_node_that_gives_no_answer_is_unknown_and_stops_the_writing(lab: Lab) 
         assert found.code == 3
         assert found.findings("ssh.reach", "unknown")[0]["reason"] == "timed_out"
         assert contents(lab, PROFILE) == {None}
-        partial = clusterprep(lab, "apply", "--partial", "--no-verify", inventory=inventory)
+        partial = clusterprep(lab, "apply", "--partial", inventory=inventory)
     assert partial.code == 3
     assert [exists(host, PROFILE) for host in lab.hosts] == [True, False, True, True]
+    assert (partial.report["verify"]["verdict"], partial.report["verify"]["world_size"]) == ("pass", 3)
+    (notice,) = [text for text in partial.report["notices"] if "n2 was not reached" in text]
+    later = clusterprep(lab, "apply", "--no-verify", "--retry-failed", notice.split()[-1])
+    assert (later.code, later.outcomes()) == (0, {"done"})
+    assert len(contents(lab, PROFILE)) == 1
     lab.inventory()
 
 
@@ -284,9 +290,45 @@ def test_rollback_refuses_to_destroy_a_later_edit_unless_forced(lab: Lab) -> Non
     lab.host("n1").write(PROFILE, "export NCCL_DEBUG=INFO\n")
     refused = clusterprep(lab, "rollback")
     assert refused.code == 4
+    assert f"n1: {PROFILE} was edited after run" in refused.report["error"]["message"]
+    assert "+export NCCL_DEBUG=INFO" in refused.stderr
+    assert lab.host("n1").read(PROFILE) == "export NCCL_DEBUG=INFO\n"
     assert exists(lab.host("n2"), PROFILE)
     assert clusterprep(lab, "rollback", "--force").code == 0
     assert contents(lab, PROFILE) == {None}
+
+
+def test_rollback_gives_back_bytes_modes_and_owners_and_twice_is_harmless(lab: Lab) -> None:
+    texts = {"n1": "# no newline", "n2": "\ufeffNCCL_DEBUG=WARN\r\n", "n3": "", "n4": FOREIGN}
+    for number, (name, text) in enumerate(texts.items()):
+        lab.host(name).write(CONF, text, mode=0o600 + 8 * number)
+        lab.host(name).run(["chown", f"{1000 + number}:{2000 + number}", CONF])
+    before = {host.name: print_of(host) for host in lab.hosts}
+    words = ("apply", "--no-verify")
+    assert clusterprep(lab, *words, inventory=lab.inventory(env_targets=list(TARGETS))).code == 0
+    assert all(exists(host, path) for host in lab.hosts for path in TARGETS.values())
+    changed = {host.name: print_of(host) for host in lab.hosts}
+    assert all(changed[name] != before[name] for name in texts)
+    assert clusterprep(lab, "rollback").code == 0
+    assert {host.name: print_of(host) for host in lab.hosts} == before
+    again = clusterprep(lab, "rollback")
+    assert (again.code, again.report["changes"], again.report["notices"]) == (0, [], ["there is nothing to undo"])
+    assert {host.name: print_of(host) for host in lab.hosts} == before
+    lab.inventory()
+
+
+TARGETS = {
+    "profile.d": PROFILE,
+    "nccl.conf": CONF,
+    "env-file": "/etc/clusterprep/nccl.env",
+    "slurm-task-prolog": "/etc/clusterprep/task_prolog.sh",
+}
+
+
+def print_of(host: Host) -> str:
+    """Names, modes, owners and bytes of all that apply may touch."""
+    what = "find /etc/profile.d /etc/nccl.conf /etc/clusterprep -printf '%p %M %U %G\\n' 2>/dev/null | sort; "
+    return host.run(["sh", "-c", f"{what} sha256sum /etc/nccl.conf"]).stdout
 
 
 def test_rollback_goes_one_run_at_a_time_and_a_named_run_needs_to_be_the_newest(lab: Lab) -> None:

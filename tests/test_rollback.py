@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,9 +20,7 @@ def touched(before: bytes | None, after: bytes | None, now: Any = KEPT, path: st
     return OldFile(path, mode, before, after, after if now is KEPT else now)
 
 
-def run(
-    name: str, *files: OldFile, state: str = "committed", cluster: str = "demo", undoes: str | None = None
-) -> OldRun:
+def run(name: str, *files: OldFile, state: str = "done", cluster: str = "demo", undoes: str | None = None) -> OldRun:
     return OldRun(name, cluster, state, undoes, files)
 
 
@@ -45,6 +44,10 @@ FILE = touched(b"old\n", b"new\n")
         ),
         pytest.param({"n1": [run(R1, FILE, state="undone")]}, None, id="only-a-run-that-failed"),
         pytest.param({"n1": [run(R1, FILE), run(R2, FILE, state="staged")]}, R1, id="one-that-was-never-committed"),
+        pytest.param({"n1": [run(R1, FILE), run(R2, FILE, state="committed")]}, R1, id="one-that-is-not-settled"),
+        pytest.param(
+            {"n1": [run(R1, FILE), replace(run(R2, FILE, state="undone"), by=R3)]}, R2, id="cut-off-and-rolled-back"
+        ),
     ],
 )
 def test_the_last_run_that_changed_something(memories: dict[str, list[OldRun]], expected: str | None) -> None:
@@ -84,7 +87,7 @@ def test_only_nodes_of_that_run_are_written() -> None:
     assert [change.node for change in plan_rollback(memories, R2, force=False)] == ["n1"]
 
 
-@pytest.mark.parametrize("state", ["undone", "staged"])
+@pytest.mark.parametrize("state", ["undone", "staged", "committed"])
 def test_what_is_already_undone_needs_nothing(state: str) -> None:
     memories = {"n1": [run(R1, touched(b"old\n", b"new\n", now=b"edited\n"), state=state)]}
     assert plan_rollback(memories, R1, force=False) == ()
@@ -115,6 +118,12 @@ def test_a_file_that_was_edited_since_is_refused_with_the_edit(now: bytes | None
     assert f"n2: {PATH} was edited after run {R1}" in raised.value.message
     assert "--force" in raised.value.message
     assert line in raised.value.diff
+
+
+def test_what_is_no_longer_a_file_is_refused_even_by_force() -> None:
+    linked = replace(touched(b"old\n", b"new\n", now=None), strange=f"{PATH} is a symbolic link; it is not followed")
+    with pytest.raises(Refused, match=r"n1: .* is a symbolic link"):
+        plan_rollback({"n1": [run(R1, linked)]}, R1, force=True)
 
 
 def test_secrets_in_an_edit_are_not_shown() -> None:
@@ -168,8 +177,15 @@ def encoded(data: bytes | None) -> str | None:
 
 
 def answer(**fields: Any) -> dict[str, Any]:
-    row = {"path": PATH, "mode": 420, "before": encoded(None), "after": encoded(b"\x00\xff"), "now": encoded(b"")}
-    return {"run": R1, "cluster": "demo", "state": "committed", "undoes": None, "files": [row], **fields}
+    row = {
+        "path": PATH,
+        "mode": 420,
+        "before": encoded(None),
+        "after": encoded(b"\x00\xff"),
+        "now": encoded(b""),
+        "strange": None,
+    }
+    return {"run": R1, "cluster": "demo", "state": "done", "undoes": None, "by": None, "files": [row], **fields}
 
 
 def test_an_answer_is_runs_with_their_bytes() -> None:

@@ -1,54 +1,41 @@
-"""The writing part of the agent: two phases, stage and commit, with the old bytes kept before anything is renamed.
+"""The writing part of the agent: stage, commit and settle, with the old bytes kept before anything is renamed.
 
-A run's folder under the state folder holds a manifest and the old bytes of every file. The manifest says
-`staged` before the first rename and `committed` after the last, so what stands there is always enough to undo.
+A run's folder under the state folder holds a manifest and the old bytes of every file. The manifest says `staged`
+before anything is laid beside a file, `committed` after the last rename, and `done` once every node has committed
+and nobody will take it back; `undone` when the old bytes are in place again. What is staged or committed is not
+settled: whoever comes next puts the old bytes back, or makes it `done` where another node says so already.
 """
 
-import binascii
-import errno
 import fcntl
 import os
 import stat
 import time
 
+from clusterprep.remote.disk import (
+    Stop,
+    current,
+    decoded,
+    guarded,
+    make_folder,
+    maybe,
+    missing_folders,
+    refuse_pinned,
+    remove_file,
+    replace_file,
+    sync_folder,
+    under,
+    write_new,
+)
 from clusterprep.remote.light import dumps, loads
-from clusterprep.remote.readers import encoded
 
 STATE = "/var/lib/clusterprep"
 KEEP = 20  # runs whose old bytes are kept
-MAX_FILE = 1 << 20
+UNSETTLED = ("staged", "committed")
+TRIES, PAUSE = 6, 0.05  # seconds: `check` asks for an instant whether the lock is held
 
-
+_locks = {}  # type: dict[str, int]  # state folder -> descriptor
 # run -> folder; staged and not committed, dropped when the agent ends
 _staged = {}  # type: dict[str, str]
-
-
-class Stop(Exception):
-    """A step that cannot be done, with a word for the controller."""
-
-    def __init__(self, reason, why, **more):
-        Exception.__init__(self, why)
-        self.body = dict(more, no=reason, why=why)
-
-
-def guarded(operation):
-    """An operation whose failures become answers."""
-
-    def guard(agent, request):
-        try:
-            return operation(agent, request)
-        except Stop as stop:
-            return stop.body
-        except OSError as error:
-            word = {errno.ENOSPC: "no_space", errno.EROFS: "read_only", errno.EACCES: "denied", errno.EPERM: "denied"}
-            return {"no": word.get(error.errno, "failed"), "why": "%s: %s" % (error.filename, error.strerror)}
-
-    return guard
-
-
-def under(root, path):
-    """A path below the node's root."""
-    return os.path.join(root, path.lstrip("/"))
 
 
 def state_folder(root):
@@ -58,75 +45,31 @@ def state_folder(root):
 def lock(agent, request):
     """Operation lock: hold this node's lock until the agent ends; refused while another run holds it."""
     folder = state_folder(request["root"])
-    os.makedirs(folder, mode=0o755, exist_ok=True)
+    if folder in _locks:
+        return {}
+    make_folder(folder)
     fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not taken(fd):
         holder = os.read(fd, 200).decode("utf-8", "replace").strip()
         os.close(fd)
         raise Stop("locked", holder or "another run")
+    os.fchmod(fd, 0o644)
     os.ftruncate(fd, 0)
-    os.pwrite(fd, ("run %s, since %s\n" % (request["run"], time.strftime("%F %T %z"))).encode("utf-8"), 0)
-    return {}  # the descriptor stays open: the lock dies with this process
+    words = (request["run"], request["cluster"], time.strftime("%F %T %z"))
+    os.pwrite(fd, ("run %s of cluster %s, since %s\n" % words).encode("utf-8"), 0)
+    _locks[folder] = fd  # it stays open: the lock dies with this process
+    return {}
 
 
-def decoded(text):
-    return None if text is None else binascii.a2b_base64(text)
-
-
-def current(path):
-    """Bytes and state of a regular file, (None, None) where there is none; anything else is refused."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno == errno.ENOENT:
-            return None, None
-        if error.errno == errno.ELOOP:
-            raise Stop("not_a_file", "%s is a symbolic link; it is not followed" % path)
-        raise
-    try:
-        state = os.fstat(fd)
-        if not stat.S_ISREG(state.st_mode):
-            raise Stop("not_a_file", "%s is not a regular file" % path)
-        with os.fdopen(os.dup(fd), "rb") as source:
-            return source.read(MAX_FILE + 1), state
-    finally:
-        os.close(fd)
-
-
-def sync_folder(path):
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_new(path, data, mode, uid, gid):
-    """A file that did not exist, complete and on disk when this returns."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as sink:
-            sink.write(data)
-            sink.flush()
-            if (uid, gid) != (os.geteuid(), os.getegid()):
-                os.fchown(sink.fileno(), uid, gid)
-            os.fchmod(sink.fileno(), mode)
-            os.fsync(sink.fileno())
-    except BaseException:
-        os.unlink(path)
-        raise
-
-
-def replace_file(path, data, mode, uid, gid):
-    """Old bytes or new bytes, never half of them."""
-    beside = "%s.clusterprep-new" % path
-    if os.path.lexists(beside):
-        os.unlink(beside)
-    write_new(beside, data, mode, uid, gid)
-    os.rename(beside, path)
-    sync_folder(os.path.dirname(path))
+def taken(fd):
+    for left in reversed(range(TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(PAUSE if left else 0)
+        else:
+            return True
+    return False
 
 
 def run_folder(root, run):
@@ -137,12 +80,21 @@ def run_folder(root, run):
 
 def write_manifest(folder, manifest):
     text = dumps(manifest).encode("ascii") + b"\n"
-    replace_file(os.path.join(folder, "manifest.json"), text, 0o600, os.geteuid(), os.getegid())
+    replace_file(os.path.join(folder, "manifest.json"), text, 0o644, os.geteuid(), os.getegid())
 
 
 def read_manifest(folder):
     with open(os.path.join(folder, "manifest.json")) as source:
         return loads(source.read())
+
+
+def remembered(root):
+    """Folder and manifest of every run, oldest first. One without a manifest had not begun."""
+    runs = os.path.join(state_folder(root), "runs")
+    for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
+        folder = os.path.join(runs, name)
+        if os.path.exists(os.path.join(folder, "manifest.json")):
+            yield folder, read_manifest(folder)
 
 
 def beside_name(path, run):
@@ -156,15 +108,25 @@ def stage(agent, request):
     for no such file. Nothing that anybody reads changes here.
     """
     root, run = request["root"], request["run"]
+    for _, manifest in remembered(root):
+        if manifest["state"] in UNSETTLED:
+            raise Stop("unsettled", "run %s was begun here and never settled" % manifest["run"])
     folder = run_folder(root, run)
-    os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-    os.mkdir(folder, 0o700)
     manifest = {"run": run, "cluster": request["cluster"], "undoes": request.get("undoes"), "state": "staged"}
-    manifest["files"], manifest["folders"] = [], []
+    manifest["files"] = [compared(wanted, under(root, wanted["path"]), run) for wanted in request["files"]]
+    homes = [os.path.dirname(entry["place"]) for entry in manifest["files"]]
+    manifest["folders"] = sorted(set(folder for home in homes for folder in missing_folders(home)))
+    make_folder(folder)
     try:
-        for number, wanted in enumerate(request["files"]):
-            stage_file(folder, manifest, number, wanted, under(root, wanted["path"]))
+        for number, (entry, wanted) in enumerate(zip(manifest["files"], request["files"])):
+            entry["backup"] = keep(folder, "%d.before" % number, decoded(wanted["before"]))
+            entry["after"] = keep(folder, "%d.after" % number, decoded(wanted["after"]))
         write_manifest(folder, manifest)
+        for path in manifest["folders"]:
+            make_folder(path)
+        for entry, wanted in zip(manifest["files"], request["files"]):
+            if not entry["removes"]:
+                write_new(entry["beside"], decoded(wanted["after"]), entry["mode"], entry["uid"], entry["gid"])
     except BaseException:
         discard(manifest)
         remove_folder(folder)
@@ -173,22 +135,22 @@ def stage(agent, request):
     return {}
 
 
-def stage_file(folder, manifest, number, wanted, place):
-    before, after = decoded(wanted["before"]), decoded(wanted["after"])
+def compared(wanted, place, run):
+    """What the manifest says of one file, if it is still what was planned against."""
     seen, state = current(place)
-    if seen != before:
-        why = "%s changed since it was planned" % place
-        raise Stop("changed", why, path=wanted["path"], current=maybe(seen))
-    entry = {"path": wanted["path"], "place": place, "existed": seen is not None, "removes": after is None}
+    if seen != decoded(wanted["before"]):
+        raise changed(wanted["path"], place, seen, "since it was planned")
+    if state:
+        refuse_pinned(place)
+    entry = {"path": wanted["path"], "place": place, "removes": wanted["after"] is None}
+    entry["beside"] = beside_name(place, run)
     entry["mode"] = stat.S_IMODE(state.st_mode) if state else wanted["mode"]
     entry["uid"], entry["gid"] = (state.st_uid, state.st_gid) if state else (os.geteuid(), os.getegid())
-    entry["backup"] = keep(folder, "%d.before" % number, seen)
-    make_folders(os.path.dirname(place), manifest["folders"])
-    manifest["files"].append(entry)
-    if after is not None:
-        entry["beside"] = beside_name(place, manifest["run"])
-        write_new(entry["beside"], after, entry["mode"], entry["uid"], entry["gid"])
-    entry["after"] = keep(folder, "%d.after" % number, after)
+    return entry
+
+
+def changed(path, place, seen, when, **more):
+    return Stop("changed", "%s changed %s" % (place, when), path=path, current=maybe(seen), **more)
 
 
 def keep(folder, name, data):
@@ -199,21 +161,17 @@ def keep(folder, name, data):
     return name
 
 
-def make_folders(path, made):
-    missing = []
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        os.mkdir(folder, 0o755)
-        made.append(folder)
-        sync_folder(os.path.dirname(folder))
+def kept(folder, name):
+    if name is None:
+        return None
+    with open(os.path.join(folder, name), "rb") as source:
+        return source.read()
 
 
 def discard(manifest):
     """Remove what staging laid beside the files, and the folders made for them."""
     for entry in manifest["files"]:
-        if "beside" in entry and os.path.lexists(entry["beside"]):
+        if os.path.lexists(entry["beside"]):
             os.unlink(entry["beside"])
     drop_folders(manifest)
 
@@ -232,120 +190,146 @@ def commit(agent, request):
     folder = run_folder(request["root"], request["run"])
     manifest = read_manifest(folder)
     _staged.pop(request["run"], None)
+    renamed = []
     try:
         for entry in manifest["files"]:
+            seen, _ = current(entry["place"])
+            if seen != kept(folder, entry["backup"]):
+                raise changed(entry["path"], entry["place"], seen, "since it was planned")
             if entry["removes"]:
                 os.unlink(entry["place"])
             else:
                 os.rename(entry["beside"], entry["place"])
+            renamed.append(entry)
             sync_folder(os.path.dirname(entry["place"]))
         manifest["state"] = "committed"
         write_manifest(folder, manifest)
-    except OSError:
-        restore(folder, manifest)
+    except BaseException:
+        restore(folder, manifest, renamed)
         raise
+    return {}
+
+
+def settle(agent, request):
+    """Operation settle: every node has committed, so this run is done, and the one that it undoes is undone."""
+    folder = run_folder(request["root"], request["run"])
+    manifest = read_manifest(folder)
+    if manifest["state"] == "done":
+        return {"nothing": "done"}
+    if manifest["state"] != "committed":
+        raise Stop("failed", "run %s is %s, so it cannot be done" % (request["run"], manifest["state"]))
+    mark(folder, manifest["undoes"], "undone")
+    manifest["state"] = "done"
+    write_manifest(folder, manifest)
     if manifest["undoes"]:
-        mark_undone(request["root"], manifest["undoes"])
+        drop_folders(read_manifest(os.path.join(os.path.dirname(folder), manifest["undoes"])))
     forget_old(request["root"])
     return {}
 
 
-def mark_undone(root, run):
-    folder = run_folder(root, run)
-    manifest = read_manifest(folder)
-    drop_folders(manifest)
-    manifest["state"] = "undone"
-    write_manifest(folder, manifest)
+def mark(folder, other, state):
+    """Give the run that this one undoes another state."""
+    original = os.path.join(os.path.dirname(folder), other or "")
+    if other and os.path.isdir(original):
+        manifest = read_manifest(original)
+        if manifest["state"] != state:
+            write_manifest(original, dict(manifest, state=state))
 
 
 def undo(agent, request):
-    """Operation undo: the old bytes of a run back in place, whether it was staged or committed."""
-    folder = run_folder(request["root"], request["run"])
-    _staged.pop(request["run"], None)
-    if not os.path.isdir(folder):
-        return {"nothing": True}
-    restore(folder, read_manifest(folder))
+    """Operation undo: the old bytes of a run that is not settled back in place, over edits of others only by force.
+
+    `by` names the rollback that asked for it.
+    """
+    folder = run_folder(request["root"], request["undo"])
+    _staged.pop(request["undo"], None)
+    if not os.path.exists(os.path.join(folder, "manifest.json")):
+        return {"nothing": "not begun"}
+    manifest = read_manifest(folder)
+    if manifest["state"] not in UNSETTLED:
+        return {"nothing": manifest["state"]}
+    mine = [entry for entry in manifest["files"] if touched(manifest, entry)]
+    if not request.get("force"):
+        refuse_edited(folder, mine)
+    restore(folder, manifest, mine, request.get("by"))
     return {}
 
 
-def restore(folder, manifest):
-    for entry in manifest["files"]:
+def touched(manifest, entry):
+    """Whether a file was replaced already: its new bytes are no longer beside it."""
+    return manifest["state"] == "committed" or entry["removes"] or not os.path.lexists(entry["beside"])
+
+
+def refuse_edited(folder, entries):
+    for entry in entries:
+        seen, _ = current(entry["place"])
+        after = kept(folder, entry["after"])
+        if seen not in (kept(folder, entry["backup"]), after):
+            raise changed(entry["path"], entry["place"], seen, "after it was written", after=maybe(after))
+
+
+def restore(folder, manifest, entries, by=None):
+    for entry in entries:
         put_back(folder, entry)
     discard(manifest)
-    manifest["state"] = "undone"
-    write_manifest(folder, manifest)
-    if manifest["undoes"]:
-        original = os.path.join(os.path.dirname(folder), manifest["undoes"])
-        if os.path.isdir(original):
-            write_manifest(original, dict(read_manifest(original), state="committed"))
+    mark(folder, manifest["undoes"], "done")
+    write_manifest(folder, dict(manifest, state="undone", by=by))
 
 
 def put_back(folder, entry):
     old = kept(folder, entry["backup"])
-    place = entry["place"]
-    seen, _ = current(place)
+    seen, _ = current(entry["place"])
     if seen == old:
         return
     if old is None:
-        os.unlink(place)
-        sync_folder(os.path.dirname(place))
+        remove_file(entry["place"])
     else:
-        replace_file(place, old, entry["mode"], entry["uid"], entry["gid"])
-
-
-def kept(folder, name):
-    if name is None:
-        return None
-    with open(os.path.join(folder, name), "rb") as source:
-        return source.read()
+        replace_file(entry["place"], old, entry["mode"], entry["uid"], entry["gid"])
 
 
 def runs(agent, request):
-    """Operation runs: every run kept here of one cluster, and the newest of any, with bytes before, after and now."""
-    folder = os.path.join(state_folder(request["root"]), "runs")
-    found = []
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        path = os.path.join(folder, name)
-        if os.path.exists(os.path.join(path, "manifest.json")):
-            found.append(described(path, read_manifest(path)))
-    return {"runs": found}
+    """Operation runs: every run kept here, with bytes before, after and now."""
+    return {"runs": [described(folder, manifest) for folder, manifest in remembered(request["root"])]}
 
 
 def described(folder, manifest):
     files = []
     for entry in manifest["files"]:
-        row = {"path": entry["path"], "mode": entry["mode"], "now": maybe(current(entry["place"])[0])}
+        row = {"path": entry["path"], "mode": entry["mode"], "now": None, "strange": None}
+        try:
+            row["now"] = maybe(current(entry["place"])[0])
+        except Stop as stop:
+            row["strange"] = stop.body["why"]
         row["before"], row["after"] = maybe(kept(folder, entry["backup"])), maybe(kept(folder, entry["after"]))
         files.append(row)
     keys = ("run", "cluster", "state", "undoes")
-    return dict([(key, manifest[key]) for key in keys], files=files)
-
-
-def maybe(data):
-    return None if data is None else encoded(data)
+    return dict([(key, manifest[key]) for key in keys], files=files, by=manifest.get("by"))
 
 
 def remove_folder(folder):
-    """A run's folder holds files only."""
-    for name in os.listdir(folder):
+    """A run's folder holds files only. The manifest goes first: without it there was no run."""
+    for name in sorted(os.listdir(folder), key=lambda name: name != "manifest.json"):
         os.unlink(os.path.join(folder, name))
     os.rmdir(folder)
 
 
 def forget_old(root):
-    folder = os.path.join(state_folder(root), "runs")
-    for name in sorted(os.listdir(folder))[:-KEEP]:
-        remove_folder(os.path.join(folder, name))
+    settled = [folder for folder, manifest in remembered(root) if manifest["state"] not in UNSETTLED]
+    for folder in settled[:-KEEP]:
+        remove_folder(folder)
 
 
 def drop_staged():
     """The controller went away between the phases: what it staged is of no use to anybody."""
     for folder in list(_staged.values()):
-        restore(folder, read_manifest(folder))
+        try:
+            restore(folder, read_manifest(folder), [])
+        except (OSError, Stop):  # the next run meets it as not settled
+            pass
 
 
 def install(agent):
     """Register the operations of this part."""
     agent.endings.append(drop_staged)
-    for name, operation in (("lock", lock), ("stage", stage), ("commit", commit), ("undo", undo), ("runs", runs)):
-        agent.ops[name] = guarded(operation)
+    for operation in (lock, stage, commit, settle, undo, runs):
+        agent.ops[operation.__name__] = guarded(operation)

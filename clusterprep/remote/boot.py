@@ -62,7 +62,8 @@ _MODULES = {
     "environment": ("launched", "environment"),
     "nccl_address": ("nccl_address",),
     "dial": ("dial",),
-    "act": ("act",),
+    "journal": ("journal",),
+    "act": ("disk", "act"),
     "ranks": ("ranks",),
 }
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
@@ -74,6 +75,7 @@ _BRINGS = {
     "storage": ("probe", "shm_segments"),
     "firewall": ("firewall",),
     "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
+    "journal": ("journal",),
     "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),
     "environment": ("environment",),
     "nccl_address": ("nccl_address",),

@@ -35,7 +35,7 @@ from tests.fleets import Kind, Machine, load
 ROOTED = {
     "file", "files", "target", "pci", "nvml", "rights", "account", "kernels", "cpus", "governors", "interrupts",
     "kernel_log", "tasks", "shm_segments", "pci_tree", "rdma_tree", "rail_routes", "verbs",
-    "gpu_nodes", "nvml_libraries",
+    "gpu_nodes", "nvml_libraries", "journal",
 }  # fmt: skip
 MEMORY = "/dev/shm"  # thousands of small files are made; a disk takes thirty times as long
 TODAY = date(2026, 11, 21)

@@ -1,0 +1,54 @@
+"""The reading half of the journal: which runs a node remembers, how far each came, and who is writing now."""
+
+import errno
+import fcntl
+import os
+
+from clusterprep.remote.light import loads
+from clusterprep.remote.readers import offer, read_file
+
+MOST = 100  # runs; the writing part keeps twenty
+
+
+def read_journal(folder):
+    """{"runs": [[run, cluster, state], …] oldest first, "holder": what the lock says while it is held, else null}."""
+    runs = list(_runs(os.path.join(folder, "runs")))
+    holder = _holder(os.path.join(folder, "lock"))
+    if holder is None and not all(state in ("done", "undone") for _, _, state in runs):
+        runs = list(_runs(os.path.join(folder, "runs")))  # the run may just have been settled, and have let go
+    return {"runs": runs, "holder": holder}
+
+
+def _runs(folder):
+    for name in sorted(_there(os.listdir, folder) or [])[-MOST:]:
+        text = _there(read_file, os.path.join(folder, name, "manifest.json"))
+        if text is not None:  # without a manifest a run had not begun
+            manifest = loads(text)
+            yield [manifest["run"], manifest["cluster"], manifest["state"]]
+
+
+def _there(read, path):
+    """None for what is not there; no permission is another answer."""
+    try:
+        return read(path)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+
+
+def _holder(path):
+    source = _there(lambda path: open(path, "rb"), path)
+    if source is None:
+        return None
+    with source:
+        try:
+            fcntl.flock(source.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)  # for an instant: closing lets it go
+        except OSError:
+            return source.read(200).decode("utf-8", "replace").strip() or "another run"
+    return None
+
+
+def install(agent):
+    """Offer the read."""
+    offer({"journal": read_journal}, lane="files")
