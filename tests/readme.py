@@ -21,6 +21,7 @@ TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
 GRAVER = "a warning, an error with RDMA"
 GRADES = {"time.offset": "an error over 1 s, else a warning", "eth.mtu": GRAVER, "lim.memlock": GRAVER}
 GRADES |= {"shm.size": "an error under 1 GiB free, else a warning", "gpu.xid": "fatal ones an error, others a warning"}
+GRADES |= {"env.deprecated": "an error where the name was removed, else a warning"}
 
 
 def run_shown(text: str) -> str:

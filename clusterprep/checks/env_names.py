@@ -17,7 +17,7 @@ from clusterprep.lint.read import read
 from clusterprep.model import Node
 from clusterprep.versions import leading_numbers
 
-MOST = 8  # remarks of one check about one node; whoever has more has one cause for them
+MOST = 50  # remarks of one check about one node; whoever has more has one cause for them
 
 
 def parse_etc(text: str | None) -> str | None:
@@ -51,6 +51,14 @@ def remarks(paths: Paths, versions: Versions, families: Iterable[ModuleType]) ->
     return found
 
 
+def _few(outcomes: list[Outcome]) -> list[Outcome]:
+    """The first ones, of which the last says how many there are besides."""
+    if len(outcomes) <= MOST:
+        return outcomes
+    more = f"{outcomes[MOST - 1].message} (and {len(outcomes) - MOST} more)"
+    return [*outcomes[: MOST - 1], replace(outcomes[MOST - 1], message=more)]
+
+
 def _judged(check: str, *families: ModuleType, good: str, graded: bool = False) -> Callable[[Scene], Iterable[Outcome]]:
     """A judge of the remarks of one check; `graded`: they bring their own severity."""
 
@@ -60,13 +68,21 @@ def _judged(check: str, *families: ModuleType, good: str, graded: bool = False) 
             paths = scene.value(node, "env.paths")
             where = by_place(paths)
             all_of = remarks(paths, versions_of(scene.value(node, "torch.build")), families)
-            mine = [(setting, remark) for setting, remark in all_of if remark.check == check]
-            for setting, remark in mine[:MOST]:
-                message = f"{place(setting)}: {remark.message}"
-                seen, wanted = said(setting, where[setting]), remark.wanted
-                severity = remark.severity if graded else None
-                yield Outcome("fail", (node.name,), message, seen, wanted, cure(setting), severity=severity)
-            if not mine:
+            bad = [
+                Outcome(
+                    "fail",
+                    (node.name,),
+                    f"{place(setting)}: {remark.message}",
+                    said(setting, where[setting]),
+                    remark.wanted,
+                    cure(setting),
+                    severity=remark.severity if graded else None,
+                )
+                for setting, remark in all_of
+                if remark.check == check
+            ]
+            yield from _few(bad)
+            if not bad:
                 yield Outcome("pass", (node.name,), good)
 
     return judge
@@ -83,7 +99,7 @@ def conf_files(scene: Scene) -> Iterable[Outcome]:
         texts.update({other: _text(lines) for other, lines in rows.items() if other != CONF})
         versions = versions_of(scene.value(node, "torch.build"))
         bad = [o for name, text in texts.items() if text for o in _wrong_lines(node, name, text, versions)]
-        yield from bad[:MOST]
+        yield from _few(bad)
         if not bad:
             there = ", ".join(name for name, text in texts.items() if text is not None)
             seen = there or "none"

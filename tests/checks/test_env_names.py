@@ -109,6 +109,13 @@ def test_equal_faults_of_several_nodes_are_one_finding() -> None:
     assert bad.nodes == ("n1", "n2", "n3")
 
 
+def test_of_very_many_the_first_are_named_and_the_others_counted() -> None:
+    text = "".join(f"export NCCL_DEBUG=X{number}\n" for number in range(60))
+    found = findings(fleet(n1=node(etc=text)), "env.nccl_conf")
+    assert len(found) == 50
+    assert found[-1].message.endswith("(and 10 more)")
+
+
 @pytest.mark.parametrize("check", ["env.nccl_unknown", "env.deprecated", "env.no_effect"])
 def test_a_launch_path_that_is_not_known_passes_nobody(check: str) -> None:
     paths = {"login shell": absent("hung"), "ssh command": (), "nccl": ()}

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ from typing import Any
 import pytest
 
 from clusterprep.errors import InputError
+from clusterprep.explain import target_text
 from clusterprep.linted import LARGEST, lint
-from clusterprep.model import Report
+from clusterprep.model import EnvSetting, Report
+from clusterprep.render import render as render_environment
 from clusterprep.reports import render
+from clusterprep.resources.env import TARGETS
 from tests.command import CLI, report_schema
+from tests.fleet import healthy
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=timezone.utc)
 GOLDEN = Path(__file__).with_name("golden.txt")
@@ -110,6 +115,18 @@ def test_a_file_of_many_lines_is_judged_in_seconds(name: str, line: str) -> None
     render(report, "console")
     assert time.monotonic() - begun < 10
     assert len(report.findings or ()) < 600
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("declared", [{}, {"NCCL_SOCKET_NTHREADS": "8", "TORCH_NCCL_BLOCKING_WAIT": "1"}], ids=str)
+def test_what_apply_writes_passes(target: str, declared: dict[str, str]) -> None:
+    seen = healthy(2)
+    nodes = tuple(replace(n, env={k: EnvSetting(v, "env") for k, v in declared.items()}) for n in seen.inventory.nodes)
+    seen = replace(seen, inventory=replace(seen.inventory, nodes=nodes))
+    text = target_text(seen.inventory, render_environment(seen), target, "n1")
+    report = linted(text.encode(), TARGETS[target].path, nccl="2.21.5", torch="2.6.0")
+    assert [f.message for f in report.findings or () if f.verdict == "fail"] == []
+    assert " 0 settings" not in report.notices[0]
 
 
 # ---------------------------------------------------------------- the command
