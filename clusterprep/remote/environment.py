@@ -38,20 +38,19 @@ def read_environment(user, session):
         raise NoAnswer("denied", "a session of %s cannot be opened" % entry.pw_name)
     first = container()
     given = dict(os.environ) if own and session and "SUDO_USER" not in os.environ else None
-    return dict(_as_user(entry, own, given), container=first)
+    return dict(_look(entry, given) if own else _as_user(entry), container=first)
 
 
-def _as_user(entry, own, given):
+def _as_user(entry):
     """What a child that became the user finds. It stays in the group of its parent, which is killed as a whole."""
     source, sink = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(source)
-            if not own:
-                become(entry.pw_name)
+            become(entry.pw_name)
             try:
-                answer = ["ok", _look(entry, given)]
+                answer = ["ok", _look(entry, None)]
             except Exception as error:  # noqa: BLE001 - it travels home as the reason
                 answer = ["no", "%s: %s" % (type(error).__name__, error)]
             data = dumps(answer).encode("ascii")
