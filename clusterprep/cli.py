@@ -16,7 +16,8 @@ from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
     from clusterprep.model import ChangeRow, Inventory, Node, Report
-    from clusterprep.run import Job, Settings
+    from clusterprep.run import Job
+    from clusterprep.settings import Settings
 
 LATER = {
     "diagnose": "explains NCCL and torch.distributed failure logs",
@@ -184,7 +185,7 @@ def _run(command: str, words: dict[str, Any]) -> None:
 
     _refuse_unbuilt(words)
     _check_formats(words)
-    with Deadline(_seconds(words.get("timeout"))) as deadline:
+    with Deadline(options.seconds(words.get("timeout"))) as deadline:
         whole = _inventory(words)
         if command == "validate":
             _finish(_valid(whole), words)
@@ -242,17 +243,6 @@ def _check_formats(words: dict[str, Any]) -> None:
         check_format(format_of(name))
 
 
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    from clusterprep.units import parse_duration
-
-    try:
-        return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
-    except ValueError as error:
-        raise InputError.of(str(error), key="--timeout") from None
-
-
 def _inventory(words: dict[str, Any]) -> Inventory:
     from clusterprep.here import local_inventory
     from clusterprep.load import Overrides, load_inventory
@@ -301,9 +291,9 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
 def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], left_out: tuple[str, ...]) -> Settings:
     from clusterprep.plan import Selection
     from clusterprep.registry import checks
-    from clusterprep.run import Settings
+    from clusterprep.settings import Settings
 
-    selection = Selection(*(_list(words.get(key)) for key in ("only", "skip", "tags", "skip_tags")))
+    selection = Selection(*(options.listed(words.get(key)) for key in ("only", "skip", "tags", "skip_tags")))
     return Settings(
         command=command,
         forks=words.get("forks", 64),
@@ -318,10 +308,6 @@ def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], l
         run=words.get("undo"),
         catalogue=tuple(name for name in catalogue if name not in checks()),
     )
-
-
-def _list(text: str | None) -> tuple[str, ...]:
-    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
 # ---------------------------------------------------------------- asking and showing

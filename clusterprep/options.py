@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from clusterprep.errors import InputError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
 
@@ -71,3 +73,20 @@ readers = _all(
     click.option("--dialect", metavar="D", help="nccl.conf, shell, env-file or unit; default: by name and content."),
     click.option("--strict", is_flag=True, help="A warning counts too."),
 )
+
+
+def seconds(text: str | None) -> float | None:
+    """The limit of --timeout: a bare number is seconds."""
+    if text is None:
+        return None
+    from clusterprep.units import parse_duration
+
+    try:
+        return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
+    except ValueError as error:
+        raise InputError.of(str(error), key="--timeout") from None
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """Words of a list with commas."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())

@@ -27,6 +27,7 @@ from clusterprep.render import FACTS as ENV_FACTS
 from clusterprep.render import Environment, render
 from clusterprep.resources import target
 from clusterprep.rollback import last_run, plan_rollback
+from clusterprep.settings import Settings
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Password
 from clusterprep.trial import findings_of, not_run, run_trial
@@ -47,25 +48,6 @@ VERIFY_NEEDS = (
     "gpu.count",
     BUSY,
 )
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of a command that change what its stages do."""
-
-    command: str
-    forks: int = 64
-    selection: Selection = Selection()
-    strict: bool = False
-    write: bool = True  # apply without --dry-run
-    verify: bool = True
-    partial: bool = False
-    on_busy: bool = False
-    force: bool = False
-    detailed_exitcode: bool = False
-    left_out: tuple[str, ...] = ()  # names of the nodes that --limit leaves alone
-    run: str | None = None  # the run that rollback undoes
-    catalogue: tuple[str, ...] = ()  # checks that are planned and not built
 
 
 @dataclass(frozen=True)

@@ -212,6 +212,18 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
+# What derivation looks at, on a node without GPUs and RDMA.
+NO_DEVICES: dict[str, Any] = {
+    "rdma.devices": (),
+    "rdma.rails": (),
+    "pci.tree": PciTree((), {}),
+    "gpu.nvml": None,
+    "gpu.mig": {},
+    "nvlink.links": {},
+    "nvlink.pairs": {},
+}
+
+
 def gpu_facts(count: int = 8) -> dict[str, Any]:
     """What is known of healthy H100s on an NVSwitch board, besides how many there are."""
     h100, clocks = "NVIDIA H100 80GB HBM3", (1980, 2619)

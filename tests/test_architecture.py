@@ -20,11 +20,11 @@ ORDER = (
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
-    "facts", "network", "rails", "env", "lint", "render", "checks", "registry", "resources",
+    "facts", "network", "rails", "gids", "env", "lint", "render", "checks", "registry", "resources",
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "judge", "linted", "reach", "diff", "rollback",
+    "plan", "settings", "judge", "linted", "reach", "diff", "rollback",
     # stages that act, and their means
     "history", "transports", "deadline", "fanout", "pairs", "write", "verify", "trial",
     # the stages in a row, and what is shown of them

@@ -125,7 +125,7 @@ def _remedy(node: Node, decides: Variable | None, pick: Pick) -> str:
     declared = node.env.get("NCCL_SOCKET_IFNAME")
     value = declared.value if declared else pick.value
     if declared and decides and decides.value == declared.value:
-        return f"NCCL_SOCKET_IFNAME={pick.value} under `env:` of the inventory, or none; then clusterprep apply"
+        return f"NCCL_SOCKET_IFNAME={pick.name} under `env:` of the inventory, or none; then clusterprep apply"
     # /etc/nccl.conf is NCCL's last choice, and there our block stands on top.
     if decides is None or (decides.name == "NCCL_SOCKET_IFNAME" and decides.place.startswith("/etc/nccl.conf:")):
         return WRITES.format(value)

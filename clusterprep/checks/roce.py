@@ -9,13 +9,13 @@ from ipaddress import IPv4Interface
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.checks.ib import FACTS, NOT_KNOWN
 from clusterprep.facts.network import Interface
-from clusterprep.facts.rdma import Gid, Port, Rail, RdmaDevice
+from clusterprep.facts.rdma import Gid, Rail, RdmaDevice
 from clusterprep.facts.torch import Torch
+from clusterprep.gids import DYNAMIC, addresses_of, roce_rails, usable_gid
 from clusterprep.model import Absent, Node
 from clusterprep.rails import RdmaRail, TrainingSet, training_sets
 from clusterprep.versions import leading_numbers
 
-DYNAMIC = (2, 21)  # NCCL from which the index is found by NCCL itself (src/transport/net_ib.cc, ncclIbGetGidIndex)
 WANTED = "a RoCE v2 GID of an IPv4 address that its interface has"
 
 
@@ -42,22 +42,6 @@ def gid(scene: Scene) -> Iterable[Outcome]:
     yield from _indices(scene, indices)
 
 
-def roce_rails(training: TrainingSet) -> list[RdmaRail]:
-    """The Ethernet ports.
-
-    A single one among InfiniBand ports is a matter of ib.link_layer, and none with an address one of ib.configured.
-    """
-    ethernet = [rail for rail in training.active if rail.port.link_layer == "Ethernet"]
-    if 2 * len(ethernet) < len(training.active) or not any(rail.port.addressed for rail in ethernet):
-        return []
-    return ethernet
-
-
-def addresses_of(interfaces: Iterable[Interface]) -> dict[str, set[str]]:
-    """The IPv4 addresses of each interface, without their prefixes."""
-    return {i.name: {address.partition("/")[0] for address in i.ipv4} for i in interfaces}
-
-
 def _good(node: Node, rail: RdmaRail, held: Mapping[str, set[str]]) -> Gid | None:
     """The first entry that NCCL can use; one that the inventory names, where it names one."""
     declared = node.env.get("NCCL_IB_GID_INDEX")
@@ -66,18 +50,6 @@ def _good(node: Node, rail: RdmaRail, held: Mapping[str, set[str]]) -> Gid | Non
     if family is not None and family.value == "AF_INET6":
         return next((g for g in gids if g.kind == "RoCE v2" and g.routable and g.ipv4 is None), None)
     return usable_gid(replace(rail.port, gids=tuple(gids)), held)
-
-
-def usable_gid(port: Port, held: Mapping[str, set[str]]) -> Gid | None:
-    """The first RoCE v2 entry of an IPv4 address that its interface has."""
-    return next((g for g in port.gids if g.kind == "RoCE v2" and g.ipv4 is not None and g.ipv4 in _of(g, held)), None)
-
-
-def _of(entry: Gid, held: Mapping[str, set[str]]) -> set[str]:
-    """The addresses of the entry's interface; of all where the kernel does not name it."""
-    return (
-        held.get(entry.interface, set()) if entry.interface is not None else {a for all_ in held.values() for a in all_}
-    )
 
 
 def _missing(node: Node, rails: list[RdmaRail]) -> Outcome:

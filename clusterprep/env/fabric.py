@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks.roce import addresses_of, roce_rails, usable_gid
 from clusterprep.env import Basis, Derived, grouped
 from clusterprep.facts.rdma import Gid, Rail
+from clusterprep.gids import addresses_of, roce_rails, usable_gid
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.rails import training_sets
 

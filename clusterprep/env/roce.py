@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks.roce import DYNAMIC, addresses_of, roce_rails, usable_gid
 from clusterprep.env import Basis, Derived, grouped
+from clusterprep.gids import DYNAMIC, addresses_of, roce_rails, usable_gid
 from clusterprep.model import Absent, Node
 from clusterprep.rails import RdmaRail, training_sets
 from clusterprep.versions import leading_numbers

@@ -9,7 +9,7 @@ import pytest
 from clusterprep.checks.env import resolved
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Fleet
-from tests.fleet import REASONS, absent, env, eth, findings, fleet, hca, told, torch
+from tests.fleet import NO_DEVICES, REASONS, absent, env, eth, findings, fleet, hca, told, torch
 
 BASHRC = "/home/alice/.bashrc"
 OURS = "/etc/profile.d/clusterprep-nccl.sh"
@@ -20,6 +20,7 @@ def node(number: int = 1, **paths: Any) -> dict[str, Any]:
     given = {"login shell": (), "ssh command": (), "nccl": ()}
     given.update({path.replace("_", " "): settings for path, settings in paths.items()})
     return {
+        **NO_DEVICES,
         "env.paths": given,
         "net.interfaces": (eth("eth0", f"10.0.0.{number}/16"), eth("eth10")),
         "rdma.ports": (hca("mlx5_1"), hca("mlx5_10")),

@@ -1,0 +1,26 @@
+"""The options of a command, as the stages want them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterprep.plan import Selection
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a command that change what its stages do."""
+
+    command: str
+    forks: int = 64
+    selection: Selection = Selection()
+    strict: bool = False
+    write: bool = True  # apply without --dry-run
+    verify: bool = True
+    partial: bool = False
+    on_busy: bool = False
+    force: bool = False
+    detailed_exitcode: bool = False
+    left_out: tuple[str, ...] = ()  # names of the nodes that --limit leaves alone
+    run: str | None = None  # the run that rollback undoes
+    catalogue: tuple[str, ...] = ()  # checks that are planned and not built
