@@ -72,7 +72,7 @@ def _no_such_check(word: str, names: Iterable[str]) -> Problem:
 
 def make_plan(checks: Sequence[Check], facts: Mapping[str, Fact], extra: Iterable[Fact] = ()) -> Plan:
     """The facts that the checks need plus `extra`, each once."""
-    needed = {name: facts[name] for check in checks for name in check.facts}
+    needed = {name: facts[name] for check in checks for name in (*check.facts, *check.uses)}
     needed.update({fact.name: fact for fact in extra})
     return Plan(tuple(checks), tuple(needed.values()))
 

@@ -39,7 +39,7 @@ def checks() -> Mapping[str, Check]:
     """Checks by name, in alphabetical order of areas."""
     found = collect(Check, "clusterprep.checks")
     for check in found.values():
-        for fact in check.facts:
+        for fact in (*check.facts, *check.uses):
             if fact not in facts():
                 raise TypeError(f"check {check.name} needs the fact {fact}, which no file defines")
     return dict(sorted(found.items()))

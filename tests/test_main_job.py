@@ -304,7 +304,7 @@ def test_rollback_gives_back_bytes_modes_and_owners_and_twice_is_harmless(lab: L
         lab.host(name).write(CONF, text, mode=0o600 + 8 * number)
         lab.host(name).run(["chown", f"{1000 + number}:{2000 + number}", CONF])
     before = {host.name: print_of(host) for host in lab.hosts}
-    words = ("apply", "--no-verify")
+    words = ("apply", "--no-verify", "--skip", "env.nccl_conf")  # a BOM and CRLF are errors, and not what this is about
     assert clusterprep(lab, *words, inventory=lab.inventory(env_targets=list(TARGETS))).code == 0
     assert all(exists(host, path) for host in lab.hosts for path in TARGETS.values())
     changed = {host.name: print_of(host) for host in lab.hosts}

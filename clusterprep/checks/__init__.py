@@ -88,7 +88,8 @@ class Check:
     `judge(scene)` is called once with every node that knows all `facts`; the engine answers unknown for the
     others. `severity` is that of a failure, and of not knowing; `grave` says where not knowing is an error all
     the same. What `require:` declares is always an error, and `wants` reads it: it raises ValueError, saying what
-    is expected, when the inventory is loaded. `proof` shows that the check can fail.
+    is expected, when the inventory is loaded. `uses` names facts that are asked for too, and whose absence the check
+    deals with itself. `proof` shows that the check can fail.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Check:
     tags: tuple[str, ...] = field(default=())
     grave: Callable[[Fleet, Node], bool] = lambda fleet, node: False
     wants: Callable[[str], object] = str
+    uses: tuple[str, ...] = ()
     proof: Proof | None = None
 
 

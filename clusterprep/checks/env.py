@@ -220,7 +220,8 @@ def planted(path: str, *settings: Setting) -> Any:
 BASHRC = "/root/.bashrc"
 SHADOW = Check(
     "env.shadow",
-    facts=("env.paths", *FACTS),
+    facts=("env.paths",),
+    uses=FACTS,
     judge=shadow,
     severity="warning",
     title="What overrides the environment",

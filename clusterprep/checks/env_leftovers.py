@@ -53,12 +53,17 @@ def _each(scene: Scene, wrong: Wrong, good: str, planning: bool = False) -> Iter
     yield from holes(scene)
     for node in scene.nodes:
         values: Mapping[str, EnvValue] = planned(scene.fleet).of(node.name) if planning else {}
+        gap = planned(scene.fleet).gaps.get(node.name) if planning else None
         bad = False
         for setting, where in by_place(scene.value(node, "env.paths")).items():
             plan, declared = values.get(setting.name), node.env.get(setting.name)
             if setting.value in (plan and plan.value, declared and declared.value) or setting.file in OURS:
                 continue
-            if (why := wrong(setting)) is not None:
+            if (why := wrong(setting)) is not None and gap is not None:
+                bad = True
+                message = f"{setting.name} is set, and what apply would write is not known: {gap}"
+                yield Outcome("unknown", (node.name,), message, reason="the environment cannot be derived")
+            elif why is not None:
                 bad = True
                 yield Outcome("fail", (node.name,), why, said(setting, where), "unset", cure(setting))
         if not bad:
@@ -133,7 +138,8 @@ BAD_CUDA = Check(
 )
 NCCL_DEBUG = Check(
     "env.nccl_debug",
-    facts=("env.paths", *FACTS),
+    facts=("env.paths",),
+    uses=FACTS,
     judge=workarounds,
     severity="warning",
     title="Leftovers of looking for a fault",

@@ -30,7 +30,8 @@ _JOB = dict.fromkeys(
     ("torch.version", "nccl.torch", "nccl.system", "nccl.plugin", "python.env", "cuda.runtime_vs_driver"),
     "the job's interpreter has these variables too, and does not start",
 )
-_JOB |= dict.fromkeys(("env.shadow", "env.nccl_debug"), "what apply would write depends on the version of torch")
+_JOB |= dict.fromkeys(("env.deprecated", "env.no_effect"), "what a name does depends on the version of torch")
+_JOB |= {"nccl.iface": "NCCL is asked through that interpreter"}
 
 ROWS = (
     _harmless("a start-up file that talks", _bashrc(_TALKS)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -68,6 +69,7 @@ def _cell(one: Seen) -> str:
     # Of the kernel below all hosts the page shows the numbers, which tell the story, and not who built it.
     text = one.text.replace(platform.release(), platform.release().partition("-")[0])
     text = text.replace("-" + (platform.release().partition("-")[2] or "-"), "")
+    text = text.replace(sys.base_prefix, "PREFIX")  # where this machine happens to have its Python
     return text[:100].replace("|", "\\|").replace("\n", " ") + also
 
 
