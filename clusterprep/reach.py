@@ -10,7 +10,7 @@ from clusterprep.render import planned
 
 FACT = "env.paths"
 ENV_FILE, PROLOG = ENV_FILES["env-file"], ENV_FILES["slurm-task-prolog"]
-# NCCL.md 2.2: what reads which file. No target reaches `ssh host command` on Debian, so the command has to take it in.
+# What reads which file. No target reaches `ssh host command` on Debian, so the command has to take it in.
 ADDED = {
     "login shell": "target profile.d",
     "ssh command": f"target env-file, and `set -a; . {ENV_FILE}` before the command",

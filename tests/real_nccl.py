@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# From releases of torch of 2024, 2025 and 2026: each reads its files in another way (NCCL.md 2.1).
+# From releases of torch of 2024, 2025 and 2026: each reads its files in another way.
 RELEASES = {"2.21.5": "nvidia-nccl-cu12", "2.27.5": "nvidia-nccl-cu12", "2.32.3": "nvidia-nccl-cu13"}
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 LIMIT = 100  # seconds for one wheel, which has 200 to 300 MB

@@ -19,11 +19,11 @@ RESET = "nvidia-smi --gpu-reset -i {gpus}   # no process may use it; on an HGX b
 POWER_CAP, HARDWARE, SOFTWARE_THERMAL, THERMAL, BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
 HARD = {HARDWARE: "hardware slowdown", THERMAL: "hardware thermal slowdown", BRAKE: "external power brake"}
 SOFT = {POWER_CAP: "software power cap", SOFTWARE_THERMAL: "software thermal slowdown"}
-MARGIN = 5  # °C to the slowdown; CHECKS gpu.temp
-OUTLIER = 10  # °C over the median of the same seat in the other nodes; CHECKS gpu.temp
+MARGIN = 5  # °C to the slowdown; what node health checks of GPU clusters allow
+OUTLIER = 10  # °C over the median of the same seat in the other nodes; what node health checks of GPU clusters allow
 WAKE = "nvidia-smi -pm 1; dmesg | grep -e NVRM -e Xid; reboot where that does not come back"
 PEERS = 3  # seats to compare before one of them is called hot
-SLOW = 1.0  # s; CHECKS gpu.latency
+SLOW = 1.0  # s; idle drivers answer in milliseconds
 
 
 @dataclass(frozen=True)

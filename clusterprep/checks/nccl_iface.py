@@ -81,7 +81,7 @@ def _failed(fleet: Fleet, node: Node, wrong: Mapping[str, Bound], pick: Pick) ->
 
 
 def _decides(answer: Bound) -> Variable | None:
-    """The variable behind a choice: NCCL_COMM_ID makes NCCL ignore NCCL_SOCKET_IFNAME (NCCL.md 1.2)."""
+    """The variable behind a choice: NCCL_COMM_ID makes NCCL ignore NCCL_SOCKET_IFNAME."""
     named = answer.variable("NCCL_SOCKET_IFNAME")
     if named is not None and len(named.value) < 2:  # as if unset: misc/socket.cc asks for more than one letter
         named = None

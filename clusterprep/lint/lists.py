@@ -1,4 +1,4 @@
-"""Lists of interfaces and devices, whose grammar is NCCL's own (NCCL.md: socket.cc, linux.cc; gloo's device.cc)."""
+"""Lists of interfaces and devices, whose grammar is NCCL's own (its socket.cc and linux.cc; gloo's device.cc)."""
 
 from __future__ import annotations
 
