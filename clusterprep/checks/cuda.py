@@ -65,8 +65,8 @@ def _compat_driver(libcuda: str | None) -> tuple[int, ...]:
 
 def _other_wheel(node: Node, cuda: str) -> str:
     numbers = leading_numbers(cuda.lstrip("=><~! "))
-    tag = f"cu{numbers[0]}{numbers[1]}" if len(numbers) > 1 else "cuXXX"
-    return f"{node.python} -m pip install torch --index-url https://download.pytorch.org/whl/{tag}"
+    build = f"the +cu{numbers[0]}{numbers[1]} build" if len(numbers) > 1 else "a build for an older CUDA"
+    return f"{node.python} -m pip install torch==VERSION   # {build}"
 
 
 def _has_gpus(node: Node, nvml: Nvml | None) -> bool:

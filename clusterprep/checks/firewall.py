@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.facts.firewall import Chain, Match, Rule, Ruleset
-from clusterprep.model import Node
+from clusterprep.model import Absent, Fleet, Node
 from clusterprep.network import Choice, choose
 
 INBOUND, OUTBOUND = ("ingress", "prerouting", "input"), ("output", "postrouting")
@@ -24,7 +24,7 @@ class Packet:
     """The first packet of a TCP connection between this node and any other of the cluster.
 
     `peers` are the addresses of all nodes as numbers, this one among them, sorted; `ports` the first and last that
-    either side may use.
+    either side may use. `tried`: every connection of the port matrix from and to this node came about.
     """
 
     inbound: bool
@@ -32,15 +32,17 @@ class Packet:
     own: int
     peers: tuple[int, ...]
     ports: tuple[int, int]
+    tried: bool
 
     def meets(self, match: Match, drops: bool) -> bool | None:
         """Whether a condition holds; None where that cannot be said.
 
-        A rule that drops what is marked, or a named set of strangers (fail2ban, kube-proxy), is not for this packet.
+        A named set is not listed with its elements, and nobody tells who marks. But where connections have come
+        about, a rule that drops what is marked, or a set of strangers (fail2ban, kube-proxy), was not for them.
         """
         special = match.field == "mark" or (match.field in ("saddr", "daddr") and match.values[:1] and _named(match))
         if special:
-            return False if drops and not match.negated else None
+            return False if drops and not match.negated and self.tried else None
         try:
             answer = _ANSWERS[match.field](self, match) if match.field in _ANSWERS else None
         except ValueError:  # a name where numbers were expected
@@ -193,11 +195,12 @@ def firewall(scene: Scene) -> Iterable[Outcome]:
 def _judged(scene: Scene, node: Node, choice: Choice, own: int, peers: tuple[int, ...]) -> Outcome:
     rules: Ruleset = scene.value(node, "net.filter")
     name, ports = choice.picks[node.name].name, scene.value(node, "net.port_range")
+    tried = _came_about(scene.fleet, node)
     chains = {(chain.table, chain.name): chain for chain in rules}
     wanted = "TCP between the nodes is accepted"
     doubts: list[str] = []
     for hooks, inbound in ((INBOUND, True), (OUTBOUND, False)):
-        packet = Packet(inbound, name, own, peers, ports)
+        packet = Packet(inbound, name, own, peers, ports, tried)
         for chain in (c for c in rules if c.hook in hooks and c.kind != "nat" and c.device in (None, name)):
             ends = base_ends(packet, chain, chains)
             if set(ends) == {"drop"}:
@@ -214,6 +217,15 @@ def _judged(scene: Scene, node: Node, choice: Choice, own: int, peers: tuple[int
     bases = sorted({f"{c.table} {c.name}" for c in rules if c.hook in (*INBOUND, *OUTBOUND) and c.kind != "nat"})
     message = "the packet filters let the nodes' connections through" if bases else "no packet filter is in use"
     return Outcome("pass", (node.name,), message, "", wanted)
+
+
+def _came_about(fleet: Fleet, node: Node) -> bool:
+    """Whether the port matrix has connections from this node and to it, and every one came about."""
+    known = [(other, fleet.fact(other.name, "net.dials")) for other in fleet.reached]
+    dials = [dial for _, mine in known if not isinstance(mine, Absent) for dial in mine]
+    outgoing = [dial.word for dial in dials if dial.dialer == node.name]
+    incoming = [dial.word for dial in dials if dial.listener == node.name]
+    return bool(outgoing and incoming) and {*outgoing, *incoming} == {"ok"}
 
 
 def _remedy(rules: Ruleset, chain: Chain, interface: str, network: str | None) -> str:
@@ -240,6 +252,7 @@ def parse_open(text: str) -> str:
 FIREWALL = Check(
     "net.firewall",
     facts=("net.interfaces", "net.port_range", "net.filter"),
+    uses=("net.dials",),
     judge=firewall,
     severity="warning",
     title="Packet filters between the nodes",
@@ -247,7 +260,8 @@ FIREWALL = Check(
     "lets a job start and then hang in its first collective.",
     how="nft and iptables, listed as root and only where the kernel has them loaded: the first packet of a TCP "
     "connection from and to the other nodes, over the chosen interface, to a port of the ephemeral range, is followed "
-    "through the chains. What cannot be decided is unknown. Filters outside of the node are not seen. "
+    "through the chains. What cannot be decided is unknown; so is a drop of marked packets or of a named set, unless "
+    "every connection of the port matrix from and to the node came about. Filters outside of the node are not seen. "
     "`require: {net.firewall: open}` makes it an error.",
     remedy="nft list ruleset   # accept TCP from the cluster's network, with the tool that keeps the rules",
     wants=parse_open,

@@ -69,7 +69,8 @@ def _hidden(nodes: DeviceNodes, listed: int | None, declared: int | None) -> str
     shut = sorted(minor for minor, state in nodes.nodes.items() if state == "hidden")
     if shut:
         return f"/dev/nvidia[{','.join(map(str, shut))}] may not be opened"
-    if listed is not None and len(nodes.nodes) <= listed < len(nodes.bound):
+    few = len(nodes.nodes) < len(nodes.bound)  # without NVML nobody contradicts that
+    if few and (listed is None or len(nodes.nodes) <= listed < len(nodes.bound)):
         return f"{len(nodes.nodes)} of the {len(nodes.bound)} GPUs that the driver has are in /dev"
     return ""
 

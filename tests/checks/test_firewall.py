@@ -13,7 +13,8 @@ import pytest
 
 from clusterprep.checks.firewall import parse_open
 from clusterprep.facts.firewall import Chain, Match, Rule
-from tests.fleet import LOOPBACK, absent, eth, findings, fleet, learned, told
+from clusterprep.facts.pairs import Dial
+from tests.fleet import LOOPBACK, absent, eth, findings, fleet, learned, told, with_facts
 
 LISTINGS = Path(__file__).parents[1] / "filters"
 UNSURE = "unknown warning the rules do not tell"
@@ -35,13 +36,20 @@ def rules(*lines: str, policy: str = "ACCEPT", hook: str = "INPUT") -> Any:
     return learned("net.filter", ["ok", {"nft": None, "iptables": None, "legacy": text}])
 
 
-def filtered(found: Any, interface: str = "bond0", ports: Any = (32768, 60999), **options: Any) -> Any:
-    """Three nodes in 10.0.0.0/16, of which n2 has these rules."""
+def filtered(
+    found: Any, interface: str = "bond0", ports: Any = (32768, 60999), word: str = "ok", **options: Any
+) -> Any:
+    """Three nodes in 10.0.0.0/16, of which n2 has these rules; `word`: what became of dials from and to it."""
     nodes = {
         f"n{number}": {
             "net.interfaces": (LOOPBACK, eth(interface, f"10.0.0.{number}/16")),
             "net.port_range": ports,
             "net.filter": found if number == 2 else (),
+            "net.dials": tuple(
+                Dial(f"n{number}", f"n{other}", f"10.0.0.{other}", 40000, word if 2 in (number, other) else "ok")
+                for other in (1, 2, 3)
+                if other != number
+            ),
         }
         for number in (1, 2, 3)
     }
@@ -238,3 +246,23 @@ def test_nothing_else_can_be_required(text: str) -> None:
     assert parse_open("open") == "open"
     with pytest.raises(ValueError, match="expected open"):
         parse_open(text)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(rules("-A INPUT -m set --match-set f2b src -j DROP"), id="a-named-set"),
+        pytest.param(rules("-A INPUT -m mark --mark 0x8000/0x8000 -j DROP"), id="marked"),
+        pytest.param(listing("kube-proxy.json"), id="kube-proxy-and-sshguard"),
+    ],
+)
+@pytest.mark.parametrize("word", ["timed_out", "refused"])
+def test_who_is_in_a_named_set_is_not_known_where_connections_did_not_come_about(found: Any, word: str) -> None:
+    assert verdict(found) == "pass"
+    assert verdict(found, word=word) == UNSURE
+
+
+def test_without_the_port_matrix_a_named_set_is_not_known_either() -> None:
+    seen = filtered(rules("-A INPUT -m set --match-set f2b src -j DROP"))
+    lost = with_facts(seen, {(name, "net.dials"): absent("not_asked") for name in ("n1", "n2", "n3")})
+    assert told(lost, "net.firewall")["n2"] == UNSURE

@@ -128,6 +128,8 @@ def test_a_container_that_was_given_a_part_of_the_gpus() -> None:
 
 
 def test_gpus_without_a_driver_are_not_hidden() -> None:
+    facts = {**node(None, 8), "gpu.nodes": DeviceNodes(dict.fromkeys(range(4), "open"), ("",) * 8)}
+    assert told(fleet(n1=facts), "gpu.hidden") == {"n1": "unknown error hidden"}  # and no NVML to contradict
     facts = {**node(None, 8), "gpu.nodes": DeviceNodes({}, ())}
     assert told(fleet(n1=facts), "gpu.hidden") == {"n1": "skip not_applicable"}
     facts = {**node(nvml(8), 8), "gpu.nodes": DeviceNodes({}, ())}
