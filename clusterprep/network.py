@@ -245,10 +245,10 @@ def _in_network(interfaces: tuple[Interface, ...], network: str) -> Place | None
 
 def has_rdma(fleet: Fleet, node: Node) -> bool:
     """Whether an RDMA device is present or declared, which makes MTU and locked memory a matter of error."""
-    ports = fleet.fact(node.name, "rdma.ports")
-    return node.declares_rdma or (not isinstance(ports, Absent) and bool(ports))
+    devices = fleet.fact(node.name, "rdma.devices")
+    return node.declares_rdma or (not isinstance(devices, Absent) and bool(devices))
 
 
 def may_have_rdma(fleet: Fleet, node: Node) -> bool:
     """The same where it is not known: what was not seen may be there."""
-    return isinstance(fleet.fact(node.name, "rdma.ports"), Absent) or has_rdma(fleet, node)
+    return isinstance(fleet.fact(node.name, "rdma.devices"), Absent) or has_rdma(fleet, node)

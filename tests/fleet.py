@@ -15,7 +15,7 @@ from clusterprep.facts.gpu_driver import FabricManager, FabricState, Firmware, L
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Heat, Remap
 from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
 from clusterprep.facts.nccl_address import PATHS, Bound
-from clusterprep.facts.network import Interface, RdmaPort
+from clusterprep.facts.network import Interface
 from clusterprep.facts.nvlink import Fabric, Links
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.pci import PciTree
@@ -99,10 +99,6 @@ def eth(name: str, *ipv4: str, **fields: Any) -> Interface:
 
 
 LOOPBACK = Interface("lo", True, True, True, False, False, None, 65536, None, False, ())
-
-
-def hca(device: str = "mlx5_0", active: bool = True, port: int = 1) -> RdmaPort:
-    return RdmaPort(device, port, active, "InfiniBand", 400.0)
 
 
 def rdma_device(name: str = "mlx5_0", active: bool = True) -> RdmaDevice:
@@ -202,7 +198,6 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "net.bonds": {"eth0": bond("eth0")},
         "net.filter": (),
         "net.port_range": (32768, 60999),
-        "rdma.ports": (hca("mlx5_0"), hca("mlx5_1")),
         "rdma.devices": (rdma_device("mlx5_0"), rdma_device("mlx5_1")),
         "pci.tree": PciTree((), {}),
         "lim.memlock": float("inf"),

@@ -43,7 +43,7 @@ def everything(seen: Fleet) -> tuple[Finding, ...]:
 
 
 def without_rdma(seen: Fleet) -> Fleet:
-    return with_facts(seen, {(node.name, "rdma.ports"): () for node in seen.reached})
+    return with_facts(seen, {(node.name, "rdma.devices"): () for node in seen.reached})
 
 
 # ---------------------------------------------------------------- not knowing
@@ -69,7 +69,7 @@ def test_a_missing_fact_is_unknown_with_its_reason_and_never_a_pass(check: str, 
     assert (mine.reason, mine.message, mine.nodes) == (reason, "what was seen", ("n2",))
     assert mine.remedy
     assert not [finding for finding in found if finding.verdict == "pass" and "n2" in finding.nodes]
-    grave = check in ERRORS or fact == "rdma.ports"
+    grave = check in ERRORS or fact == "rdma.devices"
     assert mine.severity == ("error" if grave else "warning")
     assert exit_code(found) == (3 if grave else 0)
     assert exit_code(found, strict=True) == 3
@@ -133,7 +133,7 @@ NONSENSE: dict[str, tuple[Any, tuple[str, ...]]] = {
     "net.listen": (Listen("", 0, ""), ("net.ports",)),
     "net.dials": ((Dial("", "", "", 0, ""),), ()),
     "host.machine_id": ("", ()),
-    "rdma.ports": ((), ()),
+    "rdma.devices": ((), ()),
 }
 
 
@@ -270,7 +270,7 @@ def test_a_required_check_that_is_not_built_is_skipped_and_said() -> None:
 
 def test_rdma_on_a_node_that_is_not_reached_still_makes_declared_ones_grave() -> None:
     declared = {"interfaces": Interfaces(rdma=("mlx5_0",))}
-    seen = fleet(each=declared, n1={"lim.memlock": absent(), "rdma.ports": ()})
+    seen = fleet(each=declared, n1={"lim.memlock": absent(), "rdma.devices": ()})
     assert told(seen, "lim.memlock") == {"n1": "unknown error denied"}
 
 

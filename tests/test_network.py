@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Interfaces
 from clusterprep.network import candidates, choose, has_rdma, may_have_rdma
-from tests.fleet import LOOPBACK, absent, env, eth, fleet, hca, silent
+from tests.fleet import LOOPBACK, absent, env, eth, fleet, rdma_device, silent
 
 
 def nets(**nodes: tuple[Interface, ...]) -> dict[str, dict[str, Any]]:
@@ -470,13 +470,13 @@ def test_every_node_has_exactly_one_answer(facts: list[dict[str, Any]], declared
     ("ports", "rdma", "has", "may"),
     [
         pytest.param((), None, False, False, id="none"),
-        pytest.param((hca(active=False),), None, True, True, id="present-and-down"),
+        pytest.param((rdma_device(active=False),), None, True, True, id="present-and-down"),
         pytest.param((), ("mlx5_0",), True, True, id="declared"),
         pytest.param((), (), False, False, id="declared-as-none"),
         pytest.param(absent(), None, False, True, id="not-known"),
     ],
 )
 def test_rdma_is_there_when_present_or_declared(ports: Any, rdma: Any, has: bool, may: bool) -> None:
-    seen = fleet(each={"interfaces": Interfaces(rdma=rdma)}, n1={"rdma.ports": ports})
+    seen = fleet(each={"interfaces": Interfaces(rdma=rdma)}, n1={"rdma.devices": ports})
     (node,) = seen.reached
     assert (has_rdma(seen, node), may_have_rdma(seen, node)) == (has, may)

@@ -21,7 +21,7 @@ def node(**paths: Any) -> dict[str, Any]:
     return {
         "env.paths": {"login shell": (), "ssh command": (), "nccl": (), **given},
         "net.interfaces": (eth("eth0", "10.0.0.1/16"),),
-        "rdma.ports": (),
+        "rdma.devices": (),
         "torch.build": torch(),
         "ssh.peer": "10.0.0.1",
     }

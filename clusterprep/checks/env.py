@@ -9,8 +9,7 @@ from typing import Any
 from clusterprep.checks import Check, Outcome, Proof, Scene, by_value
 from clusterprep.env.variables import nccl_reads, registry
 from clusterprep.facts.environment import Paths, Setting, in_effect
-from clusterprep.facts.network import RdmaPort
-from clusterprep.facts.rdma import ENV_FILES
+from clusterprep.facts.rdma import ENV_FILES, RdmaDevice
 from clusterprep.model import Absent, EnvValue, Severity
 from clusterprep.noderange import fold
 from clusterprep.render import FACTS, planned
@@ -161,16 +160,16 @@ def devices(scene: Scene) -> Iterable[Outcome]:
     yield from holes(scene)
     for node in scene.nodes:
         interfaces = [interface.name for interface in scene.value(node, "net.interfaces")]
-        ports = scene.value(node, "rdma.ports")
-        bad = list(_named_wrong(scene.value(node, "env.paths"), interfaces, ports))
+        cards = scene.value(node, "rdma.devices")
+        bad = list(_named_wrong(scene.value(node, "env.paths"), interfaces, cards))
         for outcome in bad:
             yield replace(outcome, nodes=(node.name,))
         if not bad:
             yield Outcome("pass", (node.name,), "every interface and HCA that a variable names exists")
 
 
-def _named_wrong(paths: Paths, interfaces: list[str], ports: Iterable[RdmaPort]) -> Iterable[Outcome]:
-    there = {port.device: {str(p.port) for p in ports if p.device == port.device} for port in ports}
+def _named_wrong(paths: Paths, interfaces: list[str], cards: Iterable[RdmaDevice]) -> Iterable[Outcome]:
+    there = {card.name: {str(port.number) for port in card.ports} for card in cards}
     for setting, where in by_place(paths).items():
         if setting.name not in NAMING or (where == ("nccl",) and not nccl_reads(setting.name)):
             continue
@@ -247,7 +246,7 @@ UNIFORM = Check(
 )
 DEVICES = Check(
     "env.nccl_hca_exists",
-    facts=("env.paths", "net.interfaces", "rdma.ports"),
+    facts=("env.paths", "net.interfaces", "rdma.devices"),
     judge=devices,
     severity="error",
     title="Interfaces and HCAs that variables name",

@@ -82,7 +82,7 @@ IFACE = Check(
 )
 MTU = Check(
     "eth.mtu",
-    facts=("net.interfaces", "rdma.ports"),
+    facts=("net.interfaces", "rdma.devices"),
     judge=mtu,
     severity="warning",
     title="The MTU of the NCCL interface",

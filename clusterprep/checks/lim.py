@@ -91,7 +91,7 @@ def nproc(scene: Scene, node: Node, limit: float, tasks: Tasks, ids: Ids) -> Out
 
 MEMLOCK = Check(
     "lim.memlock",
-    facts=("lim.memlock", "rdma.ports"),
+    facts=("lim.memlock", "rdma.devices"),
     judge=each(memlock, "lim.memlock"),
     severity="warning",
     title="Locked memory",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 from typing import Any
@@ -56,17 +55,6 @@ class Interface:
         return self.bound is not None and IPv4Interface(self.bound).is_link_local
 
 
-@dataclass(frozen=True)
-class RdmaPort:
-    """One port of an RDMA device; `rate` in Gbit/s."""
-
-    device: str
-    port: int
-    active: bool
-    link_layer: str
-    rate: float | None
-
-
 def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:
     # A row of which nothing could be read is no interface: one that went while the others were read, as container
     # ends do, or the file bonding_masters that the bonding driver lays among them.
@@ -109,39 +97,6 @@ def parse_port_range(text: str | None) -> tuple[int, int]:
     return int(low), int(high)
 
 
-_PORT = re.compile(r"/sys/class/infiniband/([^/]+)/ports/(\d+)/(\w+)")
-
-
-def parse_rdma(files: dict[str, str]) -> tuple[RdmaPort, ...]:
-    """Ports from the files below /sys/class/infiniband. Raises KeyError for a port whose state could not be read."""
-    ports: dict[tuple[str, int], dict[str, str]] = {}
-    for path, text in files.items():
-        if match := _PORT.fullmatch(path):
-            ports.setdefault((match[1], int(match[2])), {})[match[3]] = text
-    return tuple(_rdma_port(device, port, values) for (device, port), values in sorted(ports.items()))
-
-
-def _rdma_port(device: str, port: int, values: dict[str, str]) -> RdmaPort:
-    rate = values.get("rate", "").split()
-    return RdmaPort(
-        device=device,
-        port=port,
-        active=parse_state(values["state"]) == "ACTIVE" and "LinkUp" in values.get("phys_state", "LinkUp"),
-        link_layer=values.get("link_layer", ""),
-        rate=float(rate[0]) if rate else None,
-    )
-
-
-def parse_state(text: str) -> str:
-    """«ACTIVE» of «4: ACTIVE»."""
-    number, word = text.split(":")
-    int(number)
-    return word.strip()
-
-
-_RDMA_FILES = tuple(f"/sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "link_layer", "rate"))
-
 INTERFACES = Fact("net.interfaces", lambda node, inventory: (Read("interfaces"),), parse_interfaces)
 PORT_RANGE = Fact("net.port_range", file("/proc/sys/net/ipv4/ip_local_port_range"), parse_port_range)
-RDMA = Fact("rdma.ports", lambda node, inventory: (Read("files", _RDMA_FILES),), parse_rdma)
 PEER = Fact("ssh.peer", stage="open")

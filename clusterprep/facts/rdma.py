@@ -9,7 +9,6 @@ from ipaddress import IPv4Interface, IPv6Address
 from typing import Any
 
 from clusterprep.facts import Fact, file, under
-from clusterprep.facts.network import RDMA, parse_state
 from clusterprep.model import Inventory, Node, Read
 
 # Where apply writes the environment; facts may not look into resources, and a test holds the two together.
@@ -82,7 +81,9 @@ class RdmaDevice:
 
 
 def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[RdmaDevice, ...]:
-    """Devices in the kernel's order. Raises KeyError for a port whose state could not be read."""
+    """Devices in the kernel's order. Raises KeyError or ValueError for a port whose state could not be read."""
+    if not isinstance(files, Mapping):
+        raise ValueError("files by their paths were expected")
     folder = "/sys/class/infiniband"
     seen = {tuple(match) for path in files for match in re.findall(folder + r"/([^/]+)/ports/(\d+)/", path)}
     found = []
@@ -108,6 +109,13 @@ def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[Rd
     return tuple(found)
 
 
+def _state(text: str) -> str:
+    """«ACTIVE» of «4: ACTIVE»."""
+    number, word = text.split(":")
+    int(number)
+    return word.strip()
+
+
 def _natural(name: str) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
@@ -116,8 +124,8 @@ def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str], folder:
     rate = files.get(folder + "rate", "").split()
     return Port(
         number=int(number),
-        state=parse_state(files[folder + "state"]),
-        phys_state=parse_state(files[folder + "phys_state"]),
+        state=_state(files[folder + "state"]),
+        phys_state=_state(files[folder + "phys_state"]),
         link_layer=files[folder + "link_layer"],  # EFA says «Unspecified»
         rate=float(rate[0]) if rate else None,
         lid=None if row["lid"] is None else int(row["lid"], 16),
@@ -234,7 +242,9 @@ def _told(value: Any) -> bool | None:
 
 _MODULES = tuple(f"/sys/module/{name}/{key}" for name in DRIVERS for key in ("refcnt", "version"))
 
-DEVICES = Fact("rdma.devices", lambda node, inventory: (*RDMA.reads(node, inventory), Read("rdma_tree")), parse_devices)
+_PORTS = tuple(f"/sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "link_layer", "rate"))
+
+DEVICES = Fact("rdma.devices", lambda node, inventory: (Read("files", _PORTS), Read("rdma_tree")), parse_devices)
 VERBS = Fact("rdma.verbs", lambda node, inventory: (Read("verbs", (node.job_user or node.ssh.user,)),), parse_verbs)
 DISABLED = Fact("rdma.disabled", _env_files, parse_disabled)
 PEERMEM = Fact("rdma.peermem", file("/proc/modules"), parse_peermem)

@@ -9,7 +9,7 @@ import pytest
 from clusterprep.checks.env import resolved
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Fleet
-from tests.fleet import NO_DEVICES, REASONS, absent, env, eth, findings, fleet, hca, told, torch
+from tests.fleet import NO_DEVICES, REASONS, absent, env, eth, findings, fleet, rdma_device, told, torch
 
 BASHRC = "/home/alice/.bashrc"
 OURS = "/etc/profile.d/clusterprep-nccl.sh"
@@ -23,7 +23,7 @@ def node(number: int = 1, **paths: Any) -> dict[str, Any]:
         **NO_DEVICES,
         "env.paths": given,
         "net.interfaces": (eth("eth0", f"10.0.0.{number}/16"), eth("eth10")),
-        "rdma.ports": (hca("mlx5_1"), hca("mlx5_10")),
+        "rdma.devices": (rdma_device("mlx5_1"), rdma_device("mlx5_10")),
         "torch.build": torch(),
         "ssh.peer": f"10.0.0.{number}",
     }
@@ -240,5 +240,5 @@ def test_gloo_in_ncclconf_names_nothing() -> None:
 
 
 def test_hosts_without_gpus_are_judged_too() -> None:
-    bare = {**node(1, login_shell=(Setting("NCCL_IB_HCA", "mlx5_0"),)), "rdma.ports": ()}
+    bare = {**node(1, login_shell=(Setting("NCCL_IB_HCA", "mlx5_0"),)), "rdma.devices": ()}
     assert told(fleet(n1=bare), "env.nccl_hca_exists") == {"n1": "fail error"}

@@ -9,7 +9,7 @@ import pytest
 from clusterprep.checks.env_leftovers import DEBUGGING
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Interfaces
-from tests.fleet import NO_DEVICES, REASONS, absent, env, eth, findings, fleet, hca, rdma_device, told, torch
+from tests.fleet import NO_DEVICES, REASONS, absent, env, eth, findings, fleet, rdma_device, told, torch
 
 PROFILE = "/etc/profile.d/debug.sh"
 CHECKS = ("env.bad_cuda", "env.nccl_debug", "env.ld_path")
@@ -22,7 +22,6 @@ def node(*settings: Setting, path: str = "login shell", **more: Any) -> dict[str
         "env.paths": {"login shell": (), "nccl": (), path: settings},
         "env.libraries": {},
         "net.interfaces": (eth("eth0", "10.0.0.1/16"),),
-        "rdma.ports": (hca(),),
         "torch.build": torch(),
         "ssh.peer": "10.0.0.1",
         **more,

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Interfaces
-from tests.fleet import LOOPBACK, absent, eth, findings, fleet, hca, silent, told
+from tests.fleet import LOOPBACK, absent, eth, findings, fleet, rdma_device, silent, told
 
 NO_CHOICE = "unknown warning eth.iface_choice"
 TOO_FEW = "unknown warning fewer than two nodes have a value to compare"
 
 
 def net(number: int, mtu: int = 1500, ports: Any = (), name: str = "eth0") -> dict[str, Any]:
-    return {"net.interfaces": (LOOPBACK, eth(name, f"10.0.0.{number}/24", mtu=mtu)), "rdma.ports": ports}
+    return {"net.interfaces": (LOOPBACK, eth(name, f"10.0.0.{number}/24", mtu=mtu)), "rdma.devices": ports}
 
 
 def mtus(*values: int, **options: Any) -> Any:
@@ -111,7 +111,7 @@ def test_without_a_majority_no_mtu_is_offered_as_the_right_one() -> None:
     ("ports", "settings", "grade"),
     [
         pytest.param((), {}, "warning", id="sockets-only"),
-        pytest.param((hca(),), {}, "error", id="rdma-on-one-of-them"),
+        pytest.param((rdma_device(),), {}, "error", id="rdma-on-one-of-them"),
         pytest.param((), {"interfaces": Interfaces(rdma=("mlx5_0",))}, "error", id="rdma-declared"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_difference_is_an_error_where_rdma_is(ports: Any, settings: dict[str, 
 
 
 def test_rdma_counts_also_on_a_node_whose_interfaces_are_not_known() -> None:
-    blind = {"net.interfaces": absent(), "rdma.ports": (hca(),)}
+    blind = {"net.interfaces": absent(), "rdma.devices": (rdma_device(),)}
     seen = fleet(n1=net(1), n2=net(2, 1400), n3=net(3), n4=blind)
     assert told(seen, "eth.mtu") == {
         "n1": "pass", "n2": "fail error", "n3": "pass", "n4": "unknown error denied"
@@ -142,13 +142,13 @@ def test_a_required_mtu_is_exact_and_an_error(values: list[int], expected: list[
 
 
 def test_a_node_without_a_choice_has_no_mtu_to_judge() -> None:
-    seen = fleet(n1=net(1), n2={"net.interfaces": (LOOPBACK,), "rdma.ports": ()}, n3=net(3))
+    seen = fleet(n1=net(1), n2={"net.interfaces": (LOOPBACK,), "rdma.devices": ()}, n3=net(3))
     assert told(seen, "eth.mtu") == {"n1": "pass", "n2": NO_CHOICE, "n3": "pass"}
 
 
 @pytest.mark.parametrize(
     ("missing", "grade"),
-    [pytest.param("net.interfaces", "warning", id="interfaces"), pytest.param("rdma.ports", "error", id="rdma")],
+    [pytest.param("net.interfaces", "warning", id="interfaces"), pytest.param("rdma.devices", "error", id="rdma")],
 )
 def test_not_knowing_is_as_grave_as_failing_would_be(missing: str, grade: str) -> None:
     seen = fleet(n1=net(1), n2={**net(2), missing: absent("hung")}, n3=net(3))

@@ -10,14 +10,14 @@ import pytest
 from clusterprep.checks.lim import open_files, processes
 from clusterprep.facts.tasks import Ids, Tasks
 from clusterprep.model import Interfaces
-from tests.fleet import absent, findings, fleet, hca, told
+from tests.fleet import absent, findings, fleet, rdma_device, told
 
 GIB = 1 << 30
 DECLARED = {"interfaces": Interfaces(rdma=("mlx5_0",))}
 
 
 def node(limit: Any, ports: Any = ()) -> dict[str, Any]:
-    return {"lim.memlock": limit, "rdma.ports": ports}
+    return {"lim.memlock": limit, "rdma.devices": ports}
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def node(limit: Any, ports: Any = ()) -> dict[str, Any]:
     ("ports", "settings", "grade"),
     [
         pytest.param((), {}, "warning", id="sockets-only"),
-        pytest.param((hca(),), {}, "error", id="rdma-present"),
-        pytest.param((hca(active=False),), {}, "error", id="rdma-present-and-down"),
+        pytest.param((rdma_device(),), {}, "error", id="rdma-present"),
+        pytest.param((rdma_device(active=False),), {}, "error", id="rdma-present-and-down"),
         pytest.param((), DECLARED, "error", id="rdma-declared"),
         pytest.param((), {"interfaces": Interfaces(rdma=())}, "warning", id="rdma-declared-as-none"),
     ],
@@ -65,7 +65,7 @@ def test_what_is_required_replaces_the_floor(wanted: str, limit: float, expected
 
 
 def test_only_the_node_with_the_low_limit_is_blamed() -> None:
-    seen = fleet(n1=node(math.inf), n2=node(65536.0), n3=node(math.inf, (hca(),)))
+    seen = fleet(n1=node(math.inf), n2=node(65536.0), n3=node(math.inf, (rdma_device(),)))
     assert told(seen, "lim.memlock") == {"n1": "pass", "n2": "fail warning", "n3": "pass"}
 
 
@@ -73,7 +73,7 @@ def test_only_the_node_with_the_low_limit_is_blamed() -> None:
     ("facts", "settings", "expected"),
     [
         pytest.param(node(absent()), {}, "unknown warning denied", id="no-rdma"),
-        pytest.param(node(absent(), (hca(),)), {}, "unknown error denied", id="rdma-present"),
+        pytest.param(node(absent(), (rdma_device(),)), {}, "unknown error denied", id="rdma-present"),
         pytest.param(node(absent()), DECLARED, "unknown error denied", id="rdma-declared"),
         pytest.param(node(math.inf, absent("hung")), {}, "unknown error hung", id="nobody-knows-whether-rdma-is-there"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.network import Interface, RdmaPort
+from clusterprep.facts.network import Interface
 from tests.fleet import learned
 
 
@@ -224,68 +224,3 @@ def test_the_port_range_is_two_numbers() -> None:
 @pytest.mark.parametrize("answer", [["ok", ""], ["ok", "32768"], ["ok", "a\tb"], ["no", "missing"], ["ok", "1 2 3"]])
 def test_another_port_range_is_garbled(answer: list[object]) -> None:
     assert learned("net.port_range", answer).reason == "garbled"
-
-
-# ---------------------------------------------------------------- RDMA
-
-
-def tree(device: str, port: int = 1, **files: str) -> dict[str, str]:
-    return {f"/sys/class/infiniband/{device}/ports/{port}/{name}": text for name, text in files.items()}
-
-
-INFINIBAND = {
-    "state": "4: ACTIVE",
-    "phys_state": "5: LinkUp",
-    "link_layer": "InfiniBand",
-    "rate": "400 Gb/sec (4X NDR)",
-}
-ROCE = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)"}
-CABLE_OUT = {"state": "1: DOWN", "phys_state": "2: Polling", "link_layer": "InfiniBand", "rate": "10 Gb/sec (4X SDR)"}
-NO_MANAGER = {**INFINIBAND, "state": "2: INIT"}
-OFF = {"state": "1: DOWN", "phys_state": "3: Disabled", "link_layer": "Ethernet", "rate": "40 Gb/sec (4X QDR)"}
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        pytest.param(INFINIBAND, (True, "InfiniBand", 400.0), id="infiniband"),
-        pytest.param(ROCE, (True, "Ethernet", 100.0), id="roce"),
-        pytest.param(CABLE_OUT, (False, "InfiniBand", 10.0), id="cable-out"),
-        pytest.param(NO_MANAGER, (False, "InfiniBand", 400.0), id="no-subnet-manager"),
-        pytest.param(OFF, (False, "Ethernet", 40.0), id="disabled"),
-        pytest.param({**INFINIBAND, "state": "3: ARMED"}, (False, "InfiniBand", 400.0), id="armed"),
-        pytest.param({**INFINIBAND, "state": "5: ACTIVE_DEFER"}, (False, "InfiniBand", 400.0), id="active-and-waiting"),
-        pytest.param({**ROCE, "phys_state": "6: LinkErrorRecovery"}, (False, "Ethernet", 100.0), id="recovering"),
-        pytest.param({"state": "4: ACTIVE"}, (True, "", None), id="state-alone"),
-    ],
-)
-def test_a_port_is_active_by_state_and_link(files: dict[str, str], expected: tuple[bool, str, float | None]) -> None:
-    (found,) = learned("rdma.ports", ["ok", tree("mlx5_0", **files)])
-    assert found == RdmaPort("mlx5_0", 1, *expected)
-
-
-def test_devices_and_ports_come_in_order() -> None:
-    files = {**tree("mlx5_1", **ROCE), **tree("mlx5_0", 2, **OFF), **tree("mlx5_0", 1, **ROCE)}
-    found = learned("rdma.ports", ["ok", files])
-    assert [(p.device, p.port, p.active) for p in found] == [
-        ("mlx5_0", 1, True), ("mlx5_0", 2, False), ("mlx5_1", 1, True)
-    ]  # fmt: skip
-
-
-def test_no_files_are_no_devices() -> None:
-    assert learned("rdma.ports", ["ok", {}]) == ()
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        pytest.param(tree("mlx5_0", rate="400 Gb/sec (4X NDR)", link_layer="InfiniBand"), id="no-state"),
-        pytest.param(tree("mlx5_0", **{**INFINIBAND, "state": ""}), id="an-empty-state"),
-        pytest.param(tree("mlx5_0", **{**INFINIBAND, "state": "ACTIVE"}), id="a-state-without-its-number"),
-        pytest.param(None, id="nothing"),
-        pytest.param([], id="a-list"),
-    ],
-)
-def test_a_port_whose_state_is_not_known_is_not_a_dead_port(files: object) -> None:
-    """Taken for dead it would have NCCL_IB_DISABLE=1 written for the whole job."""
-    assert learned("rdma.ports", ["ok", files]).reason == "garbled"

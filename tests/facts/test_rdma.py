@@ -60,6 +60,12 @@ def test_devices_come_in_the_kernels_order() -> None:
     assert [device.name for device in found] == ["mlx5_1", "mlx5_2", "mlx5_10"]
 
 
+def test_ports_come_in_the_order_of_their_numbers() -> None:
+    shown = {**files(port=2, state="1: DOWN"), **files(port=1)}
+    (card,) = devices(shown, {"mlx5_0": row(p2=IB, p1=IB)})
+    assert [(port.number, port.active) for port in card.ports] == [(1, True), (2, False)]
+
+
 def test_a_roce_port_has_its_table_of_addresses() -> None:
     (card,) = devices(files(link_layer="Ethernet"), {"mlx5_0": row(p1=EN)})
     (port,) = card.ports
@@ -78,6 +84,9 @@ def test_a_roce_port_has_its_table_of_addresses() -> None:
             {"state": "1: DOWN", "phys_state": "2: Polling"}, {**IB, "lid": "0x0"}, False, False, id="no-cable"
         ),
         pytest.param({"state": "2: INIT"}, {**IB, "lid": "0x0"}, False, False, id="no-subnet-manager"),
+        pytest.param({"state": "1: DOWN", "phys_state": "3: Disabled"}, IB, False, True, id="disabled"),
+        pytest.param({"state": "3: ARMED"}, IB, False, True, id="armed"),
+        pytest.param({"state": "5: ACTIVE_DEFER"}, IB, False, True, id="active-and-waiting"),
         pytest.param({"phys_state": "6: LinkErrorRecovery"}, IB, False, True, id="recovering"),
         pytest.param({"link_layer": "Ethernet"}, {**EN, "gids": EN["gids"][:1]}, True, False, id="link-local-only"),  # type: ignore[index]
         pytest.param({"link_layer": "Ethernet"}, {**EN, "gids": []}, True, False, id="no-gid"),
@@ -117,6 +126,7 @@ def test_no_rdma_is_an_answer() -> None:
         pytest.param(files(), {"mlx5_0": row(p1={"lid": None, "gids": [[0, "fe80", None, None]]})}, id="gid-cut"),
         pytest.param(files(), {"mlx5_0": {}}, id="another-shape"),
         pytest.param(files(), None, id="nothing"),
+        pytest.param([], {}, id="a-list-of-files"),
     ],
 )
 def test_what_is_not_understood_is_garbled(shown: Any, tree: Any) -> None:
