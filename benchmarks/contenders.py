@@ -22,10 +22,9 @@ from tests.lab import Lab
 
 HERE = Path(__file__).resolve().parent
 FORKS = (8, 16, 64)
-PARTS = ("look", "dial")  # of the agent, as check sends them
 WRITTEN = "/etc/clusterprep-bench.conf"
-# Which checks make `apply` look at what the job asks for: kernel, host name, interfaces. No check looks at the port
-# range yet; os-release is one small file in its place.
+# Which checks make `apply` look at what the job asks for: kernel, host name, interfaces; os-release is one small file
+# in place of the port range.
 JOB_CHECKS = "kernel.version,host.identity,eth.iface_choice,os.release"
 
 
@@ -80,11 +79,13 @@ def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
     looks = {n.name: [[r.kind, list(r.args), r.limit] for r in reads(plan, n, inventory)] for n in inventory.nodes}
     listen = {"spans": [[inventory.master_port, inventory.master_port]]}
     dial = {"targets": [[lab.hosts[0].address, inventory.master_port]], "limit": DIAL_LIMIT}
+    kinds = {kind for asked in looks.values() for kind, _, _ in asked}
+    parts = (*boot.parts_for(kinds), "dial")  # of the agent, as check sends them
     pings = "".join(_line(number, "ping") for number in range(1, ROUNDS + 1))
     told = {
         "plain": [lab.ssh(host, "true") for host in lab.hosts],
         "probe": [lab.ssh(host, boot.command()) for host in lab.hosts],
-        "payload": boot.payload("0123456789abcdef", PARTS).decode(),
+        "payload": boot.payload("0123456789abcdef", parts).decode(),
         "looks": [pings + _line(ROUNDS + 1, "look", reads=looks[host.name]) for host in lab.hosts],
         "listen": _line(ROUNDS + 2, "listen", **listen),
         "dial": _line(ROUNDS + 2, "dial", **dial),
@@ -92,7 +93,7 @@ def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
         "addresses": [host.address for host in lab.hosts],
         "key": str(lab.key),
     }
-    values = {"nodes": inventory.nodes, "parts": PARTS, "pings": ROUNDS, "looks": looks, "listen": listen, "dial": dial}
+    values = {"nodes": inventory.nodes, "parts": parts, "pings": ROUNDS, "looks": looks, "listen": listen, "dial": dial}
     return told, pickle.dumps(values)
 
 

@@ -107,14 +107,13 @@ class Check:
     proof: Proof | None = None
 
 
-def each(judge: Callable[..., Outcome | None], *facts: str) -> Callable[[Scene], Iterable[Outcome]]:
-    """A judge for one node at a time: judge(scene, node, *fact values)."""
+def each(judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str) -> Callable[[Scene], Iterable[Outcome]]:
+    """A judge for one node at a time: judge(scene, node, *fact values) says nothing, one thing or several."""
 
     def judge_all(scene: Scene) -> Iterable[Outcome]:
         for node in scene.nodes:
-            outcome = judge(scene, node, *(scene.value(node, fact) for fact in facts))
-            if outcome is not None:
-                yield outcome
+            said = judge(scene, node, *(scene.value(node, fact) for fact in facts))
+            yield from (said,) if isinstance(said, Outcome) else said or ()
 
     return judge_all
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, Outcome, Proof, Scene, each
 from clusterprep.facts.storage import LOCAL, SHM, Mount, Probes, Space, Wish, home, parse_wishes, wishes_of
 from clusterprep.model import Absent, Node
 from clusterprep.units import UNLIMITED, format_size, parse_size
@@ -88,16 +88,6 @@ def _broken(node: Node, path: str, probes: Probes, table: Mapping[str, Mount]) -
         f"umount -l {word}; mount {word}   # once its server answers; processes that wait for it end or need a reboot"
     )
     return Outcome("fail", (node.name,), message, f"{path}: {answer.detail} ({source})", "answers within 2 s", cure)
-
-
-def all_of(judge: Callable[..., Iterable[Outcome]], *facts: str) -> Callable[[Scene], Iterable[Outcome]]:
-    """As `each`, for a judge that may say several things of one node."""
-
-    def judge_all(scene: Scene) -> Iterable[Outcome]:
-        for node in scene.nodes:
-            yield from judge(scene, node, *(scene.value(node, fact) for fact in facts))
-
-    return judge_all
 
 
 # ---------------------------------------------------------------- space
@@ -245,7 +235,7 @@ def _turned(there: Mount) -> Mount:
 MOUNT = Check(
     "fs.mount",
     facts=("fs.probes", "fs.mounts"),
-    judge=all_of(mount, "fs.probes", "fs.mounts"),
+    judge=each(mount, "fs.probes", "fs.mounts"),
     severity="error",
     title="Mounts answer",
     why="A dead NFS or Lustre mount answers nobody: ranks that load data or write a checkpoint hang in the kernel, and "
@@ -259,7 +249,7 @@ MOUNT = Check(
 SPACE = Check(
     "fs.space",
     facts=("fs.probes", "fs.mounts"),
-    judge=all_of(space, "fs.probes", "fs.mounts"),
+    judge=each(space, "fs.probes", "fs.mounts"),
     severity="warning",
     title="Space and inodes",
     why="A checkpoint that does not fit ends the job after hours; a full / or /tmp ends it, and logins, at once.",
@@ -272,7 +262,7 @@ SPACE = Check(
 READ_ONLY = Check(
     "fs.ro",
     facts=("fs.mounts", "fs.fstab"),
-    judge=all_of(read_only, "fs.mounts", "fs.fstab"),
+    judge=each(read_only, "fs.mounts", "fs.fstab"),
     severity="error",
     title="Disks that have turned read-only",
     why="A file system that meets an error on its disk turns read-only: logins still work, and the job ends at its "

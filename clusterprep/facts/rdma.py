@@ -81,9 +81,9 @@ class RdmaDevice:
 
 
 def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[RdmaDevice, ...]:
-    """Devices in the kernel's order. Raises KeyError or ValueError for a port whose state could not be read."""
+    """Devices in the kernel's order. Raises KeyError or TypeError for a port whose state could not be read."""
     if not isinstance(files, Mapping):
-        raise ValueError("files by their paths were expected")
+        raise TypeError("files by their paths were expected")
     folder = "/sys/class/infiniband"
     seen = {tuple(match) for path in files for match in re.findall(folder + r"/([^/]+)/ports/(\d+)/", path)}
     found = []
