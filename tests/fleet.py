@@ -14,7 +14,7 @@ from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml
 from clusterprep.facts.gpu_driver import FabricManager, FabricState, Firmware, Library
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Heat, Remap
 from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
-from clusterprep.facts.nccl_address import PATHS, Bound
+from clusterprep.facts.nccl_address import Bound
 from clusterprep.facts.network import Interface
 from clusterprep.facts.nvlink import Fabric, Links
 from clusterprep.facts.pairs import Dial, Listen
@@ -186,7 +186,7 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "torch.build": torch(),
         "nccl.libraries": libraries(),
         "nccl.plugins": Plugins((plugin(),)),
-        "nccl.address": dict.fromkeys(PATHS, bound(address)),
+        "nccl.address": dict.fromkeys(("ssh command", "login shell"), bound(address)),
         "python.env": python(),
         "cuda.libcuda": "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15",
         "cuda.toolkit": "12.4.1",

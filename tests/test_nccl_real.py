@@ -170,6 +170,20 @@ def test_after_apply_nccl_itself_uses_what_was_meant(lab: Lab) -> None:
         }
 
 
+def test_names_and_values_are_judged_by_the_nccl_that_is_there(lab: Lab) -> None:
+    """2.32.3 reads a name that no list of ours has, and says itself that it did not take a word for a switch."""
+    text = "NCCL_IB_EVENT_BASED_LB_REMOTE=1\nNCCL_SOKET_IFNAME=eth0\nNCCL_DEBUG_TIMESTAMP_LEVELS=SOMETIMES\n"
+    with laid(lab, Case("names", text)):
+        found = clusterprep(lab, "check", "--only", "env.nccl_unknown,env.no_effect,nccl.iface")
+    strange = {(row["seen"].partition("=")[0], n) for row in found.findings("env.nccl_unknown") for n in row["nodes"]}
+    everywhere = {("NCCL_SOKET_IFNAME", host.name) for host in lab.hosts}
+    assert strange - everywhere == {("NCCL_IB_EVENT_BASED_LB_REMOTE", name) for name in ("n1", "n2")}
+    assert strange >= everywhere
+    told = [row for row in found.findings("env.no_effect") if "itself says" in row["message"]]
+    assert {name for row in told for name in row["nodes"]} == {"n3", "n4"}
+    assert all(row["seen"].startswith("NCCL_DEBUG_TIMESTAMP_LEVELS=SOMETIMES") for row in told)
+
+
 def test_nothing_stays_behind(lab: Lab) -> None:
     """NCCL listens in the process that was asked, which ends with the answer; it writes no log that somebody wants."""
     with laid(lab, Case("a log", "NCCL_DEBUG=INFO\nNCCL_DEBUG_FILE=/srv/nccl.log\n")):

@@ -11,10 +11,11 @@ from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.checks.env import BASHRC, by_place, cure, holes, known, place, planted, said
 from clusterprep.facts import Fact, file, under
 from clusterprep.facts.environment import CONF, Paths, Row, Setting, in_effect
+from clusterprep.facts.nccl_address import Answers, Bound
 from clusterprep.facts.torch import Torch
 from clusterprep.lint import Entry, Remark, Text, Versions, conf, names, numbers, together, words
 from clusterprep.lint.read import read
-from clusterprep.model import Node
+from clusterprep.model import Absent, Node
 from clusterprep.versions import leading_numbers
 
 MOST = 50  # remarks of one check about one node; whoever has more has one cause for them
@@ -59,8 +60,21 @@ def _few(outcomes: list[Outcome]) -> list[Outcome]:
     return [*outcomes[: MOST - 1], replace(outcomes[MOST - 1], message=more)]
 
 
-def _judged(check: str, *families: ModuleType, good: str, graded: bool = False) -> Callable[[Scene], Iterable[Outcome]]:
-    """A judge of the remarks of one check; `graded`: they bring their own severity."""
+Found = Mapping[tuple[Setting, Remark], None]
+Amend = Callable[[Found, Paths, Mapping[str, Bound]], Found]
+
+
+def _judged(
+    check: str,
+    *families: ModuleType,
+    good: str,
+    graded: bool = False,
+    amend: Amend = lambda found, paths, answers: found,
+) -> Callable[[Scene], Iterable[Outcome]]:
+    """A judge of the remarks of one check; `graded`: they bring their own severity.
+
+    `amend` changes what the rules found by what the node's own NCCL says.
+    """
 
     def judge(scene: Scene) -> Iterable[Outcome]:
         yield from holes(scene)
@@ -68,6 +82,7 @@ def _judged(check: str, *families: ModuleType, good: str, graded: bool = False) 
             paths = scene.value(node, "env.paths")
             where = by_place(paths)
             all_of = remarks(paths, versions_of(scene.value(node, "torch.build")), families)
+            mine = {row: None for row in all_of if row[1].check == check}
             bad = [
                 Outcome(
                     "fail",
@@ -78,14 +93,41 @@ def _judged(check: str, *families: ModuleType, good: str, graded: bool = False) 
                     cure(setting),
                     severity=remark.severity if graded else None,
                 )
-                for setting, remark in all_of
-                if remark.check == check
+                for setting, remark in amend(mine, paths, _answers(scene, node))
             ]
             yield from _few(bad)
             if not bad:
                 yield Outcome("pass", (node.name,), good)
 
     return judge
+
+
+def _answers(scene: Scene, node: Node) -> Mapping[str, Bound]:
+    """What the node's own NCCL says, on the launch paths on which it could be asked."""
+    answers: Answers | Absent = scene.value(node, "nccl.address")
+    known = {} if isinstance(answers, Absent) else answers
+    return {path: answer for path, answer in known.items() if isinstance(answer, Bound)}
+
+
+def _strange(found: Found, paths: Paths, answers: Mapping[str, Bound]) -> Found:
+    """Without the names that this NCCL reads: it may be newer than our list."""
+    known = {name for answer in answers.values() for name in answer.reads}
+    return {row: None for row in found if row[0].name not in known}
+
+
+def _not_taken(found: Found, paths: Paths, answers: Mapping[str, Bound]) -> Found:
+    """And settings whose value NCCL has seen and not taken, as it says itself from 2.30 on."""
+    more = dict(found)
+    told = {setting.name for setting, _ in found}
+    for path, answer in answers.items():
+        settings = in_effect(paths, path.partition(" (")[0])
+        for name, taken in answer.taken.items():
+            setting = settings.get(name)
+            if setting is not None and name not in told and taken.by == "Default" and taken.value != setting.value:
+                message = f"NCCL {answer.version} itself says that it did not take this value and uses {taken.value}"
+                remark = Remark("env.no_effect", 0, name, message, f"{name}={setting.value}", "a value that NCCL takes")
+                more[setting, remark] = None
+    return more
 
 
 # ---------------------------------------------------------------- NCCL's own files
@@ -131,13 +173,16 @@ ETC_CONF = Fact("env.etc_conf", file(CONF, etc=True), parse_etc)
 UNKNOWN = Check(
     "env.nccl_unknown",
     facts=("env.paths",),
-    judge=_judged("env.nccl_unknown", names, good="every name is one that NCCL, torch or a plug-in reads"),
+    uses=("nccl.address",),
+    judge=_judged(
+        "env.nccl_unknown", names, good="every name is one that NCCL, torch or a plug-in reads", amend=_strange
+    ),
     severity="warning",
     title="Misspelt names",
     why="A misspelt name is ignored without a word: the job runs with NCCL's own choice, and everybody believes that "
     "the setting is tried and does not help.",
     how="Names of every launch path that start with NCCL_, TORCH_NCCL_ or OFI_NCCL_, or nearly so, against the names "
-    "that releases of NCCL up to 2.32, torch up to 2.15 and aws-ofi-nccl read.",
+    "that releases of NCCL up to 2.32, torch up to 2.15 and aws-ofi-nccl read, and those in the libnccl of the node.",
     remedy="clusterprep lint FILE   # of the file that is named",
     proof=Proof("env.paths", planted("login shell", Setting("NCCL_SOKET_IFNAME", "eth0", BASHRC, 3))),
 )
@@ -157,13 +202,17 @@ DEPRECATED = Check(
 NO_EFFECT = Check(
     "env.no_effect",
     facts=("env.paths", "torch.build"),
-    judge=_judged("env.no_effect", names, numbers, words, together, good="every setting does what it says"),
+    uses=("nccl.address",),
+    judge=_judged(
+        "env.no_effect", names, numbers, words, together, good="every setting does what it says", amend=_not_taken
+    ),
     severity="warning",
     title="Settings without their effect",
     why="NCCL_VERSION is a label of container images and chooses no NCCL. NCCL reads `true` as 0 and 4M as 4, cuts "
     "more than 64 sockets per connection, and does not find TORCH_ names in its own file. Each looks set and is not.",
     how="Names and values of every launch path, read as NCCL, torch and plug-ins read them: numbers by strtoll, words "
-    "by their lists, ranges, names that came with a later release, and pairs that undo each other.",
+    "by their lists, ranges, names that came with a later release, and pairs that undo each other. From 2.30 the "
+    "node's own NCCL says of some variables whether it took the value.",
     remedy="clusterprep lint FILE   # of the file that is named",
     proof=Proof("env.paths", planted("login shell", Setting("NCCL_VERSION", "2.11.4-1", BASHRC, 3))),
 )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.derived import once_per_fleet
+from clusterprep.facts.environment import Paths, in_effect
 from clusterprep.facts.nccl_address import Answers, Bound, Variable
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.network import Pick, candidates, choose, plain
 
+# Whether a unit of systemd with variables for jobs runs a job of many nodes is not known; sessions are how jobs start.
+LESSER = "systemd"
 WRITES = "clusterprep apply   # writes NCCL_SOCKET_IFNAME={}"
 ELSEWHERE = "remove {} there: it stands before what apply writes, NCCL_SOCKET_IFNAME={}"
 
@@ -28,7 +32,7 @@ def iface(scene: Scene) -> Iterable[Outcome]:
             message = "no interface is chosen, so there is none to compare NCCL's with"
             yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice")
         else:
-            yield _judged(scene.fleet, node, answers, pick)
+            yield from _judged(scene.fleet, node, answers, pick)
 
 
 def _without_library(node: Node, answers: Answers) -> Outcome | None:
@@ -40,14 +44,25 @@ def _without_library(node: Node, answers: Answers) -> Outcome | None:
     return Outcome("skip", (node.name,), "there is no NCCL here", reason="not_applicable")
 
 
-def _judged(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> Outcome:
+def _judged(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> Iterable[Outcome]:
     """A wrong path fails the node, whatever the others say; a path that is not known leaves it unknown."""
     known = {path: answer for path, answer in answers.items() if isinstance(answer, Bound) and answer.library}
-    absent = [(path, a) for path, a in answers.items() if isinstance(a, Absent) and a.reason != "not_applicable"]
     six = [path for path, answer in known.items() if ":" in (answer.address or "")]
     bad = {path: a for path, a in known.items() if path not in six and not _good(fleet, node, a, pick)}
-    if bad:
-        return _failed(fleet, node, bad, pick)
+    lesser = {path: answer for path, answer in bad.items() if path.startswith(LESSER)}
+    grave = {path: answer for path, answer in bad.items() if path not in lesser}
+    if lesser:
+        yield replace(_failed(fleet, node, lesser, pick), severity="warning")
+    if grave:
+        yield _failed(fleet, node, grave, pick)
+    if not bad:
+        yield _not_wrong(fleet, node, answers, known, pick)
+
+
+def _not_wrong(fleet: Fleet, node: Node, answers: Answers, known: Mapping[str, Bound], pick: Pick) -> Outcome:
+    """No path is wrong; whether all are right."""
+    six = [path for path, answer in known.items() if ":" in (answer.address or "")]
+    absent = [(path, a) for path, a in answers.items() if isinstance(a, Absent) and a.reason != "not_applicable"]
     if absent or not known:
         path, why = absent[0] if absent else next((p, a) for p, a in answers.items() if isinstance(a, Absent))
         return Outcome("unknown", (node.name,), f"{path}: {why.detail or why.reason}", reason=why.reason)
@@ -70,8 +85,8 @@ def _good(fleet: Fleet, node: Node, answer: Bound, pick: Pick) -> bool:
 
 
 def _failed(fleet: Fleet, node: Node, wrong: Mapping[str, Bound], pick: Pick) -> Outcome:
-    answer = next(iter(wrong.values()))
-    decides, place = _decides(answer), _place(fleet, node, answer)
+    path, answer = next(iter(wrong.items()))
+    decides, place = _from_file(fleet, node, path, _decides(answer)), _place(fleet, node, answer)
     because = f"{decides} decides" if decides else "NCCL_SOCKET_IFNAME is not set, so NCCL takes what it finds first"
     message = f"NCCL would use {place} in {' and in '.join(wrong)}: {because}"
     if answer.warning:
@@ -86,6 +101,17 @@ def _decides(answer: Bound) -> Variable | None:
     if named is not None and len(named.value) < 2:  # as if unset: misc/socket.cc asks for more than one letter
         named = None
     return answer.variable("NCCL_COMM_ID") or named or answer.variable("NCCL_SOCKET_FAMILY")
+
+
+def _from_file(fleet: Fleet, node: Node, path: str, variable: Variable | None) -> Variable | None:
+    """The variable with the file and line behind the environment, where the launch path's own look found them."""
+    paths: Paths | Absent = fleet.fact(node.name, "env.paths")
+    if variable is None or variable.place != "environment" or isinstance(paths, Absent):
+        return variable
+    known = in_effect(paths, path.partition(" (")[0]).get(variable.name)
+    if known is None or known.file is None or known.value != variable.value:
+        return variable
+    return replace(variable, place=f"{known.file}:{known.line}")
 
 
 def _place(fleet: Fleet, node: Node, answer: Bound) -> str:
@@ -142,14 +168,16 @@ def _bridge(found: Answers) -> Answers:
 IFACE = Check(
     "nccl.iface",
     facts=("net.interfaces", "nccl.address"),
+    uses=("env.paths",),
     judge=iface,
     severity="error",
     title="The address that NCCL itself would use",
     why="What decides is what NCCL makes of all variables and files together: a forgotten line, a trailing blank or a "
     "list such as ^docker, which lets loopback in, and ranks publish an address that nobody reaches: a hang at start.",
     how="ncclGetUniqueId of the libnccl that the job's torch would load, else of the system's, as the job's user, in "
-    "the environment of the session and in that of a login shell, conf files as they are; it needs no GPU or driver. "
-    "The address must be the node's own on a network that reaches all nodes; on the one declared, where one is.",
+    "the environment of the ssh command, of a login shell, of Slurm's tasks, of a container's first process and of "
+    "units that set what jobs read (a warning), conf files as they are; it needs no GPU or driver. The address must be "
+    "the node's own on a network that reaches all nodes; on the one declared, where one is.",
     remedy="clusterprep apply   # writes NCCL_SOCKET_IFNAME",
     proof=Proof("nccl.address", _bridge),
 )

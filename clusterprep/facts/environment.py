@@ -10,6 +10,7 @@ from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.remote import launched
 
 LIMIT = 14.0  # seconds; a shell that hangs costs four of them, and there are at most three
 CONF = "/etc/nccl.conf"
@@ -32,7 +33,6 @@ Row = tuple[str, int, str]  # file, line, its text
 # An assignment of a shell, of /etc/environment or of csh and fish: the name, and the word behind it.
 _WORD = r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s;&|"'\\])*)"""
 _ASSIGNED = re.compile(rf"(?:^|[\s;&|(])(?:setenv\s+(\w+)\s+|set\s+(?:-\w+\s+)+(\w+)\s+|(\w+)=){_WORD}")
-_UNIT = re.compile(r"(?:Default)?Environment\s*=\s*")
 
 
 def parse_paths(answer: Mapping[str, Any]) -> Paths:
@@ -120,30 +120,9 @@ def _is_profile(file: str) -> bool:
     return file.startswith("/etc/profile") or file.endswith(("/.bash_profile", "/.bash_login", "/.profile"))
 
 
-# ---------------------------------------------------------------- services
-
-
 def service(rows: Iterable[Row]) -> tuple[Setting, ...]:
-    """Environment= of systemd.exec(5), where an empty one forgets the earlier, and NAME=value of environment files."""
-    found: dict[str, Setting] = {}
-    for file, line, text in rows:
-        if text.lstrip().startswith(("#", ";")):
-            continue
-        head = _UNIT.match(text)
-        if head and not text[head.end() :].strip():
-            found.clear()
-        for word in _words(text[head.end() :]) if head else _words(text):
-            name, sign, value = word.partition("=")
-            if sign:
-                found[name] = Setting(name, value.replace("%%", "%") if head else value, file, line)
-    return tuple(sorted(found.values(), key=lambda setting: setting.name))
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
+    """What a service is given by these lines of units and environment files, sorted by name."""
+    return tuple(Setting(name, *where) for name, where in sorted(launched.service(rows).items()))
 
 
 # ---------------------------------------------------------------- NCCL's own files

@@ -59,7 +59,8 @@ _MODULES = {
     "firewall": ("firewall",),
     "system": ("system",),
     "devices": ("devices",),
-    "environment": ("launched", "environment"),
+    "sessions": ("launched", "shells"),
+    "environment": ("environment",),
     "nccl_address": ("nccl_address",),
     "dial": ("dial",),
     "journal": ("journal",),
@@ -77,6 +78,7 @@ _BRINGS = {
     "system": ("rights", "account", "kernels", "cpus", "governors", "interrupts"),
     "journal": ("journal",),
     "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),
+    "sessions": ("environment", "nccl_address"),
     "environment": ("environment",),
     "nccl_address": ("nccl_address",),
 }
@@ -84,7 +86,7 @@ _BRINGS = {
 
 def kinds() -> tuple[str, ...]:
     """Every kind of read that needs a part of its own."""
-    return tuple(kind for brought in _BRINGS.values() for kind in brought)
+    return tuple(dict.fromkeys(kind for brought in _BRINGS.values() for kind in brought))
 
 
 def parts_for(kinds: Collection[str]) -> tuple[str, ...]:

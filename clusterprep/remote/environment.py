@@ -4,18 +4,11 @@ Only names that matter travel home, and none that may be a secret.
 """
 
 import os
-import select
-import time
 
-from clusterprep.remote.launched import container, kept, lines_of, named, slurm, systemd, text_of, wanted
-from clusterprep.remote.light import dumps, loads, signal
-from clusterprep.remote.readers import NoAnswer, become, offer, paths
+from clusterprep.remote.launched import container, lines_of, slurm, systemd, text_of
+from clusterprep.remote.readers import offer
+from clusterprep.remote.shells import account, as_user, sessions, start_up
 
-SHELL_LIMIT = 4.0  # seconds for one shell with its start-up files
-TRACE_LIMIT = 0.5  # seconds of another look at a shell that hangs, to see in which line
-MOST = 4 << 20  # bytes that start-up files may print
-NO_LOGIN = ("nologin", "false", "sync", "halt", "shutdown")
-TRACED = ("bash", "sh", "dash", "ksh", "zsh")
 LIBRARIES = ("libnccl.so", "libcuda.so")
 
 
@@ -26,60 +19,17 @@ def read_environment(user, session):
     order in which shells read them, "systemd" and "slurm": likewise or None, "container": as a session or None,
     "conf": {path: lines or None}, "home", "libraries": {folder: [file]}}.
     """
-    import pwd
-
-    user = user or os.environ.get("SUDO_USER")
-    try:
-        entry = pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
-    except KeyError:
-        raise NoAnswer("missing", "there is no user %s" % (user or os.geteuid()))
-    own = entry.pw_uid == os.geteuid()
-    if not own and os.geteuid() != 0:
-        raise NoAnswer("denied", "a session of %s cannot be opened" % entry.pw_name)
+    entry, given = account(user, session)
     first = container()
-    given = dict(os.environ) if own and session and "SUDO_USER" not in os.environ else None
-    return dict(_look(entry, given) if own else _as_user(entry), container=first)
+    return dict(as_user(entry, lambda: look(entry, given)), container=first)
 
 
-def _as_user(entry):
-    """What a child that became the user finds. It stays in the group of its parent, which is killed as a whole."""
-    source, sink = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(source)
-            become(entry.pw_name)
-            try:
-                answer = ["ok", _look(entry, None)]
-            except Exception as error:  # noqa: BLE001 - it travels home as the reason
-                answer = ["no", "%s: %s" % (type(error).__name__, error)]
-            data = dumps(answer).encode("ascii")
-            while data:
-                data = data[os.write(sink, data) :]
-        finally:
-            os._exit(0)
-    os.close(sink)
-    pieces = []
-    while True:
-        piece = os.read(source, 1 << 16)
-        if not piece:
-            break
-        pieces.append(piece)
-    os.close(source)
-    os.waitpid(pid, 0)
-    if not pieces:
-        raise NoAnswer("garbled", "the look as %s ended early" % entry.pw_name)
-    word, answer = loads(b"".join(pieces).decode("ascii"))
-    if word != "ok":
-        raise NoAnswer("garbled", answer)
-    return answer
-
-
-def _look(entry, given):
-    home, shell = entry.pw_dir, entry.pw_shell or "/bin/sh"
-    texts = _start_up(home, os.path.basename(shell))
-    sessions = _sessions(entry, shell, given, texts)
-    values = [answer[1] for answer in sessions.values() if answer[0] == "ok"]
+def look(entry, given):
+    """All but what root alone may see; `given` is the environment of the session, None where it is not the user's."""
+    home = entry.pw_dir
+    texts = start_up(entry)
+    found = sessions(entry, given, texts)
+    values = [answer[1] for answer in found.values() if answer[0] == "ok"]
     named_conf = sorted(set(value["NCCL_CONF_FILE"] for value in values if value.get("NCCL_CONF_FILE", "")[:1] == "/"))
     conf = {}
     for path in named_conf + [home.rstrip("/") + "/.nccl.conf", "/etc/nccl.conf"]:
@@ -89,9 +39,9 @@ def _look(entry, given):
     return {
         "user": entry.pw_name,
         "home": home,
-        "sessions": sessions,
+        "sessions": found,
         "files": [[path, lines] for path, lines in ((path, lines_of(text)) for path, text in texts) if lines],
-        "systemd": systemd(home) if os.path.isdir("/run/systemd/system") else None,
+        "systemd": systemd(home),
         "slurm": slurm(),
         "conf": conf,
         "libraries": dict((folder, _libraries(folder)) for folder in sorted(folders)[:64]),
@@ -103,165 +53,6 @@ def _libraries(folder):
         return sorted(name for name in os.listdir(folder) if name.startswith(LIBRARIES))[:16]
     except OSError:
         return []
-
-
-# ---------------------------------------------------------------- shells
-
-
-def _start_up(home, shell):
-    """The start-up files of a shell that are there, as [path, text], in the order in which an interactive login reads.
-
-    A file that one of them takes in by name comes behind it.
-    """
-    home = home.rstrip("/")
-    if shell == "zsh":
-        order = ["/etc/zshenv", "/etc/zsh/zshenv", home + "/.zshenv", "/etc/zprofile", "/etc/zsh/zprofile"]
-        order += [home + "/.zprofile", "/etc/zshrc", "/etc/zsh/zshrc", home + "/.zshrc", home + "/.zlogin"]
-    elif shell in ("csh", "tcsh"):
-        order = ["/etc/csh.cshrc", "/etc/csh.login", home + "/.tcshrc", home + "/.cshrc", home + "/.login"]
-    elif shell == "fish":
-        order = ["/etc/fish/config.fish", home + "/.config/fish/config.fish"]
-    else:
-        order = ["/etc/profile"] + [path for path in paths("/etc/profile.d/*") if path.endswith(".sh")]
-        if shell == "bash":
-            own = [home + name for name in ("/.bash_profile", "/.bash_login", "/.profile")]
-            order += ["/etc/bash.bashrc", "/etc/bashrc"] + [path for path in own if os.path.exists(path)][:1]
-            order += [home + "/.bashrc", home + "/.bash_aliases"]
-        else:
-            order += [home + "/.profile"]
-    found = []
-    for path in ["/etc/environment"] + order:
-        _add(path, home, found)
-    return found
-
-
-def _add(path, home, found):
-    if path[:1] != "/" or "$" in path or len(found) > 128 or path in [known for known, _ in found]:
-        return
-    text = text_of(path)
-    if text is None:
-        return
-    found.append([path, text])
-    for line in text.splitlines() if ". " in text or "source " in text else ():
-        words = line.replace(";", " ").replace('"', " ").split()
-        for at in range(len(words) - 1):
-            if words[at] in (".", "source"):
-                _add(_expanded(words[at + 1], home), home, found)
-
-
-def _expanded(word, home):
-    for start in ("~", "$HOME", "${HOME}"):
-        if word.startswith(start + "/"):
-            return home + word[len(start) :]
-    return word
-
-
-def _sessions(entry, shell, given, texts):
-    if os.path.basename(shell) in NO_LOGIN:
-        return {}
-    identity = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name, "SHELL": shell, "TERM": "dumb"}
-    identity["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    pam = _pam(dict(map(tuple, texts)).get("/etc/environment", ""))
-    base = dict(identity, **pam)
-    if given is not None:
-        # What start-up files have set is not what the session began with.
-        again = set(name for path, text in texts if path != "/etc/environment" for name in _names(text))
-        base.update((name, value) for name, value in given.items() if wanted(name) and name not in again)
-        command = ["ok", kept(given)]
-    else:
-        # bash reads ~/.bashrc where sshd started it, which it tells by this variable
-        command = _asked(shell, dict(base, SSH_CLIENT="127.0.0.1 1 22"), texts, False, False)
-    # Most people write behind the line that ends ~/.bashrc in scripts, so a terminal's shell is asked where that says
-    # anything; it reads completions and prompts too.
-    rc = [text for path, text in texts if path.endswith(("rc", ".bash_aliases"))]
-    talks = any(wanted(name) for text in rc for name in _names(text))
-    login = _asked(shell, base, texts, True, talks)
-    if talks and login[0] == "no" and login[1] != "hung":
-        login = _asked(shell, base, texts, True, False)
-    return {"login shell": login, "ssh command": command}
-
-
-def _names(text):
-    return [name for line in text.splitlines() if "=" in line or "env" in line for name in named(line) if wanted(name)]
-
-
-def _pam(text):
-    """/etc/environment as pam_env(8) reads it."""
-    found = {}
-    for line in text.splitlines():
-        bare = line.strip()
-        bare = bare[7:].lstrip() if bare.startswith("export ") else bare
-        name, sign, value = bare.partition("#")[0].partition("=")
-        if sign and name:
-            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
-            found[name] = value[1:-1] if quoted else value
-    return found
-
-
-def _asked(shell, env, texts, login, interactive):
-    """The variables of a shell of that kind, between fences that nothing else prints."""
-    fence = "clusterprep-" + "".join("%02x" % byte for byte in bytearray(os.urandom(16)))
-    command = "printf '\\0%s\\0' " + fence + "; /usr/bin/env -0; printf '%s' " + fence
-    env = dict(env, HISTFILE="/dev/null")  # a terminal's shell cuts its history file when it starts
-    argv = [("-" if login else "") + os.path.basename(shell)] + (["-i"] if interactive else []) + ["-c", command]
-    mark = b"\0" + fence.encode("ascii") + b"\0"
-    data, why = _run(shell, argv, env, 1, mark, fence.encode("ascii"), SHELL_LIMIT)
-    rest = data.partition(mark)[2]
-    whole, sign, _ = rest.rpartition(fence.encode("ascii"))
-    if sign:
-        pairs = [row.decode("utf-8", "replace").partition("=") for row in whole.split(b"\0")]
-        return ["ok", kept(dict((name, value) for name, _, value in pairs))]
-    where = _where(shell, argv, env, texts, why == "hung")
-    if why == "hung":
-        return ["no", "hung", "a start-up file of %s hangs%s" % (env["USER"], where)]
-    if why is not None:
-        return ["no", why, "%s cannot be run" % shell]
-    return ["no", "garbled", "a start-up file of %s ends the shell%s" % (env["USER"], where)]
-
-
-def _run(shell, argv, env, stream, mark, fence, limit):
-    """What a shell prints on a stream until its last fence, its end or its limit; why it did not come to its end."""
-    source, sink = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            for fd in (0, 1, 2):
-                os.dup2(sink if fd == stream else os.open("/dev/null", os.O_RDWR), fd)
-            os.closerange(3, 64)
-            os.chdir(env["HOME"] if os.access(env["HOME"], os.X_OK) else "/")
-            os.execve(shell, argv, env)  # noqa: S606 - the user's own shell, as sshd starts it
-        finally:
-            os._exit(126)
-    os.close(sink)
-    data, why, end = b"", "hung", time.monotonic() + limit
-    while select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
-        piece = os.read(source, 1 << 16)
-        data += piece
-        if not piece or len(data) > MOST or (mark and data.endswith(fence) and mark in data[: -len(fence)]):
-            why = None
-            break
-    os.close(source)
-    done, status = os.waitpid(pid, os.WNOHANG)
-    if not done:
-        os.kill(pid, signal.SIGKILL)  # what it started is killed with the group of this read
-        os.waitpid(pid, 0)
-    elif os.WIFEXITED(status) and os.WEXITSTATUS(status) == 126 and not data:
-        why = "missing_tool"
-    return data, why
-
-
-def _where(shell, argv, env, texts, hung):
-    """The line at which a shell hangs or ends, as far as its trace tells; after an end it may still say goodbye."""
-    if os.path.basename(shell) not in TRACED:
-        return ""
-    data, _ = _run(shell, argv[:1] + ["-x"] + argv[1:], env, 2, b"", b"", TRACE_LIMIT)
-    lines = [line.lstrip("+").strip() for line in data.decode("utf-8", "replace").split("\n") if line[:1] == "+"]
-    for last in lines[: -2 if hung else -10 : -1]:
-        for path, text in reversed(texts):
-            for number, line in enumerate(text.splitlines(), 1):
-                if last and last in line and not line.lstrip().startswith("#"):
-                    return ": %s line %d" % (path, number)
-    return ""
 
 
 def install(agent):

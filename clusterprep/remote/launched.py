@@ -15,6 +15,8 @@ STARTS = (
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASS")
 JOBS = ("NCCL_", "TORCH_", "GLOO_", "MASTER_", "UCX_", "FI_")  # names that a unit sets for jobs, whatever it is called
 LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
+BOOTED = "/run/systemd/system"  # sd_booted(3)
+SLURM_CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 UNITS = ("/usr/lib/systemd/", "/run/systemd/", "/etc/systemd/")
 
 
@@ -80,24 +82,28 @@ def _unit_files(name):
 
 
 def _service(files, jobs=False):
-    """Lines of unit files that set variables, and of the files that they name; `jobs`: only those meant for jobs."""
-    rows = []
+    """Lines of a unit's files that set variables, and behind them, as systemd has it, those of the files they name.
+
+    `jobs`: only those meant for jobs.
+    """
+    rows, named_files = [], []
     for path in files:
-        text = text_of(path)
         mine = []
-        for number, line in _joined(text or ""):
+        for number, line in _joined(text_of(path) or ""):
             key, _, value = line.partition("=")
             if key in ("Environment", "DefaultEnvironment"):
                 kept_line = told(line) if value.strip() else line
                 if kept_line is not None and (not jobs or any(name.startswith(JOBS) for name in named(line))):
                     mine.append([number, kept_line])
+            elif key == "EnvironmentFile" and not value.strip():
+                named_files = []
             elif key == "EnvironmentFile" and value.lstrip("-")[:1] == "/":
-                more = text_of(value.lstrip("-").strip())
-                if more is not None:
-                    kept = [row for row in lines_of(more) if not jobs or row[1].lstrip().startswith(JOBS)]
-                    rows += [[value.lstrip("-").strip(), kept]]
+                named_files.append(value.lstrip("-").strip())
         if mine:
             rows.append([path, mine])
+    for path in named_files:
+        lines = [row for row in lines_of(text_of(path) or "") if not jobs or row[1].lstrip().startswith(JOBS)]
+        rows += [[path, lines]] if lines else []
     return rows
 
 
@@ -120,27 +126,112 @@ def _defaults():
 
 
 def systemd(home):
-    """What services get: the manager's defaults, what all services share, users' own, and units meant for jobs."""
+    """What services get: the manager's defaults, what all services share, users' own, and units meant for jobs.
+
+    None where systemd does not start the services.
+    """
+    if not os.path.isdir(BOOTED):
+        return None
+    return _shared(home) + [row for files in _units().values() for row in _service(files, True)]
+
+
+def services(home):
+    """{unit: lines} of each unit that is meant for jobs, with what all services get before its own lines."""
+    if not os.path.isdir(BOOTED):
+        return {}
+    meant = dict((name, files) for name, files in _units().items() if _service(files, True))
+    return dict((name, _shared(home) + _service(files)) for name, files in meant.items())
+
+
+def _shared(home):
     plain = paths("/etc/environment.d/*") + paths(home.rstrip("/") + "/.config/environment.d/*")
-    rows = _service(_defaults())
-    rows += [[path, lines] for path, lines in ((path, lines_of(text_of(path) or "")) for path in plain) if lines]
-    rows += _service(_unit_files("system/service.d") + _unit_files("system/user@.service.d"))
-    units = [path for folder in UNITS[1:] for path in paths(folder + "system/*") if ".service" in path]
-    units = [path for path in units if not os.path.basename(path).startswith(("slurmd.", "service.d", "user@."))]
-    files = [path for path in units if not os.path.isdir(path)]
-    files += [path for unit in units if os.path.isdir(unit) for path in paths(unit + "/*") if path.endswith(".conf")]
-    return rows + _service(files[:512], True)
+    rows = _service(_defaults()) + _lines_of_files(plain)
+    return rows + _service(_unit_files("system/service.d") + _unit_files("system/user@.service.d"))
+
+
+def _units():
+    """{name: its files, drop-ins last} of the units of this machine's own."""
+    places = [path for folder in UNITS[1:] for path in paths(folder + "system/*") if ".service" in path]
+    found = {}
+    for path in places[:512]:
+        name = os.path.basename(path).partition(".service")[0] + ".service"
+        if name not in ("slurmd.service", ".service", "user@.service"):
+            within = [one for one in paths(path + "/*") if one.endswith(".conf")] if os.path.isdir(path) else [path]
+            found.setdefault(name, []).extend(within)
+    return dict((name, sorted(found[name], key=_is_drop_in)) for name in sorted(found))
+
+
+def _is_drop_in(path):
+    return path.endswith(".conf")
+
+
+def _lines_of_files(files):
+    return [[path, lines] for path, lines in ((path, lines_of(text_of(path) or "")) for path in files) if lines]
 
 
 def slurm():
-    """What slurmd gets; None where there is no slurmd."""
+    """What tasks get of slurmd and of TaskProlog, which comes last; None where there is no slurmd."""
     units = [folder + "system/slurmd.service" for folder in UNITS[::-1]] + ["/lib/systemd/system/slurmd.service"]
     units = [path for path in units if os.path.exists(path)][:1]
     if not units and not any(os.path.exists(folder + "/slurmd") for folder in ("/usr/sbin", "/usr/local/sbin")):
         return None
     rows = _service(_defaults() + _unit_files("system/service.d") + units + _unit_files("system/slurmd.service.d"))
     plain = [] if units else ["/etc/default/slurmd", "/etc/sysconfig/slurmd"]
-    return rows + [[path, lines] for path, lines in ((path, lines_of(text_of(path) or "")) for path in plain) if lines]
+    return rows + _lines_of_files(plain) + _prolog()
+
+
+def _prolog():
+    """Lines of the script in TaskProlog= that print `export NAME=value`, as lines of an environment file."""
+    conf = next((text for text in map(text_of, SLURM_CONF) if text is not None), "")
+    for line in conf.splitlines():
+        key, _, path = line.partition("#")[0].partition("=")
+        if key.strip().lower() == "taskprolog" and path.strip()[:1] == "/":
+            lines = enumerate((text_of(path.strip()) or "").splitlines(), 1)
+            rows = [[number, _printed(line)] for number, line in lines]
+            return [[path.strip(), [row for row in rows if row[1] is not None]]]
+    return []
+
+
+def _printed(line):
+    """NAME='value' of a line such as `echo "export NAME=value"`; None for any other, and for a secret."""
+    before, word, text = line.partition("export ")
+    if not word or line.lstrip()[:1] == "#" or before.strip()[:4] not in ("echo", "prin"):
+        return None
+    quote = before.rstrip()[-1]
+    text = text.rpartition(quote)[0] if quote in "\"'" and quote in text else text.rstrip()
+    name, sign, value = text.partition("=")
+    if not sign or "$" in value or not wanted(name) or not set(name) <= LETTERS:
+        return None
+    return "%s='%s'" % (name, value.replace("'", "'\\''"))
+
+
+def service(rows):
+    """{name: (value, file, line)} of such lines, which come as (file, line, text).
+
+    Environment= as in systemd.exec(5), where an empty one forgets the earlier, and NAME=value of environment files.
+    """
+    found = {}
+    for path, number, text in rows:
+        if text.lstrip().startswith(("#", ";")):
+            continue
+        head, sign, rest = text.partition("=")
+        unit = bool(sign) and head.strip() in ("Environment", "DefaultEnvironment")
+        if unit and not rest.strip():
+            found.clear()
+        for word in _words(rest if unit else text):
+            name, sign, value = word.partition("=")
+            if sign:
+                found[name] = (value.replace("%%", "%") if unit else value, path, number)
+    return found
+
+
+def _words(text):
+    import shlex  # seldom needed, and it imports what takes longer than all else here
+
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def container():

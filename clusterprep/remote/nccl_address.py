@@ -8,79 +8,88 @@ import os
 import select
 import time
 
+from clusterprep.remote.launched import container, kept, service, services, slurm
 from clusterprep.remote.light import signal
-from clusterprep.remote.readers import MAX_TEXT, NoAnswer, become, is_own, offer
+from clusterprep.remote.readers import MAX_TEXT, NoAnswer, offer
+from clusterprep.remote.shells import account, as_user, identity, sessions, start_up
 
-SHELL_LIMIT = 8.0  # seconds that a login shell may take, profile scripts on network file systems included
-PROBE_LIMIT = 10.0  # seconds for the interpreter and NCCL, likewise
-MATTER = ("NCCL_", "LD_", "PYTHON", "HOME=")  # beginnings of the variables that can change the answer
-NO_SHELLS = ("nologin", "false")
+PROBE_LIMIT = 10.0  # seconds for the interpreter and NCCL, on network file systems too
+MATTER = ("NCCL_", "LD_", "PYTHON")  # beginnings of the variables that can change the answer
+FINDING = MATTER[1:]  # likewise, whether there is an NCCL at all
+MOST_UNITS = 8
 
 
-def read_nccl_address(python, user, script):
-    """{"ssh command": answer, "login shell": answer}: texts by name as the script says them, or {"no", "why"}.
+def read_nccl_address(python, user, session, script):
+    """{path: answer}: texts by name as the script says them, or {"no", "why"}.
 
-    A login shell without another environment for NCCL is not asked twice, and none is started where there is no NCCL.
+    Nobody is asked twice in environments that are the same to NCCL, and no shell is started where there is no NCCL.
     """
     if not os.path.exists(python):
         raise NoAnswer("missing_tool", "%s does not exist" % python)
-    if os.geteuid() != 0 and not is_own(user):
-        raise NoAnswer("denied", "only root can look as %s" % user)
-    entry = account(user)
-    bare = dict(os.environb)
-    found = {"ssh command": attempt(probed, python, user, script, bare)}
-    if found["ssh command"].get("library") == "":
-        return dict(found, **{"login shell": found["ssh command"]})
-    found["login shell"] = attempt(through_login, python, user, script, bare, found["ssh command"], entry)
+    entry, given = account(user, session)
+    first = container()
+    return as_user(entry, lambda: answers(entry, given, first, python, script))
+
+
+def answers(entry, given, first, python, script):
+    """The answer of each launch path; `first` is what the first process of a container was given."""
+    ask = Asker(entry, python, script)
+    found = {"ssh command" if given is not None else "a bare process": ask({} if given is None else kept(given))}
+    if all(answer.get("library") == "" for answer in found.values()):
+        return found
+    ways = sessions(entry, given, start_up(entry))
+    if ways:
+        found.pop("a bare process", None)
+    if first is not None and first[0] == "ok":
+        ways["container"] = first
+    for path, way in ways.items():
+        found[path] = ask(way[1]) if way[0] == "ok" else {"no": way[1], "why": way[2]}
+    prolog = slurm()
+    if prolog is not None:
+        found["slurm"] = ask(values(prolog))
+    for unit, files in sorted(services(entry.pw_dir).items())[:MOST_UNITS]:
+        found["systemd (%s)" % unit] = ask(values(files))
     return found
 
 
-def attempt(ask, *args):
-    """An answer, or the reason why there is none: one launch path does not cost the other its answer."""
-    try:
-        return ask(*args)
-    except NoAnswer as no:
-        return {"no": no.reason, "why": no.why}
+def values(files):
+    """The variables that the lines of some files give to a service."""
+    rows = [(path, number, text) for path, lines in files for number, text in lines]
+    return dict((name, row[0]) for name, row in service(rows).items())
 
 
-def account(user):
-    """The line of the job's user in the password database."""
-    import pwd
+class Asker(object):
+    """Asks NCCL in an environment, once for all that are the same to it."""
 
-    try:
-        return pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
-    except KeyError:
-        raise NoAnswer("denied", "there is no user %s" % (user or os.geteuid()))
+    def __init__(self, entry, python, script):
+        self.base, self.python, self.script = identity(entry), python, script
+        self.known, self.slow = {}, None
 
+    def __call__(self, variables):
+        """An answer, or the reason why there is none: one launch path does not cost the others theirs."""
+        key = tuple(sorted(row for row in variables.items() if row[0].startswith(MATTER)))
+        without = tuple(row for row in key if row[0].startswith(FINDING))
+        for known in (key, ("none", without)):
+            if known in self.known:
+                return self.known[known]
+        answer = self.slow or self.attempt(dict(self.base, **variables))
+        self.known[("none", without) if answer.get("library") == "" else key] = answer
+        return answer
 
-def through_login(python, user, script, bare, before, entry):
-    """The same in the environment that a login shell of the user makes of the session's."""
-    shell = entry.pw_shell or "/bin/sh"
-    if os.path.basename(shell) in NO_SHELLS:
-        raise NoAnswer("not_applicable", "%s has no login shell, but %s" % (entry.pw_name, shell))
-    fence = binascii.hexlify(os.urandom(8))
-    line = b"echo %s; env -0; echo %s" % (fence, fence)
-    text = output([shell, "-l", "-c", line], bare, user, SHELL_LIMIT, fence + b"\n", 2)[0]
-    parts = text.split(fence + b"\n")
-    if len(parts) < 3:
-        raise NoAnswer("garbled", "%s -l printed no environment: %s" % (shell, shown(text)))
-    made = dict(row.split(b"=", 1) for row in parts[1].split(b"\0") if b"=" in row)
-    if "no" not in before and matter(made, user) == matter(bare, user):
-        return before
-    return probed(python, user, script, made)
-
-
-def matter(environment, user):
-    """The part of an environment that can change what NCCL answers; HOME is the user's own where we become him."""
-    rows = [name + b"=" + value for name, value in environment.items()]
-    beginnings = tuple(word.encode() for word in MATTER if is_own(user) or word != "HOME=")
-    return sorted(row for row in rows if row.startswith(beginnings))
+    def attempt(self, environment):
+        try:
+            return probed(self.python, self.script, environment)
+        except NoAnswer as no:
+            answer = {"no": no.reason, "why": no.why}
+            if no.reason == "timed_out":
+                self.slow = answer  # the others would wait as long for the same
+            return answer
 
 
-def probed(python, user, script, environment):
+def probed(python, script, environment):
     """What the script says in this environment; what NCCL and start-up files print is its log."""
     nonce = binascii.hexlify(os.urandom(8)).decode("ascii")
-    text, code = output([python, "-c", script, nonce], environment, user, PROBE_LIMIT)
+    text, code = output([python, "-c", script, nonce], environment, PROBE_LIMIT)
     said, log = {}, []
     for line in text.decode("utf-8", "replace").split("\n"):
         words = line.split(" ")
@@ -99,27 +108,24 @@ def shown(text):
     return text.decode("utf-8", "replace").strip()[-300:]
 
 
-def output(argv, environment, user, seconds, fence=None, count=0):
-    """Both streams of a program as one, and its exit code; it is ended after `seconds`, or once the fence has come.
+def output(argv, environment, seconds):
+    """Both streams of a program as one, and its exit code; it is ended after `seconds`.
 
     What it leaves running ends with the process group of this read.
     """
-    own_already = is_own(user)
     out, sink = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            become(user)
-            own = dict((name, os.environb[name]) for name in (b"HOME", b"USER", b"LOGNAME") if name in os.environb)
             os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
             os.dup2(sink, 1)
             os.dup2(sink, 2)
-            os.execve(argv[0], argv, environment if own_already else merged(environment, own))
+            os.execve(argv[0], argv, environment)
         finally:
             os._exit(126)
     os.close(sink)
     text, end = b"", time.monotonic() + seconds
-    while not (fence and text.count(fence) >= count):
+    while True:
         left = end - time.monotonic()
         if left <= 0 or not select.select([out], [], [], left)[0]:
             break
@@ -137,13 +143,6 @@ def output(argv, environment, user, seconds, fence=None, count=0):
     if code == 126 and not text:
         raise NoAnswer("denied", "%s could not be run" % argv[0])
     return text, code
-
-
-def merged(environment, own):
-    """An environment with what becoming another user changes of it."""
-    both = dict(environment)
-    both.update(own)
-    return both
 
 
 def install(agent):

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.environment import Setting
+from clusterprep.facts.nccl_address import Taken
 from clusterprep.model import Fleet
-from tests.fleet import REASONS, absent, findings, fleet, learned, told, torch
+from tests.fleet import REASONS, absent, bound, findings, fleet, learned, told, torch
 
 BASHRC = "/home/alice/.bashrc"
 OLD = torch("2.1.2", "12.1", "2.18.1")
@@ -63,6 +64,42 @@ def one(*texts: str, path: str = "login shell", **facts: Any) -> Fleet:
 )
 def test_a_setting_is_judged_by_the_rules_of_lint(check: str, text: str, expected: str) -> None:
     assert told(one(text), check) == {"n1": expected, "n2": "pass"}
+
+
+def answering(**said: Any) -> dict[str, Any]:
+    return {"login shell": bound("10.0.0.1", version="2.34.1", **said)}
+
+
+def test_a_name_that_the_nodes_own_nccl_reads_is_not_misspelt() -> None:
+    """A release may be newer than our list."""
+    newer = one("NCCL_SOCKET_NEWS=1", nccl_address=answering(reads=("NCCL_SOCKET_NEWS",)))
+    assert told(newer, "env.nccl_unknown")["n1"] == "pass"
+    other = one("NCCL_SOCKET_NEWS=1", nccl_address=answering(reads=("NCCL_DEBUG",)))
+    assert told(other, "env.nccl_unknown")["n1"] == "fail warning"
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        (Taken("Default", "FALSE"), "fail warning"),
+        (Taken("EnvPlugin", "TRUE"), "pass"),
+        (Taken("Default", "maybe"), "pass"),  # set to its default
+    ],
+)
+def test_a_value_that_nccl_says_it_did_not_take_has_no_effect(taken: Taken, expected: str) -> None:
+    name = "NCCL_NEW_SWITCH"
+    seen = one(f"{name}=maybe", nccl_address=answering(reads=(name,), taken={name: taken}))
+    assert told(seen, "env.no_effect")["n1"] == expected
+    if expected != "pass":
+        finding = next(f for f in findings(seen, "env.no_effect") if f.verdict == "fail")
+        assert "NCCL 2.34.1 itself says that it did not take this value and uses FALSE" in finding.message
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_without_an_nccl_that_answers_our_list_decides(reason: str) -> None:
+    seen = one("NCCL_SOKET_IFNAME=eth0", nccl_address=absent(reason))
+    assert told(seen, "env.nccl_unknown")["n1"] == "fail warning"
+    assert told(one(nccl_address=absent(reason)), "env.nccl_unknown")["n1"] == "pass"
 
 
 def test_the_versions_installed_decide() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterprep.facts.environment import Setting
 from clusterprep.facts.nccl_address import Bound, Variable
 from clusterprep.model import Absent, EnvSetting, Fleet, Gpus, Interfaces
 from tests.fleet import LOOPBACK, absent, bound, eth, findings, fleet, told
@@ -162,6 +163,46 @@ def test_the_variable_that_decides_is_named_and_what_helps(answer: Bound, words:
     assert words in finding.message
     assert remedy in finding.remedy
     assert finding.wanted == "eth0"
+
+
+UNIT = "systemd (train.service)"
+
+
+def with_unit(answer: Bound | Absent, ssh: Bound = GOOD, **more: Any) -> Fleet:
+    n2 = facts(2, rail=False, **more)
+    return fleet(n1=facts(1, rail=False), n2={**n2, "nccl.address": {SSH: ssh, UNIT: answer}}, n3=facts(3, rail=False))
+
+
+def test_a_unit_is_a_warning_for_it_may_run_on_one_node() -> None:
+    lo = bound("127.0.0.1", "lo", variables=ifname("lo", "environment"))
+    assert told(with_unit(lo), CHECK)["n2"] == "fail warning"
+    assert told(with_unit(GOOD), CHECK)["n2"] == "pass"
+    both = [(f.verdict, f.severity) for f in findings(with_unit(lo, LO), CHECK) if f.nodes == ("n2",)]
+    assert sorted(both) == [("fail", "error"), ("fail", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (7, "NCCL_SOCKET_IFNAME=lo of /etc/systemd/system/train.service:7 decides"),
+        (None, "NCCL_SOCKET_IFNAME=lo of the environment decides"),
+    ],
+)
+def test_the_file_behind_the_environment_is_named(line: int | None, words: str) -> None:
+    unit = "/etc/systemd/system/train.service"
+    paths = {"systemd": (Setting("NCCL_SOCKET_IFNAME", "lo", unit if line else None, line),), "nccl": ()}
+    lo = bound("127.0.0.1", "lo", variables=ifname("lo", "environment"))
+    finding = next(f for f in findings(with_unit(lo, **{"env.paths": paths}), CHECK) if f.verdict == "fail")
+    assert words in finding.message
+    if line:
+        assert finding.remedy.startswith(f"remove NCCL_SOCKET_IFNAME=lo of {unit}:7 there")
+
+
+def test_another_value_than_the_look_found_has_no_file() -> None:
+    paths = {"systemd": (Setting("NCCL_SOCKET_IFNAME", "eth0", "/etc/x", 1),), "nccl": absent("hung")}
+    lo = bound("127.0.0.1", "lo", variables=ifname("lo", "environment"))
+    finding = next(f for f in findings(with_unit(lo, **{"env.paths": paths}), CHECK) if f.verdict == "fail")
+    assert "of the environment decides" in finding.message
 
 
 def test_a_declared_value_that_is_wrong_is_for_the_inventory() -> None:

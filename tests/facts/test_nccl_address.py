@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.nccl_address import ADDRESS, PATHS, Bound, Variable
+from clusterprep.facts.nccl_address import ADDRESS, Bound, Taken, Variable
 from clusterprep.model import Absent, Gpus, Inventory, Node
 from tests.fleet import learned
 
+PATHS = ("ssh command", "login shell")
 WHEEL = "/usr/lib/python3/dist-packages/nvidia/nccl/lib/libnccl.so.2"
 # What 2.21.5, 2.27.5 and 2.32.3 answered on a machine with docker0 alone.
 DOCKER = "232698a0e94266bc0200e365ac110001" + 32 * "0"
@@ -80,6 +81,19 @@ def test_ipv6() -> None:
     assert (found.address, found.interface) == ("fe80::985d:82ff:fea1:1", "eth0")
 
 
+def test_what_the_library_knows_and_took_of_what_is_set() -> None:
+    found = parsed(
+        {**said("23203"), "reads": "NCCL_NEW NCCL_SOCKET_IFNAME", "taken:NCCL_SET_THREAD_NAME": "Default FALSE"}
+    )
+    assert found.reads == ("NCCL_NEW", "NCCL_SOCKET_IFNAME")
+    assert found.taken == {"NCCL_SET_THREAD_NAME": Taken("Default", "FALSE")}
+
+
+def test_units_are_launch_paths_too() -> None:
+    found = learned("nccl.address", ["ok", {"systemd (train.service)": said()}])
+    assert found["systemd (train.service)"].address == "172.17.0.1"
+
+
 def test_no_library_is_an_answer() -> None:
     assert parsed({"library": "", "end": "", "log": ""}) == Bound(None)
 
@@ -112,7 +126,7 @@ def test_what_no_nccl_says_is_garbled(wrong: dict[str, Any]) -> None:
     assert found.reason == "garbled"
 
 
-@pytest.mark.parametrize("raw", [None, [], {}, "x", {PATHS[0]: said()}, {PATHS[0]: said(), PATHS[1]: []}])
+@pytest.mark.parametrize("raw", [None, [], {}, "x", {PATHS[0]: {}}, {PATHS[0]: said(), PATHS[1]: []}])
 def test_another_shape_is_garbled(raw: Any) -> None:
     assert learned("nccl.address", ["ok", raw]).reason == "garbled"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.remote import environment, launched
+from clusterprep.remote import environment, launched, shells
 
 BASH = "/bin/bash"
 Look = Callable[..., dict[str, Any]]
@@ -28,10 +28,10 @@ def look(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
 
     def ask(shell: str = BASH, given: dict[str, str] | None = None) -> dict[str, Any]:
         entry = SimpleNamespace(pw_name="alice", pw_dir=str(home), pw_shell=shell)
-        found: dict[str, Any] = environment._look(entry, given)
+        found: dict[str, Any] = environment.look(entry, given)
         return found
 
-    monkeypatch.setattr(environment, "SHELL_LIMIT", 0.7)
+    monkeypatch.setattr(shells, "SHELL_LIMIT", 0.7)
     return ask
 
 
@@ -148,7 +148,7 @@ def test_the_profile_runs_as_the_user_and_never_as_root() -> None:
 
 
 def test_a_user_that_is_not_there_is_said() -> None:
-    with pytest.raises(environment.NoAnswer) as raised:
+    with pytest.raises(shells.NoAnswer) as raised:
         environment.read_environment("no-such-user", True)
     assert raised.value.reason == "missing"
 
@@ -180,4 +180,5 @@ def test_a_unit_and_its_drop_in_are_read_with_their_lines(tmp_path: Path) -> Non
     unit = tmp_path / "a.conf"
     unit.write_text(f"[Service]\nEnvironment=NCCL_DEBUG=INFO \\\n  FOO_TOKEN=x\nEnvironmentFile=-{env_file}\n")
     rows = launched._service([str(unit)])
-    assert rows == [[str(env_file), [[2, "NCCL_ALGO=Ring"]]], [str(unit), [[2, "Environment=NCCL_DEBUG=INFO"]]]]
+    # systemd.exec(5): what the files say wins over what stands in the unit, wherever they are named.
+    assert rows == [[str(unit), [[2, "Environment=NCCL_DEBUG=INFO"]]], [str(env_file), [[2, "NCCL_ALGO=Ring"]]]]
