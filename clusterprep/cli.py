@@ -104,8 +104,8 @@ def verify(**words: Any) -> None:
 @options.fleet
 @options.reporting
 @click.option("--target", metavar="T", help="Print this file: profile.d, nccl.conf, env-file, slurm-task-prolog.")
-@click.option("--node", metavar="N", help="Of this node; default: the first.")
-@click.option("--from-run", metavar="ID", help="As written by that run.")
+@click.option("--node", metavar="N", help="Of this node; a file by default of the first.")
+@click.option("--from-run", metavar="ID", help="As that apply had it; no node is asked.")
 def env(**words: Any) -> None:
     """The NCCL environment that apply would write, each value with its reason."""
     _run("env", words)
@@ -183,7 +183,6 @@ def _run(command: str, words: dict[str, Any]) -> None:
     """Load, run, report, exit. `words` are the options as click gives them."""
     from clusterprep.deadline import Deadline
 
-    _refuse_unbuilt(words)
     _check_formats(words)
     with Deadline(options.seconds(words.get("timeout"))) as deadline:
         whole = _inventory(words)
@@ -202,13 +201,7 @@ def _dispatch(job: Job, words: dict[str, Any]) -> Report:
 
     _import_report(words["fmt"])
     if job.settings.command == "env":
-        report, environment = run.show_env(job)
-        if words.get("target"):
-            from clusterprep.explain import target_text
-
-            click.echo(target_text(job.inventory, environment, words["target"], words.get("node")), nl=False)
-            raise SystemExit(report.code)
-        return report
+        return _environment(job, words)
     stages: dict[str, Callable[[Job], Report]] = {
         "check": run.check,
         "plan": run.plan_changes,
@@ -219,6 +212,22 @@ def _dispatch(job: Job, words: dict[str, Any]) -> Report:
     return stages[job.settings.command](job)
 
 
+def _environment(job: Job, words: dict[str, Any]) -> Report:
+    """The environment as a report; with --target a file as it would be written, which ends the command."""
+    from clusterprep import recalled, run
+    from clusterprep.explain import check_choice, of_node, target_text
+
+    check_choice(job.inventory, words["target"], words["node"])
+    if words["from_run"]:
+        report, environment = recalled.report_of(job.given, job.inventory, words["from_run"], job.started)
+    else:
+        report, environment = run.show_env(job)
+    if words["target"]:
+        click.echo(target_text(job.inventory, environment, words["target"], words["node"]), nl=False)
+        raise SystemExit(report.code)
+    return of_node(report, words["node"]) if words["node"] else report
+
+
 def _import_report(fmt: str) -> None:
     """Import what will show the report while the nodes are asked, for until then the controller mostly waits."""
     from threading import Thread
@@ -226,12 +235,6 @@ def _import_report(fmt: str) -> None:
     from clusterprep.reports import load_format
 
     Thread(target=load_format, args=(fmt,), daemon=True).start()
-
-
-def _refuse_unbuilt(words: dict[str, Any]) -> None:
-    for option in ("from_run",):
-        if words.get(option):
-            raise InputError.of("is not built yet", key="--" + option.replace("_", "-"))
 
 
 def _check_formats(words: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ ClusterprepError                  exit code
 ├── Refused                       4    a lock is held, a file changed, a rollback would destroy edits
 ├── Interrupted                   130  Ctrl-C, SIGTERM, SIGHUP
 ├── OutOfTime                     3    --timeout reached with nothing undone
+├── NotKnown                      3    what was asked for could not be determined
 └── Unreached                     3    one node could not be used; while looking it becomes ssh.reach
     └── LinkLost                  3    a node that answered before went silent; ends a command that was about to write
 """
@@ -74,6 +75,12 @@ class Interrupted(ClusterprepError):
 
 class OutOfTime(ClusterprepError):
     """The limit of the whole command was reached."""
+
+    code = 3
+
+
+class NotKnown(ClusterprepError):
+    """What the command was to show could not be determined."""
 
     code = 3
 

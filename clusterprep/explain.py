@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clusterprep import registry
 from clusterprep.checks import Check
 from clusterprep.env.variables import registry as variables
-from clusterprep.errors import InputError
-from clusterprep.model import FileState, Inventory
+from clusterprep.errors import InputError, NotKnown
+from clusterprep.model import FileState, Inventory, Report
 from clusterprep.render import Environment
 from clusterprep.resources.env import TARGETS
 
@@ -102,13 +103,28 @@ def _row(key: str, value: str) -> str:
 
 
 def target_text(inventory: Inventory, environment: Environment, target: str, node: str | None) -> str:
-    """What apply would write to a target that does not exist yet, on one node."""
-    if target not in TARGETS:
-        raise InputError.of(f"there is no target {target!r}", key="--target", hint=f"one of {', '.join(TARGETS)}"[:120])
+    """What apply would write to a target that does not exist yet, on one node. Raises NotKnown where nothing is."""
     name = node or inventory.nodes[0].name
-    if name not in {n.name for n in inventory.nodes}:
-        raise InputError.of(f"there is no node {name!r}", key="--node")
     if name in environment.gaps:
-        raise InputError.of(f"the environment of {name} cannot be derived: {environment.gaps[name]}")
+        raise NotKnown(f"the environment of {name} cannot be derived: {environment.gaps[name]}")
+    values = environment.of(name)
+    if not values:
+        raise NotKnown(f"the environment of {name} is not known: `clusterprep check` says why")
     state = FileState(TARGETS[target].path, None)
-    return TARGETS[target].write(environment.of(name), state.content).decode()
+    return TARGETS[target].write(values, state.content).decode()
+
+
+def of_node(report: Report, node: str) -> Report:
+    """A report about the environment with the values of one node alone."""
+    return replace(report, env=tuple(replace(v, nodes=(node,)) for v in report.env or () if node in v.nodes))
+
+
+def check_choice(inventory: Inventory, target: str | None, node: str | None) -> None:
+    """Raises InputError for a target or a node that there is not, before anybody is asked."""
+    if target is not None and target not in TARGETS:
+        raise InputError.of(f"there is no target {target!r}", key="--target", hint=f"one of {', '.join(TARGETS)}")
+    names = [n.name for n in inventory.nodes]
+    if node is not None and node not in names:
+        near = difflib.get_close_matches(node, names, 1)
+        hint = f"did you mean {near[0]}?" if near else None
+        raise InputError.of(f"there is no node {node!r}", key="--node", hint=hint)

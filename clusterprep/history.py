@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clusterprep.env.variables import registry
 from clusterprep.errors import InputError, Refused
-from clusterprep.model import Report
+from clusterprep.model import EnvValue, Report
 from clusterprep.noderange import fold
 from clusterprep.render import Environment
 
@@ -19,6 +19,10 @@ _SCHEMA = (
     """create table if not exists outcome (
     cluster text not null, run text not null, node text not null, outcome text not null, failed text not null,
     primary key (cluster, run, node))""",
+    """create table if not exists environment (
+    cluster text not null, run text not null, place integer not null,
+    name text not null, value text not null, nodes text not null, why text not null, declared integer not null,
+    primary key (cluster, run, place))""",
 )
 _WELL = ("done", "unchanged")  # what a node that was written to ends with
 PATIENCE = 10.0  # seconds to wait for another run that is writing
@@ -68,6 +72,30 @@ class Given:
             for node, (outcome, failed) in outcomes(report).items()
         ]
         self._keep(rows)
+
+    def keep(self, cluster: str, report: Report) -> None:
+        """Note the environment that an apply had, whatever became of it, for `env --from-run`."""
+        rows = [
+            (
+                "insert or replace into environment values (?, ?, ?, ?, ?, ?, ?, ?)",
+                (cluster, report.run, str(n), v.name, v.value, " ".join(v.nodes), v.why, str(int(v.declared))),
+            )
+            for n, v in enumerate(report.env or ())
+        ]
+        self._keep(rows)
+
+    def environment(self, cluster: str, run: str) -> tuple[EnvValue, ...]:
+        """The values that an apply had, as it had them; none for a run that is not remembered."""
+        query = """select name, value, nodes, why, declared from environment
+                   where cluster = ? and run = ? order by place"""
+        rows = self._do([(query, (cluster, run))])[0] if self._path.exists() else []
+        return tuple(EnvValue(n, v, tuple(nodes.split(" ")), why, bool(int(d))) for n, v, nodes, why, d in rows)
+
+    def runs(self, cluster: str, most: int = 3) -> tuple[str, ...]:
+        """The newest applies whose environment is remembered, newest first."""
+        query = "select distinct run from environment where cluster = ? order by run desc limit ?"
+        rows = self._do([(query, (cluster, str(most)))])[0] if self._path.exists() else []
+        return tuple(run for (run,) in rows)
 
     def failed(self, cluster: str, run: str) -> tuple[str, ...]:
         """The nodes that failed in an apply. Raises InputError for a run that is not remembered."""

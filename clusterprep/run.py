@@ -145,8 +145,9 @@ def _recover(job: Job, writer: Writer, by: str | None = None) -> bool:
 
 
 def _remembered(job: Job, report: Report) -> Report:
-    """The report, after the controller has noted which nodes it went well on."""
+    """The report, after the controller has noted which nodes it went well on, and with which environment."""
     job.given.note(job.inventory.cluster, report)
+    job.given.keep(job.inventory.cluster, report)
     return dataclasses.replace(report, notices=(*report.notices, *job.given.troubles))
 
 

@@ -26,7 +26,7 @@ ORDER = (
     # stages that compute
     "plan", "settings", "judge", "linted", "reach", "diff", "rollback",
     # stages that act, and their means
-    "history", "transports", "deadline", "fanout", "pairs", "write", "verify", "trial",
+    "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "trial",
     # the stages in a row, and what is shown of them
     "run", "selftest", "reports", "explain", "options", "ending", "cli", "__main__",
 )  # fmt: skip

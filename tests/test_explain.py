@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusterprep import registry
 from clusterprep.env.variables import registry as variables
-from clusterprep.errors import InputError
-from clusterprep.explain import page, target_text
-from clusterprep.model import Absent
-from clusterprep.render import render
+from clusterprep.errors import InputError, NotKnown
+from clusterprep.explain import check_choice, of_node, page, target_text
+from clusterprep.model import Absent, EnvValue, Report
+from clusterprep.render import Environment, render
 from clusterprep.resources.env import TARGETS
 from tests.fleet import absent, healthy, with_facts
 
@@ -94,15 +96,30 @@ def test_without_a_name_it_is_the_first_nodes() -> None:
 @pytest.mark.parametrize(
     ("target", "node", "words"),
     [
-        pytest.param("nccl.cnf", "n1", "no target 'nccl.cnf'", id="target"),
-        pytest.param("nccl.conf", "n9", "no node 'n9'", id="node"),
-        pytest.param("nccl.conf", "n2", "cannot be derived: NCCL_SOCKET_IFNAME: denied", id="gap"),
+        pytest.param("nccl.cnf", None, "--target: there is no target 'nccl.cnf' (one of profile.d, ", id="target"),
+        pytest.param("nccl.conf", "n11", "--node: there is no node 'n11' (did you mean n1?)", id="node"),
+        pytest.param(None, "gpu", "--node: there is no node 'gpu'", id="nothing-near"),
     ],
 )
-def test_what_cannot_be_shown_is_said(target: str, node: str, words: str) -> None:
+def test_a_choice_that_there_is_not_is_refused(target: str | None, node: str | None, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check_choice(healthy(2).inventory, target, node)
+    assert words in str(caught.value)
+
+
+def test_no_file_is_shown_of_a_node_whose_environment_is_not_known() -> None:
     seen = with_facts(healthy(2), {("n2", "net.interfaces"): Absent("denied", "EACCES")})
-    with pytest.raises(InputError, match=words):
-        target_text(seen.inventory, render(seen), target, node)
+    with pytest.raises(NotKnown, match="n2 cannot be derived: NCCL_SOCKET_IFNAME: denied"):
+        target_text(seen.inventory, render(seen), "nccl.conf", "n2")
+    lost = Environment(tuple(replace(v, nodes=("n1",)) for v in render(healthy(2)).values), {})
+    with pytest.raises(NotKnown, match="n2 is not known"):
+        target_text(seen.inventory, lost, "nccl.conf", "n2")
+
+
+def test_the_values_of_one_node_alone() -> None:
+    values = (EnvValue("A", "1", ("n1", "n2"), "why"), EnvValue("B", "2", ("n1",), "why"))
+    report = Report("env", "r", "c", "now", 0.0, "pass", 0, env=values)
+    assert [(v.name, v.nodes) for v in of_node(report, "n2").env or ()] == [("A", ("n2",))]
 
 
 def test_a_gap_of_another_node_does_not_matter() -> None:

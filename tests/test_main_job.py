@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -115,6 +116,22 @@ def test_env_prints_what_apply_writes(lab: Lab) -> None:
     for target, path in (("profile.d", PROFILE), ("nccl.conf", CONF)):
         argv = [*CLI, "env", str(lab.inventory()), "--target", target, "--node", "n3"]
         assert lab.controller.run(argv).stdout == lab.host("n3").read(path)
+
+
+def test_env_of_an_earlier_run_needs_no_node(lab: Lab) -> None:
+    applied = clusterprep(lab, "apply", "--no-verify")
+    written = {path: lab.host("n3").read(path) for path in (PROFILE, CONF)}
+    assert clusterprep(lab, "rollback").code == 0
+    run = applied.report["run"]
+    with contextlib.ExitStack() as undo:
+        for host in lab.hosts:
+            undo.enter_context(faults.stop_sshd(host))
+        again = clusterprep(lab, "env", "--from-run", run)
+        for target, path in (("profile.d", PROFILE), ("nccl.conf", CONF)):
+            argv = [*CLI, "env", str(lab.inventory()), "--target", target, "--node", "n3", "--from-run", run]
+            assert lab.controller.run(argv).stdout == written[path]
+    assert (again.code, again.report["run"], again.report["env"]) == (0, run, applied.report["env"])
+    assert "nodes" not in again.report
 
 
 def test_a_playbook_with_a_file_writes_it_on_all_nodes(lab: Lab, tmp_path: Path) -> None:

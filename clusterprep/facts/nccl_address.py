@@ -12,6 +12,7 @@ from clusterprep.facts import Fact
 from clusterprep.facts.torch import FINDER, nccl_version
 from clusterprep.model import Absent, Inventory, Node, Read
 
+SESSIONS = {"ssh command", "login shell"}  # of everybody who can log in
 LIMIT = 30.0  # seconds for three shells and the starts of the job's interpreter
 
 # Follows FINDER in the job's interpreter. ncclGetUniqueId needs no GPU or driver: it reads the conf files, chooses the
@@ -171,9 +172,11 @@ def parse_answers(*raw: Mapping[str, Mapping[str, Any]]) -> Answers | Absent:
     """By launch path; a path that could not be tried keeps its reason."""
     if not raw:
         return Absent("not_applicable", "the node is declared to have no GPUs, so no NCCL runs there")
-    if not raw[0]:
-        raise ValueError("no launch path at all")
-    return {path: _answer(said) for path, said in raw[0].items()}
+    answers = {path: _answer(said) for path, said in raw[0].items()}
+    nowhere = len(answers) == 1 and all(isinstance(a, Bound) and a.library is None for a in answers.values())
+    if not (nowhere or "a bare process" in answers or answers.keys() >= SESSIONS):
+        raise ValueError("a session was not asked, though there is an NCCL")
+    return answers
 
 
 def _answer(said: Mapping[str, Any]) -> Bound | Absent:

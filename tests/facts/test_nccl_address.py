@@ -89,8 +89,12 @@ def test_what_the_library_knows_and_took_of_what_is_set() -> None:
     assert found.taken == {"NCCL_SET_THREAD_NAME": Taken("Default", "FALSE")}
 
 
+def test_a_user_who_cannot_log_in_has_no_sessions() -> None:
+    assert list(learned("nccl.address", ["ok", {"a bare process": said()}])) == ["a bare process"]
+
+
 def test_units_are_launch_paths_too() -> None:
-    found = learned("nccl.address", ["ok", {"systemd (train.service)": said()}])
+    found = learned("nccl.address", ["ok", {**dict.fromkeys(PATHS, said()), "systemd (train.service)": said()}])
     assert found["systemd (train.service)"].address == "172.17.0.1"
 
 
@@ -126,7 +130,9 @@ def test_what_no_nccl_says_is_garbled(wrong: dict[str, Any]) -> None:
     assert found.reason == "garbled"
 
 
-@pytest.mark.parametrize("raw", [None, [], {}, "x", {PATHS[0]: {}}, {PATHS[0]: said(), PATHS[1]: []}])
+@pytest.mark.parametrize(
+    "raw", [None, [], {}, "x", {PATHS[0]: {}}, {PATHS[0]: said()}, {PATHS[1]: said()}, {PATHS[0]: said(), PATHS[1]: []}]
+)
 def test_another_shape_is_garbled(raw: Any) -> None:
     assert learned("nccl.address", ["ok", raw]).reason == "garbled"
 
