@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 
@@ -59,6 +60,15 @@ PLACES = {
         2,
         "slurm",
     ),
+    "task-prolog": ("/etc/slurm/prolog.sh", '#!/bin/sh\necho "export NCCL_DEBUG=INFO"\n', 2, "slurm"),
+    "environment-file": ("/opt/job.env", "# mine\nNCCL_DEBUG=INFO\n", 2, "systemd"),
+}
+BESIDE = {  # what makes the place count
+    "systemd": {"/run/systemd/system/.there": ""},
+    "slurm": {
+        "/etc/systemd/system/slurmd.service": "[Service]\nExecStart=/bin/true\n",
+        "/etc/slurm/slurm.conf": "SlurmctldHost=n1\nTaskProlog=/etc/slurm/prolog.sh\n",
+    },
 }
 
 
@@ -66,12 +76,11 @@ PLACES = {
 def test_a_planted_value_is_found_with_file_and_line(lab: Lab, name: str) -> None:
     path, text, line, launch = PLACES[name]
     host = lab.host("n3")
-    planted = [faults.written(host, path, text)]
-    if launch == "systemd":
-        planted.append(faults.written(host, "/run/systemd/system/.there", ""))
-    if launch == "slurm":
-        planted.append(faults.written(host, "/etc/systemd/system/slurmd.service", "[Service]\nExecStart=/bin/true\n"))
-    with faults.together(*planted):
+    beside = {path: text, **BESIDE.get(launch, {})}
+    if name == "environment-file":
+        unit = "[Service]\nEnvironment=NCCL_DEBUG=TRACE\nEnvironmentFile=-/opt/job.env\n"
+        beside["/etc/systemd/system/train.service"] = unit
+    with faults.together(*(faults.written(host, place, content) for place, content in beside.items())):
         (found,) = check(lab)["env.shadow"]
     assert found["nodes"] == ["n3"]
     assert f"NCCL_DEBUG=INFO from {path} line {line}" in str(found["seen"])
@@ -99,6 +108,28 @@ def test_what_apply_wrote_itself_is_no_shadow_and_what_overrides_it_is(lab: Lab)
         (found,) = check(lab)["env.shadow"]
     assert found["nodes"] == ["n4"]
     assert check(lab) == {}
+
+
+def test_slurms_tasks_have_what_our_prolog_prints(lab: Lab) -> None:
+    """As slurm.conf names it; until then the report says that it has to."""
+    inventory = lab.inventory(job_user=TRAINER, env_targets=["slurm-task-prolog"])
+    conf = "/etc/slurm/slurm.conf"
+    with contextlib.ExitStack() as undo:
+        for host in lab.hosts:
+            for place, text in BESIDE["slurm"].items():
+                undo.enter_context(faults.written(host, place, text))
+        answer = clusterprep(lab, "apply", "--no-verify", "--only", "env.", inventory=inventory)
+        rows = {row["path"]: row for row in answer.report["env_paths"]}
+        assert (rows["slurm"]["reaches"], len(rows["slurm"]["nodes"])) == ([], 4)
+        assert "TaskProlog=/etc/clusterprep/task_prolog.sh" in rows["slurm"]["add"]
+        for host in lab.hosts:
+            undo.enter_context(faults.written(host, conf, "TaskProlog=/etc/clusterprep/task_prolog.sh\n"))
+        answer = clusterprep(lab, "check", "--only", "env.", inventory=inventory)
+        rows = {row["path"]: row for row in answer.report["env_paths"]}
+        assert set(rows["slurm"]["reaches"]) >= {"NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}
+        assert "add" not in rows["slurm"] or not rows["slurm"]["add"]
+        assert answer.findings("env.shadow") == []
+        assert clusterprep(lab, "rollback", inventory=inventory).code == 0
 
 
 def test_healthy_nodes_without_gpus_pass_every_check(lab: Lab) -> None:
