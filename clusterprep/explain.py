@@ -13,6 +13,7 @@ from clusterprep.errors import InputError
 from clusterprep.model import FileState, Inventory
 from clusterprep.render import Environment
 from clusterprep.resources.env import TARGETS
+from clusterprep.verify.pages import PAGES, Page
 
 _WARNING = "A failure is a warning, and an error where `require:` names the check."
 
@@ -21,22 +22,31 @@ def page(topic: str) -> str:
     """The page of a check or variable. Raises InputError with the nearest name for anything else."""
     if topic in registry.checks():
         return _check_page(registry.checks()[topic])
+    if topic in PAGES:
+        return _check_page(PAGES[topic])
     if topic in variables():
         return _variable_page(topic)
-    near = difflib.get_close_matches(topic, [*registry.checks(), *variables()], 1, 0.5)
+    near = difflib.get_close_matches(topic, [*registry.checks(), *PAGES, *variables()], 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else "a check such as time.offset, or a variable such as NCCL_IB_HCA"
     raise InputError.of(f"nothing is known of {topic!r}", hint=hint)
 
 
-def _check_page(check: Check) -> str:
+def _check_page(check: Check | Page) -> str:
     parts = [
         f"{check.name}: {check.title}",
         _part("Why it matters", check.why),
         _part("How it is measured", check.how),
         f"Remedy\n  {check.remedy}",
-        "A failure is an error." if check.severity == "error" else _WARNING,
+        _grade(check),
     ]
     return "\n\n".join(parts)
+
+
+def _grade(check: Check | Page) -> str:
+    """`require:` speaks of what `check` finds, and not of a trial."""
+    if check.severity == "error":
+        return "A failure is an error."
+    return _WARNING if isinstance(check, Check) else "A failure is a warning."
 
 
 _READERS = {
