@@ -108,7 +108,7 @@ class _Said:
 
 def _hear(said: _Said, line: str) -> None:
     if hop := _HOP.fullmatch(line):
-        said.hops.append(_hop(int(hop["source"]), int(hop["target"]), hop["way"]))
+        said.hops += filter(None, [_hop(int(hop["source"]), int(hop["target"]), hop["way"])])
     elif collnet := _COLLNET.fullmatch(line):
         said.collnet = collnet["net"]
     elif read := _READ.fullmatch(line):
@@ -123,12 +123,15 @@ def _hear(said: _Said, line: str) -> None:
                 hear(said, line.removeprefix(head))
 
 
-def _hop(source: int, target: int, way: str) -> Hop:
-    """«NET/AWS Libfabric/1(3)/GDRDMA/Shared», «P2P/CUMEM/read», «SHM/direct/CE», «direct shared memory»."""
+def _hop(source: int, target: int, way: str) -> Hop | None:
+    """«NET/AWS Libfabric/1(3)/GDRDMA/Shared», «P2P/CUMEM/read», «SHM/direct/CE»; None for half of one."""
     if net := _NET.fullmatch(way):
         return Hop(source, target, f"NET/{net['net']}", net["net"], "GDRDMA" in (net["more"] or ""))
     kind, _, rest = way.partition("/")
-    return Hop(source, target, f"P2P/{rest.partition('/')[0]}" if kind == "P2P" else kind)
+    means = rest.partition("/")[0]
+    if kind == "P2P" and means:
+        return Hop(source, target, f"P2P/{means}")
+    return Hop(source, target, kind) if kind == "SHM" else None
 
 
 def _place(said: _Said, rest: str, name: str = "bootstrap") -> None:
@@ -139,7 +142,7 @@ def _interface(text: str) -> tuple[str, str] | None:
     """Name and address of «eth0:10.0.0.1<0>», «eth0:1:10.0.0.1<0>», «eth0:fe80::1%eth0<0>»; a device has no address."""
     place, mark, _ = text.partition("<")
     words = place.split(":")
-    for count in range(1, len(words) if mark else 0):
+    for count in (1, 2) if mark and words[0] else ():
         address = ":".join(words[count:]).partition("%")[0]
         try:
             return ":".join(words[:count]), str(ipaddress.ip_address(address))
