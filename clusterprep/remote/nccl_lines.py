@@ -11,7 +11,8 @@ MOST = 16384  # bytes of NCCL's lines that are kept
 LONGEST = 8192  # bytes of one line; NCCL's longest is a list of devices, with 2048
 
 INFO = b"NCCL INFO "
-# Host, process, thread and device, and from 2.26 on the time where somebody asks for it (NCCL's debug.cc).
+# Host, process, thread and device, and from 2.26 on the time where somebody asks for it (NCCL's debug.cc). Letters that
+# stand before the host without a blank are taken for a part of it.
 HEAD = re.compile(rb"(?:\[[^\]]{0,40}\] )?[\w.-]*:\d+:\d+ \[-?\d+\] NCCL INFO ")
 # Interfaces, devices, networks, what was read from the environment, and who reaches whom: lines of bootstrap.cc,
 # init.cc, plugin/net.cc, misc/param.cc, misc/socket.cc and transport/*.cc in 2.18 to 2.32.

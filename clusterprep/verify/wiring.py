@@ -27,6 +27,7 @@ class Flaw:
     cause: str  # follows the ranks and nodes in the message
     seen: str
     wanted: str
+    exact: bool = False  # names a pair of ranks
 
 
 def transport(timeline: Timeline) -> Iterable[Finding]:
@@ -116,7 +117,7 @@ def _sockets(timeline: Timeline, rank: int, env: Mapping[str, str], wiring: Wiri
         where = f" ({ends[0]} to {ends[1]})"
     why = f"; NCCL says {quote(wiring.why)}" if wiring.why else ""
     cause = f"sockets carry the data between nodes{where}, though {written} was written{why}"
-    return Flaw(cause, "NET/Socket between nodes", "RDMA between nodes")
+    return Flaw(cause, f"NET/{SOCKET} between nodes", "RDMA between nodes", bool(hop))
 
 
 def _between(timeline: Timeline, wiring: Wiring) -> tuple[Hop, ...]:
@@ -186,7 +187,8 @@ def _failures(timeline: Timeline, flaws: Mapping[int, Sequence[Flaw]]) -> Iterab
             groups.setdefault((flaw.seen, flaw.wanted), []).append((rank, flaw))
     for (seen, wanted), same in groups.items():
         ranks = [rank for rank, _ in same]
-        message = f"{_who(timeline, ranks)}: {same[0][1].cause}"
+        flaw = next((flaw for _, flaw in same if flaw.exact), same[0][1])
+        message = f"{_who(timeline, ranks)}: {flaw.cause}"
         yield Finding(NAME, "fail", "warning", _nodes(timeline, ranks), message, seen, wanted, REMEDY)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -183,19 +183,18 @@ os._exit(0)  # as a rank ends: what C's stdout still held would be lost
 
 
 @pytest.mark.parametrize("release", real_nccl.RELEASES)
-def test_nvidias_own_library_says_its_interface_as_it_is_told_to(release: str, tmp_path: object) -> None:
+def test_nvidias_own_library_says_its_interface_as_it_is_told_to(release: str, tmp_path: Path) -> None:
     """Its choice of an interface needs no GPU. A conf file sends the lines elsewhere, and must not succeed."""
     try:
         library = real_nccl.library(release)
     except LookupError as why:
         pytest.skip(str(why))
-    conf, elsewhere = os.path.join(str(tmp_path), "nccl.conf"), os.path.join(str(tmp_path), "log")
-    with open(conf, "w", encoding="ascii") as target:
-        target.write(f"NCCL_DEBUG=WARN\nNCCL_DEBUG_FILE={elsewhere}\n")
-    env = {**TELLING, "NCCL_CONF_FILE": conf, "NCCL_SOCKET_IFNAME": "=lo", "PYTHONUNBUFFERED": "1", "HOME": "/"}
+    conf, elsewhere = tmp_path / "nccl.conf", tmp_path / "log"
+    conf.write_text(f"NCCL_DEBUG=WARN\nNCCL_DEBUG_FILE={elsewhere}\n")
+    env = {**TELLING, "NCCL_CONF_FILE": str(conf), "NCCL_SOCKET_IFNAME": "=lo", "PYTHONUNBUFFERED": "1", "HOME": "/"}
     argv = [sys.executable, "-c", ASK, str(library)]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60)
     said = wiring(0, done.stdout)
     assert (said.interface, said.address) == ("lo", "127.0.0.1")
     assert said.read["NCCL_SOCKET_IFNAME"] == "=lo"
-    assert not os.path.exists(elsewhere)
+    assert not elsewhere.exists()
