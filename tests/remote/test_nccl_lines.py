@@ -112,7 +112,7 @@ def test_twenty_thousand_lines_cost_no_time() -> None:
 CHATTER = """
 log, crash, count, text = %r, %r, %d, ''
 for n in range(count):
-    text += crash * (n == count - 50) + log.replace('Channel 0', 'Channel %%02d' %% (n %% 32))
+    text += crash * (n == count - 50) + log.replace('Channel 0', 'Channel %%d' %% (n %% 10))
 text = text.encode()
 at, size = 0, 1
 while at < len(text):
@@ -129,21 +129,21 @@ def test_a_crash_leaves_its_traceback_and_nccls_words(agent: Heard) -> None:
     agent.start(chatter())
     said, end = agent.one("nccl", 30.0), agent.one("exit", 30.0)
     assert said["lines"] == heard(nccl_logs.SOCKETS).lines
-    assert (said["cut"], said["rank"], said["mono"] <= end["mono"]) == (0, 0, True)
+    assert (said["cut"], said["rank"]) == (0, 0)
     assert end["name"] == "SIGSEGV"
     assert end["output"] == TRACEBACK
 
 
 def test_what_a_rank_said_is_told_when_it_is_stopped(agent: Heard) -> None:
-    agent.start(chatter(then="print('ready', flush=True); time.sleep(600)"), count=2)
+    written = "os.write(fd, json.dumps(dict(what='written', t=time.monotonic())).encode() + b'\\n')"
+    agent.start(chatter(then=f"{written}; time.sleep(600)"), count=2)
     for rank in range(2):
-        agent.one("facts", rank=rank)
-    time.sleep(1.0)
+        agent.one("written", 30.0, rank=rank)
     agent.ask("stop")
     for rank in range(2):
         assert agent.one("nccl", rank=rank)["lines"] == heard(nccl_logs.SOCKETS).lines
         end = agent.one("exit", rank=rank)
-        assert (end["asked"], end["output"]) == (True, f"{TRACEBACK}ready\n")
+        assert (end["asked"], end["output"]) == (True, TRACEBACK)
 
 
 def test_a_rank_that_says_nothing_of_nccl_tells_nothing(agent: Heard) -> None:
