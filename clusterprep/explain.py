@@ -37,16 +37,9 @@ def _check_page(check: Check | Page) -> str:
         _part("Why it matters", check.why),
         _part("How it is measured", check.how),
         f"Remedy\n  {check.remedy}",
-        _grade(check),
+        "A failure is an error." if check.severity == "error" else _WARNING,
     ]
     return "\n\n".join(parts)
-
-
-def _grade(check: Check | Page) -> str:
-    """`require:` speaks of what `check` finds, and not of a trial."""
-    if check.severity == "error":
-        return "A failure is an error."
-    return _WARNING if isinstance(check, Check) else "A failure is a warning."
 
 
 _READERS = {

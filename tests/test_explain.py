@@ -30,7 +30,6 @@ def test_what_a_trial_judges_has_its_page_too(name: str) -> None:
     for words in (f"{name}: {about.title}", "Why it matters", "How it is measured", about.remedy, about.severity):
         assert words in text
     assert (name in check_names(), name in registry.checks()) == (True, False)
-    assert "require:" not in text.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", [name for name, check in registry.checks().items() if check.wants is not str])

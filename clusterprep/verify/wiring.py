@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterprep.checks.env import resolved
 from clusterprep.model import Finding
@@ -33,10 +33,25 @@ class Flaw:
 def transport(timeline: Timeline) -> Iterable[Finding]:
     """Failed by nodes whose ranks connect otherwise than was written, passed by those that are known to do as written.
 
-    A trial over gloo says nothing of NCCL, as one without a declared min_busbw says nothing of its speed.
+    A trial over gloo says nothing of NCCL, as one without a declared min_busbw says nothing of its speed, but to nodes
+    that require this check. What a node requires is an error there.
     """
-    if timeline.plan.backend != "nccl":
-        return
+    requiring = {node.name for node in timeline.plan.nodes if NAME in node.require}
+    for finding in _judged(timeline) if timeline.plan.backend == "nccl" else _over_gloo(timeline, requiring):
+        grave = tuple(name for name in finding.nodes if name in requiring)
+        if grave:
+            yield replace(finding, nodes=grave, severity="error")
+        if others := tuple(name for name in finding.nodes if name not in requiring):
+            yield replace(finding, nodes=others)
+
+
+def _over_gloo(timeline: Timeline, requiring: set[str]) -> Iterable[Finding]:
+    nodes = tuple(node.name for node in timeline.plan.nodes if node.name in requiring)
+    message = f"the ranks met over {timeline.plan.backend}, so NCCL connected nothing"
+    yield Finding(NAME, "skip", "warning", nodes, message, reason="not_applicable")
+
+
+def _judged(timeline: Timeline) -> Iterable[Finding]:
     said = _said(timeline)
     flaws = {rank: _flaws(timeline, rank, wiring) for rank, wiring in said.items()}
     theirs = _victims(flaws, said)

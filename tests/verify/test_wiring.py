@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,6 +189,16 @@ def test_equal_faults_are_one_finding_and_different_ones_are_two() -> None:
     assert [(f.verdict, f.nodes, f.seen) for f in told(lines)] == [("fail", ALL, "docker0"), ("fail", ALL, "mlx5_0:1")]
 
 
+def test_what_a_node_requires_is_an_error_there() -> None:
+    of = plan()
+    asking = tuple(replace(node, require={NAME: "any"}) if node.name == "n2" else node for node in of.nodes)
+    found = told(said(network="Socket", devices=""), replace(of, nodes=asking))
+    assert {finding.nodes: (finding.verdict, finding.severity) for finding in found} == {
+        ("n1",): ("fail", "warning"),
+        ("n2",): ("fail", "error"),
+    }
+
+
 # ---------------------------------------------------------------- not known
 
 
@@ -261,6 +272,13 @@ def test_hops_to_ranks_that_are_not_there_are_not_looked_at() -> None:
 def test_gloo_says_nothing_of_nccl() -> None:
     assert told(said(), plan(backend="gloo")) == []
     assert told({}, make_plan()) == []
+
+
+def test_who_requires_it_is_told_that_gloo_says_nothing_of_nccl() -> None:
+    of = plan(backend="gloo")
+    asking = tuple(replace(node, require={NAME: "any"}) if node.name == "n2" else node for node in of.nodes)
+    found = one({}, replace(of, nodes=asking))
+    assert (found.verdict, found.nodes, found.reason) == ("skip", ("n2",), "not_applicable")
 
 
 def test_what_nccl_says_is_not_how_far_a_rank_came() -> None:
