@@ -28,7 +28,11 @@ _READ = re.compile(r"(?P<name>NCCL_\w+) set (?:by environment )?to (?P<value>.*)
 
 @dataclass(frozen=True)
 class Device:
-    """An RDMA device that NCCL lists; `link` is IB or RoCE."""
+    """An RDMA device that NCCL lists; `link` is IB or RoCE.
+
+    From 2.27 on NCCL says «mlx5_0_dma» where it goes another way to the same port (Data Direct): the name here is that
+    of the device, as lists have it.
+    """
 
     name: str
     port: str
@@ -154,7 +158,9 @@ def _interface(text: str) -> tuple[str, str] | None:
 def _devices(said: _Said, rest: str) -> None:
     """«[0]mlx5_0:1/IB [1]={[1] mlx5_1:1/IB, [2] mlx5_2:1/IB} [RO]; OOB eth0:10.0.0.1<0>»."""
     listed, mark, oob = rest.partition("; OOB ")
-    said.devices = tuple(Device(found["name"], found["port"], found["link"]) for found in _DEVICE.finditer(listed))
+    said.devices = tuple(
+        Device(found["name"].removesuffix("_dma"), found["port"], found["link"]) for found in _DEVICE.finditer(listed)
+    )
     said.whole = bool(mark)
     if mark:
         _place(said, oob, "oob")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from clusterprep.checks.env import resolved
 from clusterprep.model import Finding
 from clusterprep.network import VARIABLE, lets_in
 from clusterprep.noderange import fold
 from clusterprep.verify.evidence import last_words, quote
 from clusterprep.verify.pages import PAGES
 from clusterprep.verify.timeline import Timeline
-from clusterprep.verify.transports import SOCKET, Hop, Wiring, parse
+from clusterprep.verify.transports import SOCKET, Device, Hop, Wiring, parse
 
 NAME = "nccl.transport"
 HCA = "NCCL_IB_HCA"
@@ -122,9 +121,10 @@ def _overridden(env: Mapping[str, str], wiring: Wiring) -> Flaw | None:
 
 def _sockets(timeline: Timeline, rank: int, env: Mapping[str, str], wiring: Wiring) -> Flaw | None:
     """TCP between nodes where RDMA was written."""
-    written, hop = _rdma_written(env), next(iter(_between(timeline, wiring)), None)
-    network = hop.network if hop else wiring.network
-    if not written or network != SOCKET or len(timeline.plan.nodes) < 2:
+    written, between = _rdma_written(env), _between(timeline, wiring)
+    hop = next((hop for hop in between if hop.network == SOCKET), None)
+    slow = hop is not None or (not between and wiring.network == SOCKET)
+    if not written or not slow or len(timeline.plan.nodes) < 2:
         return None
     where = ""
     if hop:
@@ -162,10 +162,7 @@ def _other_devices(env: Mapping[str, str], wiring: Wiring) -> Flaw | None:
     written = env.get(HCA, "")
     if not _lists(env, wiring) or not wiring.devices or not wiring.whole:
         return None
-    there: dict[str, set[str]] = {}
-    for device in wiring.devices:
-        there.setdefault(device.name, set()).add(device.port)
-    missing = resolved(written, there, nccl=True)[0]
+    missing = _missing(written, wiring.devices)
     foreign = [f"{d.name}:{d.port}" for d in wiring.devices if not lets_in(written, d.name, d.port)]
     if not missing and not foreign:
         return None
@@ -173,6 +170,15 @@ def _other_devices(env: Mapping[str, str], wiring: Wiring) -> Flaw | None:
     words += [f"{', '.join(foreign)}, not written"] if foreign else []
     seen = ", ".join(f"{device.name}:{device.port}" for device in wiring.devices)
     return Flaw(f"NCCL's RDMA devices are not those written: {'; '.join(words)}", seen, f"{HCA}={written}")
+
+
+def _missing(written: str, devices: Sequence[Device]) -> list[str]:
+    """The items that none of the devices answers to; a list that leaves devices out asks for none."""
+    if written.startswith("^"):
+        return []
+    exact = "=" if written.startswith("=") else ""
+    items = filter(None, written.removeprefix("=").split(","))
+    return [item for item in items if not any(lets_in(exact + item, d.name, d.port) for d in devices)]
 
 
 def _lists(env: Mapping[str, str], wiring: Wiring) -> bool:

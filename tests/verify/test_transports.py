@@ -80,6 +80,11 @@ def test_devices(text: str, devices: list[str] | None) -> None:
     assert (told, said.whole) == (devices, True)
 
 
+def test_data_direct_is_the_device_by_another_way() -> None:
+    (device,) = parse(0, ["NET/IB : Using [0]mlx5_0_dma:1/IB [RO]; OOB eth0:10.0.0.1<0>"]).devices or ()
+    assert device == Device("mlx5_0", "1", "IB")
+
+
 def test_no_device_is_told_in_two_lines_since_2_24() -> None:
     lines = ["NET/IB : No device found.", "NET/IB : Using  ; OOB eth0:10.0.0.1<0>"]
     said = parse(0, lines)

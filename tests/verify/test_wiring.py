@@ -89,6 +89,8 @@ def test_without_gpudirect_is_told_and_passes() -> None:
         pytest.param({**RDMA, "NCCL_IB_HCA": "^mlx5_bond"}, {}, id="all but one"),
         pytest.param({**RDMA, "NCCL_IB_HCA": "^=mlx5_1"}, {"devices": "[0]mlx5_0:1/IB [1]mlx5_10:1/IB"}, id="^="),
         pytest.param(RDMA, {"devices": "[0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB}"}, id="made one of"),
+        pytest.param({**RDMA, "NCCL_IB_HCA": "=mlx5_0,mlx5_1,"}, {}, id="a comma too many"),
+        pytest.param({**RDMA, "NCCL_IB_HCA": "=mlx5_0"}, {"devices": "[0]mlx5_0_dma:1/IB"}, id="data direct"),
         pytest.param(RDMA, {"network": "IBext_v8"}, id="a plug-in made of IB"),
         pytest.param(RDMA, {"network": "AWS Libfabric", "devices": None}, id="another plug-in"),
         pytest.param({**RDMA, "NCCL_SOCKET_IFNAME": "en,et"}, {}, id="a list of prefixes"),
@@ -124,6 +126,14 @@ def test_sockets_instead_of_rdma_fail_with_the_pair() -> None:
     who = "rank [0-3] on n[1-2]: sockets carry the data between nodes (rank 1 on n1 to rank 2 on n2)"
     assert found.message.startswith(f"{who}, though NCCL_IB_HCA=mlx5_0,mlx5_1 was written; NCCL says «NET/IB : No dev")
     assert found.remedy.startswith("clusterprep check INVENTORY --only")
+
+
+def test_one_slow_connection_among_others_is_enough() -> None:
+    lines = said()
+    lines[1] = [*lines[1], "Channel 01/0 : 1[1] -> 3[1] [send] via NET/Socket/0"]
+    failed = max(told(lines), key=lambda finding: finding.verdict == "fail")
+    assert (failed.verdict, failed.nodes) == ("fail", ("n1",))
+    assert "(rank 1 on n1 to rank 3 on n2)" in failed.message
 
 
 @pytest.mark.parametrize("name", ["NCCL_IB_HCA", "NCCL_NET"])
