@@ -146,7 +146,7 @@ def test_what_ranks_print_of_their_connections_is_judged(tmp_path: Path) -> None
     python.chmod(0o755)
     both = nodes(str(python), str(python))
     with agents(both) as links, ended(links):
-        timeline = run_verify(links, plan(both))
+        timeline = run_verify(links, plan(both, sizes=(8,)))
     assert judge(timeline).verdict == "pass"
     written = {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_HCA": "mlx5_0"}
     ranks = tuple(replace(rank, env={**rank.env, **written}) for rank in timeline.plan.ranks)
