@@ -14,6 +14,7 @@ from clusterprep.errors import InputError, NotKnown
 from clusterprep.model import FileState, Inventory, Report
 from clusterprep.render import Environment
 from clusterprep.resources.env import TARGETS
+from clusterprep.verify.pages import PAGES, Page
 
 _WARNING = "A failure is a warning, and an error where `require:` names the check."
 
@@ -22,14 +23,16 @@ def page(topic: str) -> str:
     """The page of a check or variable. Raises InputError with the nearest name for anything else."""
     if topic in registry.checks():
         return _check_page(registry.checks()[topic])
+    if topic in PAGES:
+        return _check_page(PAGES[topic])
     if topic in variables():
         return _variable_page(topic)
-    near = difflib.get_close_matches(topic, [*registry.checks(), *variables()], 1, 0.5)
+    near = difflib.get_close_matches(topic, [*registry.checks(), *PAGES, *variables()], 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else "a check such as time.offset, or a variable such as NCCL_IB_HCA"
     raise InputError.of(f"nothing is known of {topic!r}", hint=hint)
 
 
-def _check_page(check: Check) -> str:
+def _check_page(check: Check | Page) -> str:
     parts = [
         f"{check.name}: {check.title}",
         _part("Why it matters", check.why),

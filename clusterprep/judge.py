@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -10,16 +10,22 @@ from clusterprep.checks import Check, Outcome, Scene
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 
 
-def judge(fleet: Fleet, checks: Sequence[Check], today: date, catalogue: Iterable[str] = ()) -> tuple[Finding, ...]:
+def judge(
+    fleet: Fleet,
+    checks: Sequence[Check],
+    today: date,
+    catalogue: Iterable[str] = (),
+    trial: Collection[str] = (),
+) -> tuple[Finding, ...]:
     """All findings of the checks over a fleet, equal ones folded, silences applied.
 
     `catalogue` holds the names of checks that are planned and not built: where one is required it is skipped,
-    and said.
+    and said. So it is with those of `trial`, which only verify can judge.
     """
     findings: list[Finding] = []
     for check in checks:
         findings.extend(_findings(fleet, check))
-    findings.extend(_not_built(fleet.inventory, catalogue))
+    findings.extend(_not_here(fleet.inventory, catalogue, trial))
     silenced = (part for finding in findings for part in _silence(finding, fleet.inventory.silences, today))
     return merge(silenced, fleet.inventory)
 
@@ -90,12 +96,15 @@ def _as_findings(check: Check, outcome: Outcome, declared: set[str]) -> Iterable
             return
 
 
-def _not_built(inventory: Inventory, catalogue: Iterable[str]) -> Iterable[Finding]:
-    names = set(catalogue)
+def _not_here(inventory: Inventory, catalogue: Iterable[str], trial: Collection[str]) -> Iterable[Finding]:
+    names = {*catalogue, *trial}
     for name in sorted({name for node in inventory.nodes for name in node.require if name in names}):
         nodes = tuple(node.name for node in inventory.nodes if name in node.require)
-        message = "required, but this check is not built yet"
-        yield Finding(name, "skip", "warning", nodes, message, reason="not built yet")
+        why = "only verify judges it" if name in trial else "not built yet"
+        message = (
+            "required, but only verify can judge it" if name in trial else "required, but this check is not built yet"
+        )
+        yield Finding(name, "skip", "warning", nodes, message, reason=why)
 
 
 def _silence(finding: Finding, silences: Sequence[Silence], today: date) -> Iterable[Finding]:

@@ -129,12 +129,25 @@ def _by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) 
 
 
 def taken_by(value: str, interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
-    """Those that NCCL takes: one `^` and then one `=` at the start hold for the whole list, names match by prefix."""
+    """The interfaces that NCCL takes where its variable has this value."""
+    return tuple(interface for interface in interfaces if lets_in(value, interface.name))
+
+
+def lets_in(value: str, name: str, port: str = "") -> bool:
+    """Whether a list of NCCL's lets an interface or a port of an RDMA device in.
+
+    One `^` and then one `=` at the start hold for the whole list, names match by prefix, a port where both sides have
+    one.
+    """
     names = value.removeprefix("^")
     exact = names.startswith("=")
-    items = tuple(item.partition(":")[0] for item in names.removeprefix("=").split(",") if item.partition(":")[0])
-    hit = [i.name in items if exact else i.name.startswith(items) for i in interfaces]
-    return tuple(i for i, found in zip(interfaces, hit, strict=True) if found != value.startswith("^"))
+    items = [item.split(":") for item in names.removeprefix("=").split(",")]
+    hit = any(
+        (name == item[0] if exact else name.startswith(item[0])) and (not port or item[1:2] in ([], [""], [port]))
+        for item in items
+        if item[0]
+    )
+    return hit != value.startswith("^")
 
 
 def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], why: str) -> Pick:

@@ -31,6 +31,7 @@ from clusterprep.settings import Settings
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Password
 from clusterprep.trial import findings_of, not_run, run_trial
+from clusterprep.verify.pages import PAGES
 from clusterprep.write import Receipt, Writer, with_lost
 
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
@@ -270,7 +271,7 @@ def _always(job: Job) -> set[str]:
     always = {"ssh.reach"}
     if job.settings.command in ("apply", "plan", "rollback"):
         always.update(("host.identity", JOURNAL))
-    if job.settings.command == "verify" or (job.settings.command == "apply" and job.settings.verify):
+    if _tries(job):
         always.update((*GATES, BUSY))
     return always
 
@@ -280,7 +281,13 @@ def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, .
     if "pairs" in plan.stages:
         fleet = probe_pairs(fanout, fleet, _rendezvous(job, fleet))
     fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))
-    return fleet, judge(fleet, plan.checks, job.started.date(), job.settings.catalogue)
+    planned = [name for name in job.settings.catalogue if name not in PAGES]
+    return fleet, judge(fleet, plan.checks, job.started.date(), planned, () if _tries(job) else PAGES)
+
+
+def _tries(job: Job) -> bool:
+    """Whether this command runs the all-reduce, where nothing is in its way."""
+    return job.settings.command == "verify" or (job.settings.command == "apply" and job.settings.verify)
 
 
 def _rendezvous(job: Job, fleet: Fleet) -> str:

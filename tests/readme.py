@@ -12,6 +12,8 @@ import textwrap
 from pathlib import Path
 
 from clusterprep import registry
+from clusterprep.checks import Check
+from clusterprep.verify.pages import PAGES, Page
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -54,6 +56,10 @@ Written by `make readme` from the checks themselves; `clusterprep explain NAME` 
 error counts for the exit code, a warning only with `--strict`. What the inventory requires of a check is always an
 error. {count} checks.
 """
+TRIAL = """## What a trial says
+
+`clusterprep verify`, and apply after it wrote, run an all-reduce over all nodes; these are judged from it alone.
+"""
 
 
 def checks_page() -> str:
@@ -61,17 +67,16 @@ def checks_page() -> str:
     parts = [HEAD.format(count=len(registry.checks()))]
     for area, names in areas().items():
         parts.append(f"## {area}\n")
-        parts += [_entry(name) for name in names]
-    return "\n".join(parts)
+        parts += [_entry(registry.checks()[name]) for name in names]
+    return "\n".join([*parts, TRIAL, *map(_entry, PAGES.values())])
 
 
-def _entry(name: str) -> str:
-    about = registry.checks()[name]
-    grade = GRADES.get(name, "an error" if about.severity == "error" else "a warning")
+def _entry(about: Check | Page) -> str:
+    grade = GRADES.get(about.name, "an error" if about.severity == "error" else "a warning")
     fix = about.remedy.replace("\n", " ")
     rows = [f"A failure is {grade}. {about.why}", "", f"Measured: {about.how}", "", f"    {fix}"]
     return (
-        f"### `{name}`: {about.title}\n\n"
+        f"### `{about.name}`: {about.title}\n\n"
         + "\n".join(textwrap.fill(r, 118) if r[:4] != "    " else r for r in rows)
         + "\n"
     )

@@ -10,9 +10,11 @@ from clusterprep import registry
 from clusterprep.env.variables import registry as variables
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.explain import check_choice, of_node, page, target_text
+from clusterprep.inventory.demands import check_names
 from clusterprep.model import Absent, EnvValue, Report
 from clusterprep.render import Environment, render
 from clusterprep.resources.env import TARGETS
+from clusterprep.verify.pages import PAGES
 from tests.fleet import absent, healthy, with_facts
 
 
@@ -22,6 +24,14 @@ def test_a_checks_page_says_why_how_and_what_to_do(name: str) -> None:
     assert text.startswith(f"{name}: {check.title}")
     for words in ("Why it matters", "How it is measured", "Remedy", check.remedy, check.severity):
         assert words in text
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_a_trial_judges_has_its_page_too(name: str) -> None:
+    text, about = page(name), PAGES[name]
+    for words in (f"{name}: {about.title}", "Why it matters", "How it is measured", about.remedy, about.severity):
+        assert words in text
+    assert (name in check_names(), name in registry.checks()) == (True, False)
 
 
 @pytest.mark.parametrize("name", [name for name, check in registry.checks().items() if check.wants is not str])
@@ -63,6 +73,7 @@ def test_a_variables_page_has_what_the_registry_knows(name: str, rows: list[str]
     ("topic", "hint"),
     [
         ("time.ofset", "did you mean time.offset?"),
+        ("nccl.transports", "did you mean nccl.transport?"),
         ("NCCL_SOKET_IFNAME", "did you mean NCCL_SOCKET_IFNAME?"),
         ("x", "a check such as time.offset, or a variable such as NCCL_IB_HCA"),
     ],

@@ -268,6 +268,14 @@ def test_a_required_check_that_is_not_built_is_skipped_and_said() -> None:
     assert exit_code(found, strict=True) == 0
 
 
+def test_a_required_check_that_only_a_trial_judges_is_skipped_and_said() -> None:
+    seen = fleet(each={"require": {"nccl.transport": "any"}}, n1={}, n2=silent("n2"))
+    found = judge(seen, [], TODAY, trial=("nccl.transport", "nccl.hang"))
+    assert [(f.check, f.verdict, f.nodes) for f in found] == [("nccl.transport", "skip", ("n1", "n2"))]
+    assert found[0].message == "required, but only verify can judge it"
+    assert exit_code(found, strict=True) == 0
+
+
 def test_rdma_on_a_node_that_is_not_reached_still_makes_declared_ones_grave() -> None:
     declared = {"interfaces": Interfaces(rdma=("mlx5_0",))}
     seen = fleet(each=declared, n1={"lim.memlock": absent(), "rdma.devices": ()})

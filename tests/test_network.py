@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Interfaces
-from clusterprep.network import candidates, choose, has_rdma, may_have_rdma
+from clusterprep.network import candidates, choose, has_rdma, lets_in, may_have_rdma
 from tests.fleet import LOOPBACK, absent, env, eth, fleet, rdma_device, silent
 
 
@@ -480,3 +480,28 @@ def test_rdma_is_there_when_present_or_declared(ports: Any, rdma: Any, has: bool
     seen = fleet(each={"interfaces": Interfaces(rdma=rdma)}, n1={"rdma.devices": ports})
     (node,) = seen.reached
     assert (has_rdma(seen, node), may_have_rdma(seen, node)) == (has, may)
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "port", "expected"),
+    [
+        ("eth", "eth0", "", True),
+        ("=eth", "eth0", "", False),
+        ("=eth0,eth1", "eth1", "", True),
+        ("^eth", "eth0", "", False),
+        ("^=eth", "eth0", "", True),
+        ("^docker,lo", "eth0", "", True),
+        ("eth0:1", "eth0", "", True),  # interfaces have no port
+        ("mlx5_1", "mlx5_10", "1", True),
+        ("=mlx5_1", "mlx5_10", "1", False),
+        ("mlx5_0:1", "mlx5_0", "1", True),
+        ("mlx5_0:1", "mlx5_0", "2", False),
+        ("mlx5_0:", "mlx5_0", "2", True),
+        ("mlx5_0:1:0:3", "mlx5_0", "1", True),  # rail and plane, from 2.30
+        ("^mlx5_0:1", "mlx5_0", "2", True),
+        (",mlx5_0", "mlx5_1", "1", False),  # an empty item is none, and no prefix of everything
+        ("", "eth0", "", False),
+    ],
+)
+def test_a_list_lets_in_as_nccl_reads_it(value: str, name: str, port: str, expected: bool) -> None:
+    assert lets_in(value, name, port) is expected

@@ -16,7 +16,8 @@ import socket
 import subprocess
 import time
 
-TAIL = 8192  # bytes of a rank's output that are kept
+from clusterprep.remote.nccl_lines import Output
+
 MAX_LINE = 16384  # bytes of one report of a rank
 MAX_REPORTS = 10000  # of one rank; more is not our program
 MAX_SOURCE = 65536  # bytes; fits into a socket's buffer, so that sending never waits
@@ -48,13 +49,10 @@ class Rank(object):
         self.trial, self.number, self.process = trial, number, process
         self.pid = process.pid  # that of the Python itself, also where the job's python is a wrapper that forks
         self.reports, self.output = reports, output
-        self.tail = self._line = b""
+        self.printed, self._line = Output(), b""
         self.state, self._in_wait, self._count = "", 0, 0
         self.silent_since = None  # when the socket closed: the moment of its end, to the millisecond
         self.ended = False
-
-    def hear_output(self, data):
-        self.tail = (self.tail + data)[-TAIL:]
 
     def hear_report(self, data):
         if not data:
@@ -97,12 +95,19 @@ class Rank(object):
 
     def _end(self, code, now):
         self.ended = True
-        drain(self.output, self.hear_output)
+        drain(self.output, self.printed.hear)
+        self.tell_of_nccl()
         number = -code if code < 0 else code - 128  # a shell in between says 128 + signal
         body = {"signal": number, "name": signal_name(number)} if 0 < number < 65 else {"code": code}
-        body.update(output=self.tail.decode("utf-8", "replace"), asked=self.trial.stopping)
+        body.update(output=self.printed.tail.decode("utf-8", "replace"), asked=self.trial.stopping)
         closed = self.silent_since or now
         self.trial.tell("exit", self.number, closed if now - closed < 1.0 else now, said=body)
+
+    def tell_of_nccl(self):
+        """How NCCL said that it connects; told once, when no more can come."""
+        self.printed.end()
+        if self.printed.lines:
+            self.trial.tell("nccl", self.number, said={"lines": self.printed.lines, "cut": self.printed.cut})
 
     def _look_at_state(self):
         letter = process_stat(self.pid)[0]
@@ -136,7 +141,7 @@ class Trial(object):
     def add(self, number, process, reports, output):
         rank = Rank(self, number, process, reports, output)
         self.ranks.append(rank)
-        self.agent.watch(output, rank.hear_output)
+        self.agent.watch(output, rank.printed.hear)
         self.agent.watch(reports.fileno(), rank.hear_report)
         self.tell("spawned", number, said={"pid": process.pid})
 
@@ -192,6 +197,8 @@ class Trial(object):
     def close(self):
         for rank in self.ranks:
             rank.look(time.monotonic())
+            if not rank.ended:
+                rank.tell_of_nccl()
             self.agent.unwatch(rank.output)
             self.agent.unwatch(rank.reports.fileno())
             os.close(rank.output)

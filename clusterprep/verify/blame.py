@@ -11,6 +11,7 @@ from clusterprep.units import format_size
 from clusterprep.verify.culprits import Fault, faults, wrong_ranks
 from clusterprep.verify.tally import collectives, finished, rank_rows, stages
 from clusterprep.verify.timeline import Timeline
+from clusterprep.verify.wiring import transport
 
 WANTED = {
     "nccl.hang": "every rank finishes",
@@ -86,7 +87,7 @@ def _outcome(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]
 
 
 def findings(result: VerifyResult) -> tuple[Finding, ...]:
-    """What a judged trial says about torch.version, net.ports, nccl.hang, nccl.correct and nccl.busbw_multi.
+    """What a judged trial says about torch.version, net.ports and the checks of `pages`.
 
     A check that the trial did not get to is unknown, and as severe as its failure would be.
     """
@@ -95,7 +96,7 @@ def findings(result: VerifyResult) -> tuple[Finding, ...]:
         raise TypeError("only a result of judge() has findings")
     found = faults(timeline)
     rows = [*_blamed(timeline, found), *_hang(timeline, found), *_correct(timeline, found), *_speed(timeline)]
-    return tuple(rows)
+    return (*rows, *transport(timeline))
 
 
 def _nodes(timeline: Timeline, ranks: Iterable[int] | None = None) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from clusterprep.verify.tally import end_of, in_words
-from clusterprep.verify.timeline import Event, Timeline
+from clusterprep.verify.timeline import OUTSIDE, Event, Timeline
 
 QUOTE = 300  # characters of a text from a node
 MOST = 8  # ranks quoted for one fault
@@ -54,7 +54,7 @@ def _said(timeline: Timeline, rank: int) -> str:
 
 
 def last_words(timeline: Timeline, rank: int, before: float = math.inf) -> str:
-    own = [e for e in timeline.by_rank.get(rank, ()) if e.what not in ("state", "exit") and e.at <= before]
+    own = [e for e in timeline.by_rank.get(rank, ()) if e.what not in OUTSIDE and e.at <= before]
     return f"last heard of: {in_words(own[-1])}" if own else "never heard of"
 
 

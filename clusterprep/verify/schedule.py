@@ -9,6 +9,11 @@ from typing import Any
 
 from clusterprep.model import Node, VerifySettings
 
+# Over what is declared, and for the trial alone: NCCL says how it connects, and that is compared with what was written.
+# BOOTSTRAP is where 2.23 and later tell the interface. The empty name of a file keeps the lines on stdout, also where
+# an nccl.conf of the node sends them to a file: a name that is set wins over the conf file, and an empty one is none.
+TELLING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP", "NCCL_DEBUG_FILE": ""}
+
 
 @dataclass(frozen=True)
 class Step:
@@ -89,15 +94,18 @@ def plan_trial(
     `env` is the job's environment per node, `gpus` the number of GPUs in use per node (absent: none).
     """
     shares = [node.nproc_per_node or gpus.get(node.name, 0) or 1 for node in nodes]
+    backend = settings.backend if settings.backend != "auto" else _backend(nodes, shares, gpus)
+    telling = TELLING if backend == "nccl" else {}
     world, ranks = sum(shares), list[PlannedRank]()
     for position, (node, share) in enumerate(zip(nodes, shares, strict=True)):
+        given = {**env.get(node.name, {}), **telling}
         for local in range(share):
-            values = _environment(env.get(node.name, {}), rendezvous, len(ranks), local, world, share, position)
+            values = _environment(given, rendezvous, len(ranks), local, world, share, position)
             ranks.append(PlannedRank(len(ranks), local, node.name, values))
     return TrialPlan(
         nodes=tuple(nodes),
         ranks=tuple(ranks),
-        backend=settings.backend if settings.backend != "auto" else _backend(nodes, shares, gpus),
+        backend=backend,
         address=rendezvous[0],
         port=rendezvous[1],
         steps=tuple(Step("all_reduce", size) for size in settings.sizes),

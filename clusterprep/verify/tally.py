@@ -122,6 +122,7 @@ def last_events(timeline: Timeline) -> dict[int, str]:
 
 
 def in_words(event: Event) -> str:
+    """Empty where an event says nothing of how far its rank came."""
     data = event.data
     if event.what in ("entered", "warmed", "left"):
         verb = "in" if event.what == "warmed" else event.what
@@ -131,4 +132,6 @@ def in_words(event: Event) -> str:
         return "" if data.get("asked") else how
     if event.what == "error":
         return f"error in {data.get('stage')}"
+    if event.what == "nccl":
+        return ""
     return str(data["state"]) if event.what == "state" else event.what

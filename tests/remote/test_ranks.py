@@ -15,7 +15,7 @@ import pytest
 
 from clusterprep.errors import LinkLost
 from clusterprep.model import Node
-from clusterprep.remote import ranks, trial
+from clusterprep.remote import nccl_lines, ranks, trial
 from tests.verify.agents import gone, open_agent, processes_of
 
 # A rank without torch: tells what it is asked to, then does what its config says.
@@ -96,7 +96,7 @@ def test_ends_are_told_with_their_signal_and_last_words(agent: Heard) -> None:
     end = agent.one("exit")
     assert (end["signal"], end["name"], end["asked"]) == (9, "SIGKILL", False)
     assert end["output"].endswith("last words\n")
-    assert len(end["output"]) == ranks.TAIL
+    assert len(end["output"]) == nccl_lines.TAIL
 
 
 def test_an_exit_code_is_told_and_its_moment(agent: Heard) -> None:

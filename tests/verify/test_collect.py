@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +124,38 @@ def test_a_sound_cluster_passes_with_exact_sums() -> None:
         "nccl.busbw_multi": "pass",
     }
     assert {event.data["code"] for event in timeline.of("exit")} == {0}  # all left the group in order
+
+
+# Stands in for the NCCL of GPUs that are not here: what it would print stands before a rank that works with gloo.
+SPEAKING = """#!/bin/sh
+i=0
+while [ $i -lt 500 ]; do
+  echo "n:1:2 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>"
+  echo "n:1:2 [0] NCCL INFO NET/IB : No device found."
+  echo "n:1:2 [0] NCCL INFO Using network Socket"
+  echo "n:1:2 [0] NCCL INFO Channel $i/0 : $RANK[0] -> $(( (RANK + 2) % 4 ))[0] [send] via NET/Socket/0"
+  i=$((i + 1))
+done
+exec {python} "$@"
+"""
+
+
+def test_what_ranks_print_of_their_connections_is_judged(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(SPEAKING.replace("{python}", sys.executable))
+    python.chmod(0o755)
+    both = nodes(str(python), str(python))
+    with agents(both) as links, ended(links):
+        timeline = run_verify(links, plan(both, sizes=(8,)))
+    assert judge(timeline).verdict == "pass"
+    written = {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_HCA": "mlx5_0"}
+    ranks = tuple(replace(rank, env={**rank.env, **written}) for rank in timeline.plan.ranks)
+    over_nccl = replace(timeline, plan=replace(timeline.plan, backend="nccl", ranks=ranks))
+    (found,) = (finding for finding in findings(judge(over_nccl)) if finding.check == "nccl.transport")
+    assert (found.verdict, found.nodes, found.seen) == ("fail", ("n1", "n2"), "NET/Socket between nodes")
+    assert "(rank 0 on n1 to rank 2 on n2)" in found.message
+    assert [len(event.data["lines"]) for event in timeline.of("nccl")] == [4] * 4
+    assert all("NCCL INFO" not in event.data["output"] for event in timeline.of("exit"))
 
 
 def test_a_killed_rank_is_named_at_once() -> None:

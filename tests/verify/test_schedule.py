@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterprep.model import Node, VerifySettings
-from clusterprep.verify.schedule import Step, TrialPlan, plan_trial
+from clusterprep.verify.schedule import TELLING, Step, TrialPlan, plan_trial
 
 NODES = tuple(Node(name, f"10.0.0.{index + 1}", index) for index, name in enumerate(("b", "a", "c")))
 
@@ -29,7 +29,7 @@ def test_ranks_follow_the_inventory_and_not_the_alphabet() -> None:
 def test_every_rank_has_what_torchrun_would_set() -> None:
     rank = plan(gpus={"b": 2, "a": 2, "c": 2}).ranks[3]
     assert rank.env == {
-        "NCCL_DEBUG": "WARN",
+        **TELLING,  # over the declared NCCL_DEBUG
         "OMP_NUM_THREADS": "1",
         "RANK": "3",
         "LOCAL_RANK": "1",
@@ -40,6 +40,16 @@ def test_every_rank_has_what_torchrun_would_set() -> None:
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "29500",
     }
+
+
+def test_nccl_is_made_to_say_how_it_connects_and_gloo_has_nothing_to_say() -> None:
+    gpus = {"b": 2, "a": 2, "c": 2}
+    for rank in plan(gpus=gpus).ranks:
+        assert (rank.env["NCCL_DEBUG"], rank.env["NCCL_DEBUG_FILE"]) == ("INFO", "")
+        assert {"INIT", "ENV", "NET"} <= set(rank.env["NCCL_DEBUG_SUBSYS"].split(","))
+    for rank in plan(gpus=gpus, backend="gloo").ranks:
+        assert rank.env["NCCL_DEBUG"] == "WARN"
+        assert not {"NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"} & set(rank.env)
 
 
 def test_a_declared_environment_keeps_its_threads_but_not_a_foreign_rank() -> None:
