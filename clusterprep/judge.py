@@ -26,8 +26,13 @@ def judge(
     for check in checks:
         findings.extend(_findings(fleet, check))
     findings.extend(_not_here(fleet.inventory, catalogue, trial))
-    silenced = (part for finding in findings for part in _silence(finding, fleet.inventory.silences, today))
-    return merge(silenced, fleet.inventory)
+    return silenced(findings, fleet.inventory, today)
+
+
+def silenced(findings: Iterable[Finding], inventory: Inventory, today: date) -> tuple[Finding, ...]:
+    """The findings with those marked that the inventory accepts, and equal ones folded."""
+    parts = (part for finding in findings for part in _silence(finding, inventory.silences, today))
+    return merge(parts, inventory)
 
 
 def _findings(fleet: Fleet, check: Check) -> Iterable[Finding]:

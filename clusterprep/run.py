@@ -14,8 +14,9 @@ from clusterprep.diff import changes as compare
 from clusterprep.diff import gap_code, gap_rows, none_started, rows
 from clusterprep.errors import ClusterprepError, InputError, Problem
 from clusterprep.fanout import Fanout, Watch
+from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, worse
 from clusterprep.history import Given, refuse_clashes
-from clusterprep.judge import exit_code, fixed, judge
+from clusterprep.judge import exit_code, fixed, judge, silenced
 from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, Outcome, Report, Sighting, VerifyResult
 from clusterprep.noderange import fold
 from clusterprep.pairs import probe_pairs
@@ -32,13 +33,11 @@ from clusterprep.transports import Transport
 from clusterprep.transports.link import Password
 from clusterprep.trial import findings_of, not_run, run_trial
 from clusterprep.verify.pages import PAGES
-from clusterprep.write import Receipt, Writer, with_lost
+from clusterprep.write import Writer, with_lost
 
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
-GATES = ("torch.version", "net.ports", "eth.iface_choice")  # besides ssh.*: what verify cannot run without
 NOTHING = "there is nothing to undo"
 JOURNAL = "state.journal"
-BUSY = "gpu.busy"  # somebody works there: no rank is started unless --on-busy says so
 VERIFY_NEEDS = (
     "ssh.",
     "host.identity",
@@ -103,7 +102,7 @@ def plan_changes(job: Job) -> Report:
         fleet, findings = _look(job, fanout, plan)
     environment = render(fleet)
     planned, gaps = compare(fleet, job.steps, environment)
-    code = _worse(exit_code(findings, job.settings.strict), gap_code(gaps))
+    code = worse(exit_code(findings, job.settings.strict), gap_code(gaps))
     pending = any(change.action != "none" for change in planned)
     if code == 0 and pending and job.settings.detailed_exitcode:
         code = 5
@@ -119,14 +118,14 @@ def apply(job: Job) -> Report:
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         writer = Writer(fanout, fleet, job.run)
-        if not _blocked(job, fleet, findings) and _recover(job, writer):
+        if not blocked(fleet, findings, job.settings.partial) and _recover(job, writer):
             again, second = _look(job, fanout, plan)
             fleet, findings = again, fixed(findings, second)
         environment = render(fleet) if wanted else Environment((), {})
         planned, gaps = compare(fleet, job.steps, environment)
-        if _blocked(job, fleet, findings) or gaps or writer.stuck:
+        if blocked(fleet, findings, job.settings.partial) or gaps or writer.stuck:
             changed = (*rows(planned, none_started(planned), writer.stuck), *gap_rows(gaps, job.steps))
-            code = _worse(exit_code(findings, job.settings.strict), gap_code(gaps) or 3)
+            code = worse(exit_code(findings, job.settings.strict), gap_code(gaps) or 3)
             report = _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
         else:
             _refuse_clashes(job, fleet, environment)
@@ -173,6 +172,7 @@ def _write(
         changed = rows(planned, none_started(planned), {})
         return _report(job, 0, fleet=fleet, findings=findings, env=environment, changes=changed)
     result: VerifyResult | None = None
+    tried: tuple[Finding, ...] = ()
     try:
         job.watch.stage("write", len(fleet.reached))
         receipt = writer.write(planned, job.deadline)
@@ -184,9 +184,9 @@ def _write(
             fleet, findings = again, fixed(findings, second)
         # A grave finding says all there is to say; that nobody tried because GPUs are in use has to be said here.
         standing = _without_missing(job, fleet, findings)
-        if receipt.done and job.settings.verify and not _in_the_way(standing, on_busy=True):
-            result, more = _verify(job, writer.fanout, fleet, environment, standing)
-            findings = (*findings, *more)
+        if receipt.done and job.settings.verify and not in_the_way(standing, on_busy=True):
+            result, tried = _verify(job, writer.fanout, fleet, environment, standing)
+            findings = (*findings, *tried)
     except ClusterprepError as error:
         if writer.committed:
             writer.undo()
@@ -196,7 +196,7 @@ def _write(
         raise
     findings = _settle(job, plan, writer, fleet, findings)
     changed = rows(planned, receipt.outcomes, receipt.details)
-    code = _after_write(exit_code(findings, job.settings.strict), receipt, result)
+    code = after_write(exit_code(findings, job.settings.strict), receipt.done, result, tried)
     return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed, verify=result)
 
 
@@ -221,9 +221,9 @@ def verify(job: Job) -> Report:
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         environment = render(fleet)
-        result, more = _verify(job, fanout, fleet, environment, findings)
-        findings = (*findings, *more)
-    code = _after_write(exit_code(findings, job.settings.strict), Receipt(), result)
+        result, tried = _verify(job, fanout, fleet, environment, findings)
+        findings = (*findings, *tried)
+    code = after_write(exit_code(findings, job.settings.strict), True, result, tried)
     return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
 
 
@@ -232,8 +232,8 @@ def rollback(job: Job) -> Report:
     plan = _plan(job, only=("ssh.", "host.identity", JOURNAL))
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
-        if _blocked(job, fleet, findings):
-            return _report(job, _worse(exit_code(findings), 3), fleet=fleet, findings=findings)
+        if blocked(fleet, findings, job.settings.partial):
+            return _report(job, worse(exit_code(findings), 3), fleet=fleet, findings=findings)
         writer = Writer(fanout, fleet, job.run)
         writer.lock()
         if _recover(job, writer, by=job.run):
@@ -249,7 +249,7 @@ def rollback(job: Job) -> Report:
         job.given.forget(job.inventory.cluster, run)
     outcomes: dict[str, Outcome] = {n: ("undone" if o == "done" else o) for n, o in receipt.outcomes.items()}
     changed = rows(planned, outcomes, receipt.details)
-    code = _worse(exit_code(findings), 0 if receipt.done and not writer.stuck else 1)
+    code = worse(exit_code(findings), 0 if receipt.done and not writer.stuck else 1)
     notice = f"run {run} is undone" if planned else "there is nothing more to undo" if cut_off else NOTHING
     job.notices.append(notice)
     return _report(job, code, fleet=fleet, findings=findings, changes=changed)
@@ -300,7 +300,7 @@ def _verify(
     job: Job, fanout: Fanout, fleet: Fleet, environment: Environment, findings: Iterable[Finding]
 ) -> tuple[VerifyResult, tuple[Finding, ...]]:
     """The all-reduce and what it means, or why no rank was started."""
-    if gates := _in_the_way(findings, job.settings.on_busy):
+    if gates := in_the_way(findings, job.settings.on_busy):
         return not_run(fleet, environment, gates), ()
     job.watch.stage("verify", len(fleet.reached))
     fanout.load("ranks")
@@ -308,7 +308,7 @@ def _verify(
     guilty = {name for culprit in result.culprits for name in culprit.nodes}
     for node in fleet.reached:
         job.watch.step(node.name, "culprit" if node.name in guilty else "finished")
-    return result, tuple(findings_of(result))
+    return result, silenced(findings_of(result), fleet.inventory, job.started.date())
 
 
 def _without_missing(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> list[Finding]:
@@ -320,32 +320,6 @@ def _without_missing(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> lis
     again = f"clusterprep apply {fleet.inventory.path} --retry-failed {job.run}"
     job.notices.append(f"{fold(missing)} was not reached and keeps what it has; later: {again}")
     return [finding for finding in findings if there.intersection(finding.nodes)]
-
-
-def _in_the_way(findings: Iterable[Finding], on_busy: bool) -> list[Finding]:
-    """The findings without whose cure a verify could only hang, or would disturb a job, silenced or not."""
-    bad = [f for f in findings if f.verdict in ("fail", "unknown") and not f.fixed]
-    grave = [f for f in bad if f.severity == "error" and (f.check in GATES or f.check.startswith("ssh."))]
-    return [*grave, *(f for f in bad if f.check == BUSY and not on_busy)]
-
-
-def _blocked(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> bool:
-    """Whether apply must not write at all: a node is missing, or two entries are one machine."""
-    missing = len(fleet.reached) < len(fleet.inventory.nodes)
-    doubled = any(f.check == "host.identity" and f.verdict == "fail" for f in findings)
-    return (missing and not job.settings.partial) or doubled or not fleet.reached
-
-
-def _worse(first: int, second: int) -> int:
-    """A failure outranks not knowing, which outranks all well."""
-    return next((code for code in (1, 3) if code in (first, second)), first or second)
-
-
-def _after_write(code: int, receipt: Receipt, result: VerifyResult | None) -> int:
-    code = _worse(code, 0 if receipt.done else 1)
-    if result is None or result.verdict in ("pass", "skip"):
-        return code
-    return _worse(code, 1 if result.verdict == "fail" else 3)
 
 
 def _report(

@@ -24,7 +24,7 @@ ORDER = (
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "settings", "judge", "linted", "reach", "diff", "rollback",
+    "plan", "settings", "judge", "gates", "linted", "reach", "diff", "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "trial",
     # the stages in a row, and what is shown of them

@@ -41,3 +41,15 @@ def test_gpus_in_use_start_no_rank_unless_asked_to(lab4: Lab) -> None:
 
         started = clusterprep(lab4, "verify", "--on-busy")
         assert [stage["name"] for stage in started.report["verify"]["stages"]][:1] == ["start"]
+
+
+def test_a_speed_that_the_inventory_accepts_does_not_count(lab4: Lab) -> None:
+    wanted = {"min_busbw": 5000, "sizes": ["1K"]}
+    slow = clusterprep(lab4, "verify", inventory=lab4.inventory(verify=wanted))
+    assert (slow.code, slow.report["verify"]["verdict"]) == (1, "fail")
+    names = [host.name for host in lab4.hosts]
+    silence = [{"check": "nccl.busbw_multi", "nodes": ",".join(names), "reason": "ordered in 2027"}]
+    known = clusterprep(lab4, "verify", inventory=lab4.inventory(verify=wanted, silence=silence))
+    assert (known.code, known.report["verify"]["verdict"]) == (0, "fail")
+    (row,) = known.findings("nccl.busbw_multi")
+    assert row["silenced"] == "ordered in 2027"
