@@ -65,7 +65,7 @@ _MODULES = {
     "dial": ("dial",),
     "journal": ("journal",),
     "act": ("disk", "act"),
-    "ranks": ("nccl_lines", "ranks"),
+    "ranks": ("nccl_lines", "processes", "ranks"),
 }
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
 _BRINGS = {
