@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 ALL_PAIRS = 64  # nodes up to which every ordered pair is dialled
 SHARE = 64  # others that each node dials beyond that, and by which it is dialled
@@ -23,6 +23,65 @@ def pairing(names: Sequence[str], seed: str) -> dict[str, tuple[str, ...]]:
     distances = draw.sample(range(1, len(ring)), SHARE)
     places = {name: place for place, name in enumerate(ring)}
     return {name: tuple(ring[(places[name] + d) % len(ring)] for d in distances) for name in names}
+
+
+def rounds(names: Sequence[str], seed: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Rounds of disjoint pairs: each pair of nodes once up to ALL_PAIRS nodes, beyond that SHARE partners for each.
+
+    Nobody is in two pairs of a round, so that a pair is measured by itself. A pair is (dialer, listener); over the
+    rounds everybody is both.
+    """
+    draw = random.Random(seed)  # noqa: S311 - as above
+    ring = list(names)
+    draw.shuffle(ring)
+    if len(ring) <= ALL_PAIRS:
+        return _tournament(ring)
+    found = []
+    for distance in draw.sample(range(1, (len(ring) + 1) // 2), SHARE // 2):
+        found += _around(ring, distance)
+    return tuple(found)
+
+
+def _tournament(ring: list[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Everybody meets everybody: one seat stays, the others move on by one each round."""
+    seats: list[str | None] = [*ring, None] if len(ring) % 2 else list(ring)
+    found = []
+    for turn in range(len(seats) - 1):
+        pairs = [(seats[at], seats[-1 - at]) for at in range(len(seats) // 2)]
+        turned = [(b, a) if (turn + at) % 2 else (a, b) for at, (a, b) in enumerate(pairs)]
+        found.append(tuple((a, b) for a, b in turned if a is not None and b is not None))
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return tuple(found)
+
+
+def _around(ring: list[str], distance: int) -> list[tuple[tuple[str, str], ...]]:
+    """All pairs at a distance in two or three rounds: every second edge of each circle, and the odd one at its end."""
+    parts: list[list[tuple[str, str]]] = [[], [], []]
+    seen: set[int] = set()
+    for start in range(len(ring)):
+        circle = []
+        at = start
+        while at not in seen:
+            seen.add(at)
+            circle.append((ring[at], ring[(at + distance) % len(ring)]))
+            at = (at + distance) % len(ring)
+        for place, pair in enumerate(circle):
+            odd = len(circle) % 2 == 1 and place == len(circle) - 1
+            parts[2 if odd else place % 2].append(pair)
+    return [tuple(part) for part in parts if part]
+
+
+def disjoint(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Any pairs in rounds in which nobody is twice: each goes into the first round that has neither of its ends."""
+    found: list[tuple[list[tuple[str, str]], set[str]]] = []
+    for pair in pairs:
+        mine = next((entry for entry in found if entry[1].isdisjoint(pair)), None)
+        if mine is None:
+            mine = ([], set())
+            found.append(mine)
+        mine[0].append(pair)
+        mine[1].update(pair)
+    return tuple(tuple(members) for members, _ in found)
 
 
 def coverage(pairs: int, nodes: int) -> str:

@@ -31,7 +31,7 @@ from clusterprep.rollback import last_run, plan_rollback
 from clusterprep.settings import Settings
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Password
-from clusterprep.trial import findings_of, not_run, run_trial
+from clusterprep.trial import not_run, run_trial
 from clusterprep.verify.pages import PAGES
 from clusterprep.write import Writer, with_lost
 
@@ -304,11 +304,11 @@ def _verify(
         return not_run(fleet, environment, gates), ()
     job.watch.stage("verify", len(fleet.reached))
     fanout.load("ranks")
-    result = run_trial(fanout, fleet, environment)
+    result, tried = run_trial(fanout, fleet, environment)
     guilty = {name for culprit in result.culprits for name in culprit.nodes}
     for node in fleet.reached:
         job.watch.step(node.name, "culprit" if node.name in guilty else "finished")
-    return result, silenced(findings_of(result), fleet.inventory, job.started.date())
+    return result, silenced(tried, fleet.inventory, job.started.date())
 
 
 def _without_missing(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from clusterprep.fanout import Fanout
@@ -14,13 +14,22 @@ if TYPE_CHECKING:
     from clusterprep.verify.schedule import TrialPlan
 
 
-def run_trial(fanout: Fanout, fleet: Fleet, environment: Environment) -> VerifyResult:
-    """An all-reduce over all ranks of the nodes reached, with the environment that apply writes."""
-    from clusterprep.verify import blame, collect
+def run_trial(fanout: Fanout, fleet: Fleet, environment: Environment) -> tuple[VerifyResult, tuple[Finding, ...]]:
+    """An all-reduce over all ranks of the nodes reached, with the environment that apply writes, then their links.
+
+    The result, and what it means as findings of nccl.hang, nccl.correct and their like.
+    """
+    from clusterprep.streams import measure_links
+    from clusterprep.verify import blame, collect, links
 
     plan = _plan(fleet, environment)
     timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
-    return blame.judge(timeline)
+    result = blame.judge(timeline)
+    tried = blame.findings(result)
+    if len(fleet.reached) < 2:
+        return result, tried
+    measured = measure_links(fanout, fleet)
+    return links.with_links(result, measured), (*tried, *links.findings(measured))
 
 
 def _plan(fleet: Fleet, environment: Environment) -> TrialPlan:
@@ -74,10 +83,3 @@ def _gpus(fleet: Fleet, node: Node) -> int:
         return node.gpus.used
     nvml = fleet.fact(node.name, "gpu.nvml")
     return 0 if nvml is None or isinstance(nvml, Absent) else len(nvml.gpus)
-
-
-def findings_of(result: VerifyResult) -> Iterable[Finding]:
-    """What a result means as findings of nccl.hang, nccl.correct and their like."""
-    from clusterprep.verify import blame
-
-    return blame.findings(result)

@@ -26,7 +26,7 @@ ORDER = (
     # stages that compute
     "plan", "settings", "judge", "gates", "linted", "reach", "diff", "rollback",
     # stages that act, and their means
-    "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "trial",
+    "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams", "trial",
     # the stages in a row, and what is shown of them
     "run", "selftest", "reports", "explain", "options", "ending", "cli", "__main__",
 )  # fmt: skip
@@ -57,6 +57,7 @@ WORLDLY = {
     "selftest": "plays the recordings that came with us",
     "transports": "reaches other machines",
     "remote": "runs on nodes, but for boot, which reads the source of the others",
+    "streams": "takes the time of the links stage, and draws the word that agents know each other by",
     "verify.collect": "runs ranks on nodes and waits for them",
     "reports": "renders through rich, loaded when asked for, and shows progress while a command runs",
 }

@@ -65,6 +65,7 @@ _MODULES = {
     "dial": ("dial",),
     "journal": ("journal",),
     "act": ("disk", "act"),
+    "stream": ("stream",),
     "ranks": ("nccl_lines", "processes", "ranks"),
 }
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.

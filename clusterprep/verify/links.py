@@ -1,0 +1,221 @@
+"""From the measured pairs to the node or link that is slow, loses packets or does not connect. Pure.
+
+A node is blamed where at least two of its pairs are bad, and at least half; what is left over are links. Half of the
+usual speed proves nothing on a busy machine, so bad means a fifth of the median pair.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
+from clusterprep.pairing import coverage
+
+NAME = "net.tcp_bw"
+SHARE = 5  # a direction slower than this part of the median is bad
+LONG = 1.0  # seconds to connect from which a SYN was lost
+RESENT = 2  # segments of a few hundred small messages that were sent once more: between healthy nodes none is
+WANTED = "no pair under a fifth of the usual speed, and no lost packets"
+UNMEASURED = frozenset({"lost", "garbled", "hung", "unknown_read"})  # says something of a node, and nothing of a link
+REMEDY = "ethtool -S {} ; ip -s link   # errors and drops; then cable, switch port and `tc qdisc` of {}"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One measured pair: seconds to connect and of round trips, bytes per second to the listener and back."""
+
+    dialer: str
+    listener: str
+    word: str  # ok, or why it was not measured
+    why: str = ""
+    connect: float = 0.0
+    rtt: float = 0.0
+    worst: float = 0.0
+    out: float = 0.0
+    back: float = 0.0
+    resent: int = 0  # segments of the small messages, by either side
+    pings: int = 0
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links stage: nodes, the pairs measured, and how long it took."""
+
+    nodes: tuple[str, ...]
+    ways: tuple[Way, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A bad direction from `source` to `target`; both directions of a pair that is bad as a whole."""
+
+    source: str
+    target: str
+    what: str  # blocked, lossy, slow
+    words: str
+
+
+@dataclass(frozen=True)
+class Guilt:
+    """One node, or the two ends of a link, with what is bad about them."""
+
+    nodes: tuple[str, ...]
+    faults: tuple[Fault, ...]
+    tried: int  # partners with which a node was measured
+
+
+def judge(links: Links) -> tuple[Guilt, ...]:
+    """Who is at fault; every bad direction is somebody's."""
+    partners: dict[str, set[str]] = {name: set() for name in links.nodes}
+    for way in links.ways:
+        if way.word not in UNMEASURED:
+            partners[way.dialer].add(way.listener)
+            partners[way.listener].add(way.dialer)
+    left = list(_faults(links.ways))
+    found = []
+    for what in ("blocked", "lossy", "slow"):
+        while (node := _worst([f for f in left if f.what == what], partners)) is not None:
+            mine = tuple(fault for fault in left if node in (fault.source, fault.target))
+            found.append(Guilt((node,), mine, len(partners[node])))
+            left = [fault for fault in left if fault not in mine]
+    pairs: dict[frozenset[str], list[Fault]] = {}
+    for fault in left:
+        pairs.setdefault(frozenset((fault.source, fault.target)), []).append(fault)
+    found += [Guilt(_in_order(links, ends), tuple(faults), 1) for ends, faults in pairs.items()]
+    return tuple(found)
+
+
+def suspects(links: Links) -> tuple[tuple[str, str], ...]:
+    """The pairs that look bad, as (dialer, listener): a second look tells a fault from a busy moment."""
+    ends = {frozenset((fault.source, fault.target)) for fault in _faults(links.ways)}
+    return tuple((w.dialer, w.listener) for w in links.ways if frozenset((w.dialer, w.listener)) in ends)
+
+
+def seen_again(links: Links, again: Sequence[Way], seconds: float) -> Links:
+    """With the second look in place of the first, where there was one."""
+    second = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
+    ways = tuple(second.get((way.dialer, way.listener), way) for way in links.ways)
+    return replace(links, ways=ways, seconds=links.seconds + seconds)
+
+
+def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
+    rates = [rate for way in ways if way.word == "ok" for rate in (way.out, way.back)]
+    usual = statistics.median(rates) if rates else 0.0
+    for way in ways:
+        if way.word in UNMEASURED:
+            continue
+        bad = _whole(way)
+        if bad:
+            yield Fault(way.dialer, way.listener, *bad)
+            yield Fault(way.listener, way.dialer, *bad)
+            continue
+        for source, target, rate in ((way.dialer, way.listener, way.out), (way.listener, way.dialer, way.back)):
+            if rate * SHARE < usual:
+                words = f"{source} to {target}: {_speed(rate)}, usual {_speed(usual)}"
+                yield Fault(source, target, "slow", words)
+
+
+def _whole(way: Way) -> tuple[str, str] | None:
+    """What is bad about both directions of a pair, for from outside they cannot be told apart."""
+    pair = f"{way.dialer} and {way.listener}"
+    if way.word != "ok":
+        return "blocked", f"{pair}: {way.word.replace('_', ' ')}, {way.why}"
+    if way.connect >= LONG:
+        return "lossy", f"{pair}: {way.connect:.1f} s to connect"
+    if way.resent >= RESENT:
+        words = (
+            f"{way.resent} segments of {way.pings} small messages were sent again, one took {way.worst * 1000:.0f} ms"
+        )
+        return "lossy", f"{pair}: {words}"
+    return None
+
+
+def _worst(faults: Sequence[Fault], partners: Mapping[str, set[str]]) -> str | None:
+    bad: Counter[str] = Counter()
+    for pair in {frozenset((fault.source, fault.target)) for fault in faults}:
+        bad.update(pair)
+    guilty = [(count, name) for name, count in bad.items() if count >= 2 and 2 * count >= len(partners[name])]
+    return max(guilty)[1] if guilty else None
+
+
+def _in_order(links: Links, ends: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(ends, key=links.nodes.index))
+
+
+def _speed(rate: float) -> str:
+    return f"{rate * 8 / 1e9:.2g} Gbit/s" if rate >= 1.25e8 else f"{rate * 8 / 1e6:.3g} Mbit/s"
+
+
+# ---------------------------------------------------------------- for the report
+
+
+def culprits(links: Links) -> tuple[Culprit, ...]:
+    return tuple(_culprit(guilt) for guilt in judge(links))
+
+
+def _culprit(guilt: Guilt) -> Culprit:
+    evidence = tuple(dict.fromkeys(fault.words for fault in guilt.faults))[:8]
+    if len(guilt.nodes) == 1:
+        return Culprit("node", guilt.nodes, 0.9, _cause(guilt), evidence)
+    directions = {(fault.source, fault.target) for fault in guilt.faults}
+    source, target = next(iter(directions)) if len(directions) == 1 else (None, None)
+    return Culprit("link", guilt.nodes, 0.85, _cause(guilt), evidence, None, source, target)
+
+
+def _cause(guilt: Guilt) -> str:
+    what = {fault.what for fault in guilt.faults}
+    words = {"blocked": "does not carry connections", "lossy": "loses packets", "slow": "is slow"}
+    said = " and ".join(words[kind] for kind in words if kind in what)
+    if len(guilt.nodes) == 2:
+        return f"the link between {' and '.join(guilt.nodes)} {said}"
+    name = guilt.nodes[0]
+    outward = any(fault.source == name for fault in guilt.faults)
+    inward = any(fault.target == name for fault in guilt.faults)
+    side = "" if outward and inward else ", from it" if outward else ", towards it"
+    partners = {fault.source for fault in guilt.faults} | {fault.target for fault in guilt.faults}
+    return f"the network of {name} {said}{side}, with {len(partners) - 1} of {guilt.tried} others"
+
+
+def with_links(result: VerifyResult, links: Links) -> VerifyResult:
+    """A result with its links stage. Links to a node that fell silent during the trial say nothing new."""
+    known = {name for culprit in result.culprits if culprit.kind == "node" for name in culprit.nodes}
+    found = tuple(culprit for culprit in culprits(links) if not known.intersection(culprit.nodes))
+    return replace(
+        result,
+        verdict="fail" if found else result.verdict,
+        stages=(*result.stages, _stage(links)),
+        culprits=(*result.culprits, *found),
+    )
+
+
+def _stage(links: Links) -> Stage:
+    """The row of the report; it passes where nobody is to blame and every planned pair was measured."""
+    whole = bool(links.ways) and all(way.word not in UNMEASURED for way in links.ways)
+    verdict: Verdict = "fail" if judge(links) else "pass" if whole else "unknown"
+    return Stage("links", round(links.seconds, 6), verdict)
+
+
+def findings(links: Links) -> Iterable[Finding]:
+    """net.tcp_bw: one failure per culprit, unknown for nodes of which nothing is known, passed by all others."""
+    found = judge(links)
+    for guilt in found:
+        names = " ".join(guilt.nodes)
+        seen = "; ".join(dict.fromkeys(fault.words for fault in guilt.faults[:4]))
+        remedy = REMEDY.format("IFACE", names)
+        yield Finding(NAME, "fail", "error", guilt.nodes, _cause(guilt), seen, WANTED, remedy)
+    blamed = {name for guilt in found for name in guilt.nodes}
+    measured = {name for way in links.ways if way.word not in UNMEASURED for name in (way.dialer, way.listener)}
+    measured -= {way.dialer for way in links.ways if way.word in UNMEASURED}
+    if silent := tuple(name for name in links.nodes if name not in measured | blamed):
+        message = "how fast its links are was not measured"
+        yield Finding(NAME, "unknown", "error", silent, message, "", WANTED, reason="not measured")
+    if good := tuple(name for name in links.nodes if name in measured - blamed):
+        pairs = sum(way.word == "ok" for way in links.ways)
+        rates = [rate for way in links.ways if way.word == "ok" for rate in (way.out, way.back)]
+        speed = f"{_speed(min(rates))} to {_speed(max(rates))}" if rates else ""
+        message = f"{coverage(2 * pairs, len(links.nodes))} measured: {speed}"
+        yield Finding(NAME, "pass", "error", good, message, "", WANTED)
