@@ -19,6 +19,10 @@ LARGEST = 1 << 20  # bytes; an environment is a page, and what is larger is some
 MOST = 500  # findings that anybody reads
 CHECKS = ("env.nccl_conf", "env.nccl_unknown", "env.deprecated", "env.no_effect", "env.nccl_debug")
 
+# A name with what sets it in some language or other: =, :, a comma of a call, `name:` of YAML, ENV of a Dockerfile.
+_NAMED = re.compile(
+    r"(?<![\w${])(?:NCCL|TORCH_NCCL|OFI_NCCL|GLOO)_[A-Z0-9_]+[\"']?\s*[=:,]|(?:name:|ENV)\s+[\"']?NCCL_[A-Z]"
+)
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)*)(?:[-+.].*)?")
 
 
@@ -41,7 +45,7 @@ def lint(
         verdict="fail" if code else "pass",
         code=code,
         findings=findings,
-        notices=(_said(name, text), *_unknown(versions), *hints(text), *_left_out(remarks)),
+        notices=(_said(name, text), *_unknown(versions), *_unread(text), *hints(text, versions), *_left_out(remarks)),
     )
 
 
@@ -96,10 +100,26 @@ def _said(name: str, text: Text) -> str:
         "nccl.conf": "nccl.conf, by NCCL's own rules",
         "shell": "a shell script",
         "env-file": "KEY=value lines, as docker --env-file and systemd's EnvironmentFile take them",
+        "environment": "/etc/environment or environment.d, as pam_env and systemd take them",
         "unit": "a systemd unit",
     }[text.dialect]
     number = len(text.entries)
     return f"{name}: {number} setting{'' if number == 1 else 's'}, read as {kind}"
+
+
+def _unread(text: Text) -> tuple[str, ...]:
+    """Lines that name variables and from which nothing was taken: what nobody judged must not look as if it passed."""
+    taken = {entry.line for entry in text.entries}
+    lines, start = [], 1
+    for number, line in enumerate(text.lines, 1):
+        if start not in taken and _NAMED.search(line) and not line.lstrip().startswith(("#", ";", "//")):
+            lines.append(number)
+        start = start if line.endswith("\\") else number + 1
+    if not lines:
+        return ()
+    which = ", ".join(map(str, lines[:10])) + (f" and {len(lines) - 10} more" if len(lines) > 10 else "")
+    many = "s name variables and are" if len(lines) > 1 else " names a variable and is"
+    return (f"line{many} not judged, for this dialect takes no setting from there: {which}",)
 
 
 def _unknown(versions: Versions) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from ipaddress import ip_interface
 
 from clusterprep.lint import Entry, Remark, Text, Versions
 from clusterprep.model import Severity
@@ -11,7 +12,6 @@ from clusterprep.model import Severity
 _MOST = {"NCCL_SOCKET_IFNAME": 16, "NCCL_IB_HCA": 32, "NCCL_OOB_NET_IFNAME": 32}
 _EXACT = {"GLOO_SOCKET_IFNAME": True, "TP_SOCKET_IFNAME": False}  # whether it may be a list
 _LONGEST = 15  # characters of an interface's name (Linux, IFNAMSIZ)
-_ADDRESS = re.compile(r"\d{1,3}(\.\d{1,3}){3}(/\d+)?")
 _WILD = re.compile(r"[*?\[\]{}|$()\\+]")
 
 Flaw = tuple[str, str, str]  # what is wrong, what is wanted, what to write
@@ -35,7 +35,7 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
 
 def _list(name: str, value: str) -> Flaw | None:
     """The first thing in a list that NCCL reads otherwise than it is meant."""
-    wrong = _characters(value)
+    wrong = _characters(value) or _separators(value)
     if wrong is not None:
         return wrong
     negated, rest = value.startswith("^"), value.removeprefix("^")
@@ -62,12 +62,30 @@ def _characters(value: str) -> Flaw | None:
         return "quotes are taken for a part of the name", "no quotes", re.sub("[\"']", "", value)
     if value.startswith("!"):
         return "! is not understood: ^ leaves names out", "^ in front", "^" + value[1:]
-    if any(_ADDRESS.fullmatch(item) for item in items):
+    if any(_address(item) for item in items):
         return "names of interfaces are wanted, not addresses", "names", ""
     if _WILD.search(value):
         cured = re.sub(r"[*?]+", "", value)
         plain = "" if _WILD.search(cured) else cured
         return "wildcards and patterns match nothing: a name stands for all that start with it", "plain names", plain
+    return None
+
+
+def _address(text: str) -> bool:
+    try:
+        ip_interface(text.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _separators(value: str) -> Flaw | None:
+    if not value.isascii():
+        return "a character that no name has, as word processors put in", "letters, digits and marks of ASCII", ""
+    if ";" in value:
+        return "the names of a list are parted by commas", "commas", value.replace(";", ",")
+    if strange := [item for item in value.split(",") if not re.fullmatch(r"[^:]*(:\d+)*", item)]:
+        return f"{strange[0]}: what follows a colon is read as the number of a port", "commas between names", ""
     return None
 
 
@@ -78,7 +96,7 @@ def _interfaces(items: list[str], negated: bool, exact: bool) -> Flaw | None:
         message = "a ^ list replaces what NCCL leaves out by itself, so loopback comes first and is chosen: 127.0.0.1"
         return message, "lo in the list", f"^{'=' if exact else ''}{','.join(['lo', *items])}"
     if long := [item for item in items if len(item.split(":")[0]) > _LONGEST]:
-        return f"{long[0]} is longer than a name can be ({_LONGEST} characters)", "names of interfaces", ""
+        return f"{long[0][:40]} is longer than a name can be ({_LONGEST} characters)", "names of interfaces", ""
     return None
 
 
@@ -90,7 +108,7 @@ def _exact(value: str, *, many: bool) -> Flaw | None:
         return "TensorPipe takes one name", "one name", value.split(",", maxsplit=1)[0]
     if re.search(r"\s", value):
         return "a blank is taken for a part of the name", "no blanks", re.sub(r"\s+", "", value)
-    if _WILD.search(value) or _ADDRESS.fullmatch(value):
+    if _WILD.search(value) or _address(value):
         return f"{reader} wants the whole name of an interface", "the whole name", ""
     return None
 

@@ -96,6 +96,48 @@ def test_without_versions_the_report_says_what_was_not_judged() -> None:
     assert not any("--nccl" in notice for notice in linted(b"", nccl="2.21.5", torch="2.6.0").notices)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        ("pod.yaml", b"env:\n  - name: NCCL_IB_DISABLE\n    value: '1'\n", "2"),
+        ("job.sh", b"cat > /etc/nccl.conf <<EOF\nNCCL_ALGO=Ring\nEOF\nsrun --export=ALL,NCCL_PROTO=LL x\n", "2, 4"),
+        ("module.lua", b'setenv("NCCL_DEBUG", "TRACE")\n', "1"),
+        ("x.service", b"[Service]\nExecStart=/bin/env NCCL_PROTO=LL x\n", "2"),
+        ("job.sh", b'export NCCL_X="a\nb"\n', "1"),
+        ("job.sh", b'# NCCL_ALGO=Ring\nexport A=1 \\\n  NCCL_DEBUG=INFO\n[ "$NCCL_DEBUG" = INFO ]\n', ""),
+        ("nccl.conf", b"#NCCL_ALGO=Ring\n", ""),
+    ],
+)
+def test_lines_that_nobody_judged_are_named(name: str, content: bytes, lines: str) -> None:
+    told = [notice for notice in linted(content, name).notices if "not judged, for" in notice]
+    assert [notice.rpartition(": ")[2] for notice in told] == ([lines] if lines else [])
+
+
+@pytest.mark.parametrize(
+    ("content", "nccl", "told"),
+    [
+        (b"NCCL_IB_HCA==mlx5_0\n", "2.30.7", True),
+        (b"NCCL_IB_HCA==mlx5_0\n", "2.29.7", False),  # does not know the name
+        (b"NCCL_IB_HCA==mlx5_0\n", None, False),
+        (b"NCCL_IB_HCA==mlx5_0\nNCCL_IGNORE_NET_MISMATCH=0\n", "2.30.7", False),
+        (b"NCCL_IB_HCA==mlx5_0\nNCCL_IB_DISABLE=1\n", "2.30.7", False),
+        (b"NCCL_DEBUG=WARN\n", "2.30.7", False),
+    ],
+)
+def test_unequal_numbers_of_network_devices_can_be_an_error(content: bytes, nccl: str | None, told: bool) -> None:
+    notices = linted(content, nccl=nccl).notices
+    assert any("NCCL_IGNORE_NET_MISMATCH=0" in notice for notice in notices) is told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [("mlx5_1", True), ("mlx5_0,mlx5_3:1", True), ("=mlx5_1", False), ("^mlx5_1", False),
+                        ("mlx5_0,mlx5_10", False), ("mlx5", False)],
+)  # fmt: skip
+def test_a_name_that_may_take_another_device(value: str, told: bool) -> None:
+    notices = linted(f"NCCL_IB_HCA={value}\n".encode()).notices
+    assert any("by prefix" in notice for notice in notices) is told
+
+
 def test_bytes_of_any_kind_give_a_report_or_wrong_input() -> None:
     chosen = random.Random(11)
     for name in ("nccl.conf", "job.sh", "job.env", "x.service"):
