@@ -9,6 +9,8 @@ from ipaddress import IPv4Interface
 from clusterprep.derived import once_per_fleet
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
+from clusterprep.rails import FACTS as RAILS
+from clusterprep.rails import interfaces_of
 
 # Names of interfaces that never lead to another machine of the cluster, or not by the way that was meant:
 # container bridges and their ends, overlay networks, tunnels, management of the board.
@@ -19,6 +21,9 @@ NEVER = (
     "antrea", "nebula",
 )  # fmt: skip
 
+
+FACTS = ("net.interfaces", *RAILS)
+"""Names of the facts that the choice looks at; whoever asks for the first gets the others too."""
 
 VARIABLE = "NCCL_SOCKET_IFNAME"
 Place = tuple[Interface, str]  # an interface and one of its addresses
@@ -157,7 +162,7 @@ def _derived(
         return _alone(nodes[0], known[nodes[0].name])
     problems = {name: "no interface is up with an IPv4 address" for name, found in usable.items() if not found}
     login = {node.name: _login_interface(node, usable[node.name], fleet) for node in nodes if usable[node.name]}
-    network, why = _common_network({**given, **usable}, login)
+    network, why = _common_network({**given, **usable}, login, _rail_networks(known, fleet))
     picks = {}
     for name, by_login in login.items():
         chosen = _in_network(usable[name], network) if network else by_login
@@ -200,10 +205,24 @@ def plain(address: str) -> str:
     return address.partition("/")[0]
 
 
+def _rail_networks(known: Mapping[str, tuple[Interface, ...]], fleet: Fleet) -> frozenset[str]:
+    """Networks of training ports, or of bonds of them: RDMA carries the data there."""
+    found: set[str] = set()
+    for node in fleet.reached:
+        names, interfaces = interfaces_of(fleet, node), known.get(node.name, ())
+        bonds = {i.master for i in interfaces if i.name in names}
+        found.update(net for i in interfaces if i.name in names or i.name in bonds for net in i.networks)
+    return frozenset(found)
+
+
 def _common_network(
-    usable: Mapping[str, tuple[Interface, ...]], login: Mapping[str, Place | None]
+    usable: Mapping[str, tuple[Interface, ...]], login: Mapping[str, Place | None], rails: frozenset[str]
 ) -> tuple[str | None, str]:
-    """The network that most nodes share, the fastest first; None when every node sits in a network of its own."""
+    """The network that most nodes share, rails last, the fastest first; None when every node sits in one of its own.
+
+    With RDMA sockets carry the start of communicators and little else: a rail that fails would take that with it, and
+    NCCL left alone would bind the front end. Without RDMA sockets carry the data, and speed decides.
+    """
     bound: dict[str, int] = {}
     shares: dict[str, int] = {}
     speeds: dict[str, int] = {}
@@ -217,7 +236,7 @@ def _common_network(
                 speeds[network] = slowest
     logins = {n for place in login.values() if place is not None for n in place[0].networks}
     # Where NCCL binds counts before where a node can be reached: a second address is one that it will not use.
-    ranked = sorted(shares, key=lambda n: (-bound[n], -shares[n], -speeds[n], n not in logins, n))
+    ranked = sorted(shares, key=lambda n: (-bound[n], -shares[n], n in rails, -speeds[n], n not in logins, n))
     if not ranked:
         return None, ""
     best, holders = ranked[0], sum(bool(interfaces) for interfaces in usable.values())
@@ -226,7 +245,8 @@ def _common_network(
     if shares[best] < 2 * holders / 3 and holders > 2 and all(login.values()) and _routed(logins):
         return None, "the nodes are in several networks; the interface that the login uses is taken on each"
     reach = "all nodes" if shares[best] == len(usable) else f"{shares[best]} of {len(usable)} nodes"
-    return best, f"{best} is the network that reaches {reach}"
+    left = "; those of the training ports are left to RDMA" if rails and best not in rails else ""
+    return best, f"{best} is the network that reaches {reach}{left}"
 
 
 def _routed(networks: set[str]) -> bool:
