@@ -12,7 +12,6 @@ from clusterprep.facts import Fact
 from clusterprep.model import Absent, Inventory, Json, Node, Read
 from clusterprep.network import FACTS
 
-
 PORTS = ("net.port_range",)  # where the nodes listen for each other
 
 

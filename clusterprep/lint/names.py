@@ -58,7 +58,7 @@ def _kept(bare: Sequence[Entry]) -> Iterator[Remark]:
 
 def _unknown(entry: Entry) -> Iterator[Remark]:
     name = entry.name
-    if name.startswith(_OF_PLUG_INS) or _OF_BUILDS.fullmatch(name):
+    if of_others(name):
         return
     upper = name.upper().replace("-", "_")
     mended = _MISSPELT.sub("NCCL_", upper) if _MISSPELT.match(upper) else upper
@@ -74,6 +74,11 @@ def _unknown(entry: Entry) -> Iterator[Remark]:
         message = "no NCCL, torch or plug-in known here reads this name" + (f"; did you mean {near}?" if near else "")
     remedy = f"write {near}, or drop the line" if near else "drop the line, or see clusterprep explain NCCL_DEBUG"
     yield Remark("env.nccl_unknown", entry.line, name, message, name, near or "a name that is read", remedy)
+
+
+def of_others(name: str) -> bool:
+    """Whether plug-ins that are not in the registry, or builds, read a name that looks like NCCL's."""
+    return name.startswith(_OF_PLUG_INS) or bool(_OF_BUILDS.fullmatch(name))
 
 
 @functools.lru_cache(1024)

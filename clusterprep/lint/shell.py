@@ -43,7 +43,8 @@ def read_shell(lines: Iterable[str]) -> Iterator[Entry]:
         words = command.words
         everything = _all_exported(words, everything)
         if gone := _unset(words):
-            entries = [entry for entry in entries if entry.name not in gone] if command.sure else entries
+            if command.sure:
+                entries = [entry for entry in entries if entry.name not in gone or entry.scope == "command"]
             exported -= gone
             continue
         if _exports(words):
@@ -134,7 +135,7 @@ def _before_a_command(words: Sequence[str]) -> Iterator[tuple[str, str, Scope, b
     for name, value in _pairs(words[:own]):
         yield name, value, "file" if alone else "command", alone
     rest = words[own:]
-    if rest and rest[0] == "env":
+    if {"env", "sudo"} & set(rest[:2]):  # behind exec and nohup too
         yield from ((name, value, "command", False) for name, value in _pairs(rest[1:]))
         return
     for before, word in itertools.pairwise(rest):

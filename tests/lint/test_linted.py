@@ -99,18 +99,30 @@ def test_without_versions_the_report_says_what_was_not_judged() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "lines"),
     [
-        ("pod.yaml", b"env:\n  - name: NCCL_IB_DISABLE\n    value: '1'\n", "2"),
-        ("job.sh", b"cat > /etc/nccl.conf <<EOF\nNCCL_ALGO=Ring\nEOF\nsrun --export=ALL,NCCL_PROTO=LL x\n", "2, 4"),
-        ("module.lua", b'setenv("NCCL_DEBUG", "TRACE")\n', "1"),
-        ("x.service", b"[Service]\nExecStart=/bin/env NCCL_PROTO=LL x\n", "2"),
-        ("job.sh", b'export NCCL_X="a\nb"\n', "1"),
+        ("pod.yaml", b"env:\n  - name: NCCL_IB_DISABLE\n    value: '1'\n", "line 2"),
+        (
+            "job.sh",
+            b"cat > /etc/nccl.conf <<EOF\nNCCL_ALGO=Ring\nEOF\nsrun --export=ALL,NCCL_PROTO=LL x\n",
+            "lines 2, 4",
+        ),
+        ("module.lua", b'setenv("NCCL_DEBUG", "TRACE")\n', "line 1"),
+        ("x.service", b"[Service]\nExecStart=/bin/env NCCL_PROTO=LL x\n", "line 2"),
+        ("job.sh", b'export NCCL_X="a\nb"\n', "line 1"),
+        ("job.sh", b"export NCCL_IB_HCA=$(ls /sys/class/infiniband)\n", "line 1"),
+        ("job.sh", b"export FOO=$(date)\n", ""),
         ("job.sh", b'# NCCL_ALGO=Ring\nexport A=1 \\\n  NCCL_DEBUG=INFO\n[ "$NCCL_DEBUG" = INFO ]\n', ""),
         ("nccl.conf", b"#NCCL_ALGO=Ring\n", ""),
+        ("supervisor.conf", b'environment=NCCL_DEBUG="INFO",NCCL_ALGO="Ring"\n', "line 1"),
+        ("job.sh", b"export NCCL_DEBUG=INFO; ssh n2 'NCCL_ALGO=Ring ./x'\n", "line 1"),
     ],
 )
 def test_lines_that_nobody_judged_are_named(name: str, content: bytes, lines: str) -> None:
-    told = [notice for notice in linted(content, name).notices if "not judged, for" in notice]
-    assert [notice.rpartition(": ")[2] for notice in told] == ([lines] if lines else [])
+    report = linted(content, name, strict=True)
+    told = [f.message for f in report.findings or () if f.verdict == "unknown"]
+    assert [message.partition(" cannot be judged")[0] for message in told] == ([f"{name}: {lines}"] if lines else [])
+    assert (report.code, report.verdict) == ((3, "unknown") if lines else (0, "pass"))
+    assert linted(content, name).code == 0
+    report_schema().validate(json.loads(render(report, "json")))
 
 
 @pytest.mark.parametrize(
