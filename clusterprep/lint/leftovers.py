@@ -34,6 +34,8 @@ def _number(value: str) -> int | None:
     return None if read is None else read.value
 
 
+# How the files and the block begin that apply writes (resources/env.py; a test holds the two together).
+_FILE, _BEGIN, _END = "# Written by clusterprep apply", "# BEGIN clusterprep", "# END clusterprep"
 _NONE = _is("LOC", "0")  # the shortest of NCCL's distances, which nothing is within; 0 is its old number
 _SLOW = "every call is logged or compared with other ranks: slow"
 _LEFT: Mapping[str, tuple[Callable[[str], bool], str]] = {
@@ -72,13 +74,26 @@ def left_behind(name: str, value: str) -> str:
 
 def judge(text: Text, versions: Versions) -> Iterator[Remark]:
     """Of each name the setting that holds in the end; what one command alone is given stays with it."""
+    ours = _written(text)
     for entry in text.held().values():
         why = left_behind(entry.name, entry.value)
-        if why and not _made(entry, text.dialect):
+        if why and entry.line not in ours and not _made(entry, text.dialect):
             message = f"left behind from a search for a fault? {why}"
             seen = f"{entry.name}={entry.value}"
             remedy = "drop the line, or set it for one job: NAME=value torchrun …"
             yield Remark("env.nccl_debug", entry.line, entry.name, message, seen, "not in a permanent file", remedy)
+
+
+def _written(text: Text) -> set[int]:
+    """Lines that apply wrote: their values were worked out over the fleet, or declared, and nobody forgot them."""
+    if any(line.startswith(_FILE) for line in text.lines[:2]):
+        return set(range(1, len(text.lines) + 1))
+    found: set[int] = set()
+    inside = False
+    for number, line in enumerate(text.lines, 1):
+        inside = not line.startswith(_END) if inside else line.startswith(_BEGIN)
+        found |= {number} if inside else set()
+    return found
 
 
 def _made(entry: Entry, dialect: str) -> bool:

@@ -22,7 +22,7 @@ from clusterprep.render import render as render_environment
 from clusterprep.reports import render
 from clusterprep.resources.env import TARGETS
 from tests.command import CLI, report_schema
-from tests.fleet import healthy
+from tests.fleet import healthy, with_facts
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=timezone.utc)
 GOLDEN = Path(__file__).with_name("golden.txt")
@@ -173,14 +173,24 @@ def test_a_file_of_many_lines_is_judged_in_seconds(name: str, line: str) -> None
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("declared", [{}, {"NCCL_SOCKET_NTHREADS": "8", "TORCH_NCCL_BLOCKING_WAIT": "1"}], ids=str)
-def test_what_apply_writes_passes(target: str, declared: dict[str, str]) -> None:
+@pytest.mark.parametrize("devices", [None, ()], ids=["rdma", "sockets"])
+def test_what_apply_writes_passes(target: str, declared: dict[str, str], devices: Any) -> None:
     seen = healthy(2)
+    if devices is not None:
+        seen = with_facts(seen, {(name, "rdma.devices"): devices for name in ("n1", "n2")})
     nodes = tuple(replace(n, env={k: EnvSetting(v, "env") for k, v in declared.items()}) for n in seen.inventory.nodes)
     seen = replace(seen, inventory=replace(seen.inventory, nodes=nodes))
     text = target_text(seen.inventory, render_environment(seen), target, "n1")
     report = linted(text.encode(), TARGETS[target].path, nccl="2.21.5", torch="2.6.0")
-    assert [f.message for f in report.findings or () if f.verdict == "fail"] == []
+    assert [f.message for f in report.findings or () if f.verdict != "pass"] == []
+    assert ("NCCL_IB_DISABLE=1" in text) is (devices == ())
     assert " 0 settings" not in report.notices[0]
+
+
+def test_what_others_add_to_the_file_of_apply_is_judged() -> None:
+    block = target_text(healthy(2).inventory, render_environment(healthy(2)), "nccl.conf", "n1")
+    report = linted(f"{block}NCCL_ALGO=Ring\n".encode())
+    assert [f.check for f in report.findings or () if f.verdict == "fail"] == ["env.nccl_debug"]
 
 
 # ---------------------------------------------------------------- the command
