@@ -133,13 +133,29 @@ def _by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) 
     return Pick(first.name, plain(str(first.bound)), first.mtu, value, f"declared as {VARIABLE}")
 
 
+@dataclass(frozen=True)
+class NameList:
+    """A list as NCCL reads it: one `^` and then one `=` at the start hold for all of it, names match by prefix."""
+
+    negated: bool
+    exact: bool
+    items: tuple[str, ...]  # with the ports that may stand behind them
+
+    def takes(self, name: str) -> bool:
+        names = tuple(item.partition(":")[0] for item in self.items if item.partition(":")[0])
+        return (name in names if self.exact else name.startswith(names)) != self.negated
+
+
+def name_list(value: str) -> NameList:
+    rest = value.removeprefix("^")
+    items = rest.removeprefix("=").split(",")
+    return NameList(value.startswith("^"), rest.startswith("="), tuple(item for item in items if item))
+
+
 def taken_by(value: str, interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
-    """Those that NCCL takes: one `^` and then one `=` at the start hold for the whole list, names match by prefix."""
-    names = value.removeprefix("^")
-    exact = names.startswith("=")
-    items = tuple(item.partition(":")[0] for item in names.removeprefix("=").split(",") if item.partition(":")[0])
-    hit = [i.name in items if exact else i.name.startswith(items) for i in interfaces]
-    return tuple(i for i, found in zip(interfaces, hit, strict=True) if found != value.startswith("^"))
+    """Those that NCCL takes."""
+    listed = name_list(value)
+    return tuple(interface for interface in interfaces if listed.takes(interface.name))
 
 
 def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], why: str) -> Pick:

@@ -8,6 +8,7 @@ from ipaddress import ip_interface
 
 from clusterprep.lint import Entry, Remark, Text, Versions
 from clusterprep.model import Severity
+from clusterprep.network import NameList, name_list
 
 _MOST = {"NCCL_SOCKET_IFNAME": 16, "NCCL_IB_HCA": 32, "NCCL_OOB_NET_IFNAME": 32}
 _EXACT = {"GLOO_SOCKET_IFNAME": True, "TP_SOCKET_IFNAME": False}  # whether it may be a list
@@ -38,10 +39,9 @@ def _list(name: str, value: str) -> Flaw | None:
     wrong = _characters(value) or _separators(value)
     if wrong is not None:
         return wrong
-    negated, rest = value.startswith("^"), value.removeprefix("^")
-    exact, rest = rest.startswith("="), rest.removeprefix("=")
-    items = [item for item in rest.split(",") if item]
-    marks = value[: len(value) - len(rest)]
+    listed = name_list(value)
+    items = list(listed.items)
+    marks = "^" * listed.negated + "=" * listed.exact
     if any(item[0] in "^=" for item in items):
         cured = marks + ",".join(item.lstrip("^=") for item in items)
         return "^ and = are read once, at the very start, and hold for the whole list", "one mark in front", cured
@@ -50,7 +50,7 @@ def _list(name: str, value: str) -> Flaw | None:
     if len(items) > _MOST[name]:
         return f"only the first {_MOST[name]} names are read", f"at most {_MOST[name]}", ""
     if name == "NCCL_SOCKET_IFNAME":
-        return _interfaces(items, negated, exact)
+        return _interfaces(items, listed)
     return None
 
 
@@ -89,12 +89,10 @@ def _separators(value: str) -> Flaw | None:
     return None
 
 
-def _interfaces(items: list[str], negated: bool, exact: bool) -> Flaw | None:
-    if negated and not any(
-        item.split(":")[0] == "lo" if exact else "lo".startswith(item.split(":")[0]) for item in items
-    ):
+def _interfaces(items: list[str], listed: NameList) -> Flaw | None:
+    if listed.negated and listed.takes("lo"):
         message = "a ^ list replaces what NCCL leaves out by itself, so loopback comes first and is chosen: 127.0.0.1"
-        return message, "lo in the list", f"^{'=' if exact else ''}{','.join(['lo', *items])}"
+        return message, "lo in the list", f"^{'=' if listed.exact else ''}{','.join(['lo', *items])}"
     if long := [item for item in items if len(item.split(":")[0]) > _LONGEST]:
         return f"{long[0][:40]} is longer than a name can be ({_LONGEST} characters)", "names of interfaces", ""
     return None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from clusterprep.lint import Entry, Remark, Text, Versions
 from clusterprep.lint.values import nccl_integer
 from clusterprep.model import Severity
+from clusterprep.network import name_list
 
 MOST_SOCKETS = 64  # of one connection (NCCL, net_socket.cc, MAX_SOCKETS)
 _COUNTED = (2, 30)  # NCCL from which ranks compare how many network devices they have (src/init.cc)
@@ -50,9 +51,10 @@ def hints(text: Text, versions: Versions) -> tuple[str, ...]:
 
 def _prefixes(entry: Entry) -> list[str]:
     """Names of a list by which NCCL may take a device with one more digit, and that is not named itself."""
-    if not entry.known or entry.value.startswith(("^", "=")):
+    listed = name_list(entry.value)
+    if not entry.known or listed.negated or listed.exact:
         return []
-    names = [item.partition(":")[0] for item in entry.value.split(",")]
+    names = [item.partition(":")[0] for item in listed.items]
     return [name for name in names if re.search(r"_[a-z]*[1-9]$", name)]
 
 
