@@ -18,7 +18,7 @@ NEVER = (
     "lo", "docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "cilium", "weave", "podman", "nerdctl", "lxdbr",
     "lxcbr", "vboxnet", "vmnet", "kube-ipvs", "nodelocal", "vxlan", "tun", "tap", "wg", "tailscale", "zt", "sit",
     "ip6tnl", "dummy", "ifb", "usb", "idrac", "gre", "erspan", "tunl", "ipip", "vti", "ppp", "genev", "ovs-system",
-    "antrea", "nebula",
+    "antrea", "nebula", "tmfifo_net",
 )  # fmt: skip
 
 
@@ -239,17 +239,7 @@ def _common_network(
     With RDMA sockets carry the start of communicators and little else: a rail that fails would take that with it, and
     NCCL left alone would bind the front end. Without RDMA sockets carry the data, and speed decides.
     """
-    bound: dict[str, int] = {}
-    shares: dict[str, int] = {}
-    speeds: dict[str, int] = {}
-    for interfaces in usable.values():
-        for network in {n for i in interfaces for n in i.networks}:
-            shares[network] = shares.get(network, 0) + 1
-            bound[network] = bound.get(network, 0) + any(_bound_network(i) == network for i in interfaces)
-        for interface in interfaces:
-            for network in interface.networks:
-                slowest = min(speeds.get(network, 1 << 30), interface.speed or 0)
-                speeds[network] = slowest
+    bound, shares, speeds = _tally(usable)
     logins = {n for place in login.values() if place is not None for n in place[0].networks}
     # Where NCCL binds counts before where a node can be reached: a second address is one that it will not use.
     ranked = sorted(shares, key=lambda n: (-bound[n], -shares[n], n in rails, -speeds[n], n not in logins, n))
@@ -263,6 +253,28 @@ def _common_network(
     reach = "all nodes" if shares[best] == len(usable) else f"{shares[best]} of {len(usable)} nodes"
     left = "; those of the training ports are left to RDMA" if rails and best not in rails else ""
     return best, f"{best} is the network that reaches {reach}{left}"
+
+
+def _tally(usable: Mapping[str, tuple[Interface, ...]]) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Of each network: how many nodes NCCL would bind there, how many are in it, and the speed of its slowest link.
+
+    Nodes are told apart by their addresses: a network in which all have the same one, as of a card's own processor
+    (tmfifo_net0 of a BlueField) or of containers, is one on every node and joins none.
+    """
+    bound: dict[str, set[str]] = {}
+    there: dict[str, set[str]] = {}
+    speeds: dict[str, int] = {}
+    for interfaces in usable.values():
+        mine: dict[str, str] = {}
+        for interface in interfaces:
+            for address, network in zip(interface.ipv4, interface.networks, strict=True):
+                mine.setdefault(network, plain(address))
+                speeds[network] = min(speeds.get(network, 1 << 30), interface.speed or 0)
+        for network, address in mine.items():
+            there.setdefault(network, set()).add(address)
+            firsts = {address} if _in_network(interfaces, network) else set()
+            bound.setdefault(network, set()).update(firsts)
+    return {n: len(bound[n]) for n in bound}, {n: len(there[n]) for n in there}, speeds
 
 
 def _routed(networks: set[str]) -> bool:

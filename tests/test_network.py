@@ -52,6 +52,7 @@ NEVER = {
     "down": eth("eth9", "10.0.0.9/24", up=False),
     "no-carrier": eth("eth9", "10.0.0.9/24", running=False),
     "no-address": eth("eth9"),
+    "processor-of-a-bluefield": eth("tmfifo_net0", "192.168.100.2/30", physical=False),
     "gre": eth("gre1", "10.66.0.1/24", physical=False),
     "geneve": eth("genev_sys_6081", "10.66.0.1/24", physical=False),
     "ip-in-ip": eth("tunl0", "10.66.0.1/24", physical=False),
@@ -204,6 +205,23 @@ def test_a_network_that_reaches_all_goes_before_a_faster_one_that_does_not() -> 
         **nets(n1=two(1, 1000, 400_000), n2=two(2, 1000, 400_000), n3=(eth("eth0", "10.0.0.3/24", speed=1000),))
     )
     assert set(names(seen).values()) == {"eth0"}
+
+
+def test_a_network_in_which_all_have_one_address_joins_no_nodes() -> None:
+    """As the link to a card's own processor does, or a bridge for containers under a name of its own."""
+    own = eth("enp0s20u1", "192.168.100.1/24", speed=100_000)
+    seen = fleet(**nets(**{f"n{n}": (own, eth("eth0", f"10.0.0.{n}/24", speed=1000)) for n in (1, 2, 3)}))
+    assert set(names(seen).values()) == {"eth0"}
+    assert choose(seen).why == "10.0.0.0/24 is the network that reaches all nodes"
+    alone = choose(fleet(**nets(n1=(own,), n2=(own,))))
+    assert (dict(alone.picks), set(alone.problems)) == ({}, {"n1", "n2"})
+
+
+def test_two_interfaces_of_one_node_in_a_network_count_once() -> None:
+    more = (eth("eth1", "10.0.0.7/24"), eth("eth2", "10.0.0.8/24"))
+    both = {f"n{n}": (eth("eth0", f"10.0.0.{n}/24"), eth("ib0", f"10.1.0.{n}/24", speed=400_000)) for n in (1, 2)}
+    seen = fleet(**nets(n1=(*both["n1"], *more), n2=both["n2"]))
+    assert set(names(seen).values()) == {"ib0"}
 
 
 SECOND = eth("eth0", "192.168.7.1/24", "10.0.0.1/24")  # NCCL binds the first address of an interface, whatever the rest
