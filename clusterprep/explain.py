@@ -27,6 +27,9 @@ def page(topic: str) -> str:
         return _check_page(PAGES[topic])
     if topic in variables():
         return _variable_page(topic)
+    if topic.upper() in variables() or topic.lower() in registry.checks():
+        hint = f"did you mean {topic.upper() if topic.upper() in variables() else topic.lower()}?"
+        raise InputError.of(f"nothing is known of {topic!r}", hint=hint)
     near = difflib.get_close_matches(topic, [*registry.checks(), *PAGES, *variables()], 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else "a check such as time.offset, or a variable such as NCCL_IB_HCA"
     raise InputError.of(f"nothing is known of {topic!r}", hint=hint)

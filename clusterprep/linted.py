@@ -19,6 +19,10 @@ LARGEST = 1 << 20  # bytes; an environment is a page, and what is larger is some
 MOST = 500  # findings that anybody reads
 CHECKS = ("env.nccl_conf", "env.nccl_unknown", "env.deprecated", "env.no_effect", "env.nccl_debug")
 
+# A name with what sets it in some language or other: =, :, a comma of a call, `name:` of YAML, ENV of a Dockerfile.
+_NAME = r"(?:NCCL|TORCH_NCCL|OFI_NCCL|GLOO)_[A-Z0-9_]+"
+_NAMED = re.compile(rf"(?<![\w${{])({_NAME})[\"']?\s*[=:,]|(?:name:|ENV)\s+[\"']?({_NAME})")
+_MADE = ("shell", "unit", "environment")  # dialects in which a $ or % stands for something
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)*)(?:[-+.].*)?")
 
 
@@ -30,7 +34,7 @@ def lint(
     words = _decoded(name, content)
     text = read(words, _dialect(dialect) or dialect_of(name, words))
     remarks = judge(text, versions)
-    findings = _findings(name, text, remarks[:MOST])
+    findings = _findings(name, text, remarks[:MOST], _unread(text))
     code = exit_code(findings, strict)
     return Report(
         command="lint",
@@ -38,10 +42,10 @@ def lint(
         cluster="",
         started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
         seconds=0.0,
-        verdict="fail" if code else "pass",
+        verdict={0: "pass", 1: "fail"}.get(code, "unknown"),
         code=code,
         findings=findings,
-        notices=(_said(name, text), *_unknown(versions), *hints(text), *_left_out(remarks)),
+        notices=(_said(name, text), *_unknown(versions), *hints(text, versions), *_left_out(remarks)),
     )
 
 
@@ -49,13 +53,17 @@ def _left_out(remarks: tuple[Remark, ...]) -> tuple[str, ...]:
     return (f"{len(remarks) - MOST} more findings are left out",) if len(remarks) > MOST else ()
 
 
-def _findings(name: str, text: Text, remarks: tuple[Remark, ...]) -> tuple[Finding, ...]:
-    """Failures, and a pass for each check that has nothing to say."""
+def _findings(name: str, text: Text, remarks: tuple[Remark, ...], unread: str) -> tuple[Finding, ...]:
+    """Failures, what nobody could judge, and a pass for each check that has nothing to say."""
     failed = [
         Finding(r.check, "fail", r.severity, (), f"{name}:{r.line}: {r.message}", r.seen, r.wanted, r.remedy)
         for r in remarks
     ]
     said = {remark.check for remark in remarks}
+    if unread:
+        message, why = f"{name}: {unread}", "the text does not say what programs will find"
+        failed.append(Finding("env.no_effect", "unknown", "warning", (), message, reason=why))
+        said.add("env.no_effect")
     clean = [check for check in CHECKS if check not in said]
     if text.dialect != "nccl.conf" and "env.nccl_conf" in clean:
         clean.remove("env.nccl_conf")
@@ -96,10 +104,33 @@ def _said(name: str, text: Text) -> str:
         "nccl.conf": "nccl.conf, by NCCL's own rules",
         "shell": "a shell script",
         "env-file": "KEY=value lines, as docker --env-file and systemd's EnvironmentFile take them",
+        "environment": "/etc/environment or environment.d, as pam_env and systemd take them",
         "unit": "a systemd unit",
     }[text.dialect]
     number = len(text.entries)
     return f"{name}: {number} setting{'' if number == 1 else 's'}, read as {kind}"
+
+
+def _unread(text: Text) -> str:
+    """Lines that were not judged, and why: what nobody looked at must not look as if it passed."""
+    taken = {(entry.line, entry.name) for entry in text.entries}
+    lines, start = [], 1
+    for number, line in enumerate(text.lines, 1):
+        names = [] if line.lstrip().startswith(("#", ";", "//")) else _NAMED.findall(line)
+        if any((start, one or other) not in taken for one, other in names):
+            lines.append(number)
+        start = start if line.endswith("\\") else number + 1
+    made = [e.line for e in text.entries if not e.known and text.dialect in _MADE and _NAMED.match(f"{e.name}=")]
+    parts = [f"{_lines(lines)} cannot be judged, for this dialect takes no setting from there"] if lines else []
+    parts += [f"{_lines(made)} cannot be judged, for the value is made when it is read"] if made else []
+    return "; ".join(parts)
+
+
+def _lines(numbers: list[int]) -> str:
+    """«line 3», «lines 1, 4», and of many the first ten."""
+    shown = list(dict.fromkeys(numbers))
+    more = f" and {len(shown) - 10} more" if len(shown) > 10 else ""
+    return f"line{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown[:10]))}{more}"
 
 
 def _unknown(versions: Versions) -> tuple[str, ...]:

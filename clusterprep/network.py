@@ -9,6 +9,8 @@ from ipaddress import IPv4Interface
 from clusterprep.derived import once_per_fleet
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
+from clusterprep.rails import FACTS as RAILS
+from clusterprep.rails import interfaces_of
 
 # Names of interfaces that never lead to another machine of the cluster, or not by the way that was meant:
 # container bridges and their ends, overlay networks, tunnels, management of the board.
@@ -16,9 +18,12 @@ NEVER = (
     "lo", "docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "cilium", "weave", "podman", "nerdctl", "lxdbr",
     "lxcbr", "vboxnet", "vmnet", "kube-ipvs", "nodelocal", "vxlan", "tun", "tap", "wg", "tailscale", "zt", "sit",
     "ip6tnl", "dummy", "ifb", "usb", "idrac", "gre", "erspan", "tunl", "ipip", "vti", "ppp", "genev", "ovs-system",
-    "antrea", "nebula",
+    "antrea", "nebula", "tmfifo_net",
 )  # fmt: skip
 
+
+FACTS = ("net.interfaces", *RAILS)
+"""Names of the facts that the choice looks at; whoever asks for the first gets the others too."""
 
 VARIABLE = "NCCL_SOCKET_IFNAME"
 Place = tuple[Interface, str]  # an interface and one of its addresses
@@ -128,26 +133,41 @@ def _by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) 
     return Pick(first.name, plain(str(first.bound)), first.mtu, value, f"declared as {VARIABLE}")
 
 
+@dataclass(frozen=True)
+class NameList:
+    """A list as NCCL reads it: one `^` and then one `=` at the start hold for all of it, names match by prefix.
+
+    A port matters where the item has one too.
+    """
+
+    negated: bool
+    exact: bool
+    items: tuple[str, ...]  # with the ports that may stand behind them
+
+    def takes(self, name: str, port: str = "") -> bool:
+        hit = any(
+            (name == item[0] if self.exact else name.startswith(item[0]))
+            and (not port or item[1:2] in ([], [""], [port]))
+            for item in (item.split(":") for item in self.items)
+            if item[0]
+        )
+        return hit != self.negated
+
+
+def name_list(value: str) -> NameList:
+    rest = value.removeprefix("^")
+    items = rest.removeprefix("=").split(",")
+    return NameList(value.startswith("^"), rest.startswith("="), tuple(item for item in items if item))
+
+
 def taken_by(value: str, interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
     """The interfaces that NCCL takes where its variable has this value."""
     return tuple(interface for interface in interfaces if lets_in(value, interface.name))
 
 
 def lets_in(value: str, name: str, port: str = "") -> bool:
-    """Whether a list of NCCL's lets an interface or a port of an RDMA device in.
-
-    One `^` and then one `=` at the start hold for the whole list, names match by prefix, a port where both sides have
-    one.
-    """
-    names = value.removeprefix("^")
-    exact = names.startswith("=")
-    items = [item.split(":") for item in names.removeprefix("=").split(",")]
-    hit = any(
-        (name == item[0] if exact else name.startswith(item[0])) and (not port or item[1:2] in ([], [""], [port]))
-        for item in items
-        if item[0]
-    )
-    return hit != value.startswith("^")
+    """Whether a list of NCCL's lets an interface in, or a port of an RDMA device."""
+    return name_list(value).takes(name, port)
 
 
 def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], why: str) -> Pick:
@@ -170,7 +190,7 @@ def _derived(
         return _alone(nodes[0], known[nodes[0].name])
     problems = {name: "no interface is up with an IPv4 address" for name, found in usable.items() if not found}
     login = {node.name: _login_interface(node, usable[node.name], fleet) for node in nodes if usable[node.name]}
-    network, why = _common_network({**given, **usable}, login)
+    network, why = _common_network({**given, **usable}, login, _rail_networks(known, fleet))
     picks = {}
     for name, by_login in login.items():
         chosen = _in_network(usable[name], network) if network else by_login
@@ -213,24 +233,28 @@ def plain(address: str) -> str:
     return address.partition("/")[0]
 
 
+def _rail_networks(known: Mapping[str, tuple[Interface, ...]], fleet: Fleet) -> frozenset[str]:
+    """Networks of training ports, or of bonds of them: RDMA carries the data there."""
+    found: set[str] = set()
+    for node in fleet.reached:
+        names, interfaces = interfaces_of(fleet, node), known.get(node.name, ())
+        bonds = {i.master for i in interfaces if i.name in names}
+        found.update(net for i in interfaces if i.name in names or i.name in bonds for net in i.networks)
+    return frozenset(found)
+
+
 def _common_network(
-    usable: Mapping[str, tuple[Interface, ...]], login: Mapping[str, Place | None]
+    usable: Mapping[str, tuple[Interface, ...]], login: Mapping[str, Place | None], rails: frozenset[str]
 ) -> tuple[str | None, str]:
-    """The network that most nodes share, the fastest first; None when every node sits in a network of its own."""
-    bound: dict[str, int] = {}
-    shares: dict[str, int] = {}
-    speeds: dict[str, int] = {}
-    for interfaces in usable.values():
-        for network in {n for i in interfaces for n in i.networks}:
-            shares[network] = shares.get(network, 0) + 1
-            bound[network] = bound.get(network, 0) + any(_bound_network(i) == network for i in interfaces)
-        for interface in interfaces:
-            for network in interface.networks:
-                slowest = min(speeds.get(network, 1 << 30), interface.speed or 0)
-                speeds[network] = slowest
+    """The network that most nodes share, rails last, the fastest first; None when every node sits in one of its own.
+
+    With RDMA sockets carry the start of communicators and little else: a rail that fails would take that with it, and
+    NCCL left alone would bind the front end. Without RDMA sockets carry the data, and speed decides.
+    """
+    bound, shares, speeds = _tally(usable)
     logins = {n for place in login.values() if place is not None for n in place[0].networks}
     # Where NCCL binds counts before where a node can be reached: a second address is one that it will not use.
-    ranked = sorted(shares, key=lambda n: (-bound[n], -shares[n], -speeds[n], n not in logins, n))
+    ranked = sorted(shares, key=lambda n: (-bound[n], -shares[n], n in rails, -speeds[n], n not in logins, n))
     if not ranked:
         return None, ""
     best, holders = ranked[0], sum(bool(interfaces) for interfaces in usable.values())
@@ -239,7 +263,30 @@ def _common_network(
     if shares[best] < 2 * holders / 3 and holders > 2 and all(login.values()) and _routed(logins):
         return None, "the nodes are in several networks; the interface that the login uses is taken on each"
     reach = "all nodes" if shares[best] == len(usable) else f"{shares[best]} of {len(usable)} nodes"
-    return best, f"{best} is the network that reaches {reach}"
+    left = "; those of the training ports are left to RDMA" if rails and best not in rails else ""
+    return best, f"{best} is the network that reaches {reach}{left}"
+
+
+def _tally(usable: Mapping[str, tuple[Interface, ...]]) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Of each network: how many nodes NCCL would bind there, how many are in it, and the speed of its slowest link.
+
+    Nodes are told apart by their addresses: a network in which all have the same one, as of a card's own processor
+    (tmfifo_net0 of a BlueField) or of containers, is one on every node and joins none.
+    """
+    bound: dict[str, set[str]] = {}
+    there: dict[str, set[str]] = {}
+    speeds: dict[str, int] = {}
+    for interfaces in usable.values():
+        mine: dict[str, str] = {}
+        for interface in interfaces:
+            for address, network in zip(interface.ipv4, interface.networks, strict=True):
+                mine.setdefault(network, plain(address))
+                speeds[network] = min(speeds.get(network, 1 << 30), interface.speed or 0)
+        for network, address in mine.items():
+            there.setdefault(network, set()).add(address)
+            firsts = {address} if _in_network(interfaces, network) else set()
+            bound.setdefault(network, set()).update(firsts)
+    return {n: len(bound[n]) for n in bound}, {n: len(there[n]) for n in there}, speeds
 
 
 def _routed(networks: set[str]) -> bool:

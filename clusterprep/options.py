@@ -70,7 +70,7 @@ ranks = _all(
 readers = _all(
     click.option("--nccl", metavar="V", help="Version that will read it, such as 2.21.5."),
     click.option("--torch", metavar="V", help="Version that will read it, such as 2.6.0."),
-    click.option("--dialect", metavar="D", help="nccl.conf, shell, env-file or unit; default: by name and content."),
+    click.option("--dialect", metavar="D", help="nccl.conf, shell, env-file, environment or unit; default: by name."),
     click.option("--strict", is_flag=True, help="A warning counts too."),
 )
 

@@ -10,6 +10,9 @@ from clusterprep.checks import Check
 from clusterprep.errors import InputError, Problem
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Inventory, Json, Node, Read
+from clusterprep.network import FACTS
+
+PORTS = ("net.port_range",)  # where the nodes listen for each other
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,9 @@ def make_plan(checks: Sequence[Check], facts: Mapping[str, Fact], extra: Iterabl
     """The facts that the checks need plus `extra`, each once."""
     needed = {name: facts[name] for check in checks for name in (*check.facts, *check.uses)}
     needed.update({fact.name: fact for fact in extra})
+    pairs = any(fact.stage == "pairs" for fact in needed.values())
+    if pairs or FACTS[0] in needed:  # the same interface is chosen whatever else is asked
+        needed.update({name: facts[name] for name in (*FACTS, *(PORTS if pairs else ())) if name in facts})
     return Plan(tuple(checks), tuple(needed.values()))
 
 

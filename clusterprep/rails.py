@@ -57,7 +57,7 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class Usual:
-    """How nodes of one kind have a port: on how many of them it is active, and with which link layer and rate."""
+    """How nodes of one kind have a port: on how many of them it is in use, and with which link layer and rate."""
 
     active: int
     nodes: int
@@ -99,6 +99,23 @@ def training_sets(fleet: Fleet) -> dict[str, TrainingSet | Absent]:
     return answers
 
 
+def switched_off(node: Node) -> bool:
+    """Whether the inventory takes RDMA from the job by a variable: sockets, or any number but 0 at its switch."""
+    net, off = node.env.get("NCCL_NET"), node.env.get("NCCL_IB_DISABLE")
+    if net is not None and net.value.lower() == "socket":
+        return True
+    return off is not None and off.value.strip().isdecimal() and int(off.value) != 0
+
+
+def interfaces_of(fleet: Fleet, node: Node) -> frozenset[str]:
+    """Names of the interfaces of a node's training ports; none where they are not known, or sockets carry the data."""
+    training = training_sets(fleet)[node.name]
+    if isinstance(training, Absent) or switched_off(node):
+        return frozenset()
+    own = {name for rail in training.rails for name in rail.device.interfaces}
+    return frozenset(own | {gid.interface for rail in training.rails for gid in rail.port.gids if gid.interface})
+
+
 def kind_of(fleet: Fleet, node: Node) -> object:
     """What nodes must share to be compared: the declared model, and whether there are GPUs."""
     tree = fleet.fact(node.name, "pci.tree")
@@ -126,16 +143,21 @@ def _declared(look: _Look, wanted: Sequence[str]) -> TrainingSet:
 
 
 def _usual(group: Sequence[_Look]) -> dict[Key, Usual]:
-    """Each port as the nodes of this kind have it."""
+    """Each port that is in use as the nodes of this kind have it."""
     active: dict[Key, list[Port]] = {}
     for look in group:
         for rail in look.rails:
-            active.setdefault(rail.key, []).extend([rail.port] if rail.port.active else [])
+            active.setdefault(rail.key, []).extend([rail.port] if _in_use(rail.port) else [])
     return {
         key: Usual(len(ports), len(group), _most(p.link_layer for p in ports), _most(p.rate or 0.0 for p in ports))
         for key, ports in active.items()
         if ports
     }
+
+
+def _in_use(port: Port) -> bool:
+    """Active, or InfiniBand that waits for a subnet manager with its link up: without one all ports of a fleet do."""
+    return port.active or (port.link_layer == "InfiniBand" and port.phys_state == "LinkUp")
 
 
 def _most(values: Iterable[Value]) -> Value:
@@ -188,7 +210,7 @@ def _unusable(rail: RdmaRail, place: PciDevice | None, look: _Look, usual: Mappi
     if place.physical is not None and place.physical in {device.pci for device in look.devices}:
         return "a virtual function, whose card is here too"
     seen = usual.get(rail.key)
-    if rail.port.active or (seen is not None and 2 * seen.active >= seen.nodes):
+    if _in_use(rail.port) or (seen is not None and 2 * seen.active >= seen.nodes):
         return None
     return "not active, neither here nor on most nodes of this kind"
 
@@ -202,7 +224,8 @@ def _fastest(
 ) -> TrainingSet | Absent:
     """The fast ports of the commonest link layer, and their fellows of the same make that lag behind.
 
-    A rail that came up slow or with the wrong link layer is still a rail: it is known by its make (board id).
+    A rail that came up slow or with the wrong link layer is still a rail: it is known by its make (board id). One that
+    has both otherwise is a card of the same make for something else.
     """
     best = max(usual[rail.key].rate for rail in pool)
     fast = [rail for rail in pool if usual[rail.key].rate > best / 2 or not best]  # not best: no port says its rate
@@ -213,8 +236,11 @@ def _fastest(
     kept = [rail for rail in fast if usual[rail.key].layer == layer]
     makes = {rail.device.board for rail in kept} - {None}
     cards = {places[rail.name].card for rail in kept}
+    lagging = [rail for rail in pool if usual[rail.key].layer == layer or rail in fast]
     kept += [
-        rail for rail in pool if rail not in kept and rail.device.board in makes and places[rail.name].card not in cards
+        rail
+        for rail in lagging
+        if rail not in kept and rail.device.board in makes and places[rail.name].card not in cards
     ]
     for rail in pool:
         if rail not in kept:

@@ -24,7 +24,7 @@ from clusterprep.facts.storage import Mount
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python, Torch
 from clusterprep.judge import judge
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting
-from clusterprep.plan import interpret, make_plan, reads
+from clusterprep.plan import Plan, interpret, reads
 
 TODAY = date(2026, 11, 21)
 PORT = 29500
@@ -272,7 +272,7 @@ def learned(fact: str, *answers: Any) -> Any:
     """What a fact becomes of raw answers, one for each of its reads: ["ok", value] or ["no", reason, why]."""
     node = Node("n1", "10.0.0.1", 0)
     inventory = Inventory("test", (node,))
-    plan = make_plan((), registry.facts(), [registry.facts()[fact]])
+    plan = Plan((), (registry.facts()[fact],))
     return interpret(plan, node, inventory, dict(zip(reads(plan, node, inventory), answers, strict=True)))[fact]
 
 

@@ -15,6 +15,7 @@ from tests.fleet import eth
 GEN5 = Link(16, 16, 32.0, 32.0)
 UP = Port(1, "ACTIVE", "LinkUp", "InfiniBand", 400.0, 7)
 DOWN = Port(1, "DOWN", "Polling", "InfiniBand", 10.0, 0)
+INIT = Port(1, "INIT", "LinkUp", "InfiniBand", 400.0, 0)  # no subnet manager has seen it
 BOARD = "MT_0000000838"
 
 

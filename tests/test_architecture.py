@@ -20,7 +20,7 @@ ORDER = (
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
-    "facts", "network", "rails", "gids", "env", "lint", "render", "checks", "registry", "resources",
+    "facts", "rails", "network", "gids", "env", "lint", "render", "checks", "registry", "resources",
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute

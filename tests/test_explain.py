@@ -75,6 +75,8 @@ def test_a_variables_page_has_what_the_registry_knows(name: str, rows: list[str]
         ("time.ofset", "did you mean time.offset?"),
         ("nccl.transports", "did you mean nccl.transport?"),
         ("NCCL_SOKET_IFNAME", "did you mean NCCL_SOCKET_IFNAME?"),
+        ("nccl_ib_hca", "did you mean NCCL_IB_HCA?"),
+        ("TIME.OFFSET", "did you mean time.offset?"),
         ("x", "a check such as time.offset, or a variable such as NCCL_IB_HCA"),
     ],
 )

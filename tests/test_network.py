@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Interfaces
 from clusterprep.network import candidates, choose, has_rdma, lets_in, may_have_rdma
-from tests.fleet import LOOPBACK, absent, env, eth, fleet, rdma_device, silent
+from tests.fleet import LOOPBACK, absent, env, eth, fleet, rdma_device, silent, with_facts
+from tests.rails import roce
 
 
 def nets(**nodes: tuple[Interface, ...]) -> dict[str, dict[str, Any]]:
@@ -51,6 +52,7 @@ NEVER = {
     "down": eth("eth9", "10.0.0.9/24", up=False),
     "no-carrier": eth("eth9", "10.0.0.9/24", running=False),
     "no-address": eth("eth9"),
+    "processor-of-a-bluefield": eth("tmfifo_net0", "192.168.100.2/30", physical=False),
     "gre": eth("gre1", "10.66.0.1/24", physical=False),
     "geneve": eth("genev_sys_6081", "10.66.0.1/24", physical=False),
     "ip-in-ip": eth("tunl0", "10.66.0.1/24", physical=False),
@@ -149,11 +151,77 @@ def test_of_equally_fast_networks_the_one_of_the_login_is_chosen() -> None:
         assert choose(seen).network == f"10.{number}.0.0/24"
 
 
+# ---------------------------------------------------------------- networks of the training ports
+
+
+def with_rails(*front: int, master: str | None = None, **settings: Any) -> Fleet:
+    """A front end where `front` has its speed, and two rails of RoCE, or bonds of them."""
+    nodes = {}
+    for number in (1, 2):
+        facts = roce(number, count=2)
+        cards = facts["net.interfaces"]
+        if master:
+            cards = tuple(replace(card, ipv4=(), master=f"bond{card.name[-1]}") for card in cards)
+            bonds = (eth(f"bond{rail}", f"192.168.{rail}.{number}/24", physical=False) for rail in (0, 1))
+            cards = (*cards, *(replace(bond, speed=400_000) for bond in bonds))
+        ends = tuple(eth("eth0", f"10.0.0.{number}/24", speed=speed) for speed in front)
+        nodes[f"n{number}"] = {**facts, "net.interfaces": (LOOPBACK, *ends, *cards)}
+    return fleet(each=settings, **nodes)
+
+
+@pytest.mark.parametrize("master", [None, "bond"])
+def test_with_rdma_the_front_end_carries_sockets(master: str | None) -> None:
+    choice = choose(with_rails(1000, master=master))
+    assert {pick.name for pick in choice.picks.values()} == {"eth0"}
+    assert choice.why.endswith("reaches all nodes; those of the training ports are left to RDMA")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"env": env(NCCL_IB_DISABLE="1")}, id="switched-off"),
+        pytest.param({"env": env(NCCL_NET="Socket")}, id="sockets-asked-for"),
+        pytest.param({"interfaces": Interfaces(rdma=())}, id="none-declared"),
+    ],
+)
+def test_without_rdma_sockets_carry_the_data_and_the_fastest_is_chosen(settings: dict[str, Any]) -> None:
+    assert set(names(with_rails(1000, **settings)).values()) == {"rail0"}
+
+
+def test_where_rails_are_all_there_is_they_carry_sockets_too() -> None:
+    choice = choose(with_rails())
+    assert {pick.name for pick in choice.picks.values()} == {"rail0"}
+    assert choice.why == "192.168.0.0/24 is the network that reaches all nodes"
+
+
+def test_the_front_end_must_reach_all_to_go_before_a_rail() -> None:
+    seen = with_rails(25_000)
+    only = {("n2", "net.interfaces"): tuple(i for i in seen.fact("n2", "net.interfaces") if i.name != "eth0")}
+    assert set(names(with_facts(seen, only)).values()) == {"rail0"}
+
+
 def test_a_network_that_reaches_all_goes_before_a_faster_one_that_does_not() -> None:
     seen = fleet(
         **nets(n1=two(1, 1000, 400_000), n2=two(2, 1000, 400_000), n3=(eth("eth0", "10.0.0.3/24", speed=1000),))
     )
     assert set(names(seen).values()) == {"eth0"}
+
+
+def test_a_network_in_which_all_have_one_address_joins_no_nodes() -> None:
+    """As the link to a card's own processor does, or a bridge for containers under a name of its own."""
+    own = eth("enp0s20u1", "192.168.100.1/24", speed=100_000)
+    seen = fleet(**nets(**{f"n{n}": (own, eth("eth0", f"10.0.0.{n}/24", speed=1000)) for n in (1, 2, 3)}))
+    assert set(names(seen).values()) == {"eth0"}
+    assert choose(seen).why == "10.0.0.0/24 is the network that reaches all nodes"
+    alone = choose(fleet(**nets(n1=(own,), n2=(own,))))
+    assert (dict(alone.picks), set(alone.problems)) == ({}, {"n1", "n2"})
+
+
+def test_two_interfaces_of_one_node_in_a_network_count_once() -> None:
+    more = (eth("eth1", "10.0.0.7/24"), eth("eth2", "10.0.0.8/24"))
+    both = {f"n{n}": (eth("eth0", f"10.0.0.{n}/24"), eth("ib0", f"10.1.0.{n}/24", speed=400_000)) for n in (1, 2)}
+    seen = fleet(**nets(n1=(*both["n1"], *more), n2=both["n2"]))
+    assert set(names(seen).values()) == {"ib0"}
 
 
 SECOND = eth("eth0", "192.168.7.1/24", "10.0.0.1/24")  # NCCL binds the first address of an interface, whatever the rest

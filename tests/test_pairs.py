@@ -10,7 +10,9 @@ from clusterprep.errors import LinkLost
 from clusterprep.facts.pairs import Dial
 from clusterprep.model import Absent
 from clusterprep.pairs import SIZES, probe_pairs
+from tests.command import clusterprep
 from tests.fleet import eth, fleet
+from tests.lab import Lab
 
 ROW = ["ok", 50, 1500, True, 1500]
 
@@ -155,3 +157,9 @@ def test_a_node_that_does_not_tell_its_range_listens_in_the_usual_one() -> None:
     probed(agents, three(n2={"net.interfaces": (eth("eth0", "10.0.0.2/16"),)}))
     spans = next(body["spans"] for op, name, body in agents.asked if (op, name) == ("listen", "n2"))
     assert all(32768 <= first <= last <= 60999 for first, last in spans)
+
+
+@pytest.mark.parametrize("check", ["net.ports", "eth.path_mtu"])
+def test_asked_for_alone_the_nodes_still_know_at_which_interface(lab4: Lab, check: str) -> None:
+    answer = clusterprep(lab4, "check", "--only", check)
+    assert (answer.code, {f["check"]: f["verdict"] for f in answer.report["findings"]}[check]) == (0, "pass")

@@ -10,6 +10,7 @@ from clusterprep import registry
 from clusterprep.errors import InputError
 from clusterprep.facts import Fact, file
 from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.network import FACTS
 from clusterprep.plan import Plan, Selection, interpret, make_plan, matches, reads, select
 
 NODE = Node("n1", "n1", 0)
@@ -162,3 +163,14 @@ def test_only_a_lenient_fact_sees_what_is_missing() -> None:
 def test_facts_of_a_stage_are_left_to_it() -> None:
     plan = make_plan([CHECKS["time.offset"]], registry.facts())
     assert interpret(plan, NODE, INVENTORY, {}) == {}
+
+
+@pytest.mark.parametrize("only", ["eth.mtu", "net.ports", "eth.iface_choice"])
+def test_whoever_asks_for_interfaces_gets_what_the_choice_among_them_stands_on(only: str) -> None:
+    """Else `check --only eth.mtu` would judge another interface than the one that apply writes."""
+    plan = make_plan([CHECKS[only]], registry.facts())
+    assert set(FACTS) <= {fact.name for fact in plan.facts}
+
+
+def test_others_do_not_pay_for_it() -> None:
+    assert not set(FACTS) & {fact.name for fact in make_plan([CHECKS["os.release"]], registry.facts()).facts}

@@ -13,7 +13,7 @@ from clusterprep.rails import FACTS, TrainingSet, training_set, training_sets
 from tests import fleets
 from tests.fleet import absent, fleet
 from tests.fleets import play
-from tests.rails import DOWN, UP, card, flat, hca, hcas, nic_at, node, tree
+from tests.rails import DOWN, INIT, UP, card, flat, hca, hcas, nic_at, node, tree
 
 ETHERNET = replace(UP, link_layer="Ethernet", rate=25.0, lid=None)
 OTHER = {"board": "MT_0000001046"}  # another make of card
@@ -74,6 +74,28 @@ FAR2 = card("0000:f1:00.1")
             [*PAIRED, "mlx5_4"],
             {},
             id="a-slow-one-of-the-same-make-lags-behind-and-belongs",
+        ),
+        pytest.param(
+            (*hcas(2), hca("mlx5_2", nic_at(2), replace(ETHERNET, rate=100.0))),
+            flat(2, 3),
+            ["mlx5_0", "mlx5_1"],
+            {"mlx5_2": "Ethernet at 100 Gbit/s beside InfiniBand at 400"},
+            id="storage-of-the-same-make-over-ethernet",
+        ),
+        pytest.param(
+            (*hcas(2), hca("mlx5_2", nic_at(2), replace(ETHERNET, rate=400.0))),
+            flat(2, 3),
+            ["mlx5_0", "mlx5_1", "mlx5_2"],
+            {},
+            id="one-of-the-same-make-and-rate-with-the-wrong-link-layer-belongs",
+        ),
+        pytest.param(hcas(2, mlx5_0=INIT, mlx5_1=INIT), tree(2), ["mlx5_0", "mlx5_1"], {}, id="no-subnet-manager"),
+        pytest.param(
+            (*hcas(2, mlx5_0=INIT, mlx5_1=INIT), hca("mlx5_4", FAR.at, replace(ETHERNET, rate=100.0), **OTHER)),
+            tree(2, FAR),
+            ["mlx5_0", "mlx5_1"],
+            {"mlx5_4": "no GPU under its PCIe switch, while other cards have one"},
+            id="no-subnet-manager-and-storage-that-works",
         ),
         pytest.param(
             (*hcas(), hca("mlx5_4", "0000:14:00.1", replace(ETHERNET, rate=400.0))),

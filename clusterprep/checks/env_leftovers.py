@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.checks.env import BASHRC, OURS, by_place, cure, holes, planted, said
 from clusterprep.facts.environment import Setting
+from clusterprep.lint.leftovers import left_behind
 from clusterprep.model import EnvValue
 from clusterprep.render import FACTS, planned
 
@@ -26,22 +27,6 @@ DEBUGGING: Mapping[str, str] = {
     "TORCH_SHOW_CPP_STACKTRACES": "every exception is followed through C++, which may take minutes",
 }
 OFF = ("", "0", "false", "off", "no")
-# Values that people leave behind after they looked for a fault; None stands for any value.
-WORKAROUNDS: Mapping[str, tuple[str, ...] | None] = {
-    "NCCL_P2P_DISABLE": ("1",),
-    "NCCL_SHM_DISABLE": ("1",),
-    "NCCL_IB_DISABLE": ("1",),
-    "NCCL_NVLS_ENABLE": ("0",),
-    "NCCL_NET_GDR_LEVEL": ("0", "LOC"),
-    "NCCL_ALGO": None,
-    "NCCL_PROTO": None,
-    "NCCL_DEBUG": ("TRACE",),
-    "NCCL_COMM_ID": None,
-    "NCCL_HOSTID": None,
-    "NCCL_TOPO_DUMP_FILE": None,
-    "NCCL_GRAPH_DUMP_FILE": None,
-    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
-}
 FOREIGN = ("libnccl", "libcuda.so")
 SYSTEM = ("/lib", "/usr/lib")
 
@@ -79,12 +64,10 @@ def debugging(scene: Scene) -> Iterable[Outcome]:
 
 def workarounds(scene: Scene) -> Iterable[Outcome]:
     def wrong(setting: Setting) -> str | None:
-        if setting.name not in WORKAROUNDS or not setting.value:
+        costs = left_behind(setting.name, setting.value)
+        if not costs:
             return None
-        values = WORKAROUNDS[setting.name]
-        if values is not None and setting.value.strip().upper() not in values:
-            return None
-        return f"{setting.name} is left from looking for a fault; neither the plan nor the inventory has it"
+        return f"{setting.name} is left from looking for a fault, and neither planned nor declared: {costs}"
 
     return _each(scene, wrong, "nothing is left from looking for faults", planning=True)
 

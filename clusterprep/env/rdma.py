@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clusterprep.env import Basis, Derived, grouped
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Fleet, Node
-from clusterprep.rails import TrainingSet, training_sets
+from clusterprep.rails import TrainingSet, switched_off, training_sets
 
 LAYERS = ("InfiniBand", "Ethernet")  # link layers that NCCL's own transport takes (src/transport/net_ib/init.cc)
 
@@ -30,6 +30,8 @@ def derive(basis: Basis) -> Iterable[Derived]:
     reason to slow the others down. For the same reason both are decided once: what the inventory says of them on one
     node is an answer for all.
     """
+    if all(switched_off(node) for node in basis.fleet.reached):  # a list of devices would be one nobody reads
+        return
     ports: dict[str, Ports] = {}
     gaps: dict[str, tuple[str | None, str]] = {}
     for node in basis.fleet.reached:
@@ -50,7 +52,7 @@ def derive(basis: Basis) -> Iterable[Derived]:
 
 def _wanted(fleet: Fleet) -> bool:
     """Whether a node says NCCL_IB_DISABLE=0: the others cannot be told the opposite."""
-    return any(node.env["NCCL_IB_DISABLE"].value != "1" for node in fleet.reached if "NCCL_IB_DISABLE" in node.env)
+    return any("NCCL_IB_DISABLE" in node.env and not switched_off(node) for node in fleet.reached)
 
 
 def ports_of(fleet: Fleet, node: Node) -> Ports | Absent:

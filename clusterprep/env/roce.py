@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from clusterprep.env import Basis, Derived, grouped
 from clusterprep.gids import DYNAMIC, addresses_of, roce_rails, usable_gid
 from clusterprep.model import Absent, Node
-from clusterprep.rails import RdmaRail, training_sets
+from clusterprep.rails import RdmaRail, switched_off, training_sets
 from clusterprep.versions import leading_numbers
 
 NAME = "NCCL_IB_GID_INDEX"
@@ -21,7 +21,7 @@ def derive(basis: Basis) -> Iterable[Derived]:
     values: dict[str, tuple[str | None, str]] = {}
     for node in basis.fleet.reached:
         training = training_sets(basis.fleet)[node.name]
-        if isinstance(training, Absent):  # a gap of NCCL_IB_HCA
+        if isinstance(training, Absent) or switched_off(node):  # a gap of NCCL_IB_HCA, or nobody would read it
             continue
         rails = roce_rails(training)
         answer = _index(basis, node, rails) if rails else None

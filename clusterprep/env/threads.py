@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from clusterprep.env import Basis, Derived
 from clusterprep.env.rdma import ports_of
 from clusterprep.model import Absent, Node
+from clusterprep.rails import switched_off
 
 FAST = 100_000  # Mbit/s
 # NVIDIA's guide for generic 100G networks (docs/userguide/source/env.rst): four of each. NCCL allows 16 threads, and
@@ -43,8 +44,9 @@ def _speed(basis: Basis, node: Node) -> int | None:
 
 
 def _sockets_only(basis: Basis, node: Node) -> bool:
-    disabled = node.env.get("NCCL_IB_DISABLE")
-    if disabled is not None:
-        return disabled.value == "1"
+    if switched_off(node):
+        return True
+    if "NCCL_IB_DISABLE" in node.env:  # switched on, whatever was found
+        return False
     ports = ports_of(basis.fleet, node)
     return not isinstance(ports, Absent) and not ports.names and not ports.foreign

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
-from clusterprep.noderange import nearest
 
 _REFUSED = frozenset({"PATH", "BASH_ENV", "ENV", "IFS", "PROMPT_COMMAND", "HOME"})
 _REFUSED_STARTS = ("LD_", "PYTHON")
@@ -37,13 +36,11 @@ def misspelt(names: Iterable[str]) -> list[str]:
     if not judged:
         return []
     from clusterprep.env.variables import registry
+    from clusterprep.lint.names import nearest_name, of_others
 
-    return [_warning(name, registry()) for name in judged if name not in registry()]
-
-
-def _warning(name: str, known: Iterable[str]) -> str:
-    hint = nearest(name, sorted(known))
-    return f"env.{name}: no NCCL or torch known here reads this variable" + (f" ({hint})" if hint else "")
+    unknown = {name: nearest_name(name) for name in judged if name not in registry() and not of_others(name)}
+    said = "no NCCL or torch known here reads this variable"
+    return [f"env.{name}: {said}" + (f" (did you mean '{near}'?)" if near else "") for name, near in unknown.items()]
 
 
 def _refusal(name: str) -> str | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from clusterprep.model import Severity
 
-DIALECTS = ("nccl.conf", "shell", "env-file", "unit")
+DIALECTS = ("nccl.conf", "shell", "env-file", "environment", "unit")
+Scope = Literal["file", "branch", "command"]
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,8 @@ class Entry:
     """One setting as its writer meant it.
 
     `known` is false where a shell puts the value together at run time. `lost` marks a setting that never reaches
-    anybody under its name, and `bare` one that a shell keeps for itself because nobody exports it.
+    anybody under its name, and `bare` one that a shell keeps for itself because nobody exports it. The scope is
+    «branch» where it may hold or not, and «command» where it is for one command alone.
     """
 
     name: str
@@ -24,6 +28,7 @@ class Entry:
     lost: bool = False
     bare: bool = False
     written: str = ""  # the value as it stands in the file, where quotes were taken off
+    scope: Scope = "file"
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,15 @@ class Text:
     entries: tuple[Entry, ...]
     returns: int = 0  # the first line that ends in a carriage return; 0: none does
     mark: bool = False  # a byte-order mark stands at its head
+
+    def held(self, *scopes: Scope) -> Mapping[str, Entry]:
+        """What holds in the end for programs that come after: in nccl.conf the first setting of a name, else the last.
+
+        Without scopes what a branch sets counts too, for it may be what holds.
+        """
+        taken = scopes or ("file", "branch")
+        entries = [entry for entry in self.entries if not entry.lost and entry.scope in taken]
+        return {entry.name: entry for entry in (reversed(entries) if self.dialect == "nccl.conf" else entries)}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ CURED = (2, 30)  # takes carriage returns off
 _WORD = re.compile(r"(export|setenv|declare(?: -\w+)*|set)[ \t]+", re.IGNORECASE)
 COMMENT = re.compile(r"[ \t]+#.*$")
 DOLLAR = re.compile(r"\$[A-Za-z_{(]")
-_LIKE_A_SETTING = re.compile(r"[ \t]*(?:export[ \t]+)?(NCCL_[A-Za-z0-9_]*|OFI_NCCL_[A-Za-z0-9_]*)[ \t:]", re.IGNORECASE)
+_LIKE_A_SETTING = re.compile(r"[ \t]*(?:export[ \t]+)?((?:OFI_)?NCCL_[A-Za-z0-9_]*)(?:[ \t:]|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,20 @@ def _encoding(text: Text, versions: Versions) -> Iterator[Remark]:
 
 def _flaws(number: int, setting: Meant) -> Iterator[Remark]:
     """The worst flaw of a line: one cure cures all of them."""
-    entry = registry().get(setting.name)
-    numeric = entry is not None and "strtoll" in (entry["on_invalid"] or "")
+    numeric = harmless(setting.name)
     flaws = [flaw for flaw in setting.flaws if not (numeric and flaw in _HARMLESS_FOR_NUMBERS)]
     if flaws:
         seen, message = _FLAWS[flaws[0]]
         if len(flaws) > 1:
             seen = ", ".join(_FLAWS[flaw][0] for flaw in flaws)
-        line = f"{setting.name}={setting.value}"
+        line = f"{setting.name}={'value' if 'dollar' in flaws else setting.value}"
         yield _remark(number, setting.name, message, seen, line, f"write {line}")
+
+
+def harmless(name: str) -> bool:
+    """Whether white space and what follows a number do no harm: the reader of this name takes digits and stops."""
+    entry = registry().get(name)
+    return entry is not None and "strtoll" in (entry["on_invalid"] or "")
 
 
 def _length(number: int, line: str, setting: Meant) -> Iterator[Remark]:

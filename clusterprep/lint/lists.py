@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from ipaddress import ip_interface
 
 from clusterprep.lint import Entry, Remark, Text, Versions
 from clusterprep.model import Severity
+from clusterprep.network import NameList, name_list
 
 _MOST = {"NCCL_SOCKET_IFNAME": 16, "NCCL_IB_HCA": 32, "NCCL_OOB_NET_IFNAME": 32}
 _EXACT = {"GLOO_SOCKET_IFNAME": True, "TP_SOCKET_IFNAME": False}  # whether it may be a list
 _LONGEST = 15  # characters of an interface's name (Linux, IFNAMSIZ)
-_ADDRESS = re.compile(r"\d{1,3}(\.\d{1,3}){3}(/\d+)?")
 _WILD = re.compile(r"[*?\[\]{}|$()\\+]")
 
 Flaw = tuple[str, str, str]  # what is wrong, what is wanted, what to write
@@ -35,13 +36,12 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
 
 def _list(name: str, value: str) -> Flaw | None:
     """The first thing in a list that NCCL reads otherwise than it is meant."""
-    wrong = _characters(value)
+    wrong = _characters(value) or _separators(value)
     if wrong is not None:
         return wrong
-    negated, rest = value.startswith("^"), value.removeprefix("^")
-    exact, rest = rest.startswith("="), rest.removeprefix("=")
-    items = [item for item in rest.split(",") if item]
-    marks = value[: len(value) - len(rest)]
+    listed = name_list(value)
+    items = list(listed.items)
+    marks = "^" * listed.negated + "=" * listed.exact
     if any(item[0] in "^=" for item in items):
         cured = marks + ",".join(item.lstrip("^=") for item in items)
         return "^ and = are read once, at the very start, and hold for the whole list", "one mark in front", cured
@@ -50,7 +50,7 @@ def _list(name: str, value: str) -> Flaw | None:
     if len(items) > _MOST[name]:
         return f"only the first {_MOST[name]} names are read", f"at most {_MOST[name]}", ""
     if name == "NCCL_SOCKET_IFNAME":
-        return _interfaces(items, negated, exact)
+        return _interfaces(items, listed)
     return None
 
 
@@ -62,7 +62,7 @@ def _characters(value: str) -> Flaw | None:
         return "quotes are taken for a part of the name", "no quotes", re.sub("[\"']", "", value)
     if value.startswith("!"):
         return "! is not understood: ^ leaves names out", "^ in front", "^" + value[1:]
-    if any(_ADDRESS.fullmatch(item) for item in items):
+    if any(_address(item) for item in items):
         return "names of interfaces are wanted, not addresses", "names", ""
     if _WILD.search(value):
         cured = re.sub(r"[*?]+", "", value)
@@ -71,14 +71,30 @@ def _characters(value: str) -> Flaw | None:
     return None
 
 
-def _interfaces(items: list[str], negated: bool, exact: bool) -> Flaw | None:
-    if negated and not any(
-        item.split(":")[0] == "lo" if exact else "lo".startswith(item.split(":")[0]) for item in items
-    ):
+def _address(text: str) -> bool:
+    try:
+        ip_interface(text.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _separators(value: str) -> Flaw | None:
+    if not value.isascii():
+        return "a character that no name has, as word processors put in", "letters, digits and marks of ASCII", ""
+    if ";" in value:
+        return "the names of a list are parted by commas", "commas", value.replace(";", ",")
+    if strange := [item for item in value.split(",") if not re.fullmatch(r"[^:]*(:\d+)*", item)]:
+        return f"{strange[0]}: what follows a colon is read as the number of a port", "commas between names", ""
+    return None
+
+
+def _interfaces(items: list[str], listed: NameList) -> Flaw | None:
+    if listed.negated and listed.takes("lo"):
         message = "a ^ list replaces what NCCL leaves out by itself, so loopback comes first and is chosen: 127.0.0.1"
-        return message, "lo in the list", f"^{'=' if exact else ''}{','.join(['lo', *items])}"
+        return message, "lo in the list", f"^{'=' if listed.exact else ''}{','.join(['lo', *items])}"
     if long := [item for item in items if len(item.split(":")[0]) > _LONGEST]:
-        return f"{long[0]} is longer than a name can be ({_LONGEST} characters)", "names of interfaces", ""
+        return f"{long[0][:40]} is longer than a name can be ({_LONGEST} characters)", "names of interfaces", ""
     return None
 
 
@@ -90,7 +106,7 @@ def _exact(value: str, *, many: bool) -> Flaw | None:
         return "TensorPipe takes one name", "one name", value.split(",", maxsplit=1)[0]
     if re.search(r"\s", value):
         return "a blank is taken for a part of the name", "no blanks", re.sub(r"\s+", "", value)
-    if _WILD.search(value) or _ADDRESS.fullmatch(value):
+    if _WILD.search(value) or _address(value):
         return f"{reader} wants the whole name of an interface", "the whole name", ""
     return None
 

@@ -24,6 +24,8 @@ _OF_BUILDS = re.compile(
     r"NCCL_(?:ROOT|HOME|DIR|PATH|BUILD|LIB|INCLUDE|INSTALL|SRC|SOURCE|MAJOR|PKG)(?:_\w+)?|NCCL_LIBRAR\w+"
 )
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "OFI_NCCL_")
+# Others read names that begin so too: only one that is nearly a known name is taken for a slip.
+_SHARED = ("TORCH_", "GLOO_", "TP_", "MASTER_", "PET_", "CUDA_")
 _MISSPELT = re.compile(r"(?:NCLL|NCL|NCC|NNCL|NCCCL|NCCLL|NNCCL|NLCC|NCCI|NCLC|NCCl)_+", re.IGNORECASE)
 _LABEL = "NCCL_VERSION"  # of container images
 
@@ -56,14 +58,15 @@ def _kept(bare: Sequence[Entry]) -> Iterator[Remark]:
 
 def _unknown(entry: Entry) -> Iterator[Remark]:
     name = entry.name
-    if name.startswith(_OF_PLUG_INS) or _OF_BUILDS.fullmatch(name):
+    if of_others(name):
         return
     upper = name.upper().replace("-", "_")
     mended = _MISSPELT.sub("NCCL_", upper) if _MISSPELT.match(upper) else upper
-    if not mended.startswith(_PREFIXES) and registry().get(mended) is None:
+    shared = mended.startswith(_SHARED) and not mended.startswith(_PREFIXES)
+    if not mended.startswith((*_PREFIXES, *_SHARED)) and registry().get(mended) is None:
         return
-    near = nearest_name(mended)
-    if near is None and name != upper:
+    near = nearest_name(mended, 0.95 if shared else 0.8)
+    if near is None and (shared or name != upper):
         return
     if name != upper and mended == near:
         message = f"nobody reads this name: names have capital letters, as {near} does"
@@ -73,12 +76,17 @@ def _unknown(entry: Entry) -> Iterator[Remark]:
     yield Remark("env.nccl_unknown", entry.line, name, message, name, near or "a name that is read", remedy)
 
 
+def of_others(name: str) -> bool:
+    """Whether plug-ins that are not in the registry, or builds, read a name that looks like NCCL's."""
+    return name.startswith(_OF_PLUG_INS) or bool(_OF_BUILDS.fullmatch(name))
+
+
 @functools.lru_cache(1024)
-def nearest_name(name: str) -> str | None:
+def nearest_name(name: str, likeness: float = 0.8) -> str | None:
     """The known name that looks most like this one."""
     if name in registry():
         return name
-    close = difflib.get_close_matches(name, registry(), 1, 0.8)
+    close = difflib.get_close_matches(name, registry(), 1, likeness)
     return close[0] if close else None
 
 

@@ -15,6 +15,7 @@ _OFF = frozenset({"false", "no", "off", "f", "n", "none", "disable", "disabled",
 _TORCH_WORDS = frozenset({"y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"})
 _OFI_WORDS = re.compile(r"(?i:true|false)|[+-]?\d+")
 _SIZE = re.compile(r"[kmgt](?:i?b)?", re.IGNORECASE)
+_EXACTLY_ONE = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")  # src/graph/paths.cc and src/transport/shm.cc
 _POWERS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -65,8 +66,8 @@ def _nccl(entry: Entry, known: Mapping[str, Any]) -> Iterator[Remark]:
 
 
 def _sensible(known: Mapping[str, Any], value: int) -> bool:
-    """On and off are any numbers, but for P2P_DISABLE."""
-    if known["name"] == "NCCL_P2P_DISABLE":
+    """On and off are any numbers, but for two."""
+    if known["name"] in _EXACTLY_ONE:
         return value in (0, 1)
     if known["name"] in ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS"):
         return value == -2 or (value % 32 == 0 and 64 <= value <= 640)
@@ -76,8 +77,8 @@ def _sensible(known: Mapping[str, Any], value: int) -> bool:
 
 
 def _outside(known: Mapping[str, Any], value: int) -> str:
-    if known["name"] == "NCCL_P2P_DISABLE":
-        return f"only exactly 1 switches peer access off: {value} does nothing"
+    if known["name"] in _EXACTLY_ONE:
+        return f"only exactly 1 switches it off: {value} does nothing"
     if known["name"] == "NCCL_SOCKET_NTHREADS" and value > 16:
         return "NCCL clamps it to 16, with a warning in every log"
     return "out of range: ignored, clamped or refused"

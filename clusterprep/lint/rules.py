@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clusterprep.lint import Remark, Text, Versions, conf, dialects, lists, names, numbers, together, words
+from clusterprep.lint import Remark, Text, Versions, conf, dialects, leftovers, lists, names, numbers, together, words
 
-FAMILIES = (conf, dialects, names, numbers, lists, words, together)
+FAMILIES = (conf, dialects, names, numbers, lists, words, together, leftovers)
 
 
 def judge(text: Text, versions: Versions) -> tuple[Remark, ...]:

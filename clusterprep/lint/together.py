@@ -1,80 +1,72 @@
-"""What only several lines show, or the place: settings that undo each other, doubles, and what was left behind."""
+"""What only several lines show: settings that undo each other, and doubles."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from clusterprep.lint import Entry, Remark, Text, Versions
 from clusterprep.lint.values import nccl_integer
 from clusterprep.model import Severity
+from clusterprep.network import name_list
 
 MOST_SOCKETS = 64  # of one connection (NCCL, net_socket.cc, MAX_SOCKETS)
+_COUNTED = (2, 30)  # NCCL from which ranks compare how many network devices they have (src/init.cc)
 
-# What helps to find a fault and costs speed, or the job, where it stays. None: with any value.
-_LEFT: Mapping[str, tuple[int | str | None, str]] = {
-    "NCCL_P2P_DISABLE": (1, "GPUs of one node talk through the host's memory, several times slower"),
-    "NCCL_SHM_DISABLE": (1, "ranks of one node talk over the network"),
-    "NCCL_IB_DISABLE": (1, "RDMA is off: nodes talk over TCP, many times slower where there is InfiniBand or RoCE"),
-    "NCCL_ALGO": (None, "one algorithm for every size: NCCL's own choice is off"),
-    "NCCL_PROTO": (
-        None,
-        "one protocol for every size: NCCL's own choice is off, and LL128 where it is not safe corrupts",
-    ),
-    "NCCL_TOPO_DUMP_FILE": (None, "every start writes its topology there"),
-    "NCCL_GRAPH_DUMP_FILE": (None, "every start writes its graphs there"),
-    "NCCL_HOSTID": (None, "the same on two nodes, and NCCL takes them for one and tries shared memory between them"),
-    "NCCL_COMM_ID": (
-        None,
-        "NCCL_SOCKET_IFNAME is ignored, and two jobs with the same value meet; torch needs no such id",
-    ),
-    "NCCL_CHECK_POINTERS": (1, "every pointer of every call is checked"),
-    "NCCL_NVLS_ENABLE": (0, "NVLink SHARP is off: a fifth slower in a node that has it"),
-    "NCCL_NET_GDR_LEVEL": ("LOC", "GPU Direct RDMA is off: all traffic goes through the host's memory"),
-}
-_NOISY = {"NCCL_DEBUG": "TRACE", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 _RDMA = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT")
 _PAIRS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
 
 
 def judge(text: Text, versions: Versions) -> Iterator[Remark]:
-    entries = [entry for entry in text.entries if not entry.lost]
-    yield from _doubles(text.dialect, entries)
-    held = effective(text.dialect, entries)
+    yield from _doubles(text)
+    held = text.held("file")  # two branches of a script never hold together
     yield from _sockets(held)
     yield from _contradictions(held)
     yield from _useless(held)
-    yield from _gid_index(held, versions)
-    for entry in held.values():
-        yield from _left_behind(entry)
+    yield from _gid_index(text.held(), versions)
 
 
-def effective(dialect: str, entries: list[Entry]) -> Mapping[str, Entry]:
-    """What holds in the end: in nccl.conf the first setting of a name, elsewhere the last."""
-    ordered = reversed(entries) if dialect == "nccl.conf" else entries
-    return {entry.name: entry for entry in ordered}
-
-
-def hints(text: Text) -> tuple[str, ...]:
+def hints(text: Text, versions: Versions) -> tuple[str, ...]:
     """What is worth knowing and no fault."""
-    held = effective(text.dialect, list(text.entries))
-    if "NCCL_IB_HCA" in held and "NCCL_NET" not in held and _integer(held.get("NCCL_IB_DISABLE")) != 1:
-        return (
-            "NCCL_NET=IB would turn a list of devices that matches nothing into an error; without it NCCL uses TCP",
+    held = text.held()
+    if "NCCL_IB_HCA" not in held or _integer(held.get("NCCL_IB_DISABLE")):
+        return ()
+    said = []
+    if "NCCL_NET" not in held:
+        said.append(
+            "NCCL_NET=IB would turn a list of devices that matches nothing into an error; without it NCCL uses TCP"
         )
-    return ()
+    if names := _prefixes(held["NCCL_IB_HCA"]):
+        said.append(
+            f"NCCL matches devices by prefix: {names[0]} takes {names[0]}0 too, where there is one; a leading = asks "
+            "for whole names"
+        )
+    if versions.nccl is not None and versions.nccl >= _COUNTED and "NCCL_IGNORE_NET_MISMATCH" not in held:
+        said.append(
+            "NCCL_IGNORE_NET_MISMATCH=0, for a run that verifies, would turn ranks with fewer network devices than "
+            "others into an error; without it NCCL says so at INFO alone"
+        )
+    return tuple(said)
 
 
-def _doubles(dialect: str, entries: list[Entry]) -> Iterator[Remark]:
-    """Only values that differ: a line written twice does no harm."""
-    first_wins = dialect == "nccl.conf"
+def _prefixes(entry: Entry) -> list[str]:
+    """Names of a list by which NCCL may take a device with one more digit, and that is not named itself."""
+    listed = name_list(entry.value)
+    if not entry.known or listed.negated or listed.exact:
+        return []
+    names = [item.partition(":")[0] for item in listed.items]
+    return [name for name in names if re.search(r"_[a-z]*[1-9]$", name)]
+
+
+def _doubles(text: Text) -> Iterator[Remark]:
+    """Only values that differ: a line written twice does no harm, and one that a shell makes may add to the first."""
+    first_wins = text.dialect == "nccl.conf"
     before: dict[str, Entry] = {}
-    for entry in entries:
+    for entry in text.entries:
+        if entry.lost or entry.scope != "file" or not entry.name.startswith(("NCCL_", "TORCH_", "OFI_", "GLOO_")):
+            continue
         other = before.get(entry.name)
-        if (
-            other is not None
-            and other.value != entry.value
-            and entry.name.startswith(("NCCL_", "TORCH_", "OFI_", "GLOO_"))
-        ):
+        if other is not None and other.value != entry.value and (entry.known or first_wins):
             winner, loser = (other, entry) if first_wins else (entry, other)
             rule = "the first one wins in nccl.conf" if first_wins else "the last one wins"
             message = f"line {winner.line} sets it to {winner.value} and holds: {rule}"
@@ -137,18 +129,6 @@ def _gid_index(held: Mapping[str, Entry], versions: Versions) -> Iterator[Remark
     message = "from 2.21 NCCL finds the index of each port by itself; a fixed one is wrong where the tables differ"
     seen = f"{entry.name}={entry.value}"
     yield Remark("env.deprecated", entry.line, entry.name, message, seen, "no such line", "drop the line")
-
-
-def _left_behind(entry: Entry) -> Iterator[Remark]:
-    value, why = _LEFT.get(entry.name, (None, ""))
-    if entry.value.upper() == _NOISY.get(entry.name):
-        why = "every call is logged or compared with other ranks: slow"
-    elif not why or not entry.value or (value is not None and value not in (entry.value, _integer(entry))):
-        return
-    message = f"left behind from a search for a fault? {why}"
-    seen = f"{entry.name}={entry.value}"
-    remedy = "drop the line, or set it for one job: NAME=value torchrun …"
-    yield Remark("env.nccl_debug", entry.line, entry.name, message, seen, "not in a permanent file", remedy)
 
 
 def _integer(entry: Entry | None) -> int | None:

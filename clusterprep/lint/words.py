@@ -35,7 +35,11 @@ def _debug(entry: Entry) -> Iterator[Remark]:
 
 
 def _distance(entry: Entry) -> Iterator[Remark]:
-    if entry.value not in _DISTANCES:
+    if entry.value[0].isdigit():
+        if entry.value not in _DISTANCES:
+            message = "the old numbers end at 5: NCCL reads the digits at the head, and more than 5 as 5, which is SYS"
+            yield _remark(entry, message, "LOC, NVL, PIX, PXB, PXN, PHB or SYS", "")
+    elif entry.value not in _DISTANCES:
         upper = entry.value.upper()
         message = "NCCL does not know this distance and ignores it (capital letters only)"
         cured = upper if upper in _DISTANCES else ""

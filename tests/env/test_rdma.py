@@ -131,6 +131,11 @@ def test_a_card_that_is_down_on_one_node_is_a_fault_of_that_node() -> None:
     assert said(fleet(n1=rails.node(rails.hcas(1)), n2=only)) == [("NCCL_IB_HCA", "mlx5_0", ("n1", "n2"))]
 
 
+def test_a_fabric_without_its_subnet_manager_is_a_fault_and_no_reason_to_switch_rdma_off() -> None:
+    waiting = rails.node(rails.hcas(2, mlx5_0=rails.INIT, mlx5_1=rails.INIT))
+    assert said(fleet(n1=waiting, n2=waiting)) == [("NCCL_IB_HCA", "mlx5_0,mlx5_1", ("n1", "n2"))]
+
+
 def test_two_kinds_of_ports_that_nothing_tells_apart_are_a_gap() -> None:
     ethernet = rails.hca("mlx5_1", rails.nic_at(1), replace(UP, link_layer="Ethernet", lid=None), board="another")
     node = rails.node((*rails.hcas(1), ethernet), rails.flat())
@@ -153,11 +158,27 @@ def test_where_there_is_no_device_the_bus_need_not_be_known() -> None:
         pytest.param({}, [("NCCL_IB_DISABLE", "1", ("n1", "n2"))], id="nothing"),
         pytest.param({"NCCL_IB_HCA": "mlx5_0"}, [], id="a-list-is-an-answer-for-all"),
         pytest.param({"NCCL_IB_DISABLE": "0"}, [], id="and-so-is-that-it-is-on"),
+        pytest.param({"NCCL_IB_DISABLE": "true"}, [], id="text-is-0-for-nccl"),
         pytest.param({"NCCL_IB_DISABLE": "1"}, [("NCCL_IB_DISABLE", "1", ("n1", "n2"))], id="the-same-for-the-others"),
+        pytest.param({"NCCL_IB_DISABLE": "2"}, [("NCCL_IB_DISABLE", "1", ("n1", "n2"))], id="any-number-switches-off"),
     ],
 )
 def test_whether_rdma_is_off_is_never_said_on_some_nodes_only(variables: dict[str, str], expected: list[Any]) -> None:
     assert derived((), (), some={"n1": {"env": env(**variables)}}) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "listed"),
+    [
+        ({"NCCL_IB_DISABLE": "1"}, False),
+        ({"NCCL_NET": "socket"}, False),
+        ({"NCCL_IB_DISABLE": "0"}, True),
+        ({"NCCL_NET": "IB"}, True),
+    ],
+)
+def test_no_list_is_written_that_nobody_would_read(variables: dict[str, str], listed: bool) -> None:
+    found = derived((hca(),), (hca(),), each={"env": env(**variables)})
+    assert found == ([("NCCL_IB_HCA", "mlx5_0", ("n1", "n2"))] if listed else [])
 
 
 def test_a_list_in_the_environment_stands_for_ports_that_nobody_could_see() -> None:

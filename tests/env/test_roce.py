@@ -11,7 +11,7 @@ from clusterprep.env import Basis
 from clusterprep.env.roce import derive
 from clusterprep.network import Choice
 from tests import rails
-from tests.fleet import NO_TORCH, absent, fleet, torch
+from tests.fleet import NO_TORCH, absent, env, fleet, torch
 from tests.rails import gid, roce
 
 NEEDS, FINDS = torch("2.4.1+cu121", "12.1", "2.20.5"), torch("2.6.0+cu124", "12.4", "2.21.5")
@@ -48,6 +48,11 @@ def test_an_old_nccl_is_told_and_a_new_one_is_not() -> None:
 )
 def test_versions_are_compared_as_numbers(version: str, told: bool) -> None:
     assert bool(derived(node(1, replace(NEEDS, nccl=version)))) is told
+
+
+@pytest.mark.parametrize("variables", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}], ids=str)
+def test_where_the_inventory_switches_rdma_off_nobody_needs_it(variables: dict[str, str]) -> None:
+    assert list(derive(Basis(fleet(each={"env": env(**variables)}, n1=node(1), n2=node(2)), Choice()))) == []
 
 
 def test_indices_that_differ_between_nodes_are_told_to_each() -> None:

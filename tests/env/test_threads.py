@@ -65,9 +65,10 @@ def test_otherwise_nccls_default_is_right_on_all_nodes(second: dict[str, Any]) -
     assert derived(node(1), second) == {}
 
 
-def test_rdma_that_the_inventory_switches_off_on_all_nodes_leaves_sockets() -> None:
+@pytest.mark.parametrize("variables", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}], ids=str)
+def test_rdma_that_the_inventory_switches_off_on_all_nodes_leaves_sockets(variables: dict[str, str]) -> None:
     fast = {"rdma.devices": (rdma_device(),)}
-    off = {"env": env(NCCL_IB_DISABLE="1")}
+    off = {"env": env(**variables)}
     assert derived(node(1, **fast), node(2, **fast), each=off) == BOTH
     assert derived(node(1, **fast), node(2, **fast), some={"n1": off}) == {}
 

@@ -22,7 +22,7 @@ from clusterprep.render import render as render_environment
 from clusterprep.reports import render
 from clusterprep.resources.env import TARGETS
 from tests.command import CLI, report_schema
-from tests.fleet import healthy
+from tests.fleet import healthy, with_facts
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=timezone.utc)
 GOLDEN = Path(__file__).with_name("golden.txt")
@@ -96,6 +96,60 @@ def test_without_versions_the_report_says_what_was_not_judged() -> None:
     assert not any("--nccl" in notice for notice in linted(b"", nccl="2.21.5", torch="2.6.0").notices)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        ("pod.yaml", b"env:\n  - name: NCCL_IB_DISABLE\n    value: '1'\n", "line 2"),
+        (
+            "job.sh",
+            b"cat > /etc/nccl.conf <<EOF\nNCCL_ALGO=Ring\nEOF\nsrun --export=ALL,NCCL_PROTO=LL x\n",
+            "lines 2, 4",
+        ),
+        ("module.lua", b'setenv("NCCL_DEBUG", "TRACE")\n', "line 1"),
+        ("x.service", b"[Service]\nExecStart=/bin/env NCCL_PROTO=LL x\n", "line 2"),
+        ("job.sh", b'export NCCL_X="a\nb"\n', "line 1"),
+        ("job.sh", b"export NCCL_IB_HCA=$(ls /sys/class/infiniband)\n", "line 1"),
+        ("job.sh", b"export FOO=$(date)\n", ""),
+        ("job.sh", b'# NCCL_ALGO=Ring\nexport A=1 \\\n  NCCL_DEBUG=INFO\n[ "$NCCL_DEBUG" = INFO ]\n', ""),
+        ("nccl.conf", b"#NCCL_ALGO=Ring\n", ""),
+        ("supervisor.conf", b'environment=NCCL_DEBUG="INFO",NCCL_ALGO="Ring"\n', "line 1"),
+        ("job.sh", b"export NCCL_DEBUG=INFO; ssh n2 'NCCL_ALGO=Ring ./x'\n", "line 1"),
+    ],
+)
+def test_lines_that_nobody_judged_are_named(name: str, content: bytes, lines: str) -> None:
+    report = linted(content, name, strict=True)
+    told = [f.message for f in report.findings or () if f.verdict == "unknown"]
+    assert [message.partition(" cannot be judged")[0] for message in told] == ([f"{name}: {lines}"] if lines else [])
+    assert (report.code, report.verdict) == ((3, "unknown") if lines else (0, "pass"))
+    assert linted(content, name).code == 0
+    report_schema().validate(json.loads(render(report, "json")))
+
+
+@pytest.mark.parametrize(
+    ("content", "nccl", "told"),
+    [
+        (b"NCCL_IB_HCA==mlx5_0\n", "2.30.7", True),
+        (b"NCCL_IB_HCA==mlx5_0\n", "2.29.7", False),  # does not know the name
+        (b"NCCL_IB_HCA==mlx5_0\n", None, False),
+        (b"NCCL_IB_HCA==mlx5_0\nNCCL_IGNORE_NET_MISMATCH=0\n", "2.30.7", False),
+        (b"NCCL_IB_HCA==mlx5_0\nNCCL_IB_DISABLE=1\n", "2.30.7", False),
+        (b"NCCL_DEBUG=WARN\n", "2.30.7", False),
+    ],
+)
+def test_unequal_numbers_of_network_devices_can_be_an_error(content: bytes, nccl: str | None, told: bool) -> None:
+    notices = linted(content, nccl=nccl).notices
+    assert any("NCCL_IGNORE_NET_MISMATCH=0" in notice for notice in notices) is told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [("mlx5_1", True), ("mlx5_0,mlx5_3:1", True), ("=mlx5_1", False), ("^mlx5_1", False),
+                        ("mlx5_0,mlx5_10", False), ("mlx5", False)],
+)  # fmt: skip
+def test_a_name_that_may_take_another_device(value: str, told: bool) -> None:
+    notices = linted(f"NCCL_IB_HCA={value}\n".encode()).notices
+    assert any("by prefix" in notice for notice in notices) is told
+
+
 def test_bytes_of_any_kind_give_a_report_or_wrong_input() -> None:
     chosen = random.Random(11)
     for name in ("nccl.conf", "job.sh", "job.env", "x.service"):
@@ -119,14 +173,24 @@ def test_a_file_of_many_lines_is_judged_in_seconds(name: str, line: str) -> None
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("declared", [{}, {"NCCL_SOCKET_NTHREADS": "8", "TORCH_NCCL_BLOCKING_WAIT": "1"}], ids=str)
-def test_what_apply_writes_passes(target: str, declared: dict[str, str]) -> None:
+@pytest.mark.parametrize("devices", [None, ()], ids=["rdma", "sockets"])
+def test_what_apply_writes_passes(target: str, declared: dict[str, str], devices: Any) -> None:
     seen = healthy(2)
+    if devices is not None:
+        seen = with_facts(seen, {(name, "rdma.devices"): devices for name in ("n1", "n2")})
     nodes = tuple(replace(n, env={k: EnvSetting(v, "env") for k, v in declared.items()}) for n in seen.inventory.nodes)
     seen = replace(seen, inventory=replace(seen.inventory, nodes=nodes))
     text = target_text(seen.inventory, render_environment(seen), target, "n1")
     report = linted(text.encode(), TARGETS[target].path, nccl="2.21.5", torch="2.6.0")
-    assert [f.message for f in report.findings or () if f.verdict == "fail"] == []
+    assert [f.message for f in report.findings or () if f.verdict != "pass"] == []
+    assert ("NCCL_IB_DISABLE=1" in text) is (devices == ())
     assert " 0 settings" not in report.notices[0]
+
+
+def test_what_others_add_to_the_file_of_apply_is_judged() -> None:
+    block = target_text(healthy(2).inventory, render_environment(healthy(2)), "nccl.conf", "n1")
+    report = linted(f"{block}NCCL_ALGO=Ring\n".encode())
+    assert [f.check for f in report.findings or () if f.verdict == "fail"] == ["env.nccl_debug"]
 
 
 # ---------------------------------------------------------------- the command

@@ -26,7 +26,11 @@ def settings(text: str, dialect: str) -> list[tuple[str, str, int]]:
         ("/root/.bashrc", "A=1\n", "shell"),
         ("/root/.profile", "A=1\n", "shell"),
         ("nccl.env", "A=1\n", "env-file"),
-        ("/etc/environment", "A=1\n", "env-file"),
+        ("/etc/environment", "A=1\n", "environment"),
+        ("/etc/environment", "export A=1\nB=2\n", "environment"),
+        ("/etc/environment.d/60-nccl.conf", "A=1\n", "environment"),
+        ("nccl.fish", "A=1\n", "shell"),
+        ("<stdin>", "set -gx A 1\n", "shell"),
         ("<stdin>", "export A=1\n", "shell"),
         ("<stdin>", "A=1\n", "env-file"),
         ("run", "#!/bin/bash\nA=1\n", "shell"),
@@ -120,6 +124,24 @@ def test_an_environment_file(text: str, expected: list[tuple[str, str, int]]) ->
 def test_a_unit() -> None:
     text = '[Service]\nExecStart=/bin/x A=1\nEnvironment="NCCL_DEBUG=INFO" NCCL_DEBUG_FILE=/tmp/%%h\n#Environment=B=2\n'
     assert settings(text, "unit") == [("NCCL_DEBUG", "INFO", 3), ("NCCL_DEBUG_FILE", "/tmp/%h", 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Environment=A=1\nEnvironment=\nEnvironment=B=2\n", [("B", "2", 4)]),  # an empty one takes all back
+        ("Environment=A=1 \\\n  B=2\n", [("A", "1", 2), ("B", "2", 2)]),
+        ("[Manager]\nDefaultEnvironment=A=1\n", [("A", "1", 3)]),
+        ("Environment=A=$HOME\n", [("A", "$HOME", 2)]),  # nothing is put in
+    ],
+)
+def test_lines_of_a_unit(text: str, expected: list[tuple[str, str, int]]) -> None:
+    assert settings("[Service]\n" + text, "unit") == expected
+
+
+def test_what_systemd_puts_in_is_not_guessed() -> None:
+    text = read("[Service]\nEnvironment=A=%h/x B=100%%\n", "unit")
+    assert [entry.known for entry in text.entries] == [False, True]
 
 
 def noise(chosen: random.Random) -> str:
