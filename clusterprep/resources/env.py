@@ -30,9 +30,14 @@ def profile(values: Values, _: bytes | None) -> bytes:
     """A POSIX shell fragment for /etc/profile.d."""
     lines = []
     for name, value in values.items():
-        line = f"export {name}={shlex.quote(value.value)}\n"
+        line = f"export {name}={quoted(value.value)}\n"
         lines.append(f'[ -n "${{SLURM_JOB_ID+set}}" ] || {line}' if name in NOT_UNDER_SLURM else line)
     return (HEAD + "".join(lines)).encode()
+
+
+def quoted(value: str) -> str:
+    """As shlex does it, but for `=`: zsh takes an unquoted =eth0 for the path of a program, and ends reading there."""
+    return f"'{value}'" if "=" in value and shlex.quote(value) == value else shlex.quote(value)
 
 
 def nccl_conf(values: Values, before: bytes | None) -> bytes:

@@ -68,7 +68,7 @@ OURS = st.dictionaries(names(), TEXT, max_size=4).map(lambda named: values(**nam
 
 # ---------------------------------------------------------------- profile.d
 
-SHELLS = [shell for shell in ("sh", "bash", "dash", "busybox") if shutil.which(shell)]
+SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "busybox") if shutil.which(shell)]
 
 
 def sourced(shell: str, text: bytes, wanted: dict[str, str], **environment: str) -> dict[str, str | None]:
