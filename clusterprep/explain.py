@@ -12,7 +12,7 @@ from clusterprep.env.variables import registry as variables
 from clusterprep.errors import InputError
 from clusterprep.model import FileState, Inventory
 from clusterprep.render import Environment
-from clusterprep.resources.env import TARGETS
+from clusterprep.resources.env import TARGETS, refuse_unheld
 
 _WARNING = "A failure is a warning, and an error where `require:` names the check."
 
@@ -110,5 +110,7 @@ def target_text(inventory: Inventory, environment: Environment, target: str, nod
         raise InputError.of(f"there is no node {name!r}", key="--node")
     if name in environment.gaps:
         raise InputError.of(f"the environment of {name} cannot be derived: {environment.gaps[name]}")
+    values = environment.of(name)
+    refuse_unheld(name, (target,), values)
     state = FileState(TARGETS[target].path, None)
-    return TARGETS[target].write(environment.of(name), state.content).decode()
+    return TARGETS[target].write(values, state.content).decode()
