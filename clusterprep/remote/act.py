@@ -177,12 +177,14 @@ def discard(manifest):
 
 
 def drop_folders(manifest):
-    """Remove the folders that a run made, if they are empty again."""
+    """Remove the folders that a run made, if they are empty again; those that somebody else uses by now."""
+    left = []
     for folder in reversed(manifest["folders"]):
         try:
             os.rmdir(folder)
-        except OSError:  # somebody else uses it by now
-            pass
+        except OSError:
+            left += [folder] if os.path.isdir(folder) else []
+    return left
 
 
 def commit(agent, request):
@@ -211,7 +213,10 @@ def commit(agent, request):
 
 
 def settle(agent, request):
-    """Operation settle: every node has committed, so this run is done, and the one that it undoes is undone."""
+    """Operation settle: every node has committed, so this run is done, and the one that it undoes is undone.
+
+    `left` of the answer are folders of the run that was undone which are not empty.
+    """
     folder = run_folder(request["root"], request["run"])
     manifest = read_manifest(folder)
     if manifest["state"] == "done":
@@ -221,10 +226,11 @@ def settle(agent, request):
     mark(folder, manifest["undoes"], "undone")
     manifest["state"] = "done"
     write_manifest(folder, manifest)
+    left = []
     if manifest["undoes"]:
-        drop_folders(read_manifest(os.path.join(os.path.dirname(folder), manifest["undoes"])))
+        left = drop_folders(read_manifest(os.path.join(os.path.dirname(folder), manifest["undoes"])))
     forget_old(request["root"])
-    return {}
+    return {"left": left} if left else {}
 
 
 def mark(folder, other, state):
