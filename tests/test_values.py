@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,10 +71,7 @@ BARE = {
 def lab() -> Iterator[Lab]:
     """Four hosts, and two runs: the awkward values for three targets, and those that env-file can hold."""
     require_lab()
-    with contextlib.suppress(LookupError):
-        real_nccl.library("2.32.3")  # so that its folder is there for the hosts
-    keep = (real_nccl.folder(),) if real_nccl.folder().exists() else ()
-    with Lab(4, keep=keep) as four:
+    with Lab(4, real_nccl.kept()) as four:
         for targets, values in ((["profile.d", "nccl.conf", "slurm-task-prolog"], AWKWARD), (["env-file"], BARE)):
             inventory = four.inventory(env=values, env_targets=targets)
             done = clusterprep(four, "apply", "--no-verify", "--only", "ssh.", inventory=inventory)
