@@ -62,8 +62,8 @@ def systemd(run: Run, path: str, folder: str) -> Found:
     """By the generator of user sessions; `folder` is a place of its own where it finds the file."""
     run(["mkdir", "-p", f"{folder}/environment.d"])
     run(["ln", "-sf", path, f"{folder}/environment.d/50-clusterprep.conf"])
-    lines = run(["env", "-i", "HOME=/nowhere", f"XDG_CONFIG_HOME={folder}", GENERATOR]).stdout.splitlines()
-    words = (shlex.split(line) for line in lines)
+    lines = run(["env", "-i", "HOME=/nowhere", f"XDG_CONFIG_HOME={folder}", GENERATOR]).stdout.split("\n")
+    words = (shlex.split(line) for line in lines if line)
     return dict(word.split("=", 1) for (word,) in words)
 
 
