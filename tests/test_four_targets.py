@@ -144,10 +144,13 @@ def test_an_edit_of_any_target_is_shown_and_kept(lab: Lab) -> None:
         assert f"n2: {path} was edited after run" in refused.report["error"]["message"]
         assert "+# by hand" in refused.stderr
         assert etc(host) == edited
-        if path != [*TARGETS][-1]:
-            place.write_bytes(content)
+        place.write_bytes(content)
+    inside(host, "/etc/nccl.conf").unlink()
+    inside(host, "/etc/clusterprep/nccl.env").write_bytes(b"mine\n")
+    gone = rollback(lab)
+    assert (gone.code, "n2: /etc/nccl.conf was edited after run" in gone.stderr) == (4, True)
     assert rollback(lab, "--force").code == 0
-    assert everywhere(lab) == before
+    assert everywhere(lab) == before, "also the owner of a file that was gone"
 
 
 def test_a_folder_that_others_use_by_now_stays_and_is_told(lab: Lab) -> None:

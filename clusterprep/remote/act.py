@@ -113,7 +113,8 @@ def stage(agent, request):
             raise Stop("unsettled", "run %s was begun here and never settled" % manifest["run"])
     folder = run_folder(root, run)
     manifest = {"run": run, "cluster": request["cluster"], "undoes": request.get("undoes"), "state": "staged"}
-    manifest["files"] = [compared(wanted, under(root, wanted["path"]), run) for wanted in request["files"]]
+    owners = former_owners(root, request.get("undoes"))
+    manifest["files"] = [compared(wanted, under(root, wanted["path"]), run, owners) for wanted in request["files"]]
     homes = [os.path.dirname(entry["place"]) for entry in manifest["files"]]
     manifest["folders"] = sorted(set(folder for home in homes for folder in missing_folders(home)))
     make_folder(folder)
@@ -135,7 +136,15 @@ def stage(agent, request):
     return {}
 
 
-def compared(wanted, place, run):
+def former_owners(root, undone):
+    """Path -> user and group of the files of the run that is undone: somebody may have removed one meanwhile."""
+    folder = run_folder(root, undone) if undone else None
+    if folder is None or not os.path.exists(os.path.join(folder, "manifest.json")):
+        return {}
+    return dict((entry["path"], (entry["uid"], entry["gid"])) for entry in read_manifest(folder)["files"])
+
+
+def compared(wanted, place, run, owners):
     """What the manifest says of one file, if it is still what was planned against."""
     seen, state = current(place)
     if seen != decoded(wanted["before"]):
@@ -145,7 +154,8 @@ def compared(wanted, place, run):
     entry = {"path": wanted["path"], "place": place, "removes": wanted["after"] is None}
     entry["beside"] = beside_name(place, run)
     entry["mode"] = stat.S_IMODE(state.st_mode) if state else wanted["mode"]
-    entry["uid"], entry["gid"] = (state.st_uid, state.st_gid) if state else (os.geteuid(), os.getegid())
+    owner = owners.get(wanted["path"], (os.geteuid(), os.getegid()))
+    entry["uid"], entry["gid"] = (state.st_uid, state.st_gid) if state else owner
     return entry
 
 
