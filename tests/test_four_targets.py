@@ -120,6 +120,7 @@ def written(lab: Lab, before: dict[str, dict[str, Entry]]) -> None:
     assert foreign.endswith(b"\xef\xbb\xbf# mine\r\nNCCL_IB_TC=106\r\n export X=\xff\0\1")
 
 
+@pytest.mark.slow
 def test_the_last_of_two_runs_is_undone(lab: Lab) -> None:
     assert apply(lab, NCCL_IB_TC="1").code == 0
     first = everywhere(lab)
