@@ -13,7 +13,7 @@ from clusterprep.env.variables import registry as variables
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.model import FileState, Inventory, Report
 from clusterprep.render import Environment
-from clusterprep.resources.env import TARGETS
+from clusterprep.resources.env import TARGETS, refuse_unheld
 from clusterprep.verify.pages import PAGES, Page
 
 _WARNING = "A failure is a warning, and an error where `require:` names the check."
@@ -116,6 +116,7 @@ def target_text(inventory: Inventory, environment: Environment, target: str, nod
     values = environment.of(name)
     if not values:
         raise NotKnown(f"the environment of {name} is not known: `clusterprep check` says why")
+    refuse_unheld(name, (target,), values)
     state = FileState(TARGETS[target].path, None)
     return TARGETS[target].write(values, state.content).decode()
 

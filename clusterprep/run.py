@@ -252,6 +252,8 @@ def rollback(job: Job) -> Report:
     code = worse(exit_code(findings), 0 if receipt.done and not writer.stuck else 1)
     notice = f"run {run} is undone" if planned else "there is nothing more to undo" if cut_off else NOTHING
     job.notices.append(notice)
+    for folder, nodes in writer.left.items():
+        job.notices.append(f"{folder} of {fold(nodes)} stays: run {run} made it, and somebody else's files are in it")
     return _report(job, code, fleet=fleet, findings=findings, changes=changed)
 
 

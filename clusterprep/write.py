@@ -48,6 +48,7 @@ class Writer:
         self._locked = False
         self.committed = False  # and not settled
         self.taken_back = False
+        self.left: dict[str, list[str]] = {}  # folder that an undone run made and others use → nodes
         self.stuck: dict[str, str] = {}  # node → why what an earlier run left there cannot be settled
 
     def lock(self) -> dict[str, str]:
@@ -158,9 +159,13 @@ class Writer:
     def settle(self) -> None:
         """Say on every node that what was committed stays. From the first that knows it there is no way back."""
         bodies = {name: self._bodies[name] for name in self._bodies if name in self._staged}
-        for name, why in _failed(self.fanout.ask("settle", bodies, LIMIT)).items():
+        answers = self.fanout.ask("settle", bodies, LIMIT)
+        for name, why in _failed(answers).items():
             self.receipt.details[name] = why
             self.receipt.lost.add(name)
+        for name, answer in answers.items():
+            for folder in answer.get("left", ()) if isinstance(answer, dict) else ():
+                self.left.setdefault(str(folder), []).append(name)
         self._staged.clear()
         self.committed = False
 

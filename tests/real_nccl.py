@@ -24,6 +24,12 @@ def folder() -> Path:
     return Path(os.environ.get("CLUSTERPREP_NCCL_DIR") or Path(sys.prefix, "nccl"))
 
 
+def kept() -> tuple[Path, ...]:
+    """What hosts of a lab have to see of it: the folder, which is there from now on."""
+    folder().mkdir(parents=True, exist_ok=True)
+    return (folder(),)
+
+
 def library(release: str) -> Path:
     """The library of a release, fetched once. Raises LookupError where the package index has none."""
     path = folder() / release / LIBRARY

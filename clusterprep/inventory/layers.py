@@ -16,7 +16,7 @@ from clusterprep.model import EnvSetting
 
 # A declared interface becomes a variable, so that the two speak about the same thing.
 NCCL_INTERFACE = "interfaces.nccl"
-_VARIABLES = {NCCL_INTERFACE: "NCCL_SOCKET_IFNAME", "interfaces.rdma": "NCCL_IB_HCA"}
+VARIABLES = {NCCL_INTERFACE: "NCCL_SOCKET_IFNAME", "interfaces.rdma": "NCCL_IB_HCA"}
 _SIMPLE = ("transport", "job_user")
 _NUMBERS: Mapping[str, Callable[[float], float]] = {"port": int, "connect_timeout": float}  # YAML's 22.0 is 22
 _PATHS = ("root", "python")
@@ -37,7 +37,7 @@ class Layer:
         """Everything in one mapping, to compare layers with each other; an interface has one key, however declared."""
         env = {f"env.{name}": value for name, value in self.env.items()}
         require = {f"require.{name}": value for name, value in self.require.items()}
-        interface = env.pop(f"env.{_VARIABLES[NCCL_INTERFACE]}", None)
+        interface = env.pop(f"env.{VARIABLES[NCCL_INTERFACE]}", None)
         declared = {} if interface is None else {NCCL_INTERFACE: interface.removeprefix("=")}
         return {**declared, **self.settings, **env, **require}
 
@@ -45,7 +45,7 @@ class Layer:
         """Where a key of `flat` is written, by whichever of its names."""
         head, _, rest = key.partition(".")
         short = [("require", alias) for alias, full in ALIASES.items() if full == rest]
-        spellings = [(head, rest), *short, ("env", _VARIABLES.get(key, "")), (rest,), (head,)]
+        spellings = [(head, rest), *short, ("env", VARIABLES.get(key, "")), (rest,), (head,)]
         return next(((*self.place, *spelling) for spelling in spellings if self._holds(spelling)), self.place)
 
     def _holds(self, spelling: tuple[str, ...]) -> bool:
@@ -94,7 +94,7 @@ def merge(layers: Iterable[Layer], own: Merged | None = None) -> Merged:
 
 def _yield_to(layer: Layer, settings: dict[str, Any], env: dict[str, EnvSetting]) -> None:
     """An interface in a higher layer beats the variable of a lower one, and the other way round."""
-    for key, variable in _VARIABLES.items():
+    for key, variable in VARIABLES.items():
         if key in layer.settings:
             env.pop(variable, None)
         if variable in layer.env:
@@ -113,8 +113,8 @@ def _device(value: Any) -> Any:
 
 
 def _compare_interface(document: Document, settings: Mapping[str, Any], env: Mapping[str, str], place: Place) -> None:
-    declared, variable = settings.get(NCCL_INTERFACE), env.get(_VARIABLES[NCCL_INTERFACE])
+    declared, variable = settings.get(NCCL_INTERFACE), env.get(VARIABLES[NCCL_INTERFACE])
     if declared is not None and variable is not None and variable.removeprefix("=") != declared:
         other = key_text((*place, "interfaces", "nccl"))
         message = f"'{variable}' stands against {other}, which says '{declared}'; keep one of the two"
-        document.complain((*place, "env", _VARIABLES[NCCL_INTERFACE]), message)
+        document.complain((*place, "env", VARIABLES[NCCL_INTERFACE]), message)

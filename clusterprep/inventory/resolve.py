@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterprep.env.dialects import refusal
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.entries import Entries
 from clusterprep.inventory.environment import misspelt
 from clusterprep.inventory.groups import Groups
-from clusterprep.inventory.layers import Layer, Merged, merge, read_layer
+from clusterprep.inventory.layers import NCCL_INTERFACE, VARIABLES, Layer, Merged, merge, read_layer
 from clusterprep.inventory.silences import Silences
 from clusterprep.inventory.verify_settings import read_verify
 from clusterprep.model import EnvSetting, Interfaces, Inventory, Node, SshSettings
@@ -57,14 +58,15 @@ class Resolver:
     def inventory(self) -> Inventory:
         self.groups.contradictions((name, self.own.get(number)) for name, _, number in self.named.rows)
         verify = read_verify(self.document, self.data.get("verify", {}))
-        targets = self.data.get("env_targets", Inventory.env_targets)
+        targets = tuple(t for t in self.data.get("env_targets", Inventory.env_targets) if t is not None)
+        self.held_by(targets)
         port = self.overrides.master_port or self.data.get("ports", {}).get("master", Inventory.master_port)
         return Inventory(
             cluster=self.data.get("cluster", Path(self.document.path).stem),
             nodes=tuple(self.node(index, *row) for index, row in enumerate(self.named.rows)),
             groups=self.groups.members,
             master_port=int(port),
-            env_targets=tuple(target for target in targets if target is not None),
+            env_targets=targets,
             silences=self.silences,
             verify=verify,
             warnings=self.warnings(),
@@ -105,9 +107,22 @@ class Resolver:
             "require": merged.require,
         }
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return (self.top, *self.groups.layers.values(), *self.own.values())
+
+    def held_by(self, targets: tuple[str, ...]) -> None:
+        """Complains about values that not every reader of a target's file would get as they are written here."""
+        for layer in self.layers:
+            values = [((*layer.place, "env", name), name, value) for name, value in layer.env.items()]
+            if (interface := layer.settings.get(NCCL_INTERFACE)) is not None:
+                values.append(((*layer.place, "interfaces", "nccl"), VARIABLES[NCCL_INTERFACE], interface))
+            for place, name, value in values:
+                for why in filter(None, (refusal(target, name, value) for target in targets)):
+                    self.document.complain(place, why)
+
     def warnings(self) -> tuple[str, ...]:
-        layers: list[Layer] = [self.top, *self.groups.layers.values(), *self.own.values()]
         names = frozenset(self.names)
         both = [name for name, members in self.groups.members.items() if name in names and members != (name,)]
         shadowed = [f"'{fold(both)}' is a node and a group; on the command line it means the node"] if both else []
-        return (*misspelt(name for layer in layers for name in layer.env), *shadowed)
+        return (*misspelt(name for layer in self.layers for name in layer.env), *shadowed)

@@ -113,7 +113,8 @@ def stage(agent, request):
             raise Stop("unsettled", "run %s was begun here and never settled" % manifest["run"])
     folder = run_folder(root, run)
     manifest = {"run": run, "cluster": request["cluster"], "undoes": request.get("undoes"), "state": "staged"}
-    manifest["files"] = [compared(wanted, under(root, wanted["path"]), run) for wanted in request["files"]]
+    owners = former_owners(root, request.get("undoes"))
+    manifest["files"] = [compared(wanted, under(root, wanted["path"]), run, owners) for wanted in request["files"]]
     homes = [os.path.dirname(entry["place"]) for entry in manifest["files"]]
     manifest["folders"] = sorted(set(folder for home in homes for folder in missing_folders(home)))
     make_folder(folder)
@@ -135,7 +136,15 @@ def stage(agent, request):
     return {}
 
 
-def compared(wanted, place, run):
+def former_owners(root, undone):
+    """Path -> user and group of the files of the run that is undone: somebody may have removed one meanwhile."""
+    folder = run_folder(root, undone) if undone else None
+    if folder is None or not os.path.exists(os.path.join(folder, "manifest.json")):
+        return {}
+    return dict((entry["path"], (entry["uid"], entry["gid"])) for entry in read_manifest(folder)["files"])
+
+
+def compared(wanted, place, run, owners):
     """What the manifest says of one file, if it is still what was planned against."""
     seen, state = current(place)
     if seen != decoded(wanted["before"]):
@@ -145,7 +154,8 @@ def compared(wanted, place, run):
     entry = {"path": wanted["path"], "place": place, "removes": wanted["after"] is None}
     entry["beside"] = beside_name(place, run)
     entry["mode"] = stat.S_IMODE(state.st_mode) if state else wanted["mode"]
-    entry["uid"], entry["gid"] = (state.st_uid, state.st_gid) if state else (os.geteuid(), os.getegid())
+    owner = owners.get(wanted["path"], (os.geteuid(), os.getegid()))
+    entry["uid"], entry["gid"] = (state.st_uid, state.st_gid) if state else owner
     return entry
 
 
@@ -177,12 +187,14 @@ def discard(manifest):
 
 
 def drop_folders(manifest):
-    """Remove the folders that a run made, if they are empty again."""
+    """Remove the folders that a run made, if they are empty again; those that somebody else uses by now."""
+    left = []
     for folder in reversed(manifest["folders"]):
         try:
             os.rmdir(folder)
-        except OSError:  # somebody else uses it by now
-            pass
+        except OSError:
+            left += [folder] if os.path.isdir(folder) else []
+    return left
 
 
 def commit(agent, request):
@@ -211,7 +223,10 @@ def commit(agent, request):
 
 
 def settle(agent, request):
-    """Operation settle: every node has committed, so this run is done, and the one that it undoes is undone."""
+    """Operation settle: every node has committed, so this run is done, and the one that it undoes is undone.
+
+    `left` of the answer are folders of the run that was undone which are not empty.
+    """
     folder = run_folder(request["root"], request["run"])
     manifest = read_manifest(folder)
     if manifest["state"] == "done":
@@ -221,10 +236,11 @@ def settle(agent, request):
     mark(folder, manifest["undoes"], "undone")
     manifest["state"] = "done"
     write_manifest(folder, manifest)
+    left = []
     if manifest["undoes"]:
-        drop_folders(read_manifest(os.path.join(os.path.dirname(folder), manifest["undoes"])))
+        left = drop_folders(read_manifest(os.path.join(os.path.dirname(folder), manifest["undoes"])))
     forget_old(request["root"])
-    return {}
+    return {"left": left} if left else {}
 
 
 def mark(folder, other, state):

@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from clusterprep.env.dialects import refusal
 from clusterprep.env.variables import nccl_reads
+from clusterprep.errors import InputError, Problem
 from clusterprep.model import EnvValue, FileChange, FileState, Inventory, Node
 from clusterprep.render import Environment
 from clusterprep.resources import Params, Resource, file_change
@@ -30,9 +32,14 @@ def profile(values: Values, _: bytes | None) -> bytes:
     """A POSIX shell fragment for /etc/profile.d."""
     lines = []
     for name, value in values.items():
-        line = f"export {name}={shlex.quote(value.value)}\n"
+        line = f"export {name}={quoted(value.value)}\n"
         lines.append(f'[ -n "${{SLURM_JOB_ID+set}}" ] || {line}' if name in NOT_UNDER_SLURM else line)
     return (HEAD + "".join(lines)).encode()
+
+
+def quoted(value: str) -> str:
+    """As shlex does it, but for `=`: zsh takes an unquoted =eth0 for the path of a program, and ends reading there."""
+    return f"'{value}'" if "=" in value and shlex.quote(value) == value else shlex.quote(value)
 
 
 def nccl_conf(values: Values, before: bytes | None) -> bytes:
@@ -58,7 +65,7 @@ def without_block(content: bytes) -> bytes:
 
 
 def env_file(values: Values, _: bytes | None) -> bytes:
-    """NAME=value for systemd and docker, which agree only on values without quotes, backslashes and blanks."""
+    """Bare NAME=value, for systemd, docker and whoever sources it: of values on which they agree, see dialects."""
     return (HEAD + "".join(f"{name}={value.value}\n" for name, value in values.items())).encode()
 
 
@@ -81,8 +88,21 @@ def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
     return tuple(TARGETS[name].path for name in inventory.env_targets)
 
 
+def refuse_unheld(node: str, targets: Iterable[str], values: Values) -> None:
+    """InputError for derived values that a target cannot hold, such as an interface whose name a shell would run."""
+    found = [
+        Problem(f"{value.value!r} ({value.why}): {why}", key=f"{node}: {name}")
+        for target in targets
+        for name, value in values.items()
+        if (why := refusal(target, name, value.value)) is not None
+    ]
+    if found:
+        raise InputError(tuple(found))
+
+
 def plan(node: Node, params: Params, files: Mapping[str, FileState], environment: Environment) -> Iterable[FileChange]:
     values = environment.of(node.name)
+    refuse_unheld(node.name, (name for name, target in TARGETS.items() if target.path in files), values)
     for target in TARGETS.values():
         if target.path in files:
             state = files[target.path]

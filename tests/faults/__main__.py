@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests import real_nccl
 from tests.faults import STAGES, row, seen, table
 from tests.lab import Lab
 
@@ -22,10 +23,12 @@ def main() -> int:
     given = words.parse_args()
     found: list[seen.Seen] = []
     wrong: list[str] = []
-    with Lab(row.HOSTS, chrony=True) as lab, contextlib.closing(seen.Theatre(lab)) as theatre:
+    with Lab(row.HOSTS, real_nccl.kept(), chrony=True) as lab, contextlib.closing(seen.Theatre(lab)) as theatre:
         lab.wait_time_sync()
         for stage in STAGES:
-            if wanted := [run for run in row.runs(stage) if _wanted(stage, run, given.only)]:
+            if reason := stage.missing():
+                wrong.append(f"{stage.name}: {reason}")
+            elif wanted := [run for run in row.runs(stage) if _wanted(stage, run, given.only)]:
                 _play(theatre, stage, wanted, found, wrong)
     print("\n".join([*table.lines(found), *wrong]))
     if given.write and not wrong:

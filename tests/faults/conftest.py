@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import real_nccl
 from tests.faults.row import HOSTS
 from tests.faults.seen import Seen
 from tests.faults.table import lines
@@ -19,7 +20,7 @@ SEEN = pytest.StashKey[list[Seen]]()
 def lab8() -> Iterator[Lab]:
     """Eight hosts whose clocks follow a source."""
     require_lab()
-    with Lab(HOSTS, chrony=True) as lab:
+    with Lab(HOSTS, real_nccl.kept(), chrony=True) as lab:
         lab.wait_time_sync()
         yield lab
 

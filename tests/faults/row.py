@@ -42,7 +42,8 @@ class Stage:
     """Hosts made into machines of one kind, an inventory that says what they should be, and their faults.
 
     Stages with the same `base` share it; `prepare` is a stage's own. `known` holds what `check` may say of these
-    machines when nothing is wrong: (check, verdict) and why.
+    machines when nothing is wrong: (check, verdict) and why. `missing` says what is needed
+    and not here.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Stage:
     prepare: Prepare = lambda lab: ()
     inventory: Callable[[Lab], Mapping[str, Any]] = lambda lab: {}
     known: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    missing: Callable[[], str | None] = lambda: None
     width: int = 8  # of the hosts that may be ill at the same time
 
 

@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.faults import gpu, hardware, hgx, host, limits, network, rdma, reach, roce, session, software, storage, users
+from tests.faults import (
+    environment,
+    gpu,
+    hardware,
+    hgx,
+    host,
+    limits,
+    network,
+    rdma,
+    reach,
+    roce,
+    session,
+    software,
+    storage,
+    users,
+)  # fmt: skip
 from tests.faults.row import Stage
 from tests.lab import Host, Lab, faults
 from tests.lab.faults import Fault
@@ -108,11 +123,20 @@ ROOT_ONLY = {
 CPU_ROWS = (*network.ROWS, *host.ROWS, *limits.ROWS, *session.ROWS, *storage.ROWS, *hardware.ROWS)
 ALL = (
     Stage("cpu", CPU_ROWS, cpu_nodes, inventory=_declared),
+    Stage("environment", environment.ROWS, cpu_nodes, inventory=_declared),
+    Stage(
+        "nccl",
+        environment.NCCL_ROWS,
+        cpu_nodes,
+        environment.with_nccl,
+        _declared,
+        missing=environment.missing_nccl,
+    ),
     Stage("reach", reach.ROWS, cpu_nodes, inventory=_impatient, width=4),
     Stage("jumbo", network.JUMBO_ROWS, cpu_nodes, jumbo, _impatient),
     Stage("two-networks", network.SECOND_ROWS, cpu_nodes, two_networks, _second),
     Stage("roce", roce.ROWS, cpu_nodes, roce.rails, _roce),
     Stage("users", users.ROWS, cpu_nodes, with_users, _become),
-    Stage("hgx", (*gpu.ROWS, *rdma.ROWS, *software.ROWS), gpu_nodes, inventory=_gpus),
+    Stage("hgx", (*gpu.ROWS, *rdma.ROWS, *software.ROWS, *environment.GPU_ROWS), gpu_nodes, inventory=_gpus),
     Stage("ordinary", users.ORDINARY_ROWS, gpu_nodes, ordinary, _without_rights, ROOT_ONLY),
 )

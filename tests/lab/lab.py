@@ -196,8 +196,8 @@ class Lab:
         target = path or self.folder / "inventory.yaml"
         content = self.inventory_content() | overrides
         kept = {key: value for key, value in content.items() if value is not None}
-        # JSON is YAML, and this way the lab needs no library for it.
-        target.write_text(json.dumps(kept, indent=2) + "\n")
+        # JSON is YAML but for its escapes in pairs, and this way the lab needs no library for it.
+        target.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         return target
 
     def inventory_content(self) -> dict[str, Any]:

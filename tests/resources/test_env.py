@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterprep.errors import InputError
 from clusterprep.model import EnvValue, FileState, Inventory, Node
 from clusterprep.render import Environment
 from clusterprep.resources.env import (
@@ -68,7 +69,7 @@ OURS = st.dictionaries(names(), TEXT, max_size=4).map(lambda named: values(**nam
 
 # ---------------------------------------------------------------- profile.d
 
-SHELLS = [shell for shell in ("sh", "bash", "dash", "busybox") if shutil.which(shell)]
+SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "busybox") if shutil.which(shell)]
 
 
 def sourced(shell: str, text: bytes, wanted: dict[str, str], **environment: str) -> dict[str, str | None]:
@@ -274,3 +275,16 @@ def test_what_is_written_needs_no_second_writing() -> None:
     for path, change in planned("n2", tuple(TARGETS)).items():
         again = planned("n2", tuple(TARGETS), old=FileState(path, change.after))[path]
         assert again.action == "none"
+
+
+def test_a_derived_value_that_a_shell_would_run_is_not_written_bare() -> None:
+    """A kernel takes nearly any letter in the name of an interface."""
+    environment = Environment((EnvValue("NCCL_SOCKET_IFNAME", "e;id", ("n1",), "the only one"),), {})
+    node, path = Node("n1", "n1", 0), TARGETS["env-file"].path
+    with pytest.raises(InputError) as raised:
+        list(RESOURCE.plan(node, {}, {path: FileState(path, None)}, environment))
+    (problem,) = raised.value.problems
+    assert problem.key == "n1: NCCL_SOCKET_IFNAME"
+    assert "'e;id' (the only one): systemd, docker and shells do not all read ; (character 2)" in problem.message
+    others = {target.path: FileState(target.path, None) for name, target in TARGETS.items() if name != "env-file"}
+    assert len(list(RESOURCE.plan(node, {}, others, environment))) == 3
