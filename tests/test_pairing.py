@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from clusterprep.pairing import ALL_PAIRS, SHARE, coverage, pairing, spans
+from clusterprep.pairing import ALL_PAIRS, SHARE, coverage, disjoint, pairing, rounds, spans
 
 
 def names(count: int) -> list[str]:
@@ -50,3 +50,41 @@ def test_every_third_of_the_range_has_a_port(low, high):
 
 def test_a_range_of_two_ports_is_taken_whole():
     assert spans(40000, 40001, "x") == [[40000, 40001]]
+
+
+def once_each(schedule):
+    for pairs in schedule:
+        ends = [name for pair in pairs for name in pair]
+        assert len(ends) == len(set(ends))
+    return [frozenset(pair) for pairs in schedule for pair in pairs]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 7, 32, ALL_PAIRS])
+def test_rounds_are_disjoint_and_have_every_pair_once(count):
+    found = rounds(names(count), "seed")
+    pairs = once_each(found)
+    assert len(pairs) == len(set(pairs)) == count * (count - 1) // 2
+    assert len(found) == (count - 1 if count % 2 == 0 else count) or count < 2
+
+
+@pytest.mark.parametrize("count", [ALL_PAIRS + 1, 100, 1000])
+def test_in_a_large_fleet_every_node_has_its_share_of_partners(count):
+    found = rounds(names(count), "seed")
+    pairs = once_each(found)
+    assert len(pairs) == len(set(pairs))
+    partners = Counter(name for pair in pairs for name in pair)
+    assert set(partners.values()) == {SHARE}
+    assert len(found) <= 3 * SHARE // 2
+    roles = Counter(dialer for pairs in found for dialer, _ in pairs)
+    assert set(roles.values()) == {SHARE // 2}
+    assert found == rounds(names(count), "seed")
+    assert found != rounds(names(count), "another")
+
+
+def test_any_pairs_are_put_into_rounds():
+    assert disjoint([]) == ()
+    pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("a", "c")]
+    found = disjoint(pairs)
+    assert sorted(pair for group in found for pair in group) == sorted(pairs)
+    assert found[0] == (("a", "b"), ("c", "d"))
+    once_each(found)

@@ -1,7 +1,7 @@
 """From the measured pairs to the node or link that is slow, loses packets or does not connect. Pure.
 
 A node is blamed where at least two of its pairs are bad, and at least half; what is left over are links. Half of the
-usual speed proves nothing on a busy machine, so bad means a fifth of the median pair.
+usual speed proves nothing on a busy machine, so bad means a fifth of what most nodes reach.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.pairing import coverage
+from clusterprep.verify.pages import REMEDY_OF_LINKS
 
 NAME = "net.tcp_bw"
-SHARE = 5  # a direction slower than this part of the median is bad
+SHARE = 5  # a direction is bad where it is slower than the usual speed by more than this factor
 LONG = 1.0  # seconds to connect from which a SYN was lost
 RESENT = 2  # segments of a few hundred small messages that were sent once more: between healthy nodes none is
 WANTED = "no pair under a fifth of the usual speed, and no lost packets"
 UNMEASURED = frozenset({"lost", "garbled", "hung", "unknown_read"})  # says something of a node, and nothing of a link
-REMEDY = "ethtool -S {} ; ip -s link   # errors and drops; then cable, switch port and `tc qdisc` of {}"
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,7 @@ def seen_again(links: Links, again: Sequence[Way], seconds: float) -> Links:
 
 
 def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
-    rates = [rate for way in ways if way.word == "ok" for rate in (way.out, way.back)]
-    usual = statistics.median(rates) if rates else 0.0
+    usual = _usual(ways)
     for way in ways:
         if way.word in UNMEASURED:
             continue
@@ -117,6 +116,15 @@ def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
             if rate * SHARE < usual:
                 words = f"{source} to {target}: {_speed(rate)}, usual {_speed(usual)}"
                 yield Fault(source, target, "slow", words)
+
+
+def _usual(ways: Sequence[Way]) -> float:
+    """The speed that most nodes reach with somebody; one bad node of four spoils half of all pairs, but not this."""
+    best: dict[str, float] = {}
+    for way in ways:
+        for name in (way.dialer, way.listener) if way.word == "ok" else ():
+            best[name] = max(best.get(name, 0.0), way.out, way.back)
+    return statistics.median_low(best.values()) if best else 0.0
 
 
 def _whole(way: Way) -> tuple[str, str] | None:
@@ -203,10 +211,8 @@ def findings(links: Links) -> Iterable[Finding]:
     """net.tcp_bw: one failure per culprit, unknown for nodes of which nothing is known, passed by all others."""
     found = judge(links)
     for guilt in found:
-        names = " ".join(guilt.nodes)
         seen = "; ".join(dict.fromkeys(fault.words for fault in guilt.faults[:4]))
-        remedy = REMEDY.format("IFACE", names)
-        yield Finding(NAME, "fail", "error", guilt.nodes, _cause(guilt), seen, WANTED, remedy)
+        yield Finding(NAME, "fail", "error", guilt.nodes, _cause(guilt), seen, WANTED, REMEDY_OF_LINKS)
     blamed = {name for guilt in found for name in guilt.nodes}
     measured = {name for way in links.ways if way.word not in UNMEASURED for name in (way.dialer, way.listener)}
     measured -= {way.dialer for way in links.ways if way.word in UNMEASURED}

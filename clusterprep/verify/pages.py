@@ -18,6 +18,8 @@ class Page:
     remedy: str
 
 
+REMEDY_OF_LINKS = "ip -s link; ethtool -S IFACE   # errors and drops of the nodes named; then cable and switch port"
+
 _PAGES = (
     Page(
         "nccl.busbw_multi",
@@ -57,6 +59,20 @@ _PAGES = (
         "NCCL_IB_HCA, NCCL_IB_DISABLE and NCCL_NET as the ranks were given them. Sockets fail only where RDMA was "
         "written; GPUDirect RDMA is told and not judged. A rank that said nothing is unknown.",
         "clusterprep check INVENTORY --only ib.,roce.,rdma.,env.,nccl.",
+    ),
+    Page(
+        "net.tcp_bw",
+        "error",
+        "Links between nodes",
+        "A link that is slow, loses packets or lost its way makes the whole job slow or hangs it. An all-reduce that "
+        "passes has not used every link, and one that fails accuses everybody.",
+        "After the all-reduce pairs of nodes exchange 200 small messages and 4 MiB each way over TCP, in rounds in "
+        "which nobody is twice: all pairs up to 64 nodes, 64 partners for each beyond that. Bad is a direction at "
+        "less than a fifth of what most nodes reach, two segments of the small messages that the kernel had to send "
+        "again, a second to connect, or no connection; whatever looks bad is measured once more. A node is named where "
+        "at least two of its pairs are bad, and half; other pairs are links. It is the network of sockets: RDMA is not "
+        "measured by it.",
+        REMEDY_OF_LINKS,
     ),
 )
 PAGES = {page.name: page for page in _PAGES}

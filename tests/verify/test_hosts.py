@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -30,9 +30,9 @@ def ranks(host: Host) -> list[int]:
     return host.processes("clusterprep-rank")
 
 
-def verify_with(lab: Lab, fault: Callable[[], None]) -> tuple[Answer, float]:
+def verify_with(lab: Lab, fault: Callable[[], None], sizes: Sequence[str] = SIZES) -> tuple[Answer, float]:
     """A verify during which a fault happens, and the seconds from the fault to the report."""
-    inventory = lab.inventory(verify={"sizes": SIZES, "timeout": TIMEOUT}, nproc_per_node=1)
+    inventory = lab.inventory(verify={"sizes": list(sizes), "timeout": TIMEOUT}, nproc_per_node=1)
     process = started(lab, "verify", inventory=inventory)
     wait_for(lambda: all(connected(host) for host in lab.hosts), 60)
     fault()
@@ -115,3 +115,16 @@ def test_a_sound_cluster_of_four_hosts_passes(lab: Lab) -> None:
     verify = found.report["verify"]
     assert (found.code, verify["verdict"], verify["world_size"]) == (0, "pass", 8)
     assert [(row["bytes"], row["wrong"]) for row in verify["collectives"]] == [(8, 0), (1000, 0), (1 << 20, 0)]
+
+
+def test_a_pair_that_the_ring_does_not_use_is_named_although_all_passed(lab: Lab) -> None:
+    undo: list[Callable[[], None]] = []
+    try:
+        few = ["8", *["1M"] * 60]
+        found, _ = verify_with(lab, lambda: undo.append(faults.drop_pair(*lab.hosts[1::2]).undo), few)
+    finally:
+        for one in undo:
+            one()
+    assert found.blamed("nccl.hang", "pass") == [host.name for host in lab.hosts]
+    assert (found.code, culprits(found)) == (1, [("link", ["n2", "n4"], None)])
+    assert "does not carry connections" in found.report["verify"]["culprits"][0]["cause"]

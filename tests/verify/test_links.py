@@ -1,0 +1,146 @@
+"""From measured pairs to the node or link at fault: tables, and properties over fleets of any size."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterprep.model import Culprit, VerifyResult
+from clusterprep.pairing import rounds
+from clusterprep.verify.links import Links, Way, findings, judge, seen_again, suspects, with_links
+
+FAST, SLOW = 1.2e9, 2.4e6  # bytes per second
+
+
+def way(dialer: str, listener: str, word: str = "ok", **fields: float) -> Way:
+    good = Way(dialer, listener, "ok", "", 0.0004, 0.0001, 0.001, FAST, FAST, 0, 200)
+    return replace(good if word == "ok" else Way(dialer, listener, word, "connecting: no answer"), **fields)  # type: ignore[arg-type]
+
+
+def healthy(count: int, seed: str = "c") -> Links:
+    names = tuple(f"n{number}" for number in range(1, count + 1))
+    return Links(names, tuple(way(a, b) for pairs in rounds(names, seed) for a, b in pairs), 0.1)
+
+
+def spoilt(links: Links, *ends: str, **fields: float) -> Links:
+    """Pairs that have all the `ends`, made bad; `slow_from` names a node whose sending is slow."""
+    word = str(fields.pop("word", "ok"))
+    found = []
+    for one in links.ways:
+        mine = set(ends) <= {one.dialer, one.listener}
+        found.append(way(one.dialer, one.listener, word, **fields) if mine else one)
+    return replace(links, ways=tuple(found))
+
+
+def slow_from(links: Links, name: str, *only: str) -> Links:
+    """What a node sends is slow, to all or to some."""
+    found = []
+    for one in links.ways:
+        if one.dialer == name and (not only or one.listener in only):
+            found.append(replace(one, out=SLOW))
+        elif one.listener == name and (not only or one.dialer in only):
+            found.append(replace(one, back=SLOW))
+        else:
+            found.append(one)
+    return replace(links, ways=tuple(found))
+
+
+def blamed(links: Links) -> list[tuple[str, ...]]:
+    return [guilt.nodes for guilt in judge(links)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 64, 65, 200])
+def test_healthy_links_blame_nobody(count: int) -> None:
+    links = healthy(count)
+    assert judge(links) == ()
+    (row,) = findings(links)
+    assert (row.verdict, row.nodes) == ("pass", links.nodes)
+
+
+@pytest.mark.parametrize("count", [3, 4, 16, 100])
+@pytest.mark.parametrize(
+    "bad", [{"word": "timed_out"}, {"word": "refused"}, {"resent": 5}, {"connect": 1.03}, {"out": SLOW, "back": SLOW}]
+)
+def test_a_bad_node_is_named_alone(count: int, bad: dict[str, float]) -> None:
+    assert blamed(spoilt(healthy(count), "n2", **bad)) == [("n2",)]
+
+
+@pytest.mark.parametrize("count", [3, 4, 16])
+@pytest.mark.parametrize("bad", [{"word": "timed_out"}, {"resent": 5}, {"out": SLOW, "back": SLOW}])
+def test_a_bad_pair_is_a_link(count: int, bad: dict[str, float]) -> None:
+    links = spoilt(healthy(count), "n3", "n2", **bad)
+    assert blamed(links) == [("n2", "n3")]
+    (culprit,) = with_links(VerifyResult("pass", "gloo", 2, 1, "n1:1"), links).culprits
+    assert (culprit.kind, culprit.nodes, culprit.source) == ("link", ("n2", "n3"), None)
+
+
+def test_a_slow_direction_of_a_pair_has_its_ends_in_order() -> None:
+    links = slow_from(healthy(6), "n5", "n2")
+    (culprit,) = with_links(VerifyResult("pass", "gloo", 2, 1, "n1:1"), links).culprits
+    assert (culprit.kind, culprit.source, culprit.target) == ("link", "n5", "n2")
+    assert culprit.evidence == ("n5 to n2: 19.2 Mbit/s, usual 9.6 Gbit/s",)
+
+
+def test_what_a_node_sends_and_what_it_gets_are_told_apart() -> None:
+    (guilt,) = judge(slow_from(healthy(6), "n5"))
+    assert guilt.nodes == ("n5",)
+    (finding, *_) = findings(slow_from(healthy(6), "n5"))
+    assert finding.message == "the network of n5 is slow, from it, with 5 of 5 others"
+
+
+def test_a_node_and_a_link_at_once() -> None:
+    links = spoilt(spoilt(healthy(8), "n2", word="timed_out"), "n5", "n6", resent=9)  # type: ignore[arg-type]
+    assert sorted(blamed(links)) == [("n2",), ("n5", "n6")]
+
+
+def test_two_nodes_are_a_link() -> None:
+    assert blamed(spoilt(healthy(2), "n1", word="timed_out")) == [("n1", "n2")]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{"resent": 1}, {"worst": 0.4}, {"connect": 0.3}, {"out": FAST / 4}])
+def test_what_a_busy_machine_does_is_no_fault(fields: dict[str, float]) -> None:
+    assert judge(spoilt(healthy(4), "n2", **fields)) == ()
+
+
+@pytest.mark.parametrize("word", ["lost", "garbled", "hung", "unknown_read"])
+def test_pairs_that_were_not_measured_pass_nobody(word: str) -> None:
+    links = spoilt(healthy(3), word=word)  # type: ignore[arg-type]
+    rows = list(findings(links))
+    assert [(row.verdict, row.reason) for row in rows] == [("unknown", "not measured")]
+    assert with_links(VerifyResult("pass", "gloo", 2, 1, "n1:1"), links).stages[-1].verdict == "unknown"
+
+
+def test_a_second_look_decides() -> None:
+    links = spoilt(healthy(4), "n2", resent=9)
+    doubtful = suspects(links)
+    assert {frozenset(pair) for pair in doubtful} == {frozenset(("n2", other)) for other in ("n1", "n3", "n4")}
+    again = [way(a, b) for a, b in doubtful]
+    assert judge(seen_again(links, again, 0.1)) == ()
+    assert blamed(seen_again(links, [replace(one, resent=9) for one in again], 0.1)) == [("n2",)]
+    assert blamed(seen_again(links, [way(a, b, "lost") for a, b in doubtful], 0.1)) == [("n2",)]
+
+
+def test_links_of_a_node_that_fell_silent_say_nothing_new() -> None:
+    links = spoilt(healthy(4), "n2", word="timed_out")  # type: ignore[arg-type]
+    silent = Culprit("node", ("n2",), 0.95, "the node fell silent")
+    result = with_links(VerifyResult("fail", "gloo", 2, 1, "n1:1", culprits=(silent,)), links)
+    assert result.culprits == (silent,)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(4, 150), st.integers(0, 1 << 32))
+def test_one_fault_in_noise_is_found_whatever_the_size(count: int, seed: int) -> None:
+    """Speeds scatter by a factor of two, and a node or a pair is ten times slower."""
+    links, draw = healthy(count), random.Random(seed)
+    noisy = tuple(replace(o, out=FAST * draw.uniform(0.6, 1.2), back=FAST * draw.uniform(0.6, 1.2)) for o in links.ways)
+    links = replace(links, ways=noisy)
+    assert judge(links) == ()
+    node = draw.choice(links.nodes)
+    assert blamed(spoilt(links, node, out=FAST / 12, back=FAST / 12)) == [(node,)]
+    pair = draw.choice(links.ways)
+    ends = tuple(sorted((pair.dialer, pair.listener), key=links.nodes.index))
+    assert blamed(spoilt(links, *ends, out=FAST / 12, back=FAST / 12)) == [ends]
