@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,12 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
 from clusterprep.network import choose
 from clusterprep.pairing import disjoint, rounds
-from clusterprep.verify.links import Links, Way, seen_again, suspects
+from clusterprep.verify.links import Links, Way, costly, seen_again, suspects
 
 PINGS = 200  # 2 % of lost packets show in at least 150 of them
 BYTES = 4 << 20  # each way
 AGAIN = 400  # of a second look
+ENOUGH = 3  # failed pairs, and none that works, after which a node is set aside
 LIMIT = 14.0  # seconds for one pair, whose own limits are shorter
 
 
@@ -48,7 +50,18 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> Links:
 def _measure(
     fanout: Fanout, places: Mapping[str, Place], schedule: Iterable[Sequence[tuple[str, str]]], pings: int
 ) -> tuple[Way, ...]:
-    return tuple(way for pairs in schedule for way in _round(fanout, places, pairs, pings))
+    """Round by round. A node that fails its first few pairs is set aside: each of them costs seconds for all others."""
+    found: list[Way] = []
+    trouble: Counter[str] = Counter()
+    well: set[str] = set()
+    for pairs in schedule:
+        todo = [pair for pair in pairs if all(name in well or trouble[name] < ENOUGH for name in pair)]
+        for way in _round(fanout, places, todo, pings) if todo else ():
+            ends = (way.dialer, way.listener)
+            trouble.update(ends if costly(way) else ())
+            well.update(() if costly(way) else ends)
+            found.append(way)
+    return tuple(found)
 
 
 def _port(answer: Any) -> int | None:

@@ -127,6 +127,11 @@ def _usual(ways: Sequence[Way]) -> float:
     return statistics.median_low(best.values()) if best else 0.0
 
 
+def costly(way: Way) -> bool:
+    """Whether a pair is bad as a whole, which takes seconds to find out."""
+    return way.word not in UNMEASURED and _whole(way) is not None
+
+
 def _whole(way: Way) -> tuple[str, str] | None:
     """What is bad about both directions of a pair, for from outside they cannot be told apart."""
     pair = f"{way.dialer} and {way.listener}"
