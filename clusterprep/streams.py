@@ -16,11 +16,12 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
 from clusterprep.network import choose
 from clusterprep.pairing import disjoint, rounds
-from clusterprep.verify.links import Links, Way, costly, seen_again, suspects
+from clusterprep.verify.links import Links, Way, bad_pairs, seen_again, usual_speed
 
 PINGS = 200  # 2 % of lost packets show in at least 150 of them
 BYTES = 4 << 20  # each way
-AGAIN = 400  # of a second look
+AGAIN, MORE = 400, 16 << 20  # of a further look
+LOOKS = 2  # more at what looks bad: on a busy machine one pair of ten is slow for a moment
 ENOUGH = 3  # failed pairs, and none that works, after which a node is set aside
 LIMIT = 14.0  # seconds for one pair, whose own limits are shorter
 
@@ -37,18 +38,18 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> Links:
     answers = fanout.ask("serve", {name: {"token": token} for name in picks}, 10.0)
     ports = {name: port for name, answer in answers.items() if (port := _port(answer)) is not None}
     places = {name: (picks[name].address, port, token) for name, port in ports.items()}
-    ways = _measure(fanout, places, rounds(list(places), fleet.inventory.cluster), PINGS)
+    ways = _measure(fanout, places, rounds(list(places), fleet.inventory.cluster), PINGS, BYTES)
     found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began)
-    if doubtful := suspects(found):
-        began = time.monotonic()
-        again = _measure(fanout, places, disjoint(doubtful), AGAIN)
-        found = seen_again(found, again, time.monotonic() - began)
+    for _ in range(LOOKS):
+        if doubtful := bad_pairs(found.ways, usual_speed(found.ways)):
+            again = _measure(fanout, places, disjoint(doubtful), AGAIN, MORE)
+            found = seen_again(found, again, time.monotonic() - began)
     fanout.ask("unserve", {name: {} for name in ports}, 5.0)
     return found
 
 
 def _measure(
-    fanout: Fanout, places: Mapping[str, Place], schedule: Iterable[Sequence[tuple[str, str]]], pings: int
+    fanout: Fanout, places: Mapping[str, Place], schedule: Iterable[Sequence[tuple[str, str]]], pings: int, size: int
 ) -> tuple[Way, ...]:
     """Round by round. A node that fails its first few pairs is set aside: each of them costs seconds for all others."""
     found: list[Way] = []
@@ -56,11 +57,12 @@ def _measure(
     well: set[str] = set()
     for pairs in schedule:
         todo = [pair for pair in pairs if all(name in well or trouble[name] < ENOUGH for name in pair)]
-        for way in _round(fanout, places, todo, pings) if todo else ():
-            ends = (way.dialer, way.listener)
-            trouble.update(ends if costly(way) else ())
-            well.update(() if costly(way) else ends)
-            found.append(way)
+        new = _round(fanout, places, todo, pings, size) if todo else []
+        found += new
+        bad = set(bad_pairs(new, usual_speed(found)))
+        for pair in todo:
+            trouble.update(pair if pair in bad else ())
+            well.update(() if pair in bad else pair)
     return tuple(found)
 
 
@@ -69,8 +71,10 @@ def _port(answer: Any) -> int | None:
     return port if isinstance(port, int) and 0 < port < 65536 else None
 
 
-def _round(fanout: Fanout, places: Mapping[str, Place], pairs: Sequence[tuple[str, str]], pings: int) -> list[Way]:
-    bodies = {dialer: {"reads": [["stream", [*places[listener], pings, BYTES], LIMIT]]} for dialer, listener in pairs}
+def _round(
+    fanout: Fanout, places: Mapping[str, Place], pairs: Sequence[tuple[str, str]], pings: int, size: int
+) -> list[Way]:
+    bodies = {dialer: {"reads": [["stream", [*places[listener], pings, size], LIMIT]]} for dialer, listener in pairs}
     answers = fanout.ask("look", bodies, LIMIT + 3.0)
     return [_way(dialer, listener, answers.get(dialer)) for dialer, listener in pairs]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,8 +83,29 @@ def test_every_pair_is_asked_once_where_all_is_well() -> None:
 def test_a_dead_node_of_many_costs_a_few_pairs_and_not_one_each_round() -> None:
     links, agents = stage(64, dead("n7"))
     assert [guilt.nodes for guilt in judge(links)] == [("n7",)]
-    assert sum("n7" in pair for pair in agents.asked) == 6  # three, and these once more
+    assert sum("n7" in pair for pair in agents.asked) == 9  # three, and these twice more
     assert len({frozenset(pair) for pair in agents.asked if "n7" not in pair}) == 63 * 62 // 2
+
+
+def test_a_slow_node_of_many_costs_a_few_pairs_too() -> None:
+    slow = {"answers": [["ok", {**GOOD, "out": 2.5e6, "back": 2.5e6}]]}
+    links, agents = stage(64, lambda dialer, listener: slow if "n7" in (dialer, listener) else good(dialer, listener))
+    assert [guilt.nodes for guilt in judge(links)] == [("n7",)]
+    assert sum("n7" in pair for pair in agents.asked) <= 12
+
+
+def test_what_is_slow_for_a_moment_is_looked_at_again() -> None:
+    seen: Counter[frozenset[str]] = Counter()
+    busy = {"answers": [["ok", {**GOOD, "out": 1e8}]]}
+
+    def answer(dialer: str, listener: str) -> Any:
+        seen[frozenset((dialer, listener))] += 1
+        first = seen[frozenset((dialer, listener))] < 3
+        return busy if first and {dialer, listener} == {"n2", "n3"} else good(dialer, listener)
+
+    links, _ = stage(5, answer)
+    assert judge(links) == ()
+    assert seen[frozenset(("n2", "n3"))] == 3
 
 
 @pytest.mark.parametrize(

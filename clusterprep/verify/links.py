@@ -75,7 +75,7 @@ def judge(links: Links) -> tuple[Guilt, ...]:
         if way.word not in UNMEASURED:
             partners[way.dialer].add(way.listener)
             partners[way.listener].add(way.dialer)
-    left = list(_faults(links.ways))
+    left = list(_faults(links.ways, usual_speed(links.ways)))
     found = []
     for what in ("blocked", "lossy", "slow"):
         while (node := _worst([f for f in left if f.what == what], partners)) is not None:
@@ -89,21 +89,32 @@ def judge(links: Links) -> tuple[Guilt, ...]:
     return tuple(found)
 
 
-def suspects(links: Links) -> tuple[tuple[str, str], ...]:
-    """The pairs that look bad, as (dialer, listener): a second look tells a fault from a busy moment."""
-    ends = {frozenset((fault.source, fault.target)) for fault in _faults(links.ways)}
-    return tuple((w.dialer, w.listener) for w in links.ways if frozenset((w.dialer, w.listener)) in ends)
+def bad_pairs(ways: Sequence[Way], usual: float) -> tuple[tuple[str, str], ...]:
+    """The pairs that look bad beside a usual speed, as (dialer, listener)."""
+    ends = {frozenset((fault.source, fault.target)) for fault in _faults(ways, usual)}
+    return tuple((w.dialer, w.listener) for w in ways if frozenset((w.dialer, w.listener)) in ends)
+
+
+def usual_speed(ways: Sequence[Way]) -> float:
+    """The speed that most nodes reach with somebody; one bad node of four spoils half of all pairs, but not this."""
+    best: dict[str, float] = {}
+    for way in ways:
+        for name in (way.dialer, way.listener) if way.word == "ok" else ():
+            best[name] = max(best.get(name, 0.0), way.out, way.back)
+    return statistics.median_low(best.values()) if best else 0.0
 
 
 def seen_again(links: Links, again: Sequence[Way], seconds: float) -> Links:
-    """With the second look in place of the first, where there was one."""
+    """With a further look in place of an earlier one where there was one: it tells a fault from a busy moment.
+
+    `seconds` is what all looks took together.
+    """
     second = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
     ways = tuple(second.get((way.dialer, way.listener), way) for way in links.ways)
-    return replace(links, ways=ways, seconds=links.seconds + seconds)
+    return replace(links, ways=ways, seconds=seconds)
 
 
-def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
-    usual = _usual(ways)
+def _faults(ways: Sequence[Way], usual: float) -> Iterable[Fault]:
     for way in ways:
         if way.word in UNMEASURED:
             continue
@@ -116,20 +127,6 @@ def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
             if rate * SHARE < usual:
                 words = f"{source} to {target}: {_speed(rate)}, usual {_speed(usual)}"
                 yield Fault(source, target, "slow", words)
-
-
-def _usual(ways: Sequence[Way]) -> float:
-    """The speed that most nodes reach with somebody; one bad node of four spoils half of all pairs, but not this."""
-    best: dict[str, float] = {}
-    for way in ways:
-        for name in (way.dialer, way.listener) if way.word == "ok" else ():
-            best[name] = max(best.get(name, 0.0), way.out, way.back)
-    return statistics.median_low(best.values()) if best else 0.0
-
-
-def costly(way: Way) -> bool:
-    """Whether a pair is bad as a whole, which takes seconds to find out."""
-    return way.word not in UNMEASURED and _whole(way) is not None
 
 
 def _whole(way: Way) -> tuple[str, str] | None:

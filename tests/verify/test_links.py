@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterprep.model import Culprit, VerifyResult
 from clusterprep.pairing import rounds
-from clusterprep.verify.links import Links, Way, findings, judge, seen_again, suspects, with_links
+from clusterprep.verify.links import Links, Way, bad_pairs, findings, judge, seen_again, usual_speed, with_links
 
 FAST, SLOW = 1.2e9, 2.4e6  # bytes per second
 
@@ -116,7 +116,7 @@ def test_pairs_that_were_not_measured_pass_nobody(word: str) -> None:
 
 def test_a_second_look_decides() -> None:
     links = spoilt(healthy(4), "n2", resent=9)
-    doubtful = suspects(links)
+    doubtful = bad_pairs(links.ways, usual_speed(links.ways))
     assert {frozenset(pair) for pair in doubtful} == {frozenset(("n2", other)) for other in ("n1", "n3", "n4")}
     again = [way(a, b) for a, b in doubtful]
     assert judge(seen_again(links, again, 0.1)) == ()
