@@ -5,6 +5,7 @@ It is always run, for an all-reduce that passes has not used every link, and one
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 from clusterprep.errors import LinkLost
 from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
-from clusterprep.network import choose
+from clusterprep.network import Pick, choose
 from clusterprep.pairing import disjoint, rounds
 from clusterprep.verify.links import Links, Way, bad_pairs, seen_again, usual_speed
 
@@ -38,14 +39,22 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> Links:
     answers = fanout.ask("serve", {name: {"token": token} for name in picks}, 10.0)
     ports = {name: port for name, answer in answers.items() if (port := _port(answer)) is not None}
     places = {name: (picks[name].address, port, token) for name, port in ports.items()}
+    rated = _rated(fleet, picks)
     ways = _measure(fanout, places, rounds(list(places), fleet.inventory.cluster), PINGS, BYTES)
-    found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began)
+    found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began, rated)
     for _ in range(LOOKS):
-        if doubtful := bad_pairs(found.ways, usual_speed(found.ways)):
+        if doubtful := bad_pairs(found.ways, usual_speed(found.ways, rated)):
             again = _measure(fanout, places, disjoint(doubtful), AGAIN, MORE)
             found = seen_again(found, again, time.monotonic() - began)
     fanout.ask("unserve", {name: {} for name in ports}, 5.0)
     return found
+
+
+def _rated(fleet: Fleet, picks: Mapping[str, Pick]) -> float:
+    """Bytes per second of the slowest interface that says its speed."""
+    known = {name: fleet.fact(name, "net.interfaces") for name in picks}
+    speeds = [i.speed for name, own in known.items() for i in own if i.name == picks[name].name and i.speed]
+    return min(speeds) * 125_000 if speeds else math.inf
 
 
 def _measure(

@@ -97,6 +97,17 @@ def test_a_node_and_a_link_at_once() -> None:
     assert sorted(blamed(links)) == [("n2",), ("n5", "n6")]
 
 
+def test_nothing_needs_to_be_faster_than_its_interface() -> None:
+    """A virtual interface of 10 Gbit/s moves three times as much where nothing else runs, and less on a busy machine."""
+    links = healthy(4)
+    lucky = tuple(replace(one, out=4e9, back=4e9) for one in links.ways)
+    busy = slow_from(replace(links, ways=lucky), "n2", "n3")
+    slower = tuple(replace(one, out=max(one.out, 5e8), back=max(one.back, 5e8)) for one in busy.ways)
+    assert blamed(replace(links, ways=slower)) == [("n2", "n3")]
+    assert blamed(replace(links, ways=slower, rated=1.25e9)) == []
+    assert blamed(replace(busy, rated=1.25e9)) == [("n2", "n3")]
+
+
 def test_two_nodes_are_a_link() -> None:
     assert blamed(spoilt(healthy(2), "n1", word="timed_out")) == [("n1", "n2")]  # type: ignore[arg-type]
 
