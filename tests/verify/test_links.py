@@ -98,7 +98,7 @@ def test_a_node_and_a_link_at_once() -> None:
 
 
 def test_nothing_needs_to_be_faster_than_its_interface() -> None:
-    """A virtual interface of 10 Gbit/s moves three times as much where nothing else runs, and less on a busy machine."""
+    """A virtual interface of 10 Gbit/s moves three times as much on an idle machine, and less on a busy one."""
     links = healthy(4)
     lucky = tuple(replace(one, out=4e9, back=4e9) for one in links.ways)
     busy = slow_from(replace(links, ways=lucky), "n2", "n3")
