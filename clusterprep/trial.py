@@ -39,8 +39,9 @@ def _plan(fleet: Fleet, environment: Environment) -> TrialPlan:
     pick = choose(fleet).picks.get(nodes[0].name) if nodes else None
     env = {node.name: {n: v.value for n, v in environment.of(node.name).items()} for node in nodes}
     gpus = {node.name: _gpus(fleet, node) for node in nodes}
+    settings = fleet.inventory.verify
     rendezvous = (pick.address if pick else fleet.inventory.nodes[0].address, fleet.inventory.master_port)
-    return schedule.plan_trial(nodes, env, rendezvous, fleet.inventory.verify, gpus)
+    return schedule.plan_trial(nodes, env, rendezvous, settings, gpus, schedule.other_steps(settings))
 
 
 def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) -> VerifyResult:
