@@ -77,13 +77,13 @@ def cut(items):
     """The items in as many pieces as are needed, one at least: that there is nothing is told, too."""
     piece, size = {}, 0
     for name, value in sorted(items.items()):
-        length = len(json.dumps([name, value]))
+        told, length = value, len(json.dumps([name, value]))
         if length > PIECE:
-            value = "sha256 %s" % hashlib.sha256(str(value).encode("utf-8", "replace")).hexdigest()[:16]
-            length = len(json.dumps([name[:512], value]))
+            told = "sha256 %s" % hashlib.sha256(str(value).encode("utf-8", "replace")).hexdigest()[:16]
+            length = len(json.dumps([name, told]))
         if size + length > PIECE:
             yield piece
             piece, size = {}, 0
-        piece[name] = value
+        piece[name] = told
         size += length
     yield piece

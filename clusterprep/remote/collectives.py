@@ -8,6 +8,8 @@ from clusterprep.remote.sums import PRIME, Numbers, explain
 
 MAX_REPETITIONS = 5
 BUDGET = 2.0  # seconds that the timed repetitions of one size may take together
+PROBED = 1 << 20  # bytes that tell how long a large collective may take
+TIME_SHARE, MEMORY_SHARE = 0.25, 0.5  # of the time limit and of the memory that is free
 MAX_LOCATED = 64  # ranks; in a larger world too many rounds would be needed to find who spoils a sum
 LOCATING = 10.0  # seconds that these rounds may take together
 TEXT = 300  # characters of a refusal that travel
@@ -63,6 +65,10 @@ class Collective(object):
         self.reserve()
         return self.share * self.ways() * width
 
+    def buffers(self):
+        """How many bytes of memory each byte of the size takes."""
+        return 1.0
+
     def ways(self):
         """Into how many pieces the buffer is divided."""
         return self.job.world
@@ -109,7 +115,7 @@ class AllReduce(Collective):
 
     def reserve(self):
         self.buffer = self.empty(self.share)
-        self.sum = self.numbers.sum(range(self.job.world))
+        self.sum = self.numbers.whole()
 
     def give(self, turn):
         self.numbers.fill(self.buffer, self.numbers.single(self.job.rank), 0, turn)
@@ -142,6 +148,9 @@ class Broadcast(Collective):
 
 
 class AllGather(Collective):
+    def buffers(self):
+        return 1.0 + 1.0 / self.job.world
+
     def reserve(self):
         self.mine, self.buffer = self.empty(self.share), self.empty(self.share * self.job.world).zero_()
         self.gather = self.job.call("all_gather_single", "all_gather_into_tensor", "_all_gather_base")
@@ -160,9 +169,12 @@ class AllGather(Collective):
 class ReduceScatter(Collective):
     added = True
 
+    def buffers(self):
+        return 1.0 + 1.0 / self.job.world
+
     def reserve(self):
         self.mine, self.buffer = self.empty(self.share * self.job.world), self.empty(self.share).zero_()
-        self.sum = self.numbers.sum(range(self.job.world))
+        self.sum = self.numbers.whole()
         self.scatter = self.job.call("reduce_scatter_single", "reduce_scatter_tensor", "_reduce_scatter_base")
 
     def give(self, turn):
@@ -178,6 +190,9 @@ class ReduceScatter(Collective):
 
 
 class AllToAll(Collective):
+    def buffers(self):
+        return 2.0
+
     def reserve(self):
         whole = self.share * self.job.world
         self.mine, self.buffer = self.empty(whole), self.empty(whole).zero_()
@@ -222,6 +237,24 @@ COLLECTIVES = {
 }
 
 
+def fitting(job, step, limit):
+    """(bytes, what made them fewer): as much of a step as fits into half of the memory and a quarter of the limit.
+
+    All ranks agree on it. The time is guessed from a small one of the same kind, which is refused where the step
+    would be, and is then left to it.
+    """
+    trial = COLLECTIVES[step["op"]](job, step["dtype"])
+    probed = trial.prepare(min(PROBED, step["bytes"]))
+    trial.once(0, limit)
+    seconds = job.spread(trial.once(1, limit), limit)
+    in_time = limit * TIME_SHARE / max(seconds * step["bytes"] / probed, 1e-9)
+    in_memory = job.device.room() * MEMORY_SHARE / (step["bytes"] * trial.buffers())
+    share = -job.spread(-min(1.0, in_time, in_memory), limit)
+    if share >= 1.0:
+        return step["bytes"], ""
+    return max(1, int(step["bytes"] * share)), "time" if job.spread(float(in_memory > in_time), limit) else "memory"
+
+
 def measure(job, channel, step, limit):
     """Run one collective of one size: a warm-up, then the repetitions asked for, or as many as fit into BUDGET.
 
@@ -229,12 +262,14 @@ def measure(job, channel, step, limit):
     """
     told = {"op": step["op"], "dtype": step["dtype"]}
     trial = COLLECTIVES[step["op"]](job, step["dtype"])
-    entered = {}
+    entered, size = False, step["bytes"]
     try:
-        told["bytes"] = step["bytes"]
-        told["bytes"] = trial.prepare(step["bytes"])
-        entered = dict(told)
+        told["bytes"] = size
+        if step["fit"]:
+            size, told["scaled"] = fitting(job, step, limit)
+        told["bytes"] = trial.prepare(size)
         channel.tell("entered", **told)
+        entered = True
         first = trial.once(0, limit)
     except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError) as error:
         if not refused(error):
@@ -255,7 +290,7 @@ def measure(job, channel, step, limit):
 
 
 def refused(error):
-    """Whether a backend says that it does not know a collective. A subclass that torch uses for what was sent is none."""
+    """Whether a backend says that it does not know a collective; what failed on the way is of another type."""
     words = str(error).lower()
     plain = type(error) in (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)
     return plain and any(refusal in words for refusal in REFUSALS)
@@ -269,14 +304,13 @@ def locate(job, trial, slowest, limit):
     """
     if job.world > MAX_LOCATED or slowest * job.world > LOCATING or job.world < 2:
         return
-    numbers = job.numbers(trial.dtype, True)
+    numbers, greatest = job.numbers(trial.dtype, True), job.dist.ReduceOp.MAX
     buffer = trial.empty(trial.share * trial.ways())
     bad = []
     for source in range(job.world):
         buffer.fill_(-numbers.greatest)
         if source == job.rank:
             numbers.fill(buffer, numbers.single(source), 0, source)
-        greatest = job.dist.ReduceOp.MAX
         job.device.timed(lambda async_op: job.dist.all_reduce(buffer, greatest, async_op=async_op), limit)
         if numbers.compare(buffer, numbers.single(source), 0, source)[0]:
             bad.append(source)

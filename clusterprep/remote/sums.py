@@ -59,6 +59,7 @@ class Numbers(object):
         self._torch, self._device = torch, device
         self.kind = {"dtype": getattr(torch, dtype), "device": device}
         self.greatest, self.most, self.groups = span(EXACT[dtype], world)
+        self._world, self._whole = world, None
         self._singles, self._patterns = {}, {}
 
     def single(self, rank):
@@ -66,6 +67,11 @@ class Numbers(object):
         if rank not in self._singles:
             self._singles[rank] = self.sum([rank])
         return self._singles[rank]
+
+    def whole(self):
+        """What all ranks add up to."""
+        self._whole = self._whole or self.sum(range(self._world))
+        return self._whole
 
     def sum(self, ranks):
         """What the shares of some ranks add up to."""
@@ -91,7 +97,7 @@ class Numbers(object):
             piece.copy_(wanted)
 
     def compare(self, buffer, share, row, turn):
-        """How many elements differ, and the first of them in order: (index, row, place, seen, wanted), WINDOW at most."""
+        """How many elements differ, and the first WINDOW of them: (index, row, place, seen, wanted)."""
         counts = [(piece != wanted).sum() for piece, wanted in self._pieces(buffer, share, row, turn)]
         wrong = int(self._torch.stack(counts).sum()) if counts else 0
         return wrong, self._first(buffer, share, row, turn) if wrong else []

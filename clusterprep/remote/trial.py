@@ -69,6 +69,12 @@ class Cpu(object):
     def barrier_options(self):
         return {}
 
+    def room(self):
+        """Bytes of memory that this rank may think of as its own; no guess where the kernel does not tell."""
+        with open("/proc/meminfo") as source:
+            rows = dict(line.split(":", 1) for line in source)
+        return int(rows.get("MemAvailable", "0 kB").split()[0]) * 1024 // int(os.environ["LOCAL_WORLD_SIZE"])
+
 
 class Cuda(object):
     """Collectives on one GPU; the host only looks whether they are done, so that it can give up."""
@@ -107,6 +113,9 @@ class Cuda(object):
 
     def barrier_options(self):
         return {"device_ids": [self._index]}
+
+    def room(self):
+        return self._torch.cuda.mem_get_info(self._index)[0]
 
 
 def identify_gpu(ordinal):

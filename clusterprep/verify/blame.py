@@ -12,7 +12,7 @@ from clusterprep.verify.beginning import beginning
 from clusterprep.verify.consistency import consistency
 from clusterprep.verify.culprits import Fault, faults, wrong_ranks
 from clusterprep.verify.exact import EXACT, exact, left_out
-from clusterprep.verify.tally import collectives, finished, rank_rows, stages, sweep
+from clusterprep.verify.tally import collectives, finished, rank_rows, scaled, stages, sweep
 from clusterprep.verify.timeline import Timeline
 from clusterprep.verify.wiring import transport
 
@@ -78,7 +78,8 @@ def _message(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]
 def _outcome(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
     if finished(timeline):
         wrong = wrong_ranks(timeline)
-        return f"wrong results on ranks {fold(map(str, wrong))}" if wrong else left_out(timeline)
+        smaller = "; ".join(filter(None, [left_out(timeline), *scaled(timeline)]))
+        return f"wrong results on ranks {fold(map(str, wrong))}" if wrong else smaller
     last = rows[-1]
     words = f"{last.name} did not finish: {len(last.arrived)} of {timeline.plan.world_size} ranks had arrived"
     if last.missing:

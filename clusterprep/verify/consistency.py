@@ -124,7 +124,7 @@ def _unread(timeline: Timeline, told: Mapping[int, Mapping[str, Items]], severit
 
 
 def _words(difference: Difference) -> str:
-    """«numpy: 1.26.4 on ranks 0-5, 2.1.0 on ranks 6-7»"""
+    """As in «numpy: 1.26.4 on rank [0-5], 2.1.0 on rank [6-7]»."""
     parts = [f"{_short(value)} on rank {fold(map(str, ranks))}" for value, ranks in difference.ranks.items()]
     return f"{difference.name}: {', '.join(parts)}"
 

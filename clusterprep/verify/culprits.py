@@ -28,6 +28,11 @@ from clusterprep.verify.tally import collective_name, end_of, finished, nth, ste
 from clusterprep.verify.timeline import Event, Timeline
 
 CRASHES = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGPIPE", "SIGTRAP"})  # a process's own doing
+DOING = {  # of a rank that does not need the others yet
+    "import": "importing torch",
+    "belongings": "looking at its packages and files",
+    "device": "binding its device",
+}
 HOW = {
     "missing": "what this rank gives is missing",
     "doubled": "what this rank gives is there twice",
@@ -111,8 +116,8 @@ def unready(timeline: Timeline) -> Iterable[Fault]:
     """An exception before the rendezvous involves nobody else."""
     for rank, event in timeline.ranks_with("error").items():
         stage = event.data.get("stage")
-        if stage in ("import", "device"):
-            doing = "importing torch" if stage == "import" else "binding its device"
+        if stage in DOING:
+            doing = DOING[stage]
             evidence = (f"rank {rank}: {quote(event.data.get('text'))}",)
             remedy = "do the same with this python as job_user on this node"
             cause = f"{event.data.get('type')} while {doing}"
@@ -258,13 +263,13 @@ def _spoilers(timeline: Timeline) -> Iterable[Fault]:
     for number, step in enumerate(timeline.plan.steps):
         left = nth(timeline, "left", number)
         named = _named(left)
-        suspects = {rank: how for rank, how in named.items() if _all_agree(timeline, left, rank, how)}
+        suspects = {rank: share for rank, share in named.items() if _all_agree(timeline, left, rank, share)}
         if 2 * len(suspects) > timeline.plan.world_size and timeline.plan.world_size > 2:
             continue  # what all are accused of is somebody else's doing
-        for rank, how in suspects.items():
+        for rank, share in suspects.items():
             if rank not in known:
                 known.add(rank)
-                cause = f"{HOW[how]} in {step_name(step)}"
+                cause = f"{HOW[share]} in {step_name(step)}"
                 evidence = tuple(_wrong_words(event) for event in left.values() if event.data.get("wrong"))[:MOST]
                 at = min(event.at for event in left.values())
                 more = {"check": check_of(step.op), "at": at, "remedy": FAULTY_DATA}
@@ -273,7 +278,7 @@ def _spoilers(timeline: Timeline) -> Iterable[Fault]:
 
 def _named(left: Mapping[int, Event]) -> dict[int, str]:
     """Every rank that some rank names after a collective, and what it says of it."""
-    return {rank: how for event in left.values() for rank, how in _accused(event).items()}
+    return {rank: share for event in left.values() for rank, share in _accused(event).items()}
 
 
 def _accused(event: Event) -> dict[int, str]:
@@ -281,12 +286,12 @@ def _accused(event: Event) -> dict[int, str]:
     return {row[0]: row[1] for row in rows if row[1] in HOW} if isinstance(rows, list) else {}
 
 
-def _all_agree(timeline: Timeline, left: Mapping[int, Event], rank: int, how: str) -> bool:
+def _all_agree(timeline: Timeline, left: Mapping[int, Event], rank: int, share: str) -> bool:
     """Between two ranks, wrong data from one of them may as well have been spoiled by the other."""
     world = timeline.plan.world_size
     others = [event for number, event in left.items() if number != rank]
     whole = len(left) == world and 0 <= rank < world and others
-    unclear = world == 2 and how == "wrong" and not _accused(left[rank])
+    unclear = world == 2 and share == "wrong" and not _accused(left[rank])
     return bool(whole) and not unclear and all(rank in _accused(event) for event in others)
 
 

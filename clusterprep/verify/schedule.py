@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clusterprep.model import Node, VerifySettings
@@ -17,6 +17,9 @@ TELLING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP", 
 OTHERS = ("broadcast", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 OTHER_TYPES = ("bfloat16", "int32")
 MIDDLE = 1 << 20  # bytes
+# Elements in float32 of collectives in which jobs of users hung: what each rank gave to an all-gather (the end of a
+# llama-recipes run, NumelIn of the watchdog's line), and what was broadcast (AutoTrain, at «creating trainer»).
+GATHERED, SENT = 262_675_456, 253_440_000
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Step:
     bytes: int
     dtype: str = "float32"
     repetitions: int | None = None  # None: as many as fit into the ranks' own budget
+    fit: bool = False  # the ranks may make it smaller, so that memory and time suffice
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,12 @@ def other_steps(settings: VerifySettings) -> tuple[Step, ...]:
     size = min(MIDDLE, max(settings.sizes, default=MIDDLE))
     kinds = [(op, "float32") for op in OTHERS] + [("all_reduce", dtype) for dtype in OTHER_TYPES]
     return tuple(Step(op, 0 if op == "barrier" else size, dtype, 1) for op, dtype in kinds)
+
+
+def with_incidents(plan: TrialPlan) -> TrialPlan:
+    """The plan with the sizes of known incidents after all others."""
+    gathered = Step("all_gather", 4 * GATHERED * plan.world_size, repetitions=1, fit=True)
+    return replace(plan, steps=(*plan.steps, gathered, Step("broadcast", 4 * SENT, repetitions=1, fit=True)))
 
 
 def _backend(nodes: Sequence[Node], shares: Sequence[int], gpus: Mapping[str, int]) -> str:

@@ -61,13 +61,31 @@ def stages(timeline: Timeline) -> tuple[Stage, ...]:
     for number, step in enumerate(timeline.plan.steps):
         entered, left = nth(timeline, "entered", number), nth(timeline, "left", number)
         if entered and not refusal(left):
-            rows.append(_stage(timeline, step_name(step), since, entered, left))
+            rows.append(_stage(timeline, _as_run(step, entered), since, entered, left))
             since = max((event.at for event in left.values()), default=since)
     return tuple(rows)
 
 
 def step_name(step: Step) -> str:
     return collective_name(step.op, step.bytes, step.dtype)
+
+
+def _as_run(step: Step, entered: Mapping[int, Event]) -> str:
+    """Ranks may have made it smaller, all of them alike."""
+    size = next(iter(entered.values())).data["bytes"] if step.fit else step.bytes
+    return collective_name(step.op, size, step.dtype)
+
+
+def scaled(timeline: Timeline) -> tuple[str, ...]:
+    """What was made smaller than planned, because memory or time would not have sufficed."""
+    told = []
+    for number, step in enumerate(timeline.plan.steps):
+        entered = next(iter(nth(timeline, "entered", number).values()), None) if step.fit else None
+        if entered is not None and (why := entered.data.get("scaled")):
+            words = f"{step_name(step)} was scaled down to {format_size(entered.data['bytes'])}"
+            reason = "memory that is free" if why == "memory" else "time limit at this speed"
+            told.append(f"{words}, which fits the {reason}")
+    return tuple(told)
 
 
 def collective_name(op: str, size: int, dtype: str) -> str:

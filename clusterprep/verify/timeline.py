@@ -18,8 +18,8 @@ class Event:
 
     Of a rank (`rank` set): spawned, started, no_torch, imported, no_cuda, ready, store, met, entered, warmed, left,
     finished, error, holds (data: part, items); seen from outside: state (data: state), nccl (data: lines, cut), exit
-    (data: signal or code, asked). Of a node: refused (its agent could not start ranks), lost (its agent fell silent), left_over
-    (processes that did not die). Of the controller (`node` empty): go, overdue, stopping.
+    (data: signal or code, asked). Of a node: refused (its agent could not start ranks), lost (its agent fell silent),
+    left_over (processes that did not die). Of the controller (`node` empty): go, overdue, stopping.
     """
 
     node: str

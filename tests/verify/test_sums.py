@@ -90,7 +90,9 @@ def test_a_number_is_what_the_buffer_holds(dtype: str) -> None:
     of = numbers(dtype, 40)
     for rank, row, turn in [(0, 0, 0), (7, 5, 1), (39, 1000, 4)]:
         buffer = data(of, rank, turn, row)
-        assert [of.value(rank, row + i // PRIME, i % PRIME, turn) for i in range(0, LENGTH, 97)] == buffer[::97].tolist()
+        assert [of.value(rank, row + i // PRIME, i % PRIME, turn) for i in range(0, LENGTH, 97)] == buffer[
+            ::97
+        ].tolist()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -173,7 +175,7 @@ def test_random_moves_of_chunks_are_seen_in_every_type() -> None:
         world = world[: random.choice([2, len(world)])]
         buffer = reduced(of, world)
         size = random.choice([64, 100, PRIME, 4 * PRIME])
-        source, target = random.sample(range(0, LENGTH - size), 2)
+        source, target = random.sample(range(LENGTH - size), 2)
         buffer[target : target + size] = buffer[source : source + size].clone()
         assert of.compare(buffer, of.sum(world), 0, 0)[0] > 0
 
