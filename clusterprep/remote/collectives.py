@@ -128,7 +128,10 @@ class AllReduce(Collective):
 
 
 class Broadcast(Collective):
-    """From another rank in every repetition; the others hold something else before."""
+    """From another rank in every repetition, the second of them from the other half; the others hold something else."""
+
+    def root(self, turn):
+        return turn * (self.job.world // 2 + 1) % self.job.world
 
     def ways(self):
         return 1
@@ -140,10 +143,10 @@ class Broadcast(Collective):
         self.numbers.fill(self.buffer, self.numbers.single(self.job.rank), 0, turn)
 
     def run(self, turn, async_op):
-        return self.job.dist.broadcast(self.buffer, turn % self.job.world, async_op=async_op)
+        return self.job.dist.broadcast(self.buffer, self.root(turn), async_op=async_op)
 
     def parts(self, turn):
-        source = turn % self.job.world
+        source = self.root(turn)
         yield self.buffer, self.numbers.single(source), 0, source
 
 
@@ -299,21 +302,30 @@ def refused(error):
 def locate(job, trial, slowest, limit):
     """Some rank had a wrong sum: one rank after the other gives its share alone, through the same way of adding.
 
-    The others give what is below every share, and the greatest is taken, so that what comes out is that rank's alone,
-    and a rank that spoils what it gives spoils its own round. A fault that does not come back shows nothing here.
+    The greatest is taken, and what the others give is below every share, so that what comes out is that rank's alone:
+    a rank that adds something to what it gives spoils its own round. Where that spoils many rounds, the others give
+    zeros, which a rank that turns signs or multiplies leaves as they are. What does not come back shows nothing.
     """
     if job.world > MAX_LOCATED or slowest * job.world > LOCATING or job.world < 2:
         return
-    numbers, greatest = job.numbers(trial.dtype, True), job.dist.ReduceOp.MAX
+    few = max(1, job.world // 4)
+    for idle in (-2 * trial.numbers.greatest, 0):
+        bad = alone(job, trial, idle, limit)
+        if not job.spread(float(not 0 < len(bad) <= few), limit):
+            known = [rank for rank, _ in trial.blame]
+            trial.blame = trial.blame + [(rank, "wrong") for rank in bad if rank not in known]
+            return
+
+
+def alone(job, trial, idle, limit):
+    """The ranks whose share, given alone among ranks that give `idle`, arrives here with something wrong in it."""
+    numbers, greatest, bad = trial.numbers, job.dist.ReduceOp.MAX, []
     buffer = trial.empty(trial.share * trial.ways())
-    bad = []
     for source in range(job.world):
-        buffer.fill_(-numbers.greatest)
+        buffer.fill_(idle)
         if source == job.rank:
             numbers.fill(buffer, numbers.single(source), 0, source)
         job.device.timed(lambda async_op: job.dist.all_reduce(buffer, greatest, async_op=async_op), limit)
         if numbers.compare(buffer, numbers.single(source), 0, source)[0]:
             bad.append(source)
-    known = [rank for rank, _ in trial.blame]
-    if len(bad) < job.world:
-        trial.blame = trial.blame + [(rank, "wrong") for rank in bad if rank not in known]
+    return bad
