@@ -4,6 +4,8 @@
 all ranks, and reduce_scatter reads.
 """
 
+import time
+
 from clusterprep.remote.sums import PRIME, Numbers, explain
 
 MAX_REPETITIONS = 5
@@ -56,6 +58,7 @@ class Collective(object):
         self.job, self.dtype = job, dtype
         self.numbers = job.numbers(dtype, self.added)
         self.wrong, self.first, self.blame = 0, None, []
+        self.own = float("inf")
 
     def prepare(self, size):
         """Buffers of at least `size` bytes in whole elements, as many for every rank; the size that they have."""
@@ -80,11 +83,18 @@ class Collective(object):
         return buffer[number * self.share : (number + 1) * self.share]
 
     def once(self, turn, limit):
-        """One checked repetition, in seconds. Of wrong results the worst is kept."""
+        """One checked repetition, in seconds. Of wrong results the worst is kept.
+
+        `own` is the least time that this rank took for its own part, in which the others wait for it.
+        """
+        began = time.monotonic()
         self.give(turn)
+        given = time.monotonic() - began
         self.job.spread(0.0, limit)
         seconds = self.job.device.timed(lambda async_op: self.run(turn, async_op), limit)
+        began = time.monotonic()
         self.check(turn)
+        self.own = min(self.own, given + time.monotonic() - began)
         return seconds
 
     def check(self, turn):
@@ -289,7 +299,8 @@ def measure(job, channel, step, limit):
     if trial.added and job.spread(float(trial.wrong > 0), limit):
         locate(job, trial, slowest, limit)
     seconds, blame = times[len(times) // 2], [list(pair) for pair in trial.blame]
-    channel.tell("left", seconds=seconds, wrong=trial.wrong, first=trial.first, blame=blame, **told)
+    found = {"wrong": trial.wrong, "first": trial.first, "blame": blame}
+    channel.tell("left", seconds=seconds, own=trial.own, **dict(found, **told))
 
 
 def refused(error):

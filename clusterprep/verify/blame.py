@@ -12,6 +12,7 @@ from clusterprep.verify.beginning import beginning
 from clusterprep.verify.consistency import consistency
 from clusterprep.verify.culprits import Fault, faults, wrong_ranks
 from clusterprep.verify.exact import EXACT, exact, left_out
+from clusterprep.verify.straggler import straggler
 from clusterprep.verify.tally import collectives, finished, rank_rows, scaled, stages, sweep
 from clusterprep.verify.timeline import Timeline
 from clusterprep.verify.wiring import transport
@@ -101,7 +102,7 @@ def findings(result: VerifyResult) -> tuple[Finding, ...]:
         raise TypeError("only a result of judge() has findings")
     found = faults(timeline)
     rows = [*_blamed(timeline, found), *_hang(timeline, found), *exact(timeline, found), *_speed(timeline)]
-    return (*rows, *beginning(timeline), *consistency(timeline), *transport(timeline))
+    return (*rows, *beginning(timeline), *straggler(timeline), *consistency(timeline), *transport(timeline))
 
 
 def _nodes(timeline: Timeline, ranks: Iterable[int] | None = None) -> tuple[str, ...]:

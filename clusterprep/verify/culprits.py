@@ -283,7 +283,8 @@ def _named(left: Mapping[int, Event]) -> dict[int, str]:
 
 def _accused(event: Event) -> dict[int, str]:
     rows = event.data.get("blame")
-    return {row[0]: row[1] for row in rows if row[1] in HOW} if isinstance(rows, list) else {}
+    pairs = [row for row in rows if isinstance(row, list) and len(row) == 2] if isinstance(rows, list) else []
+    return {rank: str(share) for rank, share in pairs if isinstance(rank, int) and share in HOW}
 
 
 def _all_agree(timeline: Timeline, left: Mapping[int, Event], rank: int, share: str) -> bool:

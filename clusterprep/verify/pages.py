@@ -82,6 +82,16 @@ _PAGES = (
         "time python -c 'import torch'   # as the job's user, on the nodes that were ready last",
     ),
     Page(
+        "nccl.straggler",
+        "warning",
+        "A rank that all others wait for",
+        "The slowest rank sets the pace of the job, and every rank's own times look alike because all wait for it.",
+        "What each rank needs between collectives, to fill and to compare its buffer, at the largest size; of all "
+        "repetitions the quickest counts. A straggler has a robust z-score over 4, takes more than four times the "
+        "median, and 0.5 s more than it (20 ms on GPUs). Among fewer than four ranks nothing is judged.",
+        "clusterprep check INVENTORY   # clocks, temperature, throttling; then top on the nodes named",
+    ),
+    Page(
         "nccl.transport",
         "warning",
         "Transports between ranks",

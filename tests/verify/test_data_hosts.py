@@ -41,6 +41,18 @@ def spoil():
 threading.Thread(target=spoil, daemon=True).start()
 """
 
+SLOWED = """
+def slow():
+    while not hasattr(sys.modules.get("torch"), "Tensor"):
+        time.sleep(0.005)
+    copy = sys.modules["torch"].Tensor.copy_
+    def copy_(self, *more):
+        time.sleep(0.2 if self.numel() > 100000 else 0)
+        return copy(self, *more)
+    sys.modules["torch"].Tensor.copy_ = copy_
+threading.Thread(target=slow, daemon=True).start()
+"""
+
 
 @pytest.fixture
 def lab(lab4: Lab) -> Iterator[Lab]:
@@ -113,6 +125,19 @@ def test_a_rank_that_gets_wrong_values_is_named(lab: Lab) -> None:
     (culprit,) = (row for row in found.report["verify"]["culprits"] if row["rank"] == 5)
     assert "wrong here and right elsewhere" in culprit["cause"]
     assert "first at element 4321:" in culprit["evidence"][0]
+
+
+@pytest.mark.slow
+def test_a_rank_that_takes_long_between_collectives_is_a_straggler(lab: Lab) -> None:
+    """As on a node whose memory or clock is slow: what fills a piece of a buffer takes a tenth of a second longer."""
+    text = SPOILED.split("def spoil")[0] + SLOWED
+    with faults.written(lab.host("n2"), f"{SITE}/sitecustomize.py", text):
+        found = verify(lab, sizes=["16M"])
+    (row,) = found.findings("nccl.straggler")
+    assert (row["nodes"], row["severity"]) == (["n2"], "warning")
+    assert "rank [2-3] on n2 keeps the others waiting between collectives of 16 MiB" in row["message"]
+    assert culprits(found) == []
+    assert found.report["verify"]["verdict"] == "pass" or found.findings("net.tcp_bw")
 
 
 def test_another_package_variable_or_file_on_one_host_is_listed(lab: Lab) -> None:
