@@ -114,7 +114,9 @@ def test_a_sound_cluster_of_four_hosts_passes(lab: Lab) -> None:
     found = finished(started(lab, "verify", "--nproc-per-node", "2", inventory=inventory))
     verify = found.report["verify"]
     assert (found.code, verify["verdict"], verify["world_size"]) == (0, "pass", 8)
-    assert [(row["bytes"], row["wrong"]) for row in verify["collectives"]] == [(8, 0), (1000, 0), (1 << 20, 0)]
+    rows = [(row["bytes"], row["wrong"]) for row in verify["collectives"]]
+    assert rows[:3] == [(8, 0), (1000, 0), (1 << 20, 0)]
+    assert all(wrong == 0 for _, wrong in rows)
 
 
 def test_a_pair_that_the_ring_does_not_use_is_named_although_all_passed(lab: Lab) -> None:
