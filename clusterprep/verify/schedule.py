@@ -14,7 +14,8 @@ from clusterprep.model import Node, VerifySettings
 # an nccl.conf of the node sends them to a file: a name that is set wins over the conf file, and an empty one is none.
 TELLING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP", "NCCL_DEBUG_FILE": ""}
 
-OTHERS = ("broadcast", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+# From those that need a ring of pairs to the one that needs all: where a pair is cut, what comes before is known.
+OTHERS = ("all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all")
 OTHER_TYPES = ("bfloat16", "int32")
 MIDDLE = 1 << 20  # bytes
 # Elements in float32 of collectives in which jobs of users hung: what each rank gave to an all-gather (the end of a
@@ -133,7 +134,7 @@ def plan_trial(
 def other_steps(settings: VerifySettings) -> tuple[Step, ...]:
     """Every other collective and every other type once, at a middle size: whether they work, not how fast they are."""
     size = min(MIDDLE, max(settings.sizes, default=MIDDLE))
-    kinds = [(op, "float32") for op in OTHERS] + [("all_reduce", dtype) for dtype in OTHER_TYPES]
+    kinds = [("all_reduce", dtype) for dtype in OTHER_TYPES] + [(op, "float32") for op in OTHERS]
     return tuple(Step(op, 0 if op == "barrier" else size, dtype, 1) for op, dtype in kinds)
 
 
