@@ -84,6 +84,8 @@ def planted(cluster: Cluster, count: int, draw: random.Random, kinds: Sequence[s
     racks = list(cluster.racks)
     for _ in range(count):
         kind = draw.choice(kinds)
+        if len(free) < 2:
+            break  # a switch took half of a small cluster
         whole = [rack for rack in racks if len(rack) > 1 and len(rack) < len(cluster.nodes) and set(rack) <= set(free)]
         if kind == "boundary" and (not whole or any(fault.kind == "boundary" for fault in faults)):
             kind = "node"
