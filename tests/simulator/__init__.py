@@ -7,12 +7,12 @@ standard deviation of 10 % of the normal speed, and both can be set.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from clusterprep.pairing import rounds, tournament
 from clusterprep.verify.meaning import Blame
-from clusterprep.verify.probes import Probe, Settings
+from clusterprep.verify.probes import Probe, Settings, Steps
 from clusterprep.verify.screening import Screening, screen
 
 KINDS = ("node", "rail", "pair", "boundary")
@@ -106,6 +106,17 @@ def _fault(kind: str, cluster: Cluster, free: list[str], racks: list[tuple[str, 
     return Blame("node", (draw.choice(free),))
 
 
+def answered(steps: Steps[Screening], answer: Callable[[tuple[Probe, ...]], Sequence[float | None]]) -> Screening:
+    """Play a screening to its end."""
+    batch = next(steps)
+    while True:
+        try:
+            batch = steps.send(answer(batch))
+        except StopIteration as stop:
+            found: Screening = stop.value
+            return found
+
+
 @dataclass(frozen=True)
 class Run:
     """One simulated cluster and what was made of it."""
@@ -125,13 +136,8 @@ def play(
     cluster = Cluster.of(nodes)
     world = World(cluster, planted(cluster, faults, draw, kinds), draw, **more)
     schedule = (rounds if share else tournament)(cluster.nodes, seed)
-    steps = screen(cluster.nodes, schedule, Settings(world.slow, world.noise, cluster.rails))
-    try:
-        batch = next(steps)
-        while True:
-            batch = steps.send(world.answer(batch))
-    except StopIteration as stop:
-        found: Screening = stop.value
+    settings = Settings(world.slow, world.noise, cluster.rails)
+    found = answered(screen(cluster.nodes, schedule, settings), world.answer)
     return Run(
         world.faults,
         found,

@@ -12,7 +12,7 @@ from clusterprep.pairing import rounds, tournament
 from clusterprep.verify.meaning import Blame
 from clusterprep.verify.probes import REPEATS, Evidence, Probe, Settings, decided
 from clusterprep.verify.screening import BUDGET, HEALTHY, Screening, screen
-from tests.simulator import KINDS, Cluster, Run, World, planted, play, same
+from tests.simulator import KINDS, Cluster, Run, World, answered, planted, play, same
 from tests.simulator.__main__ import row
 
 
@@ -26,14 +26,8 @@ def share(found: Sequence[bool]) -> float:
 
 def told(nodes: Sequence[str], answer: Callable[[Probe], float | None]) -> Screening:
     """What is found with answers without noise."""
-    steps = screen(nodes, tournament(nodes, "x"), Settings(rails=2))
-    try:
-        batch = next(steps)
-        while True:
-            batch = steps.send([answer(probe) for probe in batch])
-    except StopIteration as stop:
-        found: Screening = stop.value
-        return found
+    settings = Settings(rails=2)
+    return answered(screen(nodes, tournament(nodes, "x"), settings), lambda batch: [answer(probe) for probe in batch])
 
 
 NODES = tuple(f"n{number}" for number in range(1, 25))
@@ -56,7 +50,7 @@ def test_a_healthy_cluster_is_healthy_because_every_pair_was_exercised() -> None
 
 
 def test_pairs_that_were_not_measured_are_no_health() -> None:
-    found = told(NODES, lambda probe: None if probe.nodes == ("n1", "n2") or probe.nodes == ("n2", "n1") else 100.0)
+    found = told(NODES, lambda probe: None if set(probe.nodes) == {"n1", "n2"} else 100.0)
     assert found.blames == ()
     assert found.exercised == 275
     assert not found.healthy
@@ -64,12 +58,7 @@ def test_pairs_that_were_not_measured_are_no_health() -> None:
 
 def test_a_share_of_the_pairs_is_no_health() -> None:
     names = tuple(f"n{number}" for number in range(100))
-    steps = screen(names, rounds(names, "x"))
-    batch = next(steps)
-    with pytest.raises(StopIteration) as stop:
-        while True:
-            batch = steps.send([100.0] * len(batch))
-    found: Screening = stop.value.value
+    found = answered(screen(names, rounds(names, "x")), lambda batch: [100.0] * len(batch))
     assert (found.exercised, found.pairs) == (3200, 4950)
     assert not found.blames
     assert not found.healthy
@@ -113,19 +102,14 @@ def test_what_does_not_run_at_all_is_slow() -> None:
 def test_nobody_is_measured_twice_at_once_and_slow_groups_are_padded_to_their_size() -> None:
     sizes = Counter[int]()
 
-    def answer(probe: Probe) -> float:
-        sizes.update([len(probe.nodes)] if probe.kind == "group" else ())
-        return 70.0 if "m50" in probe.nodes else 100.0
+    def answer(batch: Sequence[Probe]) -> list[float]:
+        members = [name for probe in batch for name in probe.nodes]
+        assert len(members) == len(set(members))
+        sizes.update(len(probe.nodes) for probe in batch if probe.kind == "group")
+        return [70.0 if "m50" in probe.nodes else 100.0 for probe in batch]
 
     names = tuple(f"m{number}" for number in range(240))
-    steps = screen(names, tournament(names, "x"))
-    batch = next(steps)
-    with pytest.raises(StopIteration) as stop:
-        while True:
-            members = [name for probe in batch for name in probe.nodes]
-            assert len(members) == len(set(members))
-            batch = steps.send([answer(probe) for probe in batch])
-    assert stop.value.value.blames == (Blame("node", ("m50",)),)
+    assert answered(screen(names, tournament(names, "x")), answer).blames == (Blame("node", ("m50",)),)
     assert set(sizes) == {20, 11}, "groups and padded halves of twenty, and one node of each healthy group"
 
 
