@@ -31,9 +31,9 @@ _PAGES = (
         "from 1 GiB on a model of the hardware (number and rate of RDMA ports, NVLink, NVLS or ring, PCIe, sockets), "
         "which knows only what was published of such machines; the median of at least three earlier runs of these "
         "nodes with this size, where slow runs are not remembered; over gloo the links of the nodes against each "
-        "other. Under half of what is normal it is an error, under four fifths a warning. gloo on a busy machine "
-        "varies by a factor of two, so there it fails only under half of the slowest earlier run. Without any of them "
-        "it is skipped, and says why.",
+        "other. Under half of what is normal it is an error, under four fifths a warning. gloo varies by a "
+        "factor of three with what else the processors do, so there it fails only under a fifth of the slowest "
+        "earlier run. Without any of them it is skipped, and says why.",
         "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the slow one is left",
     ),
     Page(

@@ -84,12 +84,13 @@ def test_latency_is_held_against_nothing() -> None:
     assert "less than 1 MiB measures latency" in found.message
 
 
-@pytest.mark.parametrize(("busbw", "expected"), [(0.31, "pass"), (0.29, "fail error")])
-def test_gloo_fails_only_under_half_of_its_slowest_run(busbw: float, expected: str) -> None:
-    """These runs of one healthy machine differ by a factor of two: their median would have accused the slowest."""
+@pytest.mark.parametrize(("busbw", "expected"), [(0.31, "pass"), (0.29, "skip"), (0.13, "skip"), (0.11, "fail error")])
+def test_gloo_fails_only_under_a_fifth_of_its_slowest_run(busbw: float, expected: str) -> None:
+    """One healthy machine gave 0.65 alone and 0.21 while others used it: half, or any median, would have accused it."""
     found = judged(busbw, Yardsticks(model=MODEL, earlier=(1.3, 1.2, 0.6, 1.25)), "gloo", size=64 << 20)
     assert words(found) == expected
     assert "of 0.6 GB/s by the slowest of 4 earlier runs" in found.message
+    assert found.reason == ("busy" if expected == "skip" else None)
 
 
 def test_peers_accuse_a_node_and_acquit_nobody() -> None:
