@@ -137,7 +137,7 @@ def test_a_trial_is_judged_by_what_it_is_given() -> None:
     assert of_trial(None) == []
     assert of_trial(Yardsticks()) == ["skip"]
     assert of_trial(Yardsticks(), min_busbw=0.3) == ["pass"]
-    assert of_trial(Yardsticks(earlier=(1.0,) * 3)) == (["fail error"] if size.bytes >= 1 << 20 else ["skip"])
+    assert of_trial(Yardsticks(earlier=(10.0,) * 3)) == (["fail error"] if size.bytes >= 1 << 20 else ["skip"])
 
 
 def test_a_trial_that_did_not_finish_is_not_judged() -> None:
