@@ -1,4 +1,4 @@
-"""What earlier runs gave to which node and how they ended there, in SQLite in the controller's state folder."""
+"""What earlier runs gave to nodes, how they ended there, how fast their trials were: SQLite in the state folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ _SCHEMA = (
     cluster text not null, run text not null, place integer not null,
     name text not null, value text not null, nodes text not null, why text not null, declared integer not null,
     primary key (cluster, run, place))""",
+    """create table if not exists speed (
+    cluster text not null, trial text not null, run text not null, busbw text not null,
+    primary key (cluster, trial, run))""",
 )
+REMEMBERED = 20  # runs whose speed counts
 _WELL = ("done", "unchanged")  # what a node that was written to ends with
 PATIENCE = 10.0  # seconds to wait for another run that is writing
 
@@ -96,6 +100,25 @@ class Given:
         query = "select distinct run from environment where cluster = ? order by run desc limit ?"
         rows = self._do([(query, (cluster, str(most)))])[0] if self._path.exists() else []
         return tuple(run for (run,) in rows)
+
+    def speeds(self, cluster: str, trial: str) -> tuple[float, ...]:
+        """GB/s of the newest runs of a trial, which its nodes, ranks, backend, collective and size make the same."""
+        import sqlite3
+
+        query = "select busbw from speed where cluster = ? and trial = ? order by run desc limit ?"
+        if not self._path.exists():
+            return ()
+        try:
+            rows = self._do([(query, (cluster, trial, str(REMEMBERED)))])[0]
+        except (OSError, sqlite3.Error) as error:
+            self.troubles.append(f"{self._path} could not be read: {error}")
+            return ()
+        return tuple(float(busbw) for (busbw,) in rows)
+
+    def note_speed(self, cluster: str, trial: str, run: str, busbw: float) -> None:
+        """Note how fast a trial was. One that was judged too slow is best not noted, or it would become normal."""
+        row = (cluster, trial, run, repr(busbw))
+        self._keep([("insert or replace into speed values (?, ?, ?, ?)", row)])
 
     def failed(self, cluster: str, run: str) -> tuple[str, ...]:
         """The nodes that failed in an apply. Raises InputError for a run that is not remembered."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+Thing = TypeVar("Thing")
 
 ALL_PAIRS = 64  # nodes up to which every ordered pair is dialled
 SHARE = 64  # others that each node dials beyond that, and by which it is dialled
@@ -71,17 +74,35 @@ def _around(ring: list[str], distance: int) -> list[tuple[tuple[str, str], ...]]
     return [tuple(part) for part in parts if part]
 
 
+def tournament(names: Sequence[str], seed: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Every pair of nodes once in rounds of disjoint pairs, however many nodes there are."""
+    ring = list(names)
+    random.Random(seed).shuffle(ring)  # noqa: S311 - as above
+    return _tournament(ring)
+
+
 def disjoint(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Any pairs in rounds in which nobody is twice: each goes into the first round that has neither of its ends."""
-    found: list[tuple[list[tuple[str, str]], set[str]]] = []
-    for pair in pairs:
-        mine = next((entry for entry in found if entry[1].isdisjoint(pair)), None)
-        if mine is None:
-            mine = ([], set())
-            found.append(mine)
-        mine[0].append(pair)
-        mine[1].update(pair)
-    return tuple(tuple(members) for members, _ in found)
+    return packed(pairs, lambda pair: pair)
+
+
+def packed(things: Iterable[Thing], members: Callable[[Thing], Iterable[str]]) -> tuple[tuple[Thing, ...], ...]:
+    """Anything that has members in rounds in which nobody is twice: each in the first round that has none of them."""
+    taken: dict[str, int] = {}  # member -> a bit for each round that has it
+    found: list[list[Thing]] = []
+    for thing in things:
+        names = tuple(members(thing))
+        used = 0
+        for name in names:
+            used |= taken.get(name, 0)
+        first = ~used & (used + 1)  # the lowest bit that is not set
+        for name in names:
+            taken[name] = taken.get(name, 0) | first
+        at = first.bit_length() - 1
+        if at == len(found):
+            found.append([])
+        found[at].append(thing)
+    return tuple(map(tuple, found))
 
 
 def coverage(pairs: int, nodes: int) -> str:

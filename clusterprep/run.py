@@ -32,12 +32,14 @@ from clusterprep.settings import Settings
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Password
 from clusterprep.trial import not_run, run_trial
+from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
 from clusterprep.write import Writer, with_lost
 
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
 NOTHING = "there is nothing to undo"
 JOURNAL = "state.journal"
+TRIAL_FACTS = tuple(dict.fromkeys((*ENV_FACTS, *MODEL_FACTS)))
 VERIFY_NEEDS = (
     "ssh.",
     "host.identity",
@@ -114,7 +116,7 @@ def apply(job: Job) -> Report:
     """Look, write on all nodes or on none, look again, verify."""
     # The environment is asked for only where it is written or used: it needs the job's interpreter on every node.
     wanted = job.settings.verify or any(step.resource.name == "env" for step in job.steps)
-    plan = _plan(job, facts=(*ENV_FACTS, PATHS) if wanted else (), steps=job.steps)
+    plan = _plan(job, facts=(*TRIAL_FACTS, PATHS) if wanted else (), steps=job.steps)
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         writer = Writer(fanout, fleet, job.run)
@@ -217,13 +219,14 @@ def _settle(job: Job, plan: Plan, writer: Writer, fleet: Fleet, findings: tuple[
 
 def verify(job: Job) -> Report:
     """The cross-node all-reduce, after the checks without which it could only hang."""
-    plan = _plan(job, only=VERIFY_NEEDS, facts=ENV_FACTS)
+    plan = _plan(job, only=VERIFY_NEEDS, facts=TRIAL_FACTS)
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         environment = render(fleet)
         result, tried = _verify(job, fanout, fleet, environment, findings)
         findings = (*findings, *tried)
     code = after_write(exit_code(findings, job.settings.strict), True, result, tried)
+    job.notices.extend(job.given.troubles)
     return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
 
 
@@ -306,7 +309,7 @@ def _verify(
         return not_run(fleet, environment, gates), ()
     job.watch.stage("verify", len(fleet.reached))
     fanout.load("ranks")
-    result, tried = run_trial(fanout, fleet, environment, job.settings.incident_sizes)
+    result, tried = run_trial(fanout, fleet, environment, job.given, job.run, job.settings.incident_sizes)
     guilty = {name for culprit in result.culprits for name in culprit.nodes}
     for node in fleet.reached:
         job.watch.step(node.name, "culprit" if node.name in guilty else "finished")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterprep.fanout import Fanout
+from clusterprep.history import Given
 from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, VerifyResult
 from clusterprep.network import choose
+from clusterprep.noderange import fold
 from clusterprep.render import Environment
 
 if TYPE_CHECKING:
+    from clusterprep.verify.links import Links
     from clusterprep.verify.schedule import TrialPlan
+    from clusterprep.verify.speed import Yardsticks
 
 
 def run_trial(
-    fanout: Fanout, fleet: Fleet, environment: Environment, incident_sizes: bool = False
+    fanout: Fanout, fleet: Fleet, environment: Environment, given: Given, run: str, incident_sizes: bool = False
 ) -> tuple[VerifyResult, tuple[Finding, ...]]:
     """Collectives over all ranks of the nodes reached, with the environment that apply writes, then their links.
 
@@ -27,11 +32,55 @@ def run_trial(
     plan = _plan(fleet, environment, incident_sizes)
     timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
     result = blame.judge(timeline)
-    tried = blame.findings(result)
-    if len(fleet.reached) < 2:
-        return result, tried
-    measured = measure_links(fanout, fleet)
-    return links.with_links(result, measured), (*tried, *links.findings(measured))
+    measured = measure_links(fanout, fleet) if len(fleet.reached) > 1 else None
+    tried = blame.findings(result, _yardsticks(fleet, plan, result, measured, given))
+    _remember(fleet, plan, result, tried, given, run)
+    judged = _as_slow_as_found(result, tried)
+    if measured is None:
+        return judged, tried
+    return links.with_links(judged, measured), (*tried, *links.findings(measured))
+
+
+def _yardsticks(
+    fleet: Fleet, plan: TrialPlan, result: VerifyResult, measured: Links | None, given: Given
+) -> Yardsticks:
+    from clusterprep.verify.expected import expected
+    from clusterprep.verify.speed import Yardsticks, fastest_links
+
+    ranks = {name: len(mine) for name, mine in plan.ranks_by_node.items()}
+    model = expected(fleet, ranks, {rank.node: rank.env for rank in plan.ranks}) if plan.backend == "nccl" else None
+    trial = _name(plan, result)
+    earlier = given.speeds(fleet.inventory.cluster, trial) if trial else ()
+    return Yardsticks(plan.min_busbw, model, earlier, fastest_links(measured) if measured else {})
+
+
+def _name(plan: TrialPlan, result: VerifyResult) -> str | None:
+    """What makes two trials comparable: nodes and ranks, backend, collective and size."""
+    from clusterprep.verify.speed import largest
+
+    row = largest(result.collectives)
+    nodes = fold(node.name for node in plan.nodes)
+    return None if row is None else f"{nodes} {plan.world_size} ranks {plan.backend} {row.op} {row.bytes}"
+
+
+def _remember(
+    fleet: Fleet, plan: TrialPlan, result: VerifyResult, tried: Sequence[Finding], given: Given, run: str
+) -> None:
+    """A run that worked and was not slow says what is normal, from the third on."""
+    from clusterprep.verify.speed import NAME, largest
+
+    row, trial = largest(result.collectives), _name(plan, result)
+    slow = any(f.check == NAME and (f.verdict == "fail" or f.reason == "busy") for f in tried)
+    if row and trial and result.verdict == "pass" and not slow:
+        given.note_speed(fleet.inventory.cluster, trial, run, row.busbw_gbs)
+
+
+def _as_slow_as_found(result: VerifyResult, tried: Sequence[Finding]) -> VerifyResult:
+    """A result fails where its speed does, by whatever yardstick."""
+    from clusterprep.verify.speed import NAME
+
+    slow = any(f.check == NAME and (f.verdict, f.severity) == ("fail", "error") for f in tried)
+    return replace(result, verdict="fail") if slow else result
 
 
 def _plan(fleet: Fleet, environment: Environment, incident_sizes: bool = False) -> TrialPlan:

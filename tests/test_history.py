@@ -97,3 +97,25 @@ def test_a_run_that_wrote_goes_on_where_the_history_cannot_be_written(tmp_path: 
     given.remember("c", "r", environment(("a",), NCCL_ALGO="Ring"), ["a"])
     assert len(given.troubles) == 2
     assert "history.sqlite" in given.troubles[0]
+
+
+def test_speeds_of_the_same_trial_are_remembered_newest_first(tmp_path: Path) -> None:
+    given = Given(tmp_path / "state")
+    assert given.speeds("c", "n[1-4] gloo") == ()
+    assert not list(tmp_path.iterdir())
+    for number in range(30):
+        given.note_speed("c", "n[1-4] gloo", f"run-{number:02}", number / 3)
+    given.note_speed("c", "n[1-3] gloo", "run-99", 1.0)
+    given.note_speed("other", "n[1-4] gloo", "run-99", 2.0)
+    speeds = given.speeds("c", "n[1-4] gloo")
+    assert speeds[0] == 29 / 3
+    assert speeds == tuple(number / 3 for number in range(29, 9, -1))
+    assert given.speeds("other", "n[1-4] gloo") == (2.0,)
+
+
+def test_a_history_that_cannot_be_read_is_no_history(tmp_path: Path) -> None:
+    (tmp_path / "history.sqlite").write_text("no database")
+    given = Given(tmp_path)
+    assert given.speeds("c", "x") == ()
+    given.note_speed("c", "x", "run-1", 1.0)
+    assert len(given.troubles) == 2

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from clusterprep.pairing import ALL_PAIRS, SHARE, coverage, disjoint, pairing, rounds, spans
+from clusterprep.pairing import ALL_PAIRS, SHARE, coverage, disjoint, packed, pairing, rounds, spans, tournament
 
 
 def names(count: int) -> list[str]:
@@ -88,3 +88,17 @@ def test_any_pairs_are_put_into_rounds():
     assert sorted(pair for group in found for pair in group) == sorted(pairs)
     assert found[0] == (("a", "b"), ("c", "d"))
     once_each(found)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, ALL_PAIRS, 101])
+def test_a_tournament_has_every_pair_once_however_many_nodes_there_are(count):
+    plan = tournament(names(count), "seed")
+    met = [frozenset(pair) for pairs in plan for pair in pairs]
+    assert len(met) == len(set(met)) == count * (count - 1) // 2
+    assert all(len({node for pair in pairs for node in pair}) == 2 * len(pairs) for pairs in plan)
+    assert len(plan) <= count
+
+
+def test_things_with_members_go_into_the_first_round_that_has_none_of_them():
+    assert packed(["abc", "de", "ad", "fb", "e", "xyz"], list) == (("abc", "de", "xyz"), ("ad", "fb", "e"))
+    assert packed([], list) == ()

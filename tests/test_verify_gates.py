@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from pathlib import Path
+
 import pytest
 
+from clusterprep.history import Given
 from tests.command import Answer, clusterprep
 from tests.lab import Lab, faults
 
@@ -53,3 +58,24 @@ def test_a_speed_that_the_inventory_accepts_does_not_count(lab4: Lab) -> None:
     assert (known.code, known.report["verify"]["verdict"]) == (0, "fail")
     (row,) = known.findings("nccl.busbw_multi")
     assert row["silenced"] == "ordered in 2027"
+
+
+def test_earlier_runs_say_what_is_normal(lab4: Lab, tmp_path: Path) -> None:
+    """The first run is a first sample and is remembered; held against far faster ones the next one fails."""
+    inventory = lab4.inventory(cluster="remembers", verify={"sizes": ["1M"]})
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    first = clusterprep(lab4, "verify", inventory=inventory, env=environ)
+    (told,) = first.findings("nccl.busbw_multi", "skip")
+    assert (first.code, told["reason"]) == (0, "first_sample")
+    assert "0 of 3 earlier runs" in told["message"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "clusterprep/history.sqlite")) as database:
+        ((trial, busbw),) = database.execute("select trial, busbw from speed where cluster = 'remembers'").fetchall()
+    assert trial == "n[1-4] 4 ranks gloo all_reduce 1048576"
+    given = Given(tmp_path / "fast/clusterprep")
+    for number in range(3):
+        given.note_speed("remembers", trial, f"20261121-0000{number}", 100 * float(busbw))
+    slow = clusterprep(lab4, "verify", inventory=inventory, env={"XDG_STATE_HOME": str(tmp_path / "fast")})
+    assert (slow.code, slow.report["verify"]["verdict"]) == (1, "fail")
+    (bad,) = slow.findings("nccl.busbw_multi")
+    assert bad["severity"] == "error"
+    assert len(given.speeds("remembers", trial)) == 3, "what was too slow is not remembered"

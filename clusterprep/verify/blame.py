@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.noderange import fold
-from clusterprep.units import format_size
 from clusterprep.verify.beginning import beginning
 from clusterprep.verify.consistency import consistency
 from clusterprep.verify.culprits import Fault, faults, wrong_ranks
 from clusterprep.verify.exact import EXACT, exact, left_out
+from clusterprep.verify.speed import Yardsticks, largest, speed
 from clusterprep.verify.straggler import straggler
 from clusterprep.verify.tally import collectives, finished, rank_rows, scaled, stages, sweep
 from clusterprep.verify.timeline import Timeline
@@ -62,8 +62,8 @@ def _verdict(timeline: Timeline) -> Verdict:
 
 
 def _too_slow(timeline: Timeline) -> bool:
-    done, least = sweep(timeline), timeline.plan.min_busbw
-    return bool(done) and least is not None and max(done, key=lambda row: row.bytes).busbw_gbs < least
+    row, least = largest(sweep(timeline)), timeline.plan.min_busbw
+    return row is not None and least is not None and row.busbw_gbs < least
 
 
 def _message(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
@@ -92,16 +92,17 @@ def _outcome(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]
 # ---------------------------------------------------------------- findings
 
 
-def findings(result: VerifyResult) -> tuple[Finding, ...]:
+def findings(result: VerifyResult, yard: Yardsticks | None = None) -> tuple[Finding, ...]:
     """What a judged trial says about torch.version, net.ports and the checks of `pages`.
 
-    A check that the trial did not get to is unknown, and as severe as its failure would be.
+    A check that the trial did not get to is unknown, and as severe as its failure would be. Without yardsticks a speed
+    is judged by the declared minimum alone.
     """
     timeline = result.timeline if isinstance(result, Judged) else None
     if timeline is None:
         raise TypeError("only a result of judge() has findings")
     found = faults(timeline)
-    rows = [*_blamed(timeline, found), *_hang(timeline, found), *exact(timeline, found), *_speed(timeline)]
+    rows = [*_blamed(timeline, found), *_hang(timeline, found), *exact(timeline, found), *_speed(timeline, yard)]
     return (*rows, *beginning(timeline), *straggler(timeline), *consistency(timeline), *transport(timeline))
 
 
@@ -147,21 +148,16 @@ def _hang(timeline: Timeline, found: Sequence[Fault]) -> Iterable[Finding]:
         yield Finding(check, "fail", "error", nodes, _message(timeline, rows, ()), seen, WANTED[check], UNPROVEN)
 
 
-def _speed(timeline: Timeline) -> Iterable[Finding]:
-    """Against the declared minimum only, at the largest size: small messages measure latency."""
+def _speed(timeline: Timeline, yard: Yardsticks | None) -> Iterable[Finding]:
+    """Of the largest size, as small messages measure latency."""
     check, least, nodes = "nccl.busbw_multi", timeline.plan.min_busbw, _nodes(timeline)
-    if least is None:
+    if least is None and yard is None:
         return
-    done = sweep(timeline)
-    if not finished(timeline) or not done:
+    row = largest(sweep(timeline))
+    if finished(timeline) and row is not None:
+        yield speed(row, nodes, timeline.plan.backend, replace(yard or Yardsticks(), declared=least))
+    elif least is not None:
         yield _not_reached(check, nodes, "not all collectives finished")
-        return
-    row = max(done, key=lambda row: row.bytes)
-    seen, wanted = f"{row.busbw_gbs:.3g} GB/s", f"≥ {least:g} GB/s"
-    good = row.busbw_gbs >= least
-    message = f"bus bandwidth of {row.op} at {format_size(row.bytes)} is {seen}"
-    remedy = "" if good else "compare links, clocks and the interfaces that NCCL chose (NCCL_DEBUG=INFO)"
-    yield Finding(check, "pass" if good else "fail", "error", nodes, message, seen, wanted, remedy)
 
 
 def _not_reached(check: str, nodes: tuple[str, ...], reason: str) -> Finding:

@@ -46,8 +46,14 @@ _PAGES = (
         "error",
         "The speed of the all-reduce",
         "A slow link, interface or GPU slows every step of every rank, and no error says so.",
-        "Bus bandwidth as nccl-tests defines it, of the largest size that `verify: {sizes: …}` has, by the slowest "
-        "rank's median. Judged only where `verify: {min_busbw: …}` declares the least.",
+        "Bus bandwidth as nccl-tests defines it, of the largest all-reduce that `verify: {sizes: …}` has, by the "
+        "slowest rank's median, against the first of these that there is: `verify: {min_busbw: …}`; over NCCL and "
+        "from 1 GiB on a model of the hardware (number and rate of RDMA ports, NVLink, NVLS or ring, PCIe, sockets), "
+        "which knows only what was published of such machines; the median of at least three earlier runs of these "
+        "nodes with this size, where slow runs are not remembered; over gloo the links of the nodes against each "
+        "other. Under half of what is normal it is an error, under four fifths a warning. gloo varies by a "
+        "factor of three with what else the processors do, so there it fails only under a fifth of the slowest "
+        "earlier run. Without any of them it is skipped, and says why.",
         "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the slow one is left",
     ),
     Page(
