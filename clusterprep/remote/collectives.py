@@ -14,6 +14,7 @@ PROBED = 1 << 20  # bytes that tell how long a large collective may take
 TIME_SHARE, MEMORY_SHARE = 0.25, 0.5  # of the time limit and of the memory that is free
 MAX_LOCATED = 64  # ranks; in a larger world too many rounds would be needed to find who spoils a sum
 LOCATING = 10.0  # seconds that these rounds may take together
+MAX_BLAMED = 16  # ranks that one rank names: a report is a line of 16 KiB, and who names many proves nothing
 TEXT = 300  # characters of a refusal that travel
 # What a backend says that does not know a collective, or not with this type: always before anything is sent.
 REFUSALS = ("not support", "unsupported", "not implemented", "invalid scalar type", "invalid data type", "no attribute")
@@ -298,7 +299,7 @@ def measure(job, channel, step, limit):
     times = sorted(trial.once(turn, limit) for turn in range(1, count + 1))
     if trial.added and job.spread(float(trial.wrong > 0), limit):
         locate(job, trial, slowest, limit)
-    seconds, blame = times[len(times) // 2], [list(pair) for pair in trial.blame]
+    seconds, blame = times[len(times) // 2], [list(pair) for pair in trial.blame[:MAX_BLAMED]]
     found = {"wrong": trial.wrong, "first": trial.first, "blame": blame}
     channel.tell("left", seconds=seconds, own=trial.own, **dict(found, **told))
 
