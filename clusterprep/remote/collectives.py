@@ -112,6 +112,9 @@ class Collective(object):
         if wrong > self.wrong:
             self.wrong, self.first, self.blame = wrong, first, blame
 
+    def result(self):
+        return {"wrong": self.wrong, "first": self.first, "blame": self.blame[:MAX_BLAMED], "own": self.own}
+
     def describe(self, start, found, turn, source):
         """The first wrong element in words for the report; `turn` is the repetition, 0 the warm-up."""
         index, _, _, seen, wanted = found
@@ -299,9 +302,7 @@ def measure(job, channel, step, limit):
     times = sorted(trial.once(turn, limit) for turn in range(1, count + 1))
     if trial.added and job.spread(float(trial.wrong > 0), limit):
         locate(job, trial, slowest, limit)
-    seconds, blame = times[len(times) // 2], [list(pair) for pair in trial.blame[:MAX_BLAMED]]
-    found = {"wrong": trial.wrong, "first": trial.first, "blame": blame}
-    channel.tell("left", seconds=seconds, own=trial.own, **dict(found, **told))
+    channel.tell("left", seconds=times[len(times) // 2], **dict(trial.result(), **told))
 
 
 def refused(error):
