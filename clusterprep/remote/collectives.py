@@ -14,6 +14,7 @@ PROBED = 1 << 20  # bytes that tell how long a large collective may take
 TIME_SHARE, MEMORY_SHARE = 0.25, 0.5  # of the time limit and of the memory that is free
 MAX_LOCATED = 64  # ranks; in a larger world too many rounds would be needed to find who spoils a sum
 LOCATING = 10.0  # seconds that these rounds may take together
+MAX_BLAMED = 16  # ranks that one rank names: a report is a line of 16 KiB, and who names many proves nothing
 TEXT = 300  # characters of a refusal that travel
 # What a backend says that does not know a collective, or not with this type: always before anything is sent.
 REFUSALS = ("not support", "unsupported", "not implemented", "invalid scalar type", "invalid data type", "no attribute")
@@ -110,6 +111,9 @@ class Collective(object):
             wrong, start = wrong + count, start + buffer.numel()
         if wrong > self.wrong:
             self.wrong, self.first, self.blame = wrong, first, blame
+
+    def result(self):
+        return {"wrong": self.wrong, "first": self.first, "blame": self.blame[:MAX_BLAMED], "own": self.own}
 
     def describe(self, start, found, turn, source):
         """The first wrong element in words for the report; `turn` is the repetition, 0 the warm-up."""
@@ -298,9 +302,7 @@ def measure(job, channel, step, limit):
     times = sorted(trial.once(turn, limit) for turn in range(1, count + 1))
     if trial.added and job.spread(float(trial.wrong > 0), limit):
         locate(job, trial, slowest, limit)
-    seconds, blame = times[len(times) // 2], [list(pair) for pair in trial.blame]
-    found = {"wrong": trial.wrong, "first": trial.first, "blame": blame}
-    channel.tell("left", seconds=seconds, own=trial.own, **dict(found, **told))
+    channel.tell("left", seconds=times[len(times) // 2], **dict(trial.result(), **told))
 
 
 def refused(error):

@@ -30,16 +30,10 @@ def finished(timeline: Timeline) -> bool:
     return len(timeline.ranks_with("finished")) == timeline.plan.world_size
 
 
-def nth(timeline: Timeline, what: str, number: int) -> dict[int, Event]:
+def nth(timeline: Timeline, what: str, number: int) -> Mapping[int, Event]:
     """The event `what` that came as number `number` (from 0) on every rank that has so many."""
-    counts: dict[int, int] = {}
-    found: dict[int, Event] = {}
-    for event in timeline.of(what):
-        if event.rank is not None:
-            if counts.get(event.rank, 0) == number:
-                found[event.rank] = event
-            counts[event.rank] = counts.get(event.rank, 0) + 1
-    return found
+    turns = timeline.in_turn(what)
+    return turns[number] if number < len(turns) else {}
 
 
 # ---------------------------------------------------------------- stages

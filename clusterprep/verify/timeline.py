@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +38,33 @@ class Timeline:
     events: tuple[Event, ...]
 
     def of(self, what: str) -> Iterator[Event]:
-        return (event for event in self.events if event.what == what)
+        return iter(self.by_what.get(what, ()))
+
+    @functools.cached_property
+    def by_what(self) -> Mapping[str, tuple[Event, ...]]:
+        """Events of the same kind, earliest first: thousands of ranks are looked at for each collective."""
+        found: dict[str, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(event.what, []).append(event)
+        return {what: tuple(events) for what, events in found.items()}
+
+    def in_turn(self, what: str) -> Sequence[Mapping[int, Event]]:
+        """First the first such event of every rank that has one, then the second of each, and so on."""
+        if what not in self._turns:
+            counts: dict[int, int] = {}
+            turns: list[dict[int, Event]] = []
+            for event in self.of(what):
+                if event.rank is not None:
+                    number = counts[event.rank] = counts.get(event.rank, -1) + 1
+                    if number == len(turns):
+                        turns.append({})
+                    turns[number][event.rank] = event
+            self._turns[what] = turns
+        return self._turns[what]
+
+    @functools.cached_property
+    def _turns(self) -> dict[str, Sequence[Mapping[int, Event]]]:
+        return {}
 
     def first(self, what: str) -> Event | None:
         return next(self.of(what), None)

@@ -104,3 +104,15 @@ def test_the_numa_node_of_a_gpu(tmp_path: Any, text: str | None, node: int | Non
     if text is not None:
         (folder / "numa_node").write_text(text)
     assert trial.numa_node("0000:17:00.0", str(tmp_path)) == node
+
+
+def test_a_barrier_names_the_device_of_its_rank() -> None:
+    """Left to itself torch guesses it from the rank, which may be another rank's GPU."""
+    assert trial.Cuda(Torch(), 3).barrier_options() == {"device_ids": [3]}
+    assert trial.Cpu(Torch(), 3).barrier_options() == {}
+
+
+def test_the_room_of_a_rank_is_what_is_free_on_its_gpu() -> None:
+    torch = Torch()
+    torch.cuda.mem_get_info = lambda index: (index * 1000, 1 << 40)
+    assert trial.Cuda(torch, 2).room() == 2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -154,6 +155,15 @@ def test_the_others_are_tried_once_at_no_more_than_the_largest_size() -> None:
     assert {step.bytes for step in steps} == {0, 1000}
     assert all(step.repetitions == 1 for step in steps)
     assert {step.bytes for step in other_steps(VerifySettings(sizes=(1 << 30,)))} == {0, 1 << 20}
+
+
+def test_thousands_of_ranks_are_judged_in_no_time() -> None:
+    of = plan(512, 8)
+    timeline = told({"all_reduce": {rank.rank: [[64, "missing"]] for rank in of.ranks}}, of=of)
+    began = time.monotonic()
+    assert named(timeline) == [("rank", ("n9",), 64)]
+    assert one(timeline, "nccl.correct").nodes == ("n9",)
+    assert time.monotonic() - began < 10
 
 
 # ---------------------------------------------------------------- time
