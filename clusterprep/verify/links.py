@@ -96,10 +96,13 @@ def suspects(links: Links) -> tuple[tuple[str, str], ...]:
 
 
 def seen_again(links: Links, again: Sequence[Way], seconds: float) -> Links:
-    """With the second look in place of the first, where there was one."""
+    """With the second look in place of the first, where there was one; the better speed of both, each direction."""
     second = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
-    ways = tuple(second.get((way.dialer, way.listener), way) for way in links.ways)
-    return replace(links, ways=ways, seconds=links.seconds + seconds)
+    ways = []
+    for way in links.ways:
+        later = second.get((way.dialer, way.listener), way)
+        ways.append(replace(later, out=max(way.out, later.out), back=max(way.back, later.back)))
+    return replace(links, ways=tuple(ways), seconds=links.seconds + seconds)
 
 
 def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
@@ -189,14 +192,27 @@ def _cause(guilt: Guilt) -> str:
 
 
 def with_links(result: VerifyResult, links: Links) -> VerifyResult:
-    """A result with its links stage. Links to a node that fell silent during the trial say nothing new."""
-    known = {name for culprit in result.culprits if culprit.kind == "node" for name in culprit.nodes}
-    found = tuple(culprit for culprit in culprits(links) if not known.intersection(culprit.nodes))
+    """A result with its links stage, and each culprit once.
+
+    Links to a node that fell silent during the trial say nothing new, and a link that the trial named is one that was
+    measured now: where that shows a whole node to be bad, it is the node.
+    """
+    measured = culprits(links)
+    whole = {name for culprit in measured if culprit.kind == "node" for name in culprit.nodes}
+    before = [one for one in result.culprits if one.kind != "link" or not whole.intersection(one.nodes)]
+    known = {name for culprit in before if culprit.kind == "node" for name in culprit.nodes}
+    found = [culprit for culprit in measured if not known.intersection(culprit.nodes)]
+    same = {one.nodes: one for one in found if one.kind == "link"}
+    again = [one for one in before if one.kind == "link" and one.nodes in same]
+    both = {one.nodes: replace(one, evidence=(*one.evidence, *same[one.nodes].evidence)) for one in again}
     return replace(
         result,
         verdict="fail" if found else result.verdict,
         stages=(*result.stages, _stage(links)),
-        culprits=(*result.culprits, *found),
+        culprits=(
+            *(both.get(one.nodes, one) if one in again else one for one in before),
+            *(one for one in found if one.nodes not in both),
+        ),
     )
 
 
