@@ -20,6 +20,7 @@ class Settings:
     partial: bool = False
     on_busy: bool = False
     force: bool = False
+    workarounds: bool = False  # try settings that may help when verify fails
     detailed_exitcode: bool = False
     left_out: tuple[str, ...] = ()  # names of the nodes that --limit leaves alone
     run: str | None = None  # the run that rollback undoes

@@ -9,13 +9,18 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, VerifyResult
 from clusterprep.network import choose
 from clusterprep.render import Environment
+from clusterprep.workarounds import with_workarounds
 
 if TYPE_CHECKING:
     from clusterprep.verify.schedule import TrialPlan
 
 
-def run_trial(fanout: Fanout, fleet: Fleet, environment: Environment) -> tuple[VerifyResult, tuple[Finding, ...]]:
+def run_trial(
+    fanout: Fanout, fleet: Fleet, environment: Environment, workarounds: bool = False
+) -> tuple[VerifyResult, tuple[Finding, ...]]:
     """An all-reduce over all ranks of the nodes reached, with the environment that apply writes, then their links.
+
+    With `workarounds` the settings that would help where it failed.
 
     The result, and what it means as findings of nccl.hang, nccl.correct and their like.
     """
@@ -24,12 +29,13 @@ def run_trial(fanout: Fanout, fleet: Fleet, environment: Environment) -> tuple[V
 
     plan = _plan(fleet, environment)
     timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
-    result = blame.judge(timeline)
-    tried = blame.findings(result)
-    if len(fleet.reached) < 2:
-        return result, tried
-    measured = measure_links(fanout, fleet)
-    return links.with_links(result, measured), (*tried, *links.findings(measured))
+    first = blame.judge(timeline)
+    result: VerifyResult = first
+    tried = blame.findings(first)
+    if len(fleet.reached) > 1:
+        measured = measure_links(fanout, fleet)
+        result, tried = links.with_links(result, measured), (*tried, *links.findings(measured))
+    return with_workarounds(fanout, fleet, plan, first, result) if workarounds else result, tried
 
 
 def _plan(fleet: Fleet, environment: Environment) -> TrialPlan:

@@ -76,6 +76,7 @@ _FINDING = (
 )
 _ENV = ("name", "value", "nodes", "why")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
+_WORKAROUND = ("settings", "works", "busbw_gbs", "bytes", "share", "why")
 _VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous", "stages", "collectives", "ranks")
 
 
@@ -126,7 +127,9 @@ def _change(change: ChangeRow) -> dict[str, Json]:
 
 def _verify(result: VerifyResult) -> dict[str, Json]:
     culprits: list[Json] = [_culprit(culprit) for culprit in result.culprits]
-    return {**_pick(result, _VERIFY), "culprits": culprits, **_if_any("message", result.message)}
+    tried: list[Json] = [_pick(row, _WORKAROUND) for row in result.workarounds]
+    more: dict[str, Json] = {"workarounds": tried} if tried else {}
+    return {**_pick(result, _VERIFY), "culprits": culprits, **more, **_if_any("message", result.message)}
 
 
 def _if_any(key: str, text: str) -> dict[str, Json]:
