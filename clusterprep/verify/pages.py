@@ -45,7 +45,8 @@ _PAGES = (
         "Every rank finishes",
         "One rank that is missing lets all others wait until the time-out of a job that costs by the minute.",
         "An all-reduce over all ranks in the job's interpreter, as the job's user, with the environment that apply "
-        "writes. Ends, signals and stopped or stuck processes, as the kernel tells them, name who is to blame.",
+        "writes. Ends, signals and stopped or stuck processes, as the kernel tells them, name who is to blame; "
+        "where all only wait, TCP connections of the ranks that nobody answers do.",
         "clusterprep check INVENTORY   # firewalls, interfaces, names; verify names the node or rank at fault",
     ),
     Page(
