@@ -91,7 +91,16 @@ def judge(links: Links) -> tuple[Guilt, ...]:
 
 def suspects(links: Links) -> tuple[tuple[str, str], ...]:
     """The pairs that look bad, as (dialer, listener): a second look tells a fault from a busy moment."""
-    ends = {frozenset((fault.source, fault.target)) for fault in _faults(links.ways)}
+    return _of(links, _faults(links.ways))
+
+
+def slow_ones(links: Links) -> tuple[tuple[str, str], ...]:
+    """Those that are slow and nothing else."""
+    return _of(links, (fault for fault in _faults(links.ways) if fault.what == "slow"))
+
+
+def _of(links: Links, faults: Iterable[Fault]) -> tuple[tuple[str, str], ...]:
+    ends = {frozenset((fault.source, fault.target)) for fault in faults}
     return tuple((w.dialer, w.listener) for w in links.ways if frozenset((w.dialer, w.listener)) in ends)
 
 
@@ -102,6 +111,16 @@ def seen_again(links: Links, again: Sequence[Way], seconds: float) -> Links:
     for way in links.ways:
         later = second.get((way.dialer, way.listener), way)
         ways.append(replace(later, out=max(way.out, later.out), back=max(way.back, later.back)))
+    return replace(links, ways=tuple(ways), seconds=links.seconds + seconds)
+
+
+def with_best(links: Links, again: Sequence[Way], seconds: float) -> Links:
+    """With the better speed of each direction; nothing else changes."""
+    second = {(way.dialer, way.listener): way for way in again if way.word == "ok"}
+    ways = []
+    for way in links.ways:
+        later = second.get((way.dialer, way.listener), way)
+        ways.append(replace(way, out=max(way.out, later.out), back=max(way.back, later.back)))
     return replace(links, ways=tuple(ways), seconds=links.seconds + seconds)
 
 

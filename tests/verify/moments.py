@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ def verify_during(
         wait_for(lambda: all(when(host) for host in lab.hosts), 60)
         fault()
         begin = time.monotonic()
-        return Told(finished(process, timeout=120), time.monotonic() - begin)
+        told = Told(finished(process, timeout=120), time.monotonic() - begin)
+        print(json.dumps(told.answer.report["verify"], indent=1))  # shown where a test fails
+        return told
     finally:
         process.kill()
 

@@ -50,8 +50,8 @@ def between(one: str, other: str) -> Plant:
 
 
 def meeting(host: Host) -> bool:
-    """A rank of the host has reached the store, and just now begins to look for the others."""
-    return "10.77.0.2:29500" in host.run(["ss", "-tnH", "state", "established"]).stdout
+    """A rank of n3 has reached the store, and just now begins to look for the others."""
+    return host.name != "n3" or "10.77.0.2:29500" in host.run(["ss", "-tnH", "state", "established"]).stdout
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def trial(
         for one in before:
             if (fault := one(lab)) is not None:
                 undo.enter_context(fault)
-        yield verify_during(lab, plant, when, LONG if when is connected else ("8", "1M"))
+        yield verify_during(lab, plant, when, LONG if when is not begun else ("8", "1M"))
 
 
 def node(name: str) -> tuple[str, list[str], int | None]:

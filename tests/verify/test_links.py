@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterprep.model import Culprit, VerifyResult
 from clusterprep.pairing import rounds
-from clusterprep.verify.links import Links, Way, findings, judge, seen_again, suspects, with_links
+from clusterprep.verify.links import Links, Way, findings, judge, seen_again, slow_ones, suspects, with_best, with_links
 
 FAST, SLOW = 1.2e9, 2.4e6  # bytes per second
 
@@ -122,6 +122,41 @@ def test_a_second_look_decides() -> None:
     assert judge(seen_again(links, again, 0.1)) == ()
     assert blamed(seen_again(links, [replace(one, resent=9) for one in again], 0.1)) == [("n2",)]
     assert blamed(seen_again(links, [way(a, b, "lost") for a, b in doubtful], 0.1)) == [("n2",)]
+
+
+def test_what_is_slow_once_and_not_again_is_a_busy_machine() -> None:
+    links = spoilt(healthy(4), "n2", "n3", out=SLOW, back=SLOW)
+    (pair,) = slow_ones(links)
+    assert blamed(with_best(links, [way(*pair, out=SLOW, back=SLOW)], 0.1)) == [("n2", "n3")]
+    assert judge(with_best(links, [way(*pair, out=SLOW)], 0.1))[0].faults[0].target == pair[1]
+    later = with_best(links, [way(*pair)], 0.1)
+    assert (judge(later), slow_ones(later)) == ((), ())
+    assert blamed(with_best(links, [way(*pair, "timed_out")], 0.1)) == [("n2", "n3")]
+
+
+def test_what_loses_packets_is_not_measured_for_speed_again() -> None:
+    assert slow_ones(spoilt(healthy(4), "n2", resent=9)) == ()
+    assert slow_ones(spoilt(healthy(4), "n2", word="timed_out")) == ()  # type: ignore[arg-type]
+
+
+def test_a_link_that_the_trial_named_is_one_with_what_was_measured() -> None:
+    seen = Culprit("link", ("n2", "n4"), 0.85, "no answer", ("a socket",), None, "n4", "n2")
+    result = with_links(
+        VerifyResult("fail", "gloo", 2, 1, "n1:1", culprits=(seen,)),
+        spoilt(healthy(4), "n2", "n4", word="timed_out"),  # type: ignore[arg-type]
+    )
+    (one,) = result.culprits
+    assert (one.nodes, one.source, one.evidence[0]) == (("n2", "n4"), "n4", "a socket")
+    assert len(one.evidence) == 2
+
+
+def test_a_link_that_the_trial_named_is_its_node_where_all_links_of_that_are_bad() -> None:
+    seen = Culprit("link", ("n1", "n4"), 0.85, "no answer", ("a socket",))
+    links = spoilt(healthy(4), "n4", word="timed_out")  # type: ignore[arg-type]
+    result = with_links(VerifyResult("fail", "gloo", 2, 1, "n1:1", culprits=(seen,)), links)
+    assert [(one.kind, one.nodes) for one in result.culprits] == [("node", ("n4",))]
+    other = with_links(VerifyResult("fail", "gloo", 2, 1, "n1:1", culprits=(seen,)), healthy(4))
+    assert other.culprits == (seen,)
 
 
 def test_links_of_a_node_that_fell_silent_say_nothing_new() -> None:
