@@ -70,9 +70,9 @@ _PAGES = (
         "After the all-reduce pairs of nodes exchange 200 small messages and 4 MiB each way over TCP, in rounds in "
         "which nobody is twice: all pairs up to 64 nodes, 64 partners for each beyond that. Bad is a direction at "
         "less than a fifth of what most nodes reach, two segments of the small messages that the kernel had to send "
-        "again, a second to connect, or no connection; whatever looks bad is measured once more, what is only slow up to "
-        "five times. A node is named where at least two of its pairs are bad, and half; other pairs are links. It is the network of sockets: RDMA is not "
-        "measured by it.",
+        "again, a second to connect, or no connection; whatever looks bad is measured once more, what is only slow up "
+        "to five times. A node is named where at least two of its pairs are bad, and half; other pairs are links. It "
+        "is the network of sockets: RDMA is not measured by it.",
         REMEDY_OF_LINKS,
     ),
 )
