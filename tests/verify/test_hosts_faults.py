@@ -7,7 +7,7 @@ import importlib.util
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,11 @@ def meeting(host: Host) -> bool:
 
 @contextlib.contextmanager
 def trial(
-    lab: Lab, *during: Plant, before: tuple[Plant, ...] = (), when: Callable[[Host], bool] = begun
+    lab: Lab,
+    *during: Plant,
+    before: tuple[Plant, ...] = (),
+    when: Callable[[Host], bool] = begun,
+    sizes: Sequence[str] = LONG,
 ) -> Iterator[Told]:
     """A verify with these faults, which are taken back at the end."""
     undo = contextlib.ExitStack()
@@ -70,7 +74,7 @@ def trial(
         for one in before:
             if (fault := one(lab)) is not None:
                 undo.enter_context(fault)
-        yield verify_during(lab, plant, when, LONG if when is not begun else ("8", "1M"))
+        yield verify_during(lab, plant, when, ("8", "1M") if when is begun else sizes)
 
 
 def node(name: str) -> tuple[str, list[str], int | None]:
@@ -137,7 +141,7 @@ def test_in_mid_run(lab: Lab, plant: Plant, wanted: Any) -> None:
 @slow
 def test_a_pair_that_is_dropped_in_mid_run(lab: Lab) -> None:
     """Where ranks use the pair they hang, where they do not all pass: either way it is this link."""
-    with trial(lab, between("n2", "n4"), when=connected) as told:
+    with trial(lab, between("n2", "n4"), when=connected, sizes=["8", *["1M"] * 60]) as told:
         assert (told.answer.code, told.culprits) == (1, [link("n2", "n4")])
 
 
