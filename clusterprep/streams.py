@@ -14,8 +14,8 @@ from clusterprep.errors import LinkLost
 from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
 from clusterprep.network import choose
-from clusterprep.pairing import disjoint, rounds
-from clusterprep.verify.links import Links, Way, seen_again, slow_ones, suspects, with_best
+from clusterprep.pairing import disjoint, each_once, rounds
+from clusterprep.verify.links import Links, Way, dialled, seen_again, slow_ones, suspects, to_dial, with_best
 
 PINGS = 200  # 2 % of lost packets show in at least 150 of them
 BYTES = 4 << 20  # each way
@@ -39,6 +39,10 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> Links:
     places = {name: (picks[name].address, port, token) for name, port in ports.items()}
     ways = _measure(fanout, places, rounds(list(places), fleet.inventory.cluster), PINGS, BYTES)
     found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began)
+    if dead := to_dial(found):
+        began = time.monotonic()
+        again = _measure(fanout, places, each_once(dead), *LITTLE)
+        found = dialled(found, again, time.monotonic() - began)
     if doubtful := suspects(found):
         began = time.monotonic()
         again = _measure(fanout, places, disjoint(doubtful), AGAIN, BYTES)

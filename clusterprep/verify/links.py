@@ -90,13 +90,38 @@ def judge(links: Links) -> tuple[Guilt, ...]:
 
 
 def suspects(links: Links) -> tuple[tuple[str, str], ...]:
-    """The pairs that look bad, as (dialer, listener): a second look tells a fault from a busy moment."""
-    return _of(links, _faults(links.ways))
+    """The pairs that are slow or lossy, as (dialer, listener): a second look tells a fault from a busy moment."""
+    return _of(links, (fault for fault in _faults(links.ways) if fault.what != "blocked"))
 
 
 def slow_ones(links: Links) -> tuple[tuple[str, str], ...]:
     """Those that are slow and nothing else."""
     return _of(links, (fault for fault in _faults(links.ways) if fault.what == "slow"))
+
+
+def to_dial(links: Links) -> tuple[tuple[str, str], ...]:
+    """What is dialled where a pair is blocked: it again, both ends by all their partners, the way that it was not yet.
+
+    Every pair was dialled by one end. A node that lets no new connection in shows where the others dial it.
+    """
+    blocked = [way for way in links.ways if _blocked(way)]
+    listeners, dialers = {way.listener for way in blocked}, {way.dialer for way in blocked}
+    turned = ((way.listener, way.dialer) for way in links.ways if way.word not in UNMEASURED)
+    more = [pair for pair in turned if pair[1] in listeners | dialers or pair[0] in listeners | dialers]
+    return (*((way.dialer, way.listener) for way in blocked), *more)
+
+
+def dialled(links: Links, again: Sequence[Way], seconds: float) -> Links:
+    """With pairs that do connect as they are now, and with those that turned out to be blocked the other way."""
+    found = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
+    ways = [found.pop((way.dialer, way.listener), way) if _blocked(way) else way for way in links.ways]
+    known = {(way.dialer, way.listener) for way in ways}
+    more = [way for pair, way in found.items() if _blocked(way) and pair not in known]
+    return replace(links, ways=(*ways, *more), seconds=links.seconds + seconds)
+
+
+def _blocked(way: Way) -> bool:
+    return way.word != "ok" and way.word not in UNMEASURED
 
 
 def _of(links: Links, faults: Iterable[Fault]) -> tuple[tuple[str, str], ...]:

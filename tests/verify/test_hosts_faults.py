@@ -220,14 +220,18 @@ def test_a_node_with_another_torch_is_named(lab: Lab) -> None:
 
 
 @slow
-def test_a_smaller_mtu_is_named_and_spoils_no_sum(lab: Lab) -> None:
-    with faults.mtu(lab.host("n3"), 1400):
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [(faults.mtu, "eth.mtu"), (faults.switch_mtu, "eth.path_mtu")],
+    ids=["own", "of-the-switch-port"],
+)
+def test_a_smaller_mtu_is_named_and_spoils_no_sum(lab: Lab, fault: Callable[..., Fault], check: str) -> None:
+    with fault(lab.host("n3"), 1400):
         checked = clusterprep(lab, "check", "--only", "eth.")
         tried = clusterprep(
             lab, "verify", "--nproc-per-node", "2", inventory=lab.inventory(verify={"sizes": ["8", "1M"]})
         )
-    assert checked.blamed("eth.mtu") == ["n3"]
-    assert "n3" in checked.blamed("eth.path_mtu")
+    assert "n3" in checked.blamed(check)
     assert (tried.code, tried.report["verify"]["verdict"]) == (0, "pass")
     assert tried.blamed("nccl.correct", "pass") == [host.name for host in lab.hosts]
 
