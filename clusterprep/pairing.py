@@ -84,17 +84,6 @@ def disjoint(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], .
     return tuple(tuple(members) for members, _ in found)
 
 
-def each_once(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Any pairs in rounds in which nobody dials twice; a listener may have many."""
-    found: list[dict[str, tuple[str, str]]] = []
-    for pair in dict.fromkeys(pairs):
-        mine = next((members for members in found if pair[0] not in members), None)
-        if mine is None:
-            found.append(mine := {})
-        mine[pair[0]] = pair
-    return tuple(tuple(members.values()) for members in found)
-
-
 def coverage(pairs: int, nodes: int) -> str:
     """«12 of 12 directed pairs» for the report."""
     return f"{pairs} of {nodes * (nodes - 1)} directed pairs"

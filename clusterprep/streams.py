@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,14 +15,27 @@ from clusterprep.errors import LinkLost
 from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
 from clusterprep.network import choose
-from clusterprep.pairing import disjoint, each_once, rounds
-from clusterprep.verify.links import Links, Way, dialled, seen_again, slow_ones, suspects, to_dial, with_best
+from clusterprep.pairing import disjoint, rounds
+from clusterprep.verify.links import (
+    SKIPPED,
+    Links,
+    Way,
+    blocked,
+    dialled,
+    seen_again,
+    slow_ones,
+    suspects,
+    to_dial,
+    with_best,
+)
 
 PINGS = 200  # 2 % of lost packets show in at least 150 of them
 BYTES = 4 << 20  # each way
 AGAIN = 400  # of a second look
 ONCE_MORE = 4  # looks at what is only slow: a busy machine is so now and then, a slow link is so always
 LITTLE = 10, 1 << 20  # pings and bytes of these
+ENOUGH = 2  # blocked pairs of a node; the rest of its pairs is dialled all at once
+DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three
 LIMIT = 14.0  # seconds for one pair, whose own limits are shorter
 
 
@@ -39,9 +53,9 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> Links:
     places = {name: (picks[name].address, port, token) for name, port in ports.items()}
     ways = _measure(fanout, places, rounds(list(places), fleet.inventory.cluster), PINGS, BYTES)
     found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began)
-    if dead := to_dial(found):
+    if unclear := to_dial(found):
         began = time.monotonic()
-        again = _measure(fanout, places, each_once(dead), *LITTLE)
+        again = _dial_again(fanout, places, found, unclear)
         found = dialled(found, again, time.monotonic() - began)
     if doubtful := suspects(found):
         began = time.monotonic()
@@ -59,7 +73,41 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> Links:
 def _measure(
     fanout: Fanout, places: Mapping[str, Place], schedule: Iterable[Sequence[tuple[str, str]]], pings: int, size: int
 ) -> tuple[Way, ...]:
-    return tuple(way for pairs in schedule for way in _round(fanout, places, pairs, pings, size))
+    """Round by round. A node that is blocked ENOUGH times is not waited for in every round: it is dialled later."""
+    found, dead = list[Way](), Counter[str]()
+    for pairs in schedule:
+        live = [pair for pair in pairs if all(dead[name] < ENOUGH for name in pair)]
+        found += [Way(*pair, SKIPPED, "not tried again") for pair in pairs if pair not in live]
+        ways = _round(fanout, places, live, pings, size)
+        dead.update(name for way in ways if blocked(way) for name in (way.dialer, way.listener))
+        found += ways
+    return tuple(found)
+
+
+def _dial_again(
+    fanout: Fanout, places: Mapping[str, Place], first: Links, pairs: Sequence[tuple[str, str]]
+) -> tuple[Way, ...]:
+    """Connects all these pairs at once, and measures those that do connect and were not measured before."""
+    fanout.load("dial")
+    targets: dict[str, list[str]] = {}
+    for dialer, listener in pairs:
+        targets.setdefault(dialer, []).append(listener)
+    bodies = {
+        dialer: {"targets": [list(places[name][:2]) for name in listeners], "limit": DIAL_LIMIT}
+        for dialer, listeners in targets.items()
+    }
+    before = {(way.dialer, way.listener) for way in first.ways}
+    found, good = list[Way](), list[tuple[str, str]]()
+    for dialer, answer in fanout.ask("dial", bodies, DIAL_LIMIT + 3.0).items():
+        rows = None if isinstance(answer, LinkLost) else answer.get("dials")
+        for listener, row in zip(targets[dialer], rows or (), strict=False):
+            if not isinstance(row, list) or not row:
+                continue
+            if row[0] != "ok":
+                found.append(Way(dialer, listener, str(row[0])[:40], "connecting"))
+            elif (dialer, listener) in before:
+                good.append((dialer, listener))
+    return (*found, *_measure(fanout, places, disjoint(good), *LITTLE))
 
 
 def _port(answer: Any) -> int | None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from clusterprep.pairing import ALL_PAIRS, SHARE, coverage, disjoint, each_once, pairing, rounds, spans
+from clusterprep.pairing import ALL_PAIRS, SHARE, coverage, disjoint, pairing, rounds, spans
 
 
 def names(count: int) -> list[str]:
@@ -88,9 +88,3 @@ def test_any_pairs_are_put_into_rounds():
     assert sorted(pair for group in found for pair in group) == sorted(pairs)
     assert found[0] == (("a", "b"), ("c", "d"))
     once_each(found)
-
-
-def test_in_a_round_of_dials_nobody_dials_twice_and_each_pair_is_there_once():
-    assert each_once([]) == ()
-    pairs = [("a", "b"), ("c", "b"), ("a", "c"), ("a", "b"), ("b", "a")]
-    assert each_once(pairs) == ((("a", "b"), ("c", "b"), ("b", "a")), (("a", "c"),))

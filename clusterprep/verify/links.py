@@ -20,7 +20,10 @@ SHARE = 5  # a direction is bad where it is slower than the usual speed by more 
 LONG = 1.0  # seconds to connect from which a SYN was lost
 RESENT = 2  # segments of a few hundred small messages that were sent once more: between healthy nodes none is
 WANTED = "no pair under a fifth of the usual speed, and no lost packets"
-UNMEASURED = frozenset({"lost", "garbled", "hung", "unknown_read"})  # says something of a node, and nothing of a link
+SKIPPED = "skipped"  # of a node that is blocked elsewhere: it was not waited for once more
+UNMEASURED = frozenset(
+    {"lost", "garbled", "hung", "unknown_read", SKIPPED}
+)  # says something of a node, and nothing of a link
 
 
 @dataclass(frozen=True)
@@ -104,23 +107,27 @@ def to_dial(links: Links) -> tuple[tuple[str, str], ...]:
 
     Every pair was dialled by one end. A node that lets no new connection in shows where the others dial it.
     """
-    blocked = [way for way in links.ways if _blocked(way)]
-    listeners, dialers = {way.listener for way in blocked}, {way.dialer for way in blocked}
+    unclear = [way for way in links.ways if _unclear(way)]
+    listeners, dialers = {way.listener for way in unclear}, {way.dialer for way in unclear}
     turned = ((way.listener, way.dialer) for way in links.ways if way.word not in UNMEASURED)
     more = [pair for pair in turned if pair[1] in listeners | dialers or pair[0] in listeners | dialers]
-    return (*((way.dialer, way.listener) for way in blocked), *more)
+    return tuple(dict.fromkeys((*((way.dialer, way.listener) for way in unclear), *more)))
 
 
 def dialled(links: Links, again: Sequence[Way], seconds: float) -> Links:
     """With pairs that do connect as they are now, and with those that turned out to be blocked the other way."""
     found = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
-    ways = [found.pop((way.dialer, way.listener), way) if _blocked(way) else way for way in links.ways]
+    ways = [found.pop((way.dialer, way.listener), way) if _unclear(way) else way for way in links.ways]
     known = {(way.dialer, way.listener) for way in ways}
-    more = [way for pair, way in found.items() if _blocked(way) and pair not in known]
+    more = [way for pair, way in found.items() if blocked(way) and pair not in known]
     return replace(links, ways=(*ways, *more), seconds=links.seconds + seconds)
 
 
-def _blocked(way: Way) -> bool:
+def _unclear(way: Way) -> bool:
+    return blocked(way) or way.word == SKIPPED
+
+
+def blocked(way: Way) -> bool:
     return way.word != "ok" and way.word not in UNMEASURED
 
 

@@ -195,6 +195,15 @@ def test_a_pair_that_is_blocked_stays_a_link_and_one_that_connects_now_is_none()
     assert to_dial(healthy(4)) == ()
 
 
+def test_pairs_that_were_skipped_are_dialled_and_stay_unmeasured_without_an_answer() -> None:
+    first = spoilt(healthy(4), "n2", "n4", word="skipped")  # type: ignore[arg-type]
+    (pair,) = [(one.dialer, one.listener) for one in first.ways if one.word == "skipped"]
+    assert pair in to_dial(first)
+    assert judge(dialled(first, [], 0.1)) == ()
+    assert with_links(VerifyResult("pass", "gloo", 2, 1, "n1:1"), first).stages[-1].verdict == "unknown"
+    assert blamed(dialled(first, [way(*pair, "timed_out")], 0.1)) == [("n2", "n4")]
+
+
 def test_links_of_a_node_that_fell_silent_say_nothing_new() -> None:
     links = spoilt(healthy(4), "n2", word="timed_out")  # type: ignore[arg-type]
     silent = Culprit("node", ("n2",), 0.95, "the node fell silent")
