@@ -47,7 +47,11 @@ def torchrun(lab: Lab, per_node: int, steps: list[dict[str, Any]]) -> float:
         line = "OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=eth0 " + " ".join(words)
         command = ["ssh", "-F", str(lab.home / ".ssh" / "config"), "-i", str(lab.key), "-o", "BatchMode=yes"]
         command += ["-o", f"UserKnownHostsFile={lab.known_hosts}", f"root@{host.address}", line]
-        running.append(lab.controller.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
+        running.append(
+            lab.controller.popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        )
     for process in running:
         out, _ = process.communicate(timeout=LIMIT)
         if process.returncode != 0:
