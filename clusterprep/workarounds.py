@@ -32,8 +32,8 @@ def with_workarounds(
     while known and (chosen := knobs.next_try(known, tried)) is not None:
         now = _trial(fanout, knobs.turned(plan, chosen))
         if why := _hopeless(now):
-            result = _saying(result, f"no more settings were tried: {why}")
-            break
+            words = f"no more than {len(tried)} trials were made with other settings: {why}"
+            return _saying(replace(result, workarounds=knobs.told(tried)), words)
         tried.append(knobs.judged(chosen, now, first))
     return _saying(replace(result, workarounds=knobs.told(tried)), knobs.conclusion(known, tried))
 

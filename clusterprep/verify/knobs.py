@@ -60,7 +60,9 @@ def knobs(plan: TrialPlan, networks: Sequence[Mapping[str, str]]) -> Knobs:
     nodes = [node.name for node in plan.nodes]
     found = [Knob(name, tuple((node, value) for node in nodes)) for name, value in switches.items()]
     if variable := INTERFACES.get(plan.backend):
-        found += [Knob(variable, tuple((node, there[node]) for node in nodes)) for there in networks]
+        # A = in front makes NCCL take a name as a whole, which is all that gloo does.
+        cut = "=" if plan.backend == "gloo" else ""
+        found += [Knob(variable, tuple((n, there[n].removeprefix(cut)) for n in nodes)) for there in networks]
     return tuple(knob for knob in found if _changes(plan, knob))
 
 

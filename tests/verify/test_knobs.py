@@ -58,6 +58,12 @@ def test_gloo_has_the_other_networks_alone() -> None:
     assert words(knobs(plan("gloo"), NETWORKS)) == ["GLOO_SOCKET_IFNAME=eth1 on n1, GLOO_SOCKET_IFNAME=ens5 on n2"]
 
 
+def test_gloo_gets_names_without_the_mark_of_nccl() -> None:
+    networks = ({"n1": "=eth1", "n2": "=eth1"},)
+    assert words(knobs(plan("gloo"), networks)) == ["GLOO_SOCKET_IFNAME=eth1"]
+    assert words(knobs(plan(), networks))[-1] == "NCCL_SOCKET_IFNAME==eth1"
+
+
 def test_what_is_set_already_is_no_knob() -> None:
     found = words(knobs(plan(NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME="=eth0"), NETWORKS[:1]))
     assert "NCCL_IB_DISABLE=1" not in found
