@@ -95,6 +95,9 @@ def check(**words: Any) -> None:
 @click.option("--strict", is_flag=True, help="A failed or unknown warning counts too.")
 @click.option("--on-busy", is_flag=True, help="Verify although GPUs are in use.")
 @click.option("--try-workarounds", is_flag=True, help="When it fails: which settings would help, and their cost.")
+@click.option(
+    "--incident-sizes", is_flag=True, help="Also a gigabyte per rank, as in jobs that are known to have hung."
+)
 def verify(**words: Any) -> None:
     """All-reduce over all ranks; names the culprit when it fails or hangs."""
     _run("verify", words)
@@ -306,6 +309,7 @@ def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], l
         verify=not words.get("no_verify"),
         partial=bool(words.get("partial")),
         on_busy=bool(words.get("on_busy")),
+        incident_sizes=bool(words.get("incident_sizes")),
         force=bool(words.get("force")),
         workarounds=bool(words.get("try_workarounds")),
         detailed_exitcode=bool(words.get("detailed_exitcode")),

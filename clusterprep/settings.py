@@ -19,6 +19,7 @@ class Settings:
     verify: bool = True
     partial: bool = False
     on_busy: bool = False
+    incident_sizes: bool = False
     force: bool = False
     workarounds: bool = False  # try settings that may help when verify fails
     detailed_exitcode: bool = False

@@ -5,6 +5,7 @@ It is always run, for an all-reduce that passes has not used every link, and one
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections import Counter
@@ -14,27 +15,15 @@ from typing import Any
 from clusterprep.errors import LinkLost
 from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
-from clusterprep.network import choose
+from clusterprep.network import Pick, choose
 from clusterprep.pairing import disjoint, rounds
-from clusterprep.verify.links import (
-    SKIPPED,
-    Links,
-    Way,
-    blocked,
-    dialled,
-    seen_again,
-    slow_ones,
-    suspects,
-    to_dial,
-    with_best,
-)
+from clusterprep.verify.links import Links, Way, bad_pairs, blocked, dialled, seen_again, to_dial, usual_speed
 
 PINGS = 200  # 2 % of lost packets show in at least 150 of them
 BYTES = 4 << 20  # each way
-AGAIN = 400  # of a second look
-ONCE_MORE = 4  # looks at what is only slow: a busy machine is so now and then, a slow link is so always
-LITTLE = 10, 1 << 18  # pings and bytes of these
-ENOUGH = 2  # blocked pairs of a node; the rest of its pairs is dialled all at once
+AGAIN, MORE = 400, 16 << 20  # of a further look
+LOOKS = 2  # more at what looks bad: on a busy machine one pair of ten is slow for a moment
+ENOUGH = 3  # failed pairs, and none that works, after which a node is set aside
 DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three
 LIMIT = 14.0  # seconds for one pair, whose own limits are shorter
 
@@ -51,36 +40,43 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> Links:
     answers = fanout.ask("serve", {name: {"token": token} for name in picks}, 10.0)
     ports = {name: port for name, answer in answers.items() if (port := _port(answer)) is not None}
     places = {name: (picks[name].address, port, token) for name, port in ports.items()}
+    rated = _rated(fleet, picks)
     ways = _measure(fanout, places, rounds(list(places), fleet.inventory.cluster), PINGS, BYTES)
-    found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began)
+    found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began, rated)
     if unclear := to_dial(found):
-        began = time.monotonic()
-        again = _dial_again(fanout, places, found, unclear)
-        found = dialled(found, again, time.monotonic() - began)
-    if doubtful := suspects(found):
-        began = time.monotonic()
-        again = _measure(fanout, places, disjoint(doubtful), AGAIN, BYTES)
-        found = seen_again(found, again, time.monotonic() - began)
-    for _ in range(ONCE_MORE):
-        if doubtful := slow_ones(found):
-            began = time.monotonic()
-            again = _measure(fanout, places, disjoint(doubtful), *LITTLE)
-            found = with_best(found, again, time.monotonic() - began)
+        found = dialled(found, _dial_again(fanout, places, found, unclear), time.monotonic() - began)
+    dead = {frozenset((way.dialer, way.listener)) for way in found.ways if blocked(way)}
+    for _ in range(LOOKS):
+        bad = bad_pairs(found.ways, usual_speed(found.ways, rated))
+        if doubtful := [pair for pair in bad if frozenset(pair) not in dead]:
+            again = _measure(fanout, places, disjoint(doubtful), AGAIN, MORE)
+            found = seen_again(found, again, time.monotonic() - began)
     fanout.ask("unserve", {name: {} for name in ports}, 5.0)
     return found
+
+
+def _rated(fleet: Fleet, picks: Mapping[str, Pick]) -> float:
+    """Bytes per second of the slowest interface that says its speed."""
+    known = {name: fleet.fact(name, "net.interfaces") for name in picks}
+    speeds = [i.speed for name, own in known.items() for i in own if i.name == picks[name].name and i.speed]
+    return min(speeds) * 125_000 if speeds else math.inf
 
 
 def _measure(
     fanout: Fanout, places: Mapping[str, Place], schedule: Iterable[Sequence[tuple[str, str]]], pings: int, size: int
 ) -> tuple[Way, ...]:
-    """Round by round. A node that is blocked ENOUGH times is not waited for in every round: it is dialled later."""
-    found, dead = list[Way](), Counter[str]()
+    """Round by round. A node that fails its first few pairs is set aside: each of them costs seconds for all others."""
+    found: list[Way] = []
+    trouble: Counter[str] = Counter()
+    well: set[str] = set()
     for pairs in schedule:
-        live = [pair for pair in pairs if all(dead[name] < ENOUGH for name in pair)]
-        found += [Way(*pair, SKIPPED, "not tried again") for pair in pairs if pair not in live]
-        ways = _round(fanout, places, live, pings, size)
-        dead.update(name for way in ways if blocked(way) for name in (way.dialer, way.listener))
-        found += ways
+        todo = [pair for pair in pairs if all(name in well or trouble[name] < ENOUGH for name in pair)]
+        new = _round(fanout, places, todo, pings, size) if todo else []
+        found += new
+        bad = set(bad_pairs(new, usual_speed(found)))
+        for pair in todo:
+            trouble.update(pair if pair in bad else ())
+            well.update(() if pair in bad else pair)
     return tuple(found)
 
 
@@ -107,7 +103,7 @@ def _dial_again(
                 found.append(Way(dialer, listener, str(row[0])[:40], "connecting"))
             elif (dialer, listener) in before:
                 good.append((dialer, listener))
-    return (*found, *_measure(fanout, places, disjoint(good), *LITTLE))
+    return (*found, *_measure(fanout, places, disjoint(good), AGAIN, BYTES))
 
 
 def _port(answer: Any) -> int | None:

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 
 def run_trial(
-    fanout: Fanout, fleet: Fleet, environment: Environment, workarounds: bool = False
+    fanout: Fanout,
+    fleet: Fleet,
+    environment: Environment,
+    incident_sizes: bool = False,
+    workarounds: bool = False,
 ) -> tuple[VerifyResult, tuple[Finding, ...]]:
-    """An all-reduce over all ranks of the nodes reached, with the environment that apply writes, then their links.
+    """Collectives over all ranks of the nodes reached, with the environment that apply writes, then their links.
 
     With `workarounds` the settings that would help where it failed.
 
@@ -27,7 +31,7 @@ def run_trial(
     from clusterprep.streams import measure_links
     from clusterprep.verify import blame, collect, links
 
-    plan = _plan(fleet, environment)
+    plan = _plan(fleet, environment, incident_sizes)
     timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
     first = blame.judge(timeline)
     result: VerifyResult = first
@@ -38,15 +42,17 @@ def run_trial(
     return with_workarounds(fanout, fleet, plan, first, result) if workarounds else result, tried
 
 
-def _plan(fleet: Fleet, environment: Environment) -> TrialPlan:
+def _plan(fleet: Fleet, environment: Environment, incident_sizes: bool = False) -> TrialPlan:
     from clusterprep.verify import schedule
 
     nodes = fleet.reached
     pick = choose(fleet).picks.get(nodes[0].name) if nodes else None
     env = {node.name: {n: v.value for n, v in environment.of(node.name).items()} for node in nodes}
     gpus = {node.name: _gpus(fleet, node) for node in nodes}
+    settings = fleet.inventory.verify
     rendezvous = (pick.address if pick else fleet.inventory.nodes[0].address, fleet.inventory.master_port)
-    return schedule.plan_trial(nodes, env, rendezvous, fleet.inventory.verify, gpus)
+    plan = schedule.plan_trial(nodes, env, rendezvous, settings, gpus, schedule.other_steps(settings))
+    return schedule.with_incidents(plan) if incident_sizes else plan
 
 
 def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) -> VerifyResult:

@@ -11,6 +11,7 @@ from typing import Any
 from clusterprep.model import (
     Absent,
     ChangeRow,
+    Collective,
     Culprit,
     EnvPath,
     EnvValue,
@@ -77,7 +78,8 @@ _FINDING = (
 _ENV = ("name", "value", "nodes", "why")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
 _WORKAROUND = ("settings", "works", "busbw_gbs", "bytes", "share", "why")
-_VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous", "stages", "collectives", "ranks")
+_VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous", "stages")
+_COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
 
 def _compound(value: Any, depth: int) -> Json:
@@ -127,9 +129,16 @@ def _change(change: ChangeRow) -> dict[str, Json]:
 
 def _verify(result: VerifyResult) -> dict[str, Json]:
     culprits: list[Json] = [_culprit(culprit) for culprit in result.culprits]
+    rows: list[Json] = [_collective(row) for row in result.collectives]
+    told = {**_pick(result, _VERIFY), "collectives": rows, "ranks": _rows(result.ranks, lambda row: row)}
     tried: list[Json] = [_pick(row, _WORKAROUND) for row in result.workarounds]
     more: dict[str, Json] = {"workarounds": tried} if tried else {}
-    return {**_pick(result, _VERIFY), "culprits": culprits, **more, **_if_any("message", result.message)}
+    return {**told, "culprits": culprits, **more, **_if_any("message", result.message)}
+
+
+def _collective(row: Collective) -> dict[str, Json]:
+    """The type of the elements only where it is not float32."""
+    return {**_pick(row, _COLLECTIVE), **_if_any("dtype", "" if row.dtype == "float32" else row.dtype)}
 
 
 def _if_any(key: str, text: str) -> dict[str, Json]:

@@ -6,6 +6,7 @@ usual speed proves nothing on a busy machine, so bad means a fifth of what most 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,10 +21,7 @@ SHARE = 5  # a direction is bad where it is slower than the usual speed by more 
 LONG = 1.0  # seconds to connect from which a SYN was lost
 RESENT = 2  # segments of a few hundred small messages that were sent once more: between healthy nodes none is
 WANTED = "no pair under a fifth of the usual speed, and no lost packets"
-SKIPPED = "skipped"  # of a node that is blocked elsewhere: it was not waited for once more
-UNMEASURED = frozenset(
-    {"lost", "garbled", "hung", "unknown_read", SKIPPED}
-)  # says something of a node, and nothing of a link
+UNMEASURED = frozenset({"lost", "garbled", "hung", "unknown_read"})  # says something of a node, and nothing of a link
 
 
 @dataclass(frozen=True)
@@ -45,11 +43,12 @@ class Way:
 
 @dataclass(frozen=True)
 class Links:
-    """The links stage: nodes, the pairs measured, and how long it took."""
+    """The links stage: nodes, the pairs measured, how long it took, and bytes per second of the slowest interface."""
 
     nodes: tuple[str, ...]
     ways: tuple[Way, ...]
     seconds: float
+    rated: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def judge(links: Links) -> tuple[Guilt, ...]:
         if way.word not in UNMEASURED:
             partners[way.dialer].add(way.listener)
             partners[way.listener].add(way.dialer)
-    left = list(_faults(links.ways))
+    left = list(_faults(links.ways, usual_speed(links.ways, links.rated)))
     found = []
     for what in ("blocked", "lossy", "slow"):
         while (node := _worst([f for f in left if f.what == what], partners)) is not None:
@@ -92,14 +91,22 @@ def judge(links: Links) -> tuple[Guilt, ...]:
     return tuple(found)
 
 
-def suspects(links: Links) -> tuple[tuple[str, str], ...]:
-    """The pairs that are slow or lossy, as (dialer, listener): a second look tells a fault from a busy moment."""
-    return _of(links, (fault for fault in _faults(links.ways) if fault.what != "blocked"))
+def bad_pairs(ways: Sequence[Way], usual: float) -> tuple[tuple[str, str], ...]:
+    """The pairs that look bad beside a usual speed, as (dialer, listener)."""
+    ends = {frozenset((fault.source, fault.target)) for fault in _faults(ways, usual)}
+    return tuple((w.dialer, w.listener) for w in ways if frozenset((w.dialer, w.listener)) in ends)
 
 
-def slow_ones(links: Links) -> tuple[tuple[str, str], ...]:
-    """Those that are slow and nothing else."""
-    return _of(links, (fault for fault in _faults(links.ways) if fault.what == "slow"))
+def usual_speed(ways: Sequence[Way], rated: float = math.inf) -> float:
+    """The speed that most nodes reach with somebody; one bad node of four spoils half of all pairs, but not this.
+
+    No link needs to be faster than the interfaces are `rated`: what virtual ones do beyond that is a matter of luck.
+    """
+    best: dict[str, float] = {}
+    for way in ways:
+        for name in (way.dialer, way.listener) if way.word == "ok" else ():
+            best[name] = max(best.get(name, 0.0), way.out, way.back)
+    return min(rated, statistics.median_low(best.values())) if best else 0.0
 
 
 def to_dial(links: Links) -> tuple[tuple[str, str], ...]:
@@ -107,7 +114,7 @@ def to_dial(links: Links) -> tuple[tuple[str, str], ...]:
 
     Every pair was dialled by one end. A node that lets no new connection in shows where the others dial it.
     """
-    unclear = [way for way in links.ways if _unclear(way)]
+    unclear = [way for way in links.ways if blocked(way)]
     listeners, dialers = {way.listener for way in unclear}, {way.dialer for way in unclear}
     turned = ((way.listener, way.dialer) for way in links.ways if way.word not in UNMEASURED)
     more = [pair for pair in turned if pair[1] in listeners | dialers or pair[0] in listeners | dialers]
@@ -115,49 +122,32 @@ def to_dial(links: Links) -> tuple[tuple[str, str], ...]:
 
 
 def dialled(links: Links, again: Sequence[Way], seconds: float) -> Links:
-    """With pairs that do connect as they are now, and with those that turned out to be blocked the other way."""
+    """With pairs that do connect as they are now, and with those that turned out to be blocked the other way.
+
+    `seconds` is what all looks took together.
+    """
     found = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
-    ways = [found.pop((way.dialer, way.listener), way) if _unclear(way) else way for way in links.ways]
+    ways = [found.pop((way.dialer, way.listener), way) if blocked(way) else way for way in links.ways]
     known = {(way.dialer, way.listener) for way in ways}
     more = [way for pair, way in found.items() if blocked(way) and pair not in known]
-    return replace(links, ways=(*ways, *more), seconds=links.seconds + seconds)
-
-
-def _unclear(way: Way) -> bool:
-    return blocked(way) or way.word == SKIPPED
+    return replace(links, ways=(*ways, *more), seconds=seconds)
 
 
 def blocked(way: Way) -> bool:
     return way.word != "ok" and way.word not in UNMEASURED
 
 
-def _of(links: Links, faults: Iterable[Fault]) -> tuple[tuple[str, str], ...]:
-    ends = {frozenset((fault.source, fault.target)) for fault in faults}
-    return tuple((w.dialer, w.listener) for w in links.ways if frozenset((w.dialer, w.listener)) in ends)
-
-
 def seen_again(links: Links, again: Sequence[Way], seconds: float) -> Links:
-    """With the second look in place of the first, where there was one; the better speed of both, each direction."""
+    """With a further look in place of an earlier one where there was one: it tells a fault from a busy moment.
+
+    `seconds` is what all looks took together.
+    """
     second = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
-    ways = []
-    for way in links.ways:
-        later = second.get((way.dialer, way.listener), way)
-        ways.append(replace(later, out=max(way.out, later.out), back=max(way.back, later.back)))
-    return replace(links, ways=tuple(ways), seconds=links.seconds + seconds)
+    ways = tuple(second.get((way.dialer, way.listener), way) for way in links.ways)
+    return replace(links, ways=ways, seconds=seconds)
 
 
-def with_best(links: Links, again: Sequence[Way], seconds: float) -> Links:
-    """With the better speed of each direction; nothing else changes."""
-    second = {(way.dialer, way.listener): way for way in again if way.word == "ok"}
-    ways = []
-    for way in links.ways:
-        later = second.get((way.dialer, way.listener), way)
-        ways.append(replace(way, out=max(way.out, later.out), back=max(way.back, later.back)))
-    return replace(links, ways=tuple(ways), seconds=links.seconds + seconds)
-
-
-def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
-    usual = _usual(ways)
+def _faults(ways: Sequence[Way], usual: float) -> Iterable[Fault]:
     for way in ways:
         if way.word in UNMEASURED:
             continue
@@ -170,15 +160,6 @@ def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
             if rate * SHARE < usual:
                 words = f"{source} to {target}: {_speed(rate)}, usual {_speed(usual)}"
                 yield Fault(source, target, "slow", words)
-
-
-def _usual(ways: Sequence[Way]) -> float:
-    """The speed that most nodes reach with somebody; one bad node of four spoils half of all pairs, but not this."""
-    best: dict[str, float] = {}
-    for way in ways:
-        for name in (way.dialer, way.listener) if way.word == "ok" else ():
-            best[name] = max(best.get(name, 0.0), way.out, way.back)
-    return statistics.median_low(best.values()) if best else 0.0
 
 
 def _whole(way: Way) -> tuple[str, str] | None:
