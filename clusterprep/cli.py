@@ -94,6 +94,7 @@ def check(**words: Any) -> None:
 @options.ranks
 @click.option("--strict", is_flag=True, help="A failed or unknown warning counts too.")
 @click.option("--on-busy", is_flag=True, help="Verify although GPUs are in use.")
+@click.option("--try-workarounds", is_flag=True, help="When it fails: which settings would help, and their cost.")
 @click.option(
     "--incident-sizes", is_flag=True, help="Also a gigabyte per rank, as in jobs that are known to have hung."
 )
@@ -310,6 +311,7 @@ def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], l
         on_busy=bool(words.get("on_busy")),
         incident_sizes=bool(words.get("incident_sizes")),
         force=bool(words.get("force")),
+        workarounds=bool(words.get("try_workarounds")),
         detailed_exitcode=bool(words.get("detailed_exitcode")),
         left_out=left_out,
         run=words.get("undo"),

@@ -316,6 +316,18 @@ class Culprit:
 
 
 @dataclass(frozen=True)
+class Workaround:
+    """The trial once more with some settings over the environment; none is the same trial again."""
+
+    settings: tuple[str, ...]  # NAME=value
+    works: bool
+    busbw_gbs: float | None = None  # of the largest message that all ranks exchanged, and its size
+    bytes: int | None = None
+    share: float | None = None  # of the fastest workaround
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class VerifyResult:
     verdict: Verdict
     backend: str
@@ -327,6 +339,7 @@ class VerifyResult:
     ranks: tuple[RankRow, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     message: str = ""
+    workarounds: tuple[Workaround, ...] = ()
 
 
 # ---------------------------------------------------------------- the report

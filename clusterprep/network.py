@@ -294,6 +294,21 @@ def _routed(networks: set[str]) -> bool:
     return len(networks) > 1
 
 
+def common_networks(fleet: Fleet) -> tuple[Mapping[str, str], ...]:
+    """Every network in which all nodes reached have an interface of their own: its name by node, as NCCL takes it."""
+    found: dict[str, dict[str, Pick]] = {}
+    for node in fleet.reached:
+        known = fleet.fact(node.name, "net.interfaces")
+        there = () if isinstance(known, Absent) else known
+        for interface in candidates(there):
+            if (network := _bound_network(interface)) is not None:
+                pick = _pick(interface, plain(str(interface.bound)), there, "")
+                found.setdefault(network, {}).setdefault(node.name, pick)
+    count = len(fleet.reached)
+    whole = (picks for picks in found.values() if len({pick.address for pick in picks.values()}) == count)
+    return tuple({name: pick.value for name, pick in picks.items()} for picks in whole)
+
+
 def _bound_network(interface: Interface) -> str | None:
     return None if interface.bound is None else str(IPv4Interface(interface.bound).network)
 

@@ -21,6 +21,7 @@ class Settings:
     on_busy: bool = False
     incident_sizes: bool = False
     force: bool = False
+    workarounds: bool = False  # try settings that may help when verify fails
     detailed_exitcode: bool = False
     left_out: tuple[str, ...] = ()  # names of the nodes that --limit leaves alone
     run: str | None = None  # the run that rollback undoes

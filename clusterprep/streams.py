@@ -17,13 +17,14 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
 from clusterprep.network import Pick, choose
 from clusterprep.pairing import disjoint, rounds
-from clusterprep.verify.links import Links, Way, bad_pairs, seen_again, usual_speed
+from clusterprep.verify.links import Links, Way, bad_pairs, blocked, dialled, seen_again, to_dial, usual_speed
 
 PINGS = 200  # 2 % of lost packets show in at least 150 of them
 BYTES = 4 << 20  # each way
 AGAIN, MORE = 400, 16 << 20  # of a further look
 LOOKS = 2  # more at what looks bad: on a busy machine one pair of ten is slow for a moment
 ENOUGH = 3  # failed pairs, and none that works, after which a node is set aside
+DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three
 LIMIT = 14.0  # seconds for one pair, whose own limits are shorter
 
 
@@ -42,8 +43,12 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> Links:
     rated = _rated(fleet, picks)
     ways = _measure(fanout, places, rounds(list(places), fleet.inventory.cluster), PINGS, BYTES)
     found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began, rated)
+    if unclear := to_dial(found):
+        found = dialled(found, _dial_again(fanout, places, found, unclear), time.monotonic() - began)
+    dead = {frozenset((way.dialer, way.listener)) for way in found.ways if blocked(way)}
     for _ in range(LOOKS):
-        if doubtful := bad_pairs(found.ways, usual_speed(found.ways, rated)):
+        bad = bad_pairs(found.ways, usual_speed(found.ways, rated))
+        if doubtful := [pair for pair in bad if frozenset(pair) not in dead]:
             again = _measure(fanout, places, disjoint(doubtful), AGAIN, MORE)
             found = seen_again(found, again, time.monotonic() - began)
     fanout.ask("unserve", {name: {} for name in ports}, 5.0)
@@ -73,6 +78,32 @@ def _measure(
             trouble.update(pair if pair in bad else ())
             well.update(() if pair in bad else pair)
     return tuple(found)
+
+
+def _dial_again(
+    fanout: Fanout, places: Mapping[str, Place], first: Links, pairs: Sequence[tuple[str, str]]
+) -> tuple[Way, ...]:
+    """Connects all these pairs at once, and measures those that do connect and were not measured before."""
+    fanout.load("dial")
+    targets: dict[str, list[str]] = {}
+    for dialer, listener in pairs:
+        targets.setdefault(dialer, []).append(listener)
+    bodies = {
+        dialer: {"targets": [list(places[name][:2]) for name in listeners], "limit": DIAL_LIMIT}
+        for dialer, listeners in targets.items()
+    }
+    before = {(way.dialer, way.listener) for way in first.ways}
+    found, good = list[Way](), list[tuple[str, str]]()
+    for dialer, answer in fanout.ask("dial", bodies, DIAL_LIMIT + 3.0).items():
+        rows = None if isinstance(answer, LinkLost) else answer.get("dials")
+        for listener, row in zip(targets[dialer], rows or (), strict=False):
+            if not isinstance(row, list) or not row:
+                continue
+            if row[0] != "ok":
+                found.append(Way(dialer, listener, str(row[0])[:40], "connecting"))
+            elif (dialer, listener) in before:
+                good.append((dialer, listener))
+    return (*found, *_measure(fanout, places, disjoint(good), AGAIN, BYTES))
 
 
 def _port(answer: Any) -> int | None:

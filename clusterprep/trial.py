@@ -12,6 +12,7 @@ from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, VerifyResul
 from clusterprep.network import choose
 from clusterprep.noderange import fold
 from clusterprep.render import Environment
+from clusterprep.workarounds import with_workarounds
 
 if TYPE_CHECKING:
     from clusterprep.verify.links import Links
@@ -20,9 +21,18 @@ if TYPE_CHECKING:
 
 
 def run_trial(
-    fanout: Fanout, fleet: Fleet, environment: Environment, given: Given, run: str, incident_sizes: bool = False
+    fanout: Fanout,
+    fleet: Fleet,
+    environment: Environment,
+    given: Given,
+    run: str,
+    *,
+    incident_sizes: bool = False,
+    workarounds: bool = False,
 ) -> tuple[VerifyResult, tuple[Finding, ...]]:
     """Collectives over all ranks of the nodes reached, with the environment that apply writes, then their links.
+
+    With `workarounds` the settings that would help where it failed.
 
     The result, and what it means as findings of nccl.hang, nccl.correct and their like.
     """
@@ -31,14 +41,14 @@ def run_trial(
 
     plan = _plan(fleet, environment, incident_sizes)
     timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
-    result = blame.judge(timeline)
+    first = blame.judge(timeline)
     measured = measure_links(fanout, fleet) if len(fleet.reached) > 1 else None
-    tried = blame.findings(result, _yardsticks(fleet, plan, result, measured, given))
-    _remember(fleet, plan, result, tried, given, run)
-    judged = _as_slow_as_found(result, tried)
-    if measured is None:
-        return judged, tried
-    return links.with_links(judged, measured), (*tried, *links.findings(measured))
+    tried = blame.findings(first, _yardsticks(fleet, plan, first, measured, given))
+    _remember(fleet, plan, first, tried, given, run)
+    result = _as_slow_as_found(first, tried)
+    if measured is not None:
+        result, tried = links.with_links(result, measured), (*tried, *links.findings(measured))
+    return with_workarounds(fanout, fleet, plan, first, result) if workarounds else result, tried
 
 
 def _yardsticks(

@@ -26,7 +26,8 @@ ORDER = (
     # stages that compute
     "plan", "settings", "judge", "gates", "linted", "reach", "diff", "rollback",
     # stages that act, and their means
-    "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams", "trial",
+    "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams",
+    "workarounds", "trial",
     # the stages in a row, and what is shown of them
     "run", "selftest", "reports", "explain", "options", "ending", "cli", "__main__",
 )  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Interfaces
-from clusterprep.network import candidates, choose, has_rdma, lets_in, may_have_rdma
+from clusterprep.network import candidates, choose, common_networks, has_rdma, lets_in, may_have_rdma
 from tests.fleet import LOOPBACK, absent, env, eth, fleet, rdma_device, silent, with_facts
 from tests.rails import roce
 
@@ -22,6 +22,18 @@ def nets(**nodes: tuple[Interface, ...]) -> dict[str, dict[str, Any]]:
 
 def names(seen: Fleet) -> dict[str, str]:
     return {node: pick.name for node, pick in choose(seen).picks.items()}
+
+
+def test_networks_that_all_nodes_share_are_those_where_each_has_an_address_of_its_own() -> None:
+    seen = fleet(
+        **nets(
+            n1=(eth("eth0", "10.0.0.1/24"), eth("eth1", "10.1.0.1/24"), eth("eth10", "10.2.0.1/24"), DOCKER),
+            n2=(eth("eth0", "10.0.0.2/24"), eth("ens5", "10.1.0.2/24"), eth("ens6", "10.3.0.2/24"), DOCKER),
+        )
+    )
+    assert common_networks(seen) == ({"n1": "eth0", "n2": "eth0"}, {"n1": "=eth1", "n2": "ens5"})
+    same = fleet(**nets(n1=(eth("eth0", "10.0.0.1/24"),), n2=(eth("eth0", "10.0.0.1/24"),)))
+    assert common_networks(same) == ()
 
 
 # ---------------------------------------------------------------- what is never chosen

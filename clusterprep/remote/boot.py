@@ -66,7 +66,7 @@ _MODULES = {
     "journal": ("journal",),
     "act": ("disk", "act"),
     "stream": ("stream",),
-    "ranks": ("nccl_lines", "processes", "ranks"),
+    "ranks": ("nccl_lines", "processes", "sockets", "ranks"),
 }
 _PROGRAM = ("sums", "collectives", "belongings", "trial")  # of a rank, in the job's own interpreter
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.

@@ -3,7 +3,8 @@
 What decides who is to blame is known to the kernel and not to the job: how a process ended and when, whether it is
 stopped, whether it is stuck in a driver. Ranks report on a socket of their own, apart from what they print.
 
-Operations: `start` {python, user, source, ranks: [{rank, env}], config, leash}, `go` {}, `hold` {}, `stop` {grace}.
+Operations: `start` {python, user, source, ranks: [{rank, env}], config, leash}, `go` {}, `hold` {}, `sockets` {},
+`stop` {grace}.
 Events: {"rank": 3, "what": "exit", "mono": …, "wall": …, …}, both times by this node's clocks.
 """
 
@@ -18,6 +19,7 @@ import time
 
 from clusterprep.remote.nccl_lines import Output
 from clusterprep.remote.processes import MARK, descendants, drain, process_stat, read_process, send_signal, signal_name
+from clusterprep.remote.sockets import look as look_at_sockets
 
 MAX_LINE = 16384  # bytes of one report of a rank
 MAX_REPORTS = 10000  # of one rank; more is not our program
@@ -326,6 +328,9 @@ class Ranks(object):
             self._trial.held = time.monotonic()
         return {}
 
+    def sockets(self, agent, request):
+        return look_at_sockets({rank.number: rank.pid for rank in (self._trial.ranks if self._trial else ())})
+
     def stop(self, agent, request):
         if not self._running():
             return {"left": []}
@@ -346,4 +351,4 @@ def refusal(error, request):
 
 def install(agent):
     ranks = Ranks()
-    agent.ops.update(start=ranks.start, go=ranks.go, hold=ranks.hold, stop=ranks.stop)
+    agent.ops.update(start=ranks.start, go=ranks.go, hold=ranks.hold, sockets=ranks.sockets, stop=ranks.stop)

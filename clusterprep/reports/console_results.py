@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from clusterprep.model import ChangeRow, Collective, Culprit, EnvPath, EnvValue, RankRow, Stage, VerifyResult
+from clusterprep.model import (
+    ChangeRow,
+    Collective,
+    Culprit,
+    EnvPath,
+    EnvValue,
+    RankRow,
+    Stage,
+    VerifyResult,
+    Workaround,
+)
 from clusterprep.reports.page import Page, Part
 from clusterprep.reports.plain import counted, distinct, duration, elapsed, field, folded, folded_ranks
 from clusterprep.units import format_size
@@ -158,6 +168,23 @@ def write_verify(page: Page, verify: VerifyResult | None) -> None:
     _write_collectives(page, verify.collectives)
     for culprit in verify.culprits:
         _write_culprit(page, culprit)
+    _write_workarounds(page, verify.workarounds)
+
+
+def _write_workarounds(page: Page, rows: Sequence[Workaround]) -> None:
+    """Each setting that was tried, whether it helps, and what it costs."""
+    if rows:
+        page.blank()
+    for row in rows:
+        word: Part = ("works", "green") if row.works else ("fails", "red")
+        rate = (
+            ""
+            if row.busbw_gbs is None or row.bytes is None
+            else f"  {row.busbw_gbs:.3g} GB/s at {format_size(row.bytes)}"
+        )
+        share = "" if row.share is None else f", {row.share:.0%} of the fastest"
+        names = " ".join(field(name) for name in row.settings) or "the same again"
+        page.row("  tried", f"{names}  ", word, rate + share, indent=INDENT + 8)
 
 
 def _write_stages(page: Page, verify: VerifyResult) -> None:

@@ -77,6 +77,7 @@ _FINDING = (
 )
 _ENV = ("name", "value", "nodes", "why")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
+_WORKAROUND = ("settings", "works", "busbw_gbs", "bytes", "share", "why")
 _VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous", "stages")
 _COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
@@ -130,7 +131,9 @@ def _verify(result: VerifyResult) -> dict[str, Json]:
     culprits: list[Json] = [_culprit(culprit) for culprit in result.culprits]
     rows: list[Json] = [_collective(row) for row in result.collectives]
     told = {**_pick(result, _VERIFY), "collectives": rows, "ranks": _rows(result.ranks, lambda row: row)}
-    return {**told, "culprits": culprits, **_if_any("message", result.message)}
+    tried: list[Json] = [_pick(row, _WORKAROUND) for row in result.workarounds]
+    more: dict[str, Json] = {"workarounds": tried} if tried else {}
+    return {**told, "culprits": culprits, **more, **_if_any("message", result.message)}
 
 
 def _collective(row: Collective) -> dict[str, Json]:

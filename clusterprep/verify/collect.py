@@ -55,6 +55,8 @@ class _Trial:
         self._pace = Pace(plan, 0.0)
         self._go, self._stop = threading.Event(), threading.Event()
         self._grace = 0.0
+        self._stalled = threading.Event()
+        self._hung = False  # like _stalled: the sockets of the ranks may show where
         self._bug: Exception | None = None
 
     def run(self) -> Timeline:
@@ -84,11 +86,14 @@ class _Trial:
             for event in self._arriving():
                 self._note(event)
             decision = self._pace.decide(self._now(), self._quiet())
+            if self._pace.stalls(self._now()):
+                self._stalled.set()
             if decision is Decision.GO:
                 self._pace.went(self._now())
                 self._seen.append(Event("", "go", self._now()))
                 self._go.set()
         self._grace = PARTING if decision is Decision.DONE else 0.0
+        self._hung = decision is not Decision.DONE and self._go.is_set()
         self._seen.append(Event("", "overdue" if decision is Decision.OVERDUE else "stopping", self._now()))
 
     def _note(self, event: Event) -> None:
@@ -122,6 +127,8 @@ class _Trial:
             if "no" in answer:
                 self._tell(link, "refused", answer)
             self._listen(link)
+            if self._hung:
+                self._look_at_sockets(link)
             answer = link.request("stop", STOP_ANSWER + self._grace, grace=self._grace)
             self._pass_on(link, link.poll(0.0))
             if answer.get("left"):
@@ -133,15 +140,21 @@ class _Trial:
             self._bug = bug
 
     def _listen(self, link: NodeLink) -> None:
-        told, held = False, self._now()
+        told, looked, held = False, False, self._now()
         while not self._stop.is_set():
             self._pass_on(link, link.poll(POLL))
             if self._go.is_set() and not told:
                 link.request("go", ANSWER)
                 told = True
+            if self._stalled.is_set() and not looked:
+                self._look_at_sockets(link)
+                looked = True
             if self._now() - held > HOLD:
                 link.request("hold", ANSWER)
                 held = self._now()
+
+    def _look_at_sockets(self, link: NodeLink) -> None:
+        self._tell(link, "sockets", link.request("sockets", ANSWER))
 
     def _pass_on(self, link: NodeLink, frames: Sequence[dict[str, Any]]) -> None:
         at = self._now()

@@ -1,8 +1,9 @@
 """From what was seen to who did it: rules in the order in which their evidence can be trusted.
 
 First comes what only the fault itself can bring about: a process that was killed, a node without a heartbeat, a
-stopped process. Crashes come after it, for a rank may crash because a peer did, and ranks that never reached the
-store come last. What a rank says about its peers in a broken collective is no evidence and is not read.
+stopped process. Crashes come after it, for a rank may crash because a peer did, then connections that nobody answers,
+and ranks that never reached the store come last. What a rank says about its peers in a broken collective is no
+evidence and is not read.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from clusterprep.verify.evidence import (
     rank_words,
     states,
 )
+from clusterprep.verify.sockets import cuts
 from clusterprep.verify.tally import collective_name, end_of, finished, nth, step_name
 from clusterprep.verify.timeline import Event, Timeline
 
@@ -188,6 +190,24 @@ def late_start(timeline: Timeline) -> Iterable[Fault]:
                 yield _rank(timeline, rank.rank, 0.8, cause, evidence, at=overdue.at, remedy=remedy)
 
 
+def unanswered(timeline: Timeline) -> Iterable[Fault]:
+    """What the sockets showed at the hang. A rank that cannot reach the store shows here by which way it could not."""
+    remedy = "compare firewalls (nft list ruleset) and routes of the nodes named, then cable and switch port"
+    for cut in cuts(timeline):
+        yield Fault(
+            "node" if len(cut.nodes) == 1 else "link",
+            cut.nodes,
+            0.85,
+            cut.cause,
+            cut.evidence,
+            source=cut.source,
+            target=cut.target,
+            at=end_of(timeline),
+            remedy=remedy,
+            seen=cut.cause,
+        )
+
+
 def storeless(timeline: Timeline) -> Iterable[Fault]:
     """Ranks that never reached the store; ranks stuck between the store and the others prove nothing."""
     arrived = timeline.ranks_with("store")
@@ -242,7 +262,7 @@ def _cut_off(timeline: Timeline, missing: Mapping[str, list[int]]) -> Iterable[F
             yield _rank(timeline, rank, 0.8, cause, rank_words(timeline, [rank]), **more)
 
 
-LIKELY: tuple[Rule, ...] = (crashed, stuck, late_start, storeless)
+LIKELY: tuple[Rule, ...] = (crashed, stuck, late_start, unanswered, storeless)
 
 
 # ---------------------------------------------------------------- wrong results

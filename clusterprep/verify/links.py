@@ -109,6 +109,34 @@ def usual_speed(ways: Sequence[Way], rated: float = math.inf) -> float:
     return min(rated, statistics.median_low(best.values())) if best else 0.0
 
 
+def to_dial(links: Links) -> tuple[tuple[str, str], ...]:
+    """What is dialled where a pair is blocked: it again, both ends by all their partners, the way that it was not yet.
+
+    Every pair was dialled by one end. A node that lets no new connection in shows where the others dial it.
+    """
+    unclear = [way for way in links.ways if blocked(way)]
+    listeners, dialers = {way.listener for way in unclear}, {way.dialer for way in unclear}
+    turned = ((way.listener, way.dialer) for way in links.ways if way.word not in UNMEASURED)
+    more = [pair for pair in turned if pair[1] in listeners | dialers or pair[0] in listeners | dialers]
+    return tuple(dict.fromkeys((*((way.dialer, way.listener) for way in unclear), *more)))
+
+
+def dialled(links: Links, again: Sequence[Way], seconds: float) -> Links:
+    """With pairs that do connect as they are now, and with those that turned out to be blocked the other way.
+
+    `seconds` is what all looks took together.
+    """
+    found = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
+    ways = [found.pop((way.dialer, way.listener), way) if blocked(way) else way for way in links.ways]
+    known = {(way.dialer, way.listener) for way in ways}
+    more = [way for pair, way in found.items() if blocked(way) and pair not in known]
+    return replace(links, ways=(*ways, *more), seconds=seconds)
+
+
+def blocked(way: Way) -> bool:
+    return way.word != "ok" and way.word not in UNMEASURED
+
+
 def seen_again(links: Links, again: Sequence[Way], seconds: float) -> Links:
     """With a further look in place of an earlier one where there was one: it tells a fault from a busy moment.
 
@@ -196,14 +224,27 @@ def _cause(guilt: Guilt) -> str:
 
 
 def with_links(result: VerifyResult, links: Links) -> VerifyResult:
-    """A result with its links stage. Links to a node that fell silent during the trial say nothing new."""
-    known = {name for culprit in result.culprits if culprit.kind == "node" for name in culprit.nodes}
-    found = tuple(culprit for culprit in culprits(links) if not known.intersection(culprit.nodes))
+    """A result with its links stage, and each culprit once.
+
+    Links to a node that fell silent during the trial say nothing new, and a link that the trial named is one that was
+    measured now: where that shows a whole node to be bad, it is the node.
+    """
+    measured = culprits(links)
+    whole = {name for culprit in measured if culprit.kind == "node" for name in culprit.nodes}
+    before = [one for one in result.culprits if one.kind != "link" or not whole.intersection(one.nodes)]
+    known = {name for culprit in before if culprit.kind == "node" for name in culprit.nodes}
+    found = [culprit for culprit in measured if not known.intersection(culprit.nodes)]
+    same = {one.nodes: one for one in found if one.kind == "link"}
+    again = [one for one in before if one.kind == "link" and one.nodes in same]
+    both = {one.nodes: replace(one, evidence=(*one.evidence, *same[one.nodes].evidence)) for one in again}
     return replace(
         result,
         verdict="fail" if found else result.verdict,
         stages=(*result.stages, _stage(links)),
-        culprits=(*result.culprits, *found),
+        culprits=(
+            *(both.get(one.nodes, one) if one in again else one for one in before),
+            *(one for one in found if one.nodes not in both),
+        ),
     )
 
 

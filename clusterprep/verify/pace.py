@@ -11,6 +11,7 @@ START_LIMIT = 60.0  # seconds until torch is imported on every rank
 GRACE = 1.5  # seconds over the time limit, so that ranks can say themselves what they waited for
 SETTLE = 1.0  # seconds after the first fault; exits that follow within it are its cascade
 STOPPED = 3.0  # seconds in state T after which a rank will not go on by itself
+STALLED = 0.8  # of the time limit, without any progress: a rank that gives up by itself closes its sockets
 QUIET = 2.0  # seconds without a beat, which comes every second; such a node is about to be lost
 QUIET_LIMIT = 4.5  # seconds more that are waited until a quiet node is lost or speaks again
 
@@ -79,6 +80,10 @@ class Pace:
 
     def went(self, now: float) -> None:
         self._went = self._advanced = now
+
+    def stalls(self, now: float) -> bool:
+        """Whether the ranks have waited for so long that their sockets are worth a look, before they give up."""
+        return self._went is not None and now - max(self._advanced, self._went) > STALLED * self._plan.timeout
 
     def _before(self, now: float) -> Decision:
         """The others' answers are worth waiting for: nothing has begun that a fault could drag on."""

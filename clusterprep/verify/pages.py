@@ -73,7 +73,8 @@ _PAGES = (
         "Every rank finishes",
         "One rank that is missing lets all others wait until the time-out of a job that costs by the minute.",
         "An all-reduce over all ranks in the job's interpreter, as the job's user, with the environment that apply "
-        "writes. Ends, signals and stopped or stuck processes, as the kernel tells them, name who is to blame.",
+        "writes. Ends, signals and stopped or stuck processes, as the kernel tells them, name who is to blame; "
+        "where all only wait, TCP connections of the ranks that nobody answers do.",
         "clusterprep check INVENTORY   # firewalls, interfaces, names; verify names the node or rank at fault",
     ),
     Page(
@@ -118,9 +119,9 @@ _PAGES = (
         "After the all-reduce pairs of nodes exchange 200 small messages and 4 MiB each way over TCP, in rounds in "
         "which nobody is twice: all pairs up to 64 nodes, 64 partners for each beyond that. Bad is a direction at "
         "less than a fifth of what most nodes reach, two segments of the small messages that the kernel had to send "
-        "again, a second to connect, or no connection; whatever looks bad is measured once more. A node is named where "
-        "at least two of its pairs are bad, and half; other pairs are links. It is the network of sockets: RDMA is not "
-        "measured by it.",
+        "again, a second to connect, or no connection; whatever looks bad is measured up to twice more, and what is "
+        "blocked is dialled from both ends. A node is named where at least two of its pairs are bad, and half; other "
+        "pairs are links. It is the network of sockets: RDMA is not measured by it.",
         REMEDY_OF_LINKS,
     ),
     Page(

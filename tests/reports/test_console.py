@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterprep.model import ChangeRow, EnvValue, Finding, Report, Sighting
+from clusterprep.model import ChangeRow, EnvValue, Finding, Report, Sighting, VerifyResult, Workaround
 from clusterprep.reports import render
 from clusterprep.reports.plain import duration, folded, folded_ranks
 
@@ -210,3 +210,15 @@ def test_duration(seconds: float, text: str) -> None:
 
 def test_folded_ranks() -> None:
     assert folded_ranks([3, 0, 1, 2, 7, 7]) == "0-3,7"
+
+
+def test_settings_that_were_tried_are_shown_with_what_they_cost() -> None:
+    tried = (
+        Workaround((), False, why="it hung"),
+        Workaround(("NCCL_IB_DISABLE=1",), True, 4.0, 1 << 20, 0.5),
+        Workaround(("NCCL_P2P_DISABLE=1", "NCCL_ALGO=Ring"), True, 8.0, 1 << 20, 1.0),
+    )
+    text = shown(report("verify", verify=VerifyResult("fail", "nccl", 2, 1, "a:1", workarounds=tried)))
+    assert "tried   the same again  fails" in text
+    assert "tried   NCCL_IB_DISABLE=1  works  4 GB/s at 1 MiB, 50% of the fastest" in text
+    assert "tried   NCCL_P2P_DISABLE=1 NCCL_ALGO=Ring  works  8 GB/s at 1 MiB" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from clusterprep.model import Absent, Collective, Culprit, Finding, RankGpu, VerifyResult
+from clusterprep.model import Absent, Collective, Culprit, Finding, RankGpu, VerifyResult, Workaround
 from clusterprep.reports import render
 from clusterprep.reports.json_report import document, json_of
 
@@ -53,6 +54,22 @@ def test_keys_and_their_order_are_the_contract_s() -> None:
     keys = ["nodes", "resource", "target", "action", "outcome", "diff"]
     assert [list(change)[:6] for change in whole["changes"]] == [keys] * len(whole["changes"])
     assert {key for change in whole["changes"] for key in change} <= {*keys, "detail"}
+
+
+def test_workarounds_are_there_only_where_some_were_tried() -> None:
+    tried = (Workaround((), False, why="it hung"), Workaround(("NCCL_IB_DISABLE=1",), True, 4.0, 1024, 1.0))
+    without = VerifyResult("fail", "nccl", 2, 1, "a:1")
+    assert "workarounds" not in document(report("verify", verify=without))["verify"]
+    rows = document(report("verify", verify=replace(without, workarounds=tried)))["verify"]["workarounds"]
+    assert [row["settings"] for row in rows] == [[], ["NCCL_IB_DISABLE=1"]]
+    assert rows[1] == {
+        "settings": ["NCCL_IB_DISABLE=1"],
+        "works": True,
+        "busbw_gbs": 4.0,
+        "bytes": 1024,
+        "share": 1.0,
+        "why": "",
+    }
 
 
 def test_a_culprit_has_from_and_to() -> None:

@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from clusterprep.model import Culprit, VerifyResult
 from clusterprep.pairing import rounds
-from clusterprep.verify.links import Links, Way, bad_pairs, findings, judge, seen_again, usual_speed, with_links
+from clusterprep.verify.links import (
+    Links,
+    Way,
+    bad_pairs,
+    dialled,
+    findings,
+    judge,
+    seen_again,
+    to_dial,
+    usual_speed,
+    with_links,
+)
 
 FAST, SLOW = 1.2e9, 2.4e6  # bytes per second
 
@@ -133,6 +144,50 @@ def test_a_second_look_decides() -> None:
     assert judge(seen_again(links, again, 0.1)) == ()
     assert blamed(seen_again(links, [replace(one, resent=9) for one in again], 0.1)) == [("n2",)]
     assert blamed(seen_again(links, [way(a, b, "lost") for a, b in doubtful], 0.1)) == [("n2",)]
+
+
+def test_a_link_that_the_trial_named_is_one_with_what_was_measured() -> None:
+    seen = Culprit("link", ("n2", "n4"), 0.85, "no answer", ("a socket",), None, "n4", "n2")
+    result = with_links(
+        VerifyResult("fail", "gloo", 2, 1, "n1:1", culprits=(seen,)),
+        spoilt(healthy(4), "n2", "n4", word="timed_out"),  # type: ignore[arg-type]
+    )
+    (one,) = result.culprits
+    assert (one.nodes, one.source, one.evidence[0]) == (("n2", "n4"), "n4", "a socket")
+    assert len(one.evidence) == 2
+
+
+def test_a_link_that_the_trial_named_is_its_node_where_all_links_of_that_are_bad() -> None:
+    seen = Culprit("link", ("n1", "n4"), 0.85, "no answer", ("a socket",))
+    links = spoilt(healthy(4), "n4", word="timed_out")  # type: ignore[arg-type]
+    result = with_links(VerifyResult("fail", "gloo", 2, 1, "n1:1", culprits=(seen,)), links)
+    assert [(one.kind, one.nodes) for one in result.culprits] == [("node", ("n4",))]
+    other = with_links(VerifyResult("fail", "gloo", 2, 1, "n1:1", culprits=(seen,)), healthy(4))
+    assert other.culprits == (seen,)
+
+
+@pytest.mark.parametrize("count", [4, 7, 16])
+def test_a_node_that_lets_no_connection_in_is_named_by_those_who_dial_it(count: int) -> None:
+    """Only half of its pairs were dialled towards it; so are the others then."""
+
+    def tried(dialer: str, listener: str) -> Way:
+        return way(dialer, listener, "timed_out" if listener == "n2" else "ok")
+
+    links = healthy(count)
+    first = replace(links, ways=tuple(tried(one.dialer, one.listener) for one in links.ways))
+    asked = to_dial(first)
+    assert {dialer for dialer, listener in asked if listener == "n2"} == set(links.nodes) - {"n2"}
+    assert blamed(dialled(first, [tried(*pair) for pair in asked], 0.1)) == [("n2",)]
+
+
+def test_a_pair_that_is_blocked_stays_a_link_and_one_that_connects_now_is_none() -> None:
+    first = spoilt(healthy(4), "n2", "n4", word="timed_out")  # type: ignore[arg-type]
+    asked = to_dial(first)
+    assert {("n2", "n4"), ("n4", "n2")} <= set(asked)
+    bad = [way(*pair, "timed_out") if set(pair) == {"n2", "n4"} else way(*pair) for pair in asked]
+    assert blamed(dialled(first, bad, 0.1)) == [("n2", "n4")]
+    assert judge(dialled(first, [way(*pair) for pair in asked], 0.1)) == ()
+    assert to_dial(healthy(4)) == ()
 
 
 def test_links_of_a_node_that_fell_silent_say_nothing_new() -> None:

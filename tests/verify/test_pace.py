@@ -48,6 +48,16 @@ def test_a_trial_is_done_when_all_have_finished() -> None:
     assert pace.decide(6.5) is Decision.DONE
 
 
+def test_sockets_are_looked_at_before_the_ranks_give_up_and_not_while_they_go_on() -> None:
+    pace = gone()
+    assert not pace.stalls(5.0 + 0.7 * TIMEOUT)
+    assert pace.stalls(5.0 + 0.9 * TIMEOUT)
+    reach(pace, "store", 5.0 + 0.7 * TIMEOUT)
+    pace.decide(5.0 + 0.7 * TIMEOUT)
+    assert not pace.stalls(5.0 + 0.9 * TIMEOUT)
+    assert not new().stalls(START_LIMIT)
+
+
 def test_the_start_has_a_limit_of_its_own() -> None:
     pace = new()
     reach(pace, "ready", 3.0, (0, 1, 2))

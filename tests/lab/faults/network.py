@@ -66,6 +66,11 @@ def drop_ports(host: Host, first: int, last: int, hook: str = "input") -> Fault:
     return _filter(host, rules if hook == "input" else [], rules if hook == "output" else [])
 
 
+def drop_interface(host: Host, interface: str) -> Fault:
+    """New TCP connections that come in through an interface are dropped."""
+    return _filter(host, [f'iifname "{interface}" tcp flags & (syn | ack) == syn drop'], [])
+
+
 def drop_policy(host: Host, *accepted: str) -> Fault:
     """A firewall whose policy is to drop what comes in, but for what these rules accept."""
     rules = "; ".join(["ct state established,related accept", *(f"{rule} accept" for rule in accepted)])

@@ -1,0 +1,115 @@
+"""From sockets to the node or link that does not carry packets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterprep.verify.blame import judge
+from clusterprep.verify.sockets import SYN_RECV, SYN_SENT, cuts
+from clusterprep.verify.timeline import Event, Timeline
+from tests.verify.stories import at_node, killed, make_plan, on, story
+
+ESTABLISHED = 1
+Row = tuple[int | None, int, int, int, int]  # rank, state, node, peer's node, times sent again
+
+
+def address(node: int) -> str:
+    return f"10.0.0.{node}"
+
+
+def looked(*rows: Row, at: float = 29.0) -> list[Event]:
+    """One look at every node of four; a half-open connection is that of the node to the peer's port 5000."""
+    by_node: dict[int, list[Any]] = {node: [] for node in range(1, 5)}
+    for rank, state, node, peer, again in rows:
+        ports = (6000, 5000) if rank is None else (5000, 6000)
+        by_node[node].append([rank, state, address(node), ports[0], address(peer), ports[1], again])
+    return [
+        at_node(f"n{node}", "sockets", at, rows=mine, own=[address(node), "0.0.0.0", "127.0.0.1"], cut=False)
+        for node, mine in by_node.items()
+    ]
+
+
+def hung(*events: Event, **more: Any) -> Timeline:
+    return story(*events, plan=make_plan(4, 2), until="store", end="overdue", **more)
+
+
+def blamed(timeline: Timeline) -> list[tuple[str, tuple[str, ...], str | None, str | None]]:
+    return [(one.kind, one.nodes, one.source, one.target) for one in judge(timeline).culprits]
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        pytest.param([(6, SYN_SENT, 4, 2, 5)], ("link", ("n2", "n4"), None, None), id="one-pair"),
+        pytest.param(
+            [(6, SYN_SENT, 4, 2, 5), (None, SYN_RECV, 2, 4, 3)],
+            ("link", ("n2", "n4"), "n2", "n4"),
+            id="one-direction-of-it",
+        ),
+        pytest.param(
+            [(0, SYN_SENT, 1, 2, 5), (6, SYN_SENT, 4, 2, 5)], ("node", ("n2",), None, None), id="two-towards-one"
+        ),
+        pytest.param([(3, SYN_SENT, 2, 2, 5)], ("node", ("n2",), None, None), id="not-even-itself"),
+        pytest.param(
+            [(2, ESTABLISHED, 2, 1, 4), (2, ESTABLISHED, 2, 3, 2)], ("node", ("n2",), None, None), id="data-of-one"
+        ),
+        pytest.param([(4, ESTABLISHED, 3, 1, 4)], ("link", ("n1", "n3"), None, None), id="data-on-one-pair"),
+    ],
+)
+def test_who_does_not_answer(rows: list[Row], wanted: tuple[Any, ...]) -> None:
+    assert blamed(hung(*looked(*rows))) == [wanted]
+
+
+def test_two_pairs_that_share_no_node_are_two_links() -> None:
+    found = blamed(hung(*looked((0, SYN_SENT, 1, 2, 5), (6, SYN_SENT, 4, 3, 5))))
+    assert [(kind, nodes) for kind, nodes, _, _ in found] == [("link", ("n1", "n2")), ("link", ("n3", "n4"))]
+
+
+def test_a_bad_node_takes_its_pairs_and_leaves_the_link() -> None:
+    rows: list[Row] = [(0, SYN_SENT, 1, 2, 5), (4, SYN_SENT, 3, 2, 5), (6, SYN_SENT, 4, 2, 5), (7, SYN_SENT, 4, 3, 5)]
+    found = blamed(hung(*looked(*rows)))
+    assert [(kind, nodes) for kind, nodes, _, _ in found] == [("node", ("n2",)), ("link", ("n3", "n4"))]
+
+
+def test_ranks_that_did_not_reach_the_store_are_a_link_where_a_socket_shows_it() -> None:
+    timeline = hung(*looked((6, SYN_SENT, 4, 1, 5)), but={6: "ready", 7: "ready"})
+    assert blamed(timeline) == [("link", ("n1", "n4"), None, None)]
+
+
+def test_what_went_on_later_was_a_stall() -> None:
+    rows: list[Row] = [(6, SYN_SENT, 4, 2, 5)]
+    assert cuts(hung(*looked(*rows, at=2.0))) == ()
+    assert len(cuts(hung(*looked(*rows, at=20.0)))) == 1
+
+
+def test_a_socket_that_was_closed_before_the_end_is_known_from_the_earlier_look() -> None:
+    timeline = hung(*looked((6, SYN_SENT, 4, 2, 5), at=20.0), *looked(at=29.0))
+    assert [cut.nodes for cut in cuts(timeline)] == [("n2", "n4")]
+
+
+def test_a_process_that_was_killed_outranks_what_sockets_show() -> None:
+    timeline = hung(killed(2), *looked((6, SYN_SENT, 4, 2, 5)))
+    assert blamed(timeline) == [("rank", ("n2",), None, None)]
+
+
+def test_an_address_that_two_nodes_have_leads_nowhere() -> None:
+    events = [
+        at_node(f"n{node}", "sockets", 29.0, rows=rows, own=["172.17.0.1"], cut=False)
+        for node, rows in ((1, [[0, SYN_SENT, address(1), 1, "172.17.0.1", 2, 5]]), (2, []))
+    ]
+    assert cuts(hung(*events)) == ()
+
+
+@pytest.mark.parametrize("data", [{}, {"rows": "x", "own": 3}, {"rows": [[1, 2]], "own": ["nonsense", None]}])
+def test_an_answer_that_cannot_be_read_blames_nobody(data: dict[str, Any]) -> None:
+    assert cuts(hung(at_node("n1", "sockets", 29.0, **data), on(0, "state", 3.0, state=""))) == ()
+
+
+def test_the_sockets_are_the_evidence() -> None:
+    (culprit,) = judge(hung(*looked((6, SYN_SENT, 4, 2, 5), (7, ESTABLISHED, 4, 2, 2)))).culprits
+    assert culprit.evidence == (
+        "rank 6 on n4 to 10.0.0.2:6000 on n2: no answer to a new connection, asked for 6 times",
+        "rank 7 on n4 to 10.0.0.2:6000 on n2: data sent again 2 times without an acknowledgement",
+    )
