@@ -94,6 +94,9 @@ def check(**words: Any) -> None:
 @options.ranks
 @click.option("--strict", is_flag=True, help="A failed or unknown warning counts too.")
 @click.option("--on-busy", is_flag=True, help="Verify although GPUs are in use.")
+@click.option(
+    "--incident-sizes", is_flag=True, help="Also a gigabyte per rank, as in jobs that are known to have hung."
+)
 def verify(**words: Any) -> None:
     """All-reduce over all ranks; names the culprit when it fails or hangs."""
     _run("verify", words)
@@ -305,6 +308,7 @@ def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], l
         verify=not words.get("no_verify"),
         partial=bool(words.get("partial")),
         on_busy=bool(words.get("on_busy")),
+        incident_sizes=bool(words.get("incident_sizes")),
         force=bool(words.get("force")),
         detailed_exitcode=bool(words.get("detailed_exitcode")),
         left_out=left_out,

@@ -283,6 +283,7 @@ class Collective:
     algbw_gbs: float
     busbw_gbs: float
     wrong: int
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)

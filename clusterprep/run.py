@@ -309,7 +309,8 @@ def _verify(
         return not_run(fleet, environment, gates), ()
     job.watch.stage("verify", len(fleet.reached))
     fanout.load("ranks")
-    result, tried = run_trial(fanout, fleet, environment, job.given, job.run)
+    sizes = job.settings.incident_sizes
+    result, tried = run_trial(fanout, fleet, environment, job.given, job.run, sizes)
     guilty = {name for culprit in result.culprits for name in culprit.nodes}
     for node in fleet.reached:
         job.watch.step(node.name, "culprit" if node.name in guilty else "finished")

@@ -19,6 +19,7 @@ class Settings:
     verify: bool = True
     partial: bool = False
     on_busy: bool = False
+    incident_sizes: bool = False
     force: bool = False
     detailed_exitcode: bool = False
     left_out: tuple[str, ...] = ()  # names of the nodes that --limit leaves alone

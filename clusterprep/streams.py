@@ -5,21 +5,25 @@ It is always run, for an all-reduce that passes has not used every link, and one
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterprep.errors import LinkLost
 from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
-from clusterprep.network import choose
+from clusterprep.network import Pick, choose
 from clusterprep.pairing import disjoint, rounds
-from clusterprep.verify.links import Links, Way, seen_again, suspects
+from clusterprep.verify.links import Links, Way, bad_pairs, seen_again, usual_speed
 
 PINGS = 200  # 2 % of lost packets show in at least 150 of them
 BYTES = 4 << 20  # each way
-AGAIN = 400  # of a second look
+AGAIN, MORE = 400, 16 << 20  # of a further look
+LOOKS = 2  # more at what looks bad: on a busy machine one pair of ten is slow for a moment
+ENOUGH = 3  # failed pairs, and none that works, after which a node is set aside
 LIMIT = 14.0  # seconds for one pair, whose own limits are shorter
 
 
@@ -35,20 +39,40 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> Links:
     answers = fanout.ask("serve", {name: {"token": token} for name in picks}, 10.0)
     ports = {name: port for name, answer in answers.items() if (port := _port(answer)) is not None}
     places = {name: (picks[name].address, port, token) for name, port in ports.items()}
-    ways = _measure(fanout, places, rounds(list(places), fleet.inventory.cluster), PINGS)
-    found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began)
-    if doubtful := suspects(found):
-        began = time.monotonic()
-        again = _measure(fanout, places, disjoint(doubtful), AGAIN)
-        found = seen_again(found, again, time.monotonic() - began)
+    rated = _rated(fleet, picks)
+    ways = _measure(fanout, places, rounds(list(places), fleet.inventory.cluster), PINGS, BYTES)
+    found = Links(tuple(node.name for node in fleet.reached), ways, time.monotonic() - began, rated)
+    for _ in range(LOOKS):
+        if doubtful := bad_pairs(found.ways, usual_speed(found.ways, rated)):
+            again = _measure(fanout, places, disjoint(doubtful), AGAIN, MORE)
+            found = seen_again(found, again, time.monotonic() - began)
     fanout.ask("unserve", {name: {} for name in ports}, 5.0)
     return found
 
 
+def _rated(fleet: Fleet, picks: Mapping[str, Pick]) -> float:
+    """Bytes per second of the slowest interface that says its speed."""
+    known = {name: fleet.fact(name, "net.interfaces") for name in picks}
+    speeds = [i.speed for name, own in known.items() for i in own if i.name == picks[name].name and i.speed]
+    return min(speeds) * 125_000 if speeds else math.inf
+
+
 def _measure(
-    fanout: Fanout, places: Mapping[str, Place], schedule: Iterable[Sequence[tuple[str, str]]], pings: int
+    fanout: Fanout, places: Mapping[str, Place], schedule: Iterable[Sequence[tuple[str, str]]], pings: int, size: int
 ) -> tuple[Way, ...]:
-    return tuple(way for pairs in schedule for way in _round(fanout, places, pairs, pings))
+    """Round by round. A node that fails its first few pairs is set aside: each of them costs seconds for all others."""
+    found: list[Way] = []
+    trouble: Counter[str] = Counter()
+    well: set[str] = set()
+    for pairs in schedule:
+        todo = [pair for pair in pairs if all(name in well or trouble[name] < ENOUGH for name in pair)]
+        new = _round(fanout, places, todo, pings, size) if todo else []
+        found += new
+        bad = set(bad_pairs(new, usual_speed(found)))
+        for pair in todo:
+            trouble.update(pair if pair in bad else ())
+            well.update(() if pair in bad else pair)
+    return tuple(found)
 
 
 def _port(answer: Any) -> int | None:
@@ -56,8 +80,10 @@ def _port(answer: Any) -> int | None:
     return port if isinstance(port, int) and 0 < port < 65536 else None
 
 
-def _round(fanout: Fanout, places: Mapping[str, Place], pairs: Sequence[tuple[str, str]], pings: int) -> list[Way]:
-    bodies = {dialer: {"reads": [["stream", [*places[listener], pings, BYTES], LIMIT]]} for dialer, listener in pairs}
+def _round(
+    fanout: Fanout, places: Mapping[str, Place], pairs: Sequence[tuple[str, str]], pings: int, size: int
+) -> list[Way]:
+    bodies = {dialer: {"reads": [["stream", [*places[listener], pings, size], LIMIT]]} for dialer, listener in pairs}
     answers = fanout.ask("look", bodies, LIMIT + 3.0)
     return [_way(dialer, listener, answers.get(dialer)) for dialer, listener in pairs]
 

@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
 
 def run_trial(
-    fanout: Fanout, fleet: Fleet, environment: Environment, given: Given, run: str
+    fanout: Fanout,
+    fleet: Fleet,
+    environment: Environment,
+    given: Given,
+    run: str,
+    incident_sizes: bool = False,
 ) -> tuple[VerifyResult, tuple[Finding, ...]]:
-    """An all-reduce over all ranks of the nodes reached, with the environment that apply writes, then their links.
+    """Collectives over all ranks of the nodes reached, with the environment that apply writes, then their links.
 
     The result, and what it means as findings of nccl.hang, nccl.correct and their like.
     """
     from clusterprep.streams import measure_links
     from clusterprep.verify import blame, collect, links
 
-    plan = _plan(fleet, environment)
+    plan = _plan(fleet, environment, incident_sizes)
     timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
     result = blame.judge(timeline)
     measured = measure_links(fanout, fleet) if len(fleet.reached) > 1 else None
@@ -71,7 +76,7 @@ def _remember(
 
     row, trial = largest(result.collectives), _name(plan, result)
     slow = any(f.check == NAME and (f.verdict == "fail" or f.reason == "busy") for f in tried)
-    if row and trial and result.verdict == "pass" and len(result.collectives) == len(plan.steps) and not slow:
+    if row and trial and result.verdict == "pass" and not slow:
         given.note_speed(fleet.inventory.cluster, trial, run, row.busbw_gbs)
 
 
@@ -83,15 +88,17 @@ def _as_slow_as_found(result: VerifyResult, tried: Sequence[Finding]) -> VerifyR
     return replace(result, verdict="fail") if slow else result
 
 
-def _plan(fleet: Fleet, environment: Environment) -> TrialPlan:
+def _plan(fleet: Fleet, environment: Environment, incident_sizes: bool = False) -> TrialPlan:
     from clusterprep.verify import schedule
 
     nodes = fleet.reached
     pick = choose(fleet).picks.get(nodes[0].name) if nodes else None
     env = {node.name: {n: v.value for n, v in environment.of(node.name).items()} for node in nodes}
     gpus = {node.name: _gpus(fleet, node) for node in nodes}
+    settings = fleet.inventory.verify
     rendezvous = (pick.address if pick else fleet.inventory.nodes[0].address, fleet.inventory.master_port)
-    return schedule.plan_trial(nodes, env, rendezvous, fleet.inventory.verify, gpus)
+    plan = schedule.plan_trial(nodes, env, rendezvous, settings, gpus, schedule.other_steps(settings))
+    return schedule.with_incidents(plan) if incident_sizes else plan
 
 
 def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) -> VerifyResult:

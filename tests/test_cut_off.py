@@ -319,6 +319,7 @@ def test_two_at_once_many_times(lab: Lab) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_while_one_works_the_other_is_told_whose_run_it_is_many_times(lab: Lab) -> None:
     """Alone two runs of a few files hardly meet, so the first stands still somewhere between its lock and its end."""
     points = ("stage n1", "stage answered", "commit n1", "commit n3", "commit answered", "settle n2")

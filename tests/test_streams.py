@@ -2,15 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from clusterprep.errors import LinkLost
+from clusterprep.streams import measure_links
+from clusterprep.verify.links import Links, findings, judge
 from tests.command import Answer, clusterprep
+from tests.fleet import eth, fleet
 from tests.lab import Lab, faults
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+
+def hosts(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.lab(pytest.mark.torch(test))
+
+
 QUICK = {"sizes": ["8"], "timeout": 40}
+
+
+# ---------------------------------------------------------------- recorded answers
+
+GOOD = {"connect": 0.0004, "rtt": 0.0001, "worst": 0.001, "pings": 200, "resent": 0, "out": 1.2e9, "back": 1.1e9}
+
+
+class Agents:
+    """What a Fanout offers to this stage; `answer(dialer, listener)` is that of one pair."""
+
+    def __init__(self, names: list[str], answer: Callable[[str, str], Any], **serve: Any) -> None:
+        self.links, self.answer, self.serve = dict.fromkeys(names), answer, serve
+        self.numbers = {name: 40000 + place for place, name in enumerate(names)}
+        self.asked: list[tuple[str, str]] = []
+        self.ended: set[str] = set()
+
+    def load(self, part: str) -> None:
+        assert part == "stream"
+
+    def ask(self, op: str, bodies: dict[str, Any], timeout: float) -> dict[str, Any]:
+        if op == "serve":
+            return {name: self.serve.get(name, {"port": self.numbers[name]}) for name in bodies}
+        if op == "unserve":
+            self.ended |= set(bodies)
+            return {name: {} for name in bodies}
+        return {name: self.look(name, body["reads"][0]) for name, body in bodies.items()}
+
+    def look(self, dialer: str, read: list[Any]) -> Any:
+        kind, (_, port, token, *_), _ = read
+        assert (kind, len(token)) == ("stream", 32)
+        listener = next(name for name, number in self.numbers.items() if number == port)
+        self.asked.append((dialer, listener))
+        return self.answer(dialer, listener)
+
+
+def stage(count: int, answer: Callable[[str, str], Any], **serve: Any) -> tuple[Links, Agents]:
+    names = [f"n{number}" for number in range(1, count + 1)]
+    facts = {name: {"net.interfaces": (eth("eth0", f"10.0.0.{n}/16"),)} for n, name in enumerate(names, 1)}
+    agents = Agents(names, answer, **serve)
+    return measure_links(agents, fleet(**facts)), agents  # type: ignore[arg-type]
+
+
+def good(dialer: str, listener: str) -> Any:
+    return {"answers": [["ok", GOOD]]}
+
+
+def dead(name: str) -> Callable[[str, str], Any]:
+    no = {"answers": [["no", "timed_out", "connecting: timed out"]]}
+    return lambda dialer, listener: no if name in (dialer, listener) else good(dialer, listener)
+
+
+def test_every_pair_is_asked_once_where_all_is_well() -> None:
+    links, agents = stage(6, good)
+    assert {frozenset(pair) for pair in agents.asked} == {frozenset((w.dialer, w.listener)) for w in links.ways}
+    assert len(agents.asked) == len(links.ways) == 15
+    assert judge(links) == ()
+    assert agents.ended == set(agents.links)
+
+
+def test_a_dead_node_of_many_costs_a_few_pairs_and_not_one_each_round() -> None:
+    links, agents = stage(64, dead("n7"))
+    assert [guilt.nodes for guilt in judge(links)] == [("n7",)]
+    assert sum("n7" in pair for pair in agents.asked) == 9  # three, and these twice more
+    assert len({frozenset(pair) for pair in agents.asked if "n7" not in pair}) == 63 * 62 // 2
+
+
+def test_a_slow_node_of_many_costs_a_few_pairs_too() -> None:
+    slow = {"answers": [["ok", {**GOOD, "out": 2.5e6, "back": 2.5e6}]]}
+    links, agents = stage(64, lambda dialer, listener: slow if "n7" in (dialer, listener) else good(dialer, listener))
+    assert [guilt.nodes for guilt in judge(links)] == [("n7",)]
+    assert sum("n7" in pair for pair in agents.asked) <= 12
+
+
+def test_what_is_slow_for_a_moment_is_looked_at_again() -> None:
+    seen: Counter[frozenset[str]] = Counter()
+    busy = {"answers": [["ok", {**GOOD, "out": 1e8}]]}
+
+    def answer(dialer: str, listener: str) -> Any:
+        seen[frozenset((dialer, listener))] += 1
+        first = seen[frozenset((dialer, listener))] < 3
+        return busy if first and {dialer, listener} == {"n2", "n3"} else good(dialer, listener)
+
+    links, _ = stage(5, answer)
+    assert judge(links) == ()
+    assert seen[frozenset(("n2", "n3"))] == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"answers": []},
+        {"answers": [["ok"]]},
+        {"answers": [["ok", {"connect": 1}]]},
+        {"answers": [["ok", {**GOOD, "out": "fast"}]]},
+        {"answers": [["ok", {**GOOD, "resent": None}]]},
+        {"answers": "x"},
+        {"no": "agent_error", "why": "x"},
+        LinkLost("hung", "no sign of life"),
+        {"answers": [["no", "hung", "no answer within 14 s"]]},
+    ],
+)
+def test_a_strange_answer_passes_nobody_and_blames_nobody(answer: Any) -> None:
+    links, _ = stage(3, lambda dialer, listener: answer)
+    assert judge(links) == ()
+    assert {row.verdict for row in findings(links)} == {"unknown"}
+
+
+def test_a_node_that_cannot_serve_is_not_known_and_the_others_are() -> None:
+    links, _ = stage(4, good, n2={"no": "agent_error", "why": "no port"})
+    rows = {row.verdict: row.nodes for row in findings(links)}
+    assert rows == {"unknown": ("n2",), "pass": ("n1", "n3", "n4")}
+
+
+# ---------------------------------------------------------------- real hosts
 
 
 @pytest.fixture
@@ -33,6 +158,7 @@ def names(lab: Lab) -> list[str]:
     return [host.name for host in lab.hosts]
 
 
+@hosts
 def test_healthy_links_blame_nobody(lab: Lab) -> None:
     for _ in range(5):
         found = verify(lab)
@@ -44,6 +170,7 @@ def test_healthy_links_blame_nobody(lab: Lab) -> None:
         assert (last["name"], last["verdict"]) == ("links", "pass")
 
 
+@hosts
 def test_a_slow_node_is_named_though_every_sum_is_right(lab: Lab) -> None:
     with faults.slow(lab.host("n3"), "20mbit"):
         found = verify(lab)
@@ -53,6 +180,7 @@ def test_a_slow_node_is_named_though_every_sum_is_right(lab: Lab) -> None:
     assert found.blamed("nccl.correct", "pass") == names(lab)
 
 
+@hosts
 @pytest.mark.parametrize("share", [0.02, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_a_node_that_loses_packets_is_named(lab: Lab, share: float) -> None:
     with faults.loss(lab.host("n4"), share, spare_ssh=True):

@@ -68,6 +68,7 @@ _MODULES = {
     "stream": ("stream",),
     "ranks": ("nccl_lines", "processes", "ranks"),
 }
+_PROGRAM = ("sums", "collectives", "belongings", "trial")  # of a rank, in the job's own interpreter
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
 _BRINGS = {
     "nvml": ("nvml",),
@@ -99,6 +100,12 @@ def parts_for(kinds: Collection[str]) -> tuple[str, ...]:
 def sources(part: str) -> tuple[tuple[str, str], ...]:
     """The modules of a part, name and source."""
     return _read(_MODULES[part])
+
+
+@functools.cache
+def program() -> str:
+    """The source of a rank, as text that the job's interpreter runs; `main` is then its entrance."""
+    return f"PARTS = {_read(_PROGRAM)!r}{_DEFINE}main = modules[-1].main\n"
 
 
 @functools.cache

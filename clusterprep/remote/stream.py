@@ -1,8 +1,11 @@
 """The part of the agent that measures the way to another node: small round trips, and a few megabytes each way.
 
 One node serves in a child of its own, which ends with the agent; the other dials it as a read of the kind `stream`.
-On one connection: a token, pings that come back, then frames of data, first from the dialer and then to it. The
-receiver of data takes the time, for a sender only knows when its kernel took the bytes.
+On one connection: a token, pings that come back, then frames of data, first from the dialer and then to it. How fast
+they went is told twice. The receiver takes the time, which is all that a kernel before 4.10 can tell. The sender's
+kernel knows how long data was under way and for how much of that the receiver had no room for it: on a busy machine,
+where processes wait for their turn, this tells the network's share from theirs. Both are what the network did at
+least, so the greater one holds.
 """
 
 import errno
@@ -20,6 +23,7 @@ CONNECT_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three
 PING = 64  # bytes
 PINGS_LIMIT = 3.0  # seconds that all pings together may take
 FRAME = 1 << 16  # bytes, the first of which says whether more follow
+JIFFY = 0.01  # seconds; the kernel counts such times in ticks of at most so long
 DATA_LIMIT = 1.0  # seconds that data flows in one direction
 STILL = 4.0  # seconds without a byte after which a connection is given up
 BUFFER = 1 << 19  # bytes that the kernel may hold for a sender: a slow way is not waited for long
@@ -111,12 +115,25 @@ class Talk(object):
                 break
             self.sock.sendall(ping)
         resent = self.resent()
-        self.sock.sendall(struct.pack("!dI", self.receive(), resent))
-        self.send(struct.unpack("!Q", ping[1:9])[0])
+        rate = self.receive()
+        self.sock.sendall(b"k" + struct.pack("!dI", rate, resent))
+        self.sock.sendall(struct.pack("!d", self.send(struct.unpack("!Q", ping[1:9])[0])))
+
+    def info(self):
+        """struct tcp_info of linux/tcp.h, as far as this kernel has it."""
+        return self.sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 192)
 
     def resent(self):
-        """Segments that this side's kernel has sent once more (tcpi_total_retrans of linux/tcp.h)."""
-        return struct.unpack_from("=I", self.sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 192), 100)[0]
+        """Segments that this side's kernel has sent once more (tcpi_total_retrans)."""
+        return struct.unpack_from("=I", self.info(), 100)[0]
+
+    def under_way(self):
+        """Seconds that data was under way and the receiver had room (tcpi_busy_time, tcpi_rwnd_limited), or None."""
+        info = self.info()
+        if len(info) < 184:
+            return None
+        busy, full = struct.unpack_from("=QQ", info, 168)
+        return (busy - full) / 1e6
 
     def receive(self):
         """Bytes per second of the frames that come, counted from the end of the first to the end of the last."""
@@ -128,14 +145,22 @@ class Talk(object):
         return count / max(time.monotonic() - began, 1e-9)
 
     def send(self, size):
-        """Frames of `size` bytes in all, fewer where they take longer than DATA_LIMIT; two at least."""
+        """Frames of `size` bytes in all, fewer where they take longer than DATA_LIMIT; two at least.
+
+        The answer is bytes per second by this side's kernel, 0 where it does not tell. The receiver says with one byte
+        that all has come.
+        """
         more, last = b"+" + b"\0" * (FRAME - 1), b"." + b"\0" * (FRAME - 1)
-        end = time.monotonic() + DATA_LIMIT
+        end, before, count = time.monotonic() + DATA_LIMIT, self.under_way(), FRAME
         for _ in range(max(1, size // FRAME - 1)):
             self.sock.sendall(more)
+            count += FRAME
             if time.monotonic() > end:
                 break
         self.sock.sendall(last)
+        self.take(1)
+        after = self.under_way()
+        return 0.0 if before is None or after is None else count / (max(0.0, after - before) + JIFFY)
 
     def pings(self, count):
         """Round trips in seconds, as many as PINGS_LIMIT allows."""
@@ -165,10 +190,13 @@ def read_stream(address, port, token, pings, size):
         trips = sorted(talk.pings(pings))
         found.update(rtt=trips[len(trips) // 2], worst=trips[-1], pings=len(trips), resent=talk.resent())
         sock.sendall(b"d" + struct.pack("!Q", size) + b"\0" * (PING - 9))
-        talk.send(size)
-        found["out"], lost = struct.unpack("!dI", talk.take(12))
+        own = talk.send(size)
+        theirs, lost = struct.unpack("!dI", talk.take(12))
         found["resent"] += lost
-        found["back"] = talk.receive()
+        found["out"] = max(own, theirs)
+        own = talk.receive()
+        sock.sendall(b"k")
+        found["back"] = max(own, struct.unpack("!d", talk.take(8))[0])
     except OSError as error:
         late = isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT
         doing = DOING[min(len(found), len(DOING) - 1)]

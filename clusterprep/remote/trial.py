@@ -14,11 +14,9 @@ import signal
 import sys
 import time
 
-PRIME = 251
-MAX_WORLD = 63000  # ranks; PRIME * MAX_WORLD < 2**24, so that every partial sum is exact in float32
-FLOAT = 4  # bytes of one element
-MAX_REPETITIONS = 5
-BUDGET = 2.0  # seconds that the timed repetitions of one size may take together
+from clusterprep.remote.belongings import belongings
+from clusterprep.remote.collectives import Job, measure
+
 TEXT = 2048  # characters of an exception that travel
 LATER = 30.0  # seconds that torch's own watchdog waits longer than we do; it would abort the process
 EXIT_NO_TORCH = 3
@@ -45,52 +43,6 @@ class Channel(object):
             line = line[os.write(self._out, line) :]
 
 
-# ---------------------------------------------------------------- data whose sum is known without communication
-
-
-def pattern(rank):
-    """What `rank` contributes, one period of it: whole numbers from 1 to PRIME.
-
-    A quadratic modulo a prime: two ranks below MAX_WORLD differ in all but two elements of a period at least, and a
-    piece that arrives at the wrong place differs too, unless it moved by a multiple of PRIME elements.
-    """
-    square, line = rank + 1, rank // PRIME + 1
-    return [1 + (square * x * x + line * x) % PRIME for x in range(1, PRIME + 1)]
-
-
-def total(world):
-    """One period of the sum over all ranks, exact in float32 whatever the order of additions."""
-    if world > MAX_WORLD:
-        raise ValueError("the sum of %d ranks is not exact in float32; that of %d is" % (world, MAX_WORLD))
-    sums = [0] * PRIME
-    for rank in range(world):
-        sums = [sum(pair) for pair in zip(sums, pattern(rank))]
-    return sums
-
-
-def fill(buffer, period):
-    """Repeat `period` all over `buffer`, without a second buffer of that size."""
-    body, tail = _tiles(buffer)
-    body.copy_(period.expand_as(body))
-    tail.copy_(period[: tail.numel()])
-
-
-def compare(buffer, period):
-    """How many elements differ from `period` repeated, and the first of them: its index, what was seen and wanted."""
-    body, tail = _tiles(buffer)
-    bad = [(body != period).flatten(), tail != period[: tail.numel()]]
-    wrong = [int(part.sum()) for part in bad]
-    if not any(wrong):
-        return 0, None
-    index = int(bad[0].nonzero()[0]) if wrong[0] else body.numel() + int(bad[1].nonzero()[0])
-    return sum(wrong), {"index": index, "seen": str(float(buffer[index])), "wanted": float(period[index % PRIME])}
-
-
-def _tiles(buffer):
-    whole = buffer.numel() - buffer.numel() % PRIME
-    return buffer[:whole].view(-1, PRIME), buffer[whole:]
-
-
 # ---------------------------------------------------------------- devices
 
 
@@ -113,6 +65,15 @@ class Cpu(object):
 
     def group_options(self, limit):
         return {"timeout": datetime.timedelta(seconds=limit)}
+
+    def barrier_options(self):
+        return {}
+
+    def room(self):
+        """Bytes of memory that this rank may think of as its own; no guess where the kernel does not tell."""
+        with open("/proc/meminfo") as source:
+            rows = dict(line.split(":", 1) for line in source)
+        return int(rows.get("MemAvailable", "0 kB").split()[0]) * 1024 // int(os.environ["LOCAL_WORLD_SIZE"])
 
 
 class Cuda(object):
@@ -149,6 +110,12 @@ class Cuda(object):
         if "device_id" in inspect.signature(self._torch.distributed.init_process_group).parameters:
             options["device_id"] = self._torch.device(self.name)
         return options
+
+    def barrier_options(self):
+        return {"device_ids": [self._index]}
+
+    def room(self):
+        return self._torch.cuda.mem_get_info(self._index)[0]
 
 
 def identify_gpu(ordinal):
@@ -190,65 +157,6 @@ def numa_node(address, root="/sys"):
     return number if number >= 0 else None
 
 
-# ---------------------------------------------------------------- collectives
-
-
-class Reduction(object):
-    """all_reduce(SUM) of one size: what goes in, what has to come out."""
-
-    def __init__(self, torch, device, rank, world):
-        self._dist = torch.distributed
-        self._torch, self._device = torch, device
-        kind = {"dtype": torch.float32, "device": device.name}
-        self._mine, self._sum = torch.tensor(pattern(rank), **kind), torch.tensor(total(world), **kind)
-        self.wrong, self.first = 0, None
-
-    def prepare(self, size):
-        """A buffer of at least `size` bytes in whole elements; the size that it really has."""
-        self._buffer = self._torch.empty(max(1, -(-size // FLOAT)), dtype=self._torch.float32, device=self._device.name)
-        self.wrong, self.first = 0, None
-        return self._buffer.numel() * FLOAT
-
-    def once(self, limit):
-        """One checked repetition, in seconds. Of wrong results the worst is kept."""
-        fill(self._buffer, self._mine)
-        spread(self._torch, self._device, 0.0, limit)
-        seconds = self._device.timed(self._run, limit)
-        wrong, first = compare(self._buffer, self._sum)
-        if wrong > self.wrong:
-            self.wrong, self.first = wrong, first
-        return seconds
-
-    def _run(self, async_op):
-        return self._dist.all_reduce(self._buffer, async_op=async_op)
-
-
-COLLECTIVES = {"all_reduce": Reduction}
-
-
-def spread(torch, device, value, limit):
-    """The greatest `value` of all ranks, known to all; also a barrier that needs no guess about the device."""
-    cell = torch.tensor([value], dtype=torch.float32, device=device.name)
-    device.timed(
-        lambda async_op: torch.distributed.all_reduce(cell, torch.distributed.ReduceOp.MAX, async_op=async_op), limit
-    )
-    return float(cell[0])
-
-
-def measure(torch, device, channel, step, ranks, limit):
-    """Run one collective of one size: a warm-up, and then as many repetitions as fit into BUDGET on every rank."""
-    trial = COLLECTIVES[step["op"]](torch, device, *ranks)
-    size = trial.prepare(step["bytes"])
-    channel.tell("entered", op=step["op"], bytes=size)
-    slowest = spread(torch, device, trial.once(limit), limit)
-    count = max(1, min(MAX_REPETITIONS, int(BUDGET / max(slowest, 1e-9))))
-    channel.tell("warmed", op=step["op"], bytes=size, repetitions=count)
-    times = sorted(trial.once(limit) for _ in range(count))
-    channel.tell(
-        "left", op=step["op"], bytes=size, seconds=times[len(times) // 2], wrong=trial.wrong, first=trial.first
-    )
-
-
 # ---------------------------------------------------------------- the life of a rank
 
 
@@ -275,7 +183,14 @@ class Rank(object):
         self.channel.tell("imported", torch=torch.__version__, cuda=version.cuda, python=sys.executable)
         if not dist.is_available():
             raise RuntimeError("this torch was built without torch.distributed")
+        self._show_belongings()
         return self._bind(version.cuda)
+
+    def _show_belongings(self):
+        """What has to be equal on all ranks is told before any of them waits for another."""
+        self.stage = "belongings"
+        for piece in belongings(self.config["same_files"]):
+            self.channel.tell("holds", **piece)
 
     def _bind(self, cuda):
         self.stage = "device"
@@ -309,14 +224,15 @@ class Rank(object):
         self.stage = "rendezvous"
         options = self._device.group_options(limit)
         dist.init_process_group(self.config["backend"], store=store, rank=rank, world_size=world, **options)
-        spread(self._torch, self._device, 0.0, limit)
+        job = Job(self._torch, self._device, rank, world)
+        job.spread(0.0, limit)
         self.channel.tell("met")
-        return rank, world
+        return job
 
-    def work(self, ranks):
+    def work(self, job):
         for step in self.config["steps"]:
-            self.stage = "%(op)s of %(bytes)d bytes" % step
-            measure(self._torch, self._device, self.channel, step, ranks, self.config["timeout"])
+            self.stage = "%(op)s of %(bytes)d bytes of %(dtype)s" % step
+            measure(job, self.channel, step, self.config["timeout"])
         self.channel.tell("finished")
 
     def part(self):

@@ -11,6 +11,7 @@ from clusterprep.reports.page import GUTTER, Page, Part
 from clusterprep.reports.plain import counted, distinct, field, folded
 
 SEEN = 4  # different values shown for one check without -v
+GAPS = 12  # checks that one missing answer leaves open, by name
 WORDS = 3  # different messages, and different remedies
 NAMES = 40  # checks that pass, by name; more are told by area
 COLUMN = 28  # of the names with -v
@@ -75,8 +76,8 @@ def write_findings(page: Page, findings: Sequence[Finding]) -> None:
     blocks = blocks_of(findings)
     open_ones = [block for block in blocks if not block.fixed and not block.silenced]
     trouble = [block for block in open_ones if (block.verdict, block.severity) in _RANK]
-    for block in sorted(trouble, key=lambda block: _RANK[block.verdict, block.severity]):
-        _write_trouble(page, block)
+    for alike in _gathered(sorted(trouble, key=lambda block: _RANK[block.verdict, block.severity])):
+        _write_trouble(page, alike[0]) if len(alike) == 1 else _write_gap(page, alike)
     for block in blocks:
         if block.silenced and not block.fixed and block.verdict in ("fail", "unknown"):
             _write_silenced(page, block)
@@ -87,6 +88,30 @@ def write_findings(page: Page, findings: Sequence[Finding]) -> None:
     page.blank()
     _write_passes(page, findings, {block.check for block in trouble})
     _write_skips(page, [block for block in blocks if block.verdict == "skip"])
+
+
+def _gathered(blocks: Iterable[Block]) -> list[list[Block]]:
+    """Checks that are unknown for one and the same reason on the same nodes stand together: it is one thing to mend."""
+    gathered: dict[tuple[object, ...], list[Block]] = {}
+    for block in blocks:
+        key: tuple[object, ...] = (block.verdict, block.severity, block.reason, block.nodes)
+        key = (*key, *distinct(one.message for one in block.findings))
+        if block.verdict != "unknown" or any(one.seen for one in block.findings):
+            key = (*key, block.check, len(gathered))
+        gathered.setdefault(key, []).append(block)
+    return list(gathered.values())
+
+
+def _write_gap(page: Page, blocks: Sequence[Block]) -> None:
+    """What one missing answer leaves open; the checks' own fixes are for what they would have found."""
+    page.blank()
+    first, names = blocks[0], [field(block.check) for block in blocks]
+    nodes = folded(first.nodes, None) if page.verbose else folded(first.nodes)
+    page.row(_WORDS["unknown", first.severity], (f"{len(names)} checks", "bold"), "  ", (nodes, "cyan"), *_aside(first))
+    _write_messages(page, first)
+    shown = names if page.verbose else names[:GAPS]
+    more = f" and {len(names) - len(shown)} more (-v names them)" if len(shown) < len(names) else ""
+    page.under((f"left open: {', '.join(shown)}{more}", "dim"))
 
 
 def _write_trouble(page: Page, block: Block) -> None:

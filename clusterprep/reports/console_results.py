@@ -183,15 +183,16 @@ def _missing(verify: VerifyResult, stage: Stage) -> str:
 def _write_collectives(page: Page, rows: Sequence[Collective]) -> None:
     if not rows:
         return
-    width = max(len(field(row.op, 24)) for row in rows)
+    names = [field(" ".join([row.op, *([row.dtype] if row.dtype != "float32" else [])]), 24) for row in rows]
+    width = max(map(len, names))
     page.blank()
     head = f"{'':{width}}  {'size':>10}  {'time':>9}  {'algbw GB/s':>11}  {'busbw GB/s':>11}  {'wrong':>6}"
     page.under((head, "dim"), indent=INDENT)
-    for row in rows:
+    for name, row in zip(names, rows, strict=True):
         cost = f"{format_size(row.bytes):>10}  {duration(row.seconds):>9}"
         rate = f"{row.algbw_gbs:>11.2f}  {row.busbw_gbs:>11.2f}"
         wrong: Part = (f"{row.wrong:>6}", "bold red" if row.wrong else "")
-        page.under(f"{field(row.op, 24):{width}}  {cost}  {rate}  ", wrong, indent=INDENT)
+        page.under(f"{name:{width}}  {cost}  {rate}  ", wrong, indent=INDENT)
 
 
 def _write_ranks(page: Page, verify: VerifyResult) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from clusterprep.model import (
     Absent,
     ChangeRow,
+    Collective,
     Culprit,
     EnvPath,
     EnvValue,
@@ -76,7 +77,8 @@ _FINDING = (
 )
 _ENV = ("name", "value", "nodes", "why")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
-_VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous", "stages", "collectives", "ranks")
+_VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous", "stages")
+_COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
 
 def _compound(value: Any, depth: int) -> Json:
@@ -126,7 +128,14 @@ def _change(change: ChangeRow) -> dict[str, Json]:
 
 def _verify(result: VerifyResult) -> dict[str, Json]:
     culprits: list[Json] = [_culprit(culprit) for culprit in result.culprits]
-    return {**_pick(result, _VERIFY), "culprits": culprits, **_if_any("message", result.message)}
+    rows: list[Json] = [_collective(row) for row in result.collectives]
+    told = {**_pick(result, _VERIFY), "collectives": rows, "ranks": _rows(result.ranks, lambda row: row)}
+    return {**told, "culprits": culprits, **_if_any("message", result.message)}
+
+
+def _collective(row: Collective) -> dict[str, Json]:
+    """The type of the elements only where it is not float32."""
+    return {**_pick(row, _COLLECTIVE), **_if_any("dtype", "" if row.dtype == "float32" else row.dtype)}
 
 
 def _if_any(key: str, text: str) -> dict[str, Json]:

@@ -7,21 +7,26 @@ from dataclasses import dataclass, replace
 
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.noderange import fold
+from clusterprep.verify.beginning import beginning
+from clusterprep.verify.consistency import consistency
 from clusterprep.verify.culprits import Fault, faults, wrong_ranks
+from clusterprep.verify.exact import EXACT, exact, left_out
 from clusterprep.verify.speed import Yardsticks, largest, speed
-from clusterprep.verify.tally import collectives, finished, rank_rows, stages
+from clusterprep.verify.straggler import straggler
+from clusterprep.verify.tally import collectives, finished, rank_rows, scaled, stages, sweep
 from clusterprep.verify.timeline import Timeline
 from clusterprep.verify.wiring import transport
 
 WANTED = {
     "nccl.hang": "every rank finishes",
-    "nccl.correct": "0 wrong elements",
+    "nccl.correct": EXACT,
+    "nccl.broadcast": EXACT,
+    "nccl.allgather": EXACT,
     "nccl.busbw_multi": "the declared min_busbw",
     "torch.version": "the job's torch",
     "net.ports": "a free port",
 }
 UNPROVEN = "run clusterprep check for these nodes: firewalls, interfaces, names"
-UNPROVEN_DATA = "run the trial on halves of the nodes (--limit) until one of them is right"
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def _verdict(timeline: Timeline) -> Verdict:
 
 
 def _too_slow(timeline: Timeline) -> bool:
-    row, least = largest(collectives(timeline)), timeline.plan.min_busbw
+    row, least = largest(sweep(timeline)), timeline.plan.min_busbw
     return row is not None and least is not None and row.busbw_gbs < least
 
 
@@ -74,7 +79,8 @@ def _message(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]
 def _outcome(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
     if finished(timeline):
         wrong = wrong_ranks(timeline)
-        return f"wrong sums on ranks {fold(map(str, wrong))}" if wrong else ""
+        smaller = "; ".join(filter(None, [left_out(timeline), *scaled(timeline)]))
+        return f"wrong results on ranks {fold(map(str, wrong))}" if wrong else smaller
     last = rows[-1]
     words = f"{last.name} did not finish: {len(last.arrived)} of {timeline.plan.world_size} ranks had arrived"
     if last.missing:
@@ -96,8 +102,8 @@ def findings(result: VerifyResult, yard: Yardsticks | None = None) -> tuple[Find
     if timeline is None:
         raise TypeError("only a result of judge() has findings")
     found = faults(timeline)
-    rows = [*_blamed(timeline, found), *_hang(timeline, found), *_correct(timeline, found), *_speed(timeline, yard)]
-    return (*rows, *transport(timeline))
+    rows = [*_blamed(timeline, found), *_hang(timeline, found), *exact(timeline, found), *_speed(timeline, yard)]
+    return (*rows, *beginning(timeline), *straggler(timeline), *consistency(timeline), *transport(timeline))
 
 
 def _nodes(timeline: Timeline, ranks: Iterable[int] | None = None) -> tuple[str, ...]:
@@ -142,28 +148,13 @@ def _hang(timeline: Timeline, found: Sequence[Fault]) -> Iterable[Finding]:
         yield Finding(check, "fail", "error", nodes, _message(timeline, rows, ()), seen, WANTED[check], UNPROVEN)
 
 
-def _correct(timeline: Timeline, found: Sequence[Fault]) -> Iterable[Finding]:
-    check, wrong, nodes = "nccl.correct", wrong_ranks(timeline), _nodes(timeline)
-    if wrong and not any(fault.check == check for fault in found):
-        most = max(int(event.data["wrong"]) for event in wrong.values())
-        message = f"wrong sums on ranks {fold(map(str, wrong))}; where they became wrong cannot be told"
-        nodes, seen = _nodes(timeline, wrong), f"up to {most} wrong elements on a rank"
-        yield Finding(check, "fail", "error", nodes, message, seen, WANTED[check], UNPROVEN_DATA)
-    elif finished(timeline) and not wrong:
-        message = f"{len(timeline.plan.steps)} collectives are exact on {timeline.plan.world_size} ranks"
-        yield Finding(check, "pass", "error", nodes, message, "0 wrong elements", WANTED[check])
-    elif not wrong:
-        yield _not_reached(check, nodes, "not all collectives finished")
-
-
 def _speed(timeline: Timeline, yard: Yardsticks | None) -> Iterable[Finding]:
     """Of the largest size, as small messages measure latency."""
     check, least, nodes = "nccl.busbw_multi", timeline.plan.min_busbw, _nodes(timeline)
     if least is None and yard is None:
         return
-    done = collectives(timeline)
-    row = largest(done)
-    if len(done) == len(timeline.plan.steps) and row is not None:
+    row = largest(sweep(timeline))
+    if finished(timeline) and row is not None:
         yield speed(row, nodes, timeline.plan.backend, replace(yard or Yardsticks(), declared=least))
     elif least is not None:
         yield _not_reached(check, nodes, "not all collectives finished")

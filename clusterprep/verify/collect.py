@@ -6,11 +6,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
 from typing import Any, Protocol
 
 from clusterprep.errors import LinkLost
 from clusterprep.model import Node
+from clusterprep.remote import boot
 from clusterprep.verify.pace import Decision, Pace
 from clusterprep.verify.schedule import TrialPlan
 from clusterprep.verify.timeline import Event, Timeline, in_order
@@ -58,7 +58,7 @@ class _Trial:
         self._bug: Exception | None = None
 
     def run(self) -> Timeline:
-        source = resources.files("clusterprep.remote").joinpath("trial.py").read_text()
+        source = boot.program()
         threads = [threading.Thread(target=self._carry, args=(link, source), daemon=True) for link in self._links]
         for thread in threads:
             thread.start()

@@ -12,11 +12,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.model import Culprit
-from clusterprep.verify.evidence import by_node, end_words, ends, how, last_words, moment, quote, rank_words, states
-from clusterprep.verify.tally import end_of, finished
+from clusterprep.verify.evidence import (
+    MOST,
+    by_node,
+    end_words,
+    ends,
+    how,
+    last_words,
+    moment,
+    quote,
+    rank_words,
+    states,
+)
+from clusterprep.verify.tally import collective_name, end_of, finished, nth, step_name
 from clusterprep.verify.timeline import Event, Timeline
 
 CRASHES = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGPIPE", "SIGTRAP"})  # a process's own doing
+DOING = {  # of a rank that does not need the others yet
+    "import": "importing torch",
+    "belongings": "looking at its packages and files",
+    "device": "binding its device",
+}
+HOW = {
+    "missing": "what this rank gives is missing",
+    "doubled": "what this rank gives is there twice",
+    "wrong": "what this rank gives is wrong on all others",
+}
+FAULTY_DATA = "test the device and its memory, PCIe link and network card; look at their error counters"
 CASCADE = 1.0  # seconds; a crash that follows another within it may be its consequence
 FORSAKEN = 5  # exit code of a rank whose agent is gone (remote/trial.py, EXIT_FORSAKEN)
 
@@ -94,8 +116,8 @@ def unready(timeline: Timeline) -> Iterable[Fault]:
     """An exception before the rendezvous involves nobody else."""
     for rank, event in timeline.ranks_with("error").items():
         stage = event.data.get("stage")
-        if stage in ("import", "device"):
-            doing = "importing torch" if stage == "import" else "binding its device"
+        if stage in DOING:
+            doing = DOING[stage]
             evidence = (f"rank {rank}: {quote(event.data.get('text'))}",)
             remedy = "do the same with this python as job_user on this node"
             cause = f"{event.data.get('type')} while {doing}"
@@ -227,31 +249,85 @@ LIKELY: tuple[Rule, ...] = (crashed, stuck, late_start, storeless)
 
 
 def wrong_data(timeline: Timeline) -> Iterable[Fault]:
-    """Wrong sums on one rank or one node only point there; on more, they may have been wrong before the sum."""
+    """Whose data are wrong, where the data themselves say so; else where results are wrong, where that is one place.
+
+    Wrong results on one rank or one node only point there; on more, they may have been wrong before the sum.
+    """
+    found = list(_spoilers(timeline))
+    yield from found or _odd_results(timeline)
+
+
+def _spoilers(timeline: Timeline) -> Iterable[Fault]:
+    """Ranks whose share every other rank found wrong, missing or doubled in the same collective."""
+    known: set[int] = set()
+    for number, step in enumerate(timeline.plan.steps):
+        left = nth(timeline, "left", number)
+        named = _named(left)
+        suspects = {rank: share for rank, share in named.items() if _all_agree(timeline, left, rank, share)}
+        if 2 * len(suspects) > timeline.plan.world_size and timeline.plan.world_size > 2:
+            continue  # what all are accused of is somebody else's doing
+        for rank, share in suspects.items():
+            if rank not in known:
+                known.add(rank)
+                cause = f"{HOW[share]} in {step_name(step)}"
+                evidence = tuple(_wrong_words(event) for event in left.values() if event.data.get("wrong"))[:MOST]
+                at = min(event.at for event in left.values())
+                more = {"check": check_of(step.op), "at": at, "remedy": FAULTY_DATA}
+                yield _rank(timeline, rank, 0.9, cause, evidence, **more)
+
+
+def _named(left: Mapping[int, Event]) -> dict[int, str]:
+    """Every rank that some rank names after a collective, and what it says of it."""
+    return {rank: share for event in left.values() for rank, share in _accused(event).items()}
+
+
+def _accused(event: Event) -> dict[int, str]:
+    rows = event.data.get("blame")
+    pairs = [row for row in rows if isinstance(row, list) and len(row) == 2] if isinstance(rows, list) else []
+    return {rank: str(share) for rank, share in pairs if isinstance(rank, int) and share in HOW}
+
+
+def _all_agree(timeline: Timeline, left: Mapping[int, Event], rank: int, share: str) -> bool:
+    """Between two ranks, wrong data from one of them may as well have been spoiled by the other."""
+    world = timeline.plan.world_size
+    others = [event for number, event in left.items() if number != rank]
+    whole = len(left) == world and 0 <= rank < world and others
+    unclear = world == 2 and share == "wrong" and not _accused(left[rank])
+    return bool(whole) and not unclear and all(rank in _accused(event) for event in others)
+
+
+def _odd_results(timeline: Timeline) -> Iterable[Fault]:
     seen = wrong_ranks(timeline)
     nodes = {event.node for event in seen.values()}
     if len(nodes) != 1 or len(seen) == timeline.plan.world_size:
         return
     rank, first = next(iter(seen.items()))
-    cause, evidence = "sums are wrong here and right elsewhere", tuple(_wrong_words(event) for event in seen.values())
-    remedy = "test the device and its memory, PCIe link and network card; look at their error counters"
-    more = {"check": "nccl.correct", "at": first.at, "remedy": remedy}
+    cause, evidence = "results are wrong here and right elsewhere", tuple(map(_wrong_words, seen.values()))
+    more = {"check": check_of(first.data["op"]), "at": first.at, "remedy": FAULTY_DATA}
     if len(seen) == 1:
         yield _rank(timeline, rank, 0.7, cause, evidence, **more)
     else:
         yield _node(first.node, 0.7, cause, evidence, **more)
 
 
-def wrong_ranks(timeline: Timeline) -> dict[int, Event]:
-    """The first wrong result of every rank that had one."""
+def check_of(op: str) -> str:
+    """The check that fails when a collective gives wrong data."""
+    return {"broadcast": "nccl.broadcast", "all_gather": "nccl.allgather"}.get(op, "nccl.correct")
+
+
+def wrong_ranks(timeline: Timeline, check: str = "") -> dict[int, Event]:
+    """The first wrong result of every rank that had one, in any collective or in those of one check."""
     seen: dict[int, Event] = {}
     for event in timeline.of("left"):
-        if event.data.get("wrong") and event.rank is not None:
+        counts = not check or check_of(event.data.get("op", "")) == check
+        if event.data.get("wrong") and event.rank is not None and counts:
             seen.setdefault(event.rank, event)
     return seen
 
 
 def _wrong_words(event: Event) -> str:
     data, first = event.data, event.data.get("first")
+    name = collective_name(data["op"], data["bytes"], data.get("dtype", "float32"))
     where = f", first at element {first['index']}: {first['seen']} instead of {first['wanted']:g}" if first else ""
-    return f"rank {event.rank}: {data['wrong']} wrong elements in {data['op']} of {data['bytes']} bytes{where}"
+    source = f", which rank {first['source']} sent" if first and first.get("source") is not None else ""
+    return f"rank {event.rank}: {data['wrong']} wrong elements in {name}{where}{source}"

@@ -6,6 +6,7 @@ usual speed proves nothing on a busy machine, so bad means a fifth of what most 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,11 +43,12 @@ class Way:
 
 @dataclass(frozen=True)
 class Links:
-    """The links stage: nodes, the pairs measured, and how long it took."""
+    """The links stage: nodes, the pairs measured, how long it took, and bytes per second of the slowest interface."""
 
     nodes: tuple[str, ...]
     ways: tuple[Way, ...]
     seconds: float
+    rated: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def judge(links: Links) -> tuple[Guilt, ...]:
         if way.word not in UNMEASURED:
             partners[way.dialer].add(way.listener)
             partners[way.listener].add(way.dialer)
-    left = list(_faults(links.ways))
+    left = list(_faults(links.ways, usual_speed(links.ways, links.rated)))
     found = []
     for what in ("blocked", "lossy", "slow"):
         while (node := _worst([f for f in left if f.what == what], partners)) is not None:
@@ -89,21 +91,35 @@ def judge(links: Links) -> tuple[Guilt, ...]:
     return tuple(found)
 
 
-def suspects(links: Links) -> tuple[tuple[str, str], ...]:
-    """The pairs that look bad, as (dialer, listener): a second look tells a fault from a busy moment."""
-    ends = {frozenset((fault.source, fault.target)) for fault in _faults(links.ways)}
-    return tuple((w.dialer, w.listener) for w in links.ways if frozenset((w.dialer, w.listener)) in ends)
+def bad_pairs(ways: Sequence[Way], usual: float) -> tuple[tuple[str, str], ...]:
+    """The pairs that look bad beside a usual speed, as (dialer, listener)."""
+    ends = {frozenset((fault.source, fault.target)) for fault in _faults(ways, usual)}
+    return tuple((w.dialer, w.listener) for w in ways if frozenset((w.dialer, w.listener)) in ends)
+
+
+def usual_speed(ways: Sequence[Way], rated: float = math.inf) -> float:
+    """The speed that most nodes reach with somebody; one bad node of four spoils half of all pairs, but not this.
+
+    No link needs to be faster than the interfaces are `rated`: what virtual ones do beyond that is a matter of luck.
+    """
+    best: dict[str, float] = {}
+    for way in ways:
+        for name in (way.dialer, way.listener) if way.word == "ok" else ():
+            best[name] = max(best.get(name, 0.0), way.out, way.back)
+    return min(rated, statistics.median_low(best.values())) if best else 0.0
 
 
 def seen_again(links: Links, again: Sequence[Way], seconds: float) -> Links:
-    """With the second look in place of the first, where there was one."""
+    """With a further look in place of an earlier one where there was one: it tells a fault from a busy moment.
+
+    `seconds` is what all looks took together.
+    """
     second = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
     ways = tuple(second.get((way.dialer, way.listener), way) for way in links.ways)
-    return replace(links, ways=ways, seconds=links.seconds + seconds)
+    return replace(links, ways=ways, seconds=seconds)
 
 
-def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
-    usual = _usual(ways)
+def _faults(ways: Sequence[Way], usual: float) -> Iterable[Fault]:
     for way in ways:
         if way.word in UNMEASURED:
             continue
@@ -116,15 +132,6 @@ def _faults(ways: Sequence[Way]) -> Iterable[Fault]:
             if rate * SHARE < usual:
                 words = f"{source} to {target}: {_speed(rate)}, usual {_speed(usual)}"
                 yield Fault(source, target, "slow", words)
-
-
-def _usual(ways: Sequence[Way]) -> float:
-    """The speed that most nodes reach with somebody; one bad node of four spoils half of all pairs, but not this."""
-    best: dict[str, float] = {}
-    for way in ways:
-        for name in (way.dialer, way.listener) if way.word == "ok" else ():
-            best[name] = max(best.get(name, 0.0), way.out, way.back)
-    return statistics.median_low(best.values()) if best else 0.0
 
 
 def _whole(way: Way) -> tuple[str, str] | None:

@@ -22,6 +22,26 @@ REMEDY_OF_LINKS = "ip -s link; ethtool -S IFACE   # errors and drops of the node
 
 _PAGES = (
     Page(
+        "nccl.allgather",
+        "error",
+        "Pieces of all ranks, gathered",
+        "An all-gather that mixes up pieces or changes them spoils sharded weights when they are put together or "
+        "saved.",
+        "Every rank gives a piece that depends on its number and on the place of each element, and compares the pieces "
+        "of all ranks; a rank whose piece all others find wrong is named. With --incident-sizes also as many elements "
+        "as in a job that is known to have hung while saving, or as many as fit into memory and time limit.",
+        "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is left",
+    ),
+    Page(
+        "nccl.broadcast",
+        "error",
+        "What one rank sends to all",
+        "Jobs begin with a broadcast of the weights: when it changes them, ranks train different models.",
+        "Each repetition sends from another rank, and every rank compares every element with what that rank gives. "
+        "With --incident-sizes also as many elements as in a job that is known to have hung before its first step.",
+        "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is left",
+    ),
+    Page(
         "nccl.busbw_multi",
         "error",
         "The speed of the all-reduce",
@@ -41,8 +61,10 @@ _PAGES = (
         "error",
         "Sums that are exact",
         "A faulty link, driver or memory that changes data lets a training diverge, and no error says so.",
-        "Every rank contributes whole numbers whose sum is known and exact in float32, and compares every element of "
-        "the result; a piece in the wrong place shows too.",
+        "Every rank contributes whole numbers that depend on rank, element and repetition, small enough for every sum "
+        "to be exact in float32, bfloat16 and int32, and compares every element of all_reduce, reduce_scatter and "
+        "all_to_all. The difference tells whose share is missing or there twice; where it does not, each rank gives "
+        "its share alone once more. What the backend does not know is left out, and the report says so.",
         "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is left",
     ),
     Page(
@@ -53,6 +75,27 @@ _PAGES = (
         "An all-reduce over all ranks in the job's interpreter, as the job's user, with the environment that apply "
         "writes. Ends, signals and stopped or stuck processes, as the kernel tells them, name who is to blame.",
         "clusterprep check INVENTORY   # firewalls, interfaces, names; verify names the node or rank at fault",
+    ),
+    Page(
+        "nccl.init_time",
+        "warning",
+        "Time until ranks can work",
+        "Minutes before the first step mean a slow file system, a name service that does not answer or blocked ports, "
+        "and every restart of the job pays for them.",
+        "From the start of the ranks until all of them have imported torch, met, and finished a first small "
+        "collective: less than 60 s, or what `require: {nccl.init_time: 90s}` says. The stages tell which part took "
+        "how long.",
+        "time python -c 'import torch'   # as the job's user, on the nodes that were ready last",
+    ),
+    Page(
+        "nccl.straggler",
+        "warning",
+        "A rank that all others wait for",
+        "The slowest rank sets the pace of the job, and every rank's own times look alike because all wait for it.",
+        "What each rank needs between collectives, to fill and to compare its buffer, at the largest size; of all "
+        "repetitions the quickest counts. A straggler has a robust z-score over 4, takes more than four times the "
+        "median, and 0.5 s more than it (20 ms on GPUs). Among fewer than four ranks nothing is judged.",
+        "clusterprep check INVENTORY   # clocks, temperature, throttling; then top on the nodes named",
     ),
     Page(
         "nccl.transport",
@@ -79,6 +122,16 @@ _PAGES = (
         "at least two of its pairs are bad, and half; other pairs are links. It is the network of sockets: RDMA is not "
         "measured by it.",
         REMEDY_OF_LINKS,
+    ),
+    Page(
+        "rank.consistency",
+        "warning",
+        "The same on all ranks",
+        "Ranks that run other packages or read other data fall out of step and hang in a collective an hour later.",
+        "Every rank tells its interpreter, the versions of all packages on its path, the variables of NCCL, torch, "
+        "CUDA and their like that are not as they were given to it, and the SHA-256 of each file in "
+        "`verify: {same_files: […]}`. They are compared without a collective, so also where none works.",
+        "python -m pip list   # with the job's python, on the nodes named and on another; then install what differs",
     ),
 )
 PAGES = {page.name: page for page in _PAGES}

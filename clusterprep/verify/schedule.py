@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clusterprep.model import Node, VerifySettings
@@ -14,13 +14,24 @@ from clusterprep.model import Node, VerifySettings
 # an nccl.conf of the node sends them to a file: a name that is set wins over the conf file, and an empty one is none.
 TELLING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP", "NCCL_DEBUG_FILE": ""}
 
+# From those that need a ring of pairs to the one that needs all: where a pair is cut, what comes before is known.
+OTHERS = ("all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all")
+OTHER_TYPES = ("bfloat16", "int32")
+MIDDLE = 1 << 20  # bytes
+# Elements in float32 of collectives in which jobs of users hung: what each rank gave to an all-gather (the end of a
+# llama-recipes run, NumelIn of the watchdog's line), and what was broadcast (AutoTrain, at «creating trainer»).
+GATHERED, SENT = 262_675_456, 253_440_000
+
 
 @dataclass(frozen=True)
 class Step:
-    """One collective of one size; `bytes` is the buffer of one rank."""
+    """One collective of one size; `bytes` is the larger buffer of one rank, as nccl-tests counts."""
 
     op: str
     bytes: int
+    dtype: str = "float32"
+    repetitions: int | None = None  # None: as many as fit into the ranks' own budget
+    fit: bool = False  # the ranks may make it smaller, so that memory and time suffice
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,7 @@ class TrialPlan:
     timeout: float  # seconds for one collective stage
     gpus: Mapping[str, int]
     min_busbw: float | None = None  # GB/s
+    same_files: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -77,7 +89,8 @@ class TrialPlan:
                 "backend": self.backend,
                 "gpus": self.gpus.get(node.name, 0),
                 "timeout": self.timeout,
-                "steps": [{"op": step.op, "bytes": step.bytes} for step in self.steps],
+                "steps": [asdict(step) for step in self.steps],
+                "same_files": list(self.same_files),
             },
         }
 
@@ -88,10 +101,12 @@ def plan_trial(
     rendezvous: tuple[str, int],
     settings: VerifySettings,
     gpus: Mapping[str, int],
+    further: Sequence[Step] = (),
 ) -> TrialPlan:
     """One rank per GPU in use, or `nproc_per_node` of them on CPU nodes.
 
-    `env` is the job's environment per node, `gpus` the number of GPUs in use per node (absent: none).
+    `env` is the job's environment per node, `gpus` the number of GPUs in use per node (absent: none). The sizes of
+    `settings` are those of all_reduce in float32; `further` collectives come after them.
     """
     shares = [node.nproc_per_node or gpus.get(node.name, 0) or 1 for node in nodes]
     backend = settings.backend if settings.backend != "auto" else _backend(nodes, shares, gpus)
@@ -108,11 +123,25 @@ def plan_trial(
         backend=backend,
         address=rendezvous[0],
         port=rendezvous[1],
-        steps=tuple(Step("all_reduce", size) for size in settings.sizes),
+        steps=(*(Step("all_reduce", size) for size in settings.sizes), *further),
         timeout=settings.timeout,
         gpus=dict(gpus),
         min_busbw=settings.min_busbw,
+        same_files=settings.same_files,
     )
+
+
+def other_steps(settings: VerifySettings) -> tuple[Step, ...]:
+    """Every other collective and every other type once, at a middle size: whether they work, not how fast they are."""
+    size = min(MIDDLE, max(settings.sizes, default=MIDDLE))
+    kinds = [("all_reduce", dtype) for dtype in OTHER_TYPES] + [(op, "float32") for op in OTHERS]
+    return tuple(Step(op, 0 if op == "barrier" else size, dtype, 1) for op, dtype in kinds)
+
+
+def with_incidents(plan: TrialPlan) -> TrialPlan:
+    """The plan with the sizes of known incidents after all others."""
+    gathered = Step("all_gather", 4 * GATHERED * plan.world_size, repetitions=1, fit=True)
+    return replace(plan, steps=(*plan.steps, gathered, Step("broadcast", 4 * SENT, repetitions=1, fit=True)))
 
 
 def _backend(nodes: Sequence[Node], shares: Sequence[int], gpus: Mapping[str, int]) -> str:

@@ -51,7 +51,7 @@ class Normal:
 
 def largest(rows: Sequence[Collective]) -> Collective | None:
     """The all-reduce that is judged; where there is none, the largest of what was run."""
-    wanted = [row for row in rows if row.op == "all_reduce"] or list(rows)
+    wanted = [row for row in rows if (row.op, row.dtype) == ("all_reduce", "float32")] or list(rows)
     return max(wanted, key=lambda row: row.bytes, default=None)
 
 

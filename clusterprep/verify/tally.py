@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from clusterprep.model import Collective, RankGpu, RankRow, Stage, Verdict
 from clusterprep.units import format_size
 from clusterprep.verify.schedule import Step
 from clusterprep.verify.timeline import Event, Timeline
 
-BUS_FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n}  # of algbw; nccl-tests, doc/PERFORMANCE.md
+# Of algbw, for n ranks; nccl-tests, doc/PERFORMANCE.md.
+BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "barrier": lambda n: 0.0,
+}
 
 
 def end_of(timeline: Timeline) -> float:
@@ -52,14 +60,49 @@ def stages(timeline: Timeline) -> tuple[Stage, ...]:
     since = max((event.at for event in met.values()), default=go.at)
     for number, step in enumerate(timeline.plan.steps):
         entered, left = nth(timeline, "entered", number), nth(timeline, "left", number)
-        if entered:
-            rows.append(_stage(timeline, step_name(step), since, entered, left))
+        if entered and not refusal(left):
+            rows.append(_stage(timeline, _as_run(step, entered), since, entered, left))
             since = max((event.at for event in left.values()), default=since)
     return tuple(rows)
 
 
 def step_name(step: Step) -> str:
-    return f"{step.op} {format_size(step.bytes)}"
+    return collective_name(step.op, step.bytes, step.dtype)
+
+
+def _as_run(step: Step, entered: Mapping[int, Event]) -> str:
+    """Ranks may have made it smaller, all of them alike."""
+    size = next(iter(entered.values())).data["bytes"] if step.fit else step.bytes
+    return collective_name(step.op, size, step.dtype)
+
+
+def scaled(timeline: Timeline) -> tuple[str, ...]:
+    """What was made smaller than planned, because memory or time would not have sufficed."""
+    told = []
+    for number, step in enumerate(timeline.plan.steps):
+        entered = next(iter(nth(timeline, "entered", number).values()), None) if step.fit else None
+        if entered is not None and (why := entered.data.get("scaled")):
+            words = f"{step_name(step)} was scaled down to {format_size(entered.data['bytes'])}"
+            reason = "memory that is free" if why == "memory" else "time limit at this speed"
+            told.append(f"{words}, which fits the {reason}")
+    return tuple(told)
+
+
+def collective_name(op: str, size: int, dtype: str) -> str:
+    """As in «all_reduce 1 MiB», with the type where it is not the usual one; a barrier has no size."""
+    return " ".join([op, *([format_size(size)] if size else []), *([dtype] if dtype != "float32" else [])])
+
+
+def refusal(left: Mapping[int, Event]) -> str:
+    """What the backend says where it does not know a collective, or not with this type."""
+    return next((str(event.data["refused"]) for event in left.values() if event.data.get("refused")), "")
+
+
+def refusals(timeline: Timeline) -> dict[Step, str]:
+    """The steps that were left out because the backend refused them, and its words."""
+    steps = timeline.plan.steps
+    said = {step: refusal(nth(timeline, "left", number)) for number, step in enumerate(steps)}
+    return {step: words for step, words in said.items() if words}
 
 
 def _stage(
@@ -83,17 +126,22 @@ def collectives(timeline: Timeline) -> tuple[Collective, ...]:
     rows = []
     for number, step in enumerate(timeline.plan.steps):
         left = nth(timeline, "left", number)
-        if left and len(left) == world:
-            rows.append(_collective(step.op, list(left.values()), world))
+        if left and len(left) == world and not refusal(left):
+            rows.append(_collective(step, list(left.values()), world))
     return tuple(rows)
 
 
-def _collective(op: str, left: Sequence[Event], world: int) -> Collective:
+def sweep(timeline: Timeline) -> tuple[Collective, ...]:
+    """The collectives whose speed is judged: all_reduce in float32."""
+    return tuple(row for row in collectives(timeline) if (row.op, row.dtype) == ("all_reduce", "float32"))
+
+
+def _collective(step: Step, left: Sequence[Event], world: int) -> Collective:
     size = int(left[0].data["bytes"])
     seconds = max(float(event.data["seconds"]) for event in left)
     algbw = size / max(seconds, 1e-9) / 1e9
     wrong = sum(int(event.data["wrong"]) for event in left)
-    return Collective(op, size, seconds, algbw, algbw * BUS_FACTOR[op](world), wrong)
+    return Collective(step.op, size, seconds, algbw, algbw * BUS_FACTOR[step.op](world), wrong, step.dtype)
 
 
 # ---------------------------------------------------------------- ranks
@@ -126,12 +174,12 @@ def in_words(event: Event) -> str:
     data = event.data
     if event.what in ("entered", "warmed", "left"):
         verb = "in" if event.what == "warmed" else event.what
-        return f"{verb} {data['op']} {format_size(data['bytes'])}"
+        return f"{verb} {collective_name(data['op'], data['bytes'], data.get('dtype', 'float32'))}"
     if event.what == "exit":
         how = f"ended by {data['name']}" if "signal" in data else f"exit {data['code']}"
         return "" if data.get("asked") else how
     if event.what == "error":
         return f"error in {data.get('stage')}"
-    if event.what == "nccl":
+    if event.what in ("nccl", "holds"):
         return ""
     return str(data["state"]) if event.what == "state" else event.what

@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterprep.verify.schedule import PlannedRank, TrialPlan
 
-OUTSIDE = ("state", "nccl", "exit")  # of a rank, and nothing that it does by itself
+OUTSIDE = ("state", "nccl", "exit", "holds")  # of a rank, and no step that it takes by itself
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Event:
     """One thing that happened.
 
     Of a rank (`rank` set): spawned, started, no_torch, imported, no_cuda, ready, store, met, entered, warmed, left,
-    finished, error; seen from outside (OUTSIDE): state (data: state), nccl (data: lines, cut), exit (data: signal or
-    code, asked). Of a node: refused (its agent could not start ranks), lost (its agent fell silent), left_over
-    (processes that did not die). Of the controller (`node` empty): go, overdue, stopping.
+    finished, error, holds (data: part, items); seen from outside: state (data: state), nccl (data: lines, cut), exit
+    (data: signal or code, asked). Of a node: refused (its agent could not start ranks), lost (its agent fell silent),
+    left_over (processes that did not die). Of the controller (`node` empty): go, overdue, stopping.
     """
 
     node: str

@@ -76,6 +76,9 @@ def test_apply_tells_nccl_to_leave_the_card_alone(lab: Lab) -> None:
     assert values["NCCL_IB_DISABLE"]["value"] == "1"
     assert "RDMA" in values["NCCL_IB_DISABLE"]["why"]
     assert values["CUDA_VISIBLE_DEVICES"]["value"] == "6,7,8,9"
+    assert values["NCCL_SOCKET_IFNAME"]["value"] == "eth0"
+    assert "NCCL_P2P_DISABLE" not in values  # nobody has shown that peer access does not work
+    assert all(row["why"] for row in values.values())
     (cured,) = answer.findings("ib.configured")
     assert cured["fixed"]
     assert check(lab, gpus={"count": 10, "use": "6-9"}).findings("ib.configured") == []

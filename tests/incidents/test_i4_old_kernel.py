@@ -82,3 +82,18 @@ def test_the_old_names_that_people_set_are_told_their_new_ones(lab: Lab) -> None
     }
     assert {finding["severity"] for finding in found.values()} == {"warning"}
     assert all("renamed in torch 2.2" in finding["message"] for finding in found.values())
+
+
+def test_apply_writes_the_names_that_this_torch_reads(lab: Lab) -> None:
+    planted = faults.written(lab.hosts[0], "/root/.bashrc", SET_BY_HAND)
+    try:
+        answer = clusterprep(lab, "apply", "--no-verify", "--only", "env.", inventory=lab.inventory(gpus=3))
+    finally:
+        planted.undo()
+    values = {row["name"]: row["value"] for row in answer.report["env"]}
+    assert values["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
+    assert not {"NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DEBUG_SUBSYS"} & values.keys()
+    assert "export TORCH_NCCL_ASYNC_ERROR_HANDLING=1" in lab.hosts[0].read("/etc/profile.d/clusterprep-nccl.sh")
+    told = {finding["seen"].partition("=")[0] for finding in answer.findings("env.shadow")}
+    assert told == {"NCCL_DEBUG"}  # the one name of these that apply writes too, with another value
+    assert clusterprep(lab, "rollback", inventory=lab.inventory(gpus=3)).code == 0

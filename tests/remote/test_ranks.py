@@ -15,7 +15,7 @@ import pytest
 
 from clusterprep.errors import LinkLost
 from clusterprep.model import Node
-from clusterprep.remote import nccl_lines, ranks, trial
+from clusterprep.remote import boot, nccl_lines, ranks, trial
 from tests.verify.agents import gone, open_agent, processes_of
 
 # A rank without torch: tells what it is asked to, then does what its config says.
@@ -192,9 +192,8 @@ def start_again(agent: Heard) -> dict[str, Any]:
 
 @pytest.mark.skipif(not OLD_PYTHONS, reason="no Python 3.6 here")
 def test_the_program_of_the_ranks_runs_in_an_old_python_as_far_as_it_can(agent: Heard) -> None:
-    source = Path(trial.__file__).read_text()
-    config = {"backend": "gloo", "gpus": 0, "timeout": 5.0, "steps": []}
-    agent.start(python=PYTHONS[-1], source=source, config=config)
+    config = {"backend": "gloo", "gpus": 0, "timeout": 5.0, "steps": [], "same_files": []}
+    agent.start(python=PYTHONS[-1], source=boot.program(), config=config)
     assert agent.one("started")["python"].startswith("3.6")
     assert agent.one("no_torch")["text"] == "No module named 'torch'"
     assert agent.one("exit")["code"] == trial.EXIT_NO_TORCH

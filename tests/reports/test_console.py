@@ -49,6 +49,41 @@ def test_findings_that_differ_in_one_value_share_a_block() -> None:
     assert shown(report("check", findings=findings), verbose=1).count("wanted 0 s") == len(NAMES)
 
 
+def unknown(check: str, nodes: tuple[str, ...] = FOUR, **values: str) -> Finding:
+    fields = {"message": "the driver hangs", "reason": "hung", "remedy": f"mend {check}", **values}
+    return Finding(check, "unknown", fields.pop("severity", "error"), nodes, **fields)  # type: ignore[arg-type]
+
+
+def test_what_one_missing_answer_leaves_open_is_told_once() -> None:
+    checks = tuple(f"gpu.c{number:02}" for number in range(15))
+    one = report("check", findings=tuple(map(unknown, checks)))
+    text = shown(one)
+    assert "UNKNOWN  15 checks  n[1-4]  (hung)" in text
+    assert text.count("the driver hangs") == 1
+    assert "left open: gpu.c00, gpu.c01" in text
+    assert "and 3 more (-v names them)" in text.replace("\n         ", " ")
+    assert "fix:" not in text
+    assert all(check in shown(one, verbose=1) for check in checks)
+    assert "15 unknown" in text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        unknown("gpu.b", FOUR[:2]),
+        unknown("gpu.b", message="another"),
+        unknown("gpu.b", reason="denied"),
+        unknown("gpu.b", severity="warning"),
+        unknown("gpu.b", seen="7"),
+    ],
+)
+def test_unknowns_that_differ_stand_alone_with_their_fix(other: Finding) -> None:
+    text = shown(report("check", findings=(unknown("gpu.a"), other)))
+    assert "checks  n" not in text
+    assert "fix: mend gpu.a" in text
+    assert "fix: mend gpu.b" in text
+
+
 def test_accepted_and_cured_findings_do_not_count() -> None:
     text = shown(unreachable())
     assert "accepted: vendor ticket 4711" in text

@@ -221,9 +221,7 @@ def test_evidence_is_quoted_with_times_and_last_lines() -> None:
         "«out of memory»",
     )
     wrong = judge(story(wrong={3: 17})).culprits[0]
-    assert wrong.evidence == (
-        "rank 3: 17 wrong elements in all_reduce of 1048576 bytes, first at element 5: 9.0 instead of 10",
-    )
+    assert wrong.evidence == ("rank 3: 17 wrong elements in all_reduce 1 MiB, first at element 5: 9.0 instead of 10",)
 
 
 def test_a_link_has_two_ends_and_a_direction() -> None:
@@ -279,7 +277,7 @@ def test_wrong_data_fails_its_stage_and_the_verdict() -> None:
     assert result.verdict == "fail"
     assert [stage.verdict for stage in result.stages] == ["pass", "pass", "pass", "fail"]
     assert result.collectives[-1].wrong == 21
-    assert result.message == "wrong sums on ranks [2-3]"
+    assert result.message == "wrong results on ranks [2-3]"
     assert finding(timeline, "nccl.hang").verdict == "pass"
     assert (finding(timeline, "nccl.correct").verdict, finding(timeline, "nccl.correct").nodes) == ("fail", ("n2",))
 

@@ -121,6 +121,9 @@ def test_a_sound_cluster_passes_with_exact_sums() -> None:
     assert {check: verdict for check, (verdict, _) in verdicts(result).items()} == {
         "nccl.hang": "pass",
         "nccl.correct": "pass",
+        "nccl.init_time": "pass",
+        "nccl.straggler": "pass",
+        "rank.consistency": "pass",
         "nccl.busbw_multi": "pass",
     }
     assert {event.data["code"] for event in timeline.of("exit")} == {0}  # all left the group in order

@@ -114,10 +114,12 @@ def test_a_sound_cluster_of_four_hosts_passes(lab: Lab) -> None:
     found = finished(started(lab, "verify", "--nproc-per-node", "2", inventory=inventory))
     verify = found.report["verify"]
     assert (found.code, verify["verdict"], verify["world_size"]) == (0, "pass", 8)
-    assert [(row["bytes"], row["wrong"]) for row in verify["collectives"]] == [(8, 0), (1000, 0), (1 << 20, 0)]
+    rows = [(row["bytes"], row["wrong"]) for row in verify["collectives"]]
+    assert rows[:3] == [(8, 0), (1000, 0), (1 << 20, 0)]
+    assert all(wrong == 0 for _, wrong in rows)
 
 
-def test_a_pair_that_the_ring_does_not_use_is_named_although_all_passed(lab: Lab) -> None:
+def test_a_pair_that_the_ring_does_not_use_is_named_although_every_all_reduce_passed(lab: Lab) -> None:
     undo: list[Callable[[], None]] = []
     try:
         few = ["8", *["1M"] * 60]
@@ -125,6 +127,11 @@ def test_a_pair_that_the_ring_does_not_use_is_named_although_all_passed(lab: Lab
     finally:
         for one in undo:
             one()
-    assert found.blamed("nccl.hang", "pass") == [host.name for host in lab.hosts]
+    stages = {stage["name"]: stage["verdict"] for stage in found.report["verify"]["stages"]}
+    assert {verdict for name, verdict in stages.items() if "all_reduce" in name} == {"pass"}
+    assert next(name for name, verdict in stages.items() if verdict == "fail") in (
+        "broadcast 1 MiB",
+        "all_to_all 1 MiB",
+    )
     assert (found.code, culprits(found)) == (1, [("link", ["n2", "n4"], None)])
     assert "does not carry connections" in found.report["verify"]["culprits"][0]["cause"]

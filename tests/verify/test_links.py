@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterprep.model import Culprit, VerifyResult
 from clusterprep.pairing import rounds
-from clusterprep.verify.links import Links, Way, findings, judge, seen_again, suspects, with_links
+from clusterprep.verify.links import Links, Way, bad_pairs, findings, judge, seen_again, usual_speed, with_links
 
 FAST, SLOW = 1.2e9, 2.4e6  # bytes per second
 
@@ -97,6 +97,17 @@ def test_a_node_and_a_link_at_once() -> None:
     assert sorted(blamed(links)) == [("n2",), ("n5", "n6")]
 
 
+def test_nothing_needs_to_be_faster_than_its_interface() -> None:
+    """A virtual interface of 10 Gbit/s moves three times as much on an idle machine, and less on a busy one."""
+    links = healthy(4)
+    lucky = tuple(replace(one, out=4e9, back=4e9) for one in links.ways)
+    busy = slow_from(replace(links, ways=lucky), "n2", "n3")
+    slower = tuple(replace(one, out=max(one.out, 5e8), back=max(one.back, 5e8)) for one in busy.ways)
+    assert blamed(replace(links, ways=slower)) == [("n2", "n3")]
+    assert blamed(replace(links, ways=slower, rated=1.25e9)) == []
+    assert blamed(replace(busy, rated=1.25e9)) == [("n2", "n3")]
+
+
 def test_two_nodes_are_a_link() -> None:
     assert blamed(spoilt(healthy(2), "n1", word="timed_out")) == [("n1", "n2")]  # type: ignore[arg-type]
 
@@ -116,7 +127,7 @@ def test_pairs_that_were_not_measured_pass_nobody(word: str) -> None:
 
 def test_a_second_look_decides() -> None:
     links = spoilt(healthy(4), "n2", resent=9)
-    doubtful = suspects(links)
+    doubtful = bad_pairs(links.ways, usual_speed(links.ways))
     assert {frozenset(pair) for pair in doubtful} == {frozenset(("n2", other)) for other in ("n1", "n3", "n4")}
     again = [way(a, b) for a, b in doubtful]
     assert judge(seen_again(links, again, 0.1)) == ()

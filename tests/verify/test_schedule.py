@@ -89,7 +89,11 @@ def test_the_request_holds_the_ranks_of_its_node_only() -> None:
         "backend": "nccl",
         "gpus": 2,
         "timeout": 7.0,
-        "steps": [{"op": "all_reduce", "bytes": 8}, {"op": "all_reduce", "bytes": 1024}],
+        "steps": [
+            {"op": "all_reduce", "bytes": size, "dtype": "float32", "repetitions": None, "fit": False}
+            for size in (8, 1024)
+        ],
+        "same_files": [],
     }
     assert made.steps == (Step("all_reduce", 8), Step("all_reduce", 1024))
 

@@ -1,0 +1,144 @@
+"""Whether all ranks run the same: interpreter, packages, environment, files. The finding rank.consistency. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusterprep.model import Finding, Severity
+from clusterprep.noderange import fold
+from clusterprep.remote.belongings import variables
+from clusterprep.verify.timeline import Timeline
+
+NAME = "rank.consistency"
+PARTS = ("interpreter", "packages", "environment", "files")
+SHOWN = 8  # differences of one kind that are told one by one
+WIDTH = 60  # characters of a value
+NONE = "none"
+WANTED = "equal on all ranks"
+REMEDY = "install the same packages and files on the nodes named, and see what sets variables there"
+
+Items = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that ranks do not have alike: its values, each with the ranks that have it, the usual one first."""
+
+    name: str
+    ranks: Mapping[str, tuple[int, ...]]
+    odd: frozenset[str]  # nodes: those of the minority; all where there is no majority
+
+
+def consistency(timeline: Timeline) -> Iterable[Finding]:
+    """One failure for all differences of the same kind on the same nodes."""
+    held = belongings(timeline)
+    every = tuple(node.name for node in timeline.plan.nodes)
+    severity: Severity = "error" if any(NAME in node.require for node in timeline.plan.nodes) else "warning"
+    silent = [rank.rank for rank in timeline.plan.ranks if set(held.get(rank.rank, ())) != set(PARTS)]
+    if silent:
+        reason = f"rank {fold(map(str, silent))} did not say what it has"
+        nodes = _in_order(timeline, {timeline.rank(rank).node for rank in silent})
+        yield Finding(NAME, "unknown", severity, nodes, f"not known: {reason}", "", WANTED, reason=reason)
+    told = {rank: parts for rank, parts in held.items() if rank not in silent}
+    if len(told) < 2:
+        if not silent:
+            words = "one rank has nothing to be compared with"
+            yield Finding(NAME, "skip", severity, every, words, "", WANTED, reason="not_applicable")
+        return
+    unread = list(_unread(timeline, told, severity))
+    failures = list(_failures(timeline, told, severity))
+    yield from (*unread, *failures)
+    if not (silent or unread or failures):
+        yield Finding(NAME, "pass", severity, every, _summary(told), "equal", WANTED)
+
+
+def belongings(timeline: Timeline) -> dict[int, dict[str, dict[str, Any]]]:
+    """What every rank said that it has, part by part; of the environment, what is not as the rank was given it."""
+    held: dict[int, dict[str, dict[str, Any]]] = {}
+    for event in timeline.of("holds"):
+        part, items = event.data.get("part"), event.data.get("items")
+        if event.rank is not None and part in PARTS and isinstance(items, dict):
+            held.setdefault(event.rank, {}).setdefault(str(part), {}).update(items)
+    for rank, parts in held.items():
+        if "environment" in parts:
+            parts["environment"] = _changed(timeline.rank(rank).env, parts["environment"])
+    return held
+
+
+def _changed(given: Mapping[str, str], there: Items) -> dict[str, Any]:
+    """A variable that is otherwise than it was given was set or removed on the way; one that is gone is «unset»."""
+    expected = variables(dict(given))
+    names = {*expected, *there}
+    return {name: there.get(name, "unset") for name in names if there.get(name) != expected.get(name)}
+
+
+def _failures(timeline: Timeline, told: Mapping[int, Mapping[str, Items]], severity: Severity) -> Iterable[Finding]:
+    for part in PARTS:
+        groups: dict[frozenset[str], list[Difference]] = {}
+        for difference in _differences(timeline, {rank: parts[part] for rank, parts in told.items()}):
+            groups.setdefault(difference.odd, []).append(difference)
+        for odd, same in groups.items():
+            nodes = _in_order(timeline, odd)
+            seen = "; ".join(_words(difference) for difference in same[:SHOWN])
+            more = f"; and {len(same) - SHOWN} more" if len(same) > SHOWN else ""
+            names = ", ".join(difference.name for difference in same[:SHOWN])
+            message = f"{fold(nodes)}: {part} differ in {names}{more}" if part != "interpreter" else _other(nodes)
+            yield Finding(NAME, "fail", severity, nodes, message, f"{seen}{more}", WANTED, REMEDY)
+
+
+def _other(nodes: tuple[str, ...]) -> str:
+    return f"{fold(nodes)}: ranks run another Python"
+
+
+def _differences(timeline: Timeline, items: Mapping[int, Items]) -> Iterable[Difference]:
+    """In order of names; a file that some rank cannot read is not compared."""
+    for name in sorted({name for mine in items.values() for name in mine}):
+        values = {rank: mine.get(name, NONE) for rank, mine in items.items()}
+        if any(isinstance(value, list) for value in values.values()) or len(set(map(str, values.values()))) == 1:
+            continue
+        ranks: dict[str, list[int]] = {}
+        for rank, value in sorted(values.items()):
+            ranks.setdefault(str(value), []).append(rank)
+        usual, share = Counter(map(str, values.values())).most_common(1)[0]
+        certain = 2 * share > len(values)
+        odd = {timeline.rank(rank).node for rank, value in values.items() if not certain or str(value) != usual}
+        order = sorted(ranks, key=lambda value: -len(ranks[value]))
+        yield Difference(name, {value: tuple(ranks[value]) for value in order}, frozenset(odd))
+
+
+def _unread(timeline: Timeline, told: Mapping[int, Mapping[str, Items]], severity: Severity) -> Iterable[Finding]:
+    """Files that the user wants to be the same and that some rank could not read, or none has."""
+    for path in timeline.plan.same_files:
+        values = {rank: parts["files"].get(path, NONE) for rank, parts in told.items()}
+        locked = {rank: value[0] for rank, value in values.items() if isinstance(value, list) and value}
+        nowhere = len(set(map(str, values.values()))) == 1 and "no such file" in str(next(iter(values.values())))
+        if locked or nowhere:
+            ranks = locked or values
+            why = next(iter(locked.values())) if locked else "there is no such file on any rank"
+            nodes = _in_order(timeline, {timeline.rank(rank).node for rank in ranks})
+            message = f"rank {fold(map(str, ranks))} cannot read {path}: {why}"
+            yield Finding(NAME, "unknown", severity, nodes, message, "", WANTED, reason=f"{path}: {why}")
+
+
+def _words(difference: Difference) -> str:
+    """As in «numpy: 1.26.4 on rank [0-5], 2.1.0 on rank [6-7]»."""
+    parts = [f"{_short(value)} on rank {fold(map(str, ranks))}" for value, ranks in difference.ranks.items()]
+    return f"{difference.name}: {', '.join(parts)}"
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= WIDTH else f"{value[: WIDTH - 1]}…"
+
+
+def _summary(told: Mapping[int, Mapping[str, Items]]) -> str:
+    parts = next(iter(told.values()))
+    files = f", {len(parts['files'])} files" if parts["files"] else ""
+    return f"{len(told)} ranks have the same interpreter, {len(parts['packages'])} packages, environment{files}"
+
+
+def _in_order(timeline: Timeline, names: Iterable[str]) -> tuple[str, ...]:
+    wanted = set(names)
+    return tuple(node.name for node in timeline.plan.nodes if node.name in wanted)
