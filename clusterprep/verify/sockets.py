@@ -19,6 +19,7 @@ from clusterprep.verify.timeline import Timeline
 SYN_SENT, SYN_RECV = 2, 3  # include/net/tcp_states.h
 MOST = 8  # sockets that are quoted for one fault
 Key = tuple[str, int]  # address and port
+_TYPES = ((int, type(None)), int, str, int, str, int, int)  # of a row: rank, state, address, port, peer, port, again
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,12 @@ def _half_open(timeline: Timeline) -> frozenset[tuple[Key, Key]]:
 
 
 def _rows(data: Mapping[str, Any]) -> Iterable[tuple[int | None, int, str, int, str, int, int]]:
+    """What looks like a row; whatever else a node may say shows nothing."""
     rows = data.get("rows")
     for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, list | tuple) and len(row) == 7:
+        if not isinstance(row, list | tuple) or len(row) != len(_TYPES):
+            continue
+        if all(isinstance(value, kind) for value, kind in zip(row, _TYPES, strict=True)):
             yield tuple(row)
 
 

@@ -102,7 +102,17 @@ def test_an_address_that_two_nodes_have_leads_nowhere() -> None:
     assert cuts(hung(*events)) == ()
 
 
-@pytest.mark.parametrize("data", [{}, {"rows": "x", "own": 3}, {"rows": [[1, 2]], "own": ["nonsense", None]}])
+STRANGE = [
+    {},
+    {"rows": "x", "own": 3},
+    {"rows": [[1, 2]], "own": ["nonsense", None]},
+    {"rows": [[6, SYN_SENT, "10.0.0.1", 5000, "10.0.0.2", 6000, "often"]], "own": ["10.0.0.2"]},
+    {"rows": [["6", SYN_SENT, "10.0.0.1", 5000, ["10.0.0.2"], 6000, 5]]},
+    {"rows": [[{}, None, 1, 2, 3, 4, 5]]},
+]
+
+
+@pytest.mark.parametrize("data", STRANGE)
 def test_an_answer_that_cannot_be_read_blames_nobody(data: dict[str, Any]) -> None:
     assert cuts(hung(at_node("n1", "sockets", 29.0, **data), on(0, "state", 3.0, state=""))) == ()
 
