@@ -19,7 +19,15 @@ from clusterprep.verify.timeline import Timeline
 SYN_SENT, SYN_RECV = 2, 3  # include/net/tcp_states.h
 MOST = 8  # sockets that are quoted for one fault
 Key = tuple[str, int]  # address and port
-_TYPES = ((int, type(None)), int, str, int, str, int, int)  # of a row: rank, state, address, port, peer, port, again
+_TYPES: tuple[Any, ...] = (
+    int | None,
+    int,
+    str,
+    int,
+    str,
+    int,
+    int,
+)  # of a row: rank, state, address, port, peer, port, again
 
 
 @dataclass(frozen=True)
