@@ -35,6 +35,7 @@ class Agents:
         self.links, self.answer, self.serve = dict.fromkeys(names), answer, serve
         self.numbers = {name: 40000 + place for place, name in enumerate(names)}
         self.asked: list[tuple[str, str]] = []
+        self.dialled: list[tuple[str, str]] = []
         self.ended: set[str] = set()
 
     def load(self, part: str) -> None:
@@ -47,13 +48,16 @@ class Agents:
             self.ended |= set(bodies)
             return {name: {} for name in bodies}
         if op == "dial":
-            return {name: self.dial(name, body["targets"]) for name, body in bodies.items()}
+            return {
+                name: {"dials": [self.dial(name, *target) for target in bodies[name]["targets"]]} for name in bodies
+            }
         return {name: self.look(name, body["reads"][0]) for name, body in bodies.items()}
 
-    def dial(self, dialer: str, targets: list[Any]) -> Any:
-        listeners = [next(name for name, number in self.numbers.items() if number == port) for _, port in targets]
-        words = [self.answer(dialer, listener)["answers"][0] for listener in listeners]
-        return {"dials": [["ok", 50, 1500, True, 1500] if word == "ok" else ["timed_out"] for word, *_ in words]}
+    def dial(self, dialer: str, address: str, port: int) -> list[Any]:
+        listener = next(name for name, number in self.numbers.items() if number == port)
+        self.dialled.append((dialer, listener))
+        word = self.answer(dialer, listener)["answers"][0][0]
+        return ["ok", 100, 1500, True, 1500] if word == "ok" else ["timed_out"]
 
     def look(self, dialer: str, read: list[Any]) -> Any:
         kind, (_, port, token, *_), _ = read
@@ -90,10 +94,31 @@ def test_every_pair_is_asked_once_where_all_is_well() -> None:
 def test_a_dead_node_of_many_costs_a_few_pairs_and_not_one_each_round() -> None:
     links, agents = stage(64, dead("n7"))
     assert [guilt.nodes for guilt in judge(links)] == [("n7",)]
-    assert (
-        sum("n7" in pair for pair in agents.asked) == 3
-    )  # then it is dialled by all at once, which costs three seconds
+    assert sum("n7" in pair for pair in agents.asked) == 3
+    assert {frozenset(pair) for pair in agents.dialled} >= {frozenset(pair) for pair in agents.asked if "n7" in pair}
     assert len({frozenset(pair) for pair in agents.asked if "n7" not in pair}) == 63 * 62 // 2
+
+
+def test_a_node_that_lets_nobody_in_is_found_by_dialling_it_from_everywhere() -> None:
+    no = {"answers": [["no", "timed_out", "connecting: timed out"]]}
+    links, agents = stage(4, lambda dialer, listener: no if listener == "n2" else good(dialer, listener))
+    assert [guilt.nodes for guilt in judge(links)] == [("n2",)]
+    assert len(agents.dialled) == len(set(agents.dialled))
+    assert {pair for pair in agents.dialled if pair[1] == "n2"} == {(name, "n2") for name in ("n1", "n3", "n4")}
+
+
+def test_a_pair_that_connects_when_it_is_dialled_again_is_measured() -> None:
+    asked: Counter[tuple[str, str]] = Counter()
+    no = {"answers": [["no", "timed_out", "connecting: timed out"]]}
+
+    def answer(dialer: str, listener: str) -> Any:
+        asked[dialer, listener] += 1
+        first = asked[dialer, listener] == 1 and asked[listener, dialer] == 0
+        return no if first and {dialer, listener} == {"n1", "n3"} else good(dialer, listener)
+
+    links, _ = stage(4, answer)
+    assert judge(links) == ()
+    assert all(way.word == "ok" for way in links.ways)
 
 
 def test_a_slow_node_of_many_costs_a_few_pairs_too() -> None:
