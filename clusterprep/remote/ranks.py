@@ -23,7 +23,7 @@ from clusterprep.remote.sockets import look as look_at_sockets
 
 MAX_LINE = 16384  # bytes of one report of a rank
 MAX_REPORTS = 10000  # of one rank; more is not our program
-MAX_SOURCE = 65536  # bytes; fits into a socket's buffer, so that sending never waits
+MAX_SOURCE = 65536  # bytes; more is not our program
 LOOK = 0.5  # seconds between looks at the state of the processes
 PATIENCE = 2.0  # seconds that killed processes get to disappear before they are called stuck
 LEASH = 6.0  # seconds without a sign of the controller, which comes every second; then the ranks are ended
@@ -51,7 +51,7 @@ class Rank(object):
         self.trial, self.number, self.process = trial, number, process
         self.pid = process.pid  # that of the Python itself, also where the job's python is a wrapper that forks
         self.reports, self.output = reports, output
-        self.printed, self._line = Output(), b""
+        self.printed, self._line, self._unsent = Output(), b"", b""
         self.state, self._in_wait, self._count = "", 0, 0
         self.silent_since = None  # when the socket closed: the moment of its end, to the millisecond
         self.ended = False
@@ -78,11 +78,19 @@ class Rank(object):
             self.pid = said["pid"]
         self.trial.tell(what, self.number, moment, said=said)
 
-    def say(self, word):
+    def say(self, words):
+        """Send something to the rank, as much of it at once as it takes: nobody here may wait for it."""
+        self._unsent += words
+        self.feed()
+
+    def feed(self):
         try:
-            self.reports.send(word + b"\n")
+            while self._unsent:
+                self._unsent = self._unsent[self.reports.send(self._unsent, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            pass  # it is read as the rank comes along
         except OSError:
-            pass  # it is gone or does not read; how it ended says more
+            self._unsent = b""  # it is gone; how it ended says more
 
     def look(self, now):
         """Notice the end of the process, or a change between running, stopped and stuck."""
@@ -146,9 +154,12 @@ class Trial(object):
         self.agent.watch(output, rank.printed.hear)
         self.agent.watch(reports.fileno(), rank.hear_report)
         self.tell("spawned", number, said={"pid": process.pid})
+        return rank
 
     def poll(self, now):
         """One turn of the agent's loop."""
+        for rank in self.ranks:
+            rank.feed()
         ending = any(rank.silent_since is not None and not rank.ended for rank in self.ranks)
         if ending or self.stopping or now - self._looked >= LOOK:
             self._looked = now
@@ -166,7 +177,7 @@ class Trial(object):
         self._until = self._kill_at + PATIENCE
         if grace:
             for rank in self.ranks:
-                rank.say(b"end")
+                rank.say(b"end\n")
 
     def _go_on_stopping(self, now):
         if now < self._kill_at and not all(rank.ended for rank in self.ranks):
@@ -255,7 +266,6 @@ def spawn(trial, account, request, entry):
     source = request["source"].encode("utf-8") + b"\nmain(FD)\n"
     config = json.dumps(request["config"]).encode("ascii") + b"\n"
     try:
-        ours.sendall(b"%09d" % len(source) + source + config)
         process = subprocess.Popen(  # the agent has one thread, so that preexec_fn is safe
             [request["python"], "-c", BOOT % entry["rank"], str(theirs.fileno())],
             env=environment(account, request["python"], entry["env"], trial.mark),
@@ -274,7 +284,7 @@ def spawn(trial, account, request, entry):
     finally:
         theirs.close()
         os.close(printed)
-    trial.add(entry["rank"], process, ours, output)
+    trial.add(entry["rank"], process, ours, output).say(b"%09d" % len(source) + source + config)
 
 
 def _prepare(account):
@@ -320,7 +330,7 @@ class Ranks(object):
 
     def go(self, agent, request):
         for rank in self._trial.ranks if self._trial else ():
-            rank.say(b"go")
+            rank.say(b"go\n")
         return {}
 
     def hold(self, agent, request):

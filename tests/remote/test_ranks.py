@@ -91,6 +91,16 @@ def test_a_rank_starts_clean(agent: Heard) -> None:
     assert agent.ask("stop")["left"] == []
 
 
+def test_a_plan_of_any_length_reaches_a_rank_that_is_slow_to_read(agent: Heard) -> None:
+    """A thousand collectives are more than a socket holds; the agent goes on while they are read."""
+    told = "os.write(fd, json.dumps(dict(what='read', t=0.0, steps=len(config['steps']))).encode() + b'\\n'); "
+    began = time.monotonic()
+    agent.start(told + SLEEP, 2, config={"then": told + SLEEP, "steps": ["x" * 100] * 20_000})
+    assert time.monotonic() - began < 5
+    assert [agent.one("read", rank=rank)["steps"] for rank in (0, 1)] == [20_000, 20_000]
+    assert agent.ask("stop")["left"] == []
+
+
 def test_ends_are_told_with_their_signal_and_last_words(agent: Heard) -> None:
     agent.start("print('x' * 20000 + 'last words', flush=True); os.kill(os.getpid(), 9)")
     end = agent.one("exit")
