@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -101,6 +102,9 @@ def test_the_child_ends_with_an_agent_that_is_killed() -> None:
     assert agent.stdout
     port, pid = map(int, agent.stdout.readline().split())
     assert measured(port)["pings"] == 50
+    serving = socket.create_connection(("127.0.0.1", port))
+    serving.sendall(TOKEN.encode() + b"p" * stream.PING)
+    assert serving.recv(1) == b"p"
     agent.send_signal(signal.SIGKILL)
     agent.wait()
     agent.stdin.close()
@@ -109,3 +113,7 @@ def test_the_child_ends_with_an_agent_that_is_killed() -> None:
     while processes.process_stat(pid)[0] not in "ZX":
         assert time.monotonic() < end, "it outlived its agent"
         time.sleep(0.02)
+    serving.settimeout(2)
+    with serving, contextlib.suppress(ConnectionResetError):
+        while data := serving.recv(4096):  # what was under way, and then the end
+            assert set(data) == {ord("p")}
