@@ -16,6 +16,13 @@ WORDS = 3  # different messages, and different remedies
 NAMES = 40  # checks that pass, by name; more are told by area
 COLUMN = 28  # of the names with -v
 
+# What to do about an answer that did not come, whatever it was wanted for.
+CURES = {
+    "denied": "run it with sudo on the nodes (-b, --become), or as a user who may read it",
+    "missing_tool": "install on the node what the message names",
+    "hung": "dmesg -T | tail -50   # on the node: a driver or a file system that does not answer",
+    "timed_out": "dmesg -T | tail -50; uptime   # on the node: what does not answer, or too much load",
+}
 _RANK = {("fail", "error"): 0, ("fail", "warning"): 1, ("unknown", "error"): 2, ("unknown", "warning"): 3}
 _WORDS: dict[tuple[str, str], Part] = {
     ("fail", "error"): ("FAIL", "bold red"),
@@ -112,6 +119,8 @@ def _write_gap(page: Page, blocks: Sequence[Block]) -> None:
     shown = names if page.verbose else names[:GAPS]
     more = f" and {len(names) - len(shown)} more (-v names them)" if len(shown) < len(names) else ""
     page.under((f"left open: {', '.join(shown)}{more}", "dim"))
+    cure = CURES.get(first.reason or "", f"clusterprep explain {names[0]}   # how it is measured, and what that needs")
+    page.row(("    fix:", "dim"), (cure, "green"), keep=True)
 
 
 def _write_trouble(page: Page, block: Block) -> None:

@@ -62,7 +62,10 @@ def test_what_one_missing_answer_leaves_open_is_told_once() -> None:
     assert text.count("the driver hangs") == 1
     assert "left open: gpu.c00, gpu.c01" in text
     assert "and 3 more (-v names them)" in text.replace("\n         ", " ")
-    assert "fix:" not in text
+    assert text.count("fix:") == 1
+    assert "fix: dmesg -T" in text
+    other = report("check", findings=tuple(unknown(check, reason="garbled") for check in checks))
+    assert "fix: clusterprep explain gpu.c00 " in shown(other)
     assert all(check in shown(one, verbose=1) for check in checks)
     assert "15 unknown" in text
 
