@@ -309,8 +309,16 @@ def _verify(
         return not_run(fleet, environment, gates), ()
     job.watch.stage("verify", len(fleet.reached))
     fanout.load("ranks")
-    extra = {"incident_sizes": job.settings.incident_sizes, "workarounds": job.settings.workarounds}
-    result, tried = run_trial(fanout, fleet, environment, job.given, job.run, **extra)
+    further = job.settings
+    result, tried = run_trial(
+        fanout,
+        fleet,
+        environment,
+        job.given,
+        job.run,
+        incident_sizes=further.incident_sizes,
+        workarounds=further.workarounds,
+    )
     guilty = {name for culprit in result.culprits for name in culprit.nodes}
     for node in fleet.reached:
         job.watch.step(node.name, "culprit" if node.name in guilty else "finished")

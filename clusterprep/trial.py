@@ -55,13 +55,14 @@ def _yardsticks(
     fleet: Fleet, plan: TrialPlan, result: VerifyResult, measured: Links | None, given: Given
 ) -> Yardsticks:
     from clusterprep.verify.expected import expected
-    from clusterprep.verify.speed import Yardsticks, fastest_links
+    from clusterprep.verify.links import best_speeds
+    from clusterprep.verify.speed import Yardsticks
 
     ranks = {name: len(mine) for name, mine in plan.ranks_by_node.items()}
     model = expected(fleet, ranks, {rank.node: rank.env for rank in plan.ranks}) if plan.backend == "nccl" else None
     trial = _name(plan, result)
     earlier = given.speeds(fleet.inventory.cluster, trial) if trial else ()
-    return Yardsticks(plan.min_busbw, model, earlier, fastest_links(measured) if measured else {})
+    return Yardsticks(plan.min_busbw, model, earlier, best_speeds(measured.ways) if measured else {})
 
 
 def _name(plan: TrialPlan, result: VerifyResult) -> str | None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.lab import Host, Lab
 from tests.test_cut_off import NEW, OLD, RUNS, apply, clusterprep, equal, lab, pair, quiet, rollback
+from tests.tracing import strace
 
 __all__ = ["lab"]  # the fixture: four hosts on which nothing was ever written, and a playbook of two files
 
@@ -25,16 +23,9 @@ SYNCS = 30  # more than there are
 @contextlib.contextmanager
 def killed_at(host: Host, call: str, number: int) -> Iterator[None]:
     """The kernel kills a process of this host when it makes this call for the n-th time, and does not do the call."""
-    argv = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e"]
-    argv += [f"inject={call}:signal=SIGKILL:when={number}", "-p", str(host.pid)]
-    with subprocess.Popen(argv) as tracer:
-        end = time.monotonic() + 10
-        while "TracerPid:\t0\n" in Path(f"/proc/{host.pid}/status").read_text():
-            assert tracer.poll() is None, "strace may not watch here"
-            assert time.monotonic() < end
-            time.sleep(0.01)
+    inject = f"inject={call}:signal=SIGKILL:when={number}"
+    with strace(host, "-o", "/dev/null", "-e", f"trace={call}", "-e", inject):
         yield
-        tracer.terminate()
 
 
 def cut(lab: Lab, call: str, number: int) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pytest
 
 from tests.command import clusterprep
 from tests.lab import Host, Lab
+from tests.tracing import strace
 
 pytestmark = pytest.mark.lab
 
@@ -136,17 +136,11 @@ def _between(seen: list[Call], name: str, path: str, first: int, last: int) -> b
 @contextlib.contextmanager
 def traced(host: Host, log: Path) -> Iterator[None]:
     """Everything that sshd on this host starts is watched; the log is complete afterwards."""
-    argv = ["strace", "-f", "-y", "-qq", "-s", "300", "-e", CALLS, "-o", str(log), "-p", str(host.pid)]
-    with subprocess.Popen(argv) as tracer:
-        end = time.monotonic() + 10
-        while "TracerPid:\t0\n" in Path(f"/proc/{host.pid}/status").read_text():
-            assert tracer.poll() is None, "strace may not watch here"
-            assert time.monotonic() < end
-            time.sleep(0.01)
+    with strace(host, "-y", "-s", "300", "-e", CALLS, "-o", str(log)):
         yield
-        while host.processes("EsSB") and time.monotonic() < end + 30:
+        end = time.monotonic() + 30
+        while host.processes("EsSB") and time.monotonic() < end:
             time.sleep(0.02)
-        tracer.terminate()
 
 
 @pytest.fixture(scope="module")

@@ -102,11 +102,17 @@ def usual_speed(ways: Sequence[Way], rated: float = math.inf) -> float:
 
     No link needs to be faster than the interfaces are `rated`: what virtual ones do beyond that is a matter of luck.
     """
+    best = best_speeds(ways)
+    return min(rated, statistics.median_low(best.values())) if best else 0.0
+
+
+def best_speeds(ways: Sequence[Way]) -> dict[str, float]:
+    """Per node the best speed that it reached with anybody: one bad node does not spoil that of the others."""
     best: dict[str, float] = {}
     for way in ways:
         for name in (way.dialer, way.listener) if way.word == "ok" else ():
             best[name] = max(best.get(name, 0.0), way.out, way.back)
-    return min(rated, statistics.median_low(best.values())) if best else 0.0
+    return best
 
 
 def to_dial(links: Links) -> tuple[tuple[str, str], ...]:

@@ -16,7 +16,6 @@ from clusterprep.model import Collective, Finding, Severity, Verdict
 from clusterprep.noderange import fold
 from clusterprep.units import format_size
 from clusterprep.verify.expected import VALID_FROM, Expected
-from clusterprep.verify.links import Links
 from clusterprep.verify.peers import scores, slower
 
 NAME = "nccl.busbw_multi"
@@ -130,12 +129,3 @@ def _by_peers(
 
 def _gbits(rate: float) -> str:
     return f"{rate * 8 / 1e9:.2g} Gbit/s"
-
-
-def fastest_links(links: Links) -> dict[str, float]:
-    """Per node the best speed that it reached with anybody: one bad node does not spoil that of the others."""
-    best: dict[str, float] = {}
-    for way in links.ways:
-        for name in (way.dialer, way.listener) if way.word == "ok" else ():
-            best[name] = max(best.get(name, 0.0), way.out, way.back)
-    return best

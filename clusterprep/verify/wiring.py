@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from clusterprep.lint.values import nccl_integer
 from clusterprep.model import Finding
 from clusterprep.network import VARIABLE, lets_in
 from clusterprep.noderange import fold
@@ -83,15 +84,10 @@ def _said(timeline: Timeline) -> dict[int, Wiring]:
 def _rdma_written(env: Mapping[str, str]) -> str:
     """The variable that asks for RDMA between nodes; empty where none does, or another one forbids it."""
     net = env.get("NCCL_NET", "")
-    if _number(env.get("NCCL_IB_DISABLE", "")) or net.lower() == SOCKET.lower():
+    disabled = nccl_integer(env.get("NCCL_IB_DISABLE", ""))
+    if (disabled is not None and disabled.value) or net.lower() == SOCKET.lower():
         return ""
     return next((f"{name}={env[name]}" for name in (HCA, "NCCL_NET") if env.get(name)), "")
-
-
-def _number(text: str) -> int:
-    """As NCCL's strtoll does, as far as anybody writes it."""
-    digits = text.strip().removeprefix("+")
-    return int(digits) if digits.isdecimal() and len(digits) < 19 else 0
 
 
 def _interface_written(env: Mapping[str, str]) -> str:

@@ -7,8 +7,8 @@ import pytest
 from clusterprep.model import Collective, Finding
 from clusterprep.verify.blame import findings, judge
 from clusterprep.verify.expected import Expected
-from clusterprep.verify.links import Links, Way
-from clusterprep.verify.speed import Yardsticks, fastest_links, largest, speed
+from clusterprep.verify.links import Way, best_speeds
+from clusterprep.verify.speed import Yardsticks, largest, speed
 from tests.verify.stories import make_plan, story
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -120,7 +120,7 @@ def test_a_node_is_as_fast_as_its_best_link() -> None:
         Way("n2", "n3", "ok", out=1.0, back=2.0),
         Way("n3", "n4", "refused", "x"),
     )
-    assert fastest_links(Links(NODES, ways, 0.1)) == {"n1": 5.0, "n2": 5.0, "n3": 2.0}
+    assert best_speeds(ways) == {"n1": 5.0, "n2": 5.0, "n3": 2.0}
 
 
 # ---------------------------------------------------------------- with a trial
