@@ -50,6 +50,7 @@ class Fanout:
         self._parts: tuple[str, ...] = ("look",)
         self._password, self._watch = password, watch
         self._closing = threading.Event()
+        self._logins: dict[str, float] = {}  # seconds that each took
 
     def __enter__(self) -> Fanout:
         threading.Thread(target=self._pulse, daemon=True).start()
@@ -106,10 +107,13 @@ class Fanout:
             detail, remedy = error.message, error.remedy
             seconds = time.monotonic() - started
             return Sighting(node.name, node.address, False, error.reason, detail, remedy, error.answered, {}, seconds)
-        return Sighting(node.name, node.address, True, facts=facts, seconds=time.monotonic() - started)
+        seconds, login = time.monotonic() - started, self._logins[node.name]
+        return Sighting(node.name, node.address, True, facts=facts, seconds=seconds, login=login)
 
     def _open(self, node: Node) -> Link:
+        started = time.monotonic()
         link = open_link(self._transports[node.transport], node, self._parts, self._password)
+        self._logins[node.name] = time.monotonic() - started
         if self._closing.is_set():
             link.close()
             raise Unreached("hung", "the command ended")

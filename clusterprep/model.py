@@ -148,6 +148,7 @@ class Sighting:
     answered: bool = True  # False: the node gave no answer at all
     facts: Mapping[str, Any] = field(default_factory=dict)  # fact name -> value or Absent
     seconds: float = 0.0
+    login: float = 0.0  # seconds of it until the agent of the node answered for the first time
 
 
 @dataclass(frozen=True)
@@ -271,6 +272,7 @@ class Stage:
     verdict: Verdict
     arrived: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
+    limit: float | None = None  # seconds; None: none of its own
 
 
 @dataclass(frozen=True)

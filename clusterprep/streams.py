@@ -17,7 +17,17 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
 from clusterprep.network import Pick, choose
 from clusterprep.pairing import disjoint, rounds
-from clusterprep.verify.links import Links, Way, bad_pairs, blocked, dialled, seen_again, to_dial, usual_speed
+from clusterprep.verify.links import (
+    PAIR_LIMIT,
+    Links,
+    Way,
+    bad_pairs,
+    blocked,
+    dialled,
+    seen_again,
+    to_dial,
+    usual_speed,
+)
 
 PINGS = 200  # 2 % of lost packets show in at least 150 of them
 BYTES = 4 << 20  # each way
@@ -25,7 +35,6 @@ AGAIN, MORE = 400, 16 << 20  # of a further look
 LOOKS = 2  # more at what looks bad: on a busy machine one pair of ten is slow for a moment
 ENOUGH = 3  # failed pairs, and none that works, after which a node is set aside
 DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three
-LIMIT = 14.0  # seconds for one pair, whose own limits are shorter
 
 
 Place = tuple[str, int, str]  # address, port, token
@@ -114,8 +123,10 @@ def _port(answer: Any) -> int | None:
 def _round(
     fanout: Fanout, places: Mapping[str, Place], pairs: Sequence[tuple[str, str]], pings: int, size: int
 ) -> list[Way]:
-    bodies = {dialer: {"reads": [["stream", [*places[listener], pings, size], LIMIT]]} for dialer, listener in pairs}
-    answers = fanout.ask("look", bodies, LIMIT + 3.0)
+    bodies = {
+        dialer: {"reads": [["stream", [*places[listener], pings, size], PAIR_LIMIT]]} for dialer, listener in pairs
+    }
+    answers = fanout.ask("look", bodies, PAIR_LIMIT + 3.0)
     return [_way(dialer, listener, answers.get(dialer)) for dialer, listener in pairs]
 
 

@@ -45,7 +45,7 @@ def run_trial(
     measured = measure_links(fanout, fleet) if len(fleet.reached) > 1 else None
     tried = blame.findings(first, _yardsticks(fleet, plan, first, measured, given))
     _remember(fleet, plan, first, tried, given, run)
-    result = _as_slow_as_found(first, tried)
+    result = _as_slow_as_found(with_reach(first, fleet), tried)
     if measured is not None:
         result, tried = links.with_links(result, measured), (*tried, *links.findings(measured))
     return with_workarounds(fanout, fleet, plan, first, result) if workarounds else result, tried
@@ -87,11 +87,20 @@ def _remember(
 
 
 def _as_slow_as_found(result: VerifyResult, tried: Sequence[Finding]) -> VerifyResult:
-    """A result fails where its speed does, by whatever yardstick."""
+    """A result fails where its speed does, by whatever yardstick, and no stage is better than its finding."""
     from clusterprep.verify.speed import NAME
+    from clusterprep.verify.stages import as_found
 
     slow = any(f.check == NAME and (f.verdict, f.severity) == ("fail", "error") for f in tried)
-    return replace(result, verdict="fail") if slow else result
+    return replace(result, verdict="fail" if slow else result.verdict, stages=as_found(result.stages, tried))
+
+
+def with_reach(result: VerifyResult, fleet: Fleet) -> VerifyResult:
+    """With the stage before all others: the logins."""
+    from clusterprep.verify.stages import reach
+
+    limit = max((node.ssh.connect_timeout for node in fleet.inventory.nodes), default=0.0)
+    return replace(result, stages=(reach(fleet.sightings.values(), limit), *result.stages))
 
 
 def _plan(fleet: Fleet, environment: Environment, incident_sizes: bool = False) -> TrialPlan:
@@ -114,7 +123,7 @@ def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) ->
     """
     plan = _plan(fleet, environment)
     failed = [finding for finding in gates if finding.verdict == "fail" and finding.severity == "error"]
-    return VerifyResult(
+    result = VerifyResult(
         verdict="fail" if failed else "unknown",
         backend=plan.backend,
         world_size=plan.world_size,
@@ -123,6 +132,7 @@ def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) ->
         culprits=tuple(_culprit(finding) for finding in failed),
         message=f"no rank was started: {', '.join(dict.fromkeys(finding.check for finding in gates))}",
     )
+    return with_reach(result, fleet)
 
 
 def _culprit(finding: Finding) -> Culprit:

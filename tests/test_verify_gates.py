@@ -42,10 +42,10 @@ def test_gpus_in_use_start_no_rank_unless_asked_to(lab4: Lab) -> None:
         assert answer.report["verify"]["verdict"] == "unknown"
         assert "gpu.busy" in answer.stderr + str(answer.report)
         assert answer.report["verify"]["culprits"] == []
-        assert answer.report["verify"]["stages"] == []
+        assert [stage["name"] for stage in answer.report["verify"]["stages"]] == ["reach"]
 
         started = clusterprep(lab4, "verify", "--on-busy")
-        assert [stage["name"] for stage in started.report["verify"]["stages"]][:1] == ["start"]
+        assert [stage["name"] for stage in started.report["verify"]["stages"]][:2] == ["reach", "start"]
 
 
 def test_a_speed_that_the_inventory_accepts_does_not_count(lab4: Lab) -> None:

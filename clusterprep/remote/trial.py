@@ -224,6 +224,8 @@ class Rank(object):
         self.stage = "rendezvous"
         options = self._device.group_options(limit)
         dist.init_process_group(self.config["backend"], store=store, rank=rank, world_size=world, **options)
+        self.channel.tell("joined")
+        self.stage = "first collective"
         job = Job(self._torch, self._device, rank, world)
         job.spread(0.0, limit)
         self.channel.tell("met")

@@ -188,7 +188,7 @@ def _write_workarounds(page: Page, rows: Sequence[Workaround]) -> None:
 
 
 def _write_stages(page: Page, verify: VerifyResult) -> None:
-    if verify.stages and all(stage.verdict == "pass" for stage in verify.stages):
+    if verify.stages and all(stage.verdict in ("pass", "skip") for stage in verify.stages):
         told = ", ".join(f"{field(stage.name)} {elapsed(stage.seconds)}" for stage in verify.stages)
         page.row("  stages", told, indent=INDENT + 8)
         return

@@ -12,8 +12,9 @@ from clusterprep.verify.consistency import consistency
 from clusterprep.verify.culprits import Fault, faults, wrong_ranks
 from clusterprep.verify.exact import EXACT, exact, left_out
 from clusterprep.verify.speed import Yardsticks, largest, speed
+from clusterprep.verify.stages import stages, stopped_at
 from clusterprep.verify.straggler import straggler
-from clusterprep.verify.tally import collectives, finished, rank_rows, scaled, stages, sweep
+from clusterprep.verify.tally import collectives, finished, rank_rows, scaled, sweep
 from clusterprep.verify.timeline import Timeline
 from clusterprep.verify.wiring import transport
 
@@ -82,7 +83,8 @@ def _outcome(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]
         smaller = "; ".join(filter(None, [left_out(timeline), *scaled(timeline)]))
         return f"wrong results on ranks {fold(map(str, wrong))}" if wrong else smaller
     last = rows[-1]
-    words = f"{last.name} did not finish: {len(last.arrived)} of {timeline.plan.world_size} ranks had arrived"
+    many = f"{len(last.arrived)} of {timeline.plan.world_size}"
+    words = f"{stopped_at(timeline)} did not finish: {many} ranks had arrived"
     if last.missing:
         nodes = fold(timeline.rank(rank).node for rank in last.missing)
         words += f", rank {fold(map(str, last.missing))} on {nodes} had not"
@@ -144,7 +146,7 @@ def _hang(timeline: Timeline, found: Sequence[Fault]) -> Iterable[Finding]:
     elif not any(fault.check == check for fault in found):
         rows = stages(timeline)
         nodes = _nodes(timeline, rows[-1].missing) or nodes
-        seen = f"{rows[-1].name} did not finish"
+        seen = f"{stopped_at(timeline)} did not finish"
         yield Finding(check, "fail", "error", nodes, _message(timeline, rows, ()), seen, WANTED[check], UNPROVEN)
 
 

@@ -19,6 +19,7 @@ from clusterprep.verify.pages import REMEDY_OF_LINKS
 NAME = "net.tcp_bw"
 SHARE = 5  # a direction is bad where it is slower than the usual speed by more than this factor
 LONG = 1.0  # seconds to connect from which a SYN was lost
+PAIR_LIMIT = 14.0  # seconds for one pair, whose own limits are shorter
 RESENT = 2  # segments of a few hundred small messages that were sent once more: between healthy nodes none is
 WANTED = "no pair under a fifth of the usual speed, and no lost packets"
 UNMEASURED = frozenset({"lost", "garbled", "hung", "unknown_read"})  # says something of a node, and nothing of a link
@@ -258,7 +259,7 @@ def _stage(links: Links) -> Stage:
     """The row of the report; it passes where nobody is to blame and every planned pair was measured."""
     whole = bool(links.ways) and all(way.word not in UNMEASURED for way in links.ways)
     verdict: Verdict = "fail" if judge(links) else "pass" if whole else "unknown"
-    return Stage("links", round(links.seconds, 6), verdict)
+    return Stage("links", round(links.seconds, 6), verdict, limit=PAIR_LIMIT)
 
 
 def findings(links: Links) -> Iterable[Finding]:

@@ -15,7 +15,7 @@ STALLED = 0.8  # of the time limit, without any progress: a rank that gives up b
 QUIET = 2.0  # seconds without a beat, which comes every second; such a node is about to be lost
 QUIET_LIMIT = 4.5  # seconds more that are waited until a quiet node is lost or speaks again
 
-MILESTONES = ("store", "met", "entered", "warmed", "left", "finished")
+MILESTONES = ("store", "joined", "met", "entered", "warmed", "left", "finished")
 FAILED = ("no_torch", "no_cuda", "error", "exit")
 
 

@@ -1,10 +1,10 @@
-"""What a trial measured: its stages, its collectives and how far every rank came; no word of blame."""
+"""What a trial measured: its collectives and how far every rank came; no word of blame."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from clusterprep.model import Collective, RankGpu, RankRow, Stage, Verdict
+from clusterprep.model import Collective, RankGpu, RankRow
 from clusterprep.units import format_size
 from clusterprep.verify.schedule import Step
 from clusterprep.verify.timeline import Event, Timeline
@@ -36,35 +36,11 @@ def nth(timeline: Timeline, what: str, number: int) -> Mapping[int, Event]:
     return turns[number] if number < len(turns) else {}
 
 
-# ---------------------------------------------------------------- stages
-
-
-def stages(timeline: Timeline) -> tuple[Stage, ...]:
-    """start, rendezvous, and one per collective that some rank entered.
-
-    A rank has arrived at start when torch is imported and its device bound, at the rendezvous when it reached the
-    store, at a collective when it entered it: who has arrived and waits for the others is not the one to look at.
-    """
-    ready, go = timeline.ranks_with("ready"), timeline.first("go")
-    rows = [_stage(timeline, "start", 0.0, ready, ready)]
-    if go is None:
-        return tuple(rows)
-    met = timeline.ranks_with("met")
-    rows.append(_stage(timeline, "rendezvous", go.at, timeline.ranks_with("store"), met))
-    since = max((event.at for event in met.values()), default=go.at)
-    for number, step in enumerate(timeline.plan.steps):
-        entered, left = nth(timeline, "entered", number), nth(timeline, "left", number)
-        if entered and not refusal(left):
-            rows.append(_stage(timeline, _as_run(step, entered), since, entered, left))
-            since = max((event.at for event in left.values()), default=since)
-    return tuple(rows)
-
-
 def step_name(step: Step) -> str:
     return collective_name(step.op, step.bytes, step.dtype)
 
 
-def _as_run(step: Step, entered: Mapping[int, Event]) -> str:
+def as_run(step: Step, entered: Mapping[int, Event]) -> str:
     """Ranks may have made it smaller, all of them alike."""
     size = next(iter(entered.values())).data["bytes"] if step.fit else step.bytes
     return collective_name(step.op, size, step.dtype)
@@ -97,18 +73,6 @@ def refusals(timeline: Timeline) -> dict[Step, str]:
     steps = timeline.plan.steps
     said = {step: refusal(nth(timeline, "left", number)) for number, step in enumerate(steps)}
     return {step: words for step, words in said.items() if words}
-
-
-def _stage(
-    timeline: Timeline, name: str, since: float, arrived: Mapping[int, Event], done: Mapping[int, Event]
-) -> Stage:
-    world = range(timeline.plan.world_size)
-    whole = len(done) == len(world)
-    right = not any(event.data.get("wrong") for event in done.values())
-    until = max(event.at for event in done.values()) if whole and done else end_of(timeline)
-    verdict: Verdict = "pass" if whole and right else "fail"
-    missing = tuple(rank for rank in world if rank not in arrived)
-    return Stage(name, round(max(0.0, until - since), 6), verdict, tuple(sorted(arrived)), missing)
 
 
 # ---------------------------------------------------------------- collectives

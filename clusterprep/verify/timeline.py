@@ -16,11 +16,11 @@ OUTSIDE = ("state", "nccl", "exit", "holds")  # of a rank, and no step that it t
 class Event:
     """One thing that happened.
 
-    Of a rank (`rank` set): spawned, started, no_torch, imported, no_cuda, ready, store, met, entered, warmed, left,
-    finished, error, holds (data: part, items); seen from outside: state (data: state), nccl (data: lines, cut), exit
-    (data: signal or code, asked). Of a node: refused (its agent could not start ranks), lost (its agent fell silent),
-    sockets (of its ranks, when the trial hung; data: rows, own, cut), left_over (processes that did not die). Of the
-    controller (`node` empty): go, overdue, stopping.
+    Of a rank (`rank` set): spawned, started, no_torch, imported, no_cuda, ready, store, joined, met, entered, warmed,
+    left, finished, error, holds (data: part, items); seen from outside: state (data: state), nccl (data: lines, cut),
+    exit (data: signal or code, asked). Of a node: refused (its agent could not start ranks), lost (its agent fell
+    silent), sockets (of its ranks, when the trial hung; data: rows, own, cut), left_over (processes that did not die).
+    Of the controller (`node` empty): go, overdue, stopping.
     """
 
     node: str

@@ -213,9 +213,11 @@ def verify_culprit() -> Report:
             2,
             base.rendezvous,
             stages=(
-                Stage("rendezvous", 0.21, "pass", tuple(range(8))),
-                Stage("connect", 0.4, "pass", tuple(range(8))),
-                Stage("all_reduce", 60.0, "fail", (0, 1, 6, 7), (2, 3, 4, 5)),
+                Stage("reach", 0.38, "pass", limit=10.0),
+                Stage("start", 4.1, "pass", tuple(range(8)), limit=60.0),
+                Stage("rendezvous", 0.21, "pass", tuple(range(8)), limit=60.0),
+                Stage("first collective", 0.4, "pass", tuple(range(8)), limit=60.0),
+                Stage("bandwidth", 60.0, "fail", (0, 1, 6, 7), (2, 3, 4, 5), 60.0),
             ),
             collectives=base.collectives[:2],
             ranks=tuple(
@@ -342,8 +344,9 @@ def trial(names: tuple[str, ...], per_node: int = 2) -> VerifyResult:
         per_node,
         "10.77.0.2:29500",
         stages=(
-            Stage("rendezvous", 0.21, "pass", tuple(range(world))),
-            Stage("all_reduce", 1.3, "pass", tuple(range(world))),
+            Stage("start", 4.1, "pass", tuple(range(world)), limit=60.0),
+            Stage("rendezvous", 0.21, "pass", tuple(range(world)), limit=60.0),
+            Stage("bandwidth", 1.3, "pass", tuple(range(world)), limit=60.0),
         ),
         collectives=tuple(
             Collective("all_reduce", size, time, size / time / 1e9, size / time / 1e9 * factor, 0)

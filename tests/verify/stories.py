@@ -13,7 +13,7 @@ from clusterprep.verify.timeline import Event, Timeline, in_order
 
 SITUATIONS = sorted((Path(__file__).parent / "situations").glob("*.json"))
 SIZES = (8, 1 << 20)
-MILESTONES = ("spawned", "started", "imported", "ready", "store", "met", "entered 0", "warmed 0", "left 0")
+MILESTONES = ("spawned", "started", "imported", "ready", "store", "joined", "met", "entered 0", "warmed 0", "left 0")
 MILESTONES += ("entered 1", "warmed 1", "left 1", "finished")
 BEFORE = MILESTONES.index("ready")  # the last that is reached without the others
 

@@ -275,7 +275,8 @@ def test_wrong_data_fails_its_stage_and_the_verdict() -> None:
     timeline = story(wrong={3: 17, 2: 4})
     result = judge(timeline)
     assert result.verdict == "fail"
-    assert [stage.verdict for stage in result.stages] == ["pass", "pass", "pass", "fail"]
+    failed = [stage.name for stage in result.stages if stage.verdict == "fail"]
+    assert failed == ["correctness"]  # how fast wrong sums came is known all the same
     assert result.collectives[-1].wrong == 21
     assert result.message == "wrong results on ranks [2-3]"
     assert finding(timeline, "nccl.hang").verdict == "pass"

@@ -102,7 +102,13 @@ def test_a_sound_cluster_passes_with_exact_sums() -> None:
     result = judge(timeline)
     assert (result.verdict, result.culprits, result.message) == ("pass", (), "")
     assert (result.backend, result.world_size, result.nproc_per_node) == ("gloo", 4, 2)
-    assert [stage.name for stage in result.stages][:2] == ["start", "rendezvous"]
+    assert [stage.name for stage in result.stages] == [
+        "start",
+        "consistency",
+        "rendezvous",
+        "first collective",
+        "bandwidth",
+    ]
     assert all(stage.verdict == "pass" and stage.arrived == (0, 1, 2, 3) for stage in result.stages)
     assert [(row.op, row.bytes, row.wrong) for row in result.collectives] == [
         ("all_reduce", 8, 0),
