@@ -32,12 +32,14 @@ def run_trial(
 ) -> tuple[VerifyResult, tuple[Finding, ...]]:
     """Collectives over all ranks of the nodes reached, with the environment that apply writes, then their links.
 
+    Where all together fail or are slow and nobody is to blame for it, groups of nodes are tried until somebody is.
     With `workarounds` the settings that would help where it failed.
 
     The result, and what it means as findings of nccl.hang, nccl.correct and their like.
     """
+    from clusterprep.groups import screen_groups
     from clusterprep.streams import measure_links
-    from clusterprep.verify import blame, collect, links
+    from clusterprep.verify import blame, collect, groups, links
 
     plan = _plan(fleet, environment, incident_sizes)
     timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
@@ -48,6 +50,8 @@ def run_trial(
     result = _as_slow_as_found(with_reach(first, fleet), tried)
     if measured is not None:
         result, tried = links.with_links(result, measured), (*tried, *links.findings(measured))
+    if groups.worth(result, tried, len(plan.nodes)):
+        result = groups.with_groups(result, screen_groups(fanout, fleet, plan))
     return with_workarounds(fanout, fleet, plan, first, result) if workarounds else result, tried
 
 

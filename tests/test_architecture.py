@@ -27,7 +27,7 @@ ORDER = (
     "plan", "settings", "judge", "gates", "linted", "reach", "diff", "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams",
-    "workarounds", "trial",
+    "groups", "workarounds", "trial",
     # the stages in a row, and what is shown of them
     "run", "selftest", "reports", "explain", "options", "ending", "cli", "__main__",
 )  # fmt: skip
@@ -58,6 +58,7 @@ WORLDLY = {
     "selftest": "plays the recordings that came with us",
     "transports": "reaches other machines",
     "remote": "runs on nodes, but for boot, which reads the source of the others",
+    "groups": "takes the time of the group tests",
     "streams": "takes the time of the links stage, and draws the word that agents know each other by",
     "verify.collect": "runs ranks on nodes and waits for them",
     "reports": "renders through rich, loaded when asked for, and shows progress while a command runs",

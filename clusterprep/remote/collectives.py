@@ -302,7 +302,7 @@ def measure(job, channel, step, limit):
     times = sorted(trial.once(turn, limit) for turn in range(1, count + 1))
     if trial.added and job.spread(float(trial.wrong > 0), limit):
         locate(job, trial, slowest, limit)
-    channel.tell("left", seconds=times[len(times) // 2], **dict(trial.result(), **told))
+    channel.tell("left", seconds=times[len(times) // 2], best=times[0], **dict(trial.result(), **told))
 
 
 def refused(error):

@@ -3,8 +3,9 @@
 What decides who is to blame is known to the kernel and not to the job: how a process ended and when, whether it is
 stopped, whether it is stuck in a driver. Ranks report on a socket of their own, apart from what they print.
 
-Operations: `start` {python, user, source, ranks: [{rank, env}], config, leash}, `go` {}, `hold` {}, `sockets` {},
-`stop` {grace}.
+Operations: `start` {python, user, source, ranks: [{rank, env}], config, leash}, `go` {tasks}, `part` {}, `hold` {},
+`sockets` {}, `stop` {grace}. A task per rank, in the order of the start: {rank, world, address, port, steps, timeout}. Ranks that are
+done with one and have parted may be given another, under another number.
 Events: {"rank": 3, "what": "exit", "mono": …, "wall": …, …}, both times by this node's clocks.
 """
 
@@ -329,8 +330,15 @@ class Ranks(object):
         return self._trial is not None and bool(self._trial.ranks)
 
     def go(self, agent, request):
+        ranks = self._trial.ranks if self._trial else []
+        for rank, task in zip(ranks, request["tasks"]):
+            rank.number = task["rank"]
+            rank.say(json.dumps(task).encode("ascii") + b"\n")
+        return {"left": sum(not rank.ended for rank in ranks)}
+
+    def part(self, agent, request):
         for rank in self._trial.ranks if self._trial else ():
-            rank.say(b"go\n")
+            rank.say(b"part\n")
         return {}
 
     def hold(self, agent, request):
@@ -361,4 +369,6 @@ def refusal(error, request):
 
 def install(agent):
     ranks = Ranks()
-    agent.ops.update(start=ranks.start, go=ranks.go, hold=ranks.hold, sockets=ranks.sockets, stop=ranks.stop)
+    agent.ops.update(
+        start=ranks.start, go=ranks.go, part=ranks.part, hold=ranks.hold, sockets=ranks.sockets, stop=ranks.stop
+    )

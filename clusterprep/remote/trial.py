@@ -1,9 +1,9 @@
 """One rank of the trial: the program that the job's own python runs to show that collectives finish and are exact.
 
 The agent passes this source, and then one line of JSON, through a socket; on the same socket the rank says line by
-line how far it has come, so that a dead collective never blinds the report. The rank waits for the word «go» once
-torch is imported and its device is bound, and for «end» once it has finished or failed: a rank that left early would
-look to its peers like a second fault.
+line how far it has come, so that a dead collective never blinds the report. The rank waits for its task once torch is
+imported and its device is bound: who it is among which others, and what they do together. Then it waits for «part»,
+after which another task may come, or for «end»: who leaves early looks to its peers like a second fault.
 """
 
 import datetime
@@ -208,13 +208,13 @@ class Rank(object):
         version = self._torch.cuda.nccl.version()
         return ".".join(str(part) for part in version) if isinstance(version, tuple) else str(version)
 
-    def meet(self):
+    def meet(self, task):
         """Reach the store, then the other ranks."""
         self.stage, dist = "store", self._torch.distributed
-        rank, world, limit = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), self.config["timeout"]
+        rank, world, limit = task["rank"], task["world"], task["timeout"]
         store = dist.TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
+            task["address"],
+            task["port"],
             world,
             rank == 0,
             timeout=datetime.timedelta(seconds=limit),
@@ -231,10 +231,10 @@ class Rank(object):
         self.channel.tell("met")
         return job
 
-    def work(self, job):
-        for step in self.config["steps"]:
+    def work(self, job, task):
+        for step in task["steps"]:
             self.stage = "%(op)s of %(bytes)d bytes of %(dtype)s" % step
-            measure(job, self.channel, step, self.config["timeout"])
+            measure(job, self.channel, step, task["timeout"])
         self.channel.tell("finished")
 
     def part(self):
@@ -248,10 +248,15 @@ def live(channel, config):
     try:
         if not rank.get_ready():
             return EXIT_NO_TORCH
-        channel.hear()  # go
-        rank.work(rank.meet())
-        channel.hear()  # end
-        rank.part()
+        word = channel.hear()
+        while word != "end":
+            task = json.loads(word)
+            rank.work(rank.meet(task), task)
+            word = channel.hear()
+            rank.part()
+            if word == "part":
+                channel.tell("parted")  # nobody may meet anew before the old store is gone
+                word = channel.hear()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the report needs its words
         channel.tell("error", stage=rank.stage, type=type(error).__name__, text=str(error)[:TEXT])
         channel.hear()

@@ -88,11 +88,20 @@ class TrialPlan:
             "config": {
                 "backend": self.backend,
                 "gpus": self.gpus.get(node.name, 0),
-                "timeout": self.timeout,
-                "steps": [asdict(step) for step in self.steps],
                 "same_files": list(self.same_files),
             },
         }
+
+    def tasks(self, node: Node) -> list[dict[str, Any]]:
+        """What the ranks of one node do together with all others, in the order of `request`."""
+        alike = {
+            "world": self.world_size,
+            "address": self.address,
+            "port": self.port,
+            "timeout": self.timeout,
+            "steps": [asdict(step) for step in self.steps],
+        }
+        return [{"rank": rank.rank, **alike} for rank in self.ranks_by_node[node.name]]
 
 
 def plan_trial(
@@ -142,6 +151,35 @@ def with_incidents(plan: TrialPlan) -> TrialPlan:
     """The plan with the sizes of known incidents after all others."""
     gathered = Step("all_gather", 4 * GATHERED * plan.world_size, repetitions=1, fit=True)
     return replace(plan, steps=(*plan.steps, gathered, Step("broadcast", 4 * SENT, repetitions=1, fit=True)))
+
+
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
+MEETING = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def own_part(env: Mapping[str, str]) -> dict[str, str]:
+    """An environment of a rank without what a launcher sets."""
+    return {name: value for name, value in env.items() if name not in (*TORCHRUN, *MEETING)}
+
+
+def of_some(
+    plan: TrialPlan, names: Sequence[str], meet: tuple[str, int], steps: Sequence[Step], limit: float, **env: str
+) -> TrialPlan:
+    """A trial of a few of the nodes of a plan, in the order of `names`, the first of them at `meet`.
+
+    `env` comes over what the ranks are given there.
+    """
+    homes = {node.name: node for node in plan.nodes}
+    parts = [plan.ranks_by_node[name] for name in names]
+    world, ranks = sum(map(len, parts)), list[PlannedRank]()
+    for position, mine in enumerate(parts):
+        for rank in mine:
+            given = {**own_part(rank.env), **env}
+            values = _environment(given, meet, len(ranks), rank.local_rank, world, len(mine), position)
+            ranks.append(replace(rank, rank=len(ranks), env=values))
+    nodes = tuple(homes[name] for name in names)
+    address, port = meet
+    return replace(plan, nodes=nodes, ranks=tuple(ranks), address=address, port=port, steps=tuple(steps), timeout=limit)
 
 
 def _backend(nodes: Sequence[Node], shares: Sequence[int], gpus: Mapping[str, int]) -> str:

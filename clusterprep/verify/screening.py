@@ -31,7 +31,8 @@ HEALTHY, BUDGET = 28, 57  # group tests: of the screening, and with all splittin
 FEW = 4  # suspects that are tried in pairs instead of being split further
 CAUGHT = 7.0  # bound above which a group counts as slow
 MISTAKES = 0.002  # healthy pairs that may be blamed, over all pairs of a run
-SAMPLE = 100  # measurements of pairs that it takes at least to know what is normal
+SAMPLE = 100  # measurements of pairs that it takes to know well what is normal
+OFTEN = 2  # times more that all pairs of a few nodes are measured for it
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _swept(
     """Every pair of the rounds, but for those with a node that is known to be bad."""
     batches = [tuple(Probe("pair", pair) for pair in pairs if bad.isdisjoint(pair)) for pairs in rounds]
     known: dict[Probe, bool | None] = dict.fromkeys(probe for batch in batches for probe in batch)
-    for _ in range(1 + SAMPLE // max(1, len(known))):
+    for _ in range(1 + min(OFTEN, SAMPLE // max(1, len(known)))):
         for batch in filter(None, batches):
             evidence.add(batch, (yield batch))
     evidence.freeze("pair")  # from now on the slow ones are measured more often than others

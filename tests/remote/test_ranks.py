@@ -154,10 +154,11 @@ def test_stop_ends_descendants_even_those_that_left_the_session(agent: Heard) ->
 
 def test_ranks_that_are_let_go_can_end_by_themselves(agent: Heard) -> None:
     agent.start(
-        "f = os.fdopen(fd, 'rb'); assert f.readline() == b'go\\n'; assert f.readline() == b'end\\n'; os._exit(0)"
+        "f = os.fdopen(fd, 'rb'); task = json.loads(f.readline().decode());"
+        "assert task == {'rank': 7}; assert f.readline() == b'end\\n'; os._exit(0)"
     )
     agent.one("facts")
-    agent.ask("go")
+    assert agent.ask("go", tasks=[{"rank": 7}])["left"] == 1
     assert agent.ask("stop", grace=2.0)["left"] == []
     assert agent.one("exit")["code"] == 0
 

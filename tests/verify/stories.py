@@ -64,7 +64,7 @@ def _event(plan: TrialPlan, rank: int, milestone: str, at: float, wrong: int) ->
     if what == "left":
         bad = wrong if number == "1" else 0
         first = {"index": 5, "seen": "9.0", "wanted": 10.0} if bad else None
-        data |= {"seconds": 0.001 * (rank + 1), "wrong": bad, "first": first}
+        data |= {"seconds": 0.001 * (rank + 1), "best": 0.0005 * (rank + 1), "wrong": bad, "first": first}
     return Event(plan.ranks[rank].node, what, at + rank * 0.001, rank, data)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterprep.model import Node, VerifySettings
-from clusterprep.verify.schedule import TELLING, Step, TrialPlan, plan_trial
+from clusterprep.verify.schedule import TELLING, Step, TrialPlan, of_some, own_part, plan_trial
 
 NODES = tuple(Node(name, f"10.0.0.{index + 1}", index) for index, name in enumerate(("b", "a", "c")))
 
@@ -88,14 +88,28 @@ def test_the_request_holds_the_ranks_of_its_node_only() -> None:
     assert body["config"] == {
         "backend": "nccl",
         "gpus": 2,
-        "timeout": 7.0,
-        "steps": [
-            {"op": "all_reduce", "bytes": size, "dtype": "float32", "repetitions": None, "fit": False}
-            for size in (8, 1024)
-        ],
         "same_files": [],
     }
     assert made.steps == (Step("all_reduce", 8), Step("all_reduce", 1024))
+
+
+def test_the_tasks_say_who_each_rank_is_and_where_all_meet() -> None:
+    made = plan(gpus={"b": 2, "a": 1, "c": 2}, sizes=(8, 1024), timeout=7.0)
+    rows = [{"op": "all_reduce", "bytes": n, "dtype": "float32", "repetitions": None, "fit": False} for n in (8, 1024)]
+    alike = {"world": 5, "address": made.address, "port": made.port, "timeout": 7.0, "steps": rows}
+    assert made.tasks(NODES[2]) == [{"rank": 3, **alike}, {"rank": 4, **alike}]
+
+
+def test_a_trial_of_some_numbers_its_ranks_anew_in_the_order_asked_for() -> None:
+    made = plan(gpus={"b": 2, "a": 1, "c": 2})
+    few = of_some(made, ["c", "b"], ("10.0.0.9", 29501), [Step("broadcast", 64)], 3.0, NCCL_IB_HCA="=mlx5_1")
+    assert [node.name for node in few.nodes] == ["c", "b"]
+    assert [(r.rank, r.local_rank, r.node) for r in few.ranks] == [(0, 0, "c"), (1, 1, "c"), (2, 0, "b"), (3, 1, "b")]
+    assert (few.rendezvous, few.timeout, few.steps) == ("10.0.0.9:29501", 3.0, (Step("broadcast", 64),))
+    env = few.ranks[3].env
+    assert [env[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")] == ["3", "1", "4", "1"]
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["NCCL_IB_HCA"]) == ("10.0.0.9", "29501", "=mlx5_1")
+    assert own_part(env) == {**own_part(made.ranks[1].env), "NCCL_IB_HCA": "=mlx5_1"}
 
 
 def test_the_rendezvous_is_written_so_that_its_port_can_be_told() -> None:

@@ -39,6 +39,7 @@ from tests.lab.faults.network import (
     refuse_port,
     second_veth,
     slow,
+    slow_user,
     switch_mtu,
 )
 from tests.lab.faults.power import freeze, machine_pids, power_off, reboot
@@ -118,6 +119,7 @@ __all__ = [
     "services",
     "session_environment",
     "slow",
+    "slow_user",
     "soft_limit",
     "stop_sshd",
     "stuck_task",

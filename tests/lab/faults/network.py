@@ -137,6 +137,16 @@ def slow(host: Host, rate: str) -> Fault:
     return Fault(undo)
 
 
+def slow_user(host: Host, user: str, packets: int, *others: Host) -> Fault:
+    """Of what this user sends, to these hosts or to all, no more than so many packets a second get out.
+
+    Like a class of traffic that a switch polices: nobody else's connections show it.
+    """
+    to = f"ip daddr {{ {', '.join(other.address for other in others)} }} " if others else ""
+    own = host.run(["id", "-u", user]).stdout.strip()
+    return _filter(host, [], [f"meta skuid {own} {to}limit rate over {packets}/second burst 5 packets drop"])
+
+
 def docker0(host: Host, address: str = "172.17.0.1/16") -> Fault:
     """The bridge that Docker makes on every node, with the same address everywhere."""
     name = "docker0"

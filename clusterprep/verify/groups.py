@@ -1,0 +1,168 @@
+"""Trials of a few nodes each: what a probe of the screening runs, what it measured, and what was found. Pure.
+
+A probe is a real collective by the ranks of its nodes, over whatever the job itself would use: what spoils it need not
+show between two sockets of TCP.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
+from clusterprep.network import name_list
+from clusterprep.noderange import fold
+from clusterprep.verify.meaning import Blame
+from clusterprep.verify.probes import Kind, Probe, Settings
+from clusterprep.verify.schedule import Step, TrialPlan, of_some
+from clusterprep.verify.screening import Screening
+from clusterprep.verify.speed import NAME as SPEED
+from clusterprep.verify.tally import finished, nth
+from clusterprep.verify.timeline import Timeline
+
+STAGE = "groups"
+FEWEST = 4  # nodes; of three, two that are slow together with one more leave nobody to compare with
+TIMEOUT = 20.0  # seconds for one collective; what takes longer is slow enough
+LARGEST = {"nccl": 256 << 20}  # bytes; large enough for bandwidth to count and small enough for dozens of tests
+LARGEST_ON_CPUS = 1 << 20
+LEAST = 64 << 10  # bytes; less measures latency
+# Ranks on processors share them with each other and with everybody else: a factor of two proves nothing there.
+ON_GPUS, ON_CPUS = Settings(), Settings(slow=0.35, noise=0.2)
+SHOWN = 8  # names in a line of evidence
+
+Samples = Mapping[Probe, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A screening that was run: what it found (None: it was given up), what was measured and how long it took."""
+
+    screening: Screening | None
+    samples: Samples
+    seconds: float
+    limit: float
+    gave_up: str = ""
+    cards: tuple[str, ...] = ()
+
+
+def worth(result: VerifyResult, tried: Sequence[Finding], nodes: int) -> bool:
+    """Whether group tests can tell more: all together failed or are slow, and nobody is to blame for it yet."""
+    slow = any(finding.check == SPEED and finding.verdict == "fail" for finding in tried)
+    return nodes >= FEWEST and (slow or result.verdict == "fail") and not result.culprits
+
+
+def settings(plan: TrialPlan) -> Settings:
+    return replace(ON_GPUS, rails=len(cards(plan))) if plan.backend == "nccl" else ON_CPUS
+
+
+def cards(plan: TrialPlan) -> tuple[str, ...]:
+    """The RDMA devices that the ranks use, where all use the same ones and more than one: each can be tried alone."""
+    values = {rank.env.get("NCCL_IB_HCA", "") for rank in plan.ranks}
+    lists = name_list(next(iter(values))) if len(values) == 1 else None
+    off = any(rank.env.get("NCCL_IB_DISABLE", "0") not in ("", "0") for rank in plan.ranks)
+    return () if lists is None or lists.negated or len(lists.items) < 2 or off else lists.items
+
+
+def probe_plan(plan: TrialPlan, probe: Probe, meet: tuple[str, int]) -> TrialPlan:
+    """The trial of one probe. One direction is a broadcast from the first node, one rail a pair on one device alone."""
+    largest = max((step.bytes for step in plan.steps if step.op == "all_reduce"), default=LEAST)
+    size = max(LEAST, min(largest, LARGEST.get(plan.backend, LARGEST_ON_CPUS)))
+    step = Step("broadcast" if probe.kind == "way" else "all_reduce", size)
+    env = {} if probe.rail is None else {"NCCL_IB_HCA": f"={cards(plan)[probe.rail]}"}
+    return of_some(plan, probe.nodes, meet, (step,), min(plan.timeout, TIMEOUT), **env)
+
+
+def measured(timeline: Timeline) -> float | None:
+    """GB/s; 0 where the collective hung or broke, and None where its ranks could not be started.
+
+    The quickest repetition counts: what is broken is slow each time, and what only had to wait for a core is not.
+    """
+    if timeline.first("refused") or timeline.first("no_torch") or timeline.first("lost"):
+        return None
+    left = nth(timeline, "left", 0)
+    if not finished(timeline) or not left:
+        return 0.0
+    return min(int(event.data["bytes"]) / max(float(event.data["best"]), 1e-9) / 1e9 for event in left.values())
+
+
+# ---------------------------------------------------------------- for the report
+
+
+def with_groups(result: VerifyResult, screened: Screened) -> VerifyResult:
+    """A result with the stage `groups`, its culprits, and in words what it took."""
+    found = () if screened.screening is None else culprits(screened.screening, screened)
+    verdict: Verdict = "fail" if found else "pass" if screened.screening and screened.screening.healthy else "unknown"
+    return replace(
+        result,
+        stages=(*result.stages, Stage(STAGE, round(screened.seconds, 6), verdict, limit=screened.limit)),
+        culprits=(*result.culprits, *found),
+        message="; ".join(filter(None, [result.message, _summary(screened, found)])),
+    )
+
+
+def _summary(screened: Screened, found: Sequence[Culprit]) -> str:
+    if screened.screening is None:
+        return f"group tests were given up: {screened.gave_up}"
+    took = screened.screening
+    words = f"{took.group_tests} group tests, {took.pair_rounds} rounds of pairs: {took.coverage}"
+    return f"{words}, {'' if found else 'and nobody is slower than others'}".removesuffix(", ")
+
+
+def culprits(screening: Screening, screened: Screened) -> tuple[Culprit, ...]:
+    return tuple(_culprit(blame, screened) for blame in screening.blames)
+
+
+def _culprit(blame: Blame, screened: Screened) -> Culprit:
+    evidence = tuple(_evidence(blame, screened.samples))
+    if blame.kind == "pair":
+        one_way = blame.ways[0] if len(blame.ways) == 1 else (None, None)
+        cause = f"collectives between {' and '.join(blame.nodes)} are slow, and with others they are not"
+        return Culprit("link", blame.nodes, 0.85, cause, evidence, None, *one_way)
+    if blame.kind == "rail":
+        card = screened.cards[blame.rail or 0]
+        cause = f"collectives over {card} of {blame.nodes[0]} alone are slow, and over its other devices they are not"
+        return Culprit("interface", blame.nodes, 0.85, cause, evidence)
+    if blame.kind == "boundary":
+        cause = f"{fold(blame.nodes)} are fast among themselves and slow with all others: the switch or uplink between"
+        return Culprit("node", blame.nodes, 0.8, cause, evidence)
+    cause = f"collectives with {blame.nodes[0]} are slow, whoever else takes part"
+    return Culprit("node", blame.nodes, 0.9, cause, evidence)
+
+
+def _evidence(blame: Blame, samples: Samples) -> Iterable[str]:
+    """Per kind of probe: its speed with those who are blamed, beside that of the others."""
+    kinds: tuple[Kind, ...] = ("group", "pair", "rail", "way")
+    for kind in kinds:
+        mine, others = list[float](), list[float]()
+        for probe, values in samples.items():
+            if probe.kind == kind:
+                (mine if _involves(probe, blame) else others).extend(values)
+        if mine and others:
+            yield (
+                f"{WHAT[kind]} {_who(blame)}: {statistics.median(mine):.3g} GB/s in the median of {len(mine)}, "
+                f"others {statistics.median(others):.3g} GB/s of {len(others)}"
+            )
+
+
+WHAT: Mapping[Kind, str] = {
+    "group": "all-reduce of groups with",
+    "pair": "all-reduce of pairs with",
+    "rail": "all-reduce over one device with",
+    "way": "broadcast between",
+}
+
+
+def _involves(probe: Probe, blame: Blame) -> bool:
+    """A boundary is crossed by those who have only some of its nodes in them."""
+    inside = [node in blame.nodes for node in probe.nodes]
+    if blame.kind == "boundary":
+        return any(inside) and not all(inside)
+    if blame.kind == "pair":
+        return set(blame.nodes) <= set(probe.nodes)
+    return any(inside) and (blame.rail is None or probe.rail in (None, blame.rail))
+
+
+def _who(blame: Blame) -> str:
+    names = fold(blame.nodes[:SHOWN])
+    return f"{names} and others" if blame.kind == "boundary" else " and ".join(blame.nodes)
