@@ -15,7 +15,7 @@ from clusterprep.model import Fleet
 from clusterprep.network import choose
 from clusterprep.pairing import rounds
 from clusterprep.verify.collect import Standing, dismiss, run_verify
-from clusterprep.verify.groups import Screened, cards, measured, probe_plan, settings
+from clusterprep.verify.groups import BELIEVED, BELIEVED_ON_CPUS, Screened, cards, measured, probe_plan, settings
 from clusterprep.verify.probes import Probe, Steps
 from clusterprep.verify.schedule import TrialPlan
 from clusterprep.verify.screening import Screening, screen
@@ -49,7 +49,8 @@ class _Tests:
         finally:
             links = [self._fanout.links[n.name] for n in self._plan.nodes if n.name in self._fanout.links]
             dismiss(links, self._standing)
-        return Screened(found, self._samples, time.monotonic() - began, limit, why, cards(self._plan))
+        seconds, share = time.monotonic() - began, BELIEVED.get(self._plan.backend, BELIEVED_ON_CPUS)
+        return Screened(found, self._samples, seconds, limit, why, cards(self._plan), share)
 
     def _batch(self, batch: Sequence[Probe]) -> list[float | None]:
         """All probes of a batch at once; they have no node in common."""

@@ -51,7 +51,7 @@ class Answer:
 def clusterprep(lab: Lab, command: str, *words: str, inventory: Path | None = None, **options: Any) -> Answer:
     """One command about the lab, its JSON report checked against the schema."""
     argv = [*CLI, command, str(inventory or lab.inventory()), "--format", "json", *words]
-    return answer(lab.controller.run(argv, timeout=120, **options))
+    return answer(lab.controller.run(argv, **{"timeout": 120, **options}))
 
 
 def started(lab: Lab, command: str, *words: str, inventory: Path | None = None) -> subprocess.Popen[str]:

@@ -4,8 +4,8 @@ What decides who is to blame is known to the kernel and not to the job: how a pr
 stopped, whether it is stuck in a driver. Ranks report on a socket of their own, apart from what they print.
 
 Operations: `start` {python, user, source, ranks: [{rank, env}], config, leash}, `go` {tasks}, `part` {}, `hold` {},
-`sockets` {}, `stop` {grace}. A task per rank, in the order of the start: {rank, world, address, port, steps, timeout}. Ranks that are
-done with one and have parted may be given another, under another number.
+`sockets` {}, `stop` {grace}. A task per rank, in the order of the start: {rank, world, address, port, steps, timeout}.
+Ranks that are done with one and have parted may be given another, under another number.
 Events: {"rank": 3, "what": "exit", "mono": …, "wall": …, …}, both times by this node's clocks.
 """
 

@@ -122,14 +122,19 @@ def _parts_of(node: str, slow: Sequence[int], rails: int) -> list[Blame]:
 
 
 def _ways(pairs: Sequence[Probe], good: Sequence[str], evidence: Evidence) -> Steps[list[Blame]]:
-    """Each slow pair in both directions; where neither is slow by itself, both are named."""
+    """Each slow pair in both directions. Where neither is slow by itself, the pair has to be so once more."""
     if not pairs:
         return []
+    pair_by_nodes = {probe.nodes: probe for probe in pairs}
     mine = {probe.nodes: [Probe("way", probe.nodes), Probe("way", probe.nodes[::-1])] for probe in pairs}
     yield from calibrated("way", good, evidence)
     found = yield from decided(evidence, [p for both in mine.values() for p in both], -SURE, SURE)
-    blames = []
-    for nodes, both in mine.items():
-        slow = tuple((probe.nodes[0], probe.nodes[1]) for probe in both if found[probe])
-        blames.append(Blame("pair", nodes, ways=slow or ((nodes[0], nodes[1]), (nodes[1], nodes[0]))))
-    return blames
+    ways = {nodes: tuple((p.nodes[0], p.nodes[1]) for p in both if found[p]) for nodes, both in mine.items()}
+    doubted = [pair_by_nodes[nodes] for nodes, slow in ways.items() if not slow]
+    evidence.doubt(doubted)
+    again = yield from decided(evidence, doubted, -SURE, SURE)
+    return [
+        Blame("pair", nodes, ways=slow or (nodes[:2], nodes[1::-1]))  # type: ignore[arg-type]
+        for nodes, slow in ways.items()
+        if slow or again[pair_by_nodes[nodes]]
+    ]

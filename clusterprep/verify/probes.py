@@ -84,6 +84,12 @@ class Evidence:
         for probe in [probe for probe in self.sums if probe.kind == kind]:
             del self.sums[probe], self.counts[probe]
 
+    def doubt(self, probes: Iterable[Probe]) -> None:
+        """What was measured for these does not count any more; what is normal stays."""
+        for probe in probes:
+            self.sums.pop(probe, None)
+            self.counts.pop(probe, None)
+
     def _learn(self, kind: Kind, fresh: list[tuple[Probe, float]]) -> None:
         """Add to the sums; while samples are few, what is normal is worked out anew and with it all sums."""
         seen = self.seen.setdefault(kind, [])

@@ -32,9 +32,7 @@ def finding(verdict: str, severity: str = "warning") -> Finding:
         pytest.param(FAILED, [], 8, True, id="hung-and-nobody-knows-why"),
         pytest.param(replace(FAILED, verdict="pass"), [finding("fail")], 4, True, id="slow"),
         pytest.param(replace(FAILED, verdict="pass"), [finding("pass")], 64, False, id="well"),
-        pytest.param(
-            replace(FAILED, verdict="pass"), [finding("unknown")], 64, False, id="not-known-to-be-slow"
-        ),
+        pytest.param(replace(FAILED, verdict="pass"), [finding("unknown")], 64, False, id="not-known-to-be-slow"),
         pytest.param(FAILED, [finding("fail")], 3, False, id="too-few-to-compare"),
         pytest.param(
             replace(FAILED, culprits=(Culprit("node", ("n1",), 0.9, "", ()),)), [], 8, False, id="known-already"
@@ -165,6 +163,16 @@ def test_each_blame_is_a_culprit_with_what_was_measured(blame: Blame, kind: str,
     (stage,) = result.stages
     assert (stage.name, stage.verdict, stage.seconds, stage.limit) == ("groups", "fail", 12.5, 300.0)
     assert result.message == "4 group tests, 7 rounds of pairs: 6 of 6 pairs exercised"
+
+
+def test_what_is_not_slow_in_the_median_is_not_blamed_whatever_the_odds() -> None:
+    pair = Blame("pair", ("n2", "n3"), ways=(("n2", "n3"), ("n3", "n2")))
+    believed = replace(screened(pair), believed=0.5, samples={**SAMPLES, Probe("pair", ("n2", "n3")): [0.1, 0.9, 1.0]})
+    result = with_groups(FAILED, believed)
+    assert (result.culprits, result.stages[0].verdict) == ((), "unknown")
+    assert "n2 and n3 looked slow and turned out" in result.message
+    worse = replace(believed, samples={**SAMPLES, Probe("pair", ("n2", "n3")): [0.1, 0.7, 0.8]})
+    assert [culprit.nodes for culprit in with_groups(FAILED, worse).culprits] == [("n2", "n3")]
 
 
 def test_nobody_is_blamed_where_all_are_alike_and_that_is_no_pass_unless_all_pairs_were_tried() -> None:

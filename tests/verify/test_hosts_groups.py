@@ -40,7 +40,8 @@ def lab(lab4: Lab) -> Iterator[Lab]:
 
 
 def verify(lab: Lab, **settings: object) -> Answer:
-    answer = clusterprep(lab, "verify", inventory=lab.inventory(job_user=TRAINER, verify={**FEW, **settings}))
+    inventory = lab.inventory(job_user=TRAINER, verify={**FEW, **settings})
+    answer = clusterprep(lab, "verify", inventory=inventory, timeout=400)
     print(json.dumps(answer.report["verify"], indent=1))  # shown where a test fails
     return answer
 
