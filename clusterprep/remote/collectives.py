@@ -265,7 +265,7 @@ def fitting(job, step, limit):
     trial.once(0, limit)
     seconds = job.spread(trial.once(1, limit), limit)
     in_time = limit * TIME_SHARE / max(seconds * step["bytes"] / probed, 1e-9)
-    in_memory = job.device.room() * MEMORY_SHARE / (step["bytes"] * trial.buffers())
+    in_memory = job.device.room() / step.get("among", 1) * MEMORY_SHARE / (step["bytes"] * trial.buffers())
     share = -job.spread(-min(1.0, in_time, in_memory), limit)
     if share >= 1.0:
         return step["bytes"], ""

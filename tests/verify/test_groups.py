@@ -32,9 +32,7 @@ def finding(verdict: str, severity: str = "warning") -> Finding:
         pytest.param(FAILED, [], 8, True, id="hung-and-nobody-knows-why"),
         pytest.param(replace(FAILED, verdict="pass"), [finding("fail")], 4, True, id="slow"),
         pytest.param(replace(FAILED, verdict="pass"), [finding("pass")], 64, False, id="well"),
-        pytest.param(
-            replace(FAILED, verdict="pass"), [finding("unknown")], 64, False, id="not-known-to-be-slow"
-        ),
+        pytest.param(replace(FAILED, verdict="pass"), [finding("unknown")], 64, False, id="not-known-to-be-slow"),
         pytest.param(FAILED, [finding("fail")], 3, False, id="too-few-to-compare"),
         pytest.param(
             replace(FAILED, culprits=(Culprit("node", ("n1",), 0.9, "", ()),)), [], 8, False, id="known-already"
