@@ -88,7 +88,7 @@ def test_nodes_of_one_machine_pass(tmp_path: Path, names: str) -> None:
     assert (verify["backend"], verify["world_size"], verify["nproc_per_node"]) == ("gloo", len(names), 1)
     assert [(row["node"], row["local_rank"]) for row in verify["ranks"]] == [(name, 0) for name in names]
     assert {row["wrong"] for row in verify["collectives"]} == {0}
-    assert {stage["verdict"] for stage in verify["stages"]} == {"pass"}
+    assert {stage["verdict"] for stage in verify["stages"]} <= {"pass", "skip"}
     assert found.failed() == {}
     (identity,) = found.findings("host.identity", "pass")
     assert identity["nodes"] == list(names)
