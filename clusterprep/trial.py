@@ -50,7 +50,7 @@ def run_trial(
     result = _as_slow_as_found(with_reach(first, fleet), tried)
     if measured is not None:
         result, tried = links.with_links(result, measured), (*tried, *links.findings(measured))
-    if groups.worth(result, tried, len(plan.nodes)):
+    if plan.crowd == 1 and groups.worth(result, tried, len(plan.nodes)):
         result = groups.with_groups(result, screen_groups(fanout, fleet, plan))
     return with_workarounds(fanout, fleet, plan, first, result) if workarounds else result, tried
 

@@ -107,7 +107,7 @@ RANKS, SENT = 3, 253_440_000  # elements of the broadcast that timed out
 @pytest.mark.parametrize(
     "timeout",
     [
-        pytest.param(6, id="as-much-as-a-short-limit-lets"),
+        pytest.param(12, id="as-much-as-a-short-limit-lets"),
         pytest.param(100, id="all-of-it-where-memory-allows", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )
