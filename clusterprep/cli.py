@@ -271,9 +271,12 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
     from clusterprep.history import Given, state_folder
     from clusterprep.inventory.demands import check_names
     from clusterprep.limit import limit_to, limit_to_failed
+    from clusterprep.neighbours import refuse_writing
     from clusterprep.playbook import load_playbook
     from clusterprep.transports import transports_for
 
+    if command in ("apply", "plan", "rollback"):
+        refuse_writing(whole)
     now = datetime.now(timezone.utc)
     inventory, given = limit_to(whole, words["limit"]) if words.get("limit") else whole, Given(state_folder())
     if run_failed := words.get("retry_failed"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 
 from clusterprep.derived import once_per_fleet
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
+from clusterprep.neighbours import neighbours, one_machine
 from clusterprep.rails import FACTS as RAILS
 from clusterprep.rails import interfaces_of
 
@@ -76,13 +77,14 @@ def choose(fleet: Fleet) -> Choice:
     picks: dict[str, Pick] = {}
     problems: dict[str, str] = {}
     usable: dict[str, tuple[Interface, ...]] = {}
+    alone = _alone(fleet)
     for node in fleet.reached:
         value = fleet.fact(node.name, "net.interfaces")
         if isinstance(value, Absent):
             unknown[node.name] = value
             continue
         known[node.name] = value
-        asked = _asked(node, value, alone=len(fleet.inventory.nodes) == 1)
+        asked = _asked(node, value, alone=alone)
         if isinstance(asked, Pick):
             picks[node.name] = asked
         elif isinstance(asked, str):
@@ -97,24 +99,29 @@ def choose(fleet: Fleet) -> Choice:
     return Choice(picks, problems, unknown, why, network)
 
 
+def _alone(fleet: Fleet) -> bool:
+    """Whether loopback leads to every node: there is no other machine."""
+    return len(fleet.inventory.nodes) == 1 or one_machine(fleet.inventory.nodes)
+
+
 def _asked(node: Node, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str | tuple[Interface, ...]:
     """What the inventory says: an interface or why there is none; nothing leaves those that could carry a job."""
     said = node.env.get(VARIABLE)
     if said is not None and len(said.value) > 1:  # NCCL takes a value of one character for none
         return _by_variable(said.value, interfaces, alone=alone)
     if node.interfaces.nccl is not None:
-        return _by_name(node.interfaces.nccl, interfaces)
+        return _by_name(node.interfaces.nccl, interfaces, alone=alone)
     return candidates(interfaces)
 
 
-def _by_name(wanted: str, interfaces: tuple[Interface, ...]) -> Pick | str:
+def _by_name(wanted: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
     match = next((i for i in interfaces if i.name == wanted), None)
     if match is None:
         names = ", ".join(i.name for i in candidates(interfaces)) or "none that is up with an IPv4 address"
         return f"{wanted} does not exist (there is: {names})"
     if not (match.up and match.running):
         return f"{wanted} is down"
-    if not match.ipv4:
+    if not (match.ipv4 or (alone and match.loopback and match.bound)):
         return f"{wanted} has no IPv4 address"
     if match.binds_link_local:
         return f"{wanted} has {plain(str(match.bound))} before {match.address}, and NCCL binds the first address"
@@ -186,11 +193,11 @@ def _derived(
 ) -> tuple[dict[str, Pick], dict[str, str], str | None, str]:
     """Picks for nodes that declare none; `given` has the interfaces of those that do, which must be reached too."""
     nodes = [node for node in fleet.reached if node.name in usable]
-    if len(fleet.inventory.nodes) == 1 and not usable[nodes[0].name]:
-        return _alone(nodes[0], known[nodes[0].name])
+    if _alone(fleet) and not any(usable.values()):
+        return _by_loopback(nodes, known)
     problems = {name: "no interface is up with an IPv4 address" for name, found in usable.items() if not found}
     login = {node.name: _login_interface(node, usable[node.name], fleet) for node in nodes if usable[node.name]}
-    network, why = _common_network({**given, **usable}, login, _rail_networks(known, fleet))
+    network, why = _common_network(_once_each({**given, **usable}, usable, fleet), login, _rail_networks(known, fleet))
     picks = {}
     for name, by_login in login.items():
         chosen = _in_network(usable[name], network) if network else by_login
@@ -213,12 +220,28 @@ def _outside(interfaces: tuple[Interface, ...], network: str | None) -> str:
     return f"no interface in {network or 'a network that reaches all'} (there is: {there})"
 
 
-def _alone(node: Node, interfaces: tuple[Interface, ...]) -> tuple[dict[str, Pick], dict[str, str], None, str]:
-    loopback = next((i for i in interfaces if i.loopback), None)
-    if loopback is None:
-        return {}, {node.name: "no interface is up with an IPv4 address"}, None, ""
-    why = "the only node has no network; loopback reaches all its ranks"
-    return {node.name: _pick(loopback, "127.0.0.1", interfaces, why)}, {}, None, why
+def _by_loopback(
+    nodes: Sequence[Node], known: Mapping[str, tuple[Interface, ...]]
+) -> tuple[dict[str, Pick], dict[str, str], None, str]:
+    who = "the only node has" if len(nodes) == 1 else "all nodes are this machine, which has"
+    why = f"{who} no network; loopback reaches all its ranks"
+    picks, problems = {}, {}
+    for node in nodes:
+        loopback = next((i for i in known[node.name] if i.loopback), None)
+        if loopback is None:
+            problems[node.name] = "no interface is up with an IPv4 address"
+        else:
+            picks[node.name] = _pick(loopback, "127.0.0.1", known[node.name], why)
+    return picks, problems, None, why
+
+
+def _once_each(
+    found: dict[str, tuple[Interface, ...]], usable: Mapping[str, tuple[Interface, ...]], fleet: Fleet
+) -> dict[str, tuple[Interface, ...]]:
+    """Nodes that share this machine have the same addresses, and count as the one that they are."""
+    here = [node.name for node in neighbours(fleet.inventory.nodes) if node.name in found]
+    speaks = next((name for name in here if usable.get(name)), None)
+    return {name: there for name, there in found.items() if speaks is None or name not in here or name == speaks}
 
 
 def _login_interface(node: Node, usable: tuple[Interface, ...], fleet: Fleet) -> Place | None:
@@ -295,7 +318,7 @@ def _routed(networks: set[str]) -> bool:
 
 
 def common_networks(fleet: Fleet) -> tuple[Mapping[str, str], ...]:
-    """Every network in which all nodes reached have an interface of their own: its name by node, as NCCL takes it."""
+    """Every network in which each machine reached has an address of its own: the name by node, as NCCL takes it."""
     found: dict[str, dict[str, Pick]] = {}
     for node in fleet.reached:
         known = fleet.fact(node.name, "net.interfaces")
@@ -304,8 +327,13 @@ def common_networks(fleet: Fleet) -> tuple[Mapping[str, str], ...]:
             if (network := _bound_network(interface)) is not None:
                 pick = _pick(interface, plain(str(interface.bound)), there, "")
                 found.setdefault(network, {}).setdefault(node.name, pick)
-    count = len(fleet.reached)
-    whole = (picks for picks in found.values() if len({pick.address for pick in picks.values()}) == count)
+    nodes = len(fleet.reached)
+    machines = nodes - max(0, len(neighbours(fleet.reached)) - 1)
+    whole = (
+        picks
+        for picks in found.values()
+        if len(picks) == nodes and len({pick.address for pick in picks.values()}) == machines
+    )
     return tuple({name: pick.value for name, pick in picks.items()} for picks in whole)
 
 

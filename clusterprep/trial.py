@@ -50,7 +50,7 @@ def run_trial(
     result = _as_slow_as_found(with_reach(first, fleet), tried)
     if measured is not None:
         result, tried = links.with_links(result, measured), (*tried, *links.findings(measured))
-    if groups.worth(result, tried, len(plan.nodes)):
+    if plan.crowd == 1 and groups.worth(result, tried, len(plan.nodes)):
         result = groups.with_groups(result, screen_groups(fanout, fleet, plan))
     return with_workarounds(fanout, fleet, plan, first, result) if workarounds else result, tried
 
@@ -64,18 +64,22 @@ def _yardsticks(
 
     ranks = {name: len(mine) for name, mine in plan.ranks_by_node.items()}
     model = expected(fleet, ranks, {rank.node: rank.env for rank in plan.ranks}) if plan.backend == "nccl" else None
-    trial = _name(plan, result)
+    trial = comparable(plan, result)
     earlier = given.speeds(fleet.inventory.cluster, trial) if trial else ()
     return Yardsticks(plan.min_busbw, model, earlier, best_speeds(measured.ways) if measured else {})
 
 
-def _name(plan: TrialPlan, result: VerifyResult) -> str | None:
-    """What makes two trials comparable: nodes and ranks, backend, collective and size."""
+def comparable(plan: TrialPlan, result: VerifyResult) -> str | None:
+    """What makes two trials comparable: nodes and ranks, backend, collective and size. None where they share GPUs."""
     from clusterprep.verify.speed import largest
 
     row = largest(result.collectives)
     nodes = fold(node.name for node in plan.nodes)
-    return None if row is None else f"{nodes} {plan.world_size} ranks {plan.backend} {row.op} {row.bytes}"
+    return (
+        None
+        if row is None or plan.crowd > 1
+        else f"{nodes} {plan.world_size} ranks {plan.backend} {row.op} {row.bytes}"
+    )
 
 
 def _remember(
@@ -84,7 +88,7 @@ def _remember(
     """A run that worked and was not slow says what is normal, from the third on."""
     from clusterprep.verify.speed import NAME, largest
 
-    row, trial = largest(result.collectives), _name(plan, result)
+    row, trial = largest(result.collectives), comparable(plan, result)
     slow = any(f.check == NAME and (f.verdict == "fail" or f.reason == "busy") for f in tried)
     if row and trial and result.verdict == "pass" and not slow:
         given.note_speed(fleet.inventory.cluster, trial, run, row.busbw_gbs)

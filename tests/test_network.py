@@ -585,3 +585,61 @@ def test_rdma_is_there_when_present_or_declared(ports: Any, rdma: Any, has: bool
 )
 def test_a_list_lets_in_as_nccl_reads_it(value: str, name: str, port: str, expected: bool) -> None:
     assert lets_in(value, name, port) is expected
+
+
+# ---------------------------------------------------------------- nodes that are this one machine
+
+HERE = {name: {"transport": "local", "env": env(NCCL_HOSTID=name)} for name in ("n1", "n2", "n3")}
+CARD = eth("eth0", "10.0.0.1/24")
+BOUND = replace(LOOPBACK, first="127.0.0.1/8")
+
+
+def here(*interfaces: Interface, **more: dict[str, Any]) -> Fleet:
+    facts = {"net.interfaces": (BOUND, *interfaces)}
+    some = {name: {**HERE[name], **more.get(name, {})} for name in ("n1", "n2")}
+    return fleet(some=some, n1=facts, n2=facts)
+
+
+def test_nodes_of_one_machine_meet_on_its_own_interface() -> None:
+    seen = here(CARD, DOCKER)
+    assert {name: pick.address for name, pick in choose(seen).picks.items()} == {"n1": "10.0.0.1", "n2": "10.0.0.1"}
+    assert names(seen) == {"n1": "eth0", "n2": "eth0"}
+    assert choose(seen).network == "10.0.0.0/24"
+    assert common_networks(seen) == ({"n1": "eth0", "n2": "eth0"},)
+
+
+def test_nodes_of_one_machine_without_a_network_meet_on_loopback() -> None:
+    seen = here(DOCKER)
+    assert {name: (pick.value, pick.address) for name, pick in choose(seen).picks.items()} == {
+        "n1": ("lo", "127.0.0.1"),
+        "n2": ("lo", "127.0.0.1"),
+    }
+    assert "this machine" in choose(seen).why
+
+
+def test_two_machines_never_meet_on_loopback() -> None:
+    one = {"net.interfaces": (BOUND,)}
+    assert choose(fleet(n1=one, n2=one)).picks == {}
+    assert choose(fleet(each={"transport": "local"}, n1=one, n2=one)).picks == {}
+    assert choose(fleet(some={"n1": HERE["n1"], "n2": HERE["n2"]}, n1=one, n2=one, n3=one)).picks == {}
+
+
+@pytest.mark.parametrize(
+    "how", [{"interfaces": Interfaces("lo")}, {"env": env(NCCL_HOSTID="x", NCCL_SOCKET_IFNAME="lo")}]
+)
+def test_loopback_may_be_declared_for_nodes_of_one_machine_alone(how: dict[str, Any]) -> None:
+    assert names(here(CARD, n1=how)) == {"n1": "lo", "n2": "eth0"}
+    elsewhere = nets(n1=(CARD,), n2=(eth("eth0", "10.0.0.2/24"),))
+    assert "n1" in choose(fleet(some={"n1": how}, **elsewhere)).problems
+
+
+def test_nodes_of_one_machine_count_as_one_among_others() -> None:
+    """Two of three are one machine: the network that reaches the third wins, though two have the faster one."""
+    mine = (eth("eth0", "10.0.0.1/24", speed=1000), eth("eth1", "10.1.0.1/24", speed=400_000))
+    seen = fleet(some={name: HERE[name] for name in ("n1", "n2")}, **nets(n1=mine, n2=mine, n3=(other("10.0.0.3/24"),)))
+    assert names(seen) == {"n1": "eth0", "n2": "eth0", "n3": "eth0"}
+    assert common_networks(seen) == ({"n1": "eth0", "n2": "eth0", "n3": "eth0"},)
+
+
+def other(address: str) -> Interface:
+    return eth("eth0", address)

@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv4Network
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.facts.firewall import Chain, Match, Rule, Ruleset
 from clusterprep.model import Absent, Fleet, Node
+from clusterprep.neighbours import one_machine
 from clusterprep.network import Choice, choose
 
 INBOUND, OUTBOUND = ("ingress", "prerouting", "input"), ("output", "postrouting")
@@ -174,9 +175,9 @@ def base_ends(packet: Packet, chain: Chain, chains: dict[tuple[str, str], Chain]
 def firewall(scene: Scene) -> Iterable[Outcome]:
     """Both directions of every node, against all others."""
     choice = choose(scene.fleet)
-    if len(scene.inventory.nodes) < 2:
+    if len(scene.inventory.nodes) < 2 or one_machine(scene.inventory.nodes):
         names = tuple(node.name for node in scene.nodes)
-        yield Outcome("skip", names, "there is no other node", reason="not_applicable")
+        yield Outcome("skip", names, "there is no other machine", reason="not_applicable")
         return
     addresses = {name: int(IPv4Address(pick.address)) for name, pick in choice.picks.items()}
     peers = tuple(sorted(addresses.values()))

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from clusterprep.checks import Check, Outcome, Proof, Scene, uniform
 from clusterprep.facts.names import names_for
 from clusterprep.model import Node
+from clusterprep.neighbours import one_machine
 from clusterprep.noderange import fold
 
 HOSTS = "edit /etc/hosts: one line per node, its address on the training network first, no 127.0.1.1 line"
@@ -15,10 +16,11 @@ HOSTS = "edit /etc/hosts: one line per node, its address on the training network
 
 def resolve(scene: Scene) -> Iterable[Outcome]:
     """Any node's name on loopback fails; so does one that nodes resolve differently, blamed on the minority."""
-    if len(scene.inventory.nodes) < 2:
+    nodes = scene.inventory.nodes
+    if len(nodes) < 2 or one_machine(nodes):
         # Debian's own 127.0.1.1 line does no harm while nobody else connects.
         names = tuple(node.name for node in scene.nodes)
-        yield Outcome("skip", names, "there is no other node that has to find this one", reason="not_applicable")
+        yield Outcome("skip", names, "there is no other machine that has to find this one", reason="not_applicable")
         return
     silent = tuple(
         n.name for n in scene.nodes if set(names_for(n, scene.inventory)) - set(scene.value(n, "names.resolved"))

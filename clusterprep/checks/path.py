@@ -13,6 +13,7 @@ from clusterprep.pairing import coverage
 from clusterprep.units import format_duration, parse_duration
 
 SLOWER = 4.0  # times what is usual: racks apart are twice or three times as far as neighbours
+LARGEST = 65535  # bytes of an IPv4 packet
 APART = 0.0005  # seconds more than is usual: below that a busy processor explains it
 
 
@@ -46,8 +47,8 @@ def _nobody(scene: Scene, names: tuple[str, ...]) -> Outcome:
 
 
 def _wanted(dial: Dial, mtus: Mapping[str, int]) -> int:
-    """Bytes that the path should carry: what both ends' interfaces do."""
-    return min(mtus.get(dial.dialer, 0), mtus.get(dial.listener, 0))
+    """Bytes that the path should carry: what both ends' interfaces do. The MTU of loopback is more than IPv4 has."""
+    return min(LARGEST, mtus.get(dial.dialer, 0), mtus.get(dial.listener, 0))
 
 
 def _too_small(dial: Dial, mtus: Mapping[str, int]) -> bool:

@@ -7,12 +7,18 @@ from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.neighbours import one_machine
 
 WHOLE = 64  # up to so many nodes every node resolves every name; above, a seeded sample of as many
 
 
 def names_for(node: Node, inventory: Inventory) -> tuple[str, ...]:
-    """The names this node is asked for: all of them in a small fleet, else itself, the first, and a sample."""
+    """The names this node is asked for: all of them in a small fleet, else itself, the first, and a sample.
+
+    None where all nodes are one machine: what they are called there is nobody's name.
+    """
+    if one_machine(inventory.nodes):
+        return ()
     names = [other.name for other in inventory.nodes]
     if len(names) <= WHOLE:
         return tuple(names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ class Entries:
         self.named = Named()
         self.names: dict[str, int] = {}
         self.addresses: dict[str, int] = {}
+        self.given: list[tuple[list[str], int, Place]] = []  # the addresses of every entry
 
     def read(self, entries: list[Any]) -> Named:
         for number, entry in enumerate(entries):
@@ -52,7 +53,7 @@ class Entries:
         address_place = (*place, "address" if "address" in entry else "name")
         addresses = self.expand(address_place, entry.get("address", entry["name"]), _check_address) if names else []
         self.once(self.names, names, number, (*place, "name"), "name")
-        self.once(self.addresses, addresses, number, address_place, "address")
+        self.given.append((addresses, number, address_place))
         if addresses and len(names) != len(addresses):
             counts = f"{_count(addresses, 'address', 'es')} for {_count(names, 'name', 's')}"
             message = f"{counts}: '{entry['address']}' for '{entry['name']}'"
@@ -74,6 +75,12 @@ class Entries:
         if not found:
             self.document.complain(place, f"'{text}' stands for no node at all")
         return found
+
+    def addresses_once(self, shared: Collection[str]) -> None:
+        """Complains about addresses that several nodes have, but for those that they may share."""
+        for addresses, number, place in self.given:
+            own = [address for address in addresses if address not in shared] if shared else addresses
+            self.once(self.addresses, own, number, place, "address")
 
     def once(self, seen: dict[str, int], found: list[str], number: int, place: Place, what: str) -> None:
         twice: dict[int, list[str]] = {}

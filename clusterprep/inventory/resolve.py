@@ -16,6 +16,7 @@ from clusterprep.inventory.layers import NCCL_INTERFACE, VARIABLES, Layer, Merge
 from clusterprep.inventory.silences import Silences
 from clusterprep.inventory.verify_settings import read_verify
 from clusterprep.model import EnvSetting, Interfaces, Inventory, Node, SshSettings
+from clusterprep.neighbours import neighbours
 from clusterprep.noderange import fold
 
 _ALONE = frozenset({"name", "address"})  # an entry with these keys only is no layer of its own
@@ -41,7 +42,8 @@ class Resolver:
     def __init__(self, document: Document, data: Mapping[str, Any], overrides: Overrides) -> None:
         self.document, self.data, self.overrides = document, data, overrides
         entries = data.get("nodes", [])
-        self.named = Entries(document).read(entries)
+        self.entries = Entries(document)
+        self.named = self.entries.read(entries)
         complete = self.named.complete and "nodes" in data
         self.names = [name for name, _, _ in self.named.rows]
         self.top = read_layer(document, data, (), "env")
@@ -61,9 +63,14 @@ class Resolver:
         targets = tuple(t for t in self.data.get("env_targets", Inventory.env_targets) if t is not None)
         self.held_by(targets)
         port = self.overrides.master_port or self.data.get("ports", {}).get("master", Inventory.master_port)
+        nodes = tuple(self.node(index, *row) for index, row in enumerate(self.named.rows))
+        # An address says nothing of a local node: those of one machine may all be called 127.0.0.1.
+        here = neighbours(nodes)
+        others = {node.address for node in nodes if node.transport != "local"} if here else set()
+        self.entries.addresses_once({node.address for node in here} - others)
         return Inventory(
             cluster=self.data.get("cluster", Path(self.document.path).stem),
-            nodes=tuple(self.node(index, *row) for index, row in enumerate(self.named.rows)),
+            nodes=nodes,
             groups=self.groups.members,
             master_port=int(port),
             env_targets=targets,

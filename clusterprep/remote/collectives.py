@@ -258,14 +258,14 @@ def fitting(job, step, limit):
     """(bytes, what made them fewer): as much of a step as fits into half of the memory and a quarter of the limit.
 
     All ranks agree on it. The time is guessed from a small one of the same kind, which is refused where the step
-    would be, and is then left to it.
+    would be, and is then left to it. What a rank does for its own part counts, for the others wait for it.
     """
     trial = COLLECTIVES[step["op"]](job, step["dtype"])
     probed = trial.prepare(min(PROBED, step["bytes"]))
     trial.once(0, limit)
-    seconds = job.spread(trial.once(1, limit), limit)
+    seconds = job.spread(trial.once(1, limit) + trial.own, limit)
     in_time = limit * TIME_SHARE / max(seconds * step["bytes"] / probed, 1e-9)
-    in_memory = job.device.room() * MEMORY_SHARE / (step["bytes"] * trial.buffers())
+    in_memory = job.device.room() / step.get("among", 1) * MEMORY_SHARE / (step["bytes"] * trial.buffers())
     share = -job.spread(-min(1.0, in_time, in_memory), limit)
     if share >= 1.0:
         return step["bytes"], ""

@@ -11,6 +11,7 @@ from clusterprep.verify.beginning import beginning
 from clusterprep.verify.consistency import consistency
 from clusterprep.verify.culprits import Fault, faults, wrong_ranks
 from clusterprep.verify.exact import EXACT, exact, left_out
+from clusterprep.verify.schedule import SPARING
 from clusterprep.verify.speed import Yardsticks, largest, speed
 from clusterprep.verify.stages import stages, stopped_at
 from clusterprep.verify.straggler import straggler
@@ -80,7 +81,7 @@ def _message(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]
 def _outcome(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
     if finished(timeline):
         wrong = wrong_ranks(timeline)
-        smaller = "; ".join(filter(None, [left_out(timeline), *scaled(timeline)]))
+        smaller = "; ".join(filter(None, [left_out(timeline), *scaled(timeline), _crowded(timeline)]))
         return f"wrong results on ranks {fold(map(str, wrong))}" if wrong else smaller
     last = rows[-1]
     many = f"{len(last.arrived)} of {timeline.plan.world_size}"
@@ -89,6 +90,15 @@ def _outcome(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]
         nodes = fold(timeline.rank(rank).node for rank in last.missing)
         words += f", rank {fold(map(str, last.missing))} on {nodes} had not"
     return words if found else f"{words}; nothing that was seen proves who is to blame"
+
+
+def _crowded(timeline: Timeline) -> str:
+    """What was otherwise than in a job, where nodes share a GPU."""
+    plan = timeline.plan
+    if plan.crowd < 2:
+        return ""
+    limits = sorted({f"{name}={rank.env[name]}" for rank in plan.ranks for name in SPARING})
+    return f"{plan.crowd} nodes share one GPU: their ranks took turns on it, with {', '.join(limits)}"
 
 
 # ---------------------------------------------------------------- findings

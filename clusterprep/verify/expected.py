@@ -16,6 +16,7 @@ from clusterprep.facts.gpu import Model
 from clusterprep.facts.nvlink import Links
 from clusterprep.facts.pci import Link
 from clusterprep.model import Absent, Fleet, Node
+from clusterprep.neighbours import crowd
 from clusterprep.network import choose
 from clusterprep.rails import RdmaRail, kind_of, training_sets
 
@@ -51,6 +52,8 @@ def expected(fleet: Fleet, ranks: Mapping[str, int], env: Mapping[str, Mapping[s
     """
     kinds: dict[object, list[Expected]] = {}
     nodes = [node for node in fleet.reached if ranks.get(node.name)]
+    if (many := crowd(nodes, ranks, env)) > 1:
+        return Expected(None, f"{many} nodes share one GPU, whose ranks take turns")
     for node in nodes:
         found = _of(fleet, node, ranks[node.name], env.get(node.name, {}), alone=len(nodes) == 1)
         kinds.setdefault((kind_of(fleet, node), ranks[node.name]), []).append(found)

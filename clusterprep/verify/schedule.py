@@ -8,11 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clusterprep.model import Node, VerifySettings
+from clusterprep.neighbours import crowd, neighbours
 
 # Over what is declared, and for the trial alone: NCCL says how it connects, and that is compared with what was written.
 # BOOTSTRAP is where 2.23 and later tell the interface. The empty name of a file keeps the lines on stdout, also where
 # an nccl.conf of the node sends them to a file: a name that is set wins over the conf file, and an empty one is none.
 TELLING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP", "NCCL_DEBUG_FILE": ""}
+
+# Where several ranks share a GPU their kernels take turns on it, and have to fit; under what is declared.
+SPARING = {"NCCL_MAX_CTAS": "1"}
 
 # From those that need a ring of pairs to the one that needs all: where a pair is cut, what comes before is known.
 OTHERS = ("all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all")
@@ -32,6 +36,7 @@ class Step:
     dtype: str = "float32"
     repetitions: int | None = None  # None: as many as fit into the ranks' own budget
     fit: bool = False  # the ranks may make it smaller, so that memory and time suffice
+    among: int = 1  # nodes that have this memory together
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class TrialPlan:
     gpus: Mapping[str, int]
     min_busbw: float | None = None  # GB/s
     same_files: tuple[str, ...] = ()
+    crowd: int = 1  # nodes that share one GPU
 
     @property
     def world_size(self) -> int:
@@ -120,9 +126,10 @@ def plan_trial(
     shares = [node.nproc_per_node or gpus.get(node.name, 0) or 1 for node in nodes]
     backend = settings.backend if settings.backend != "auto" else _backend(nodes, shares, gpus)
     telling = TELLING if backend == "nccl" else {}
+    sharing = crowd(nodes, gpus, env) if backend == "nccl" else 1
     world, ranks = sum(shares), list[PlannedRank]()
     for position, (node, share) in enumerate(zip(nodes, shares, strict=True)):
-        given = {**env.get(node.name, {}), **telling}
+        given = {**(SPARING if sharing > 1 else {}), **env.get(node.name, {}), **telling}
         for local in range(share):
             values = _environment(given, rendezvous, len(ranks), local, world, share, position)
             ranks.append(PlannedRank(len(ranks), local, node.name, values))
@@ -137,6 +144,7 @@ def plan_trial(
         gpus=dict(gpus),
         min_busbw=settings.min_busbw,
         same_files=settings.same_files,
+        crowd=sharing,
     )
 
 
@@ -149,8 +157,10 @@ def other_steps(settings: VerifySettings) -> tuple[Step, ...]:
 
 def with_incidents(plan: TrialPlan) -> TrialPlan:
     """The plan with the sizes of known incidents after all others."""
-    gathered = Step("all_gather", 4 * GATHERED * plan.world_size, repetitions=1, fit=True)
-    return replace(plan, steps=(*plan.steps, gathered, Step("broadcast", 4 * SENT, repetitions=1, fit=True)))
+    among = plan.crowd if plan.backend == "nccl" else max(1, len(neighbours(plan.nodes)))
+    gathered = Step("all_gather", 4 * GATHERED * plan.world_size, repetitions=1, fit=True, among=among)
+    sent = Step("broadcast", 4 * SENT, repetitions=1, fit=True, among=among)
+    return replace(plan, steps=(*plan.steps, gathered, sent))
 
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
+from clusterprep.neighbours import neighbours
 from clusterprep.verify.pace import MILESTONES
 from clusterprep.verify.timeline import Timeline
 
@@ -89,7 +90,10 @@ def edges(timeline: Timeline) -> Iterable[Edge]:
 
 
 def _homes(timeline: Timeline) -> Mapping[str, str]:
-    """Addresses to nodes: those that ranks use, and those of the inventory; not those that two nodes have."""
+    """Addresses to nodes: those that ranks use, and those of the inventory; not those that two nodes have.
+
+    Nodes that share this machine have every address of it together, also where only one of them told its own.
+    """
     found: dict[str, set[str]] = {}
     for node in timeline.plan.nodes:
         found.setdefault(node.address, set()).add(node.name)
@@ -99,7 +103,8 @@ def _homes(timeline: Timeline) -> Mapping[str, str]:
         for address in own if isinstance(own, list) else ():
             if _leads_out(address):
                 found.setdefault(str(address), set()).add(event.node)
-    return {address: next(iter(names)) for address, names in found.items() if len(names) == 1}
+    here = {node.name for node in neighbours(timeline.plan.nodes)}
+    return {address: next(iter(names)) for address, names in found.items() if len(names) == 1 and not names & here}
 
 
 def _leads_out(address: object) -> bool:

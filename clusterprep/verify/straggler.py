@@ -40,7 +40,9 @@ def straggler(timeline: Timeline) -> Iterable[Finding]:
         reason = "not all ranks finished a collective"
         yield Finding(NAME, "unknown", severity, nodes, f"not known: {reason}", "", WANTED, reason=reason)
         return
-    usual, late = median(own.values()), slow(own, MARGIN.get(timeline.plan.backend, MARGIN_ON_CPUS))
+    plan = timeline.plan  # ranks that share a GPU wait for their turn, as those on processors do
+    margin = MARGIN.get(plan.backend, MARGIN_ON_CPUS) if plan.crowd == 1 else MARGIN_ON_CPUS
+    usual, late = median(own.values()), slow(own, margin)
     at = f"between collectives of {format_size(size)}"
     if not late:
         most = max(own.values())

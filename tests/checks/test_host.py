@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterprep.model import EnvSetting
 from tests.fleet import absent, findings, fleet, silent, told
 
 NOT_COMPARED = "unknown error fewer than two nodes have a value to compare"
@@ -68,6 +69,53 @@ def test_two_that_know_nothing_else_are_not_called_one_machine() -> None:
 
 def test_a_node_that_was_not_reached_leaves_nothing_to_compare_with() -> None:
     assert told(fleet(n1=host("a"), n2=silent("n2")), "host.identity") == {"n1": NOT_COMPARED}
+
+
+# ---------------------------------------------------------------- nodes that are one machine on purpose
+
+
+def here(host_id: str | None, transport: str = "local") -> dict[str, Any]:
+    return {"transport": transport, "env": {"NCCL_HOSTID": EnvSetting(host_id, "node")} if host_id else {}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict", "told_what_to_do"),
+    [
+        pytest.param(here("a"), here("b"), "pass", False, id="local-and-told-apart"),
+        pytest.param(here("a"), here("a"), "fail", True, id="one-host-id"),
+        pytest.param(here("a"), here(None), "fail", True, id="one-has-none"),
+        pytest.param(here(None), here(None), "fail", True, id="none-has-one"),
+        pytest.param(here("a"), here("b", "ssh"), "fail", False, id="one-over-ssh"),
+        pytest.param(here("a", "ssh"), here("b", "ssh"), "fail", False, id="both-over-ssh"),
+    ],
+)
+def test_local_nodes_may_share_a_machine_where_nccl_can_tell_them_apart(
+    first: Any, second: Any, verdict: str, told_what_to_do: bool
+) -> None:
+    one = host("a", "boot", "h")
+    found = findings(fleet(some={"n1": first, "n2": second}, n1=one, n2=one, n3=host("c")), "host.identity")
+    (about,) = [finding for finding in found if "n1" in finding.nodes]
+    assert (about.verdict, about.nodes) == (verdict, ("n1", "n2"))
+    assert ("NCCL_HOSTID" in about.message) == (verdict == "pass")
+    assert ("NCCL_HOSTID" in about.remedy) == told_what_to_do
+
+
+def test_one_host_id_for_several_machines_makes_them_one_to_nccl() -> None:
+    seen = fleet(each=here("x", "ssh"), n1=host("a"), n2=host("b"))
+    (bad,) = findings(seen, "host.identity")
+    assert (bad.verdict, bad.nodes, bad.seen) == ("fail", ("n1", "n2"), "NCCL_HOSTID=x")
+
+
+def test_containers_on_one_kernel_may_have_one_host_id() -> None:
+    seen = fleet(each=here("x", "ssh"), n1=host("a", "boot"), n2=host("b", "boot"))
+    assert told(seen, "host.identity") == {"n1": "pass", "n2": "pass"}
+
+
+def test_a_double_entry_is_seen_beside_a_host_id_of_several_machines() -> None:
+    seen = fleet(each=here("x", "ssh"), n1=host("a", "b1", "h"), n2=host("a", "b1", "h"), n3=host("c"))
+    assert told(seen, "host.identity") == {
+        "n1": "fail error + fail error", "n2": "fail error + fail error", "n3": "fail error"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

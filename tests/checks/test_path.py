@@ -83,6 +83,15 @@ def test_the_coverage_is_said():
     assert good.seen == "9000 bytes; 12 of 12 directed pairs tried"
 
 
+def test_loopback_carries_what_ipv4_has() -> None:
+    """Its MTU is 65536; the kernel says 65535 of the path, and TCP sends segments of half of that."""
+    measured = {"packet": 32793, "carried": 32793, "path_mtu": 65535}
+    every = [dial(a, b, **measured) for a, b in itertools.permutations(NAMES, 2)]
+    assert told(fleet(**nodes(*every, mtu=65536)), "eth.path_mtu") == ALL_PASS
+    less = [replace(one, path_mtu=65000) for one in every]
+    assert "fail error" in told(fleet(**nodes(*less, mtu=65536)), "eth.path_mtu").values()
+
+
 @pytest.mark.parametrize("check", ["eth.path_mtu", "net.latency"])
 @pytest.mark.parametrize("reason", ["denied", "hung", "garbled", "eth.iface_choice"])
 def test_what_was_not_dialled_is_not_known(check, reason):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterprep.facts.names import WHOLE, names_for
-from clusterprep.model import Absent, Inventory, Node
+from clusterprep.model import Absent, EnvSetting, Inventory, Node
 from tests.fleet import learned
 
 
@@ -26,6 +26,12 @@ def test_in_a_large_fleet_all_are_asked_for_the_same_sample_the_first_and_themse
     assert "n0" in shared
     assert len(shared) >= WHOLE - 2
     assert all(name in names and len(names) <= WHOLE for name, names in asked.items())
+
+
+def test_nobody_is_asked_what_nodes_of_one_machine_are_called() -> None:
+    env = {name: {"NCCL_HOSTID": EnvSetting(name, "node")} for name in "ab"}
+    shared = tuple(Node(name, "127.0.0.1", 0, transport="local", env=env[name]) for name in "ab")
+    assert [names_for(node, Inventory("test", shared)) for node in shared] == [(), ()]
 
 
 def test_answers_are_addresses_or_none() -> None:

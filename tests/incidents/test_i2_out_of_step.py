@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.command import clusterprep
+from tests.incidents.sizes import tried
 from tests.lab import Host, Lab, processes
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
@@ -60,3 +61,17 @@ def test_the_job_dies_and_the_cluster_is_not_blamed(lab: Lab) -> None:
     verified = clusterprep(lab, "verify")
     assert (verified.code, verified.report["verify"]["verdict"]) == (0, "pass")
     assert verified.report["verify"]["culprits"] == []
+    gathered = [row["bytes"] for row in verified.report["verify"]["collectives"] if row["op"] == "all_gather"]
+    assert gathered == [1 << 20]  # nobody asked for the size of this job
+
+
+RANKS, NUMEL_IN, NUMEL_OUT = 4, 262_675_456, 1_050_701_824  # of the watchdog's line
+
+
+def test_verify_gathers_what_this_job_gathered_as_far_as_memory_and_time_allow(lab: Lab) -> None:
+    inventory = lab.inventory(verify={"sizes": ["8", "1M"], "timeout": 12}, nproc_per_node=RANKS // len(lab.hosts))
+    found = clusterprep(lab, "verify", "--incident-sizes", inventory=inventory)
+    assert found.report["verify"]["world_size"] == RANKS
+    assert RANKS * NUMEL_IN == NUMEL_OUT
+    assert tried(found, "all_gather", NUMEL_OUT) > 1 << 20
+    assert found.blamed("nccl.allgather", "pass") == [host.name for host in lab.hosts]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.command import clusterprep
 from tests.fleets import tree
+from tests.incidents.sizes import FLOAT32, tried
 from tests.lab import Lab, faults
 
 pytestmark = pytest.mark.lab
@@ -97,3 +98,34 @@ def test_apply_writes_the_names_that_this_torch_reads(lab: Lab) -> None:
     told = {finding["seen"].partition("=")[0] for finding in answer.findings("env.shadow")}
     assert told == {"NCCL_DEBUG"}  # the one name of these that apply writes too, with another value
     assert clusterprep(lab, "rollback", inventory=lab.inventory(gpus=3)).code == 0
+
+
+RANKS, SENT = 3, 253_440_000  # elements of the broadcast that timed out
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "timeout",
+    [
+        pytest.param(12, id="as-much-as-a-short-limit-lets"),
+        pytest.param(100, id="all-of-it-where-memory-allows", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+    ],
+)
+def test_verify_broadcasts_what_this_job_broadcast_and_starts_in_time(
+    make_lab: Callable[..., Lab], timeout: int
+) -> None:
+    """On processors, for there are no such cards here: three ranks of one node, as there."""
+    lab = make_lab(1)
+    settings = {"sizes": ["8", "1M"], "timeout": timeout}
+    found = clusterprep(
+        lab, "verify", "--incident-sizes", inventory=lab.inventory(verify=settings, nproc_per_node=RANKS)
+    )
+    assert found.report["verify"]["world_size"] == RANKS
+    sent = tried(found, "broadcast", SENT)
+    assert sent > 1 << 20
+    if timeout > 60 and sent < SENT * FLOAT32:
+        assert "memory" in found.report["verify"]["message"].split("broadcast ")[1]
+    (started,) = found.findings("nccl.init_time", "pass")
+    assert started["wanted"] == "< 60 s"
+    assert 0 < float(started["seen"].removesuffix(" s")) < 60
+    assert found.blamed("nccl.broadcast", "pass") == ["n1"]

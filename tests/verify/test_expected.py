@@ -15,7 +15,7 @@ from clusterprep.facts.rdma import Port, RdmaDevice
 from clusterprep.model import Absent, Fleet, Gpus
 from clusterprep.verify.expected import Expected, expected
 from tests import fleets
-from tests.fleet import absent, eth, fleet
+from tests.fleet import absent, env, eth, fleet
 from tests.fleets import play
 
 BAND = 0.85, 1.25  # published over expected; above one are two nodes, where NVLS or trees need fewer bytes of the cards
@@ -213,3 +213,12 @@ def test_described_machines(kind: str) -> None:
     found = expected(seen, ranks, {})
     assert found.gbs == (pytest.approx(KINDS[kind]) if kind in KINDS else None), found.why
     assert found.why
+
+
+def test_nodes_that_share_one_gpu_have_no_normal_speed() -> None:
+    told = facts("H100", 1, 18, cards=1, gbits=400)
+    ids = {f"n{n}": {"transport": "local", "env": env(NCCL_HOSTID=f"n{n}")} for n in (1, 2)}
+    assert of(2, 1, told).gbs is not None
+    assert of(2, 1, told, some=ids) == Expected(None, "2 nodes share one GPU, whose ranks take turns")
+    apart = expected(fleet(some=ids, n1=told, n2=told), {"n1": 1, "n2": 1}, {"n2": {"CUDA_VISIBLE_DEVICES": "1"}})
+    assert apart.gbs is not None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from clusterprep.model import Finding, Node, VerifySettings
+from clusterprep.model import EnvSetting, Finding, Node, VerifySettings
 from clusterprep.remote.belongings import PIECE, cut, packages, variables
+from clusterprep.trial import comparable
 from clusterprep.verify.blame import findings, judge
 from clusterprep.verify.schedule import Step, TrialPlan, other_steps, plan_trial
 from clusterprep.verify.straggler import MARGIN_ON_CPUS, slow
@@ -204,6 +206,30 @@ def test_a_straggler_is_far_slower_than_most(own: dict[int, float], late: tuple[
     if late:
         assert row.nodes == ("n3",)
         assert judge(told(own=own)).verdict == "pass"
+
+
+def on_one_gpu(nodes: int) -> TrialPlan:
+    """Every node is this machine and has its only GPU."""
+    ids = {f"n{number}": {"NCCL_HOSTID": EnvSetting(f"n{number}", "node")} for number in range(1, nodes + 1)}
+    of = [Node(name, "127.0.0.1", 0, transport="local", env=env) for name, env in ids.items()]
+    return plan_trial(of, {}, ("10.0.0.1", 29500), VerifySettings(sizes=(1 << 20,)), dict.fromkeys(ids, 1))
+
+
+def test_ranks_that_take_turns_on_a_gpu_have_the_time_that_processors_have() -> None:
+    own = {0: 0.05, 1: 0.05, 2: 0.05, 3: 0.3}
+    assert one(told(own=own, of=replace(on_one_gpu(4), crowd=1)), "nccl.straggler").nodes == ("n4",)
+    assert one(told(own=own, of=on_one_gpu(4)), "nccl.straggler").verdict == "pass"
+
+
+def test_the_report_says_that_nodes_shared_a_gpu() -> None:
+    words = "2 nodes share one GPU: their ranks took turns on it, with NCCL_MAX_CTAS=1"
+    assert judge(told(of=on_one_gpu(2))).message == words
+    assert judge(told()).message == ""
+
+
+def test_how_fast_they_were_is_no_yardstick_for_later_runs() -> None:
+    for made, kept in ((plan(2, 1), True), (on_one_gpu(2), False)):
+        assert (comparable(made, judge(told(of=made))) is not None) == kept
 
 
 def test_noise_makes_no_straggler() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterprep.model import Node, VerifySettings
-from clusterprep.verify.schedule import TELLING, Step, TrialPlan, of_some, own_part, plan_trial
+from clusterprep.model import EnvSetting, Node, VerifySettings
+from clusterprep.verify.schedule import TELLING, Step, TrialPlan, of_some, own_part, plan_trial, with_incidents
 
 NODES = tuple(Node(name, f"10.0.0.{index + 1}", index) for index, name in enumerate(("b", "a", "c")))
 
@@ -95,7 +95,10 @@ def test_the_request_holds_the_ranks_of_its_node_only() -> None:
 
 def test_the_tasks_say_who_each_rank_is_and_where_all_meet() -> None:
     made = plan(gpus={"b": 2, "a": 1, "c": 2}, sizes=(8, 1024), timeout=7.0)
-    rows = [{"op": "all_reduce", "bytes": n, "dtype": "float32", "repetitions": None, "fit": False} for n in (8, 1024)]
+    rows = [
+        {"op": "all_reduce", "bytes": n, "dtype": "float32", "repetitions": None, "fit": False, "among": 1}
+        for n in (8, 1024)
+    ]
     alike = {"world": 5, "address": made.address, "port": made.port, "timeout": 7.0, "steps": rows}
     assert made.tasks(NODES[2]) == [{"rank": 3, **alike}, {"rank": 4, **alike}]
 
@@ -110,6 +113,56 @@ def test_a_trial_of_some_numbers_its_ranks_anew_in_the_order_asked_for() -> None
     assert [env[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")] == ["3", "1", "4", "1"]
     assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["NCCL_IB_HCA"]) == ("10.0.0.9", "29501", "=mlx5_1")
     assert own_part(env) == {**own_part(made.ranks[1].env), "NCCL_IB_HCA": "=mlx5_1"}
+
+
+# ---------------------------------------------------------------- several nodes on one GPU
+
+
+def one_gpu(*names: str, **env: str) -> TrialPlan:
+    """Nodes of this machine, each with its only GPU."""
+    made = [
+        Node(name, "127.0.0.1", number, transport="local", env={"NCCL_HOSTID": EnvSetting(name, f"node {name}")})
+        for number, name in enumerate(names)
+    ]
+    given = {name: {"NCCL_HOSTID": name, "NCCL_SOCKET_IFNAME": "eth0", **env} for name in names}
+    return plan_trial(made, given, ("10.0.0.1", 29500), VerifySettings(), dict.fromkeys(names, 1))
+
+
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_ranks_of_nodes_that_share_a_gpu_are_ranks_of_hosts_of_their_own(names: str) -> None:
+    made = one_gpu(*names)
+    assert (made.backend, made.world_size, made.nproc_per_node, made.crowd) == ("nccl", len(names), 1, len(names))
+    for number, (rank, name) in enumerate(zip(made.ranks, names, strict=True)):
+        assert rank.env == {
+            **TELLING,
+            "NCCL_HOSTID": name,
+            "NCCL_SOCKET_IFNAME": "eth0",
+            "NCCL_MAX_CTAS": "1",
+            "OMP_NUM_THREADS": "1",
+            "RANK": str(number),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(len(names)),
+            "LOCAL_WORLD_SIZE": "1",
+            "NODE_RANK": str(number),
+            "GROUP_RANK": str(number),
+            "MASTER_ADDR": "10.0.0.1",
+            "MASTER_PORT": "29500",
+        }
+
+
+def test_what_is_declared_of_channels_holds_on_a_shared_gpu_too() -> None:
+    assert {rank.env["NCCL_MAX_CTAS"] for rank in one_gpu("a", "b", NCCL_MAX_CTAS="2").ranks} == {"2"}
+
+
+def test_ranks_with_a_gpu_each_may_use_all_of_it() -> None:
+    assert not any("NCCL_MAX_CTAS" in rank.env for rank in plan(gpus={"b": 1, "a": 1, "c": 1}).ranks)
+
+
+def test_incident_sizes_leave_memory_to_those_who_share_it() -> None:
+    assert {step.among for step in with_incidents(one_gpu("a", "b")).steps if step.fit} == {2}
+    assert {step.among for step in with_incidents(plan(gpus={"b": 1, "a": 1, "c": 1})).steps if step.fit} == {1}
+    on_processors = plan_trial(one_gpu("a", "b", "c").nodes, {}, ("h", 1), VerifySettings(), {})
+    assert {step.among for step in with_incidents(on_processors).steps if step.fit} == {3}
 
 
 def test_the_rendezvous_is_written_so_that_its_port_can_be_told() -> None:

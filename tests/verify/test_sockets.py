@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from clusterprep.model import EnvSetting, Node, VerifySettings
 from clusterprep.verify.blame import judge
+from clusterprep.verify.schedule import plan_trial
 from clusterprep.verify.sockets import SYN_RECV, SYN_SENT, cuts
 from clusterprep.verify.timeline import Event, Timeline
 from tests.verify.stories import at_node, killed, make_plan, on, story
@@ -37,6 +39,18 @@ def hung(*events: Event, **more: Any) -> Timeline:
 
 def blamed(timeline: Timeline) -> list[tuple[str, tuple[str, ...], str | None, str | None]]:
     return [(one.kind, one.nodes, one.source, one.target) for one in judge(timeline).culprits]
+
+
+def test_an_address_of_a_machine_is_that_of_none_of_its_nodes() -> None:
+    """Also where the other node did not come to tell its own addresses."""
+    of = [
+        Node(name, address(1), 0, transport="local", env={"NCCL_HOSTID": EnvSetting(name, "node")})
+        for name in ("n1", "n2")
+    ]
+    plan = plan_trial(of, {}, (address(1), 29500), VerifySettings(sizes=(8,)), {})
+    rows = [[0, SYN_SENT, address(1), 5000, address(1), 6000, 5]]
+    look = at_node("n1", "sockets", 29.0, rows=rows, own=[address(1), "0.0.0.0", "127.0.0.1"], cut=False)
+    assert cuts(story(look, plan=plan, until="store", end="overdue")) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""The verify lines of incidents: a collective of exactly their size, or what fits, and then the report says so."""
+
+from __future__ import annotations
+
+from clusterprep.units import format_size
+from tests.command import Answer
+
+FLOAT32 = 4  # bytes
+WHY = ("memory that is free", "time limit at this speed")
+
+
+def tried(found: Answer, op: str, elements: int) -> int:
+    """The bytes with which a healthy verify ran a collective of so many elements in its largest buffer.
+
+    Fewer than these only where the report says so, in words that anybody can check, with a reason.
+    """
+    verify, planned = found.report["verify"], elements * FLOAT32
+    assert (found.code, verify["verdict"], verify["culprits"]) == (0, "pass", [])
+    row = [row for row in verify["collectives"] if row["op"] == op][-1]
+    assert row["wrong"] == 0
+    assert {stage["verdict"] for stage in verify["stages"]} <= {"pass", "skip"}
+    said = [words for words in verify.get("message", "").split("; ") if words.startswith(f"{op} ")]
+    if row["bytes"] == planned:
+        assert said == []
+    else:
+        assert 0 < row["bytes"] < planned
+        smaller = f"{op} {format_size(planned)} was scaled down to {format_size(row['bytes'])}, which fits the "
+        assert said in [[smaller + why] for why in WHY]
+    return int(row["bytes"])
