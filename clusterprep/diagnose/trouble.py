@@ -1,0 +1,33 @@
+"""What several causes ask of a log: does anything fail to connect, does anything time out?"""
+
+from __future__ import annotations
+
+import re
+
+from clusterprep.diagnose.model import Line, Log
+
+_NO_CONNECTION = re.compile(
+    r"connect\S*.{0,120}(?:timed out|time-?out|refused|no route|unreachable|failed|invalid argument|reset)"
+    r"|connectFullMesh failed|timed out.{0,60}connect|retrying|exceeded error retry",
+    re.IGNORECASE,
+)
+_NO_ANSWER = re.compile(
+    r"timed? ?out|timeout(?!\()|RendezvousConnectionError|connection to the C10d store has failed|failed to connect to any",
+    re.IGNORECASE,
+)
+_COLLECTIVE = re.compile(r"collective operation timeout|timed out waiting|monitoredbarrier", re.IGNORECASE)
+_HARMLESS = re.compile(r"errno: (?:97|99)|Timeout\(ms\)=\d+\)$|libnccl|will retry", re.IGNORECASE)
+
+
+def no_connection(log: Log) -> bool:
+    """Whether a connection failed, or something waited for one in vain."""
+    return any(_NO_CONNECTION.search(line.said) and not _HARMLESS.search(line.said) for line in log.lines) or waits(log)
+
+
+def waits(log: Log) -> bool:
+    """Whether something waited until a limit fired."""
+    return any(_NO_ANSWER.search(line.said) and not _HARMLESS.search(line.said) for line in log.lines)
+
+
+def collective_timeouts(log: Log) -> list[Line]:
+    return [line for line in log.lines if _COLLECTIVE.search(line.said)]
