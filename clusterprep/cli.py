@@ -15,12 +15,12 @@ from clusterprep.ending import ending, leave
 from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
-    from clusterprep.model import ChangeRow, Inventory, Node, Report
+    from clusterprep.diagnose.model import Diagnosis
+    from clusterprep.model import Inventory, Report
     from clusterprep.run import Job
     from clusterprep.settings import Settings
 
 LATER = {
-    "diagnose": "explains NCCL and torch.distributed failure logs",
     "init": "writes an inventory by looking at the hosts",
     "launch": "starts the same torchrun command on every node",
     "history": "shows earlier runs",
@@ -151,9 +151,32 @@ def lint(source: tuple[str, bytes], **words: Any) -> None:
 
 
 @cli.command()
-@click.argument("topic", metavar="CHECK|VARIABLE")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG…|-")
+@click.option("--inventory", metavar="I", help="Name the nodes of ranks, and run the related checks on them now.")
+@click.option("--redact", is_flag=True, help="Replace names, addresses, paths and users, to post the report.")
+@options.reporting
+def diagnose(logs: tuple[str, ...], redact: bool, **words: Any) -> None:
+    """Explain failure logs of NCCL and torch.distributed."""
+    from clusterprep import diagnosed
+    from clusterprep.reports import diagnosis as shown
+
+    _check_formats(words)
+    shown.check_format(words["fmt"])
+    diagnosis, hosts = diagnosed.diagnose(logs)
+    if words["inventory"]:
+        diagnosis = _with_nodes(diagnosis, words)
+    if redact:
+        diagnosis = diagnosed.without_names(diagnosis, hosts)
+    if words["fmt"] == "json":
+        for notice in diagnosis.notices:
+            click.echo(f"clusterprep: {notice}", err=True)
+    _show(words, diagnosis.code, lambda fmt, **page: shown.render(diagnosis, fmt, **page))
+
+
+@cli.command()
+@click.argument("topic", metavar="CHECK|VARIABLE|CAUSE")
 def explain(topic: str) -> None:
-    """What a check or a variable means, why it matters, how to fix it."""
+    """What a check, a variable or a cause means, why it matters, how to fix it."""
     from clusterprep.explain import page
 
     click.echo(page(topic))
@@ -198,6 +221,25 @@ def _run(command: str, words: dict[str, Any]) -> None:
         finally:
             job.watch.close()  # type: ignore[attr-defined]
     _finish(report, words)
+
+
+def _with_nodes(diagnosis: Diagnosis, words: dict[str, Any]) -> Diagnosis:
+    """The nodes of ranks, and what the checks of the causes say now."""
+    from clusterprep import diagnosed, run
+    from clusterprep.deadline import Deadline
+
+    inventory = _inventory(words)
+    diagnosis = diagnosed.on_nodes(diagnosis, inventory)
+    names = diagnosed.checks_of(diagnosis)
+    if not names:
+        return diagnosis
+    with Deadline(None) as deadline:
+        job = _job("check", {**words, "only": ",".join(names)}, inventory, deadline)
+        try:
+            report = run.check(job)
+        finally:
+            job.watch.close()  # type: ignore[attr-defined]
+    return diagnosed.as_now(diagnosis, report.findings or ())
 
 
 def _dispatch(job: Job, words: dict[str, Any]) -> Report:
@@ -268,6 +310,7 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
     from datetime import datetime, timezone
 
     from clusterprep import run
+    from clusterprep.asking import ask_passphrase, confirm, password, progress
     from clusterprep.history import Given, state_folder
     from clusterprep.inventory.demands import check_names
     from clusterprep.limit import limit_to, limit_to_failed
@@ -284,11 +327,11 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
         settings=_settings(command, words, tuple(check_names()), left_out),
         inventory=inventory,
         steps=load_playbook(words["playbook"]).steps if "playbook" in words else (),
-        transports=transports_for(inventory, _ask_passphrase),
-        password=_password(words),
-        watch=_progress(words),
+        transports=transports_for(inventory, ask_passphrase),
+        password=password(words),
+        watch=progress(words),
         deadline=deadline,
-        confirm=_confirm if words.get("ask") else lambda rows: True,
+        confirm=confirm if words.get("ask") else lambda rows: True,
         given=given,
         run=run.new_run_name(now),
         started=now,
@@ -319,33 +362,7 @@ def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], l
     )
 
 
-# ---------------------------------------------------------------- asking and showing
-
-
-def _password(words: dict[str, Any]) -> Callable[[Node], str | None]:
-    secret = os.environ.get("CLUSTERPREP_BECOME_PASSWORD")
-    if words.get("ask_become_pass"):
-        secret = click.prompt("sudo password", hide_input=True, err=True)
-    return lambda node: secret
-
-
-def _ask_passphrase(prompt: str) -> str:
-    if not sys.stdin.isatty():
-        return ""
-    return str(click.prompt(prompt, hide_input=True, err=True, default="", show_default=False))
-
-
-def _confirm(rows: Sequence[ChangeRow]) -> bool:
-    for row in rows:
-        if row.action != "none":
-            click.echo(f"{row.action} {row.target} on {', '.join(row.nodes)}\n{click.unstyle(row.diff)}", err=True)
-    return click.confirm("Write this?", err=True)
-
-
-def _progress(words: dict[str, Any]) -> Any:
-    from clusterprep.reports.progress import progress_on
-
-    return progress_on(sys.stderr, color=not words["no_color"] and "NO_COLOR" not in os.environ)
+# ---------------------------------------------------------------- showing
 
 
 def _valid(inventory: Inventory) -> Report:
@@ -361,21 +378,25 @@ def _valid(inventory: Inventory) -> Report:
 
 def _finish(report: Report, words: dict[str, Any]) -> None:
     """Print the report, write the asked-for files, leave with its code."""
-    from clusterprep.reports import format_of, render
+    from clusterprep.reports import render
 
-    def text(fmt: str, color: bool, width: int, ascii_only: bool = False) -> str:
-        verbose = max(words["verbose"], 1 if words.get("diff") else 0)
-        return render(report, fmt, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    _show(words, report.code, lambda fmt, **page: render(report, fmt, **page))
 
+
+def _show(words: dict[str, Any], code: int, text: Callable[..., str]) -> None:
+    """The same for anything that can be rendered: `text` takes a format, and what its page is like."""
+    from clusterprep.reports import format_of
+
+    verbose = max(words["verbose"], 1 if words.get("diff") else 0)
     for name in words["output"]:
-        _write(name, text(format_of(name), color=False, width=100))
+        _write(name, text(format_of(name), color=False, verbose=verbose, width=100, ascii_only=False))
     terminal = sys.stdout.isatty()
     color = terminal and not words["no_color"] and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size().columns if terminal else 80
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    sys.stdout.write(text(words["fmt"], color, width, ascii_only=not unicode))
+    sys.stdout.write(text(words["fmt"], color=color, verbose=verbose, width=width, ascii_only=not unicode))
     sys.stdout.flush()
-    raise SystemExit(report.code)
+    raise SystemExit(code)
 
 
 def _write(name: str, text: str) -> None:

@@ -20,6 +20,14 @@ class Weight(IntEnum):
     PLAIN = 3  # the message says the cause itself
 
 
+_DIGITS = str.maketrans("123456789", "000000000")
+
+
+def form_of(text: str) -> str:
+    """What lines that differ in numbers have in common."""
+    return text.lower().translate(_DIGITS)
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line that may matter. `text` is what stands there, `said` is without the prefixes of launchers and loggers."""
@@ -81,12 +89,19 @@ class Log:
     def ranks(self) -> frozenset[int]:
         return frozenset(line.rank for line in self.lines if line.rank is not None)
 
-    def saying(self, *words: str) -> Iterator[Line]:
-        """Lines that hold one of the words, in small letters, in their order."""
+    @cached_property
+    def forms(self) -> Mapping[str, list[Line]]:
+        """Lines by what they say in small letters with every digit as 0: what is asked of all lines is asked of these."""
+        found: dict[str, list[Line]] = {}
         for line in self.lines:
-            low = line.said.lower()
-            if any(word in low for word in words):
-                yield line
+            found.setdefault(form_of(line.said), []).append(line)
+        return found
+
+    def saying(self, *words: str) -> list[Line]:
+        """Lines that hold one of the words, which are in small letters, in their order."""
+        wanted = [form_of(word) for word in words]
+        found = [line for form, lines in self.forms.items() if any(word in form for word in wanted) for line in lines]
+        return sorted(found, key=lambda line: line.order)
 
 
 Look = Callable[[Log], Iterator[Evidence]]

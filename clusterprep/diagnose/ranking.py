@@ -10,7 +10,7 @@ from dataclasses import replace
 from clusterprep.diagnose import echoes, limits
 from clusterprep.diagnose.culprit import filled, named, worded
 from clusterprep.diagnose.known import causes
-from clusterprep.diagnose.model import Cause, Diagnosis, Evidence, Found, Line, Log, Severity, Sign, Weight
+from clusterprep.diagnose.model import Cause, Diagnosis, Evidence, Found, Line, Log, Severity, Sign, Weight, form_of
 
 SHOWN = 5  # lines of a cause
 LEFT = 8  # lines that nobody explains
@@ -30,8 +30,8 @@ def needles() -> tuple[bytes, ...]:
     """Everything that any cause looks for, in small letters and with every digit as 0, as forms of lines are."""
     words = {sign.needle for cause in causes().values() for sign in cause.signs}
     words |= {word for cause in causes().values() for word in cause.needles}
-    words |= {*CONTEXT, *(needle for needle, _, _ in echoes.KNOWN), *limits.NEEDLES}
-    return tuple(sorted(re.sub(r"\d", "0", word).encode() for word in words))
+    words |= {*CONTEXT, *limits.NEEDLES}
+    return tuple(sorted(form_of(word).encode() for word in words))
 
 
 def diagnose(lines: Sequence[Line], files: dict[str, int] | None = None, notices: Iterable[str] = ()) -> Diagnosis:
@@ -55,20 +55,19 @@ def _by_needle() -> dict[str, list[tuple[Cause, Sign]]]:
     found: dict[str, list[tuple[Cause, Sign]]] = {}
     for cause in causes().values():
         for sign in cause.signs:
-            found.setdefault(sign.needle, []).append((cause, sign))
+            found.setdefault(form_of(sign.needle), []).append((cause, sign))
     return found
 
 
 def _signs(log: Log) -> Iterator[Evidence]:
-    signs = _by_needle()
-    for line in log.lines:
-        low = line.said.lower()
-        for needle, pairs in signs.items():
-            if needle in low:
-                yield from _matching(line, pairs)
+    for form, lines in log.forms.items():
+        pairs = [pair for needle, of_it in _by_needle().items() if needle in form for pair in of_it]
+        for line in lines if pairs else ():
+            yield from _matching(line, pairs)
 
 
 def _matching(line: Line, pairs: Sequence[tuple[Cause, Sign]]) -> Iterator[Evidence]:
+    """Of one cause the first sign that matches, in the order in which the cause has them."""
     done: set[str] = set()
     for cause, sign in pairs:
         if cause.name in done:

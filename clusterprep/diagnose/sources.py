@@ -25,16 +25,21 @@ from clusterprep.errors import InputError
 BLOCK = 4 << 20  # bytes read at once
 LONGEST = 16 << 10  # bytes of a line that are looked at; longer ones are tensors that somebody printed
 MOST_FORMS = 100_000  # forms of lines that are remembered
-MOST_ALIKE = 2_048  # lines of one form that are kept; ranks of one job write the same line
+EXACT = 8 << 20  # bytes of forms that are searched for every needle; text that is new all the time gets a coarser look
+MOST_ALIKE = 1_024  # lines of one form that are kept; ranks of one job write the same line
 MOST_VAGUE = 200  # lines of a file that look like errors and hold nothing that a sign looks for
-MOST_KEPT = 40_000  # lines of all files that are kept
+MOST_KEPT = 20_000  # lines of all files that are kept
 
-# Every sign of every cause holds one of these; tests/diagnose/test_sources.py looks.
+# What forms are searched for once EXACT bytes of them were searched for every needle. Nearly every sign holds one of
+# these as programs print it; tests/diagnose/test_sources.py has those that do not.
 WORDS = tuple(
     b"error|fail|warn|timeout|timed out|watchdog|killed|signal|mismatch|exception|cannot|could not|unable to"
-    b"|nccl version|net/|net:|bootstrap|by environment|xid|exitcode|host      :|rank      :|currently unknown"
-    b"|rendezvous|corrupt|collective|nranks|nproc|invalid|refused|aborted|terminat".split(b"|")
+    b"|nccl version|net/|bootstrap|xid|exitcode|host      :|rank      :|rendezvous|collective|invalid|refused|aborted"
+    b"|already in use|out of memory|no space left|too many|completion|duplicate|closed by|not supported|nccl_".split(b"|")
 )
+# And these once so many held one of those that it must be prose: none of them stands in ordinary sentences.
+NAMES = tuple(b"nccl warn|nccl version|cuda error|errno|watchdog|xid|exitcode|rendezvous|out of memory|oom|c10d".split(b"|"))
+MOST_JUDGED = 100_000  # forms that were taken for prose after that
 TABLE = bytes.maketrans(b"0123456789" + bytes(range(65, 91)), b"0" * 10 + bytes(range(97, 123)))
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -248,6 +253,8 @@ class Sieve:
         self._known: set[bytes] = set()
         self._wanted: dict[bytes, int] = {}  # forms that matter, and how many lines of them may still be kept
         self._vague = MOST_VAGUE
+        self._searched = 0
+        self._judged = 0
 
     def matter(self, block: bytes) -> list[int]:
         """Which lines of a block may matter."""
@@ -255,7 +262,7 @@ class Sieve:
         fresh = set(forms)
         fresh -= self._known
         if fresh:
-            for form in _holding_words(list(fresh)):
+            for form in _holding(list(fresh), self._words(sum(map(len, fresh)))):
                 self._judge(form)
             if len(self._known) + len(fresh) > MOST_FORMS:
                 self._known.clear()
@@ -263,7 +270,15 @@ class Sieve:
         wanted = self._wanted
         return [place for place, form in enumerate(forms) if form in wanted and self._counted(form)] if wanted else []
 
+    def _words(self, size: int) -> Sequence[bytes]:
+        """What to search so many bytes of new forms for."""
+        self._searched += size
+        if self._searched - size < EXACT:
+            return (*WORDS, *self._needles)
+        return WORDS if self._judged < MOST_JUDGED else NAMES
+
     def _judge(self, form: bytes) -> None:
+        self._judged += 1
         if form in self._wanted or len(self._wanted) >= MOST_FORMS:
             return
         head = form[:LONGEST]
@@ -281,12 +296,12 @@ class Sieve:
         return False
 
 
-def _holding_words(rows: list[bytes]) -> set[bytes]:
+def _holding(rows: list[bytes], words: Sequence[bytes]) -> set[bytes]:
     """The forms that hold one of the words, found by searching all forms as one text."""
     text = b"\n".join(rows)
     starts = list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))
     holding: set[int] = set()
-    for word in WORDS:
+    for word in words:
         place = text.find(word)
         while place >= 0:
             row = bisect.bisect_right(starts, place) - 1

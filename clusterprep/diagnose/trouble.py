@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from clusterprep.diagnose.model import Line, Log
 
@@ -21,13 +22,17 @@ _HARMLESS = re.compile(r"errno: (?:97|99)|Timeout\(ms\)=\d+\)$|libnccl|will retr
 
 def no_connection(log: Log) -> bool:
     """Whether a connection failed, or something waited for one in vain."""
-    return any(_NO_CONNECTION.search(line.said) and not _HARMLESS.search(line.said) for line in log.lines) or waits(log)
+    return any(_NO_CONNECTION.search(line.said) and not _HARMLESS.search(line.said) for line in _one_of_each(log)) or waits(log)
 
 
 def waits(log: Log) -> bool:
     """Whether something waited until a limit fired."""
-    return any(_NO_ANSWER.search(line.said) and not _HARMLESS.search(line.said) for line in log.lines)
+    return any(_NO_ANSWER.search(line.said) and not _HARMLESS.search(line.said) for line in _one_of_each(log))
 
 
 def collective_timeouts(log: Log) -> list[Line]:
-    return [line for line in log.lines if _COLLECTIVE.search(line.said)]
+    return [line for line in _one_of_each(log) if _COLLECTIVE.search(line.said)]
+
+
+def _one_of_each(log: Log) -> Iterator[Line]:
+    return (lines[0] for lines in log.forms.values())

@@ -34,11 +34,29 @@ _REFUSED = re.compile(
 )
 
 
+_ASKED = (
+    "net/ib : no device",
+    "libibverbs",
+    "libnccl-",
+    "no plugin found",
+    "plugin_v",
+    "plugin symbol",
+    "librdmacm",
+    "cma: unable",
+    "openfabrics",
+    "no preset parameters",
+    "relevant network interfaces",
+    "couldn't load driver",
+    "rdma device",
+    "userspace device-specific driver",
+)
+
+
 def absent(log: Log) -> Iterator[Evidence]:
     """No RDMA device: harmless where none is wanted, and a slow job where others of the job have one."""
-    meant = {line.host for line in log.lines if _MEANT.search(line.said)}
-    refused = any(_REFUSED.search(line.said) for line in log.lines)
-    for line in log.lines:
+    meant = {line.host for line in log.saying("nccl_ib_", "nccl_net set", "net/ib") if _MEANT.search(line.said)}
+    refused = any(_REFUSED.search(line.said) for line in log.saying("infiniband", "unable to open device", "ibv_"))
+    for line in log.saying(*_ASKED):
         if _ABSENT.search(line.said):
             if refused or (meant and (line.host not in meant or "NET/IB : No device" in line.said)):
                 blamed = (("host", line.host),) if line.host else ()
@@ -86,9 +104,7 @@ CONTAINER = Cause(
         ),
     ),
     look=absent,
-    needles=("net/ib", "libibverbs", "libnccl-", "plugin", "librdmacm", "cma: unable", "openfabrics", "nccl_ib_hca set", "nccl_net set",
-             "nccl_ib_disable set", "no preset parameters", "relevant network interfaces", "couldn't load driver", "rdma device",
-             "userspace device-specific driver", "/dev/infiniband"),
+    needles=(*_ASKED, "nccl_ib_hca set", "nccl_net set", "nccl_ib_disable set", "net/ib : using", "/dev/infiniband"),
 )
 GPUDIRECT = Cause(
     "gpudirect_rdma_missing",

@@ -28,9 +28,9 @@ _NOTHING_WORKED = re.compile(
 
 def unresolved(log: Log) -> Iterator[Evidence]:
     """torch asks for IPv6 first, so that alone proves nothing as long as the job goes on."""
-    asked = [(line, found) for line in log.lines if (found := _NO_ADDRESS.search(line.said))]
+    asked = [(line, found) for line in log.saying("cannot be retrieved") if (found := _NO_ADDRESS.search(line.said))]
     families = {found["family"].lower() for _, found in asked}
-    stuck = waits(log) or any(_NOTHING_WORKED.search(line.said) for line in log.lines)
+    stuck = waits(log) or any(_NOTHING_WORKED.search(line.said) for line in log.saying("network address", "cannot be initialized"))
     for line, found in asked:
         if found["code"] == "-9" and "ipv4" not in families:
             yield Evidence("ipv6_ipv4_mismatch" if stuck else "benign_ipv6_fallback", line, Weight.LIKELY)
@@ -46,7 +46,7 @@ def loopback(log: Log) -> Iterator[Evidence]:
     """Loopback is published or dialled, and connections fail. One host alone may well talk over it."""
     if not no_connection(log):
         return
-    for line in log.lines:
+    for line in log.saying(": using ", "as fallback", "defaulting to 127", "connect", "127.0.1.1"):
         if found := _LOOPBACK_USED.search(line.said):
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, (("interface", found["iface"]),))
         elif _FALLBACK.search(line.said):
@@ -63,8 +63,8 @@ def _host(name: str | None) -> tuple[tuple[str, str], ...]:
 
 def families(log: Log) -> Iterator[Evidence]:
     """IPv6 that does not work is harmless as long as IPv4 does."""
-    nothing = any(_NOTHING_WORKED.search(line.said) for line in log.lines)
-    for line in log.lines:
+    nothing = any(_NOTHING_WORKED.search(line.said) for line in log.saying("network address", "cannot be initialized"))
+    for line in log.saying("errno: ", "gai error"):
         if _FAMILY.search(line.said) and not _NO_ADDRESS.search(line.said):
             if nothing:
                 yield Evidence("ipv6_ipv4_mismatch", line, Weight.LIKELY)

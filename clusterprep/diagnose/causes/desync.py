@@ -25,6 +25,7 @@ _PREPARING = re.compile(
     r"generating train split|building (?:the )?(?:index|dataset|cache)|evaluat",
     re.IGNORECASE,
 )
+_WORDS_OF_WORK = ("tokeniz", "examples/s", "num_proc", "preprocess", "saving ", "checkpoint", "train split", "building ", "evaluat")
 LATE = 200  # collectives after which a job is past its start; before it ranks differ by code rather than by data
 _BARRIERS = frozenset({"BARRIER"})
 
@@ -49,7 +50,7 @@ class Stuck:
 def stuck(log: Log) -> list[Stuck]:
     """One for each rank and group: the earliest."""
     found: dict[tuple[str, int | None, int], Stuck] = {}
-    for line in log.lines:
+    for line in log.saying("worknccl("):
         work = _WORK.search(line.text)
         if work is None or not re.search(r"timeout|timed out|milliseconds before", line.text, re.IGNORECASE):
             continue
@@ -122,7 +123,7 @@ def _missing(log: Log, members: list[Stuck]) -> Iterator[Evidence]:
     first = members[0]
     blamed, all_there = _absent(log, members)
     late = first.seq is not None and first.seq >= LATE
-    preparing = next((line for line in log.lines if _PREPARING.search(line.said)), None)
+    preparing = next((line for line in log.saying(*_WORDS_OF_WORK) if _PREPARING.search(line.said)), None)
     if all_there:
         if first.op != "BROADCAST" and not late and (first.barrier or preparing):
             yield from _each(members, "slow_work_exceeds_timeout", Weight.SYMPTOM, (), "")
@@ -143,7 +144,7 @@ def _absent(log: Log, members: list[Stuck]) -> tuple[tuple[tuple[str, str], ...]
     there = {m.rank for m in members if m.rank is not None}
     if not there:
         return (), False
-    world = max((int(f["a"] or f["b"]) for line in log.lines if (f := _WORLD.search(line.said))), default=0)
+    world = max((int(f["a"] or f["b"]) for line in log.saying("nranks", "world") if (f := _WORLD.search(line.said))), default=0)
     known = set(range(world)) if 0 < world <= 4096 else set(log.ranks)
     gone = sorted(known - there)
     if gone and len(gone) * 2 <= len(known) and len(gone) <= 8:
@@ -202,7 +203,7 @@ UNEVEN = Cause(
         ),
     ),
     look=judge,
-    needles=("worknccl(", "nranks", "world_size", "world size", "tokeniz", "examples/s", "preprocess", "saving ", "train split", "evaluat"),
+    needles=("worknccl(", "nranks", "world_size", "world size", *_WORDS_OF_WORK),
 )
 FLOW = Cause(
     "rank_desync_control_flow",

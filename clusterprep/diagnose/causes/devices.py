@@ -18,7 +18,7 @@ _GUESS_NEW = re.compile(r"Guessing device ID based on global rank", re.IGNORECAS
 
 
 def twice(log: Log) -> Iterator[Evidence]:
-    for line in log.lines:
+    for line in log.saying("duplicate gpu"):
         if found := _TWICE.search(line.said):
             pair = sorted((int(found["a"]), int(found["b"])))
             culprits = tuple((f"rank {{}} on CUDA device {found['device']}", str(rank)) for rank in pair)
@@ -28,7 +28,7 @@ def twice(log: Log) -> Iterator[Evidence]:
 def guessed(log: Log) -> Iterator[Evidence]:
     """torch guesses a GPU from the rank. Two ranks of one host with one guess are wrong; else it says what it does."""
     taken: dict[tuple[str, int], int] = {}
-    for line in log.lines:
+    for line in log.saying("currently unknown", "guessing device"):
         found = _GUESS.search(line.said)
         if found is None:
             if _GUESS_NEW.search(line.said):

@@ -14,8 +14,8 @@ _DIED = re.compile(r"exitcode(?: *): *(?!-15\b|-1\b|-2\b|0\b)-?\d+", re.IGNORECA
 
 def codes(log: Log) -> Iterator[Evidence]:
     """Workers that ended by such a signal; where another failed by itself they were only ended after it."""
-    failed = any(_DIED.search(line.said) for line in log.lines)
-    for line in log.lines:
+    failed = any(_DIED.search(line.said) for line in log.saying("exitcode"))
+    for line in log.saying("exitcode"):
         if (found := _ENDED.search(line.said)) and not failed:
             yield Evidence("external_termination", line, Weight.LIKELY, note=f"by {_SIGNALS[found['code']]}")
 

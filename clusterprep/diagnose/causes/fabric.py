@@ -16,7 +16,7 @@ _FIRST = {79: Weight.PLAIN, 48: Weight.PLAIN, 94: Weight.PLAIN, 95: Weight.PLAIN
 
 def xids(log: Log) -> Iterator[Evidence]:
     """The driver's numbered errors. Some are of the hardware; 13, 31, 43 and 45 come from programs as a rule."""
-    for line in log.lines:
+    for line in log.saying("nvrm: xid"):
         if found := _XID.search(line.said):
             number = int(found["xid"])
             place = f"{found['pci']} on {line.host}" if line.host else found["pci"]
@@ -66,8 +66,8 @@ HARDWARE = Cause(
             culprit="GPU {pci}",
         ),
         Sign(
-            "hardware",
-            r"hardware error.*(?:gpu|nvidia)|CUDA error: hardware stack error|NVLink.{0,40}(?:fatal|uncorrectable)|SXid.*fatal",
+            "hardware stack error",
+            r"hardware stack error",
             "[rank5]: RuntimeError: CUDA error: hardware stack error",
             Weight.LIKELY,
             "rank {rank}",
@@ -131,8 +131,8 @@ PEERS = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "fault",
-            r"(?:DMAR|AMD-Vi|arm-smmu).{0,80}(?:fault|IO_PAGE_FAULT)",
+            "dmar",
+            r"(?:DMAR).{0,80}(?:fault)",
             "[ 9.000000] DMAR: [DMA Read] Request device [3b:00.0] fault addr 0x1000 [fault reason 06] error",
             Weight.LIKELY,
             "host {host}",
@@ -196,8 +196,8 @@ MANAGER = Cause(
             culprit="host {host}",
         ),
         Sign(
-            "fabric",
-            r"(?:nvidia-fabricmanager|fabric manager).{0,80}(?:fail|not running|exited|error|stopped|mismatch)",
+            "fabricmanager",
+            r"fabricmanager.{0,80}(?:fail|not running|exited|error|stopped|mismatch)",
             "systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.",
             culprit="host {host}",
         ),
@@ -220,7 +220,7 @@ TOPOLOGY = Cause(
             "n1:1:2 [0] graph/xml.cc:394 NCCL WARN XML Topology has wrong version 2, 1 needed",
         ),
         Sign(
-            "attribute",
+            "attribute ",
             r"Attribute \S+ of node \S+ not found",
             "n1:1:2 [0] graph/xml.h:80 NCCL WARN Attribute busid of node nic not found",
             Weight.LIKELY,

@@ -23,9 +23,9 @@ _DIALLED = re.compile(r"connect\S*(?: to)? \[?(?P<address>172\.(?:1[7-9]|2\d|3[0
 
 def missing(log: Log) -> Iterator[Evidence]:
     """No interface was left: by the name that was set, where the log has one; else there may have been none at all."""
-    named = {line.host: found["iface"] for line in log.lines if (found := _SET.search(line.said))}
+    named = {line.host: found["iface"] for line in log.saying("nccl_socket_ifname set") if (found := _SET.search(line.said))}
     talks = any(line.source == "nccl" and line.level == "INFO" for line in log.lines)
-    for line in log.lines:
+    for line in log.saying("interface found", "with family"):
         if not _NONE.search(line.said):
             continue
         iface = named.get(line.host) or (next(iter(named.values())) if named else None)

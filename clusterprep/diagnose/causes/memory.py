@@ -15,7 +15,7 @@ _CAUSES = {-9: ("host_oom_kill", Weight.LIKELY), -7: ("shm_too_small", Weight.LI
 def summaries(log: Log) -> Iterator[Evidence]:
     """torchrun's summary has rank and exit code on lines of their own; the rank comes first."""
     rank: tuple[str, int, int] | None = None
-    for line in log.lines:
+    for line in log.saying("exitcode", "rank      :"):
         if found := _RANK.match(line.said.strip()):
             rank = (line.file, line.number, int(found["rank"]))
         elif found := _EXIT.search(line.said):

@@ -27,7 +27,7 @@ _PEER = re.compile(r"from peer (?P<peer>[\w.:%-]+?)<", re.IGNORECASE)
 
 def unanswered(log: Log) -> Iterator[Evidence]:
     """Packets of a queue pair that nobody acknowledges; what the two GIDs say tells some causes apart."""
-    for line in log.lines:
+    for line in log.saying("ibv_modify_qp failed", "got completion"):
         if not _RETRY.search(line.said):
             continue
         name, weight, culprits = _told_by_gids(line)
@@ -75,7 +75,7 @@ def unequal_mtu(log: Log) -> Iterator[Evidence]:
     for line in log.saying(" mtu "):
         if found := _MTU.search(line.said):
             seen.setdefault(found["mtu"], []).append(line)
-    failing = [line for line in log.lines if _RETRY.search(line.said) or "completion" in line.said.lower()]
+    failing = log.saying("ibv_modify_qp failed", "got completion")
     if len(seen) < 2 or not failing:
         return
     usual = Counter({mtu: len({line.host for line in lines}) for mtu, lines in seen.items()}).most_common(2)

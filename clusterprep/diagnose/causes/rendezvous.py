@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
+from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign, Weight
 
 _HINTS = re.compile(r"generated a random run_id|master_addr is only used for static", re.IGNORECASE)
 _ENDED = re.compile(r"Rendezvous(?:Timeout|Connection|Closed)Error|rendezvous.{0,40}tim(?:ed|e).?out", re.IGNORECASE)
@@ -20,20 +20,20 @@ _INVALID = re.compile(r"Invalid rank requested : (?P<rank>-?\d+)/(?P<world>\d+)"
 
 def misled(log: Log) -> Iterator[Evidence]:
     """torchrun warns of settings that it ignores; where the rendezvous then fails, that is why."""
-    if not any(_ENDED.search(line.said) for line in log.lines):
+    if not any(_ENDED.search(line.said) for line in log.saying("rendezvous")):
         return
-    for line in log.lines:
+    for line in log.saying("run_id", "master_addr"):
         if _HINTS.search(line.said):
             yield Evidence("rendezvous_misconfigured", line, Weight.PLAIN)
 
 
 def numbers(log: Log) -> Iterator[Evidence]:
     """How many processes each file or host says it started, where they are not all alike; ranks outside their world."""
-    for line in log.lines:
+    for line in log.saying("invalid rank requested"):
         if found := _INVALID.search(line.said):
             yield Evidence("world_size_mismatch", line, Weight.PLAIN, ((f"rank {{}} (world size {found['world']})", found["rank"]),))
-    started = {}
-    for line in log.lines:
+    started: dict[str, tuple[int, Line]] = {}
+    for line in log.saying("distributed tasks", "nproc_per_node", "local_world_size", "local_ranks="):
         number = _count(line.said)
         if number is not None:
             started.setdefault(line.host or line.file, (number, line))
@@ -214,7 +214,7 @@ WORLD = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "error",
+            "you set",
             r"You set `?(?:--ntasks|devices|num_nodes|--gpus|SLURM).{0,120}(?:but|does not match)",
             "ValueError: You set `devices=8` in Lightning, but the number of tasks of SLURM does not match; error",
         ),

@@ -327,8 +327,8 @@ NOT_BUILT = Cause(
             culprit="rank {rank}",
         ),
         Sign(
-            "nccl",
-            r"(?:backend nccl is not available|nccl.*(?:is not available|not supported in this build))",
+            "not available",
+            r"\bnccl\b.{0,40}is not available",
             "ValueError: Backend nccl is not available on this platform; error",
             Weight.LIKELY,
         ),
