@@ -14,15 +14,13 @@ _PLURAL = {"rank": "ranks", "host": "hosts", "interface": "interfaces", "device"
 
 def named(sign: Sign, found: re.Match[str], line: Line) -> tuple[tuple[str, str], ...]:
     """The culprit of one line: (kind, name), or nothing where the line does not say it."""
-    if not sign.culprit:
-        return ()
-    text = filled(sign.culprit, found, line)
-    if text is None:
-        return ()
-    kind = sign.culprit.split("{", maxsplit=1)[0].strip()
-    if "{" not in sign.culprit:
-        kind = kind.rpartition(" ")[0]
-    return ((kind, text[len(kind) :].strip()),)
+    for template in filter(None, sign.culprit.split("|")):
+        text = filled(template, found, line)
+        if text is not None:
+            kind = template.split("{", maxsplit=1)[0].strip()
+            kind = kind if "{" in template else kind.rpartition(" ")[0]
+            return ((kind, text[len(kind) :].strip()),)
+    return ()
 
 
 def filled(template: str, found: re.Match[str], line: Line) -> str | None:

@@ -98,9 +98,11 @@ def _others(said: str) -> str:
 
 
 def _group(seconds: int, torch: tuple[int, int] | None) -> str:
-    old = torch is not None and torch < (2, 2)
-    default = "1800 s" if old else "600 s" if torch else "600 s since torch 2.2 and 1800 s before"
-    return f"The limit that fired is the NCCL process group's: {seconds} s, by default {default}; {_SET}."
+    usual = 1800 if torch is not None and torch < (2, 2) else 600
+    of = f"of torch {torch[0]}.{torch[1]}" if torch else "of torch since 2.2"
+    default = f"the default {of}" if seconds == usual else f"not the default {of}, which is {usual} s"
+    older = " (before 2.2 it was the default)" if seconds == 1800 and torch is None else ""
+    return f"The limit that fired is the NCCL process group's: {seconds} s, {default}{older}; {_SET}."
 
 
 def _store(seconds: int) -> str:

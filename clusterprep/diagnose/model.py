@@ -54,7 +54,7 @@ class Sign:
     `pattern` is searched in what a line says, without regard to case, and says what the message is, not who wrote it.
     `needle` stands in every line that can match, in small letters; looking for it is what makes reading fast.
     `culprit` is «kind {name}», filled from the groups of the pattern and from rank, host and gpu of the line; where
-    one of these is not known there is no culprit. `example` is such a line, for tests and for the page of the cause.
+    one of these is not known there is no culprit, or the next one after «|». `example` is such a line, for tests and for the page of the cause.
     """
 
     needle: str
@@ -64,6 +64,7 @@ class Sign:
     culprit: str = ""
     note: str = ""  # what this sign adds to the message, filled like the culprit
     severity: Severity | None = None  # where it is another than the cause's own
+    whole: bool = False  # searched in the whole line, for signs that name the source file in NCCL's prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,10 @@ class Log:
 
     @cached_property
     def forms(self) -> Mapping[str, list[Line]]:
-        """Lines by what they say in small letters with every digit as 0: what is asked of all lines is asked of these."""
+        """Lines by their text in small letters with every digit as 0: what is asked of all lines is asked of these."""
         found: dict[str, list[Line]] = {}
         for line in self.lines:
-            found.setdefault(form_of(line.said), []).append(line)
+            found.setdefault(form_of(line.text), []).append(line)
         return found
 
     def saying(self, *words: str) -> list[Line]:

@@ -31,7 +31,7 @@ _PREFIXES = tuple(
         rf"\s*\[?(?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} (?P<host>[\w.-]+) (?P<unit>[\w.-]+?)(?:\[\d+\])?: ",
         rf"\s*\[(?:[A-Z][a-z]{{2}}) (?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} \d{{4}}\]\s?",  # dmesg -T
         r"\s*(?:<\d>)?\[\s*(?P<uptime>\d{1,9}\.\d{6})\]\s?",
-        r"\s*(?:(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+) )?\[(?P<gpu>\d+)\]\s+(?P<unit>[\w./-]+:\d+\s+)?"
+        r"\s*(?:(?:(?P<host>[\w.-]*):)?(?P<pid>\d+):(?P<thread>\d+) )?\[(?P<gpu>\d+)\]\s+(?P<unit>[\w./-]+:\d+\s+)?"
         r"(?P<source>NCCL|RCCL|CCOM|HCCL|ENC) (?P<level>WARN|INFO|TRACE|ERROR|VERSION|CALL)\s+",
         r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+\[(?P<gpu>\d+)\]\s+",  # NCCL up to 2.3, NCCL version lines
         r"\s*(?P<unit>[\w./-]+\.(?:cu|cc|h|c):\d+)\s+(?P<source>NCCL )?(?P<level>WARN|INFO)\s+",
@@ -39,6 +39,7 @@ _PREFIXES = tuple(
         r"(?P<level>WARN|INFO)\s+",
         rf"\s*\[?{_LEVEL}\]?(?::[\w.]+:|:|\]| -|\s)\s*",
         r"\s*\[c10d\]\s?",
+        r"\s*(?:\.\. )?(?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: (?=Test (?:CUDA|NCCL|failure))",  # nccl-tests
         r"\s*\S{1,64} \[(?:stdout|stderr)\]:? ",
         r"\s*\[(?:stdout|stderr)\]:? ",
         r"\s*(?P<pdsh>(?:\d{1,3}\.){3}\d{1,3}|[a-z][a-z-]*[a-z0-9.-]*\d[a-z0-9.-]*): (?=\S)",  # pdsh, DeepSpeed
@@ -49,6 +50,7 @@ _NO_HOST = re.compile(
     r"node0*$|nccl)[\w.-]*|.*(?:error|exception|warning)",
     re.IGNORECASE,
 )
+_RANK_FILE = re.compile(r"\brank[_.-]?(?P<rank>\d{1,5})(?=[._-][^/]*$|$)")
 _MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 _SOURCES = (
     ("ProcessGroup", "c10d"),
@@ -68,7 +70,7 @@ class _Learned:
 
     def add(self, groups: dict[str, str | None]) -> None:
         for name, value in groups.items():
-            if value is not None and (name == "level" or name not in self.told):
+            if value and (name == "level" or name not in self.told):
                 self.told[name] = value
 
     def number(self, name: str) -> int | None:
@@ -98,7 +100,7 @@ def line_of(file: str, number: int, text: str, order: int = 0) -> Line:
         order=order,
         level=told.get("level", ""),
         source=_source(told),
-        rank=learned.number("rank"),
+        rank=_rank(learned, file),
         local=learned.number("local"),
         host=told.get("host") or told.get("pdsh"),
         gpu=learned.number("gpu"),
@@ -117,6 +119,13 @@ def _without_one(said: str, learned: _Learned) -> str | None:
         learned.add(groups)
         return said[found.end() :]
     return None
+
+
+def _rank(learned: _Learned, file: str) -> int | None:
+    """The rank that the line says, else the one in the file's name: rank3.log."""
+    said = learned.number("rank")
+    named = _RANK_FILE.search(file) if said is None else None
+    return int(named["rank"]) if named else said
 
 
 def _source(told: dict[str, str]) -> str:

@@ -72,7 +72,7 @@ def _matching(line: Line, pairs: Sequence[tuple[Cause, Sign]]) -> Iterator[Evide
     for cause, sign in pairs:
         if cause.name in done:
             continue
-        if match := _compiled(sign.pattern).search(line.said):
+        if match := _compiled(sign.pattern).search(line.text if sign.whole else line.said):
             done.add(cause.name)
             note = filled(sign.note, match, line) or ""
             yield Evidence(cause.name, line, sign.weight, named(sign, match, line), note, sign.severity)
@@ -102,7 +102,7 @@ def _found(cause: Cause, evidence: list[Evidence], log: Log) -> tuple[Found, Wei
     message = " ".join([cause.message, *(f"Here {note}." if not note[0].isupper() else f"{note}." for note in notes)])
     shown, more = _shown(main, evidence)
     severity = min(grades, key=_GRADES.index)
-    culprit = worded(main, log)
+    culprit = None if severity == "benign" else worded(main, log)
     return Found(cause, severity, _CONFIDENCE[weight], culprit, shown, message, more), weight
 
 

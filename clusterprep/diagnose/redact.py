@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from clusterprep.diagnose.model import Diagnosis, Line
 
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\.\d)")
-_IPV6 = re.compile(r"(?<![\w:])(?=[0-9a-fA-F:]*:[0-9a-fA-F]*:)[0-9a-fA-F:]{6,39}(?![\w:])")
+_IPV6 = re.compile(r"(?<![\w:])(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]{1,4}:){5})[0-9a-fA-F:]{4,39}(?:%\w+)?(?![\w:])")
 _TELLING = re.compile(r"127\.|0\.0\.0\.0$|255\.|172\.17\.0\.1$|::1?$|fe80::$")  # these mean something, and name nobody
 _PATH = re.compile(r"(?<![\w.:/<])(?:~|[A-Za-z]:\\)?[/\\](?:[\w.@+ -]*?[\w.@+-][/\\])+[\w.@+-]*")
 _SYSTEM = ("/dev", "/proc", "/sys", "/etc", "/usr", "/lib", "/lib64", "/bin", "/sbin", "/run", "/var/lib", "/var/run", "/opt/conda")

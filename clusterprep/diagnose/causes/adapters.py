@@ -11,7 +11,7 @@ _ABSENT = re.compile(
     r"NET/IB : No device found|Failed to open libibverbs|not open libibverbs|libibverbs\.so[.\d]*: cannot open", re.IGNORECASE
 )
 _NO_PLUGIN = re.compile(
-    r"libnccl-(?:net|tuner|profiler)\S*|No plugin found|Could not find: lib|ncclNetPlugin\w* symbol|ncclCollNetPlugin\w* symbol|"
+    r"lib[nr]ccl-(?:net|tuner|profiler)\S*|No plugin found|Could not find: lib|ncclNetPlugin\w* symbol|ncclCollNetPlugin\w* symbol|"
     r"ncclTunerPlugin\w* symbol",
     re.IGNORECASE,
 )
@@ -38,6 +38,7 @@ _ASKED = (
     "net/ib : no device",
     "libibverbs",
     "libnccl-",
+    "librccl-",
     "no plugin found",
     "plugin_v",
     "plugin symbol",

@@ -21,7 +21,7 @@ _FAMILY = re.compile(
     r"\(errno: (?:97|99) - [^)]*\)|\[[0-9a-f:]*:[0-9a-f:]*\]:\d+ .*errno: 101|\(gai error: -9", re.IGNORECASE
 )
 _NOTHING_WORKED = re.compile(
-    r"failed to (?:connect to any network address|listen on any local network address)|client socket cannot be initialized",
+    r"failed to (?:connect to any network address|listen on any local network address)",
     re.IGNORECASE,
 )
 
@@ -30,7 +30,7 @@ def unresolved(log: Log) -> Iterator[Evidence]:
     """torch asks for IPv6 first, so that alone proves nothing as long as the job goes on."""
     asked = [(line, found) for line in log.saying("cannot be retrieved") if (found := _NO_ADDRESS.search(line.said))]
     families = {found["family"].lower() for _, found in asked}
-    stuck = waits(log) or any(_NOTHING_WORKED.search(line.said) for line in log.saying("network address", "cannot be initialized"))
+    stuck = waits(log) or any(_NOTHING_WORKED.search(line.said) for line in log.saying("network address"))
     for line, found in asked:
         if found["code"] == "-9" and "ipv4" not in families:
             yield Evidence("ipv6_ipv4_mismatch" if stuck else "benign_ipv6_fallback", line, Weight.LIKELY)
@@ -54,7 +54,7 @@ def loopback(log: Log) -> Iterator[Evidence]:
         elif found := _LOOPBACK_DIALLED.search(line.said):
             address = found["address"] or found["other"]
             weight = Weight.PLAIN if address == "127.0.1.1" else Weight.LIKELY
-            yield Evidence("loopback_hostname_resolution", line, weight, _host(line.host))
+            yield Evidence("loopback_hostname_resolution", line, weight, (("address", address),))
 
 
 def _host(name: str | None) -> tuple[tuple[str, str], ...]:
@@ -110,6 +110,14 @@ UNRESOLVED = Cause(
             r"error encountered when getting address info",
             "n1:40:41 [0] misc/socket.cc:257 NCCL WARN Net : error encountered when getting address info : Name or "
             "service not known",
+        ),
+        Sign(
+            "system error: 10049",
+            r"failed to connect to \[(?P<name>[\w.-]+)\]:\d+ \(system error: 10049",
+            "[W socket.cpp:601] [c10d] The client socket has failed to connect to [host.docker.internal]:29500 (system error: "
+            "10049 - The requested address is not valid in its context.).",
+            Weight.LIKELY,
+            "name {name}",
         ),
         Sign(
             "failure in name resolution",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from clusterprep.diagnose.model import Cause, Sign, Weight
 
-_BLOCKED = "(?:110|113|101)? ?-? ?\\(?(?:Connection timed out|No route to host|Operation timed out)"
 _BETTER = frozenset(
     {
         "virtual_interface_selected",
@@ -91,6 +90,24 @@ FIREWALL = Cause(
             culprit="peer {peer}",
         ),
         Sign(
+            "any network address",
+            r"client socket has failed to connect to any network address of \((?P<peer>[^,]+), ?\w+\)",
+            "RuntimeError: The client socket has failed to connect to any network address of (10.9.0.1, 29500).",
+            Weight.SYMPTOM,
+        ),
+        Sign(
+            "no route to host",
+            r"no route to host",
+            "OSError: [Errno 113] No route to host",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "connection timed out",
+            r"^(?!.*ibv_).*connection timed out",
+            "TimeoutError: [Errno 110] Connection timed out",
+            Weight.SYMPTOM,
+        ),
+        Sign(
             "exceeded error retry count",
             r"connect to (?P<peer>[\w.:%-]+)<\d+> returned Connection refused, exceeded error retry count",
             "n4:51:52 [1] os/linux.cc:288 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> returned Connection "
@@ -141,6 +158,12 @@ PORT = Cause(
             "eaddrinuse",
             r"EADDRINUSE(?:.{0,80}:(?P<port>\d{4,5})\b)?",
             "RuntimeError: listen failed: EADDRINUSE 0.0.0.0:29555",
+            culprit="port {port}",
+        ),
+        Sign(
+            "already ",
+            r"\bport[ :=]*(?P<port>\d{2,5}) is already (?:in use|allocated|occupied)",
+            "RuntimeError: port 29555 is already in use",
             culprit="port {port}",
         ),
         Sign(

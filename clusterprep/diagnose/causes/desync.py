@@ -50,21 +50,23 @@ class Stuck:
 def stuck(log: Log) -> list[Stuck]:
     """One for each rank and group: the earliest."""
     found: dict[tuple[str, int | None, int], Stuck] = {}
+    opened = {(line.file, line.number + 1): line for line in log.saying("operation timeout:") if not _WORK.search(line.text)}
     for line in log.saying("worknccl("):
         work = _WORK.search(line.text)
+        head = opened.get((line.file, line.number), line)  # some loggers break the message in two
         if work is None or not re.search(r"timeout|timed out|milliseconds before", line.text, re.IGNORECASE):
             continue
-        group = _GROUP.search(line.text)
+        group = _GROUP.search(head.text)
         numel = work["numel"] or _product(work["shape"])
         one = Stuck(
             line,
-            line.rank,
+            head.rank,
             group["group"] if group else "",
             int(work["seq"]) if work["seq"] else None,
             work["op"].upper(),
             int(numel) if numel else None,
         )
-        alone = line.order if line.rank is None else 0
+        alone = line.order if head.rank is None else 0
         found.setdefault((one.group, one.rank, alone), one)
     return list(found.values())
 
@@ -124,7 +126,8 @@ def _missing(log: Log, members: list[Stuck]) -> Iterator[Evidence]:
     blamed, all_there = _absent(log, members)
     late = first.seq is not None and first.seq >= LATE
     preparing = next((line for line in log.saying(*_WORDS_OF_WORK) if _PREPARING.search(line.said)), None)
-    if all_there:
+    early = first.seq is not None and first.seq <= 10 and len(members) > 1 and not blamed
+    if all_there or (early and not first.barrier and preparing is None):
         if first.op != "BROADCAST" and not late and (first.barrier or preparing):
             yield from _each(members, "slow_work_exceeds_timeout", Weight.SYMPTOM, (), "")
         else:
@@ -192,8 +195,8 @@ UNEVEN = Cause(
     "A collective that times out late in a run, on some ranks and not on others, or with sequence numbers that differ.",
     "Different kinds of collectives at one place are the program's order: rank_desync_control_flow. A time-out at the "
     "first barrier is slow work.",
-    "One explicit seed for every generator (torch, NumPy, random), drop_last=True or join(); clusterprep.guard compares "
-    "the lengths; it is not the network",
+    "One explicit seed for every generator (torch, NumPy, random), drop_last=True or DDP's "
+    "join(); compare the number of samples of all ranks. It is not the network",
     "rank.consistency",
     signs=(
         Sign(
@@ -222,7 +225,7 @@ FLOW = Cause(
             "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
             "CollectiveFingerPrint(SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[4]), but Rank 1 is running collective: "
             "CollectiveFingerPrint(SequenceNumber=9, OpType=BROADCAST, TensorShape=[4]).",
-            culprit="rank {b}",
+            culprit="ranks {a} and {b}",
             note="rank {a} is in {op}, rank {b} in {other}",
         ),
         Sign(
@@ -282,7 +285,7 @@ SIZES = Cause(
             "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
             "CollectiveFingerPrint(SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[4]), but Rank 1 is running collective: "
             "CollectiveFingerPrint(SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[8]).",
-            culprit="rank {b}",
+            culprit="ranks {a} and {b}",
         ),
         Sign(
             "ddp expects same model",
@@ -346,6 +349,19 @@ SLOW = Cause(
             "[rank1]: [PG ID 0 PG GUID 0 Rank 1] ProcessGroupNCCL's watchdog hang; failed",
             Weight.SYMPTOM,
             "rank {rank}",
+        ),
+        Sign(
+            "main_process_first",
+            r"(?:with |in )\S*main_process_first\b",
+            "    with training_args.main_process_first(desc='dataset map'):  # examples/s",
+            Weight.LIKELY,
+            "rank 0",
+        ),
+        Sign(
+            "wait_for_everyone",
+            r"\bwait_for_everyone\(",
+            "    accelerator.wait_for_everyone()",
+            Weight.SYMPTOM,
         ),
         Sign(
             "timed out waiting",

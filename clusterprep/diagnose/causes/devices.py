@@ -119,6 +119,13 @@ ORDINAL = Cause(
             "rank {rank}",
         ),
         Sign(
+            "busy or unavailable",
+            r"CUDA-capable device\(s\) is/are busy or unavailable",
+            "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            Weight.SYMPTOM,
+            "rank {rank}",
+        ),
+        Sign(
             "mismatchs with nccl device",
             r"allocated on device (?P<device>\d+) mismatchs with NCCL device (?P<wanted>\d+)",
             "n1:1:2 [0] NCCL WARN AllReduce : sendbuff allocated on device 1 mismatchs with NCCL device 0",

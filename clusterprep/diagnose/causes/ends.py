@@ -46,14 +46,14 @@ TERMINATION = Cause(
             "got signal",
             r"got signal: (?P<signal>1|2|15)\b",
             "torch.distributed.elastic.multiprocessing.api.SignalException: Process 2794 got signal: 15",
-            note="signal {signal}",
+            note="it was signal {signal}",
         ),
         Sign(
             "death signal",
             r"Received (?P<signal>\S+) death signal",
             "[2031-03-04 12:00:00,123] torch.distributed.elastic.agent.server.api: [WARNING] Received Signals.SIGHUP death "
             "signal, shutting down workers",
-            note="{signal}",
+            note="it was {signal}",
         ),
         Sign(
             "signalexception",
@@ -70,6 +70,19 @@ TERMINATION = Cause(
             "preempt",
             r"(?:spot|instance|job|node|pod|task).{0,40}(?:preempted|preemption|interruption)|DUE TO PREEMPTION",
             "slurmstepd: error: job was terminated: preempted, DUE TO PREEMPTION",
+        ),
+        Sign(
+            "closing signal sig",
+            r"closing signal (?P<signal>SIGHUP|SIGINT)",
+            "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 12 closing signal SIGHUP",
+            Weight.LIKELY,
+            note="it was {signal}",
+        ),
+        Sign(
+            "return code = -1",
+            r"exits? with return code = -(?:15|1)\b",
+            "[INFO] [launch.py:347:main] Process 4711 exits with return code = -15",
+            Weight.SYMPTOM,
         ),
         Sign(
             "keyboardinterrupt",

@@ -14,6 +14,20 @@ _HARDWARE = frozenset({48, 54, 61, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120
 _FIRST = {79: Weight.PLAIN, 48: Weight.PLAIN, 94: Weight.PLAIN, 95: Weight.PLAIN, 74: Weight.PLAIN}
 
 
+_FILE_SET = re.compile(r"NCCL_(?P<kind>TOPO|GRAPH)_FILE set (?:by environment )?to (?P<path>\S+)", re.IGNORECASE)
+_ABOUT = re.compile(r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML|Attribute \S+ of node|real path", re.IGNORECASE)
+
+
+def files(log: Log) -> Iterator[Evidence]:
+    """Errors about XML with the file that was set; searches that fail read the graph file, where there is one."""
+    paths = {found["kind"].upper(): found["path"] for line in log.saying("_file set") if (found := _FILE_SET.search(line.said))}
+    for line in log.saying("xml ", "attribute ") if paths else ():
+        found = _ABOUT.search(line.said)
+        if found and line.level != "INFO":
+            path = paths.get("GRAPH" if found["graph"] else "TOPO") or next(iter(paths.values()))
+            yield Evidence("topo_or_graph_file_bad", line, Weight.PLAIN, (("file", path),))
+
+
 def xids(log: Log) -> Iterator[Evidence]:
     """The driver's numbered errors. Some are of the hardware; 13, 31, 43 and 45 come from programs as a rule."""
     for line in log.saying("nvrm: xid"):
@@ -42,7 +56,7 @@ HARDWARE = Cause(
         ),
         Sign(
             "uncorrectable ecc error",
-            r"uncorrectable ECC error",
+            r"uncorrectable ECC error|ECCUncorrectable",
             "[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
             culprit="rank {rank}",
         ),
@@ -131,6 +145,19 @@ PEERS = Cause(
             Weight.LIKELY,
         ),
         Sign(
+            "iommu=pt",
+            r"Missing \"?iommu=pt\"? from kernel command line",
+            'n1:1:2 [0] init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to a hang!',
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "peer mapping resources exhausted",
+            r"peer mapping resources exhausted",
+            "n1:1:2 [0] NCCL WARN Cuda failure 'peer mapping resources exhausted'",
+            Weight.LIKELY,
+        ),
+        Sign(
             "dmar",
             r"(?:DMAR).{0,80}(?:fault)",
             "[ 9.000000] DMAR: [DMA Read] Request device [3b:00.0] fault addr 0x1000 [fault reason 06] error",
@@ -183,10 +210,11 @@ MANAGER = Cause(
         ),
         Sign(
             "transport/nvls.cc",
-            r"(?:Cuda failure.*transport/nvls\.cc|transport/nvls\.cc.*Cuda failure)",
-            "n1:1:2 [0] transport/nvls.cc:99 NCCL WARN Cuda failure 1 'invalid argument' at transport/nvls.cc:99 Cuda failure",
+            r"transport/nvls\.cc:\d+.*(?:Cuda failure|WARN)",
+            "n1:1:2 [0] transport/nvls.cc:99 NCCL WARN Cuda failure 1 'invalid argument'",
             Weight.LIKELY,
             "host {host}",
+            whole=True,
         ),
         Sign(
             "imex",
@@ -238,4 +266,6 @@ TOPOLOGY = Cause(
             Weight.LIKELY,
         ),
     ),
+    look=files,
+    needles=("nccl_topo_file set", "nccl_graph_file set"),
 )

@@ -49,11 +49,13 @@ def chosen(log: Log) -> Iterator[tuple[Line, str, str]]:
 
 def virtual(log: Log) -> Iterator[Evidence]:
     """A virtual or link-local interface in use, and connections that fail."""
-    if not no_connection(log):
-        return
+    failing = no_connection(log)
     for line, iface, address in chosen(log):
-        if _VIRTUAL.match(iface) or _LINK_LOCAL.match(address):
-            yield Evidence("virtual_interface_selected", line, Weight.PLAIN, (("interface", iface),))
+        if (_VIRTUAL.match(iface) or _LINK_LOCAL.match(address)) and (failing or f"[0]{iface}" in line.said):
+            weight = Weight.PLAIN if failing else Weight.LIKELY
+            yield Evidence("virtual_interface_selected", line, weight, (("interface", iface),))
+    if not failing:
+        return
     for line in log.saying("connect"):
         found = _DIALLED.search(line.said)
         if found and found["address"].endswith(".1"):
@@ -104,6 +106,12 @@ SOCKET_IFNAME = Cause(
             "not available), defaulting to 127.0.0.1",
             Weight.LIKELY,
             "interface {iface}",
+        ),
+        Sign(
+            "errno 19",
+            r"\[Errno 19\] No such device",
+            "OSError: [Errno 19] No such device",
+            Weight.SYMPTOM,
         ),
         Sign(
             "no ip interface found",

@@ -43,7 +43,7 @@ GPU = Cause(
         ),
         Sign(
             "out of memory",
-            r"CUDA out of memory|OutOfMemoryError: CUDA|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY",
+            r"(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|OutOfMemoryError: (?:CUDA|HIP)|(?:CUDA|HIP) error: out of memory",
             "RuntimeError: CUDA error: out of memory",
             culprit="rank {rank}",
         ),
@@ -122,6 +122,18 @@ HOST = Cause(
             "local rank {index}",
         ),
         Sign(
+            "return code = -9",
+            r"exits? with return code = -9",
+            "[INFO] [launch.py:347:main] Process 4711 exits with return code = -9",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "killed",
+            r"^(?:\S+: line \d+: *\d+ )?Killed\b(?: +\S*python.*)?$|exited on signal 9 \(Killed\)",
+            "run.sh: line 12:  4711 Killed                  python train.py",
+            Weight.LIKELY,
+        ),
+        Sign(
             "signal 9",
             r"signal 9 \(SIGKILL\)|terminated with signal SIGKILL|exited on signal 9",
             "traceback : Signal 9 (SIGKILL) received by PID 4711",
@@ -150,7 +162,7 @@ SHM = Cause(
     signs=(
         Sign(
             "no space left on device",
-            r"(?:posix_fallocate|/dev/shm|shared memory|ftruncate|shm).{0,160}No space left on device",
+            r"(?:posix_fallocate|/dev/shm|shared memory|ftruncate|shm|failed to extend).{0,160}No space left on device",
             "n1:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes, error: No "
             "space left on device (28)",
             culprit="host {host}",
@@ -174,6 +186,12 @@ SHM = Cause(
             culprit="host {host}",
         ),
         Sign(
+            "errno 28",
+            r"\[Errno 28\] No space left on device(?!.*'/(?!dev/shm))",
+            "OSError: [Errno 28] No space left on device",
+            Weight.SYMPTOM,
+        ),
+        Sign(
             "attaching to shared memory segment",
             r"while attaching to shared memory segment",
             "n1:1:2 [0] misc/shmutils.cc:100 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-abc (size 9)",
@@ -182,7 +200,7 @@ SHM = Cause(
         ),
         Sign(
             "could not map",
-            r"Error: Could not map \S+ size \d+, error: ",
+            r"Could not map \S+ size \d+, error: ",
             "n1:1:2 [0] os/linux.cc:806 NCCL WARN Error: Could not map /dev/shm/nccl-abc size 4194304, error: Cannot allocate "
             "memory (12)",
             Weight.LIKELY,
@@ -190,7 +208,7 @@ SHM = Cause(
         ),
         Sign(
             "bus error",
-            r"signal: Bus error|Signal 7 \(SIGBUS\)|exitcode: -7",
+            r"signal: Bus error|Signal 7 \(SIGBUS\)|exitcode: -7|Bus error \(core dumped\)|unexpected bus error",
             "[rank1]: RuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error.",
             Weight.LIKELY,
         ),
@@ -208,7 +226,7 @@ MEMLOCK = Cause(
     signs=(
         Sign(
             "cannot allocate memory",
-            r"ibv_\w+ failed(?: with error)?:? ?(?:\d+ )?Cannot allocate memory",
+            r"ibv_\w+\)? failed(?: with error| \(with error)?:? ?(?:\d+ )?Cannot allocate memory",
             "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
             culprit="host {host}",
         ),
@@ -254,7 +272,7 @@ FILES = Cause(
             "too many open files",
             r"Too many open files",
             "n1:1:2 [6] os/linux.cc:204 NCCL WARN ncclOsSocketTryAccept: Accept failed: Too many open files",
-            culprit="host {host}",
+            culprit="host {host}|rank {rank}|device {gpu}",
         ),
         Sign(
             "items of ancdata",

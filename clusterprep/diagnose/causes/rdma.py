@@ -106,7 +106,7 @@ FABRIC = Cause(
         ),
         Sign(
             "non-fatal async event",
-            r"NET/IB : (?P<hca>[\w.-]+?):\d+ Got non-fatal async event: (?:port error|port active|lid change|client reregister)",
+            r"NET/IB : (?P<hca>[\w.-]+?):\d+ Got non-fatal async event: ",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: port error(10)",
             Weight.LIKELY,
             "HCA {hca}",
@@ -115,6 +115,18 @@ FABRIC = Cause(
             "link down",
             r"mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?: link down|port module event.*(?:cable|unplugged|error)",
             "[ 77.000000] mlx5_core 0000:3b:00.0 ib0: Link down; error",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "exceeded",
+            r"transport retry count(?:er)? exceeded",
+            "n1:1:2 [0] UCX ERROR Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0); failed",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "got completion with error:",
+            r"mlx\d: (?P<host>[\w.-]+): got completion with error:",
+            "mlx5: n1: got completion with error:",
             Weight.LIKELY,
         ),
         Sign(

@@ -76,6 +76,12 @@ MISCONFIGURED = Cause(
             culprit="variable {name}",
         ),
         Sign(
+            "keyerror: '",
+            r"KeyError: '(?P<name>RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
+            "KeyError: 'LOCAL_RANK'",
+            culprit="variable {name}",
+        ),
+        Sign(
             "rendezvousconnectionerror",
             r"RendezvousConnectionError",
             "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.",
@@ -211,6 +217,12 @@ WORLD = Cause(
             "world size",
             r"(?:AssertionError|ValueError|RuntimeError).*world.?size.*(?:not (?:equal|divisible|match)|does not match|must be|mismatch)",
             "AssertionError: world size (6) is not divisible by tensor parallel size (4)",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "not enough slots",
+            r"There are not enough slots available",
+            "There are not enough slots available in the system to satisfy the 16 slots that were requested; error",
             Weight.LIKELY,
         ),
         Sign(

@@ -74,6 +74,24 @@ DRIVER = Cause(
             culprit="host {host}",
         ),
         Sign(
+            "please update your driver",
+            r"please update your driver to a newer version",
+            "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please update your driver to a newer version",
+        ),
+        Sign(
+            "not supported in the installed cuda driver",
+            r"API call is not supported in the installed CUDA driver",
+            "n1:1:2 [0] NCCL WARN Cuda failure 36 'API call is not supported in the installed CUDA driver'",
+            culprit="host {host}",
+        ),
+        Sign(
+            "display driver / cuda driver combination",
+            r"unsupported display driver / cuda driver combination",
+            "RuntimeError: CUDA error 803: system has unsupported display driver / cuda driver combination",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
             "pfn functions not found",
             r"some PFN functions not found",
             "n1:1:2 [0] misc/cudawrap.cc:292 NCCL WARN CUDA some PFN functions not found in the library",
@@ -268,9 +286,27 @@ BUG = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "please report this issue to the nccl developers",
-            r"internal error - please report this issue to the NCCL developers",
+            "internal ",
+            r"internal error - please report this issue to the NCCL developers|NCCL error in: \S+, internal error|ncclInternalError",
             "ncclInternalError: internal error - please report this issue to the NCCL developers",
+            Weight.SYMPTOM,
+        ),
+        Sign(
+            "named symbol not found",
+            r"Cuda failure.*named symbol not found",
+            "n1:1:2 [0] enqueue.cc:110 NCCL WARN Cuda failure 500 'named symbol not found'",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "unhandled cuda error",
+            r"unhandled cuda error",
+            "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1269, unhandled cuda error, NCCL version 2.14.3",
+            Weight.SYMPTOM,
+        ),
+        Sign(
+            "cuda failure",
+            r"Cuda failure(?: \d+)? '?(?:operation not (?:permitted|supported)|invalid argument|unknown error)",
+            "n1:1:2 [0] misc/cudawrap.cc:60 NCCL WARN Cuda failure 801 'operation not supported'",
             Weight.SYMPTOM,
         ),
         Sign(
@@ -325,6 +361,11 @@ NOT_BUILT = Cause(
             r"Distributed package doesn't have NCCL",
             "RuntimeError: Distributed package doesn't have NCCL built in",
             culprit="rank {rank}",
+        ),
+        Sign(
+            "processgroupnccl",
+            r"(?:cannot import name|no attribute) '(?:ProcessGroupNCCL|init_process_group)'",
+            "ImportError: cannot import name 'ProcessGroupNCCL' from 'torch.distributed'",
         ),
         Sign(
             "not available",
