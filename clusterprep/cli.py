@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -159,6 +157,7 @@ def diagnose(logs: tuple[str, ...], redact: bool, **words: Any) -> None:
     """Explain failure logs of NCCL and torch.distributed."""
     from clusterprep import diagnosed
     from clusterprep.reports import diagnosis as shown
+    from clusterprep.terminal import show
 
     _check_formats(words)
     shown.check_format(words["fmt"])
@@ -170,7 +169,7 @@ def diagnose(logs: tuple[str, ...], redact: bool, **words: Any) -> None:
     if words["fmt"] == "json":
         for notice in diagnosis.notices:
             click.echo(f"clusterprep: {notice}", err=True)
-    _show(words, diagnosis.code, lambda fmt, **page: shown.render(diagnosis, fmt, **page))
+    show(words, diagnosis.code, lambda fmt, **page: shown.render(diagnosis, fmt, **page))
 
 
 @cli.command()
@@ -310,11 +309,11 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
     from datetime import datetime, timezone
 
     from clusterprep import run
-    from clusterprep.asking import ask_passphrase, confirm, password, progress
     from clusterprep.history import Given, state_folder
     from clusterprep.inventory.demands import check_names
     from clusterprep.limit import limit_to, limit_to_failed
     from clusterprep.playbook import load_playbook
+    from clusterprep.terminal import ask_passphrase, confirm, password, progress
     from clusterprep.transports import transports_for
 
     now = datetime.now(timezone.utc)
@@ -379,32 +378,9 @@ def _valid(inventory: Inventory) -> Report:
 def _finish(report: Report, words: dict[str, Any]) -> None:
     """Print the report, write the asked-for files, leave with its code."""
     from clusterprep.reports import render
+    from clusterprep.terminal import show
 
-    _show(words, report.code, lambda fmt, **page: render(report, fmt, **page))
-
-
-def _show(words: dict[str, Any], code: int, text: Callable[..., str]) -> None:
-    """The same for anything that can be rendered: `text` takes a format, and what its page is like."""
-    from clusterprep.reports import format_of
-
-    verbose = max(words["verbose"], 1 if words.get("diff") else 0)
-    for name in words["output"]:
-        _write(name, text(format_of(name), color=False, verbose=verbose, width=100, ascii_only=False))
-    terminal = sys.stdout.isatty()
-    color = terminal and not words["no_color"] and "NO_COLOR" not in os.environ
-    width = shutil.get_terminal_size().columns if terminal else 80
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    sys.stdout.write(text(words["fmt"], color=color, verbose=verbose, width=width, ascii_only=not unicode))
-    sys.stdout.flush()
-    raise SystemExit(code)
-
-
-def _write(name: str, text: str) -> None:
-    try:
-        with open(name, "w", encoding="utf-8") as sink:
-            sink.write(text)
-    except OSError as error:
-        raise InputError.of(f"cannot be written: {error.strerror}", file=name, key="--output") from None
+    show(words, report.code, lambda fmt, **page: render(report, fmt, **page))
 
 
 # ---------------------------------------------------------------- ending

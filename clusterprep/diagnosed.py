@@ -1,4 +1,4 @@
-"""The stages of `clusterprep diagnose` in a row, and what an inventory adds: nodes for ranks, and checks as they are now."""
+"""The stages of `clusterprep diagnose` in a row, and what an inventory adds: nodes for ranks, and checks as of now."""
 
 from __future__ import annotations
 

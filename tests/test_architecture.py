@@ -29,7 +29,7 @@ ORDER = (
     "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams",
     "workarounds", "trial",
     # the stages in a row, and what is shown of them
-    "run", "selftest", "reports", "explain", "options", "asking", "ending", "cli", "__main__",
+    "run", "selftest", "reports", "explain", "options", "terminal", "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -44,7 +44,7 @@ WORLDLY = {
     "__main__": "is the command line",
     "cli": "reads options and the terminal, prints, asks, exits",
     "options": "declares options",
-    "asking": "asks people at the terminal",
+    "terminal": "shows and asks at the terminal",
     "diagnose.sources": "reads the user's logs",
     "ending": "says how a command ended, writes the log of a bug, exits",
     "load": "reads the user's files",
@@ -71,7 +71,7 @@ IMPURE_CALLS = frozenset({"open", "read_text", "read_bytes", "write_text", "writ
 # Modules that may print, ask or exit: the command line, and processes on nodes, which end and report by themselves.
 SPEAKERS = {
     "cli": "speaks to people",
-    "asking": "asks people, where a command needs a word or a yes",
+    "terminal": "speaks to people",
     "diagnose.sources": "reads standard input for `-`",
     "ending": "says how a command ended",
     "deadline": "ends the process at the second signal, as the contract wants",

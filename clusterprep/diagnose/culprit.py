@@ -9,7 +9,14 @@ from clusterprep.diagnose.model import Evidence, Line, Log, Sign
 
 MOST = 8  # names; where more are blamed, nobody is
 _SPAWNED = re.compile(r"-- Process (?P<number>\d+) terminated with the following error", re.IGNORECASE)
-_PLURAL = {"rank": "ranks", "host": "hosts", "interface": "interfaces", "device": "devices", "port": "ports", "GPU": "GPUs"}
+_PLURAL = {
+    "rank": "ranks",
+    "host": "hosts",
+    "interface": "interfaces",
+    "device": "devices",
+    "port": "ports",
+    "GPU": "GPUs",
+}
 
 
 def named(sign: Sign, found: re.Match[str], line: Line) -> tuple[tuple[str, str], ...]:

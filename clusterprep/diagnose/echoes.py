@@ -1,4 +1,4 @@
-"""Lines that repeat what went wrong elsewhere, or say nothing of a cause. They explain nothing and need no explaining."""
+"""Lines that repeat what went wrong elsewhere, or say nothing of a cause: they need no explaining."""
 
 from __future__ import annotations
 
@@ -62,14 +62,34 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("collective operation timeout", r"collective operation timeout", "a collective did not end in time"),
     ("job step aborted", r"Job step aborted", "Slurm ends the others after one failed"),
     ("terminate called", r"terminate called after throwing", "the error itself follows"),
-    ("before the previous operation returned", r"before the previous operation returned ncclSuccess", "the program's own"),
-    ("is not a valid pointer", r"is not a valid pointer", "the program's own: memory of the host where that of a GPU is wanted"),
+    (
+        "before the previous operation returned",
+        r"before the previous operation returned ncclSuccess",
+        "the program's own",
+    ),
+    (
+        "is not a valid pointer",
+        r"is not a valid pointer",
+        "the program's own: memory of the host where that of a GPU is wanted",
+    ),
     ("argument is null", r"argument is NULL", "the program's own"),
     ("must either be all uncaptured", r"must either be all uncaptured or all captured", "the program's own"),
-    ("no backend type associated", r"No backend type associated with device type", "the program's own: a tensor of the host"),
+    (
+        "no backend type associated",
+        r"No backend type associated with device type",
+        "the program's own: a tensor of the host",
+    ),
     ("tensors must be cuda", r"Tensors must be CUDA and dense", "the program's own: a tensor of the host"),
-    ("process group has not been initialized", r"process group has not been initialized", "the program's own order of calls"),
-    ("process group twice", r"trying to initialize the default process group twice", "the program's own order of calls"),
+    (
+        "process group has not been initialized",
+        r"process group has not been initialized",
+        "the program's own order of calls",
+    ),
+    (
+        "process group twice",
+        r"trying to initialize the default process group twice",
+        "the program's own order of calls",
+    ),
     ("initialization error", r"Cuda failure.*initialization error", "the program's own: CUDA in a forked child"),
     ("pollconnect", r"PollConnect to \S+ failed with error", "a connection that failed; another line says how"),
     ("loopback address as fallback", r"loopback address as fallback", "harmless on one host alone"),

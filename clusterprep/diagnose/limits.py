@@ -31,7 +31,9 @@ _RETRIES = re.compile(r"exceeded error retry count after (?P<n>\d+)", re.IGNOREC
 _COMPLETION = re.compile(r"Got completion.*(?:error 12|status=(?:\w+\()?12|RETRY_EXC)", re.IGNORECASE)
 _TORCH = re.compile(r"\b(?:py)?torch(?:[ _]version)?[ =:v]+(?P<major>\d+)\.(?P<minor>\d+)", re.IGNORECASE)
 
-_SET = "it is set by init_process_group(timeout=…), in Lightning by DDPStrategy(timeout=…), in Transformers by ddp_timeout"
+_SET = (
+    "it is set by init_process_group(timeout=…), in Lightning by DDPStrategy(timeout=…), in Transformers by ddp_timeout"
+)
 
 
 def told(found: Sequence[Found], log: Log) -> list[Found]:
@@ -77,23 +79,30 @@ def _sentence(said: str, torch: tuple[int, int] | None) -> str:
     if found := _STUCK.search(said):
         default = "600 s" if torch and torch <= (2, 5) else "480 s (600 s up to torch 2.5)"
         name = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
-        return f"The limit that fired is the watchdog's heartbeat: {found['s']} s, by default {default}; {name} sets it."
+        return (
+            f"The limit that fired is the watchdog's heartbeat: {found['s']} s, by default {default}; {name} sets it."
+        )
     return _others(said)
 
 
 def _others(said: str) -> str:
     if _JOIN.search(said):
         return (
-            "The limit that fired is torchrun's for joining, by default 600 s; --rdzv-conf join_timeout=… sets it (timeout=… "
+            "The limit that fired is torchrun's for joining, by default 600 s; --rdzv-conf join_timeout=… sets it "
+            "(timeout=… "
             "with the static back end)."
         )
     if found := _RETRIES.search(said):
         return (
-            f"The limit that fired is NCCL's number of connection attempts: {found['n']}, by default 34 with pauses of about a "
+            f"The limit that fired is NCCL's number of connection attempts: {found['n']}, by default 34 with pauses of "
+            f"about a "
             "minute in all; NCCL_SOCKET_RETRY_CNT and NCCL_SOCKET_RETRY_SLEEP_MSEC set it."
         )
     if _COMPLETION.search(said):
-        return "The limit that fired is the card's: NCCL_IB_TIMEOUT (by default 20, 18 before NCCL 2.23) with NCCL_IB_RETRY_CNT (7)."
+        return (
+            "The limit that fired is the card's: NCCL_IB_TIMEOUT (by default 20, 18 before NCCL 2.23) with "
+            "NCCL_IB_RETRY_CNT (7)."
+        )
     return ""
 
 

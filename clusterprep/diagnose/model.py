@@ -30,7 +30,7 @@ def form_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that may matter. `text` is what stands there, `said` is without the prefixes of launchers and loggers."""
+    """One line that may matter. `text` is what stands there, `said` is without prefixes of launchers and loggers."""
 
     file: str
     number: int  # from 1
@@ -53,8 +53,9 @@ class Sign:
 
     `pattern` is searched in what a line says, without regard to case, and says what the message is, not who wrote it.
     `needle` stands in every line that can match, in small letters; looking for it is what makes reading fast.
-    `culprit` is «kind {name}», filled from the groups of the pattern and from rank, host and gpu of the line; where
-    one of these is not known there is no culprit, or the next one after «|». `example` is such a line, for tests and for the page of the cause.
+    `culprit` is «kind {name}», filled from the groups of the pattern and from rank, host and gpu of the line; where one
+    of these is not known there is no culprit, or the one after «|». `example` is such a line, for tests and for the
+    page of the cause.
     """
 
     needle: str
@@ -69,7 +70,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A line that speaks for a cause. `culprits` are (kind, name) pairs; «rank {} of …» as kind has a place for names."""
+    """A line that speaks for a cause. `culprits` are (kind, name) pairs; a kind may have a {} where names go."""
 
     cause: str
     line: Line

@@ -23,20 +23,38 @@ _PREFIXES = tuple(
         r"\s*\[PG(?: ID)? [^\]]*?Rank (?P<rank>\d+)\]\s?",  # ProcessGroupNCCL since 2.3
         r"\s*\[(?:default|trainer|worker|train|[a-z_]+?)(?P<local>\d+)(?:\|\d+)?\]:\s?",  # torchrun --tee
         r"(?P<rank>\d{1,5}): ",  # srun --label
-        r"\s*\((?P<actor>[A-Za-z_][\w.:-]*)?(?: ?rank=(?P<rank>\d+))?,? ?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)\s?",
-        rf"\s*\[?{_DATE}[ T_]{_CLOCK}(?P<zone>Z|[+-]\d\d:?\d\d)?(?P<who>(?:,| )[A-Z]+\d+(?: [A-Z]+\d+)*)?\]?[:,]?\s?"
-        r"(?:(?:stdout|stderr) [FP] )?(?:- )?",
-        rf"\s*\[?(?P<level>[IWEF])(?P<monthday>\d{{3,4}})? ?{_CLOCK}?\s*(?:(?P<thread>\d+) )?"
-        r"(?P<unit>[\w./-]+\.(?:cpp|hpp|h|cc|cu|py)):\d+\]\s?",
-        rf"\s*\[?(?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} (?P<host>[\w.-]+) (?P<unit>[\w.-]+?)(?:\[\d+\])?: ",
+        (
+            r"\s*\((?P<actor>[A-Za-z_][\w.:-]*)?(?: ?rank=(?P<rank>\d+))?,? ?pid=(?P<pid>\d+)(?:, "
+            r"ip=(?P<host>[\w.:-]+))?\)\s?"
+        ),
+        (
+            rf"\s*\[?{_DATE}[ T_]{_CLOCK}(?P<zone>Z|[+-]\d\d:?\d\d)?"
+            r"(?P<who>(?:,| )[A-Z]+\d+(?: [A-Z]+\d+)*)?\]?[:,]?\s?"
+            r"(?:(?:stdout|stderr) [FP] )?(?:- )?"
+        ),
+        (
+            rf"\s*\[?(?P<level>[IWEF])(?P<monthday>\d{{3,4}})? ?{_CLOCK}?\s*(?:(?P<thread>\d+) )?"
+            r"(?P<unit>[\w./-]+\.(?:cpp|hpp|h|cc|cu|py)):\d+\]\s?"
+        ),
+        (
+            rf"\s*\[?(?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} (?P<host>[\w.-]+) "
+            rf"(?P<unit>[\w.-]+?)(?:\[\d+\])?: "
+        ),
         rf"\s*\[(?:[A-Z][a-z]{{2}}) (?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} \d{{4}}\]\s?",  # dmesg -T
         r"\s*(?:<\d>)?\[\s*(?P<uptime>\d{1,9}\.\d{6})\]\s?",
-        r"\s*(?:(?:(?P<host>[\w.-]*):)?(?P<pid>\d+):(?P<thread>\d+) )?\[(?P<gpu>\d+)\]\s+(?P<unit>[\w./-]+:\d+\s+)?"
-        r"(?P<source>NCCL|RCCL|CCOM|HCCL|ENC) (?P<level>WARN|INFO|TRACE|ERROR|VERSION|CALL)\s+",
-        r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+\[(?P<gpu>\d+)\]\s+",  # NCCL up to 2.3, NCCL version lines
+        (
+            r"\s*(?:(?:(?P<host>[\w.-]*):)?(?P<pid>\d+):(?P<thread>\d+) )?\[(?P<gpu>\d+)\]\s+(?P<unit>[\w./-]+:\d+\s+)?"
+            r"(?P<source>NCCL|RCCL|CCOM|HCCL|ENC) (?P<level>WARN|INFO|TRACE|ERROR|VERSION|CALL)\s+"
+        ),
+        (
+            r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+\[(?P<gpu>\d+)\]"
+            r"\s+"
+        ),  # NCCL up to 2.3, NCCL version lines
         r"\s*(?P<unit>[\w./-]+\.(?:cu|cc|h|c):\d+)\s+(?P<source>NCCL )?(?P<level>WARN|INFO)\s+",
-        r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+(?P<unit>[\w./-]+:\d+\s+)?(?P<source>NCCL) "
-        r"(?P<level>WARN|INFO)\s+",
+        (
+            r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+(?P<unit>[\w./-]+:\d+\s+)?(?P<source>NCCL) "
+            r"(?P<level>WARN|INFO)\s+"
+        ),
         rf"\s*\[?{_LEVEL}\]?(?::[\w.]+:|:|\]| -|\s)\s*",
         r"\s*\[c10d\]\s?",
         r"\s*(?:\.\. )?(?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: (?=Test (?:CUDA|NCCL|failure))",  # nccl-tests
@@ -46,12 +64,16 @@ _PREFIXES = tuple(
     )
 )
 _NO_HOST = re.compile(
-    r"(?:eth|ib|ens|enp|eno|enx|wlan|bond|docker|veth|virbr|br|mlx|team|python|cuda|gpu-?\d+$|sm_|libnccl|rank|step|epoch|"
+    r"(?:eth|ib|ens|enp|eno|enx|wlan|bond|docker|veth|virbr|br|mlx|team|python|cuda|gpu-?\d+$|sm_|libnccl|rank|step|"
+    r"epoch|"
     r"node0*$|nccl)[\w.-]*|.*(?:error|exception|warning)",
     re.IGNORECASE,
 )
 _RANK_FILE = re.compile(r"\brank[_.-]?(?P<rank>\d{1,5})(?=[._-][^/]*$|$)")
-_MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_MONTHS = {
+    name: n
+    for n, name in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
+}
 _SOURCES = (
     ("ProcessGroup", "c10d"),
     ("socket.cpp", "c10d"),

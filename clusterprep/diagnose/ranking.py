@@ -19,7 +19,8 @@ _LATER = 0.6  # of that for a cause that is not the first
 _GRADES: tuple[Severity, ...] = ("fatal", "degraded", "benign")
 CONTEXT = ("terminated with the following error",)  # what no sign asks for and a culprit does
 _ERROR = re.compile(
-    r"\b\w*(?:Error|Exception)\b(?!s)|\berror\b|\bfatal\b|\bfailed\b|\bfailure\b|\babort|segfault|\bpanic\b|\bkilled\b|core dumped",
+    r"\b\w*(?:Error|Exception)\b(?!s)|\berror\b|\bfatal\b|\bfailed\b|\bfailure\b|\babort|segfault|\bpanic\b|\bkilled\b|"
+    r"core dumped",
     re.IGNORECASE,
 )
 _RAISED = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)\b\s*(?::|$|\()")

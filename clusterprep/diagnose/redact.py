@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from clusterprep.diagnose.model import Diagnosis, Line
 
@@ -13,10 +13,28 @@ _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\.\d)")
 _IPV6 = re.compile(r"(?<![\w:])(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]{1,4}:){5})[0-9a-fA-F:]{4,39}(?:%\w+)?(?![\w:])")
 _TELLING = re.compile(r"127\.|0\.0\.0\.0$|255\.|172\.17\.0\.1$|::1?$|fe80::$")  # these mean something, and name nobody
 _PATH = re.compile(r"(?<![\w.:/<])(?:~|[A-Za-z]:\\)?[/\\](?:[\w.@+ -]*?[\w.@+-][/\\])+[\w.@+-]*")
-_SYSTEM = ("/dev", "/proc", "/sys", "/etc", "/usr", "/lib", "/lib64", "/bin", "/sbin", "/run", "/var/lib", "/var/run", "/opt/conda")
-_USER = re.compile(r"\b(?P<user>[A-Za-z_][\w-]{0,31})@(?=[\w-])|\b(?P<key>USER|LOGNAME|user(?:name)?)[=:] ?(?P<value>[\w.-]+)")
+_SYSTEM = (
+    "/dev",
+    "/proc",
+    "/sys",
+    "/etc",
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/bin",
+    "/sbin",
+    "/run",
+    "/var/lib",
+    "/var/run",
+    "/opt/conda",
+)
+_SOURCE = frozenset({".py", ".cpp", ".cu", ".cc"})  # a traceback without them says nothing
+_USER = re.compile(
+    r"\b(?P<user>[A-Za-z_][\w-]{0,31})@(?=[\w-])|\b(?P<key>USER|LOGNAME|user(?:name)?)[=:] ?(?P<value>[\w.-]+)"
+)
 _NAMED = re.compile(
-    r"(?:\((?P<a>[A-Za-z][\w.-]*), ?\d+\)|srun: error: (?P<b>[\w.-]+):|\bON (?P<c>[\w.\[\],-]+) CANCELLED|[Hh]ost(?:name)? *[:=] *"
+    r"(?:\((?P<a>[A-Za-z][\w.-]*), ?\d+\)|srun: error: (?P<b>[\w.-]+):|\bON (?P<c>[\w.\[\],-]+) CANCELLED|"
+    r"[Hh]ost(?:name)? *[:=] *"
     r"(?P<d>[A-Za-z][\w.-]*)|node '(?P<e>[\w.-]+)')"
 )
 _DOMAIN = re.compile(r"\b(?:[A-Za-z0-9-]+\.)+(?:internal|local|lan|corp|cluster|com|org|net|edu|io|ai|de|cn|gov)\b")
@@ -45,7 +63,9 @@ class Redactor:
         return text
 
     def _learn(self, host: str) -> None:
-        plain = _IPV4.fullmatch(host) or host in self._hosts or host.lower() in {"localhost", "worker", "kernel", "none"}
+        plain = (
+            _IPV4.fullmatch(host) or host in self._hosts or host.lower() in {"localhost", "worker", "kernel", "none"}
+        )
         if not plain and len(host) > 1:
             self._hosts.append(host)
             self._hosts.sort(key=lambda name: -len(name))
@@ -72,8 +92,9 @@ class Redactor:
         head, library, tail = path.partition("site-packages/")
         if library:
             return f"/{self._word('path', head)}/site-packages/{tail}"
-        file = PurePosixPath(path.replace("\\", "/"))
-        return f"/{self._word('path', str(file.parent))}/{file.name if file.suffix in {'.py', '.cpp', '.cu', '.cc'} else self._word('file', file.name)}"
+        folder, file = posixpath.split(path.replace("\\", "/"))
+        name = file if posixpath.splitext(file)[1] in _SOURCE else self._word("file", file)
+        return f"/{self._word('path', folder)}/{name}"
 
 
 def redacted(diagnosis: Diagnosis, hosts: Iterable[str]) -> Diagnosis:

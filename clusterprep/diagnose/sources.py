@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import bisect
 import codecs
-import gzip
-import io
 import itertools
 import re
 import sys
@@ -20,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from clusterprep.errors import InputError
+from clusterprep.errors import InputError, Problem
 
 BLOCK = 4 << 20  # bytes read at once
 LONGEST = 16 << 10  # bytes of a line that are looked at; longer ones are tensors that somebody printed
@@ -35,10 +33,14 @@ MOST_KEPT = 20_000  # lines of all files that are kept
 WORDS = tuple(
     b"error|fail|warn|timeout|timed out|watchdog|killed|signal|mismatch|exception|cannot|could not|unable to"
     b"|nccl version|net/|bootstrap|xid|exitcode|host      :|rank      :|rendezvous|collective|invalid|refused|aborted"
-    b"|already in use|out of memory|no space left|too many|completion|duplicate|closed by|not supported|nccl_".split(b"|")
+    b"|already in use|out of memory|no space left|too many|completion|duplicate|closed by|not supported|nccl_".split(
+        b"|"
+    )
 )
 # And these once so many held one of those that it must be prose: none of them stands in ordinary sentences.
-NAMES = tuple(b"nccl warn|nccl version|cuda error|errno|watchdog|xid|exitcode|rendezvous|out of memory|oom|c10d".split(b"|"))
+NAMES = tuple(
+    b"nccl warn|nccl version|cuda error|errno|watchdog|xid|exitcode|rendezvous|out of memory|oom|c10d".split(b"|")
+)
 MOST_JUDGED = 100_000  # forms that were taken for prose after that
 TABLE = bytes.maketrans(b"0123456789" + bytes(range(65, 91)), b"0" * 10 + bytes(range(97, 123)))
 
@@ -49,6 +51,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_GZIP, _GZIP_BITS = b"\x1f\x8b", 31  # 31: with the header of gzip
 _PACKED = {
     b"\x28\xb5\x2f\xfd": "zstd -dc",
     b"\xfd7zXZ\x00": "xz -dc",
@@ -81,7 +84,8 @@ class Reading:
 
 def read(names: Sequence[str], needles: Sequence[bytes], stdin: BinaryIO | None = None) -> Reading:
     """Read files, `-` for standard input. InputError names every file that is none, or that is no text."""
-    reading, problems = Reading(), []
+    reading = Reading()
+    problems: list[Problem] = []
     for name in dict.fromkeys(names):
         try:
             _read_one(name, reading, needles, stdin)
@@ -128,47 +132,38 @@ def _texts(name: str, stream: BinaryIO, notices: list[str]) -> Iterator[bytes]:
 
 
 def _unpacked(name: str, stream: BinaryIO, notices: list[str]) -> Iterator[bytes]:
-    head = _block(stream, 4)
-    if head[:2] != b"\x1f\x8b":
-        first = head + _block(stream, BLOCK - len(head))
-        while first:
-            yield first
-            first = _block(stream, BLOCK)
-        return
-    unzipped = gzip.GzipFile(fileobj=io.BufferedReader(_Again(head, stream), 1 << 16))
+    first = _block(stream, BLOCK)
+    blocks = itertools.chain([first] if first else [], iter(lambda: _block(stream, BLOCK), b""))
+    return _unzipped(name, blocks, notices) if first.startswith(_GZIP) else blocks
+
+
+def _unzipped(name: str, blocks: Iterable[bytes], notices: list[str]) -> Iterator[bytes]:
+    """What gzip holds, never more than a block at once; several files in a row are one, as gzip -dc has it."""
+    unzip = zlib.decompressobj(_GZIP_BITS)
     try:
-        while block := unzipped.read1(BLOCK):
-            yield block
-    except (EOFError, OSError, zlib.error) as error:
-        why = "is cut off" if isinstance(error, EOFError) else f"is damaged ({error})"
-        notices.append(f"{name}: the gzip file {why}; what could be read was")
+        for block in blocks:
+            data = block
+            while data:
+                if unzip.eof:
+                    if not data.startswith(_GZIP):
+                        return  # padding
+                    unzip = zlib.decompressobj(_GZIP_BITS)
+                yield unzip.decompress(data, BLOCK)
+                data = unzip.unused_data if unzip.eof else unzip.unconsumed_tail
+    except zlib.error as error:
+        notices.append(f"{name}: the gzip file is damaged ({error}); what could be read was")
+        return
+    if not unzip.eof:
+        notices.append(f"{name}: the gzip file is cut off; what could be read was")
 
 
 def _block(stream: BinaryIO, size: int) -> bytes:
-    """So many bytes; a pipe gives what it has, and the rest of a block comes later."""
+    """So many bytes, fewer only at the end; a pipe gives what it has, and the rest of a block comes later."""
     parts, left = [], size
     while left and (part := stream.read(left)):
         parts.append(part)
         left -= len(part)
     return b"".join(parts)
-
-
-class _Again(io.RawIOBase):
-    """A stream with the bytes in front that were read to see what it is; a pipe cannot go back."""
-
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
-        super().__init__()
-        self._head, self._rest = head, rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        data = self._head or self._rest.read(len(buffer))
-        self._head = data[len(buffer) :]
-        data = data[: len(buffer)]
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def _refuse_binary(name: str, first: bytes) -> None:
@@ -243,8 +238,8 @@ def _sift(name: str, block: bytes, number: int, sieve: Sieve, reading: Reading) 
 class Sieve:
     """Tells lines that may matter from others by their form: small letters, every digit a 0.
 
-    `needles` are what signs look for. Lines that hold one are kept; of those that only look like errors a few are, to be
-    shown where nothing else is known.
+    `needles` are what signs look for. Lines that hold one are kept; of those that only look like errors a few are,
+    to be shown where nothing else is known.
     """
 
     def __init__(self, needles: Sequence[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What several causes ask of a log: does anything fail to connect, does anything time out?"""
+"""What several causes ask of a log: whether anything fails to connect, and whether anything times out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _NO_CONNECTION = re.compile(
     re.IGNORECASE,
 )
 _NO_ANSWER = re.compile(
-    r"timed? ?out|timeout(?!\()|RendezvousConnectionError|connection to the C10d store has failed|failed to connect to any",
+    r"timed? ?out|timeout(?!\()|RendezvousConnectionError|connection to the C10d store has failed|failed to connect to "
+    r"any",
     re.IGNORECASE,
 )
 _COLLECTIVE = re.compile(r"collective operation timeout|timed out waiting|monitoredbarrier", re.IGNORECASE)
@@ -22,7 +23,9 @@ _HARMLESS = re.compile(r"errno: (?:97|99)|Timeout\(ms\)=\d+\)$|libnccl|will retr
 
 def no_connection(log: Log) -> bool:
     """Whether a connection failed, or something waited for one in vain."""
-    return any(_NO_CONNECTION.search(line.said) and not _HARMLESS.search(line.said) for line in _one_of_each(log)) or waits(log)
+    return any(
+        _NO_CONNECTION.search(line.said) and not _HARMLESS.search(line.said) for line in _one_of_each(log)
+    ) or waits(log)
 
 
 def waits(log: Log) -> bool:

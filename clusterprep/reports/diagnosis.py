@@ -11,7 +11,7 @@ from clusterprep.model import Json
 from clusterprep.reports.plain import clean, counted, field
 
 if TYPE_CHECKING:
-    from clusterprep.reports.page import Page
+    from clusterprep.reports.page import Page, Part
 
 SCHEMA = 1
 QUOTED = 400  # characters of a line in the document; on the page fewer
@@ -23,7 +23,9 @@ FORMATS = ("console", "json")
 def check_format(fmt: str) -> None:
     """Refuse what a diagnosis cannot be written as, before anything is read."""
     if fmt not in FORMATS:
-        raise InputError.of(f"a diagnosis is not written as '{fmt}'", key="--format", hint=f"one of {', '.join(FORMATS)}")
+        raise InputError.of(
+            f"a diagnosis is not written as '{fmt}'", key="--format", hint=f"one of {', '.join(FORMATS)}"
+        )
 
 
 def render(diagnosis: Diagnosis, fmt: str, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
@@ -99,7 +101,7 @@ def _written(page: Page, diagnosis: Diagnosis) -> str:
 
 def _write_cause(page: Page, found: Found) -> None:
     page.blank()
-    head = [(found.cause.name, "bold"), f"  {found.cause.title}"]
+    head: list[Part] = [(found.cause.name, "bold"), f"  {found.cause.title}"]
     sure = "" if found.severity == "benign" else f"  ({found.confidence:.0%} sure)"
     page.row((found.severity.upper(), _STYLES[found.severity]), *head, (sure, "dim"))
     if found.culprit:

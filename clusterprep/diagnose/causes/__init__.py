@@ -1,1 +1,1 @@
-"""What can have happened, one file per family; a cause exists because its file does, see `clusterprep.diagnose.known`."""
+"""What can have happened, one file per family; a cause exists because its file does."""

@@ -8,22 +8,26 @@ from collections.abc import Iterator
 from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
 
 _ABSENT = re.compile(
-    r"NET/IB : No device found|Failed to open libibverbs|not open libibverbs|libibverbs\.so[.\d]*: cannot open", re.IGNORECASE
+    r"NET/IB : No device found|Failed to open libibverbs|not open libibverbs|libibverbs\.so[.\d]*: cannot open",
+    re.IGNORECASE,
 )
 _NO_PLUGIN = re.compile(
-    r"lib[nr]ccl-(?:net|tuner|profiler)\S*|No plugin found|Could not find: lib|ncclNetPlugin\w* symbol|ncclCollNetPlugin\w* symbol|"
+    r"lib[nr]ccl-(?:net|tuner|profiler)\S*|No plugin found|Could not find: lib|ncclNetPlugin\w* symbol|"
+    r"ncclCollNetPlugin\w* symbol|"
     r"ncclTunerPlugin\w* symbol",
     re.IGNORECASE,
 )
 _MISSING = re.compile(r"could not find|cannot open|no plugin found|failed to find|returned \d|not found", re.IGNORECASE)
 _PROBE = re.compile(
     r"libibverbs: Warning|librdmacm: (?:Warning|Fatal)|CMA: unable to|error initializing an OpenFabrics|"
-    r"no preset parameters were found|unable to find any relevant network interfaces|no userspace device-specific driver|"
+    r"no preset parameters were found|unable to find any relevant network interfaces|no userspace device-specific "
+    r"driver|"
     r"couldn't load driver|mca_btl_openib|unable to open RDMA device",
     re.IGNORECASE,
 )
 _MEANT = re.compile(
-    r"NCCL_IB_HCA set|NCCL_NET set (?:by environment )?to IB|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using|via NET/IB",
+    r"NCCL_IB_HCA set|NCCL_NET set (?:by environment )?to IB|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using|"
+    r"via NET/IB",
     re.IGNORECASE,
 )
 _REFUSED = re.compile(
@@ -111,7 +115,8 @@ GPUDIRECT = Cause(
     "gpudirect_rdma_missing",
     "degraded",
     "No GPUDirect RDMA",
-    "The RDMA card cannot reach GPU memory: neither nvidia-peermem nor DMA-BUF is there. It works through the host, slowly.",
+    "The RDMA card cannot reach GPU memory: neither nvidia-peermem nor DMA-BUF is there. It works through the host, "
+    "slowly.",
     "«GPU Direct RDMA Disabled for HCA», «Peermem is not supported», registering GPU memory fails with «Bad address».",
     "«Cannot allocate memory» there is the limit on locked memory: memlock_limit.",
     "modprobe nvidia-peermem   # or a kernel from 5.12 with the open driver modules, for DMA-BUF",
@@ -119,7 +124,8 @@ GPUDIRECT = Cause(
     signs=(
         Sign(
             "gpu direct rdma disabled",
-            r"GPU Direct RDMA Disabled for (?:HCA|GPU|NIC)? ?(?P<hca>\d+)?(?: ?/ ?HCA (?P<other>\d+))?(?: '?(?P<name>mlx\w+)'?)?",
+            r"GPU Direct RDMA Disabled for (?:HCA|GPU|NIC)? ?(?P<hca>\d+)?(?: ?/ ?HCA (?P<other>\d+))?(?: "
+            r"'?(?P<name>mlx\w+)'?)?",
             "n1:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
             culprit="HCA {name}",
         ),
@@ -148,17 +154,20 @@ EFA = Cause(
     "efa_provider",
     "fatal",
     "libfabric finds no provider",
-    "The plug-in for EFA was loaded and libfabric has no provider for it, or the network that NCCL_NET forces is not there.",
+    "The plug-in for EFA was loaded and libfabric has no provider for it, or the network that NCCL_NET forces is not "
+    "there.",
     "NET/OFI errors about providers or protocols, fi_getinfo without data, «Failed to initialize any NET plugin».",
     "A plug-in that is absent and not asked for is harmless: benign_no_net_plugin.",
-    "fi_info -p efa   # EFA driver, libfabric and /dev/infiniband/uverbs* in the container; unset NCCL_NET and FI_PROVIDER",
+    "fi_info -p efa   # EFA driver, libfabric and /dev/infiniband/uverbs* in the container; unset NCCL_NET and "
+    "FI_PROVIDER",
     "nccl.plugin",
     signs=(
         Sign(
             "net/ofi",
             r"NET/OFI.{0,40}(?:unable to find|couldn't find|could not find|no eligible|failed to get|only EFA provider|"
             r"failed to initialize any|error).{0,160}",
-            "n1:1:2 [0] nccl_net_ofi_init:334 NCCL WARN NET/OFI Unable to find a protocol that worked.  Failing initialization.",
+            "n1:1:2 [0] nccl_net_ofi_init:334 NCCL WARN NET/OFI Unable to find a protocol that worked.  Failing "
+            "initialization.",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -177,7 +186,8 @@ EFA = Cause(
         Sign(
             "libfabric.so",
             r"libfabric\.so[.\d]*: cannot open",
-            "n1:1:2 [0] NCCL INFO NET/Plugin: libfabric.so.1: cannot open shared object file: No such file or directory",
+            "n1:1:2 [0] NCCL INFO NET/Plugin: libfabric.so.1: cannot open shared object file: No such file or "
+            "directory",
             culprit="host {host}",
         ),
         Sign(

@@ -9,7 +9,8 @@ from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
 from clusterprep.diagnose.trouble import no_connection, waits
 
 _NO_ADDRESS = re.compile(
-    r"The (?P<family>IPv[46]) network addresses of \((?P<name>[^,)]+), ?\d+\) cannot be retrieved \(gai error: (?P<code>-?\d+)",
+    r"The (?P<family>IPv[46]) network addresses of \((?P<name>[^,)]+), ?\d+\) cannot be retrieved \(gai error: "
+    r"(?P<code>-?\d+)",
     re.IGNORECASE,
 )
 _LOOPBACK_USED = re.compile(r"(?:Bootstrap|NET/Socket)\s*: Using (?:\[0\])?(?P<iface>lo\d*):127\.", re.IGNORECASE)
@@ -79,7 +80,7 @@ LOOPBACK = Cause(
     "A host takes its own name, or that of the master, for 127.0.0.1 or 127.0.1.1 and gives this address to its peers.",
     "Connections to 127.0.1.1, NCCL or gloo using lo, or gloo's fall-back to loopback, and then no connection.",
     "On one host alone loopback works; a refused connection to localhost there is a port without a server.",
-    "getent hosts \"$(hostname)\"   # take the 127.0.1.1 line out of /etc/hosts, and set GLOO_SOCKET_IFNAME",
+    'getent hosts "$(hostname)"   # take the 127.0.1.1 line out of /etc/hosts, and set GLOO_SOCKET_IFNAME',
     "name.resolve",
     look=loopback,
     needles=("address as fallback", "defaulting to 127", "connect", "timed out", "timeout"),
@@ -114,7 +115,8 @@ UNRESOLVED = Cause(
         Sign(
             "system error: 10049",
             r"failed to connect to \[(?P<name>[\w.-]+)\]:\d+ \(system error: 10049",
-            "[W socket.cpp:601] [c10d] The client socket has failed to connect to [host.docker.internal]:29500 (system error: "
+            "[W socket.cpp:601] [c10d] The client socket has failed to connect to [host.docker.internal]:29500 (system "
+            "error: "
             "10049 - The requested address is not valid in its context.).",
             Weight.LIKELY,
             "name {name}",
@@ -139,7 +141,8 @@ FAMILY = Cause(
     "fatal",
     "Address families that do not meet",
     "The name gives addresses of one family, and the host or its peer can only use the other.",
-    "Address family errors for all addresses, and then «any network address»; or NCCL connecting to an IPv6 address that "
+    "Address family errors for all addresses, and then «any network address»; or NCCL connecting to an IPv6 address "
+    "that "
     "is link-local or unreachable.",
     "The same errors for IPv6 before a good IPv4 connection are harmless: benign_ipv6_fallback.",
     "NCCL_SOCKET_FAMILY=AF_INET   # and an IPv4 address in MASTER_ADDR",
@@ -148,7 +151,8 @@ FAMILY = Cause(
         Sign(
             "failed :",
             r"connect to \S*[0-9a-f]*:[0-9a-f]*:\S*<\d+> failed : (?:Invalid argument|Network is unreachable)",
-            "n1:40:41 [0] os/linux.cc:302 NCCL WARN socketPollConnect: connect to fe80::1:2%eth0<40001> failed : Invalid "
+            "n1:40:41 [0] os/linux.cc:302 NCCL WARN socketPollConnect: connect to fe80::1:2%eth0<40001> failed : "
+            "Invalid "
             "argument",
             Weight.LIKELY,
         ),

@@ -17,38 +17,44 @@ SHUTDOWN = Cause(
         Sign(
             "destroy_process_group",
             r"destroy_process_group\(?\)? (?:was not|has not been) called",
-            "[rank0]:[W304 12:00:00.000000000 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not "
+            "[rank0]:[W304 12:00:00.000000000 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was "
+            "not "
             "called before program exit",
         ),
         Sign(
             "has not been destroyed",
             r"process group has NOT been destroyed before",
-            "[rank0]:[W304 12:00:00.000000000 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed "
+            "[rank0]:[W304 12:00:00.000000000 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been "
+            "destroyed "
             "before we destruct ProcessGroupNCCL.",
         ),
         Sign(
             "should dump",
             r"Failed to check the \"should dump\" flag",
-            '[rank1]:[W304 12:00:00.000000000 TCPStore.cpp:106] [PG ID 0 PG GUID 0 Rank 1] Failed to check the "should dump" '
+            '[rank1]:[W304 12:00:00.000000000 TCPStore.cpp:106] [PG ID 0 PG GUID 0 Rank 1] Failed to check the "should '
+            'dump" '
             "flag on TCPStore, (maybe TCPStore server has shut down too early)",
             Weight.LIKELY,
         ),
         Sign(
             "rendezvousgracefulexiterror",
             r"RendezvousGracefulExitError|rendezvous.{0,80}has been (?:shut ?down|closed)",
-            "[WARNING] The node 'n1' has failed to shutdown the rendezvous due to an error of type RendezvousGracefulExitError",
+            "[WARNING] The node 'n1' has failed to shutdown the rendezvous due to an error of type "
+            "RendezvousGracefulExitError",
             Weight.LIKELY,
         ),
         Sign(
             "failed to shutdown the rendezvous",
             r"failed to (?:shutdown the rendezvous|send a keep-alive heartbeat)",
-            "[WARNING] The node 'n1' has failed to shutdown the rendezvous '1' due to an error of type RendezvousConnectionError.",
+            "[WARNING] The node 'n1' has failed to shutdown the rendezvous '1' due to an error of type "
+            "RendezvousConnectionError.",
             Weight.LIKELY,
         ),
         Sign(
             "leaked",
             r"resource_tracker: There appear to be \d+ leaked",
-            "UserWarning: resource_tracker: There appear to be 6 leaked semaphore objects to clean up at shutdown; warnings.warn",
+            "UserWarning: resource_tracker: There appear to be 6 leaked semaphore objects to clean up at shutdown; "
+            "warnings.warn",
         ),
     ),
 )
@@ -65,7 +71,8 @@ DEPRECATED = Cause(
         Sign(
             "deprecated",
             r"environment variable (?P<name>\w+) is deprecated",
-            "[W304 12:00:00.000000000 Utils.hpp:44] Warning: Environment variable NCCL_BLOCKING_WAIT is deprecated; use "
+            "[W304 12:00:00.000000000 Utils.hpp:44] Warning: Environment variable NCCL_BLOCKING_WAIT is deprecated; "
+            "use "
             "TORCH_NCCL_BLOCKING_WAIT instead (function operator())",
             culprit="variable {name}",
         ),

@@ -28,14 +28,16 @@ FIREWALL = Cause(
     "«No route to host» or «Connection timed out» on connect to a host that can be pinged, from NCCL, gloo or c10d.",
     "«Connection refused» comes from a host whose program has ended or has not begun; an address of docker or loopback "
     "means the wrong interface.",
-    "clusterprep check INVENTORY --only net.   # open the ephemeral ports (net.ipv4.ip_local_port_range) between the nodes",
+    "clusterprep check INVENTORY --only net.   # open the ephemeral ports (net.ipv4.ip_local_port_range) between the "
+    "nodes",
     "net.ports",
     signs=(
         Sign(
             "connect",
             r"connect(?:ing)?(?: to)? \[?(?P<peer>[\w.:%-]+?)\]?(?:<|\]?:)\d+>? (?:returned|failed).{0,24}?"
             r"(?:timed out|no route to host)(?!.*invalid argument)",
-            "n4:51:52 [1] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.9.0.7<41001> returned 113(No route "
+            "n4:51:52 [1] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.9.0.7<41001> returned 113(No "
+            "route "
             "to host) errno 115(Operation now in progress)",
             Weight.LIKELY,
             "peer {peer}",
@@ -50,7 +52,8 @@ FIREWALL = Cause(
         ),
         Sign(
             "call to connect",
-            r"call to connect (?:to (?P<peer>[\w.:%-]+)<\d+> )?(?:returned|failed)\W+(?:with )?(?:Connection timed out|No route)",
+            r"call to connect (?:to (?P<peer>[\w.:%-]+)<\d+> )?(?:returned|failed)\W+(?:with )?(?:Connection timed out|"
+            r"No route)",
             "n4:51:52 [1] NCCL INFO Call to connect returned Connection timed out, retrying",
             Weight.LIKELY,
             "peer {peer}",
@@ -58,13 +61,15 @@ FIREWALL = Cause(
         Sign(
             "errno: 11",
             r"failed to connect to \[?(?P<peer>[\w.:%-]+?)\]?:\d+ \(errno: (?:113|110) ",
-            "[W socket.cpp:697] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 113 - No route to host).",
+            "[W socket.cpp:697] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 113 - No route to "
+            "host).",
             Weight.LIKELY,
             "peer {peer}",
         ),
         Sign(
             "connect",
-            r"connect \[(?P<peer>[\w.:%-]+)\]:\d+: (?:Connection timed out|No route to host)|connect timeout \[(?P<other>[\w.:]+)\]",
+            r"connect \[(?P<peer>[\w.:%-]+)\]:\d+: (?:Connection timed out|No route to host)|connect timeout "
+            r"\[(?P<other>[\w.:]+)\]",
             "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] timed out connecting: "
             "connect [10.9.0.7]:40100: Connection timed out",
             Weight.LIKELY,
@@ -79,14 +84,16 @@ FIREWALL = Cause(
         Sign(
             "timed out after",
             r"client socket has timed out after \d+ ?m?s while trying to connect to \((?P<peer>[^,]+), ?\d+\)",
-            "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to "
+            "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to "
+            "connect to "
             "(10.9.0.1, 29500).",
             Weight.SYMPTOM,
         ),
         Sign(
             "dpt=",
             r"\b(?:UFW BLOCK|nft|iptables|DROP|REJECT|DENY)\S*.*\bSRC=(?P<peer>[\d.]+).*\bDPT=\d+",
-            "[ 1234.567890] [UFW BLOCK] IN=eth0 OUT= SRC=10.9.0.7 DST=10.9.0.1 LEN=60 PROTO=TCP SPT=51000 DPT=41001 SYN failed",
+            "[ 1234.567890] [UFW BLOCK] IN=eth0 OUT= SRC=10.9.0.7 DST=10.9.0.1 LEN=60 PROTO=TCP SPT=51000 DPT=41001 "
+            "SYN failed",
             culprit="peer {peer}",
         ),
         Sign(
@@ -123,8 +130,10 @@ FIREWALL = Cause(
         ),
         Sign(
             "failed : ",
-            r"connect to (?P<peer>[\d.]+)<\d+> failed : (?:Network is unreachable|Permission denied|Operation not permitted)",
-            "n4:51:52 [1] os/linux.cc:302 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> failed : Network is unreachable",
+            r"connect to (?P<peer>[\d.]+)<\d+> failed : (?:Network is unreachable|Permission denied|Operation not "
+            r"permitted)",
+            "n4:51:52 [1] os/linux.cc:302 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> failed : Network is "
+            "unreachable",
             Weight.LIKELY,
             "peer {peer}",
         ),
@@ -144,13 +153,15 @@ PORT = Cause(
         Sign(
             "address already in use",
             r"^(?!.*\bRAS\b).*?(?::|port: ?)(?P<port>\d{2,5})\b.{0,80}?address already in use",
-            "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29555 (errno: 98 - Address already in use).",
+            "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29555 (errno: 98 - Address already "
+            "in use).",
             culprit="port {port}",
         ),
         Sign(
             "eaddrinuse",
             r"port: ?(?P<port>\d+).{0,120}EADDRINUSE",
-            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: "
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+            "port: "
             "29555, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
             culprit="port {port}",
         ),

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
 
 _TWICE = re.compile(
-    r"Duplicate GPU detected : rank (?P<a>\d+) and rank (?P<b>\d+) both on CUDA device (?P<device>[0-9a-fA-F]+)", re.IGNORECASE
+    r"Duplicate GPU detected : rank (?P<a>\d+) and rank (?P<b>\d+) both on CUDA device (?P<device>[0-9a-fA-F]+)",
+    re.IGNORECASE,
 )
 _GUESS = re.compile(
-    r"using GPU (?P<gpu>\d+) (?:to perform barrier )?as (?:the )?devices? used by this process (?:is|are) currently unknown",
+    r"using GPU (?P<gpu>\d+) (?:to perform barrier )?as (?:the )?devices? used by this process (?:is|are) currently "
+    r"unknown",
     re.IGNORECASE,
 )
 _GUESS_NEW = re.compile(r"Guessing device ID based on global rank", re.IGNORECASE)
@@ -37,7 +39,9 @@ def guessed(log: Log) -> Iterator[Evidence]:
         place = (line.host or "", int(found["gpu"]))
         other = taken.setdefault(place, line.rank if line.rank is not None else -1)
         if line.host and line.rank is not None and other not in (-1, line.rank):
-            culprits = tuple((f"rank {{}} on GPU {found['gpu']} of {line.host}", str(r)) for r in sorted((other, line.rank)))
+            culprits = tuple(
+                (f"rank {{}} on GPU {found['gpu']} of {line.host}", str(r)) for r in sorted((other, line.rank))
+            )
             yield Evidence("duplicate_gpu", line, Weight.LIKELY, culprits)
         else:
             mapped = "" if line.rank is None else f"rank {line.rank} uses GPU {found['gpu']}"
@@ -63,7 +67,8 @@ DUPLICATE = Cause(
         Sign(
             "multiple ranks using the same nvml device",
             r"multiple ranks using the same NVML device",
-            'n1:1:2 [0] transport/nvls.cc:254 NCCL WARN NCCL_NVLS_ENABLE has been set to "1" and communicator has multiple '
+            'n1:1:2 [0] transport/nvls.cc:254 NCCL WARN NCCL_NVLS_ENABLE has been set to "1" and communicator has '
+            "multiple "
             "ranks using the same NVML device.",
         ),
     ),
@@ -152,11 +157,14 @@ GUESSED = Cause(
     "benign_device_unknown_barrier",
     "benign",
     "torch guesses the GPU of a barrier",
-    "torch took the GPU for a barrier from the rank, as the process had not said which is its own. This is harmless where "
-    "rank and GPU agree; where CUDA_VISIBLE_DEVICES differs between ranks or ranks skip GPUs, the guess is wrong and hangs.",
+    "torch took the GPU for a barrier from the rank, as the process had not said which is its own. This is harmless "
+    "where "
+    "rank and GPU agree; where CUDA_VISIBLE_DEVICES differs between ranks or ranks skip GPUs, the guess is wrong and "
+    "hangs.",
     "«using GPU 3 to perform barrier as devices used by this process are currently unknown».",
     "Two ranks of one host that guess the same GPU are duplicate_gpu.",
-    "init_process_group('nccl', device_id=torch.device('cuda', LOCAL_RANK)), or torch.cuda.set_device(LOCAL_RANK) before it",
+    "init_process_group('nccl', device_id=torch.device('cuda', LOCAL_RANK)), or torch.cuda.set_device(LOCAL_RANK) "
+    "before it",
     "env.cuda_visible",
     look=guessed,
     needles=("currently unknown", "guessing device id"),

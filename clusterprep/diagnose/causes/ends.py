@@ -26,14 +26,16 @@ TERMINATION = Cause(
     "Ended from outside",
     "The job was ended from outside: a scheduler's limit or preemption, a closed terminal, a signal by hand.",
     "«got signal: 15», «CANCELLED … DUE TO TIME LIMIT», «Received 1 death signal», a node failure that Slurm tells.",
-    "torchrun's «Sending process … closing signal SIGTERM» follows the failure of another worker and is no cause. Signal 9 "
+    "torchrun's «Sending process … closing signal SIGTERM» follows the failure of another worker and is no cause. "
+    "Signal 9 "
     "comes from the kernel's want of memory as a rule: host_oom_kill.",
     "sacct -j JOB -o State,Reason,Elapsed,Timelimit   # nohup or tmux against SIGHUP; checkpoints against preemption",
     "slurm.state",
     signs=(
         Sign(
             "cancelled",
-            r"\*\*\* (?:JOB|STEP) (?P<job>[\w.]+) ON (?P<node>[\w.\[\],-]+) CANCELLED AT \S+?(?: DUE TO (?P<why>[A-Z ]+))?\s?\*\*\*",
+            r"\*\*\* (?:JOB|STEP) (?P<job>[\w.]+) ON (?P<node>[\w.\[\],-]+) CANCELLED AT \S+?(?: DUE TO (?P<why>[A-Z "
+            r"]+))?\s?\*\*\*",
             "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2031-03-04T12:00:00 DUE TO TIME LIMIT ***",
             note="Slurm says: {why}",
         ),
@@ -51,7 +53,8 @@ TERMINATION = Cause(
         Sign(
             "death signal",
             r"Received (?P<signal>\S+) death signal",
-            "[2031-03-04 12:00:00,123] torch.distributed.elastic.agent.server.api: [WARNING] Received Signals.SIGHUP death "
+            "[2031-03-04 12:00:00,123] torch.distributed.elastic.agent.server.api: [WARNING] Received Signals.SIGHUP "
+            "death "
             "signal, shutting down workers",
             note="it was {signal}",
         ),

@@ -10,17 +10,25 @@ from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
 _XID = re.compile(
     r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?\): (?P<xid>\d+)", re.IGNORECASE
 )
-_HARDWARE = frozenset({48, 54, 61, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 121, 136, 140, 143, 144, 145, 146, 149, 154})
+_HARDWARE = frozenset(
+    {48, 54, 61, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 121, 136, 140, 143, 144, 145, 146, 149, 154}
+)
 _FIRST = {79: Weight.PLAIN, 48: Weight.PLAIN, 94: Weight.PLAIN, 95: Weight.PLAIN, 74: Weight.PLAIN}
 
 
 _FILE_SET = re.compile(r"NCCL_(?P<kind>TOPO|GRAPH)_FILE set (?:by environment )?to (?P<path>\S+)", re.IGNORECASE)
-_ABOUT = re.compile(r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML|Attribute \S+ of node|real path", re.IGNORECASE)
+_ABOUT = re.compile(
+    r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML|Attribute \S+ of node|real path", re.IGNORECASE
+)
 
 
 def files(log: Log) -> Iterator[Evidence]:
     """Errors about XML with the file that was set; searches that fail read the graph file, where there is one."""
-    paths = {found["kind"].upper(): found["path"] for line in log.saying("_file set") if (found := _FILE_SET.search(line.said))}
+    paths = {
+        found["kind"].upper(): found["path"]
+        for line in log.saying("_file set")
+        if (found := _FILE_SET.search(line.said))
+    }
     for line in log.saying("xml ", "attribute ") if paths else ():
         found = _ABOUT.search(line.said)
         if found and line.level != "INFO":
@@ -124,7 +132,8 @@ PEERS = Cause(
         Sign(
             "failed to peer with device",
             r"failed to peer with device (?P<device>\d+)",
-            "n1:1:2 [0] transport/p2p.cc:355 NCCL WARN failed to peer with device 1(=2000): 217 peer access is not supported",
+            "n1:1:2 [0] transport/p2p.cc:355 NCCL WARN failed to peer with device 1(=2000): 217 peer access is not "
+            "supported",
             culprit="GPU pair {gpu}-{device}",
         ),
         Sign(
@@ -167,14 +176,16 @@ PEERS = Cause(
         Sign(
             "io_page_fault",
             r"IO_PAGE_FAULT",
-            "[ 9.000000] nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x12 address=0x1 flags=0x0020] invalid",
+            "[ 9.000000] nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x12 address=0x1 "
+            "flags=0x0020] invalid",
             Weight.LIKELY,
             "host {host}",
         ),
         Sign(
             "got completion",
             r"Got completion.*(?:error 4\b|status=(?:\w+\()?4\b|IBV_WC_LOC_PROT_ERR)",
-            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_LOC_PROT_ERR(4) opcode=0",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_LOC_PROT_ERR(4) "
+            "opcode=0",
             Weight.LIKELY,
         ),
         Sign(
@@ -204,7 +215,8 @@ MANAGER = Cause(
         Sign(
             "multicast",
             r"(?:Failed to bind NVLink SHARP|NVLS).{0,40}Multicast|multicast.{0,60}(?:CUDA error|fail)",
-            "n1:1:2 [0] transport/nvls.cc:376 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : "
+            "n1:1:2 [0] transport/nvls.cc:376 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size "
+            "2097152 : "
             "CUDA error 1 'invalid argument'.",
             culprit="host {host}",
         ),
@@ -219,7 +231,8 @@ MANAGER = Cause(
         Sign(
             "imex",
             r"is available but not working on this system\. Check the IMEX|IMEX.{0,60}(?:not |fail|error)",
-            "n1:1:2 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX "
+            "n1:1:2 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check "
+            "the IMEX "
             "configuration",
             culprit="host {host}",
         ),
@@ -262,7 +275,8 @@ TOPOLOGY = Cause(
         Sign(
             "real path",
             r"Could not find real path of (?P<path>\S+)",
-            "n1:1:2 [0] os/linux.cc:637 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:3b/../../0000:3b:00.0",
+            "n1:1:2 [0] os/linux.cc:637 NCCL WARN Could not find real path of "
+            "/sys/class/pci_bus/0000:3b/../../0000:3b:00.0",
             Weight.LIKELY,
         ),
     ),

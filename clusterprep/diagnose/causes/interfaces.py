@@ -9,7 +9,9 @@ from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign, Weight
 from clusterprep.diagnose.trouble import no_connection
 
 _SET = re.compile(r"NCCL_SOCKET_IFNAME set (?:by environment )?to (?P<iface>\S+)", re.IGNORECASE)
-_NONE = re.compile(r"no socket interface found|NET/Socket : no interface found|with family \d+ is neither", re.IGNORECASE)
+_NONE = re.compile(
+    r"no socket interface found|NET/Socket : no interface found|with family \d+ is neither", re.IGNORECASE
+)
 _USING = re.compile(r"(?:Bootstrap|NET/Socket)\s*: Using (?P<list>.*)", re.IGNORECASE)
 _ENTRY = re.compile(r"(?:\[\d+\])?(?P<iface>[\w.@-]+):(?P<address>\[?[0-9a-fA-F.:]+)(?:%[\w.-]+)?\]?<\d+>")
 _VIRTUAL = re.compile(
@@ -18,12 +20,16 @@ _VIRTUAL = re.compile(
 )
 _LINK_LOCAL = re.compile(r"fe80:|169\.254\.")
 _BRIDGE = re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\.0\.|192\.168\.122\.")  # what docker, compose and libvirt give out
-_DIALLED = re.compile(r"connect\S*(?: to)? \[?(?P<address>172\.(?:1[7-9]|2\d|3[01])\.0\.\d+|192\.168\.122\.\d+)", re.IGNORECASE)
+_DIALLED = re.compile(
+    r"connect\S*(?: to)? \[?(?P<address>172\.(?:1[7-9]|2\d|3[01])\.0\.\d+|192\.168\.122\.\d+)", re.IGNORECASE
+)
 
 
 def missing(log: Log) -> Iterator[Evidence]:
     """No interface was left: by the name that was set, where the log has one; else there may have been none at all."""
-    named = {line.host: found["iface"] for line in log.saying("nccl_socket_ifname set") if (found := _SET.search(line.said))}
+    named = {
+        line.host: found["iface"] for line in log.saying("nccl_socket_ifname set") if (found := _SET.search(line.said))
+    }
     talks = any(line.source == "nccl" and line.level == "INFO" for line in log.lines)
     for line in log.saying("interface found", "with family"):
         if not _NONE.search(line.said):
@@ -95,7 +101,8 @@ SOCKET_IFNAME = Cause(
         ),
         Sign(
             "nccl_oob_net_ifname",
-            r"no device found (?:matching|after excluding) (?:exactly )?(?P<iface>[\w.,:^=-]+?),? verify NCCL_OOB_NET_IFNAME",
+            r"no device found (?:matching|after excluding) (?:exactly )?(?P<iface>[\w.,:^=-]+?),? verify "
+            r"NCCL_OOB_NET_IFNAME",
             "n1:40:41 [0] bootstrap.cc:577 NCCL WARN no device found matching eth9, verify NCCL_OOB_NET_IFNAME",
             culprit="interface {iface}",
         ),
@@ -140,7 +147,8 @@ VIRTUAL = Cause(
     "Ranks use an interface of docker, libvirt, a tunnel or a link-local address, which other hosts cannot reach.",
     "NCCL's «Using» line names docker0, virbr0, veth… or a link-local address, and connections fail.",
     "With a usable interface in that line, something drops the packets: firewall_blocked_port.",
-    "NCCL_SOCKET_IFNAME=NAME GLOO_SOCKET_IFNAME=NAME   # the interface of the training network; clusterprep env says which",
+    "NCCL_SOCKET_IFNAME=NAME GLOO_SOCKET_IFNAME=NAME   # the interface of the training network; clusterprep env says "
+    "which",
     "eth.iface_choice",
     look=virtual,
     needles=(": using ", "connect"),

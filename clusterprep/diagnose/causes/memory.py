@@ -38,12 +38,14 @@ GPU = Cause(
         Sign(
             "out of memory",
             r"CUDA out of memory.*?GPU (?P<device>\d+)",
-            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total capacity",
+            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total "
+            "capacity",
             culprit="rank {rank}",
         ),
         Sign(
             "out of memory",
-            r"(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|OutOfMemoryError: (?:CUDA|HIP)|(?:CUDA|HIP) error: out of memory",
+            r"(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|OutOfMemoryError: (?:CUDA|HIP)|(?:CUDA|HIP) error: "
+            r"out of memory",
             "RuntimeError: CUDA error: out of memory",
             culprit="rank {rank}",
         ),
@@ -75,7 +77,8 @@ HOST = Cause(
     "The kernel killed a process for memory",
     "A worker was killed because the host's or the container's memory ran out.",
     "The kernel's «Out of memory: Killed process», Slurm's oom_kill, a worker that ends by signal 9.",
-    "Signal 15 and 1 come from people and schedulers: external_termination. A GPU without memory says «CUDA out of memory».",
+    "Signal 15 and 1 come from people and schedulers: external_termination. A GPU without memory says «CUDA out of "
+    "memory».",
     "dmesg -T | grep -i -E 'oom|killed process'   # fewer data loader workers, or more memory for the job",
     "mem.free",
     signs=(
@@ -88,7 +91,8 @@ HOST = Cause(
         Sign(
             "oom-kill",
             r"oom-kill:constraint|oom[_-]kill event|some of your processes may have been killed by the cgroup",
-            "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed, by oom-kill",
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed, "
+            "by oom-kill",
             culprit="host {host}",
         ),
         Sign(
@@ -117,7 +121,8 @@ HOST = Cause(
         Sign(
             "exitcode: -9",
             r"failed \(exitcode: -9\) local_rank: (?P<index>\d+)",
-            "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 12) of binary: python",
+            "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 12) of "
+            "binary: python",
             Weight.LIKELY,
             "local rank {index}",
         ),
@@ -153,30 +158,34 @@ HOST = Cause(
 SHM = Cause(
     "shm_too_small",
     "fatal",
-    "/dev/shm is full",
-    "/dev/shm is too small or full: NCCL and data loaders pass data through it.",
+    "Shared memory is full",
+    "Shared memory in /dev/shm is too small or full; NCCL and data loaders pass data through it.",
     "«No space left on device» for a file of /dev/shm, «Bus error … insufficient shared memory», exit code -7.",
     "The same words about a file elsewhere are a full disk.",
-    "docker run --shm-size 16g …   # or --ipc host; in a pod an emptyDir with medium: Memory on /dev/shm; rm /dev/shm/nccl-*",
+    "docker run --shm-size 16g …   # or --ipc host; in a pod an emptyDir with medium: Memory on /dev/shm; rm "
+    "/dev/shm/nccl-*",
     "shm.size",
     signs=(
         Sign(
             "no space left on device",
             r"(?:posix_fallocate|/dev/shm|shared memory|ftruncate|shm|failed to extend).{0,160}No space left on device",
-            "n1:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes, error: No "
+            "n1:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes, "
+            "error: No "
             "space left on device (28)",
             culprit="host {host}",
         ),
         Sign(
             "shared memory",
             r"(?:while creating shared memory segment|failed to create shared memory (?:file|mapping))",
-            "n1:1:2 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-0 (size 9637888)",
+            "n1:1:2 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-0 (size "
+            "9637888)",
             culprit="host {host}",
         ),
         Sign(
             "insufficient shared memory",
             r"insufficient shared memory \(shm\)",
-            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory "
+            "(shm).",
             culprit="host {host}",
         ),
         Sign(
@@ -194,14 +203,16 @@ SHM = Cause(
         Sign(
             "attaching to shared memory segment",
             r"while attaching to shared memory segment",
-            "n1:1:2 [0] misc/shmutils.cc:100 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-abc (size 9)",
+            "n1:1:2 [0] misc/shmutils.cc:100 NCCL WARN Error while attaching to shared memory segment "
+            "/dev/shm/nccl-abc (size 9)",
             Weight.LIKELY,
             "host {host}",
         ),
         Sign(
             "could not map",
             r"Could not map \S+ size \d+, error: ",
-            "n1:1:2 [0] os/linux.cc:806 NCCL WARN Error: Could not map /dev/shm/nccl-abc size 4194304, error: Cannot allocate "
+            "n1:1:2 [0] os/linux.cc:806 NCCL WARN Error: Could not map /dev/shm/nccl-abc size 4194304, error: Cannot "
+            "allocate "
             "memory (12)",
             Weight.LIKELY,
             "host {host}",
@@ -219,7 +230,8 @@ MEMLOCK = Cause(
     "fatal",
     "Too little memory may be locked",
     "The limit on locked memory is too low for RDMA, which has to lock what it registers.",
-    "ibv_reg_mr, ibv_create_cq or ibv_create_qp fail with «Cannot allocate memory»; libibverbs warns of RLIMIT_MEMLOCK.",
+    "ibv_reg_mr, ibv_create_cq or ibv_create_qp fail with «Cannot allocate memory»; libibverbs warns of "
+    "RLIMIT_MEMLOCK.",
     "«Bad address» for GPU memory is a missing nvidia-peermem: gpudirect_rdma_missing.",
     "ulimit -l unlimited   # in limits.conf, LimitMEMLOCK=infinity of slurmd and of containerd, --ulimit memlock=-1",
     "lim.memlock",
@@ -227,7 +239,8 @@ MEMLOCK = Cause(
         Sign(
             "cannot allocate memory",
             r"ibv_\w+\)? failed(?: with error| \(with error)?:? ?(?:\d+ )?Cannot allocate memory",
-            "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
+            "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate "
+            "memory",
             culprit="host {host}",
         ),
         Sign(

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign, Weight
 
 _GIDS = re.compile(
-    r"(?:on dev (?P<dev>[\w.-]+(?::\d+)?).*?)?local GID(?: index \d+, local GID)? ?(?P<local>[0-9a-fA-F:.]+).*?remote GIDs? ?"
+    r"(?:on dev (?P<dev>[\w.-]+(?::\d+)?).*?)?local GID(?: index \d+, local GID)? ?(?P<local>[0-9a-fA-F:.]+).*?remote "
+    r"GIDs? ?"
     r"(?P<remote>[0-9a-fA-F:.]+)",
     re.IGNORECASE,
 )
 _HCA = re.compile(r"\bhca (?P<hca>[\w.-]+)", re.IGNORECASE)
 _RETRY = re.compile(
-    r"ibv_modify_qp failed with (?:error )?(?:110|Connection timed out)|Got completion.*(?:error 12|status=(?:\w+\()?12|"
+    r"ibv_modify_qp failed with (?:error )?(?:110|Connection timed out)|Got completion.*(?:error 12|"
+    r"status=(?:\w+\()?12|"
     r"IBV_WC_RETRY_EXC_ERR)",
     re.IGNORECASE,
 )
@@ -61,7 +63,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def _useless(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Link-local with MAC inside (RoCE v1), or all zeroes. fe80::GUID is what InfiniBand itself has."""
-    return int(address) == 0 or (address.is_link_local and b"\xff\xfe" == address.packed[-5:-3])
+    return int(address) == 0 or (address.is_link_local and address.packed[-5:-3] == b"\xff\xfe")
 
 
 def _peer(line: Line) -> tuple[tuple[str, str], ...]:
@@ -93,7 +95,8 @@ FABRIC = Cause(
     "The RDMA path is dead",
     "Packets over InfiniBand or RoCE were not answered until the retries ran out: a link, cable, switch or HCA.",
     "Completions with error 12 (retry exceeded), asynchronous port errors, «vendor err 129».",
-    "With wrong GIDs it is roce_gid_index, between rails rail_cross_nic, with too little locked memory memlock_limit; a "
+    "With wrong GIDs it is roce_gid_index, between rails rail_cross_nic, with too little locked memory memlock_limit; "
+    "a "
     "peer that died first looks the same.",
     "ibstat; rdma link; mlxlink -d DEV   # port active at both ends? then cable and switch port; RoCE: PFC and ECN",
     "ib.state",
@@ -120,7 +123,8 @@ FABRIC = Cause(
         Sign(
             "exceeded",
             r"transport retry count(?:er)? exceeded",
-            "n1:1:2 [0] UCX ERROR Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0); failed",
+            "n1:1:2 [0] UCX ERROR Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0); "
+            "failed",
             Weight.LIKELY,
         ),
         Sign(
@@ -138,7 +142,8 @@ FABRIC = Cause(
         Sign(
             "got completion",
             r"Got completion.*(?:error 13|status=(?:\w+\()?13|IBV_WC_RNR_RETRY_EXC_ERR)",
-            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 13, opcode 0, len 0, vendor err 135",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 13, opcode 0, len 0, "
+            "vendor err 135",
             Weight.LIKELY,
         ),
     ),
@@ -153,17 +158,22 @@ GID = Cause(
     "roce_gid_index",
     "fatal",
     "The wrong GID of a RoCE port",
-    "A RoCE port was used with a GID that the peer cannot reach: link-local, of another RoCE version, or an empty slot.",
-    "ibv_modify_qp fails with «Invalid argument», GIDs that are link-local or of different families, a GID table that changed.",
+    "A RoCE port was used with a GID that the peer cannot reach: link-local, of another RoCE version, or an empty "
+    "slot.",
+    "ibv_modify_qp fails with «Invalid argument», GIDs that are link-local or of different families, a GID table that "
+    "changed.",
     "Good GIDs in different subnets are rail_cross_nic, in one subnet a dead path: ib_fabric_unreachable.",
-    "show_gids   # leave NCCL_IB_GID_INDEX unset from NCCL 2.21 on; before it the index of RoCE v2 with the IPv4 address",
+    "show_gids   # leave NCCL_IB_GID_INDEX unset from NCCL 2.21 on; before it the index of RoCE v2 with the IPv4 "
+    "address",
     "roce.gid",
     signs=(
         Sign(
             "ibv_modify_qp failed",
-            r"ibv_modify_qp failed with (?:error )?(?:(?:22|19|61|101|113) |)(?:Invalid argument|No data available|No such device|"
+            r"ibv_modify_qp failed with (?:error )?(?:(?:22|19|61|101|113) |)(?:Invalid argument|No data available|No "
+            r"such device|"
             r"Network is unreachable|No route)(?:,? on dev (?P<hca>[\w.-]+))?",
-            "n1:1:2 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1",
+            "n1:1:2 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev "
+            "mlx5_0:1",
             Weight.PLAIN,
             "HCA {hca}",
         ),
@@ -199,13 +209,15 @@ MTU = Cause(
     "The two ends of an RDMA connection use different MTUs.",
     "Different «mtu» in NCCL's lines about queue pairs, local length errors, «Message too long».",
     "Equal MTUs and no answer are a dead path: ib_fabric_unreachable.",
-    "ibv_devinfo | grep -E 'hca_id|active_mtu'   # the same on all nodes and switches; RoCE: ip link set IFACE mtu 9000",
+    "ibv_devinfo | grep -E 'hca_id|active_mtu'   # the same on all nodes and switches; RoCE: ip link set IFACE mtu "
+    "9000",
     "eth.path_mtu",
     signs=(
         Sign(
             "got completion",
             r"Got completion.*(?:error 1\b|status=(?:\w+\()?1\)?[ ,(]|IBV_WC_LOC_LEN_ERR)",
-            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_LOC_LEN_ERR(1) opcode=128",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_LOC_LEN_ERR(1) "
+            "opcode=128",
             Weight.LIKELY,
         ),
         Sign(

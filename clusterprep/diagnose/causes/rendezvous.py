@@ -11,7 +11,8 @@ from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign, Weight
 _HINTS = re.compile(r"generated a random run_id|master_addr is only used for static", re.IGNORECASE)
 _ENDED = re.compile(r"Rendezvous(?:Timeout|Connection|Closed)Error|rendezvous.{0,40}tim(?:ed|e).?out", re.IGNORECASE)
 _STARTED = re.compile(
-    r"Initializing (?P<tasks>\d+) distributed tasks|\bnproc_per_node *[:=] *(?P<nproc>\d+)|local_world_size=(?P<local>\d+)",
+    r"Initializing (?P<tasks>\d+) distributed tasks|\bnproc_per_node *[:=] *(?P<nproc>\d+)|"
+    r"local_world_size=(?P<local>\d+)",
     re.IGNORECASE,
 )
 _LOCAL_RANKS = re.compile(r"local_ranks=\[(?P<ranks>[\d, ]+)\]")
@@ -31,7 +32,12 @@ def numbers(log: Log) -> Iterator[Evidence]:
     """How many processes each file or host says it started, where they are not all alike; ranks outside their world."""
     for line in log.saying("invalid rank requested"):
         if found := _INVALID.search(line.said):
-            yield Evidence("world_size_mismatch", line, Weight.PLAIN, ((f"rank {{}} (world size {found['world']})", found["rank"]),))
+            yield Evidence(
+                "world_size_mismatch",
+                line,
+                Weight.PLAIN,
+                ((f"rank {{}} (world size {found['world']})", found["rank"]),),
+            )
     started: dict[str, tuple[int, Line]] = {}
     for line in log.saying("distributed tasks", "nproc_per_node", "local_world_size", "local_ranks="):
         number = _count(line.said)
@@ -71,7 +77,8 @@ MISCONFIGURED = Cause(
         Sign(
             "expected, but not set",
             r"environment variable (?P<name>\w+) expected, but not set",
-            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable MASTER_ADDR "
+            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
+            "MASTER_ADDR "
             "expected, but not set",
             culprit="variable {name}",
         ),
@@ -84,7 +91,8 @@ MISCONFIGURED = Cause(
         Sign(
             "rendezvousconnectionerror",
             r"RendezvousConnectionError",
-            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.",
+            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
+            "failed.",
             Weight.LIKELY,
         ),
         Sign(
@@ -122,7 +130,8 @@ MISCONFIGURED = Cause(
         Sign(
             "rendezvous",
             r"(?:ValueError|RuntimeError).*(?:rdzv_endpoint|rendezvous endpoint|rendezvous handler|rendezvous backend)",
-            "ValueError: The port number of the rendezvous endpoint '10.9.0.1:abc' must be an integer; rendezvous failed",
+            "ValueError: The port number of the rendezvous endpoint '10.9.0.1:abc' must be an integer; rendezvous "
+            "failed",
         ),
     ),
     look=misled,
@@ -133,10 +142,13 @@ INCOMPLETE = Cause(
     "fatal",
     "Somebody did not come",
     "The rendezvous waited for processes that never came, or came too late.",
-    "«Timed out after N seconds waiting for clients. n/m clients joined», RendezvousTimeoutError, a key of the store that "
+    "«Timed out after N seconds waiting for clients. n/m clients joined», RendezvousTimeoutError, a key of the store "
+    "that "
     "never appears.",
-    "Where a node cannot reach the master's port the reason is the network or a wrong address; look at that node's log.",
-    "Start the job on all nodes within the limit, with the same --nnodes; the missing node's own log says why it did not come",
+    "Where a node cannot reach the master's port the reason is the network or a wrong address; look at that node's "
+    "log.",
+    "Start the job on all nodes within the limit, with the same --nnodes; the missing node's own log says why it did "
+    "not come",
     "launch.nproc",
     signs=(
         Sign(
@@ -167,7 +179,8 @@ INCOMPLETE = Cause(
         Sign(
             "ncclunique",
             r"retrieving ncclUniqueId from \[(?P<root>\d+)\].{0,160}(?:wait timeout|socket timeout|timed out)",
-            "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store "
+            "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+            "store "
             "by key '0', but store->get('0') got error: wait timeout after 600000ms",
             Weight.LIKELY,
             "rank {root}",
@@ -209,13 +222,15 @@ WORLD = Cause(
         ),
         Sign(
             "invalid rank",
-            r"(?:ValueError|RuntimeError|AssertionError).{0,40}invalid rank (?P<number>\d+),? (?:rank should be in|for world)",
+            r"(?:ValueError|RuntimeError|AssertionError).{0,40}invalid rank (?P<number>\d+),? (?:rank should be in|for "
+            r"world)",
             "ValueError: Invalid rank 8, rank should be in the interval [0, 7]",
             culprit="rank {number}",
         ),
         Sign(
             "world size",
-            r"(?:AssertionError|ValueError|RuntimeError).*world.?size.*(?:not (?:equal|divisible|match)|does not match|must be|mismatch)",
+            r"(?:AssertionError|ValueError|RuntimeError).*world.?size.*(?:not (?:equal|divisible|match)|does not match|"
+            r"must be|mismatch)",
             "AssertionError: world size (6) is not divisible by tensor parallel size (4)",
             Weight.LIKELY,
         ),

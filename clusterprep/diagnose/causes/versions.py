@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign, Weight
 from clusterprep.diagnose.trouble import collective_timeouts
 
-_NCCL = re.compile(r"^NCCL version (?P<version>\d+\.\d+\.\d+(?:\.\d+)?)|, NCCL version (?P<short>\d+\.\d+\.\d+)", re.IGNORECASE)
-_KERNEL = re.compile(r"Detected kernel version (?P<kernel>\d+\.\d+\S*), which is below the recommended minimum", re.IGNORECASE)
+_NCCL = re.compile(
+    r"^NCCL version (?P<version>\d+\.\d+\.\d+(?:\.\d+)?)|, NCCL version (?P<short>\d+\.\d+\.\d+)", re.IGNORECASE
+)
+_KERNEL = re.compile(
+    r"Detected kernel version (?P<kernel>\d+\.\d+\S*), which is below the recommended minimum", re.IGNORECASE
+)
 
 
 def several_nccls(log: Log) -> Iterator[Evidence]:
@@ -46,13 +50,15 @@ DRIVER = Cause(
     "The NVIDIA driver is older than the CUDA that the program was built with, or than its own libraries.",
     "«driver version is insufficient for CUDA runtime version», «driver on your system is too old», a PTX error.",
     "A GPU that is too new or too old for the library asks for another NCCL or torch: nccl_bug_or_version.",
-    "nvidia-smi   # install a driver for that CUDA, or a torch for this driver; reboot after a driver package was upgraded",
+    "nvidia-smi   # install a driver for that CUDA, or a torch for this driver; reboot after a driver package was "
+    "upgraded",
     "cuda.runtime_vs_driver",
     signs=(
         Sign(
             "driver version is insufficient",
             r"driver version is insufficient for CUDA runtime version",
-            "n1:1:2 [0] init.cc:50 NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'",
+            "n1:1:2 [0] init.cc:50 NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime "
+            "version'",
             culprit="host {host}",
         ),
         Sign(
@@ -64,7 +70,8 @@ DRIVER = Cause(
         Sign(
             "minimum requirement is",
             r"CUDA Driver version found is \d+\. Minimum requirement",
-            "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. Minimum requirement is 11030",
+            "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. Minimum requirement is "
+            "11030",
             culprit="host {host}",
         ),
         Sign(
@@ -76,7 +83,8 @@ DRIVER = Cause(
         Sign(
             "please update your driver",
             r"please update your driver to a newer version",
-            "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please update your driver to a newer version",
+            "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please update your driver to "
+            "a newer version",
         ),
         Sign(
             "not supported in the installed cuda driver",
@@ -127,8 +135,10 @@ MISMATCH = Cause(
     signs=(
         Sign(
             "mismatched nccl version",
-            r"Mismatched NCCL version detected : rank (?P<a>\d+) version (?P<va>\d+) rank (?P<b>\d+) version (?P<vb>\d+)",
-            "n1:1:2 [0] init.cc:1043 NCCL WARN Mismatched NCCL version detected : rank 4 version 22105 rank 0 version 22703",
+            r"Mismatched NCCL version detected : rank (?P<a>\d+) version (?P<va>\d+) rank (?P<b>\d+) version "
+            r"(?P<vb>\d+)",
+            "n1:1:2 [0] init.cc:1043 NCCL WARN Mismatched NCCL version detected : rank 4 version 22105 rank 0 version "
+            "22703",
             culprit="rank {a}",
             note="version {va} against {vb} of rank {b}",
         ),
@@ -141,14 +151,16 @@ MISMATCH = Cause(
         Sign(
             "collective mismatch error",
             r"peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? collective mismatch error,? local size \d+ remote size",
-            "n1:1:2 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.9.0.7<40001> collective mismatch "
+            "n1:1:2 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.9.0.7<40001> collective "
+            "mismatch "
             "error, local size 4096 remote size 65536",
             culprit="peer {peer}",
         ),
         Sign(
             "incompatible devices",
             r"Attempted to (?:connect|merge) incompatible devices",
-            "n1:1:2 [0] NCCL WARN NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [0]mlx5_1:1/RoCE. "
+            "n1:1:2 [0] NCCL WARN NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and "
+            "[0]mlx5_1:1/RoCE. "
             "Try selecting NICs of one link layer",
             Weight.LIKELY,
         ),
@@ -167,7 +179,8 @@ MISMATCH = Cause(
         ),
         Sign(
             "detected mixed local",
-            r"WARN.*Detected mixed local (?:CollNet|Net) device counts|^Detected mixed local (?:CollNet|Net) device counts",
+            r"WARN.*Detected mixed local (?:CollNet|Net) device counts|^Detected mixed local (?:CollNet|Net) device "
+            r"counts",
             "n1:1:2 [0] init.cc:1335 NCCL WARN Detected mixed local Net device counts across ranks (min 1, max 2).",
             Weight.LIKELY,
         ),
@@ -191,7 +204,8 @@ MISMATCH = Cause(
         Sign(
             "no algorithm/protocol available",
             r"No algorithm/protocol available for function",
-            "n1:1:2 [0] enqueue.cc:2063 NCCL WARN No algorithm/protocol available for function AllReduce with datatype 7",
+            "n1:1:2 [0] enqueue.cc:2063 NCCL WARN No algorithm/protocol available for function AllReduce with datatype "
+            "7",
             Weight.LIKELY,
             "variable NCCL_ALGO",
         ),
@@ -217,7 +231,8 @@ MISMATCH = Cause(
         Sign(
             "are not allowed in the same group",
             r"Blocking and nonblocking communicators are not allowed in the same group",
-            "n1:1:2 [0] group.cc:61 NCCL WARN Blocking and nonblocking communicators are not allowed in the same group.",
+            "n1:1:2 [0] group.cc:61 NCCL WARN Blocking and nonblocking communicators are not allowed in the same "
+            "group.",
             Weight.LIKELY,
         ),
         Sign(
@@ -249,22 +264,26 @@ BUG = Cause(
         Sign(
             "not compatible with the current pytorch",
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch",
-            "UserWarning: GPU with CUDA capability sm_120 is not compatible with the current PyTorch installation. warning",
+            "UserWarning: GPU with CUDA capability sm_120 is not compatible with the current PyTorch installation. "
+            "warning",
         ),
         Sign(
             "failed to find reverse path",
             r"Failed to find reverse path from",
-            "n1:1:2 [0] graph/paths.cc:110 NCCL WARN Failed to find reverse path from remNode 0/1000 nlinks 2 to node 0/2000",
+            "n1:1:2 [0] graph/paths.cc:110 NCCL WARN Failed to find reverse path from remNode 0/1000 nlinks 2 to node "
+            "0/2000",
         ),
         Sign(
             "could not find",
-            r"Could not find (?:rev link for|intermediate GPU between|NIC for rank \d+ in NVLS|any local path from gpu|node of type)",
+            r"Could not find (?:rev link for|intermediate GPU between|NIC for rank \d+ in NVLS|any local path from gpu|"
+            r"node of type)",
             "n1:1:2 [0] graph/topo.cc:80 NCCL WARN Could not find rev link for 0/4096 -> 1/8192",
             Weight.LIKELY,
         ),
         Sign(
             "error : ",
-            r"Error : (?:ring \d+ does not|tree already has|tried to create too many nodes|too many Topo links|could not find CPU)",
+            r"Error : (?:ring \d+ does not|tree already has|tried to create too many nodes|too many Topo links|could "
+            r"not find CPU)",
             "n1:1:2 [0] graph/rings.cc:40 NCCL WARN Error : ring 0 does not contain rank 3",
             Weight.LIKELY,
         ),
@@ -287,7 +306,8 @@ BUG = Cause(
         ),
         Sign(
             "internal ",
-            r"internal error - please report this issue to the NCCL developers|NCCL error in: \S+, internal error|ncclInternalError",
+            r"internal error - please report this issue to the NCCL developers|NCCL error in: \S+, internal error|"
+            r"ncclInternalError",
             "ncclInternalError: internal error - please report this issue to the NCCL developers",
             Weight.SYMPTOM,
         ),
@@ -318,66 +338,4 @@ BUG = Cause(
     ),
     look=old_kernel,
     needles=("detected kernel version", "collective operation timeout"),
-)
-LIBRARY = Cause(
-    "nccl_library_conflict",
-    "fatal",
-    "Another libnccl than torch was built for",
-    "The loader found another libnccl than the one that torch was built with.",
-    "Undefined symbols that begin with nccl, «NCCL library is too old», a libnccl.so.2 that is not found.",
-    "libnccl-net.so is NCCL's optional plug-in: benign_no_net_plugin.",
-    "unset LD_LIBRARY_PATH LD_PRELOAD; ldd $(python -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so | grep nccl",
-    "nccl.torch",
-    signs=(
-        Sign(
-            "undefined symbol: nccl",
-            r"undefined symbol: (?P<symbol>nccl\w+)",
-            "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister; error",
-        ),
-        Sign(
-            "nccl library is too old",
-            r"NCCL library is too old",
-            "n1:1:2 [0] NCCL WARN NCCL library is too old. This application was compiled with NCCL version 2.28.3",
-        ),
-        Sign(
-            "libnccl.so",
-            r"libnccl\.so[.\d]*: (?:cannot open shared object|version `|file too short)",
-            "ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",
-        ),
-    ),
-)
-NOT_BUILT = Cause(
-    "nccl_not_built",
-    "fatal",
-    "A torch without NCCL",
-    "This torch build has no NCCL back-end.",
-    "«Distributed package doesn't have NCCL built in».",
-    "A torch with NCCL that sees no GPU says so: invalid_device_ordinal.",
-    "pip install torch --index-url URL_OF_A_CUDA_BUILD   # or backend='gloo' on machines without NVIDIA GPUs",
-    "torch.version",
-    signs=(
-        Sign(
-            "have nccl",
-            r"Distributed package doesn't have NCCL",
-            "RuntimeError: Distributed package doesn't have NCCL built in",
-            culprit="rank {rank}",
-        ),
-        Sign(
-            "processgroupnccl",
-            r"(?:cannot import name|no attribute) '(?:ProcessGroupNCCL|init_process_group)'",
-            "ImportError: cannot import name 'ProcessGroupNCCL' from 'torch.distributed'",
-        ),
-        Sign(
-            "not available",
-            r"\bnccl\b.{0,40}is not available",
-            "ValueError: Backend nccl is not available on this platform; error",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "without libuv",
-            r"use_libuv was requested but PyTorch was buil[dt] without libuv",
-            "RuntimeError: use_libuv was requested but PyTorch was build without libuv support, error",
-            Weight.LIKELY,
-        ),
-    ),
 )
