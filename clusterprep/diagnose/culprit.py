@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from clusterprep.diagnose.model import Evidence, Line, Log, Sign
+from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign
 
 MOST = 8  # names; where more are blamed, nobody is
 _SPAWNED = re.compile(r"-- Process (?P<number>\d+) terminated with the following error", re.IGNORECASE)
@@ -43,12 +43,21 @@ def filled(template: str, found: re.Match[str], line: Line) -> str | None:
         return None
 
 
-def worded(evidence: Sequence[Evidence], log: Log) -> str | None:
-    """All culprits of one cause in words."""
-    pairs = list(dict.fromkeys(pair for e in evidence for pair in e.culprits))
-    if not pairs:
-        return _spawned(log)
-    kind = max(dict.fromkeys(kind for kind, _ in pairs), key=[kind for kind, _ in pairs].count)
+def worded(cause: Cause, evidence: Sequence[Evidence], log: Log) -> str | None:
+    """All culprits of one cause in words: those of its weightiest signs, or of the next ones where these name nobody."""
+    weights = sorted({e.weight for e in evidence}, reverse=True)
+    for weight in weights:
+        pairs = list(dict.fromkeys(pair for e in evidence if e.weight == weight for pair in e.culprits))
+        if pairs:
+            return _worded(pairs, evidence, log)
+    lines = [e.line for e in evidence if e.weight == weights[0]]
+    hosts = tuple(dict.fromkeys(("host", line.host) for line in lines if line.host)) if cause.of_host else ()
+    return _worded(hosts, evidence, log) if hosts else _spawned(log)
+
+
+def _worded(pairs: Sequence[tuple[str, str]], evidence: Sequence[Evidence], log: Log) -> str | None:
+    kinds = [kind for kind, _ in pairs]
+    kind = max(dict.fromkeys(kinds), key=lambda kind: (kind != "local rank", kinds.count(kind)))
     names = _split([name for k, name in pairs if k == kind])
     if not names or len(names) > MOST or _everybody(kind, names, log):
         return None
@@ -60,6 +69,7 @@ def worded(evidence: Sequence[Evidence], log: Log) -> str | None:
 def _split(names: Sequence[str]) -> list[str]:
     """«2, 5» names two."""
     parts = [part for name in names for part in (name.split(",") if re.fullmatch(r"[\d, ]+", name) else [name])]
+    parts = [word for part in parts for word in (part.split(" and ") if re.fullmatch(r"\d+ and \d+", part) else [part])]
     unique = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
     return sorted(unique, key=int) if all(part.isdigit() for part in unique) else unique
 
@@ -68,6 +78,8 @@ def _everybody(kind: str, names: Sequence[str], log: Log) -> bool:
     """What all hosts or all ranks have is nobody's fault."""
     if len(names) < 2:
         return False
+    if kind == "ranks":
+        return len(names) > 2 and {int(name) for name in names if name.isdigit()} >= log.ranks
     if kind == "host":
         return len(names) * 2 > len(log.hosts)
     return kind == "rank" and {int(name) for name in names if name.isdigit()} >= log.ranks
@@ -84,9 +96,7 @@ def _peer(names: Sequence[str], evidence: Sequence[Evidence]) -> str | None:
 def _said(kind: str, names: Sequence[str]) -> str:
     word = kind.split(" ", maxsplit=1)[0]
     many = len(names) > 1
-    plural = _PLURAL.get(word, word) if many else word.removesuffix("s") if word == "ranks" and not many else word
-    if word == "ranks" and not many and "and" in names[0]:
-        plural = word
+    plural = _PLURAL.get(word, word) if many else word.removesuffix("s") if word == "ranks" else word
     listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
     rest = kind[len(word) :].strip()
     if "{}" in rest:

@@ -44,7 +44,7 @@ class Line:
     host: str | None = None
     gpu: int | None = None
     time: float | None = None  # seconds in a year of 31-day months: for comparing, years are seldom in logs
-    times: int = 1  # how often a line like this came; the others were counted only
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,7 @@ class Cause:
     look: Look | None = None  # for what takes several lines
     needles: tuple[str, ...] = ()  # what stands, in small letters, in the lines that `look` asks for
     yields_to: frozenset[str] = field(default_factory=frozenset)  # causes that explain this one away
+    of_host: bool = False  # where no sign names anybody, the host whose lines these are is meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +150,11 @@ class Diagnosis:
     unexplained: tuple[Line, ...] = ()
     notices: tuple[str, ...] = ()
     files: Mapping[str, int] = field(default_factory=dict)  # lines read of each
+    failed: bool = False  # a worker failed, so harmless lines alone do not make it well
 
     @property
     def code(self) -> int:
-        """1 for anything that is not benign, 0 for benign lines alone, 3 where nothing was recognised."""
+        """1 for anything that is not benign, 0 for benign lines alone, 3 where what went wrong was not recognised."""
         if any(found.severity != "benign" for found in self.causes):
             return 1
-        return 0 if self.causes else 3
+        return 0 if self.causes and not self.failed else 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clusterprep.diagnose.model import Line
 from clusterprep.diagnose.sources import Kept
@@ -22,7 +22,7 @@ _PREFIXES = tuple(
         r"\s*\[Rank (?P<rank>\d+)\]:?\s?",  # ProcessGroupNCCL up to 2.2, desync reports
         r"\s*\[PG(?: ID)? [^\]]*?Rank (?P<rank>\d+)\]\s?",  # ProcessGroupNCCL since 2.3
         r"\s*\[(?:default|trainer|worker|train|[a-z_]+?)(?P<local>\d+)(?:\|\d+)?\]:\s?",  # torchrun --tee
-        r"(?P<rank>\d{1,5}): ",  # srun --label
+        r"\s*(?P<rank>\d{1,5}): ",  # srun --label
         (
             r"\s*\((?P<actor>[A-Za-z_][\w.:-]*)?(?: ?rank=(?P<rank>\d+))?,? ?pid=(?P<pid>\d+)(?:, "
             r"ip=(?P<host>[\w.:-]+))?\)\s?"
@@ -56,6 +56,7 @@ _PREFIXES = tuple(
             r"(?P<level>WARN|INFO)\s+"
         ),
         rf"\s*\[?{_LEVEL}\]?(?::[\w.]+:|:|\]| -|\s)\s*",
+        r"\s*what\(\):\s+(?=\[)",
         r"\s*\[c10d\]\s?",
         r"\s*(?:\.\. )?(?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: (?=Test (?:CUDA|NCCL|failure))",  # nccl-tests
         r"\s*\S{1,64} \[(?:stdout|stderr)\]:? ",
@@ -69,6 +70,7 @@ _NO_HOST = re.compile(
     r"node0*$|nccl)[\w.-]*|.*(?:error|exception|warning)",
     re.IGNORECASE,
 )
+_OWN_RANK = re.compile(r"\bcomm 0x\w+ rank (\d+) nranks \d+")
 _RANK_FILE = re.compile(r"\brank[_.-]?(?P<rank>\d{1,5})(?=[._-][^/]*$|$)")
 _MONTHS = {
     name: n
@@ -101,8 +103,14 @@ class _Learned:
 
 
 def lines_of(kept: Sequence[Kept]) -> tuple[Line, ...]:
-    """Kept lines with their prefixes read."""
-    return tuple(line_of(row.file, row.number, row.text.decode("utf-8", "replace"), n) for n, row in enumerate(kept))
+    """Kept lines with their prefixes read; a process that once told its rank is known by it on all its lines."""
+    lines = [line_of(row.file, row.number, row.text.decode("utf-8", "replace"), n) for n, row in enumerate(kept)]
+    told = {_process(line): int(found[1]) for line in lines if line.pid and (found := _OWN_RANK.search(line.said))}
+    return tuple(replace(line, rank=told.get(_process(line))) if line.rank is None and told else line for line in lines)
+
+
+def _process(line: Line) -> tuple[str | None, int | None, int | None]:
+    return line.host, line.pid, line.gpu
 
 
 def line_of(file: str, number: int, text: str, order: int = 0) -> Line:
@@ -127,6 +135,7 @@ def line_of(file: str, number: int, text: str, order: int = 0) -> Line:
         host=told.get("host") or told.get("pdsh"),
         gpu=learned.number("gpu"),
         time=_time(told),
+        pid=learned.number("pid"),
     )
 
 

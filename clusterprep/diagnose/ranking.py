@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from clusterprep.diagnose import echoes, limits
 from clusterprep.diagnose.culprit import filled, named, worded
+from clusterprep.diagnose.exits import ended
 from clusterprep.diagnose.known import causes
 from clusterprep.diagnose.model import Cause, Diagnosis, Evidence, Found, Line, Log, Severity, Sign, Weight, form_of
 
@@ -39,11 +40,16 @@ def diagnose(lines: Sequence[Line], files: dict[str, int] | None = None, notices
     """Causes, most likely first."""
     log = Log(tuple(lines), frozenset(line.host for line in lines if line.host))
     evidence = [*_signs(log), *_looks(log)]
+    failed = bool(ended(log) or log.saying("childfailederror"))
     found = _ordered([_found(cause, of_it, log) for cause, of_it in _by_cause(evidence)])
+    if failed and all(one.severity == "benign" for one in found):
+        found = [
+            one for one in found if one.cause.name != "benign_shutdown_warning"
+        ]  # the end of what failed is no noise
     found = limits.told(found, log)
     taken = {(e.line.file, e.line.number, e.line.order) for e in evidence}
     left = _unexplained(log, taken, bool(found))
-    return Diagnosis(tuple(found), left, tuple(notices), files or {})
+    return Diagnosis(tuple(found), left, tuple(notices), files or {}, failed)
 
 
 @functools.cache
@@ -103,7 +109,7 @@ def _found(cause: Cause, evidence: list[Evidence], log: Log) -> tuple[Found, Wei
     message = " ".join([cause.message, *(f"Here {note}." if not note[0].isupper() else f"{note}." for note in notes)])
     shown, more = _shown(main, evidence)
     severity = min(grades, key=_GRADES.index)
-    culprit = None if severity == "benign" else worded(main, log)
+    culprit = None if severity == "benign" else worded(cause, evidence, log)
     return Found(cause, severity, _CONFIDENCE[weight], culprit, shown, message, more), weight
 
 

@@ -24,7 +24,7 @@ _TIMED_OUT = re.compile(r"Watchdog caught collective operation timeout", re.IGNO
 _PREPARING = re.compile(
     r"tokeniz|examples/s|map \(num_proc|preprocess|saving (?:model |the )?(?:checkpoint|model|state)|"
     r"checkpoint.{0,30}(?:sav|writ)|"
-    r"generating train split|building (?:the )?(?:index|dataset|cache)|evaluat",
+    r"generating train split|building (?:the )?(?:index|dataset|cache)",
     re.IGNORECASE,
 )
 WORDS_OF_WORK = (
@@ -38,6 +38,7 @@ WORDS_OF_WORK = (
     "building ",
     "evaluat",
 )
+_ALL_THERE = "all ranks that the log has were in the same collective"
 LATE = 200  # collectives after which a job is past its start; before it ranks differ by code rather than by data
 _BARRIERS = frozenset({"BARRIER"})
 
@@ -82,7 +83,8 @@ def stuck(log: Log) -> list[Stuck]:
         )
         alone = line.order if head.rank is None else 0
         found.setdefault((one.group, one.rank, alone), one)
-    return list(found.values())
+    named = {(one.seq, one.op) for one in found.values() if one.rank is not None}
+    return [one for one in found.values() if one.rank is not None or (one.seq, one.op) not in named]
 
 
 def _product(shape: str | None) -> str | None:
@@ -96,6 +98,7 @@ def _product(shape: str | None) -> str | None:
 
 def judge(log: Log) -> Iterator[Evidence]:
     """Of every group of processes whose collectives timed out, why."""
+    yield from _gloo(log)
     groups: dict[str, list[Stuck]] = defaultdict(list)
     for one in stuck(log):
         groups[one.group].append(one)
@@ -138,24 +141,22 @@ def _missing(log: Log, members: list[Stuck]) -> Iterator[Evidence]:
     """All that timed out were in the same collective, so somebody did not come, or it went wrong on the way."""
     first = members[0]
     blamed, all_there = _absent(log, members)
+    there = {m.rank for m in members}
     late = first.seq is not None and first.seq >= LATE
     preparing = next((line for line in log.saying(*WORDS_OF_WORK) if _PREPARING.search(line.said)), None)
+    if not blamed and preparing is not None and (busy := _rank_of(preparing)) is not None and busy not in there:
+        blamed = (("rank", str(busy)),)
     early = first.seq is not None and first.seq <= 10 and len(members) > 1 and not blamed
-    if all_there or (early and not first.barrier and preparing is None):
-        if first.op != "BROADCAST" and not late and (first.barrier or preparing):
-            yield from _each(members, "slow_work_exceeds_timeout", Weight.SYMPTOM, (), "")
-        else:
-            across = len(log.hosts) > 1
-            name = "ib_fabric_unreachable" if across else "p2p_acs_iommu"
-            yield from _each(
-                members, name, Weight.SYMPTOM, (), "all ranks were in the same collective, and none got through"
-            )
+    if early and not first.barrier and preparing is None:
+        name = "ib_fabric_unreachable" if len(log.hosts) > 1 else "p2p_acs_iommu"
+        yield from _each(members, name, Weight.SYMPTOM, (), _ALL_THERE)
     elif preparing is not None or first.barrier or (not late and first.seq is not None):
         weight = Weight.LIKELY if preparing is not None or first.barrier else Weight.SYMPTOM
         yield from _each(members, "slow_work_exceeds_timeout", weight, blamed, _who(blamed))
     else:
-        weight = Weight.LIKELY if late else Weight.SYMPTOM
-        yield from _each(members, "rank_desync_uneven_data", weight, blamed, _who(blamed))
+        weight = Weight.LIKELY if late and not all_there else Weight.SYMPTOM
+        note = _ALL_THERE if all_there else _who(blamed)
+        yield from _each(members, "rank_desync_uneven_data", weight, blamed, note)
 
 
 def _absent(log: Log, members: list[Stuck]) -> tuple[tuple[tuple[str, str], ...], bool]:
@@ -166,12 +167,29 @@ def _absent(log: Log, members: list[Stuck]) -> tuple[tuple[tuple[str, str], ...]
     world = max(
         (int(f["a"] or f["b"]) for line in log.saying("nranks", "world") if (f := _WORLD.search(line.said))), default=0
     )
-    known = set(range(world)) if 0 < world <= 4096 else set(log.ranks)
-    gone = sorted(known - there)
-    if gone and len(gone) * 2 <= len(known) and len(gone) <= 8:
+    behind = _behind_by_status(log, members)
+    known = set(range(max(world if world <= 4096 else 0, max(there) + 1))) | log.ranks
+    gone = behind or sorted(known - there)
+    if gone and len(gone) < len(there) and len(gone) <= 8:
         return tuple(("rank", str(rank)) for rank in gone), False
-    complete = not gone and (world > 0 or (len(there) > 1 and there == set(range(max(there) + 1))))
-    return (), complete
+    return (), not gone and len(there) > 1
+
+
+def _behind_by_status(log: Log, members: list[Stuck]) -> list[int]:
+    """Ranks that say they have not entered what the others wait in."""
+    seqs = [m.seq for m in members if m.seq is not None]
+    if not seqs:
+        return []
+    found = {
+        line.rank: f for line in log.saying("last enqueued") if line.rank is not None and (f := _LAST.search(line.text))
+    }
+    return sorted(rank for rank, last in found.items() if int(last["enqueued"]) < min(seqs))
+
+
+def _rank_of(line: Line) -> int | None:
+    """Of a line that says what somebody does: the prefix's rank, or one in words."""
+    found = re.search(r"\brank[ :]*(\d{1,5})\b", line.text, re.IGNORECASE)
+    return line.rank if line.rank is not None else int(found[1]) if found else None
 
 
 def _who(blamed: tuple[tuple[str, str], ...]) -> str:
@@ -203,3 +221,37 @@ def _each(
 ) -> Iterator[Evidence]:
     for number, member in enumerate(members):
         yield Evidence(name, member.line, weight, blamed if not number else (), note if not number else "")
+
+
+# ---------------------------------------------------------------- gloo, which has no sequence numbers
+
+
+_GLOO = re.compile(r"Timed out waiting \d+ms for (?:recv|send)|Application timeout caused pair closure", re.IGNORECASE)
+_FRAME = re.compile(
+    r"distributed_c10d\.py\", line \d+, in (?P<op>all_reduce|broadcast|all_gather\w*|reduce_scatter\w*|barrier|"
+    r"all_to_all\w*|"
+    r"gather|scatter|reduce|send|recv|broadcast_object_list)$"
+)
+
+
+def _gloo(log: Log) -> Iterator[Evidence]:
+    """Ranks whose waiting ended, those that are missing among them, and in which calls their tracebacks are."""
+    waited = [line for line in log.saying("timed out waiting", "application timeout") if _GLOO.search(line.said)]
+    there = {line.rank for line in waited if line.rank is not None}
+    if not waited:
+        return
+    calls = {
+        line.rank: f["op"]
+        for line in log.saying("distributed_c00d.py")
+        if line.rank in there and (f := _FRAME.search(line.said))
+    }
+    if len(set(calls.values())) > 1:
+        blamed = _minority(list(calls.items()))
+        told = ", ".join(f"rank {rank} in {op}" for rank, op in list(calls.items())[:4])
+        yield Evidence("rank_desync_control_flow", waited[0], Weight.LIKELY, blamed, told)
+    preparing = next((line for line in log.saying(*WORDS_OF_WORK) if _PREPARING.search(line.said)), None)
+    known = log.ranks | set(range(max(there, default=-1) + 1))
+    gone = sorted(known - there)
+    blamed = tuple(("rank", str(rank)) for rank in gone) if gone and len(gone) < len(there) else ()
+    weight = Weight.LIKELY if preparing else Weight.SYMPTOM
+    yield Evidence("slow_work_exceeds_timeout", waited[0], weight, blamed, _who(blamed))

@@ -65,7 +65,7 @@ def absent(log: Log) -> Iterator[Evidence]:
         if _ABSENT.search(line.said):
             if refused or (meant and (line.host not in meant or "NET/IB : No device" in line.said)):
                 blamed = (("host", line.host),) if line.host else ()
-                yield Evidence("rdma_device_not_in_container", line, Weight.LIKELY, blamed, severity="degraded")
+                yield Evidence("rdma_device_not_in_container", line, Weight.LIKELY, blamed)
             else:
                 yield Evidence("benign_no_net_plugin", line, Weight.PLAIN)
         elif _NO_PLUGIN.search(line.said) and _MISSING.search(line.said):
@@ -194,7 +194,7 @@ EFA = Cause(
             "ofi_nccl_",
             r"(?P<name>OFI_NCCL_\w+) set to invalid value",
             "WARNING: OFI_NCCL_PROTOCOL set to invalid value, failed",
-            culprit="variable {name}",
+            note="the setting is {name}",
         ),
         Sign(
             "initialize any net plugin",

@@ -13,7 +13,9 @@ _NO_ADDRESS = re.compile(
     r"(?P<code>-?\d+)",
     re.IGNORECASE,
 )
-_LOOPBACK_USED = re.compile(r"(?:Bootstrap|NET/Socket)\s*: Using (?:\[0\])?(?P<iface>lo\d*):127\.", re.IGNORECASE)
+_LOOPBACK_USED = re.compile(
+    r"(?:Bootstrap|NET/Socket)\s*: Using (?:\[0\])?lo\d*:(?P<address>127\.[\d.]+)", re.IGNORECASE
+)
 _LOOPBACK_DIALLED = re.compile(
     r"connect.{0,80}?[\[( ](?P<address>127\.0\.\d+\.\d+)[\]<:, )]|\[?(?P<other>127\.0\.1\.1)\]?[:<,]", re.IGNORECASE
 )
@@ -49,7 +51,7 @@ def loopback(log: Log) -> Iterator[Evidence]:
         return
     for line in log.saying(": using ", "as fallback", "defaulting to 127", "connect", "127.0.1.1"):
         if found := _LOOPBACK_USED.search(line.said):
-            yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, (("interface", found["iface"]),))
+            yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, (("address", found["address"]),))
         elif _FALLBACK.search(line.said):
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, _host(line.host))
         elif found := _LOOPBACK_DIALLED.search(line.said):
@@ -133,6 +135,7 @@ UNRESOLVED = Cause(
             Weight.LIKELY,
         ),
     ),
+    of_host=True,
     look=unresolved,
     needles=("cannot be retrieved",),
 )
@@ -158,7 +161,8 @@ FAMILY = Cause(
         ),
         Sign(
             "address family",
-            r"(?:RuntimeError|OSError|socket\.error).*address family (?:not supported|for hostname not supported)",
+            r"(?:RuntimeError|OSError|socket\.error|Socket creation failed).*address family (?:not supported|for "
+            r"hostname not supported)",
             "OSError: [Errno 97] Address family not supported by protocol",
         ),
     ),

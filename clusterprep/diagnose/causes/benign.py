@@ -74,13 +74,13 @@ DEPRECATED = Cause(
             "[W304 12:00:00.000000000 Utils.hpp:44] Warning: Environment variable NCCL_BLOCKING_WAIT is deprecated; "
             "use "
             "TORCH_NCCL_BLOCKING_WAIT instead (function operator())",
-            culprit="variable {name}",
+            note="the name is {name}",
         ),
         Sign(
             "deprecated",
             r"\b(?P<name>(?:NCCL|TORCH|PYTORCH|CUDA|GLOO|OMP|KMP|PET)_[A-Z_]+) (?:is|has been) deprecated",
             "[rank0]: warning: PYTORCH_CUDA_ALLOC_CONF is deprecated, use PYTORCH_ALLOC_CONF instead",
-            culprit="variable {name}",
+            note="the name is {name}",
         ),
     ),
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from clusterprep.diagnose.model import Cause, Sign, Weight
+import re
+from collections.abc import Iterator
+
+from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
 
 _BETTER = frozenset(
     {
@@ -19,6 +22,20 @@ _BETTER = frozenset(
         "rendezvous_misconfigured",
     }
 )
+
+_UNREACHED = re.compile(
+    r"client socket has timed out after \d+ ?m?s while trying to connect to \((?P<peer>[^,]+), ?\d+\)", re.IGNORECASE
+)
+
+
+def unreached(log: Log) -> Iterator[Evidence]:
+    """A store that never answered; one that others had reached and lost has ended, which no filter does."""
+    if log.saying("got 0 bytes"):
+        return
+    for line in log.saying("client socket has timed out"):
+        if found := _UNREACHED.search(line.said):
+            yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM, (("peer", found["peer"]),))
+
 
 FIREWALL = Cause(
     "firewall_blocked_port",
@@ -82,14 +99,6 @@ FIREWALL = Cause(
             Weight.SYMPTOM,
         ),
         Sign(
-            "timed out after",
-            r"client socket has timed out after \d+ ?m?s while trying to connect to \((?P<peer>[^,]+), ?\d+\)",
-            "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to "
-            "connect to "
-            "(10.9.0.1, 29500).",
-            Weight.SYMPTOM,
-        ),
-        Sign(
             "dpt=",
             r"\b(?:UFW BLOCK|nft|iptables|DROP|REJECT|DENY)\S*.*\bSRC=(?P<peer>[\d.]+).*\bDPT=\d+",
             "[ 1234.567890] [UFW BLOCK] IN=eth0 OUT= SRC=10.9.0.7 DST=10.9.0.1 LEN=60 PROTO=TCP SPT=51000 DPT=41001 "
@@ -103,6 +112,14 @@ FIREWALL = Cause(
             Weight.SYMPTOM,
         ),
         Sign(
+            "so_error",
+            r"remote=\[(?P<peer>[\w.:]+)\]:\S*?,? error=SO_ERROR: (?:No route to host|Connection timed out)",
+            "ERROR failed to connect, willRetry=1, retry=1, retryLimit=3, rank=2, size=4, local=[10.9.0.3]:1, "
+            "remote=[10.9.0.2]:2$2, error=SO_ERROR: No route to host, remote=[10.9.0.2]:2",
+            Weight.LIKELY,
+            "peer {peer}",
+        ),
+        Sign(
             "no route to host",
             r"no route to host",
             "OSError: [Errno 113] No route to host",
@@ -110,7 +127,7 @@ FIREWALL = Cause(
         ),
         Sign(
             "connection timed out",
-            r"^(?!.*ibv_).*connection timed out",
+            r"^(?!.*ibv_).*(?:\w+Error\b|errno \d|NCCL|gloo).*connection timed out",
             "TimeoutError: [Errno 110] Connection timed out",
             Weight.SYMPTOM,
         ),
@@ -138,6 +155,8 @@ FIREWALL = Cause(
             "peer {peer}",
         ),
     ),
+    look=unreached,
+    needles=("client socket has timed out", "got 0 bytes"),
     yields_to=_BETTER,
 )
 PORT = Cause(

@@ -24,7 +24,17 @@ UNEVEN = Cause(
         ),
     ),
     look=judge,
-    needles=("worknccl(", "nranks", "world_size", "world size", *WORDS_OF_WORK),
+    needles=(
+        "worknccl(",
+        "last enqueued",
+        "timed out waiting",
+        "application timeout",
+        'distributed_c10d.py", line',
+        "nranks",
+        "world_size",
+        "world size",
+        *WORDS_OF_WORK,
+    ),
 )
 FLOW = Cause(
     "rank_desync_control_flow",
@@ -55,6 +65,12 @@ FLOW = Cause(
             r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout",
             "- To our best knowledge, ranks [2, 5] are the lagging ranks that caused this timeout. They never joined "
             "any collectives",
+            culprit="ranks {ranks}",
+        ),
+        Sign(
+            "missing ranks:",
+            r"^\s*missing ranks: \{(?P<ranks>[\d, ]+)\}",
+            "missing ranks: {3}",
             culprit="ranks {ranks}",
         ),
         Sign(
@@ -195,13 +211,6 @@ SLOW = Cause(
             "wait_for_everyone",
             r"\bwait_for_everyone\(",
             "    accelerator.wait_for_everyone()",
-            Weight.SYMPTOM,
-        ),
-        Sign(
-            "timed out waiting",
-            r"Timed out waiting \d+ms for (?:recv|send) operation to complete",
-            "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation "
-            "to complete",
             Weight.SYMPTOM,
         ),
     ),

@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
-from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
-
-_SIGNALS = {"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM"}
-_ENDED = re.compile(r"exitcode(?: *): *-(?P<code>15|1|2)\b", re.IGNORECASE)
-_DIED = re.compile(r"exitcode(?: *): *(?!-15\b|-1\b|-2\b|0\b)-?\d+", re.IGNORECASE)
-
-
-def codes(log: Log) -> Iterator[Evidence]:
-    """Workers that ended by such a signal; where another failed by itself they were only ended after it."""
-    failed = any(_DIED.search(line.said) for line in log.saying("exitcode"))
-    for line in log.saying("exitcode"):
-        if (found := _ENDED.search(line.said)) and not failed:
-            yield Evidence("external_termination", line, Weight.LIKELY, note=f"by {_SIGNALS[found['code']]}")
-
+from clusterprep.diagnose.model import Cause, Sign, Weight
 
 TERMINATION = Cause(
     "external_termination",
@@ -100,6 +84,4 @@ TERMINATION = Cause(
             Weight.LIKELY,
         ),
     ),
-    look=codes,
-    needles=("exitcode",),
 )

@@ -128,6 +128,7 @@ PEERS = Cause(
     "A hang in which a rank is missing is that rank's.",
     "NCCL_P2P_DISABLE=1   # to prove it; then iommu=pt, and ACS off on the PCIe switches between the GPUs",
     "gpu.p2p",
+    of_host=True,
     signs=(
         Sign(
             "failed to peer with device",
@@ -158,6 +159,13 @@ PEERS = Cause(
             r"Missing \"?iommu=pt\"? from kernel command line",
             'n1:1:2 [0] init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to a hang!',
             Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "could not enable p2p",
+            r"Could not enable P2P between dev (?P<a>\d+)\S* and dev (?P<b>\d+)",
+            "n1:1:2 [0] NCCL INFO Could not enable P2P between dev 0(=1000) and dev 1(=25000); error",
+            Weight.SYMPTOM,
             "host {host}",
         ),
         Sign(
@@ -205,6 +213,7 @@ MANAGER = Cause(
     "Machines without NVSwitch have no fabric manager.",
     "systemctl restart nvidia-fabricmanager   # of the driver's own version, with no process on the GPUs",
     "gpu.fabricmanager",
+    of_host=True,
     signs=(
         Sign(
             "system not yet initialized",

@@ -20,6 +20,7 @@ _VIRTUAL = re.compile(
 )
 _LINK_LOCAL = re.compile(r"fe80:|169\.254\.")
 _BRIDGE = re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\.0\.|192\.168\.122\.")  # what docker, compose and libvirt give out
+_CONTAINER = re.compile(r"[0-9a-f]{12}")  # what docker calls a container that has no name of its own
 _DIALLED = re.compile(
     r"connect\S*(?: to)? \[?(?P<address>172\.(?:1[7-9]|2\d|3[01])\.0\.\d+|192\.168\.122\.\d+)", re.IGNORECASE
 )
@@ -74,8 +75,10 @@ def bridged(log: Log) -> Iterator[Evidence]:
     if not no_connection(log):
         return
     for line, iface, address in chosen(log):
-        if _BRIDGE.match(address) and not _VIRTUAL.match(iface) and not address.endswith(".0.1"):
-            yield Evidence("container_bridge_network", line, Weight.PLAIN, (("interface", iface),))
+        if _BRIDGE.match(address) and re.match(r"eth\d+$", iface) and not address.endswith(".0.1"):
+            sure = address.startswith("172.17.") or _CONTAINER.fullmatch(line.host or "")
+            weight = Weight.PLAIN if sure else Weight.SYMPTOM
+            yield Evidence("container_bridge_network", line, weight, (("interface", iface),))
     for line in log.saying("connect"):
         found = _DIALLED.search(line.said)
         if found and not found["address"].endswith(".1"):
@@ -127,6 +130,7 @@ SOCKET_IFNAME = Cause(
             Weight.LIKELY,
         ),
     ),
+    of_host=True,
     look=missing,
     needles=("nccl_socket_ifname set", "no socket interface found", "net/socket : no interface", "with family"),
 )
@@ -139,6 +143,7 @@ NO_INTERFACE = Cause(
     "With a name set the name is wrong: socket_ifname_not_found.",
     "ip -br addr   # inside the container; start it with --network host, or give it a network",
     "nccl.iface",
+    of_host=True,
 )
 VIRTUAL = Cause(
     "virtual_interface_selected",

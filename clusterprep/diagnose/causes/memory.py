@@ -2,28 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
-from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
-
-_EXIT = re.compile(r"exitcode *: *(?P<code>-?\d+)", re.IGNORECASE)
-_RANK = re.compile(r"^rank *: *(?P<rank>\d+)", re.IGNORECASE)
-_CAUSES = {-9: ("host_oom_kill", Weight.LIKELY), -7: ("shm_too_small", Weight.LIKELY)}
-
-
-def summaries(log: Log) -> Iterator[Evidence]:
-    """torchrun's summary has rank and exit code on lines of their own; the rank comes first."""
-    rank: tuple[str, int, int] | None = None
-    for line in log.saying("exitcode", "rank      :"):
-        if found := _RANK.match(line.said.strip()):
-            rank = (line.file, line.number, int(found["rank"]))
-        elif found := _EXIT.search(line.said):
-            name, weight = _CAUSES.get(int(found["code"]), ("", Weight.ECHO))
-            near = rank is not None and rank[0] == line.file and line.number - rank[1] <= 2
-            if name:
-                yield Evidence(name, line, weight, (("rank", str(rank[2])),) if near and rank else ())
-
+from clusterprep.diagnose.exits import judge
+from clusterprep.diagnose.model import Cause, Sign, Weight
 
 GPU = Cause(
     "rank_gpu_oom",
@@ -53,7 +33,7 @@ GPU = Cause(
             "out of memory",
             r"Cuda failure(?: \d+)? '?out of memory",
             "n1:1:2 [3] include/alloc.h:99 NCCL WARN Cuda failure 2 'out of memory'",
-            culprit="rank {rank}",
+            culprit="rank {rank}|GPU {gpu} of {host}",
         ),
         Sign(
             "failed to cuda",
@@ -119,14 +99,6 @@ HOST = Cause(
             culprit="rank {rank}",
         ),
         Sign(
-            "exitcode: -9",
-            r"failed \(exitcode: -9\) local_rank: (?P<index>\d+)",
-            "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 12) of "
-            "binary: python",
-            Weight.LIKELY,
-            "local rank {index}",
-        ),
-        Sign(
             "return code = -9",
             r"exits? with return code = -9",
             "[INFO] [launch.py:347:main] Process 4711 exits with return code = -9",
@@ -139,9 +111,9 @@ HOST = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "signal 9",
-            r"signal 9 \(SIGKILL\)|terminated with signal SIGKILL|exited on signal 9",
-            "traceback : Signal 9 (SIGKILL) received by PID 4711",
+            "signal",
+            r"terminated with signal SIGKILL|exited on signal 9",
+            "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL",
             Weight.LIKELY,
         ),
         Sign(
@@ -152,8 +124,8 @@ HOST = Cause(
             "host {host}",
         ),
     ),
-    look=summaries,
-    needles=("exitcode", "rank      :"),
+    look=judge,
+    needles=("exitcode", "rank      :", "root cause (first", "forcefully exiting", "other failures"),
 )
 SHM = Cause(
     "shm_too_small",
@@ -165,6 +137,7 @@ SHM = Cause(
     "docker run --shm-size 16g …   # or --ipc host; in a pod an emptyDir with medium: Memory on /dev/shm; rm "
     "/dev/shm/nccl-*",
     "shm.size",
+    of_host=True,
     signs=(
         Sign(
             "no space left on device",
@@ -219,7 +192,7 @@ SHM = Cause(
         ),
         Sign(
             "bus error",
-            r"signal: Bus error|Signal 7 \(SIGBUS\)|exitcode: -7|Bus error \(core dumped\)|unexpected bus error",
+            r"signal: Bus error|Bus error \(core dumped\)|unexpected bus error",
             "[rank1]: RuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error.",
             Weight.LIKELY,
         ),
@@ -235,6 +208,7 @@ MEMLOCK = Cause(
     "«Bad address» for GPU memory is a missing nvidia-peermem: gpudirect_rdma_missing.",
     "ulimit -l unlimited   # in limits.conf, LimitMEMLOCK=infinity of slurmd and of containerd, --ulimit memlock=-1",
     "lim.memlock",
+    of_host=True,
     signs=(
         Sign(
             "cannot allocate memory",

@@ -39,6 +39,7 @@ def unanswered(log: Log) -> Iterator[Evidence]:
 def _told_by_gids(line: Line) -> tuple[str, Weight, tuple[tuple[str, str], ...]]:
     found = _GIDS.search(line.said)
     hca = (found and found["dev"]) or ((h := _HCA.search(line.said)) and h["hca"]) or None
+    hca = hca and hca.partition(":")[0]
     blamed = (("HCA", hca),) if hca else ()
     if found is None:
         return "ib_fabric_unreachable", Weight.LIKELY, blamed or _peer(line)
@@ -103,7 +104,8 @@ FABRIC = Cause(
     signs=(
         Sign(
             "async",
-            r"NET/IB : (?P<hca>[\w.-]+?):\d+ async fatal event|Got async event : (?:port error|local catastrophic)",
+            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:async fatal event|Got async event : (?:port error|local "
+            r"catastrophic))",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 async fatal event: port error",
             culprit="HCA {hca}",
         ),

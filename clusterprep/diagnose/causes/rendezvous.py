@@ -11,7 +11,8 @@ from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign, Weight
 _HINTS = re.compile(r"generated a random run_id|master_addr is only used for static", re.IGNORECASE)
 _ENDED = re.compile(r"Rendezvous(?:Timeout|Connection|Closed)Error|rendezvous.{0,40}tim(?:ed|e).?out", re.IGNORECASE)
 _STARTED = re.compile(
-    r"Initializing (?P<tasks>\d+) distributed tasks|\bnproc_per_node *[:=] *(?P<nproc>\d+)|"
+    r"Initializing (?P<tasks>\d+) distributed tasks|\bnproc_per_node *[:=] *(?P<nproc>\d+)|nproc_per_node=auto, "
+    r"sett?ing to (?P<auto>\d+)|"
     r"local_world_size=(?P<local>\d+)",
     re.IGNORECASE,
 )
@@ -20,7 +21,12 @@ _INVALID = re.compile(r"Invalid rank requested : (?P<rank>-?\d+)/(?P<world>\d+)"
 
 
 def misled(log: Log) -> Iterator[Evidence]:
-    """torchrun warns of settings that it ignores; where the rendezvous then fails, that is why."""
+    """A rendezvous that fails, and settings that torchrun said it ignores. After a worker failed it only follows that."""
+    if log.saying("failed (exitcode", "childfailederror"):
+        return
+    for line in log.saying("rendezvousconnectionerror", "c10d store has failed", "rendezvousclosederror"):
+        if "graceful" not in line.said.lower() and "failed to shutdown" not in line.said:
+            yield Evidence("rendezvous_misconfigured", line, Weight.LIKELY)
     if not any(_ENDED.search(line.said) for line in log.saying("rendezvous")):
         return
     for line in log.saying("run_id", "master_addr"):
@@ -80,44 +86,27 @@ MISCONFIGURED = Cause(
             "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
             "MASTER_ADDR "
             "expected, but not set",
-            culprit="variable {name}",
+            note="{name} is missing",
         ),
         Sign(
             "keyerror: '",
             r"KeyError: '(?P<name>RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
             "KeyError: 'LOCAL_RANK'",
-            culprit="variable {name}",
-        ),
-        Sign(
-            "rendezvousconnectionerror",
-            r"RendezvousConnectionError",
-            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
-            "failed.",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "connection to the c10d store has failed",
-            r"connection to the C10d store has failed",
-            "The connection to the C10d store has failed. See inner exception for details.",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "rendezvousclosederror",
-            r"RendezvousClosedError",
-            "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
-            Weight.LIKELY,
+            note="{name} is missing",
         ),
         Sign(
             "nccl_comm_id",
             r"invalid NCCL_COMM_ID|ncclCommGetUniqueId should not be called when NCCL_COMM_ID",
             "n1:1:2 [0] bootstrap.cc:114 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port>",
-            culprit="variable NCCL_COMM_ID",
+            culprit="host {host}",
+            note="NCCL_COMM_ID is what does not fit",
         ),
         Sign(
             "no usable listening interface",
             r"no usable listening interface found",
             "n1:1:2 [0] bootstrap.cc:120 NCCL WARN NET/Socket : No usable listening interface found",
-            culprit="variable NCCL_COMM_ID",
+            culprit="host {host}",
+            note="NCCL_COMM_ID is what does not fit",
             weight=Weight.LIKELY,
         ),
         Sign(
@@ -135,7 +124,7 @@ MISCONFIGURED = Cause(
         ),
     ),
     look=misled,
-    needles=("generated a random run_id", "master_addr is only used", "rendezvous"),
+    needles=("generated a random run_id", "master_addr is only used", "rendezvous", "c10d store has failed"),
 )
 INCOMPLETE = Cause(
     "rendezvous_incomplete",
@@ -169,6 +158,14 @@ INCOMPLETE = Cause(
             r"RendezvousTimeoutError|rendezvous (?:has )?timed out|Timed out waiting for.{0,40}rendezvous",
             "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
             Weight.LIKELY,
+        ),
+        Sign(
+            "store based barrier",
+            r"store based barrier on rank.{0,90}world_size=(?P<world>\d+), worker_count=(?P<count>\d+)",
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: "
+            "store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)",
+            Weight.LIKELY,
+            note="{count} of {world} came",
         ),
         Sign(
             "wait timeout after",
@@ -205,8 +202,8 @@ WORLD = Cause(
     "launch.nproc",
     signs=(
         Sign(
-            "mismatch in info from procs",
-            r"mismatch in info from procs",
+            "from procs",
+            r"mismatch in (?:info|rank count) from procs",
             "n1:1:2 [0] bootstrap.cc:335 NCCL WARN Bootstrap Root : mismatch in info from procs, nranks 8 vs 16",
         ),
         Sign(

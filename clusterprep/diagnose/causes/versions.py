@@ -139,8 +139,8 @@ MISMATCH = Cause(
             r"(?P<vb>\d+)",
             "n1:1:2 [0] init.cc:1043 NCCL WARN Mismatched NCCL version detected : rank 4 version 22105 rank 0 version "
             "22703",
-            culprit="rank {a}",
-            note="version {va} against {vb} of rank {b}",
+            culprit="ranks {a} and {b}",
+            note="version {va} on rank {a} and {vb} on rank {b}",
         ),
         Sign(
             "message truncated",
@@ -175,7 +175,7 @@ MISMATCH = Cause(
             r"OOO RQ is (?:force )?enabled but",
             "n1:1:2 [0] NCCL WARN NET/IB: OOO RQ is force enabled but the remote has it off",
             Weight.LIKELY,
-            "variable NCCL_IB_OOO_RQ",
+            note="the setting is NCCL_IB_OOO_RQ",
         ),
         Sign(
             "detected mixed local",
@@ -207,7 +207,7 @@ MISMATCH = Cause(
             "n1:1:2 [0] enqueue.cc:2063 NCCL WARN No algorithm/protocol available for function AllReduce with datatype "
             "7",
             Weight.LIKELY,
-            "variable NCCL_ALGO",
+            note="the setting is NCCL_ALGO",
         ),
         Sign(
             "no transport found for rank",
@@ -220,13 +220,13 @@ MISMATCH = Cause(
             "invalid value for environment variable",
             r"Invalid value for environment variable: (?P<name>\w+)",
             "RuntimeError: Invalid value for environment variable: TORCH_NCCL_BLOCKING_WAIT",
-            culprit="variable {name}",
+            note="the setting is {name}",
         ),
         Sign(
             "torch_distributed_debug must be",
             r"value of TORCH_DISTRIBUTED_DEBUG must be",
             "RuntimeError: The value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL. invalid",
-            culprit="variable TORCH_DISTRIBUTED_DEBUG",
+            note="the setting is TORCH_DISTRIBUTED_DEBUG",
         ),
         Sign(
             "are not allowed in the same group",
