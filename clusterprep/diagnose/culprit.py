@@ -44,7 +44,7 @@ def filled(template: str, found: re.Match[str], line: Line) -> str | None:
 
 
 def worded(cause: Cause, evidence: Sequence[Evidence], log: Log) -> str | None:
-    """All culprits of one cause in words: those of its weightiest signs, or of the next ones where these name nobody."""
+    """All culprits of one cause in words: those of its weightiest signs, or of the next where these name nobody."""
     weights = sorted({e.weight for e in evidence}, reverse=True)
     for weight in weights:
         pairs = list(dict.fromkeys(pair for e in evidence if e.weight == weight for pair in e.culprits))

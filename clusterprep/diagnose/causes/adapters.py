@@ -98,13 +98,13 @@ CONTAINER = Cause(
             "/dev/infiniband",
             r"(?:denied|no such|not permitted|cannot|fail|unable|could ?n).*/dev/infiniband/(?P<file>\w+)|"
             r"/dev/infiniband/(?P<other>\w+).*(?:denied|no such|not permitted|cannot|fail)",
-            "libibverbs: Warning: couldn't open /dev/infiniband/uverbs0: Permission denied; failed",
+            "libibverbs: Warning: couldn't open /dev/infiniband/uverbs0: Permission denied",
             culprit="host {host}",
         ),
         Sign(
             "ibv_open_device",
             r"ibv_open_device.{0,20}fail|ibv_get_device_list.{0,20}fail",
-            "n1:1:2 [0] misc/ibvwrap.cc:90 NCCL WARN Call to ibv_open_device failed; ibv_open_device failed",
+            "n1:1:2 [0] misc/ibvwrap.cc:90 NCCL WARN Call to ibv_open_device failed",
             culprit="host {host}",
         ),
     ),
@@ -193,7 +193,7 @@ EFA = Cause(
         Sign(
             "ofi_nccl_",
             r"(?P<name>OFI_NCCL_\w+) set to invalid value",
-            "WARNING: OFI_NCCL_PROTOCOL set to invalid value, failed",
+            "WARNING: OFI_NCCL_PROTOCOL set to invalid value",
             note="the setting is {name}",
         ),
         Sign(

@@ -53,8 +53,7 @@ SHUTDOWN = Cause(
         Sign(
             "leaked",
             r"resource_tracker: There appear to be \d+ leaked",
-            "UserWarning: resource_tracker: There appear to be 6 leaked semaphore objects to clean up at shutdown; "
-            "warnings.warn",
+            "UserWarning: resource_tracker: There appear to be 6 leaked semaphore objects to clean up at shutdown",
         ),
     ),
 )

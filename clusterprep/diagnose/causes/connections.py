@@ -102,7 +102,7 @@ FIREWALL = Cause(
             "dpt=",
             r"\b(?:UFW BLOCK|nft|iptables|DROP|REJECT|DENY)\S*.*\bSRC=(?P<peer>[\d.]+).*\bDPT=\d+",
             "[ 1234.567890] [UFW BLOCK] IN=eth0 OUT= SRC=10.9.0.7 DST=10.9.0.1 LEN=60 PROTO=TCP SPT=51000 DPT=41001 "
-            "SYN failed",
+            "SYN",
             culprit="peer {peer}",
         ),
         Sign(

@@ -163,14 +163,14 @@ SIZES = Cause(
             "mismatch",
             r"(?:gloo|all_?reduce|all_?gather|broadcast|reduce_scatter).{0,80}(?:size|shape|dtype|"
             r"numel).{0,20}mismatch",
-            "RuntimeError: [gloo] allreduce: tensor size mismatch; error",
+            "RuntimeError: [gloo] allreduce: tensor size mismatch",
             Weight.LIKELY,
         ),
         Sign(
             "op.preamble.length",
             r"op\.preamble\.length <= op\.nbytes",
             "terminate called after throwing an instance of 'gloo::EnforceNotMet' [enforce fail at pair.cc:446] "
-            "op.preamble.length <= op.nbytes. 8 vs 4, error",
+            "op.preamble.length <= op.nbytes. 8 vs 4",
         ),
     ),
 )
@@ -196,7 +196,7 @@ SLOW = Cause(
         Sign(
             "watchdog hang",
             r"watchdog hang",
-            "[rank1]: [PG ID 0 PG GUID 0 Rank 1] ProcessGroupNCCL's watchdog hang; failed",
+            "[rank1]: [PG ID 0 PG GUID 0 Rank 1] ProcessGroupNCCL's watchdog hang",
             Weight.SYMPTOM,
             "rank {rank}",
         ),

@@ -106,7 +106,7 @@ ORDINAL = Cause(
         Sign(
             "no gpus found",
             r"only supported with GPUs, no GPUs found",
-            "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found! error",
+            "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
             culprit="rank {rank}",
         ),
         Sign(

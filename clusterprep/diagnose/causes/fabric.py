@@ -59,7 +59,7 @@ HARDWARE = Cause(
         Sign(
             "fallen off the bus",
             r"(?:GPU (?P<pci>[0-9a-fA-F:.]{7,})[^:]*)?:? ?.*fallen off the bus",
-            "[ 9.000000] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus; lost",
+            "[ 9.000000] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus",
             culprit="GPU {pci}",
         ),
         Sign(
@@ -97,7 +97,7 @@ HARDWARE = Cause(
         Sign(
             "sxid",
             r"\bSXid\b",
-            "[ 9.000000] nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 12 LTSSM Fault Up; error",
+            "[ 9.000000] nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 12 LTSSM Fault Up",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -164,7 +164,7 @@ PEERS = Cause(
         Sign(
             "could not enable p2p",
             r"Could not enable P2P between dev (?P<a>\d+)\S* and dev (?P<b>\d+)",
-            "n1:1:2 [0] NCCL INFO Could not enable P2P between dev 0(=1000) and dev 1(=25000); error",
+            "n1:1:2 [0] NCCL INFO Could not enable P2P between dev 0(=1000) and dev 1(=25000)",
             Weight.SYMPTOM,
             "host {host}",
         ),
@@ -177,7 +177,7 @@ PEERS = Cause(
         Sign(
             "dmar",
             r"(?:DMAR).{0,80}(?:fault)",
-            "[ 9.000000] DMAR: [DMA Read] Request device [3b:00.0] fault addr 0x1000 [fault reason 06] error",
+            "[ 9.000000] DMAR: [DMA Read] Request device [3b:00.0] fault addr 0x1000 [fault reason 06]",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -185,7 +185,7 @@ PEERS = Cause(
             "io_page_fault",
             r"IO_PAGE_FAULT",
             "[ 9.000000] nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x12 address=0x1 "
-            "flags=0x0020] invalid",
+            "flags=0x0020]",
             Weight.LIKELY,
             "host {host}",
         ),

@@ -18,7 +18,7 @@ LIBRARY = Cause(
         Sign(
             "undefined symbol: nccl",
             r"undefined symbol: (?P<symbol>nccl\w+)",
-            "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister; error",
+            "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
         ),
         Sign(
             "nccl library is too old",
@@ -56,13 +56,13 @@ NOT_BUILT = Cause(
         Sign(
             "not available",
             r"\bnccl\b.{0,40}is not available",
-            "ValueError: Backend nccl is not available on this platform; error",
+            "ValueError: Backend nccl is not available on this platform",
             Weight.LIKELY,
         ),
         Sign(
             "without libuv",
             r"use_libuv was requested but PyTorch was buil[dt] without libuv",
-            "RuntimeError: use_libuv was requested but PyTorch was build without libuv support, error",
+            "RuntimeError: use_libuv was requested but PyTorch was build without libuv support",
             Weight.LIKELY,
         ),
     ),

@@ -70,9 +70,8 @@ HOST = Cause(
         ),
         Sign(
             "oom-kill",
-            r"oom-kill:constraint|oom[_-]kill event|some of your processes may have been killed by the cgroup",
-            "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed, "
-            "by oom-kill",
+            r"oom-kill:constraint|oom-kill event|some of your processes may have been killed by the cgroup",
+            "[25357.758221] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task=python,pid=9",
             culprit="host {host}",
         ),
         Sign(
@@ -90,7 +89,7 @@ HOST = Cause(
         Sign(
             "oomkilled",
             r"\bOOMKilled\b",
-            "Last State: Terminated, Reason: OOMKilled, Exit Code: 137, error",
+            "Last State: Terminated, Reason: OOMKilled, Exit Code: 137",
         ),
         Sign(
             "signal: killed",

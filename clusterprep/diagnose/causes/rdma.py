@@ -119,14 +119,13 @@ FABRIC = Cause(
         Sign(
             "link down",
             r"mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?: link down|port module event.*(?:cable|unplugged|error)",
-            "[ 77.000000] mlx5_core 0000:3b:00.0 ib0: Link down; error",
+            "[ 77.000000] mlx5_core 0000:3b:00.0 ib0: Link down",
             Weight.LIKELY,
         ),
         Sign(
             "exceeded",
             r"transport retry count(?:er)? exceeded",
-            "n1:1:2 [0] UCX ERROR Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0); "
-            "failed",
+            "n1:1:2 [0] UCX ERROR Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)",
             Weight.LIKELY,
         ),
         Sign(

@@ -21,7 +21,7 @@ _INVALID = re.compile(r"Invalid rank requested : (?P<rank>-?\d+)/(?P<world>\d+)"
 
 
 def misled(log: Log) -> Iterator[Evidence]:
-    """A rendezvous that fails, and settings that torchrun said it ignores. After a worker failed it only follows that."""
+    """A rendezvous that fails, and settings that torchrun said it ignores. After a failed worker it only follows."""
     if log.saying("failed (exitcode", "childfailederror"):
         return
     for line in log.saying("rendezvousconnectionerror", "c10d store has failed", "rendezvousclosederror"):
@@ -119,8 +119,7 @@ MISCONFIGURED = Cause(
         Sign(
             "rendezvous",
             r"(?:ValueError|RuntimeError).*(?:rdzv_endpoint|rendezvous endpoint|rendezvous handler|rendezvous backend)",
-            "ValueError: The port number of the rendezvous endpoint '10.9.0.1:abc' must be an integer; rendezvous "
-            "failed",
+            "ValueError: The port number of the rendezvous endpoint '10.9.0.1:abc' must be an integer",
         ),
     ),
     look=misled,
@@ -234,13 +233,13 @@ WORLD = Cause(
         Sign(
             "not enough slots",
             r"There are not enough slots available",
-            "There are not enough slots available in the system to satisfy the 16 slots that were requested; error",
+            "There are not enough slots available in the system to satisfy the 16 slots that were requested",
             Weight.LIKELY,
         ),
         Sign(
             "you set",
             r"You set `?(?:--ntasks|devices|num_nodes|--gpus|SLURM).{0,120}(?:but|does not match)",
-            "ValueError: You set `devices=8` in Lightning, but the number of tasks of SLURM does not match; error",
+            "ValueError: You set `devices=8` in Lightning, but the number of tasks of SLURM does not match",
         ),
     ),
     look=numbers,

@@ -225,7 +225,7 @@ MISMATCH = Cause(
         Sign(
             "torch_distributed_debug must be",
             r"value of TORCH_DISTRIBUTED_DEBUG must be",
-            "RuntimeError: The value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL. invalid",
+            "RuntimeError: The value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL.",
             note="the setting is TORCH_DISTRIBUTED_DEBUG",
         ),
         Sign(
@@ -264,8 +264,7 @@ BUG = Cause(
         Sign(
             "not compatible with the current pytorch",
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch",
-            "UserWarning: GPU with CUDA capability sm_120 is not compatible with the current PyTorch installation. "
-            "warning",
+            "UserWarning: GPU with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
         ),
         Sign(
             "failed to find reverse path",
@@ -290,7 +289,7 @@ BUG = Cause(
         Sign(
             "fp8 reduction",
             r"FP8 reduction support begins with sm90",
-            "n1:1:2 [0] enqueue.cc:3029 NCCL WARN FP8 reduction support begins with sm90 capable devices. invalid",
+            "n1:1:2 [0] enqueue.cc:3029 NCCL WARN FP8 reduction support begins with sm90 capable devices.",
         ),
         Sign(
             "libnccl.so",
