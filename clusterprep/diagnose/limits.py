@@ -68,7 +68,7 @@ def _sentence(said: str, torch: tuple[int, int] | None) -> str:
     if found := _GROUP.search(said):
         return _group(int(found["ms"]) // 1000, torch)
     if found := _CLIENTS.search(said):
-        return _store(int(found["s"]) // 10 * 10)
+        return _store(int(found["s"]))
     if found := _SOCKET.search(said):
         seconds = int(found["n"]) // (1000 if found["unit"] == "ms" else 1)
         return _store(seconds)
@@ -115,6 +115,9 @@ def _group(seconds: int, torch: tuple[int, int] | None) -> str:
 
 
 def _store(seconds: int) -> str:
+    seconds = next(
+        (usual for usual in (300, 600, 900, 1800) if 0 <= seconds - usual <= 2), seconds
+    )  # 601 is 600 and a bit
     known = {
         1800: "the default of Lightning, of gloo groups, and of torch before 2.2",
         600: "the default of an NCCL group since torch 2.2, and of torchrun's join",

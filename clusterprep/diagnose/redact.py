@@ -11,8 +11,9 @@ from clusterprep.diagnose.model import Diagnosis, Line
 
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\.\d)")
 _IPV6 = re.compile(r"(?<![\w:])(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]{1,4}:){5})[0-9a-fA-F:]{4,39}(?:%\w+)?(?![\w:])")
+_MAPPED = re.compile(r"(?<![\w:])::(?:ffff:)?(?:\d{1,3}\.){3}\d{1,3}", re.IGNORECASE)
 _TELLING = re.compile(r"127\.|0\.0\.0\.0$|255\.|172\.17\.0\.1$|::1?$|fe80::$")  # these mean something, and name nobody
-_PATH = re.compile(r"(?<![\w.:/<])(?:~|[A-Za-z]:\\)?[/\\](?:[\w.@+ -]*?[\w.@+-][/\\])+[\w.@+-]*")
+_PATH = re.compile(r"(?<![\w.:/<])(?:~[/\\]|[A-Za-z]:\\|[/\\])(?:[\w.@+ -]*?[\w.@+-][/\\])+[\w.@+-]*")
 _SYSTEM = (
     "/dev",
     "/proc",
@@ -50,17 +51,22 @@ class Redactor:
             self._learn(host)
 
     def text(self, text: str) -> str:
+        self.learn(text)
+        text = _PATH.sub(self._path, text)
+        text = _USER.sub(self._user, text)
+        text = _MAPPED.sub(lambda found: self._address(found[0]), text)
+        text = _IPV6.sub(lambda found: self._address(found[0]), text)
+        text = _IPV4.sub(lambda found: self._address(found[0]), text)
+        for host in self._hosts:
+            text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", lambda found: self._word("host", found[0]), text)
+        return text
+
+    def learn(self, text: str) -> None:
+        """Remember the names of hosts that a text gives away, for this text and all others."""
         for found in _NAMED.finditer(text):
             self._learn(next(name for name in found.groups() if name))
         for found in _DOMAIN.finditer(text):
             self._learn(found[0])
-        text = _PATH.sub(self._path, text)
-        text = _USER.sub(self._user, text)
-        text = _IPV6.sub(lambda found: self._address(found[0]), text)
-        text = _IPV4.sub(lambda found: self._address(found[0]), text)
-        for host in self._hosts:
-            text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", self._word("host", host), text)
-        return text
 
     def _learn(self, host: str) -> None:
         plain = (
@@ -99,7 +105,10 @@ class Redactor:
 
 def redacted(diagnosis: Diagnosis, hosts: Iterable[str]) -> Diagnosis:
     """The same without names of hosts, addresses, paths and users."""
-    change = Redactor(hosts).text
+    redactor = Redactor(hosts)
+    for line in (*(line for found in diagnosis.causes for line in found.lines), *diagnosis.unexplained):
+        redactor.learn(line.text)
+    change = redactor.text
     causes = tuple(
         replace(
             found,

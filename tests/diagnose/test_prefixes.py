@@ -1,7 +1,5 @@
 """What launchers, loggers and kernels put in front, one after the other, and what it tells."""
 
-# ruff: noqa: E501 - lines of logs are as long as they are
-
 from __future__ import annotations
 
 from typing import Any
@@ -81,7 +79,10 @@ def test_what_only_looks_like_a_prefix_stays(text: str) -> None:
     assert (line.host, line.rank) == (None, None)
 
 
-@pytest.mark.parametrize(("file", "rank"), [("rank3.log", 3), ("logs/rank_12.err", 12), ("rank-0", 0), ("frank3.log", None), ("n1.log", None)])
+@pytest.mark.parametrize(
+    ("file", "rank"),
+    [("rank3.log", 3), ("logs/rank_12.err", 12), ("rank-0", 0), ("frank3.log", None), ("n1.log", None)],
+)
 def test_a_file_may_be_called_after_its_rank(file: str, rank: int | None) -> None:
     assert line_of(file, 1, SAID).rank == rank
     assert line_of(file, 1, f"[rank7]: {SAID}").rank == 7

@@ -32,7 +32,13 @@ def timeout(rank: int | None, seq: int = 40_000, op: str = "ALLREDUCE", numel: i
 
 
 def test_what_plainly_says_its_cause_comes_before_what_follows_from_it() -> None:
-    found = told(timeout(0), timeout(1), timeout(3), "n1:7:9 [0] NCCL WARN socketProgress: Connection closed by remote peer n2<4>", OOM)
+    found = told(
+        timeout(0),
+        timeout(1),
+        timeout(3),
+        "n1:7:9 [0] NCCL WARN socketProgress: Connection closed by remote peer n2<4>",
+        OOM,
+    )
     assert names(found)[0] == "rank_gpu_oom"
     assert found.causes[0].culprit == "rank 2"
     assert found.causes[0].confidence > found.causes[1].confidence
@@ -78,7 +84,13 @@ def test_a_worker_that_failed_is_no_success_whatever_is_harmless() -> None:
 
 
 def test_nothing_known_is_said_to_be_unknown_with_what_looks_like_errors() -> None:
-    found = told("step 1", "ValueError: the loss is not finite", "ValueError: the loss is not finite", "0 errors", "KeyError: 'x'")
+    found = told(
+        "step 1",
+        "ValueError: the loss is not finite",
+        "ValueError: the loss is not finite",
+        "0 errors",
+        "KeyError: 'x'",
+    )
     assert found.code == 3
     assert [line.said for line in found.unexplained] == ["ValueError: the loss is not finite", "KeyError: 'x'"]
 
@@ -105,7 +117,7 @@ def test_a_cause_shows_a_few_lines_no_two_of_one_form() -> None:
     (one,) = found.causes
     assert len(one.lines) == 1
     assert one.more == 8
-    assert SHOWN >= len(one.lines)
+    assert len(one.lines) <= SHOWN
 
 
 # ---------------------------------------------------------------- time-outs of collectives
@@ -117,13 +129,35 @@ def test_a_cause_shows_a_few_lines_no_two_of_one_form() -> None:
         pytest.param([timeout(0), timeout(1), timeout(3)], "rank_desync_uneven_data", "rank 2", id="one-is-missing"),
         pytest.param([timeout(None)], "rank_desync_uneven_data", None, id="nobody-named"),
         pytest.param([timeout(1)], "rank_desync_uneven_data", None, id="one-alone"),
-        pytest.param([timeout(0), timeout(1, seq=39_990), timeout(2), timeout(3)], "rank_desync_uneven_data", "rank 1", id="behind"),
-        pytest.param([timeout(0, 12), timeout(1, 12), timeout(2, 13)], "rank_desync_control_flow", "rank 2", id="ahead-at-the-start"),
-        pytest.param([timeout(0), timeout(1, op="BROADCAST"), timeout(2)], "rank_desync_control_flow", "rank 1", id="another-operation"),
-        pytest.param([timeout(0), timeout(1, numel=1_000_001), timeout(2)], "collective_mismatch", "rank 1", id="another-size"),
+        pytest.param(
+            [timeout(0), timeout(1, seq=39_990), timeout(2), timeout(3)],
+            "rank_desync_uneven_data",
+            "rank 1",
+            id="behind",
+        ),
+        pytest.param(
+            [timeout(0, 12), timeout(1, 12), timeout(2, 13)],
+            "rank_desync_control_flow",
+            "rank 2",
+            id="ahead-at-the-start",
+        ),
+        pytest.param(
+            [timeout(0), timeout(1, op="BROADCAST"), timeout(2)],
+            "rank_desync_control_flow",
+            "rank 1",
+            id="another-operation",
+        ),
+        pytest.param(
+            [timeout(0), timeout(1, numel=1_000_001), timeout(2)], "collective_mismatch", "rank 1", id="another-size"
+        ),
         pytest.param([timeout(0), timeout(1, numel=1)], "rank_desync_control_flow", None, id="other-place-of-two"),
         pytest.param([timeout(r, 3, numel=1) for r in (1, 2, 3)], "slow_work_exceeds_timeout", "rank 0", id="barrier"),
-        pytest.param([timeout(r, 2, "BROADCAST", 253_440_000) for r in range(3)], "p2p_acs_iommu", None, id="all-there-at-the-start"),
+        pytest.param(
+            [timeout(r, 2, "BROADCAST", 253_440_000) for r in range(3)],
+            "p2p_acs_iommu",
+            None,
+            id="all-there-at-the-start",
+        ),
     ],
 )
 def test_time_outs_tell_who_is_missing(lines: list[str], cause: str, culprit: str | None) -> None:
@@ -144,7 +178,10 @@ def test_a_message_that_a_logger_broke_in_two_is_one() -> None:
 
 
 def test_gloo_tells_who_is_missing_too() -> None:
-    lines = [f"[rank{r}]: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete" for r in (1, 2, 3)]
+    lines = [
+        f"[rank{r}]: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
+        for r in (1, 2, 3)
+    ]
     first = told(*lines).causes[0]
     assert (first.cause.name, first.culprit) == ("slow_work_exceeds_timeout", "rank 0")
 
@@ -172,7 +209,8 @@ def summary(rank: int, code: int, pid: int = 71) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("code", "cause"), [(-9, "host_oom_kill"), (-7, "shm_too_small"), (-15, "external_termination"), (-1, "external_termination")]
+    ("code", "cause"),
+    [(-9, "host_oom_kill"), (-7, "shm_too_small"), (-15, "external_termination"), (-1, "external_termination")],
 )
 def test_the_first_failure_of_a_summary(code: int, cause: str) -> None:
     first = told(*summary(3, code)).causes[0]
@@ -201,27 +239,60 @@ def test_workers_that_were_ended_after_another_failed_are_not_to_blame() -> None
 @pytest.mark.parametrize(
     ("lines", "culprit"),
     [
-        pytest.param(["n1:7:9 [0] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory"], "host n1", id="the-only-host"),
-        pytest.param([f"n{n}:7:9 [0] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory" for n in (1, 2)], None, id="all-hosts"),
-        pytest.param(["[3] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory"], None, id="no-host"),
         pytest.param(
-            ["n1:7:9 [0] NCCL WARN Connect to 10.9.0.7<41001> returned 113(No route to host)"], "peer 10.9.0.7 as seen from n1", id="peer"
+            ["n1:7:9 [0] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory"],
+            "host n1",
+            id="the-only-host",
         ),
         pytest.param(
-            [f"n1:7:9 [0] NCCL WARN Connect to 10.9.0.{n}<41001> returned 113(No route to host)" for n in (7, 8)], None, id="two-peers"
+            [f"n{n}:7:9 [0] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory" for n in (1, 2)],
+            None,
+            id="all-hosts",
         ),
-        pytest.param(["[rank5]: CUDA error: invalid device ordinal", "[rank7]: CUDA error: invalid device ordinal"], None, id="all-ranks"),
         pytest.param(
-            ["[rank5]: CUDA error: invalid device ordinal", "[rank7]: CUDA error: invalid device ordinal", f"{timeout(0)} error"],
+            ["[3] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory"], None, id="no-host"
+        ),
+        pytest.param(
+            ["n1:7:9 [0] NCCL WARN Connect to 10.9.0.7<41001> returned 113(No route to host)"],
+            "peer 10.9.0.7 as seen from n1",
+            id="peer",
+        ),
+        pytest.param(
+            [f"n1:7:9 [0] NCCL WARN Connect to 10.9.0.{n}<41001> returned 113(No route to host)" for n in (7, 8)],
+            None,
+            id="two-peers",
+        ),
+        pytest.param(
+            ["[rank5]: CUDA error: invalid device ordinal", "[rank7]: CUDA error: invalid device ordinal"],
+            None,
+            id="all-ranks",
+        ),
+        pytest.param(
+            [
+                "[rank5]: CUDA error: invalid device ordinal",
+                "[rank7]: CUDA error: invalid device ordinal",
+                f"{timeout(0)} error",
+            ],
             "ranks 5 and 7",
             id="some-ranks",
         ),
         pytest.param(
-            [f"n1:7:7 [{a}] NCCL WARN Duplicate GPU detected : rank {a} and rank {b} both on CUDA device 3b000" for a, b in ((1, 0), (2, 0))],
+            [
+                f"n1:7:7 [{a}] NCCL WARN Duplicate GPU detected : rank {a} and rank {b} both on CUDA device 3b000"
+                for a, b in ((1, 0), (2, 0))
+            ],
             "ranks 0, 1, 2 on CUDA device 3b000",
             id="ranks-on-a-device",
         ),
-        pytest.param(["RuntimeError: no", "-- Process 4 terminated with the following error:", "RuntimeError: Distributed package doesn't have NCCL built in"], "process 4", id="spawned"),
+        pytest.param(
+            [
+                "RuntimeError: no",
+                "-- Process 4 terminated with the following error:",
+                "RuntimeError: Distributed package doesn't have NCCL built in",
+            ],
+            "process 4",
+            id="spawned",
+        ),
     ],
 )
 def test_who_is_to_blame(lines: list[str], culprit: str | None) -> None:
@@ -234,13 +305,21 @@ def test_who_is_to_blame(lines: list[str], culprit: str | None) -> None:
 def test_ipv6_that_fails_is_harmless_until_nothing_works() -> None:
     six = "[W socket.cpp:558] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 97 - Address family not supported by protocol)."
     assert names(told(six)) == ["benign_ipv6_fallback"]
-    assert names(told(six, "RuntimeError: The client socket has failed to connect to any network address of (n1, 29500)."))[0] == "ipv6_ipv4_mismatch"
+    assert (
+        names(
+            told(six, "RuntimeError: The client socket has failed to connect to any network address of (n1, 29500).")
+        )[0]
+        == "ipv6_ipv4_mismatch"
+    )
 
 
 def test_docker_in_a_list_is_harmless_until_connections_fail() -> None:
     using = "n1:7:7 [0] NCCL INFO NET/Socket : Using [0]eth1:10.9.0.7<0> [1]docker0:172.17.0.1<0>"
     assert names(told(using)) == []
-    assert names(told(using, "n1:7:9 [0] NCCL INFO Call to connect returned Connection timed out, retrying"))[0] == "virtual_interface_selected"
+    assert (
+        names(told(using, "n1:7:9 [0] NCCL INFO Call to connect returned Connection timed out, retrying"))[0]
+        == "virtual_interface_selected"
+    )
 
 
 def test_no_infiniband_is_harmless_where_none_is_wanted() -> None:
