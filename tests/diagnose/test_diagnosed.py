@@ -194,7 +194,7 @@ def test_a_redacted_report_names_nobody(tmp_path: Path) -> None:
     for name in ("n4", "10.9.0.7", "alice", "secret", str(tmp_path)):
         assert name not in text
     rows = json.loads(text)["causes"]
-    assert rows[1]["culprit"] == "peer addr-1 as seen from host-2"
+    assert rows[1]["culprit"] == "peer addr-1 as seen from host-1"
 
 
 # ---------------------------------------------------------------- with an inventory
