@@ -57,6 +57,8 @@ _PREFIXES = tuple(
         ),
         rf"\s*\[?{_LEVEL}\]?(?::[\w.]+:|:|\]| -|\s)\s*",
         r"\s*what\(\):\s+(?=\[)",
+        r"\s*[│|] ",  # a box that rich or a terminal drew
+        r"\[\d{1,7}\] (?=\[(?:rank|E|W))",  # numbered lines
         r"\s*\[c10d\]\s?",
         r"\s*(?:\.\. )?(?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: (?=Test (?:CUDA|NCCL|failure))",  # nccl-tests
         r"\s*\S{1,64} \[(?:stdout|stderr)\]:? ",

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from clusterprep.diagnose.known import causes
 from clusterprep.diagnose.model import Diagnosis
 from clusterprep.diagnose.prefixes import line_of
 from clusterprep.diagnose.ranking import LEFT, SHOWN, diagnose
@@ -342,3 +345,22 @@ def test_no_infiniband_is_harmless_where_none_is_wanted() -> None:
 def test_what_two_gids_say(local: str, remote: str, cause: str) -> None:
     text = f"n1:7:9 [5] NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_3:1, curr state INIT, next state RTR, local GID index 3, local GID {local}, remote GID {remote}"
     assert told(text).causes[0].cause.name == cause
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_stands_in_a_log_is_diagnosed_without_a_fall(seed: int) -> None:
+    """Pieces of all messages, shuffled, cut and glued."""
+    source = random.Random(seed)
+    examples = [sign.example for cause in causes().values() for sign in cause.signs]
+    texts = []
+    for _ in range(300):
+        one, two = source.choice(examples), source.choice(examples)
+        cut = source.randrange(len(one))
+        texts.append(
+            source.choice(["", "[rank99999999999]: ", "0: ", "[1,2]:"]) + one[:cut] + two[source.randrange(len(two)) :]
+        )
+    found = told(*texts)
+    assert found.code in (0, 1, 3)
+    for one_cause in found.causes:
+        assert one_cause.lines
+        assert 0 < one_cause.confidence < 1

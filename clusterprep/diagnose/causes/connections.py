@@ -24,7 +24,10 @@ _BETTER = frozenset(
 )
 
 _UNREACHED = re.compile(
-    r"client socket has timed out after \d+ ?m?s while trying to connect to \((?P<peer>[^,]+), ?\d+\)", re.IGNORECASE
+    r"client socket has timed out after \d+ ?m?s while trying to connect to (?:\((?P<peer>[^,]+), ?\d+\)|"
+    r"(?P<plain>[\w.-]+):\d+)"
+    r"|connect\(\) timed out\. Original timeout",
+    re.IGNORECASE,
 )
 
 
@@ -32,9 +35,10 @@ def unreached(log: Log) -> Iterator[Evidence]:
     """A store that never answered; one that others had reached and lost has ended, which no filter does."""
     if log.saying("got 0 bytes"):
         return
-    for line in log.saying("client socket has timed out"):
+    for line in log.saying("client socket has timed out", "connect() timed out"):
         if found := _UNREACHED.search(line.said):
-            yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM, (("peer", found["peer"]),))
+            peer = found["peer"] or found["plain"]
+            yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM, (("peer", peer),) if peer else ())
 
 
 FIREWALL = Cause(
@@ -140,6 +144,13 @@ FIREWALL = Cause(
             "peer {peer}",
         ),
         Sign(
+            "refused",
+            r"connect to (?P<peer>[\w.:%-]+)<\d+> failed : Connection refused",
+            "n4:51:52 [1] include/socket.h:395 NCCL WARN Net : Connect to 10.9.0.7<41001> failed : Connection refused",
+            Weight.SYMPTOM,
+            "peer {peer}",
+        ),
+        Sign(
             "refused, retrying",
             r"call to connect returned Connection refused, retrying|returned Connection refused, retrying",
             "n4:51:52 [1] NCCL INFO Call to connect returned Connection refused, retrying",
@@ -156,7 +167,7 @@ FIREWALL = Cause(
         ),
     ),
     look=unreached,
-    needles=("client socket has timed out", "got 0 bytes"),
+    needles=("client socket has timed out", "connect() timed out", "got 0 bytes"),
     yields_to=_BETTER,
 )
 PORT = Cause(

@@ -131,6 +131,21 @@ SIZES = Cause(
             culprit="ranks {a} and {b}",
         ),
         Sign(
+            "collective mismatch around rank",
+            r"collective mismatch around rank (?P<number>\d+)",
+            "n1:1:2 [0] init.cc:900 NCCL WARN Your program may be hanging, this may be caused by a collective mismatch "
+            "around rank 3. Please check your collective calls at and around this rank.",
+            culprit="rank {number}",
+        ),
+        Sign(
+            "mismatched collective detected",
+            r"Mismatched collective detected, please check your collective calls at and around rank (?P<number>\d+)",
+            "n1:1:2 [0] init.cc:900 NCCL WARN Mismatched collective detected, please check your collective calls at "
+            "and "
+            "around rank 3.",
+            culprit="rank {number}",
+        ),
+        Sign(
             "ddp expects same model",
             r"DDP expects same model across all ranks, but Rank (?P<number>\d+) has",
             "RuntimeError: DDP expects same model across all ranks, but Rank 3 has 165 params, while rank 0 has "
@@ -145,7 +160,7 @@ SIZES = Cause(
         ),
         Sign(
             "message truncated",
-            r"NET/Socket : peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? message truncated",
+            r"NET/Socket : (?:peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? )?message truncated",
             "n1:1:2 [0] NCCL WARN NET/Socket : peer 10.9.0.7<40001> message truncated : receiving 4096 bytes instead "
             "of 1024",
             Weight.LIKELY,

@@ -102,8 +102,8 @@ MISCONFIGURED = Cause(
             note="NCCL_COMM_ID is what does not fit",
         ),
         Sign(
-            "no usable listening interface",
-            r"no usable listening interface found",
+            "interface found",
+            r"no usable listening interface found|No interface found in the same subnet as remote address",
             "n1:1:2 [0] bootstrap.cc:120 NCCL WARN NET/Socket : No usable listening interface found",
             culprit="host {host}",
             note="NCCL_COMM_ID is what does not fit",

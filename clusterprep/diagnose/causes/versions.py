@@ -157,6 +157,14 @@ MISMATCH = Cause(
             culprit="peer {peer}",
         ),
         Sign(
+            "posted incorrect receive info",
+            r"peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? posted incorrect receive info",
+            "n1:1:2 [0] NCCL WARN NET/IB : req 0/1 tag 1 peer 10.9.0.7<40001> posted incorrect receive info: size 9 "
+            "addr 0",
+            Weight.LIKELY,
+            "peer {peer}",
+        ),
+        Sign(
             "incompatible devices",
             r"Attempted to (?:connect|merge) incompatible devices",
             "n1:1:2 [0] NCCL WARN NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and "
@@ -210,8 +218,8 @@ MISMATCH = Cause(
             note="the setting is NCCL_ALGO",
         ),
         Sign(
-            "no transport found for rank",
-            r"No transport found for rank (?P<a>\d+)\[\w+\] -> rank (?P<b>\d+)",
+            "no transport found",
+            r"No transport found(?: for rank (?P<a>\d+)\[\w+\] -> rank (?P<b>\d+)| !)",
             "n1:1:2 [0] transport.cc:39 NCCL WARN No transport found for rank 0[1000] -> rank 1[2000]",
             Weight.LIKELY,
             "ranks {a} and {b}",
@@ -275,7 +283,7 @@ BUG = Cause(
         Sign(
             "could not find",
             r"Could not find (?:rev link for|intermediate GPU between|NIC for rank \d+ in NVLS|any local path from gpu|"
-            r"node of type)",
+            r"node of type|gpu rank|net id|NET with id|local GPU with rank)|No path computed to go",
             "n1:1:2 [0] graph/topo.cc:80 NCCL WARN Could not find rev link for 0/4096 -> 1/8192",
             Weight.LIKELY,
         ),
