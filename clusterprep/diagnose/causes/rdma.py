@@ -237,8 +237,9 @@ MTU = Cause(
         ),
         Sign(
             "mtu",
-            r"(?:error|fail|mismatch|differ|WARN).*\bmtu\b|\bmtu\b.*(?:mismatch|differ|error|fail|does not match)",
-            "perftest: Couldn't set the MTU: active_mtu mismatch between the ends",
+            r"(?:error|fail|mismatch|differ|WARN).*\bmtu\b|"
+            r"\bmtu\b.*(?:mismatch|differ|error|fail|does not match|higher than active mtu)",
+            "Requested mtu is higher than active mtu",
             Weight.LIKELY,
         ),
         Sign(
