@@ -18,7 +18,7 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"\s*\[\d+,(?P<rank>\d+)\](?:<(?:stdout|stderr)>)?:\s?",  # mpirun --tag-output
-        r"\s*\[rank:? ?(?P<rank>\d+)\]:?\s?",  # torch since 2.3; Lightning
+        r"\s*(?:[0-9a-f]{8} )?\[rank[:=]? ?(?P<rank>\d+)\]:?(?: \|\|)?\s?",  # torch since 2.3; Lightning
         r"\s*\[Rank (?P<rank>\d+)\]:?\s?",  # ProcessGroupNCCL up to 2.2, desync reports
         r"\s*\[PG(?: ID)? [^\]]*?Rank (?P<rank>\d+)\]\s?",  # ProcessGroupNCCL since 2.3
         r"\s*\[(?:default|trainer|worker|train|[a-z_]+?)(?P<local>\d+)(?:\|\d+)?\]:\s?",  # torchrun --tee

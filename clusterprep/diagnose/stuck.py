@@ -99,6 +99,7 @@ def _product(shape: str | None) -> str | None:
 def judge(log: Log) -> Iterator[Evidence]:
     """Of every group of processes whose collectives timed out, why."""
     yield from _gloo(log)
+    yield from _fingerprints(log)
     groups: dict[str, list[Stuck]] = defaultdict(list)
     for one in stuck(log):
         groups[one.group].append(one)
@@ -255,3 +256,38 @@ def _gloo(log: Log) -> Iterator[Evidence]:
     blamed = tuple(("rank", str(rank)) for rank in gone) if gone and len(gone) < len(there) else ()
     weight = Weight.LIKELY if preparing else Weight.SYMPTOM
     yield Evidence("slow_work_exceeds_timeout", waited[0], weight, blamed, _who(blamed))
+
+
+# ---------------------------------------------------------------- what torch itself compares, where it is asked to
+
+
+_MISMATCH = re.compile(
+    r"Detected mismatch between collectives on ranks\. Rank (?P<a>\d+) is running collective: (?P<one>.*?), but Rank "
+    r"(?P<b>\d+) "
+    r"is running collective: (?P<other>.*?\))(?:\.|$)",
+    re.IGNORECASE,
+)
+_PRINT = re.compile(r"(?:SequenceNumber=(?P<seq>\d+))?(?:, )?OpType=(?P<op>\w+)", re.IGNORECASE)
+
+
+def _fingerprints(log: Log) -> Iterator[Evidence]:
+    """torch names two ranks that differ. Who is in most of the pairs is the odd one, for torch may name each pair."""
+    pairs = [
+        (line, f) for line in log.saying("detected mismatch between collectives") if (f := _MISMATCH.search(line.said))
+    ]
+    counts = Counter(rank for _, f in pairs for rank in {f["a"], f["b"]})
+    odd = [rank for rank, times in counts.items() if times == len(pairs)] if len(pairs) > 1 else []
+    for line, found in pairs:
+        one, other = _PRINT.search(found["one"]), _PRINT.search(found["other"])
+        same = one is not None and other is not None and one["op"] == other["op"]
+        apart = same and one is not None and other is not None and one["seq"] != other["seq"]
+        name = "collective_mismatch" if same and not apart else "rank_desync_control_flow"
+        blamed = ("rank", odd[0]) if len(odd) == 1 else ("ranks", f"{found['a']} and {found['b']}")
+        told = f"rank {found['a']} is in {_in_words(one)}, rank {found['b']} in {_in_words(other)}"
+        yield Evidence(name, line, Weight.PLAIN, (blamed,), told)
+
+
+def _in_words(found: re.Match[str] | None) -> str:
+    if found is None:
+        return "another"
+    return found["op"] + (f" #{found['seq']}" if found["seq"] else "")

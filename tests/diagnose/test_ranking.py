@@ -364,3 +364,39 @@ def test_whatever_stands_in_a_log_is_diagnosed_without_a_fall(seed: int) -> None
     for one_cause in found.causes:
         assert one_cause.lines
         assert 0 < one_cause.confidence < 1
+
+
+def differing(a: int, one: str, b: int, other: str) -> str:
+    return (
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank {a} is running collective: CollectiveFingerPrint({one}), "
+        f"but Rank {b} is running collective: CollectiveFingerPrint({other}).Collectives differ in the following aspects: "
+    )
+
+
+REDUCE = "SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[4], TensorDtypes=Float"
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "culprit"),
+    [
+        ([differing(0, REDUCE, 1, REDUCE.replace("[4]", "[5]"))], "collective_mismatch", "ranks 0 and 1"),
+        (
+            [differing(0, REDUCE, 1, REDUCE.replace("ALLREDUCE", "BROADCAST"))],
+            "rank_desync_control_flow",
+            "ranks 0 and 1",
+        ),
+        (
+            [differing(1, "SequenceNumber=1OpType=BARRIER", 2, "SequenceNumber=0OpType=BARRIER")],
+            "rank_desync_control_flow",
+            "ranks 1 and 2",
+        ),
+        (
+            [differing(0, REDUCE, 1, "OpType=BARRIER"), differing(2, REDUCE, 1, "OpType=BARRIER")],
+            "rank_desync_control_flow",
+            "rank 1",
+        ),
+    ],
+)
+def test_what_torch_compares_itself(lines: list[str], cause: str, culprit: str) -> None:
+    first = told(*lines).causes[0]
+    assert (first.cause.name, first.culprit) == (cause, culprit)

@@ -26,6 +26,7 @@ UNEVEN = Cause(
     look=judge,
     needles=(
         "worknccl(",
+        "detected mismatch between collectives",
         "last enqueued",
         "timed out waiting",
         "application timeout",
@@ -47,19 +48,6 @@ FLOW = Cause(
     "TORCH_DISTRIBUTED_DEBUG=DETAIL   # on all ranks, with a short run: it names the first collective that differs",
     "rank.consistency",
     signs=(
-        Sign(
-            "detected mismatch between collectives",
-            r"Detected mismatch between collectives on ranks\. Rank (?P<a>\d+) is running collective: "
-            r"\w+\((?:SequenceNumber=\d+, )?"
-            r"OpType=(?P<op>\w+).*?but Rank (?P<b>\d+) is running collective: \w+\((?:SequenceNumber=\d+, "
-            r")?OpType=(?!(?P=op)\b)(?P<other>\w+)",
-            "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
-            "CollectiveFingerPrint(SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[4]), but Rank 1 is running "
-            "collective: "
-            "CollectiveFingerPrint(SequenceNumber=9, OpType=BROADCAST, TensorShape=[4]).",
-            culprit="ranks {a} and {b}",
-            note="rank {a} is in {op}, rank {b} in {other}",
-        ),
         Sign(
             "never joined any collectives",
             r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout",
@@ -118,18 +106,6 @@ SIZES = Cause(
     "Print the tensor's shape and dtype on all ranks before that call; the same code and checkpoint on all nodes",
     "rank.consistency",
     signs=(
-        Sign(
-            "detected mismatch between collectives",
-            r"Detected mismatch between collectives on ranks\. Rank (?P<a>\d+) is running collective: "
-            r"\w+\((?:SequenceNumber=\d+, )?"
-            r"OpType=(?P<op>\w+).*?but Rank (?P<b>\d+) is running collective: \w+\((?:SequenceNumber=\d+, "
-            r")?OpType=(?P=op)\b",
-            "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
-            "CollectiveFingerPrint(SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[4]), but Rank 1 is running "
-            "collective: "
-            "CollectiveFingerPrint(SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[8]).",
-            culprit="ranks {a} and {b}",
-        ),
         Sign(
             "collective mismatch around rank",
             r"collective mismatch around rank (?P<number>\d+)",

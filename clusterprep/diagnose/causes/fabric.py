@@ -291,10 +291,11 @@ TOPOLOGY = Cause(
         ),
         Sign(
             "real path",
-            r"Could not find real path of (?P<path>\S+)",
+            r"^(?!.*\bINFO\b).*Could not find real path of (?P<path>\S+)",
             "n1:1:2 [0] os/linux.cc:637 NCCL WARN Could not find real path of "
             "/sys/class/pci_bus/0000:3b/../../0000:3b:00.0",
             Weight.LIKELY,
+            whole=True,
         ),
     ),
     look=files,
