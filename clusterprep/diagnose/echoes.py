@@ -44,6 +44,7 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("ncclproxy", r"ncclProxy\w+", "another line says what failed"),
     ("could not find a path for pattern", r"Could not find a path for pattern", "NCCL takes a simple order"),
     ("socket progress error", r"socket progress error", "the peer ended first"),
+    ("detected mixed local", r"Detected mixed local", "NCCL goes on with what all have; a warning of it is a cause"),
     ("call to recv", r"Call to (?:recv|send|poll)\b", "the peer ended first"),
     ("dlvsym", r"dlv?sym failed on", "an older library, which NCCL can do without"),
     ("gdr", r"\bgdr_\w+|GDRCOPY|gdrapi", "gdrcopy, which NCCL can do without"),

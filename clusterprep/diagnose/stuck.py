@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterprep.diagnose.model import Evidence, Line, Log, Weight
 
@@ -18,6 +18,7 @@ _LAST = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+),? (?:and )?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
     re.IGNORECASE,
 )
+_AT = re.compile(r"(?:Timeout at NCCL work|watchdog at work(?: sequence id)?): (?P<seq>\d+)", re.IGNORECASE)
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\S+)")
 _WORLD = re.compile(r"\bnranks (?P<a>\d+)|\bworld[_ ]size[=: ]+(?P<b>\d+)", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"Watchdog caught collective operation timeout", re.IGNORECASE)
@@ -84,7 +85,22 @@ def stuck(log: Log) -> list[Stuck]:
         alone = line.order if head.rank is None else 0
         found.setdefault((one.group, one.rank, alone), one)
     named = {(one.seq, one.op) for one in found.values() if one.rank is not None}
-    return [one for one in found.values() if one.rank is not None or (one.seq, one.op) not in named]
+    members = [one for one in found.values() if one.rank is not None or (one.seq, one.op) not in named]
+    return [*members, *_also(log, members)]
+
+
+def _also(log: Log, members: list[Stuck]) -> Iterator[Stuck]:
+    """Ranks that say where they were when they timed out, and not in what: in the same as others at that place."""
+    there = {(one.group, one.rank) for one in members}
+    alike = {one.seq: one for one in members}
+    for line in log.saying("timeout at nccl work", "watchdog at work"):
+        found, group = _AT.search(line.said), _GROUP.search(line.text)
+        place = (group["group"] if group else "", line.rank)
+        one = alike.get(int(found["seq"])) if found else None
+        if one is None or line.rank is None or place in there or (one.group, line.rank) in there:
+            continue
+        there.add(place)
+        yield replace(one, line=line, rank=line.rank)
 
 
 def _product(shape: str | None) -> str | None:

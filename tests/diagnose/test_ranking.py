@@ -400,3 +400,24 @@ REDUCE = "SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[4], TensorDtypes=Floa
 def test_what_torch_compares_itself(lines: list[str], cause: str, culprit: str) -> None:
     first = told(*lines).causes[0]
     assert (first.cause.name, first.culprit) == (cause, culprit)
+
+
+def test_ranks_that_only_say_where_they_were_timed_out_too() -> None:
+    at = "[rank{0}]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank {0}] Timeout at NCCL work: 40000, last enqueued NCCL work: 40000, last completed NCCL work: 39999."
+    first = told(timeout(1), *(at.format(rank) for rank in (1, 2, 3))).causes[0]
+    assert (first.cause.name, first.culprit) == ("rank_desync_uneven_data", "rank 0")
+
+
+def test_connections_that_came_about_in_the_end_are_no_failure() -> None:
+    retry = "n1:7:9 [0] NCCL INFO Call to connect returned Connection refused, retrying"
+    ready = "n1:7:9 [0] NCCL INFO comm 0x55a rank 0 nranks 2 cudaDev 0 busId 86000 - Init COMPLETE"
+    assert names(told(retry)) == ["firewall_blocked_port"]
+    assert names(told(retry, ready)) == []
+    assert names(told(ready, retry)) == ["firewall_blocked_port"]
+
+
+def test_two_nccls_are_a_mismatch_only_where_two_hosts_or_ranks_have_them() -> None:
+    assert names(told("NCCL version 2.18.1+cuda12.1", "NCCL version 2.21.5+cuda12.4")) == []
+    first = told("[rank0]: NCCL version 2.18.1+cuda12.1", "[rank4]: NCCL version 2.21.5+cuda12.4").causes[0]
+    assert first.cause.name == "env_or_version_mismatch"
+    assert "2.18.1 on rank 0, 2.21.5 on rank 4" in first.message

@@ -17,13 +17,15 @@ _KERNEL = re.compile(
 
 
 def several_nccls(log: Log) -> Iterator[Evidence]:
-    """Lines of one job that name different NCCLs."""
+    """Hosts or ranks that name different NCCLs. Two versions without a name may be two jobs in one log."""
     seen: dict[str, Line] = {}
     for line in log.saying("nccl version"):
-        if found := _NCCL.search(line.said):
+        if (found := _NCCL.search(line.said)) and (line.host or line.rank is not None):
             seen.setdefault(found["version"] or found["short"], line)
+    if len({(line.host, line.rank) for line in seen.values()}) < len(seen):
+        return
     if len(seen) > 1:
-        told = ", ".join(f"{version} on {line.host or line.file}" for version, line in seen.items())
+        told = ", ".join(f"{version} on {line.host or f'rank {line.rank}'}" for version, line in seen.items())
         for line in seen.values():
             yield Evidence("env_or_version_mismatch", line, Weight.LIKELY, note=told)
 
@@ -191,6 +193,7 @@ MISMATCH = Cause(
             r"counts",
             "n1:1:2 [0] init.cc:1335 NCCL WARN Detected mixed local Net device counts across ranks (min 1, max 2).",
             Weight.LIKELY,
+            whole=True,
         ),
         Sign(
             "failed to determine",
