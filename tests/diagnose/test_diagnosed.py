@@ -194,7 +194,7 @@ def test_a_redacted_report_names_nobody(tmp_path: Path) -> None:
     for name in ("n4", "10.9.0.7", "alice", "secret", str(tmp_path)):
         assert name not in text
     rows = json.loads(text)["causes"]
-    assert rows[1]["culprit"] == "peer addr-1 as seen from host-2"
+    assert rows[1]["culprit"] == "peer addr-1 as seen from host-1"
 
 
 # ---------------------------------------------------------------- with an inventory
@@ -215,6 +215,25 @@ def test_ranks_and_addresses_are_put_on_nodes(tmp_path: Path) -> None:
         "peer 10.9.0.7 as seen from n4 (gpu2)",
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shares", "culprit"),
+    [
+        ((2,), "nproc_per_node: 2", "rank 2 on gpu2"),
+        ((1, 3), "gpus: 2", "ranks 1 and 3 on gpu1, gpu2"),
+        ((2,), "gpus: {count: 4, use: '0-1'}", "rank 2 on gpu2"),
+        ((9,), "gpus: 2", "rank 9"),
+        ((2,), "cluster: x", "rank 2"),
+    ],
+)
+def test_a_rank_has_its_node_where_nodes_say_how_many_they_start(
+    tmp_path: Path, ranks: tuple[int, ...], shares: str, culprit: str
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(f'nodes: [{{name: "gpu[1-2]", address: "10.9.0.[6-7]"}}]\n{shares}\n')
+    log = "".join(f"[rank{rank}]: RuntimeError: CUDA out of memory\n" for rank in ranks) + "[rank0]: KeyError: 1\n"
+    placed = on_nodes(of(tmp_path, log), load_inventory(str(tmp_path / "cluster.yaml")))
+    assert placed.causes[0].culprit == culprit
 
 
 def test_what_checks_say_now_stands_beside_the_cause(tmp_path: Path) -> None:

@@ -148,7 +148,8 @@ SHM = Cause(
         ),
         Sign(
             "shared memory",
-            r"(?:while creating shared memory segment|failed to create shared memory (?:file|mapping))",
+            r"(?:while creating shared memory segment|failed to create shared memory (?:file|mapping))|shared memory "
+            r"segment \S+ \(size",
             "n1:1:2 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-0 (size "
             "9637888)",
             culprit="host {host}",
