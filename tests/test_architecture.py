@@ -16,7 +16,8 @@ PACKAGE = ROOT / "clusterprep"
 # a place here, and has then decided what it is.
 ORDER = (
     # words and values
-"errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins", "diagnose",
+    "errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins",
+    "diagnose",
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
@@ -27,9 +28,9 @@ ORDER = (
     "plan", "settings", "judge", "gates", "linted", "diagnosed", "reach", "diff", "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams",
-    "groups", "workarounds", "trial",
+    "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
-    "run", "selftest", "reports", "explain", "options", "terminal", "ending", "cli", "__main__",
+    "run", "selftest", "reports", "explain", "options", "words", "terminal", "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -56,12 +57,17 @@ WORLDLY = {
     "plugins": "finds plug-ins by their files",
     "deadline": "listens to signals and the alarm clock",
     "fanout": "starts threads and watches the clock",
+    "job": "notes when a command began",
     "run": "takes the time of a run",
     "selftest": "plays the recordings that came with us",
     "transports": "reaches other machines",
     "remote": "runs on nodes, but for boot, which reads the source of the others",
     "groups": "takes the time of the group tests",
     "streams": "takes the time of the links stage, and draws the word that agents know each other by",
+    "launch.follow": "runs processes on nodes, listens to them and watches the clock",
+    "launch.logs": "writes what ranks print",
+    "words": "knows the folder and the variables of whoever launches",
+    "launching": "takes the time of lines",
     "verify.collect": "runs ranks on nodes and waits for them",
     "reports": "renders through rich, loaded when asked for, and shows progress while a command runs",
 }
@@ -84,7 +90,7 @@ SPEECH = frozenset(
 )
 
 ON_CONTROLLER = {"boot"}  # of remote/: it sends the others
-WRITING = {"act", "disk", "ranks", "trial"}  # of what runs on nodes, the parts that `check` does not send
+WRITING = {"act", "disk", "ranks", "job", "trial"}  # of what runs on nodes, the parts that `check` does not send
 JOB_LIBRARIES = {"trial": {"torch"}}  # the job's own interpreter runs this one
 
 FORBIDDEN_CALLS = frozenset(
