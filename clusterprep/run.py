@@ -216,13 +216,12 @@ def launch(job: Job, wanted: Wanted, screen: launching.Screen) -> Report:
     plan = _plan(job, only=VERIFY_NEEDS if wanted.preflight else ("ssh.",), facts=ENV_FACTS)
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
-        environment = render(fleet)
         gates = in_the_way(findings, job.settings.on_busy or not wanted.preflight)
-        result, notices = launching.launch(fanout, fleet, environment, wanted, gates, screen)
+        result, notices = launching.launch(fanout, fleet, render(fleet), wanted, gates, screen)
     job.notices.extend(notices)
     code = launching.code_of(result)
     code = worse(exit_code(findings), code) if gates else code
-    return dataclasses.replace(_report(job, code, fleet, findings, environment), launch=result)
+    return dataclasses.replace(_report(job, code, fleet, findings), launch=result)
 
 
 def print_launch(job: Job, wanted: Wanted, form: str) -> tuple[int, str]:

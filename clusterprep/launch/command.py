@@ -41,13 +41,13 @@ class Program:
 
     def argv(self, python: str) -> tuple[str, ...]:
         """As one process of the node whose job runs in `python`."""
-        if self.kind == "other":
-            return self.words
-        return (python, "-u", *(("-m",) if self.kind == "module" else ()), *self.words)
+        return (*self.begin(python), *self.words)
 
-    @property
-    def name(self) -> str:
-        return " ".join(self.words[:1])
+    def begin(self, python: str) -> tuple[str, ...]:
+        """What stands before its words."""
+        if self.kind == "other":
+            return ()
+        return (python, "-u", "-m") if self.kind == "module" else (python, "-u")
 
 
 def program_of(words: Sequence[str]) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from clusterprep.errors import InputError
 from clusterprep.launch.command import Program
 from clusterprep.model import Node
-from clusterprep.remote.job import BEFORE, PLACE
+from clusterprep.remote.job import BEFORE, BEGIN
 from clusterprep.verify.schedule import MEETING, TORCHRUN, rank_environment, shares_of
 
 SEED = "CLUSTERPREP_SEED"  # what clusterprep.guard reads
@@ -106,9 +107,17 @@ class LaunchPlan:
         python, program = share.node.python, self.wanted.program
         # Its logs are ours: without a place for them torchrun leaves an empty folder in /tmp.
         place = ("--log-dir=/dev/null",) if share.quiet and "--log-dir" not in " ".join(program.options) else ()
-        before = ("--no-python", python, "-ISc", BEFORE, PLACE)
-        words = (*self.torchrun(share), *place, *program.options, *before, *program.argv(python))
-        env = {**share.env, "NODE_RANK": str(share.position)}  # torchrun itself sets GROUP_RANK alone
+        words = (
+            *self.torchrun(share),
+            *place,
+            *program.options,
+            "--no-python",
+            python,
+            f"-ISc{BEFORE}",
+            *program.words,
+        )
+        # torchrun itself sets GROUP_RANK alone.
+        env = {**share.env, "NODE_RANK": str(share.position), BEGIN: json.dumps(program.begin(python))}
         return {"rank": None, "argv": [python, "-m", "torch.distributed.run", *words], "env": env}
 
     def _ranks(self, share: Share) -> list[dict[str, Any]]:

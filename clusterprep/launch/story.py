@@ -15,9 +15,10 @@ from clusterprep.remote.processes import signal_name
 from clusterprep.verify.timeline import Event
 
 TOGETHER = 1.0  # seconds; what ends so shortly after the first end may be its consequence
-QUOTED = 8  # lines that a culprit printed last
+QUOTED = 5  # lines that a culprit printed last
 STATES = {"T": "it is stopped (state T): somebody sent it SIGSTOP", "t": "a debugger holds it (state t)"}
 STATES["D"] = "it is stuck in the kernel (state D): a driver or a file system does not answer"
+_NOISE = "Extension modules: "  # what the fault handler ends with
 _SENT = frozenset({1, 2, 15})  # signals that somebody sends: torchrun, to those that are left
 Why = Literal["done", "failed", "timeout"]
 
@@ -169,7 +170,9 @@ def _torchrun(event: Event, told: Told) -> Culprit:
 
 def _last(told: Told, node: str, rank: int | None) -> tuple[str, ...]:
     """The last lines that say something, of a rank, or of torchrun where the rank said nothing."""
-    lines = [line.rstrip() for line in told.printed.get((node, rank), ()) if line.strip()]
+    lines = [
+        line.rstrip() for line in told.printed.get((node, rank), ()) if line.strip() and not line.startswith(_NOISE)
+    ]
     return tuple(lines[-QUOTED:])
 
 

@@ -4,7 +4,7 @@ A node either starts each rank itself, or one torchrun that starts them. Then ea
 socket of the agent, so that lines of different ranks stay apart; where it cannot, they come as torchrun's.
 
 Operations: `launch` {python, user, folders, strict, torchrun, processes: [{rank, argv, env}], leash}, `keep` {},
-`stacks` {}, `finish` {grace}. `rank` is null for torchrun. In `argv` the word for the way to the ranks is PLACE.
+`stacks` {}, `finish` {grace}. `rank` is null for torchrun, which is given the way to the agent in its environment.
 Events: {"rank": 3, "what": "lines", …}, "started", "closed", "state" and "exit", with times by this node's clocks.
 """
 
@@ -19,15 +19,17 @@ from clusterprep.remote.children import LEASH, Account, Child, Company, environm
 from clusterprep.remote.printed import Stream
 from clusterprep.remote.processes import drain, process_stat
 
-PLACE = "CLUSTERPREP-PLACE"  # what stands in argv for the name of the socket
+WAY, BEGIN = "CLUSTERPREP_WAY", "CLUSTERPREP_BEGIN"  # the name of the socket; the words that the command begins with
 HEAD = 256  # bytes of the first line of a connection
 STREAMS = {1: "out", 2: "err"}
 
 # Runs in the job's python before torchrun's worker becomes the user's program: its streams go to the agent, and it ends
-# with torchrun, also where that is killed. No process stays of it: what is at argv takes its place.
+# with torchrun, also where that is killed. No process stays of it, and no variable. torchrun shows the first word
+# behind it as the name of the program, so that the user's own comes first.
 BEFORE = (
-    "import os,socket,sys\n"
-    "place,argv=sys.argv[1],sys.argv[2:]\n"
+    "import json,os,socket,sys\n"
+    "place,begin=[os.environ.pop(name,'') for name in ('CLUSTERPREP_WAY','CLUSTERPREP_BEGIN')]\n"
+    "argv=json.loads(begin or '[]')+sys.argv[1:]\n"
     "try:\n"
     " import ctypes\n"
     " ctypes.CDLL(None).prctl(1,9)\n"
@@ -68,6 +70,7 @@ class Process(Child):
     def ask_to_end(self):
         try:
             os.killpg(self.process.pid, signal.SIGTERM)
+            os.killpg(self.process.pid, signal.SIGCONT)  # one that is stopped hears it then
         except OSError:
             pass
 
@@ -184,10 +187,10 @@ def spawn(job, account, request, entry, place):
     """Start one process; raises OSError or SubprocessError when the kernel refuses."""
     out, printed = os.pipe()
     err, complained = os.pipe()
-    argv = [place if word == PLACE else word for word in entry["argv"]]
+    given = dict(entry["env"], **{WAY: place}) if place else entry["env"]
     try:
-        env = environment(account, request["python"], entry["env"], job.mark)
-        process = popen(account, argv, env, stdout=printed, stderr=complained)
+        env = environment(account, request["python"], given, job.mark)
+        process = popen(account, entry["argv"], env, stdout=printed, stderr=complained)
     except BaseException:
         os.close(out)
         os.close(err)
