@@ -355,7 +355,7 @@ class LaunchedRank:
     local_rank: int
     node: str
     ended: Literal["finished", "failed", "killed", "with-others", "lost", "hanging", "not-started"]
-    exit: int | None = None
+    code: int | None = None
     signal: str | None = None
 
 

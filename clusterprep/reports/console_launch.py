@@ -45,7 +45,7 @@ def write_launch(page: Page, launch: LaunchResult | None) -> None:
 
 def _how(row: LaunchedRank) -> str:
     if row.ended == "failed":
-        return f"ended with exit code {row.exit}"
+        return f"ended with exit code {row.code}"
     if row.ended == "killed":
         return f"was killed by {row.signal}"
     return _ENDED[row.ended]

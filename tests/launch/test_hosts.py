@@ -139,7 +139,7 @@ def test_the_code_of_a_rank_under_torchrun_is_told(lab: Lab) -> None:
     assert culprit["cause"] == "rank 3 on n2 ended with exit code 3"
     assert culprit["evidence"] == ["one", "two", "rank 3 has had enough"]
     rows = found.report["launch"]["ranks"]
-    assert [(row["ended"], row["exit"]) for row in rows] == [("with-others", None)] * 3 + [("failed", 3)]
+    assert [(row["ended"], row["code"]) for row in rows] == [("with-others", None)] * 3 + [("failed", 3)]
     assert f"{ENDS} FAILED" in found.stderr  # torchrun's summary names the user's program and nothing of ours
 
 
@@ -238,7 +238,7 @@ def test_the_printed_lines_are_what_launch_starts(lab: Lab) -> None:
     ]
     said = [process.communicate(timeout=60)[0] for process in started]
     for host in lab.hosts:
-        host.run(["sh", "-c", "rmdir /tmp/torchelastic_*"])  # what torchrun leaves where nobody tells it not to
+        host.run(["sh", "-c", "rm -r /tmp/torchelastic_*"])  # what torchrun leaves where nobody tells it not to
     assert [process.returncode for process in started] == [0, 0], said
     assert [text.count("two") for text in said] == [2, 2]
 
