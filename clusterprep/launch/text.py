@@ -16,13 +16,23 @@ def text_of(plan: LaunchPlan, form: str, cluster: str) -> str:
 
 
 def torchrun(plan: LaunchPlan, cluster: str) -> str:
-    """One line for each node, to be started on all of them within ten minutes: torchrun waits that long."""
+    """One line for each node, or for each rank; all of them within ten minutes, as torchrun waits no longer."""
     parts = []
     for share in plan.shares:
-        given = [f"{name}={value}" for name, value in sorted({**share.env, "NODE_RANK": str(share.position)}.items())]
-        folder = f"cd {shlex.quote(_folder(plan))} && "
-        parts.append(f"# {share.node.name}\n{folder}{shlex.join(['env', *given, *_run(plan, share)])}\n")
+        node = share.node
+        if plan.wanted.direct:
+            argv = plan.wanted.program.argv(node.python)
+            parts += [_line(plan, f"{node.name} rank {rank}", plan.environment(rank), argv) for rank in share.ranks]
+        else:
+            env = {**share.env, "NODE_RANK": str(share.position)}
+            parts.append(_line(plan, node.name, env, _run(plan, share)))
     return "\n".join(parts)
+
+
+def _line(plan: LaunchPlan, name: str, env: Mapping[str, str], argv: Sequence[str]) -> str:
+    given = [f"{variable}={value}" for variable, value in sorted(env.items())]
+    folder = f"cd {shlex.quote(plan.wanted.folder)} && " if plan.wanted.folder else ""
+    return f"# {name}\n{folder}{shlex.join(['env', *given, *argv])}\n"
 
 
 def hostfile(plan: LaunchPlan, cluster: str) -> str:
@@ -52,7 +62,7 @@ def sbatch(plan: LaunchPlan, cluster: str) -> str:
         f"#SBATCH --nodelist={fold(names)}",
         "#SBATCH --ntasks-per-node=1",
         *gpus,
-        f"#SBATCH --chdir={_folder(plan)}",
+        *([f"#SBATCH --chdir={plan.wanted.folder}"] if plan.wanted.folder else []),
         "# A task may use all of its node's processors: data loaders need them.",
         "#SBATCH --exclusive",
         "",
@@ -68,10 +78,8 @@ def sbatch(plan: LaunchPlan, cluster: str) -> str:
 
 
 def _run(plan: LaunchPlan, share: Share) -> list[str]:
-    program, python = plan.wanted.program, share.node.python
-    if plan.wanted.direct:
-        return list(program.argv(python))
-    return [python, "-m", "torch.distributed.run", *plan.torchrun(share), *program.options, *_worker(plan)]
+    words = (*plan.torchrun(share), *plan.wanted.program.options)
+    return [share.node.python, "-m", "torch.distributed.run", *words, *_worker(plan)]
 
 
 def _worker(plan: LaunchPlan) -> list[str]:
@@ -108,7 +116,3 @@ def _own_lines(shares: Sequence[Share], alike: Mapping[str, str]) -> list[str]:
 
 def _with_gpus(plan: LaunchPlan) -> bool:
     return all(share.node.gpus is not None and share.node.gpus.count > 0 for share in plan.shares)
-
-
-def _folder(plan: LaunchPlan) -> str:
-    return plan.wanted.folder or plan.wanted.here

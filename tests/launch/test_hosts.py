@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +16,9 @@ from tests import training
 from tests.command import CLI, Answer, answer
 from tests.lab import Host, Lab, faults
 from tests.lab.fixtures import require_lab
+from tests.launch import PROGRAMS, tables
 
 pytestmark = pytest.mark.lab
-PROGRAMS = Path(__file__).with_name("programs")
 ENDS = str(PROGRAMS / "ends.py")
 
 
@@ -73,13 +71,6 @@ def how(found: Answer) -> list[str]:
     return [row["ended"] for row in found.report["launch"]["ranks"]]
 
 
-def tables(found: Answer) -> list[dict[str, Any]]:
-    """What each rank said of itself, by rank, from the log of that rank."""
-    folder = Path(found.report["launch"]["logs"])
-    logs = [(folder / f"rank-{row['rank']}.log").read_text() for row in found.report["launch"]["ranks"]]
-    return [json.loads(line.partition("table ")[2]) for log in logs for line in log.splitlines() if "table {" in line]
-
-
 def all_wait(lab: Lab) -> Callable[[], bool]:
     return lambda: all(len(host.processes("programs/ends.py")) >= 2 for host in lab.hosts)
 
@@ -98,7 +89,7 @@ WHERE = [("0", "0", "0", "n1"), ("1", "1", "0", "n1"), ("2", "0", "1", "n2"), ("
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("mode", ["torchrun", "direct"])
+@pytest.mark.parametrize("mode", ["torchrun", pytest.param("direct", marks=pytest.mark.slow)])
 def test_a_plain_script_of_torch_trains_with_the_right_ranks(lab: Lab, mode: str) -> None:
     words = ["--direct"] if mode == "direct" else []
     found = launch(lab, *words, "--env", "WORD=it's $HOME", "--seed", "7", "--", str(PROGRAMS / "ddp.py"))
