@@ -238,6 +238,6 @@ def refusal(error, request):
         return {"no": "no_user", "why": "there is no user %s" % request["user"]}
     if isinstance(error, ImportError):
         return {"no": "missing_tool", "why": "the agent's Python has no ctypes: %s" % error}
-    code = getattr(error, "errno", None)
+    code, what = getattr(error, "errno", None), getattr(error, "filename", None) or request["python"]
     reason = {errno.ENOENT: "missing_tool", errno.EACCES: "denied", errno.EPERM: "denied"}.get(code, "agent_error")
-    return {"no": reason, "why": "%s: %s" % (request["python"], getattr(error, "strerror", None) or error)}
+    return {"no": reason, "why": "%s: %s" % (what, getattr(error, "strerror", None) or error)}
