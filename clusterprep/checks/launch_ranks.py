@@ -154,8 +154,8 @@ RANKS = Check(
     title="Ranks and rendezvous that were left behind",
     why="What an earlier job left in ~/.bashrc or /etc/environment sends the ranks of this one elsewhere: «Invalid "
     "rank requested», or a wait of half an hour for a node that does not come.",
-    how="RANK, LOCAL_RANK, NODE_RANK, WORLD_SIZE, MASTER_* and torchrun's PET_* in every launch path, against the ranks "
-    "that follow from the inventory. What agrees with them is left alone. verify and launch read the table back.",
+    how="RANK, LOCAL_RANK, NODE_RANK, WORLD_SIZE, MASTER_* and torchrun's PET_* in every launch path, against the "
+    "ranks that follow from the inventory. What agrees with them is left alone. verify and launch read the table back.",
     remedy="clusterprep launch INVENTORY -- train.py   # or --print torchrun, after the lines that are named are gone",
     proof=Proof("env.paths", planted("login shell", Setting("NODE_RANK", "7", BASHRC, 3))),
 )

@@ -25,12 +25,13 @@ class Stream(object):
             self.closed_at = time.monotonic()
             self.end()
             return
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        while len(self._rest) >= LONGEST:
-            lines.append(self._rest[:LONGEST])
-            self._rest = self._rest[LONGEST:]
-        self._pass_on(lines)
+        lines = []
+        whole = (self._rest + data).split(b"\n")
+        for line in whole[:-1]:
+            lines += pieces(line) or [b""]
+        rest = pieces(whole[-1]) or [b""]
+        self._rest = rest.pop()
+        self._pass_on(lines + rest)
 
     def end(self):
         """Nothing more will come: what is there of a line is one."""
@@ -47,6 +48,11 @@ class Stream(object):
             self._tell(lines[at : at + AT_ONCE])
 
     def _tell(self, lines):
-        texts = [line[:LONGEST].decode("utf-8", "replace") for line in lines]
+        texts = [line.decode("utf-8", "replace") for line in lines]
         self.company.tell("lines", self.rank, said={"stream": self.name, "lines": texts, "left_out": self._left_out})
         self._left_out = 0
+
+
+def pieces(line):
+    """A line as lines of a length that is bearable."""
+    return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)]
