@@ -106,10 +106,10 @@ class _Shown:
         self._say, self._logs = screen.say, logs
         self._flushed = 0.0
 
-    def hear(self, source: Source, stream: str, lines: Sequence[str]) -> None:
+    def hear(self, source: Source, lines: Sequence[str], *, shown: bool) -> None:
         self._logs.write(source, lines)
         now = time.monotonic()
-        for line in lines:
+        for line in lines if shown else ():
             self._show(self._display.add(source, visible(line), now))
 
     def tick(self, *, last: bool = False) -> None:

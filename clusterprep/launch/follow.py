@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from clusterprep.errors import ClusterprepError, LinkLost, OutOfTime
 from clusterprep.launch.display import Source
@@ -30,7 +30,11 @@ MOST = 20_000  # events that wait to be shown; a terminal that stands still must
 KEPT = 400  # lines of each stream for the story; a stack of every thread takes some hundred
 FRAME_KEYS = ("rank", "what", "mono", "wall")
 
-Hear = Callable[[Source, str, "list[str]"], None]  # who, «out» or «err», lines
+
+class Hear(Protocol):
+    """Takes the lines of a rank, or of a node's torchrun; some are not for the screen."""
+
+    def __call__(self, source: Source, lines: Sequence[str], *, shown: bool) -> None: ...
 
 
 def run_launch(links: Mapping[str, Link], plan: LaunchPlan, hear: Hear, tick: Callable[[], None]) -> Told:
@@ -153,7 +157,8 @@ class _Launch:
                 0, f"clusterprep: about {left_out} lines are missing here: they came faster than they were taken"
             )
         self._printed.setdefault(source, deque(maxlen=KEPT)).extend(lines)
-        self._hear(source, str(event.data.get("stream")), lines)
+        # What torchrun says of being ended is twenty lines on every node; its log has them.
+        self._hear(source, lines, shown=event.rank is not None or not self._stop.is_set())
 
     # ------------------------------------------------------------ carrying: one thread per node
 

@@ -18,6 +18,7 @@ from clusterprep.verify.schedule import MEETING, TORCHRUN, rank_environment, sha
 SEED = "CLUSTERPREP_SEED"  # what clusterprep.guard reads
 MOST_SEED = (1 << 32) - 1  # what PYTHONHASHSEED takes
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LOGGING = ("--log", "--tee", "--redirects", "-t", "-r")  # of torchrun, where the user wants its files
 _ASSIGNED = frozenset((*TORCHRUN, *MEETING))
 
 
@@ -106,7 +107,8 @@ class LaunchPlan:
     def _torchrun(self, share: Share) -> dict[str, Any]:
         python, program = share.node.python, self.wanted.program
         # Its logs are ours: without a place for them torchrun leaves an empty folder in /tmp.
-        place = ("--log-dir=/dev/null",) if share.quiet and "--log-dir" not in " ".join(program.options) else ()
+        logging = any(word.startswith(_LOGGING) for word in program.options)
+        place = ("--log-dir=/dev/null",) if share.quiet and not logging else ()
         words = (
             *self.torchrun(share),
             *place,

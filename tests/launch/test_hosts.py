@@ -153,6 +153,28 @@ def test_ranks_that_do_not_listen_are_gone_all_the_same(lab: Lab) -> None:
     assert all(host.processes("time.sleep(600)") == [] for host in lab.hosts)
 
 
+@pytest.mark.torch
+def test_ctrl_c_reaches_ranks_under_torchrun(lab: Lab) -> None:
+    process = launched(lab, "--", ENDS, "wait", "9")
+    wait_for(all_wait(lab))
+    process.send_signal(signal.SIGINT)
+    found = ended(process)
+    assert found.code == 130
+    assert "SignalException" not in found.stderr  # what torchrun says of being ended is in its log
+
+
+def test_ranks_run_as_the_jobs_user(lab: Lab) -> None:
+    """Their streams come home too, though the agent is root's."""
+    with contextlib.ExitStack() as users:
+        for host in lab.hosts:
+            users.enter_context(faults.add_user(host, "trainer"))
+        settings = {"job_user": "trainer"}
+        found = launch(lab, "--chdir", "/home/trainer", "--", "/usr/bin/id", "-un", inventory=settings)
+    assert (found.code, how(found)) == (0, ["finished"] * 4), found.failed()
+    assert [f"[n{rank // 2 + 1} rank {rank}] trainer\n" in found.stderr for rank in range(4)] == [True] * 4
+    assert found.report["launch"]["folders"] == {"n1": "/home/trainer", "n2": "/home/trainer"}
+
+
 @pytest.mark.parametrize(("what", "words"), [("hang", "programs/ends.py line "), ("stop", "SIGSTOP")])
 def test_at_the_limit_the_rank_that_others_wait_for_is_named(lab: Lab, what: str, words: str) -> None:
     found = launch(lab, "--direct", "--timeout", "5", "--", ENDS, what, "2")

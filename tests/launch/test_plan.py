@@ -51,6 +51,23 @@ def test_torchrun_is_static_and_told_everything() -> None:
     assert "RANK" not in process["env"]
 
 
+@pytest.mark.parametrize(
+    ("words", "quiet", "expected"),
+    [
+        ("train.py", True, True),
+        ("torchrun --max-restarts=1 train.py", True, True),
+        ("torchrun --tee 3 train.py", True, False),
+        ("torchrun --log_dir=/x train.py", True, False),
+        ("train.py", False, False),  # a torch that would make a folder of that name
+    ],
+)
+def test_torchrun_leaves_no_folder_where_it_can_do_without(words: str, quiet: bool, expected: bool) -> None:
+    node = Node("n1", "10.0.0.1", 0)
+    plan = plan_launch([node], {}, {}, MEET, Wanted(program_of(words.split())), ["n1"] if quiet else [])
+    (process,) = plan.request(plan.shares[0])["processes"]
+    assert ("--log-dir=/dev/null" in process["argv"]) is expected
+
+
 def test_direct_ranks_are_given_what_torchrun_would_set() -> None:
     plan = planned(2, 2, direct=True)
     rank = plan.request(plan.shares[1])["processes"][1]
