@@ -54,7 +54,7 @@ def launched(lab: Lab, *words: str, inventory: dict[str, Any] | None = None) -> 
     return lab.controller.popen(argv, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True)
 
 
-def ended(process: subprocess.Popen[str], timeout: float = 90) -> Answer:
+def ended(process: subprocess.Popen[str], timeout: float = 110) -> Answer:
     out, err = process.communicate(timeout=timeout)
     return answer(subprocess.CompletedProcess(process.args, process.returncode, out, err))
 
@@ -102,21 +102,22 @@ def test_a_plain_script_of_torch_trains_with_the_right_ranks(lab: Lab, mode: str
     assert all(f"[{row['node']} rank {row['RANK']}] sum of ranks 6\n" in found.stderr for row in rows)
 
 
-FRAMEWORKS = {"lightning_ddp.py": "steps 3", "accelerate_gpt2.py": "steps 4"}
+FRAMEWORKS = {"lightning_ddp.py": ("torchrun", "steps 3"), "accelerate_gpt2.py": ("direct", "steps 4")}
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("script", FRAMEWORKS)
 def test_frameworks_train_as_they_are(lab: Lab, script: str) -> None:
-    python = training.required()
-    found = launch(lab, "--fold", "--", str(PROGRAMS / script), inventory={"python": python})
+    python, (mode, last) = training.required(), FRAMEWORKS[script]
+    words = ["--direct"] if mode == "direct" else []
+    found = launch(lab, "--fold", *words, "--", str(PROGRAMS / script), inventory={"python": python})
     assert (found.code, how(found)) == (0, ["finished"] * 4), found.stderr[-4000:]
     rows = tables(found)
     assert [(str(r["RANK"]), str(r["LOCAL_RANK"]), r.get("NODE_RANK"), r["node"]) for r in rows] == [
         (rank, local, int(position) if "NODE_RANK" in rows[0] else None, node) for rank, local, position, node in WHERE
     ]
     assert {row["WORLD_SIZE"] for row in rows} == {4}
-    assert f"[all ranks] {FRAMEWORKS[script]}\n" in found.stderr
+    assert f"[all ranks] {last}\n" in found.stderr
 
 
 # ---------------------------------------------------------------- ends
@@ -153,6 +154,7 @@ def test_ranks_that_do_not_listen_are_gone_all_the_same(lab: Lab) -> None:
     assert all(host.processes("time.sleep(600)") == [] for host in lab.hosts)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_ctrl_c_reaches_ranks_under_torchrun(lab: Lab) -> None:
     process = launched(lab, "--", ENDS, "wait", "9")
@@ -175,7 +177,9 @@ def test_ranks_run_as_the_jobs_user(lab: Lab) -> None:
     assert found.report["launch"]["folders"] == {"n1": "/home/trainer", "n2": "/home/trainer"}
 
 
-@pytest.mark.parametrize(("what", "words"), [("hang", "programs/ends.py line "), ("stop", "SIGSTOP")])
+@pytest.mark.parametrize(
+    ("what", "words"), [("hang", "programs/ends.py line "), pytest.param("stop", "SIGSTOP", marks=pytest.mark.slow)]
+)
 def test_at_the_limit_the_rank_that_others_wait_for_is_named(lab: Lab, what: str, words: str) -> None:
     found = launch(lab, "--direct", "--timeout", "5", "--", ENDS, what, "2")
     assert (found.code, culprits(found), how(found)) == (3, [("rank", ["n2"], 2)], ["hanging"] * 4)
@@ -241,6 +245,7 @@ def printed(lab: Lab, form: str, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_printed_lines_are_what_launch_starts(lab: Lab) -> None:
     """Each line, typed on its node, and the ranks meet."""
