@@ -80,14 +80,14 @@ def _stuck(guilty: Iterable[Blame], mtus: Mapping[str, int]) -> Iterable[Outcome
         if guilt.role == "pair":
             seen = f"{seen} on {way}"
         message = f"full-size packets do not get through between {whose}, small ones do"
-        if all(_does_not_fit(dial, mtus) and dial.carried == dial.packet for dial in guilt.failed):
-            largest = max(mtus[dial.listener] for dial in guilt.failed)
-            seen = f"{largest} bytes"
-            message = f"packets as large as the sender makes them do not fit the other end, between {whose}; TCP adapts"
         cure = (
             f"ping -M do -s {_wanted(first, mtus) - 28} {first.address}   # from {first.dialer}; then the MTU of the "
             "switch ports between them"
         )
+        if all(_does_not_fit(dial, mtus) and dial.carried == dial.packet for dial in guilt.failed):
+            seen = f"{max(mtus[dial.listener] for dial in guilt.failed)} bytes"
+            message = f"packets as large as the sender makes them do not fit the other end, between {whose}; TCP adapts"
+            cure = f"ip link set dev INTERFACE mtu SIZE   # the same on {first.dialer} and {first.listener}"
         yield Outcome("fail", guilt.nodes, message, seen, f"{_wanted(first, mtus)} bytes", cure)
 
 
