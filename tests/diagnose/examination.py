@@ -27,7 +27,7 @@ class Case:
     name: str
     files: tuple[Path, ...]
     cause: str | None
-    also: tuple[str, ...]
+    also: tuple[str | None, ...]  # None: that nothing is known is right too
     severity: str
     culprits: tuple[str | None, ...]
     unexplained: str = ""
@@ -88,11 +88,11 @@ def marked(case: Case) -> Mark:
 
 def _right(case: Case, code: int, causes: list[dict[str, Any]]) -> bool:
     """The top cause is one of the right ones, and the exit code says the same."""
+    if case.cause is None and case.severity == "benign":  # noise without a name of its own; some of it may have one
+        return code == CODES["benign" if causes else "unknown"] and all(c["severity"] == "benign" for c in causes)
     if not causes:
-        return case.cause is None and code == CODES["unknown"]
+        return None in {case.cause, *case.also} and code == CODES["unknown"]
     top = causes[0]
-    if case.cause is None and case.severity == "benign":  # noise that has no name; some of it may have one
-        return all(cause["severity"] == "benign" for cause in causes) and code == CODES["benign"]
     return top["cause"] in {case.cause, *case.also} and code == CODES[top["severity"]]
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.diagnose.plays import PLAYS, Play
 from tests.diagnose.stage import Stage
 from tests.lab import Lab
+from tests.real_nccl import kept
 
 RECORDED = Path(__file__).with_name("recorded")
 
@@ -42,7 +43,7 @@ def record(lab: Lab, play: Play) -> None:
 
 def main(names: list[str]) -> None:
     chosen = [play for play in PLAYS if not names or play.name in names]
-    with Lab(3) as lab:
+    with Lab(3, keep=kept()) as lab:
         for play in chosen:
             begun = time.monotonic()
             try:

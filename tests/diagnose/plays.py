@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -9,10 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.diagnose.stage import Stage
+from tests.diagnose.stage import SCRIPT, Stage
 from tests.lab import faults, processes
 from tests.lab.faults import machine_pids
 from tests.lab.layout import HOST_ENVIRONMENT
+from tests.real_nccl import RELEASES, library
 
 ABSENT = "10.77.0.99"
 REJECT, DATA = "reject with icmpx admin-prohibited", "1024-29399, 29501-65535"
@@ -210,6 +212,16 @@ def files_of_ranks(stage: Stage) -> None:
         stage.host(name).run(["rm", "-rf", "/tmp/logs"])
 
 
+def nccl(stage: Stage, undo: ExitStack, release: str, *words: str, before: tuple[str, ...] = (), **env: str) -> None:
+    """NCCL itself, of this release, on the first host."""
+    argv = [*before, sys.executable, SCRIPT, str(library(release)), *words]
+    stage.command("n1", argv, {"NCCL_DEBUG": "INFO"} | env)
+
+
+def unresolved(stage: Stage, undo: ExitStack, release: str) -> None:
+    nccl(stage, undo, release, NCCL_COMM_ID="head-node.cluster.internal:29501")
+
+
 FILES = ("--log-dir", "/tmp/logs", "--redirects", "3")
 TEED = ("--log-dir", "/tmp/logs", "--tee", "3")
 DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
@@ -270,4 +282,10 @@ PLAYS = (
     Play("tiny-shm", "workers", tiny_shm),
     Play("no-nccl", "gpus", partial(both, BACKEND="nccl")),
     Play("no-cuda", "gpus", both),
+    *(Play(f"nccl-ifname-{r}", "nccl", partial(nccl, release=r, NCCL_SOCKET_IFNAME="ens5f0")) for r in RELEASES),
+    *(Play(f"nccl-comm-id-name-{r}", "nccl", partial(unresolved, release=r)) for r in RELEASES),
+    Play("nccl-comm-id-elsewhere", "nccl", partial(nccl, release="2.21.5", NCCL_COMM_ID="192.168.50.4:29501")),
+    Play("nccl-no-network", "nccl", partial(nccl, release="2.27.5", before=("unshare", "--net"))),
+    Play("nccl-no-driver", "nccl", lambda stage, undo: nccl(stage, undo, "2.32.3", "0")),
+    Play("nccl-healthy", "nccl", partial(nccl, release="2.21.5")),
 )
