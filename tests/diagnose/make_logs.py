@@ -11,6 +11,7 @@ people write: a new recording may show other lines than the last one, so read it
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ def record(lab: Lab, play: Play) -> None:
     for old in RECORDED.glob(f"{play.name}.*log"):
         old.unlink()
     files = stage.files()
+    shutil.rmtree(stage.folder)
     for name, text in files.items():
         target = f"{play.name}.log" if len(files) == 1 else f"{play.name}.{name}.log"
         (RECORDED / target).write_text(text)

@@ -200,7 +200,7 @@ def out_of_memory(stage: Stage, undo: ExitStack) -> None:
 def kernel_log(stage: Stage) -> None:
     said = processes.run(["dmesg"], timeout=10, check=True, env=HOST_ENVIRONMENT).stdout.splitlines()
     found = [i for i, line in enumerate(said) if "invoked oom-killer" in line]
-    lines = said[found[-1] :][:80] if found else []
+    lines = said[found[-1] :][:110] if found else []
     (stage.folder / "dmesg.log").write_text("\n".join([*lines, ""]))
 
 
@@ -255,8 +255,8 @@ PLAYS = (
     Play("store-port-dropped", "train", partial(blocked, host="n1", ports="29500")),
     Play("store-port-rejected", "train", partial(blocked, host="n1", ports="29500", act=REJECT)),
     Play("endpoint-dropped", "train", partial(blocked, host="n1", ports="29400")),
-    Play("data-ports-dropped", "train", partial(blocked, host="n2", ports=DATA)),
-    Play("data-ports-rejected", "train", partial(blocked, host="n2", ports=DATA, act=REJECT)),
+    Play("data-ports-dropped", "train", partial(blocked, host="n1", ports=DATA)),
+    Play("data-ports-rejected", "train", partial(blocked, host="n1", ports=DATA, act=REJECT)),
     Play("node-never-came", "train", one_of_two),
     Play("node-never-came-elastic", "train", two_of_three),
     Play("ranks-missing", "train", ranks_missing),
@@ -273,7 +273,7 @@ PLAYS = (
     Play("other-collective", "branch", both),
     Play("other-shape-detail", "shapes", partial(both, **DETAIL)),
     Play("other-shape", "shapes", both),
-    Play("slow-tokenizer", "tokenize", partial(both, TEED)),
+    Play("slow-tokenizer", "tokenize", partial(both, flags=TEED)),
     Play("slow-checkpoint", "monitored", both),
     Play("script-broken", "broken", both),
     Play("script-crash", "crash", both_elastic),

@@ -12,7 +12,8 @@ from clusterprep.cli import cli
 from tests.diagnose.examination import RECORDED, Case, Mark, marked, others, recorded, same_culprit, table
 
 examined = pytest.mark.skipif(cli.commands["diagnose"].hidden, reason="`clusterprep diagnose` is not built yet")
-LEAST_CAUSES, LEAST_CULPRITS = 0.95, 0.90
+LEAST = (0.95, 0.90)  # shares of causes and culprits that have to be right of what real jobs printed
+REACHED = (0.95, 0.90)  # and of the others: what was reached, to be raised with it
 
 
 def judge(marks: Sequence[Mark], causes: float, culprits: float) -> None:
@@ -24,12 +25,12 @@ def judge(marks: Sequence[Mark], causes: float, culprits: float) -> None:
 
 @examined
 def test_what_real_jobs_printed() -> None:
-    judge([marked(case) for case in recorded()], LEAST_CAUSES, LEAST_CULPRITS)
+    judge([marked(case) for case in recorded()], *LEAST)
 
 
 @examined
 def test_what_people_report(tmp_path: Path) -> None:
-    judge([marked(case) for case in others(tmp_path)], LEAST_CAUSES, LEAST_CULPRITS)
+    judge([marked(case) for case in others(tmp_path)], *REACHED)
 
 
 @examined
@@ -50,7 +51,7 @@ def test_every_recording_belongs_to_a_case_and_every_case_has_its_files() -> Non
 
 
 def test_the_labels_are_of_the_vocabulary_and_cover_it(tmp_path: Path) -> None:
-    """Every severity is one of ours; every cause of the others occurs; and where no cause is known nobody is to blame."""
+    """Every cause is known and occurs, and where no cause is known nobody is to blame."""
     cases = [*recorded(), *others(tmp_path)]
     assert {case.severity for case in cases} == {"fatal", "degraded", "benign", "unknown"}
     for case in cases:
