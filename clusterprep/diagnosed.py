@@ -64,14 +64,16 @@ def _placed(culprit: str | None, ranks: Sequence[str], places: Mapping[str, str]
     return f"{culprit} ({name})" if place and name and name != place[1] else culprit
 
 
-def as_now(diagnosis: Diagnosis, findings: Sequence[Finding]) -> Diagnosis:
-    """What the related checks say today, beside each cause."""
+def as_now(diagnosis: Diagnosis, findings: Sequence[Finding], lost: Sequence[str] = ()) -> Diagnosis:
+    """What the related checks say today, beside each cause; `lost` are nodes that gave no answer."""
     said: dict[str, list[str]] = {}
     for finding in findings:
         if finding.verdict != "skip":
             who = f" on {', '.join(finding.nodes)}" if finding.nodes else ""
             said.setdefault(finding.check, []).append(f"{finding.check} {finding.verdict}{who}: {finding.message}")
-    return replace(diagnosis, causes=tuple(_live(found, said) for found in diagnosis.causes))
+    notices = [f"{', '.join(lost)} not reached, so what the checks say there now is not known"] if lost else []
+    causes = tuple(_live(found, said) for found in diagnosis.causes)
+    return replace(diagnosis, causes=causes, notices=(*diagnosis.notices, *notices))
 
 
 def _live(found: Found, said: Mapping[str, list[str]]) -> Found:

@@ -16,8 +16,7 @@ PACKAGE = ROOT / "clusterprep"
 # a place here, and has then decided what it is.
 ORDER = (
     # words and values
-    "errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins",
-    "diagnose",
+    "errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins", "diagnose",
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything

@@ -100,6 +100,7 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("initialization error", r"Cuda failure.*initialization error", "the program's own: CUDA in a forked child"),
     ("pollconnect", r"PollConnect to \S+ failed with error", "a connection that failed; another line says how"),
     ("loopback address as fallback", r"loopback address as fallback", "harmless on one host alone"),
+    ("last error:", r"^Last error:\s*$", "the error itself follows"),
     ("traceback (most", r"Traceback \(most recent call last\)", "the error itself follows"),
     ("exception raised from", r"Exception raised from", "the place in torch's source"),
 )

@@ -247,7 +247,9 @@ def test_what_checks_say_now_stands_beside_the_cause(tmp_path: Path) -> None:
     SCHEMA.validate(told)
     assert told["causes"][1]["now"] == ["net.ports fail on gpu2: the port is filtered"]
     assert "now" not in told["causes"][0]
-    assert "now: net.ports fail on gpu2" in page_of(as_now(diagnosis, now))
+    shown = page_of(as_now(diagnosis, now, ["gpu1"]))
+    assert "now: net.ports fail on gpu2" in shown
+    assert "gpu1 not reached" in shown
 
 
 def test_the_checks_are_run_on_the_nodes(tmp_path: Path) -> None:

@@ -104,6 +104,20 @@ HARDWARE = Cause(
             "host {host}",
         ),
         Sign(
+            "rminitadapter failed",
+            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]{7,}):? )?RmInitAdapter failed",
+            "[    9.000000] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x24:0xffff:1484)",
+            Weight.LIKELY,
+            "GPU {pci}",
+        ),
+        Sign(
+            "severity=uncorrect",
+            r"PCIe Bus Error: severity=Uncorrect(?:ed|able)",
+            "[    9.000000] nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
             "memory access",
             r"an illegal memory access was encountered",
             "[rank5]: RuntimeError: CUDA error: an illegal memory access was encountered",

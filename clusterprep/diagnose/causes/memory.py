@@ -87,6 +87,18 @@ HOST = Cause(
             culprit="host {node}",
         ),
         Sign(
+            "srun: error:",
+            r"srun: error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed",
+            "srun: error: gpu-07: task 3: Killed",
+            Weight.LIKELY,
+            "host {node}",
+        ),
+        Sign(
+            "memory",
+            r"killed due to (?:the node running low on memory|memory pressure)|low on resource: memory",
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+        ),
+        Sign(
             "oomkilled",
             r"\bOOMKilled\b",
             "Last State: Terminated, Reason: OOMKilled, Exit Code: 137",

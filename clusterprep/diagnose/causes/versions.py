@@ -116,6 +116,14 @@ DRIVER = Cause(
             "host {host}",
         ),
         Sign(
+            "nvrm: api mismatch",
+            r"NVRM: API mismatch",
+            "[    9.000000] NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has "
+            "535.54.03",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
             "forward compatibility was attempted",
             r"forward compatibility was attempted on non supported HW",
             "RuntimeError: CUDA error 804: forward compatibility was attempted on non supported HW",
