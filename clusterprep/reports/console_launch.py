@@ -12,10 +12,10 @@ CAUSES = 3  # shown without -v
 _STYLES = {"pass": "bold green", "fail": "bold red"}
 _ENDED = {
     "finished": "ended with exit code 0",
-    "with-others": "was ended with the others",
-    "lost": "was lost with its node",
-    "hanging": "was running when the time was up",
-    "not-started": "was not started",
+    "with-others": "ended with the others",
+    "lost": "lost with their node",
+    "hanging": "still running when the time was up",
+    "not-started": "not started",
 }
 
 
@@ -47,7 +47,7 @@ def _how(row: LaunchedRank) -> str:
     if row.ended == "failed":
         return f"ended with exit code {row.code}"
     if row.ended == "killed":
-        return f"was killed by {row.signal}"
+        return f"killed by {row.signal}"
     return _ENDED[row.ended]
 
 
