@@ -135,10 +135,14 @@ def test_the_code_of_a_rank_under_torchrun_is_told(lab: Lab) -> None:
     assert f"{ENDS} FAILED" in found.stderr  # torchrun's summary names the user's program and nothing of ours
 
 
+@pytest.mark.torch
 def test_a_rank_that_is_killed_ends_all(lab: Lab) -> None:
-    found = launch(lab, "--direct", "--fold", "--", ENDS, "kill", "1")
+    found = launch(lab, "--fold", "--", ENDS, "kill", "1")
     assert (found.code, culprits(found)) == (1, [("rank", ["n1"], 1)])
     assert found.report["launch"]["ranks"][1]["signal"] == "SIGKILL"
+    assert [(row["cause"], row["culprit"]) for row in found.report["launch"]["causes"]] == [
+        ("host_oom_kill", "rank 1 on n1")
+    ]
     assert "[all ranks] two\n" in found.stderr
     assert "[n1 rank 1] rank 1 has had enough\n" in found.stderr
 
