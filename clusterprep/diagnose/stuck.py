@@ -23,7 +23,7 @@ _GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\S+)")
 _WORLD = re.compile(r"\bnranks (?P<a>\d+)|\bworld[_ ]size[=: ]+(?P<b>\d+)", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"Watchdog caught collective operation timeout", re.IGNORECASE)
 _PREPARING = re.compile(
-    r"tokeniz|examples/s|map \(num_proc|preprocess|saving (?:model |the )?(?:checkpoint|model|state)|"
+    r"tokeniz|examples/s|map \(num_proc|preprocess|saving (?:[a-z]+ ){0,2}(?:checkpoint|model|state)|"
     r"checkpoint.{0,30}(?:sav|writ)|"
     r"generating train split|building (?:the )?(?:index|dataset|cache)",
     re.IGNORECASE,
@@ -160,7 +160,7 @@ def _missing(log: Log, members: list[Stuck]) -> Iterator[Evidence]:
     blamed, all_there = _absent(log, members)
     there = {m.rank for m in members}
     late = first.seq is not None and first.seq >= LATE
-    preparing = next((line for line in log.saying(*WORDS_OF_WORK) if _PREPARING.search(line.said)), None)
+    preparing = _preparing(log)
     if not blamed and preparing is not None and (busy := _rank_of(preparing)) is not None and busy not in there:
         blamed = (("rank", str(busy)),)
     early = first.seq is not None and first.seq <= 10 and len(members) > 1 and not blamed
@@ -174,6 +174,11 @@ def _missing(log: Log, members: list[Stuck]) -> Iterator[Evidence]:
         weight = Weight.LIKELY if late and not all_there else Weight.SYMPTOM
         note = _ALL_THERE if all_there else _who(blamed)
         yield from _each(members, "rank_desync_uneven_data", weight, blamed, note)
+
+
+def _preparing(log: Log) -> Line | None:
+    """A line of honest work; a progress bar is taken for a prefix of what was written behind it."""
+    return next((line for line in log.saying(*WORDS_OF_WORK) if _PREPARING.search(line.text)), None)
 
 
 def _absent(log: Log, members: list[Stuck]) -> tuple[tuple[tuple[str, str], ...], bool]:
@@ -266,7 +271,7 @@ def _gloo(log: Log) -> Iterator[Evidence]:
         blamed = _minority(list(calls.items()))
         told = ", ".join(f"rank {rank} in {op}" for rank, op in list(calls.items())[:4])
         yield Evidence("rank_desync_control_flow", waited[0], Weight.LIKELY, blamed, told)
-    preparing = next((line for line in log.saying(*WORDS_OF_WORK) if _PREPARING.search(line.said)), None)
+    preparing = _preparing(log)
     known = log.ranks | set(range(max(there, default=-1) + 1))
     gone = sorted(known - there)
     blamed = tuple(("rank", str(rank)) for rank in gone) if gone and len(gone) < len(there) else ()

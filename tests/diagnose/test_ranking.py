@@ -421,3 +421,14 @@ def test_two_nccls_are_a_mismatch_only_where_two_hosts_or_ranks_have_them() -> N
     first = told("[rank0]: NCCL version 2.18.1+cuda12.1", "[rank4]: NCCL version 2.21.5+cuda12.4").causes[0]
     assert first.cause.name == "env_or_version_mismatch"
     assert "2.18.1 on rank 0, 2.21.5 on rank 4" in first.message
+
+
+def test_work_that_is_told_on_the_line_of_the_time_out_is_nobodys_of_those_who_waited() -> None:
+    bar = "Running tokenizer on dataset:   9%|####   | 280/2969 [29:55<4:48:08, 0.15 examples/s]"
+    found = told(bar + timeout(2, 2, numel=1), timeout(1, 2, numel=1), timeout(3, 2, numel=1)).causes[0]
+    assert (found.cause.name, found.culprit) == ("slow_work_exceeds_timeout", "rank 0")
+
+
+def test_a_checkpoint_that_is_being_saved_is_work() -> None:
+    saving = "2031-03-04 12:00:00,496 - root - INFO - Saving latest checkpoint model after 3 epochs"
+    assert names(told(saving, timeout(7)))[0] == "slow_work_exceeds_timeout"
