@@ -432,3 +432,31 @@ def test_work_that_is_told_on_the_line_of_the_time_out_is_nobodys_of_those_who_w
 def test_a_checkpoint_that_is_being_saved_is_work() -> None:
     saving = "2031-03-04 12:00:00,496 - root - INFO - Saving latest checkpoint model after 3 epochs"
     assert names(told(saving, timeout(7)))[0] == "slow_work_exceeds_timeout"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_barrier_of_the_store_counts_who_came(count: int) -> None:
+    line = (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
+        f"store_based_barrier_key:1 (world_size=2, worker_count={count}, timeout=0:30:00)"
+    )
+    assert names(told(line))[0] == ("rendezvous_incomplete" if count < 2 else "world_size_mismatch")
+
+
+def test_a_store_that_was_to_be_on_this_host_is_no_matter_of_names_or_filters() -> None:
+    line = "TimeoutError: The client socket has timed out after 1800s while trying to connect to (127.0.0.1, 41000)."
+    assert names(told(line)) == ["rendezvous_incomplete"]
+
+
+def test_a_link_local_peer_names_the_interface() -> None:
+    line = "n1:7:9 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to fe80::1:2:3%ib1<41000> failed : Software caused connection abort"
+    found = told(line).causes[0]
+    assert (found.cause.name, found.culprit) == ("virtual_interface_selected", "interface ib1")
+
+
+def test_the_plug_in_that_sets_a_topology_file_says_which() -> None:
+    found = told(
+        "n1:7:9 [1] NCCL INFO NET/OFI Setting NCCL_TOPO_FILE environment variable to /opt/ofi/topo.xml",
+        "n1:7:9 [1] graph/xml.h:101 NCCL WARN Attribute arch of node cpu not found",
+    ).causes[0]
+    assert (found.cause.name, found.culprit) == ("topo_or_graph_file_bad", "file /opt/ofi/topo.xml")

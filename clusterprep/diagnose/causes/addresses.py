@@ -19,6 +19,7 @@ _LOOPBACK_USED = re.compile(
 _LOOPBACK_DIALLED = re.compile(
     r"connect.{0,80}?[\[( ](?P<address>127\.0\.\d+\.\d+)[\]<:, )]|\[?(?P<other>127\.0\.1\.1)\]?[:<,]", re.IGNORECASE
 )
+_LITERAL = re.compile(r"trying to connect to \((?:127\.0\.0\.1|localhost),", re.IGNORECASE)  # as it was told to
 _FALLBACK = re.compile(r"using the loopback address as fallback|for the hostname .*defaulting to 127", re.IGNORECASE)
 _FAMILY = re.compile(
     r"\(errno: (?:97|99) - [^)]*\)|\[[0-9a-f:]*:[0-9a-f:]*\]:\d+ .*errno: 101|\(gai error: -9", re.IGNORECASE
@@ -54,7 +55,7 @@ def loopback(log: Log) -> Iterator[Evidence]:
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, (("address", found["address"]),))
         elif _FALLBACK.search(line.said):
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, _host(line.host))
-        elif found := _LOOPBACK_DIALLED.search(line.said):
+        elif (found := _LOOPBACK_DIALLED.search(line.said)) and not _LITERAL.search(line.said):
             address = found["address"] or found["other"]
             weight = Weight.PLAIN if address == "127.0.1.1" else Weight.LIKELY
             yield Evidence("loopback_hostname_resolution", line, weight, (("address", address),))
@@ -124,6 +125,23 @@ UNRESOLVED = Cause(
             "name {name}",
         ),
         Sign(
+            "connect to",
+            r"connect to (?:any network address of \()?\[?(?:::ffff:)?(?P<address>0\.(?!0\.0\.0\b)\d+\.\d+\.\d+)\b",
+            "[W socket.cpp:697] [c10d] The client socket has failed to connect to [::ffff:0.12.34.56]:29500 (errno: 110 "
+            "- Connection timed out).",
+            culprit="address {address}",
+            note="a name of digits alone is read as a number, which is no address of a host",
+        ),
+        Sign(
+            "errno: 22",
+            r"failed to connect to \[?(?P<name>[\w.-]+)\]?:\d+ \(errno: 22 ",
+            "[W socket.cpp:767] [c10d] The client socket has failed to connect to [n1.internal]:29500 (errno: 22 - "
+            "Invalid argument).",
+            Weight.LIKELY,
+            "name {name}",
+            note="the kernel refuses the address that the name gives",
+        ),
+        Sign(
             "failure in name resolution",
             r"temporary failure in name resolution",
             "RuntimeError: Temporary failure in name resolution",
@@ -161,7 +179,7 @@ FAMILY = Cause(
         ),
         Sign(
             "address family",
-            r"(?:RuntimeError|OSError|socket\.error|Socket creation failed).*address family (?:not supported|for "
+            r"(?:RuntimeError|OSError|socket\.error).*address family (?:not supported|for "
             r"hostname not supported)",
             "OSError: [Errno 97] Address family not supported by protocol",
         ),

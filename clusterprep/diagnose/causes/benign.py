@@ -77,6 +77,13 @@ DEPRECATED = Cause(
         ),
         Sign(
             "deprecated",
+            r"\b(?P<name>[A-Z][A-Z0-9_]+_[A-Z0-9_]+) is the default now, this environment variable is thus deprecated",
+            "[rank0]:[W304 12:00:00.000000000 ProcessGroupNCCL.cpp:997] Warning: TORCH_NCCL_AVOID_RECORD_STREAMS is "
+            "the default now, this environment variable is thus deprecated. (function operator())",
+            note="the name is {name}",
+        ),
+        Sign(
+            "deprecated",
             r"\b(?P<name>(?:NCCL|TORCH|PYTORCH|CUDA|GLOO|OMP|KMP|PET)_[A-Z_]+) (?:is|has been) deprecated",
             "[rank0]: warning: PYTORCH_CUDA_ALLOC_CONF is deprecated, use PYTORCH_ALLOC_CONF instead",
             note="the name is {name}",

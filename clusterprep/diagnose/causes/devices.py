@@ -12,8 +12,8 @@ _TWICE = re.compile(
     re.IGNORECASE,
 )
 _GUESS = re.compile(
-    r"using GPU (?P<gpu>\d+) (?:to perform barrier )?as (?:the )?devices? used by this process (?:is|are) currently "
-    r"unknown",
+    r"using (?:best-guess )?GPU (?P<gpu>\d+) (?:to perform barrier )?as (?:the )?devices? used by this process (?:is|are) "
+    r"currently unknown",
     re.IGNORECASE,
 )
 _GUESS_NEW = re.compile(r"Guessing device ID based on global rank", re.IGNORECASE)

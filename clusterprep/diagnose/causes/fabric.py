@@ -16,7 +16,10 @@ _HARDWARE = frozenset(
 _FIRST = {79: Weight.PLAIN, 48: Weight.PLAIN, 94: Weight.PLAIN, 95: Weight.PLAIN, 74: Weight.PLAIN}
 
 
-_FILE_SET = re.compile(r"NCCL_(?P<kind>TOPO|GRAPH)_FILE set (?:by environment )?to (?P<path>\S+)", re.IGNORECASE)
+_FILE_SET = re.compile(
+    r"NCCL_(?P<kind>TOPO|GRAPH)_FILE (?:set (?:by environment )?to|environment variable to) (?P<path>\S+)",
+    re.IGNORECASE,
+)
 _ABOUT = re.compile(
     r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML|Could not find (?:id|gpu rank|net id|NET with id|node of "
     r"type)|Attribute \S+ of node|real path",
@@ -28,7 +31,7 @@ def files(log: Log) -> Iterator[Evidence]:
     """Errors about XML with the file that was set; searches that fail read the graph file, where there is one."""
     paths = {
         found["kind"].upper(): found["path"]
-        for line in log.saying("_file set")
+        for line in log.saying("_file set", "_file environment variable")
         if (found := _FILE_SET.search(line.said))
     }
     for line in log.saying("xml ", "attribute ", "could not find ") if paths else ():
@@ -71,6 +74,13 @@ HARDWARE = Cause(
             culprit="rank {rank}",
         ),
         Sign(
+            "nvrm: the nvidia gpu",
+            r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F])\s*$",
+            "[ 9.000000] NVRM: The NVIDIA GPU 0000:3b:00.0",
+            Weight.SYMPTOM,
+            "GPU {pci}",
+        ),
+        Sign(
             "gpu is lost",
             r"(?:nvmlDeviceGetHandleByIndex\((?P<index>\d+)\).*)?GPU is lost",
             "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: GPU is lost",
@@ -85,7 +95,7 @@ HARDWARE = Cause(
         ),
         Sign(
             "determine the device handle",
-            r"Unable to determine the device handle for GPU ?(?P<pci>[0-9a-fA-F:.]+)",
+            r"Unable to determine the device handle for GPU ?(?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F])",
             "Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error",
             culprit="GPU {pci}",
         ),
@@ -313,5 +323,5 @@ TOPOLOGY = Cause(
         ),
     ),
     look=files,
-    needles=("nccl_topo_file set", "nccl_graph_file set"),
+    needles=("nccl_topo_file set", "nccl_graph_file set", "nccl_topo_file environment variable"),
 )

@@ -18,6 +18,7 @@ _STARTED = re.compile(
 )
 _LOCAL_RANKS = re.compile(r"local_ranks=\[(?P<ranks>[\d, ]+)\]")
 _INVALID = re.compile(r"Invalid rank requested : (?P<rank>-?\d+)/(?P<world>\d+)", re.IGNORECASE)
+_COUNTED = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<count>\d+)", re.IGNORECASE)
 
 
 def misled(log: Log) -> Iterator[Evidence]:
@@ -44,6 +45,11 @@ def numbers(log: Log) -> Iterator[Evidence]:
                 Weight.PLAIN,
                 ((f"rank {{}} (world size {found['world']})", found["rank"]),),
             )
+    for line in log.saying("store based barrier"):
+        found = _COUNTED.search(line.said)
+        if found and int(found["count"]) > int(found["world"]):
+            note = f"{found['count']} came where {found['world']} were expected"
+            yield Evidence("world_size_mismatch", line, Weight.LIKELY, note=note)
     started: dict[str, tuple[int, Line]] = {}
     for line in log.saying("distributed tasks", "nproc_per_node", "local_world_size", "local_ranks="):
         number = _count(line.said)
@@ -183,7 +189,7 @@ INCOMPLETE = Cause(
         ),
         Sign(
             "ncclunique",
-            r"retrieving ncclUniqueId from \[(?P<root>\d+)\].{0,160}(?:wait timeout|socket timeout|timed out)",
+            r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<root>\d+)\].{0,160}(?:wait timeout|socket timeout|timed out)",
             "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
             "store "
             "by key '0', but store->get('0') got error: wait timeout after 600000ms",
@@ -252,5 +258,12 @@ WORLD = Cause(
         ),
     ),
     look=numbers,
-    needles=("invalid rank requested", "distributed tasks", "nproc_per_node", "local_world_size", "local_ranks="),
+    needles=(
+        "invalid rank requested",
+        "store based barrier",
+        "distributed tasks",
+        "nproc_per_node",
+        "local_world_size",
+        "local_ranks=",
+    ),
 )
