@@ -116,6 +116,8 @@ def judge(log: Log) -> Iterator[Evidence]:
     """Of every group of processes whose collectives timed out, why."""
     yield from _gloo(log)
     yield from _fingerprints(log)
+    yield from _inconsistent(log)
+    yield from _kept_waiting(log)
     groups: dict[str, list[Stuck]] = defaultdict(list)
     for one in stuck(log):
         groups[one.group].append(one)
@@ -279,6 +281,23 @@ def _gloo(log: Log) -> Iterator[Evidence]:
     yield Evidence("slow_work_exceeds_timeout", waited[0], weight, blamed, _who(blamed))
 
 
+_STORE = re.compile(
+    r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<rank>\d+)\].*(?:time|timed) ?out"
+    r"|waitForInput: socket .* timed out after",
+    re.IGNORECASE,
+)
+
+
+def _kept_waiting(log: Log) -> Iterator[Evidence]:
+    """A key of the store that came too late, while somebody was at honest work."""
+    if _preparing(log) is None:
+        return
+    for line in log.saying("ncclunique", "waitforinput"):
+        if found := _STORE.search(line.said):
+            blamed = (("rank", found["rank"]),) if found["rank"] else ()
+            yield Evidence("slow_work_exceeds_timeout", line, Weight.LIKELY, blamed, _who(blamed))
+
+
 # ---------------------------------------------------------------- what torch itself compares, where it is asked to
 
 
@@ -289,6 +308,25 @@ _MISMATCH = re.compile(
     re.IGNORECASE,
 )
 _PRINT = re.compile(r"(?:SequenceNumber=(?P<seq>\d+))?(?:, )?OpType=(?P<op>\w+)", re.IGNORECASE)
+
+
+_OLD = re.compile(
+    r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running inconsistent collective: "
+    r"CollectiveFingerPrint\(.*?OpType=(?P<op>\w+)",
+    re.IGNORECASE,
+)
+
+
+def _inconsistent(log: Log) -> Iterator[Evidence]:
+    """torch 1.10 to 1.12 names no pair: each rank says what it runs itself."""
+    rows = [(line, f) for line in log.saying("is running inconsistent collective") if (f := _OLD.search(line.said))]
+    ranks = list(dict.fromkeys(f["rank"] for _, f in rows))
+    apart = len({f["op"].upper() for _, f in rows}) > 1
+    blamed = ("ranks", " and ".join(ranks)) if len(ranks) == 2 else ("rank", ranks[0]) if len(ranks) == 1 else None
+    told = ", ".join(f"rank {f['rank']} is in {f['op']}" for _, f in rows[:4])
+    for line, _ in rows:
+        name = "rank_desync_control_flow" if apart else "collective_mismatch"
+        yield Evidence(name, line, Weight.PLAIN, (blamed,) if blamed else (), told)
 
 
 def _fingerprints(log: Log) -> Iterator[Evidence]:

@@ -460,3 +460,40 @@ def test_the_plug_in_that_sets_a_topology_file_says_which() -> None:
         "n1:7:9 [1] graph/xml.h:101 NCCL WARN Attribute arch of node cpu not found",
     ).causes[0]
     assert (found.cause.name, found.culprit) == ("topo_or_graph_file_bad", "file /opt/ofi/topo.xml")
+
+
+def test_ranks_that_each_tell_their_own_collective_are_compared() -> None:
+    line = "RuntimeError: Detected mismatch between collectives on ranks. Rank {} is running inconsistent collective: CollectiveFingerPrint(OpType={}, TensorShape"
+    alike = told(line.format(0, "ALLGATHER"), line.format(1, "ALLGATHER")).causes[0]
+    apart = told(line.format(0, "ALLGATHER"), line.format(1, "BROADCAST")).causes[0]
+    assert (alike.cause.name, alike.culprit) == ("collective_mismatch", "ranks 0 and 1")
+    assert (apart.cause.name, apart.culprit) == ("rank_desync_control_flow", "ranks 0 and 1")
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        (
+            "RuntimeError: [2] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout",
+            "rank 0",
+        ),
+        (
+            "[rank1]:[W304 14:34:56.8 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, addr=[n1]:41170, remote=[n1]:29500) timed out after 1800000ms",
+            None,
+        ),
+    ],
+)
+def test_a_store_that_waits_for_work_is_slow_work_and_without_it_somebody_is_missing(
+    line: str, culprit: str | None
+) -> None:
+    bar = "Tokenizing Prompts (num_proc=64):  92%|####| 328/359 [29:58<12:05, 0.41 examples/s]"
+    found = told(bar, line).causes[0]
+    assert (found.cause.name, found.culprit) == ("slow_work_exceeds_timeout", culprit)
+    assert names(told(line))[0] == "rendezvous_incomplete"
+
+
+def test_what_is_a_hosts_own_matter_names_the_rank_where_no_host_is_told() -> None:
+    line = "[rank3]: Cuda failure 802 'system not yet initialized'"
+    assert told(line).causes[0].culprit == "rank 3"
+    assert told("Test CUDA failure common.cu:892 'invalid device ordinal'").causes[0].culprit is None
+    assert told("n1: Test CUDA failure common.cu:892 'invalid device ordinal'").causes[0].culprit == "host n1"

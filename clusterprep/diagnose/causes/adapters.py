@@ -164,7 +164,7 @@ EFA = Cause(
     signs=(
         Sign(
             "net/ofi",
-            r"(?:WARN|ERROR).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail|\berror\b|\binvalid\b|only "
+            r"^(?!.*\bINFO\b).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail|\berror\b|\binvalid\b|only "
             r"EFA provider)",
             "n1:1:2 [0] nccl_net_ofi_init:334 NCCL WARN NET/OFI Unable to find a protocol that worked.  Failing "
             "initialization.",

@@ -127,7 +127,7 @@ UNRESOLVED = Cause(
         Sign(
             "connect to",
             r"connect to (?:any network address of \()?\[?(?:::ffff:)?(?P<address>0\.(?!0\.0\.0\b)\d+\.\d+\.\d+)\b",
-            "[W socket.cpp:697] [c10d] The client socket has failed to connect to [::ffff:0.12.34.56]:29500 (errno: 110 "
+            "[W socket.cpp:697] [c10d] The client socket has failed to connect to [::ffff:0.12.34.5]:29500 (errno: 110 "
             "- Connection timed out).",
             culprit="address {address}",
             note="a name of digits alone is read as a number, which is no address of a host",

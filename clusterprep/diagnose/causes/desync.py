@@ -28,6 +28,8 @@ UNEVEN = Cause(
         "worknccl(",
         "detected mismatch between collectives",
         "last enqueued",
+        "ncclunique",
+        "waitforinput",
         "timed out waiting",
         "application timeout",
         'distributed_c10d.py", line',

@@ -294,6 +294,7 @@ TOPOLOGY = Cause(
     "Without such a file a search that fails is a matter of the NCCL version: nccl_bug_or_version.",
     "unset NCCL_TOPO_FILE NCCL_GRAPH_FILE   # or the file that the provider has for this machine and release",
     "env.nccl_unknown",
+    of_host=True,
     signs=(
         Sign(
             "xml",

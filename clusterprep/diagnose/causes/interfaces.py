@@ -81,7 +81,7 @@ def bridged(log: Log) -> Iterator[Evidence]:
         if _BRIDGE.match(address) and re.match(r"eth\d+$", iface) and not address.endswith(".0.1"):
             sure = address.startswith("172.17.") or _CONTAINER.fullmatch(line.host or "")
             weight = Weight.PLAIN if sure else Weight.SYMPTOM
-            yield Evidence("container_bridge_network", line, weight, (("interface", iface),))
+            yield Evidence("container_bridge_network", line, weight, (("interface", f"{iface} ({address})"),))
     for line in log.saying("connect"):
         found = _DIALLED.search(line.said)
         if found and not found["address"].endswith(".1"):

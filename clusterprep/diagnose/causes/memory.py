@@ -245,8 +245,8 @@ MEMLOCK = Cause(
         Sign(
             "ulimit -l",
             r"(?:\b(?P<hca>\w+): ibv_\w+\(.{0,100}?)?ulimit -l",
-            "[17.1] [n1:12:0] ib_log.c:246 UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please set "
-            "max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)",
+            "[17.1] [n1:12:0] ib_log.c:246 UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please "
+            "set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)",
             culprit="HCA {hca}|host {host}",
         ),
         Sign(

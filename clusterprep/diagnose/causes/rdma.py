@@ -181,6 +181,7 @@ GID = Cause(
     "show_gids   # leave NCCL_IB_GID_INDEX unset from NCCL 2.21 on; before it the index of RoCE v2 with the IPv4 "
     "address",
     "roce.gid",
+    of_host=True,
     signs=(
         Sign(
             "ibv_modify_qp failed",
@@ -228,6 +229,14 @@ MTU = Cause(
     "9000",
     "eth.path_mtu",
     signs=(
+        Sign(
+            "local access violation",
+            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:Got )?(?:async|non-fatal).{0,20}event ?: local access violation",
+            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : local access violation work queue error",
+            Weight.SYMPTOM,
+            "HCA {hca}|host {host}",
+            note="a peer wrote where this end did not expect it; ends of different MTUs do that since NCCL 2.20",
+        ),
         Sign(
             "got completion",
             r"Got completion.*(?:error 1\b|status=(?:\w+\()?1\)?[ ,(]|IBV_WC_LOC_LEN_ERR)",

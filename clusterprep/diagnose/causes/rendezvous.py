@@ -197,13 +197,22 @@ INCOMPLETE = Cause(
             "rank {root}",
         ),
         Sign(
+            "waitforinput",
+            r"waitForInput: socket .{0,160} timed out after \d+ms",
+            "[rank1]:[W304 14:34:56.854597329 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, "
+            "addr=[n1]:41170, remote=[n1]:29500) timed out after 1800000ms",
+            Weight.SYMPTOM,
+        ),
+        Sign(
             "socket timeout",
             r"(?:RuntimeError|DistStoreError|DistNetworkError|error): Socket Timeout",
             "RuntimeError: Socket Timeout",
             Weight.SYMPTOM,
         ),
     ),
-    yields_to=frozenset({"rendezvous_misconfigured", "world_size_mismatch", "firewall_blocked_port"}),
+    yields_to=frozenset(
+        {"rendezvous_misconfigured", "world_size_mismatch", "firewall_blocked_port", "slow_work_exceeds_timeout"}
+    ),
 )
 WORLD = Cause(
     "world_size_mismatch",

@@ -55,6 +55,7 @@ DRIVER = Cause(
     "nvidia-smi   # install a driver for that CUDA, or a torch for this driver; reboot after a driver package was "
     "upgraded",
     "cuda.runtime_vs_driver",
+    of_host=True,
     signs=(
         Sign(
             "driver version is insufficient",
