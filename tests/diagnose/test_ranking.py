@@ -497,3 +497,47 @@ def test_what_is_a_hosts_own_matter_names_the_rank_where_no_host_is_told() -> No
     assert told(line).causes[0].culprit == "rank 3"
     assert told("Test CUDA failure common.cu:892 'invalid device ordinal'").causes[0].culprit is None
     assert told("n1: Test CUDA failure common.cu:892 'invalid device ordinal'").causes[0].culprit == "host n1"
+
+
+def test_a_name_that_is_asked_for_until_the_log_ends_has_no_address() -> None:
+    """torch asks again and again, and never goes on to IPv4."""
+    asked = "[W socket.cpp:697] [c10d] The IPv6 network addresses of (n1.internal, 29500) cannot be retrieved (gai error: -2 - Name or service not known)."
+    lines = [line_of("train.log", n, asked, n) for n in (1, 2)]
+    assert names(diagnose(lines[:1], {"train.log": 1})) == ["benign_ipv6_fallback"]
+    assert names(diagnose(lines, {"train.log": 2})) == ["hostname_unresolvable"]
+    assert names(diagnose(lines, {"train.log": 3})) == ["benign_ipv6_fallback"]
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            "n1:40:41 [0] misc/socket.cc:441 NCCL WARN socketFinalizeAccept: wrong type 4 != 3",
+            "env_or_version_mismatch",
+        ),
+        ("gloo::EnforceNotMet: unable to find interface for: eth9", "socket_ifname_not_found"),
+        ("modinfo: ERROR: Module nv_peer_mem not found.", "gpudirect_rdma_missing"),
+        ("n1:40:41 [0] NCCL WARN Call to ibv_get_device_list failed", "rdma_device_not_in_container"),
+        ("n1:40:41 [0] net.cc:480 NCCL WARN Error: network AWS Libfabric not found.", "efa_provider"),
+        ("n1:40:41 [0] NCCL WARN ibv_post_recv() returned 12", "ib_fabric_unreachable"),
+        ("n1:40:41 [0] NCCL WARN NET/IB: Fatal error. Detected 1 failed devices", "ib_fabric_unreachable"),
+        ("[ 9.0] mlx5_core 0000:3b:00.0: Port module event: module 0, Cable unplugged", "ib_fabric_unreachable"),
+        ("mlx5: Failed to modify QP 0x7f to RTR", "ib_fabric_unreachable"),
+        ("RuntimeError: cudaErrorECCUncorrectable", "gpu_hardware_fault"),
+        ("AttributeError: module 'torch.distributed' has no attribute 'init_process_group'", "nccl_not_built"),
+        ("torch.OutOfMemoryError: Allocation on device 2 would exceed allowed memory.", "rank_gpu_oom"),
+        ("Some of your processes may have been killed by the cgroup out-of-memory handler.", "host_oom_kill"),
+        ("worker ended with exit status 137", "host_oom_kill"),
+        ("the spot instance got an interruption notice", "external_termination"),
+        (
+            "- To our best knowledge, ranks [2] are the lagging ranks that caused this timeout.",
+            "rank_desync_control_flow",
+        ),
+        ("RuntimeError: world_size (6) is not divisible by tensor_model_parallel_size (4)", "world_size_mismatch"),
+        ("[n1:40:0:41] Caught signal 7 (Bus error: nonexistent physical address)", "shm_too_small"),
+        ("[ERROR] ['python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -7", "shm_too_small"),
+    ],
+)
+def test_each_wording_of_a_sign_is_seen(line: str, cause: str) -> None:
+    """What is looked for first must stand in every wording, or a wording is never seen."""
+    assert names(told(line))[0] == cause

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
+from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign, Weight
 from clusterprep.diagnose.trouble import no_connection, waits
 
 _NO_ADDRESS = re.compile(
@@ -31,10 +31,14 @@ _NOTHING_WORKED = re.compile(
 
 
 def unresolved(log: Log) -> Iterator[Evidence]:
-    """torch asks for IPv6 first, so that alone proves nothing as long as the job goes on."""
+    """torch asks for IPv6 first, so that once alone proves nothing as long as the job goes on."""
     asked = [(line, found) for line in log.saying("cannot be retrieved") if (found := _NO_ADDRESS.search(line.said))]
     families = {found["family"].lower() for _, found in asked}
-    stuck = waits(log) or any(_NOTHING_WORKED.search(line.said) for line in log.saying("network address"))
+    stuck = (
+        waits(log)
+        or any(_NOTHING_WORKED.search(line.said) for line in log.saying("network address"))
+        or _asked_to_the_end(log, [(line, found["name"]) for line, found in asked if found["code"] != "-9"])
+    )
     for line, found in asked:
         if found["code"] == "-9" and "ipv4" not in families:
             yield Evidence("ipv6_ipv4_mismatch" if stuck else "benign_ipv6_fallback", line, Weight.LIKELY)
@@ -44,6 +48,12 @@ def unresolved(log: Log) -> Iterator[Evidence]:
             yield Evidence("hostname_unresolvable", line, Weight.LIKELY)
         else:
             yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
+
+
+def _asked_to_the_end(log: Log, asked: list[tuple[Line, str]]) -> bool:
+    """Since 1.13 torch asks again instead of going on with IPv4, and an IPv4 address would have served for IPv6 too."""
+    again = len(asked) > len({name for _, name in asked})
+    return again and asked[-1][0].number == log.files.get(asked[-1][0].file)
 
 
 def loopback(log: Log) -> Iterator[Evidence]:
@@ -93,7 +103,8 @@ UNRESOLVED = Cause(
     "fatal",
     "A name without an address",
     "A host name, often that of the master, cannot be resolved on this node.",
-    "«Name or service not known», «Temporary failure in name resolution», or a gai error for both families.",
+    "«Name or service not known», «Temporary failure in name resolution», or a gai error for both families, or again "
+    "and again.",
     "A gai error for IPv6 alone while the job goes on is harmless: benign_ipv6_fallback.",
     "getent hosts NAME   # on every node; add it to /etc/hosts or DNS, or use the address",
     "name.resolve",

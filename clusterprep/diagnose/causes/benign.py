@@ -37,14 +37,14 @@ SHUTDOWN = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "rendezvousgracefulexiterror",
+            "rendezvous",
             r"RendezvousGracefulExitError|rendezvous.{0,80}has been (?:shut ?down|closed)",
             "[WARNING] The node 'n1' has failed to shutdown the rendezvous due to an error of type "
             "RendezvousGracefulExitError",
             Weight.LIKELY,
         ),
         Sign(
-            "failed to shutdown the rendezvous",
+            "failed to s",
             r"failed to (?:shutdown the rendezvous|send a keep-alive heartbeat)",
             "[WARNING] The node 'n1' has failed to shutdown the rendezvous '1' due to an error of type "
             "RendezvousConnectionError.",

@@ -69,8 +69,14 @@ HARDWARE = Cause(
         ),
         Sign(
             "uncorrectable ecc error",
-            r"uncorrectable ECC error|ECCUncorrectable",
+            r"uncorrectable ECC error",
             "[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "eccuncorrectable",
+            r"ECCUncorrectable",
+            "[rank5]: RuntimeError: cudaErrorECCUncorrectable",
             culprit="rank {rank}",
         ),
         Sign(

@@ -100,7 +100,7 @@ SOCKET_IFNAME = Cause(
     "nccl.iface",
     signs=(
         Sign(
-            "find address for",
+            "unable to find ",
             r"unable to find (?:address|interface) for: *(?P<iface>[\w.@^=,:-]+)",
             "RuntimeError: [enforce fail at device.cc:84] ifa != nullptr. Unable to find address for: eth9",
             culprit="interface {iface}",

@@ -119,8 +119,14 @@ FABRIC = Cause(
         ),
         Sign(
             "link down",
-            r"mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?: link down|port module event.*(?:cable|unplugged|error)",
+            r"mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?: link down",
             "[ 77.000000] mlx5_core 0000:3b:00.0 ib0: Link down",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "port module event",
+            r"port module event.*(?:unplugged|error)",
+            "[ 77.000000] mlx5_core 0000:3b:00.0: Port module event: module 0, Cable unplugged",
             Weight.LIKELY,
         ),
         Sign(
@@ -130,16 +136,22 @@ FABRIC = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "modify qp to rtr",
+            "failed to modify qp",
             r"failed to modify QP (?:\S+ )?to RTR",
             "Failed to modify QP to RTR: Connection timed out",
             Weight.LIKELY,
         ),
         Sign(
             "got cqe with error",
-            r"NET/IB: Got CQE with error|NET/IB: Fatal error\. Detected \d+ failed devices",
+            r"NET/IB: Got CQE with error",
             "n1:1:2 [0] NCCL WARN NET/IB: Got CQE with error (devIndex=1, req=0x7f, comm=0x7f (send), wr_id=1, "
             "qp_num=9)",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "net/ib: fatal error",
+            r"NET/IB: Fatal error\. Detected \d+ failed devices",
+            "n1:1:2 [0] NCCL WARN NET/IB: Fatal error. Detected 1 failed devices",
             Weight.LIKELY,
         ),
         Sign(
@@ -149,7 +161,7 @@ FABRIC = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "failed with error",
+            "ibv_po",
             r"ibv_(?:post_send|post_recv|poll_cq)\(\) (?:failed|returned)",
             "n1:1:2 [0] NCCL WARN ibv_post_send() failed with error Invalid argument, Bad WR 1, First WR 1",
             Weight.LIKELY,

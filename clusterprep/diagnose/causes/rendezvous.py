@@ -124,8 +124,13 @@ MISCONFIGURED = Cause(
         ),
         Sign(
             "rendezvous",
-            r"(?:ValueError|RuntimeError).*(?:rdzv_endpoint|rendezvous endpoint|rendezvous handler|rendezvous backend)",
+            r"(?:ValueError|RuntimeError).*rendezvous (?:endpoint|handler|backend)",
             "ValueError: The port number of the rendezvous endpoint '10.9.0.1:abc' must be an integer",
+        ),
+        Sign(
+            "rdzv_endpoint",
+            r"(?:ValueError|RuntimeError).*rdzv_endpoint",
+            "ValueError: rdzv_endpoint must be HOST:PORT",
         ),
     ),
     look=misled,
@@ -249,9 +254,16 @@ WORLD = Cause(
         ),
         Sign(
             "world size",
-            r"(?:AssertionError|ValueError|RuntimeError).*world.?size.*(?:not (?:equal|divisible|match)|does not match|"
+            r"(?:AssertionError|ValueError|RuntimeError).*world size.*(?:not (?:equal|divisible|match)|does not match|"
             r"must be|mismatch)",
             "AssertionError: world size (6) is not divisible by tensor parallel size (4)",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "world_size",
+            r"(?:AssertionError|ValueError|RuntimeError).*world_size.*(?:not (?:equal|divisible|match)|does not match|"
+            r"must be|mismatch)",
+            "RuntimeError: world_size (6) is not divisible by tensor_model_parallel_size (4)",
             Weight.LIKELY,
         ),
         Sign(
