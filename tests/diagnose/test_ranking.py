@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from clusterprep.diagnose.echoes import meaning
 from clusterprep.diagnose.known import causes
 from clusterprep.diagnose.model import Diagnosis
 from clusterprep.diagnose.prefixes import line_of
@@ -541,3 +542,16 @@ def test_a_name_that_is_asked_for_until_the_log_ends_has_no_address() -> None:
 def test_each_wording_of_a_sign_is_seen(line: str, cause: str) -> None:
     """What is looked for first must stand in every wording, or a wording is never seen."""
     assert names(told(line))[0] == cause
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "n1:40:41 [0] misc/socket.cc:380 NCCL WARN socketFinalizeAccept: wrong magic 1f != 2f",
+        "n1:40:41 [0] NCCL WARN Call to send failed : Broken pipe",
+        "n1:40:41 [0] NCCL WARN dlsym failed on ibv_query_ece - undefined symbol",
+        "[rank1]:[E ProcessGroupNCCL.cpp:1537] Received a dump from the store",
+    ],
+)
+def test_each_wording_of_an_echo_is_known(line: str) -> None:
+    assert meaning(line_of("train.log", 1, line, 1)) is not None
