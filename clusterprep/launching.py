@@ -94,7 +94,10 @@ def follow(fanout: Fanout, inventory: Inventory, plan: LaunchPlan, screen: Scree
         paths = logs.close()
     result = replace(judge(plan, told), logs=str(logs.folder))
     if result.verdict != "pass":
-        result = replace(result, causes=_causes(paths, plan, inventory))
+        # What torchrun says of being ended by us would be taken for somebody's SIGTERM.
+        theirs = {event.node for event in told.exits()}
+        ours = {logs.path((share.node.name, None)) for share in plan.shares if share.node.name not in theirs}
+        result = replace(result, causes=_causes([path for path in paths if path not in ours], plan, inventory))
     return result, logs.trouble
 
 
