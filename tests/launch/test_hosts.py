@@ -106,6 +106,7 @@ FRAMEWORKS = {"lightning_ddp.py": ("torchrun", "steps 3"), "accelerate_gpt2.py":
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(120 + training.LIMIT)  # the first time they are fetched
 @pytest.mark.parametrize("script", FRAMEWORKS)
 def test_frameworks_train_as_they_are(lab: Lab, script: str) -> None:
     python, (mode, last) = training.required(), FRAMEWORKS[script]
