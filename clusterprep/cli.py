@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,12 +13,12 @@ from clusterprep.ending import ending, leave
 from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
-    from clusterprep.model import ChangeRow, Inventory, Node, Report
+    from clusterprep.diagnose.model import Diagnosis
+    from clusterprep.model import Inventory, Report
     from clusterprep.run import Job
     from clusterprep.settings import Settings
 
 LATER = {
-    "diagnose": "explains NCCL and torch.distributed failure logs",
     "init": "writes an inventory by looking at the hosts",
     "launch": "starts the same torchrun command on every node",
     "history": "shows earlier runs",
@@ -151,9 +149,33 @@ def lint(source: tuple[str, bytes], **words: Any) -> None:
 
 
 @cli.command()
-@click.argument("topic", metavar="CHECK|VARIABLE")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG…|-")
+@click.option("--inventory", metavar="I", help="Name the nodes of ranks, and run the related checks on them now.")
+@click.option("--redact", is_flag=True, help="Replace names, addresses, paths and users, to post the report.")
+@options.reporting
+def diagnose(logs: tuple[str, ...], redact: bool, **words: Any) -> None:
+    """Explain failure logs of NCCL and torch.distributed."""
+    from clusterprep import diagnosed
+    from clusterprep.reports import diagnosis as shown
+    from clusterprep.terminal import show
+
+    _check_formats(words)
+    shown.check_format(words["fmt"])
+    diagnosis, hosts = diagnosed.diagnose(logs)
+    if words["inventory"]:
+        diagnosis = _with_nodes(diagnosis, words)
+    if redact:
+        diagnosis = diagnosed.without_names(diagnosis, hosts)
+    if words["fmt"] == "json":
+        for notice in diagnosis.notices:
+            click.echo(f"clusterprep: {notice}", err=True)
+    show(words, diagnosis.code, lambda fmt, **page: shown.render(diagnosis, fmt, **page))
+
+
+@cli.command()
+@click.argument("topic", metavar="CHECK|VARIABLE|CAUSE")
 def explain(topic: str) -> None:
-    """What a check or a variable means, why it matters, how to fix it."""
+    """What a check, a variable or a cause means, why it matters, how to fix it."""
     from clusterprep.explain import page
 
     click.echo(page(topic))
@@ -198,6 +220,25 @@ def _run(command: str, words: dict[str, Any]) -> None:
         finally:
             job.watch.close()  # type: ignore[attr-defined]
     _finish(report, words)
+
+
+def _with_nodes(diagnosis: Diagnosis, words: dict[str, Any]) -> Diagnosis:
+    """The nodes of ranks, and what the checks of the causes say now."""
+    from clusterprep import diagnosed, run
+    from clusterprep.deadline import Deadline
+
+    inventory = _inventory(words)
+    diagnosis = diagnosed.on_nodes(diagnosis, inventory)
+    names = diagnosed.checks_of(diagnosis)
+    if not names:
+        return diagnosis
+    with Deadline(None) as deadline:
+        job = _job("check", {**words, "only": ",".join(names)}, inventory, deadline)
+        try:
+            report = run.check(job)
+        finally:
+            job.watch.close()  # type: ignore[attr-defined]
+    return diagnosed.as_now(diagnosis, report.findings or ())
 
 
 def _dispatch(job: Job, words: dict[str, Any]) -> Report:
@@ -273,6 +314,7 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
     from clusterprep.limit import limit_to, limit_to_failed
     from clusterprep.neighbours import refuse_writing
     from clusterprep.playbook import load_playbook
+    from clusterprep.terminal import ask_passphrase, confirm, password, progress
     from clusterprep.transports import transports_for
 
     if command in ("apply", "plan", "rollback"):
@@ -287,11 +329,11 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
         settings=_settings(command, words, tuple(check_names()), left_out),
         inventory=inventory,
         steps=load_playbook(words["playbook"]).steps if "playbook" in words else (),
-        transports=transports_for(inventory, _ask_passphrase),
-        password=_password(words),
-        watch=_progress(words),
+        transports=transports_for(inventory, ask_passphrase),
+        password=password(words),
+        watch=progress(words),
         deadline=deadline,
-        confirm=_confirm if words.get("ask") else lambda rows: True,
+        confirm=confirm if words.get("ask") else lambda rows: True,
         given=given,
         run=run.new_run_name(now),
         started=now,
@@ -322,33 +364,7 @@ def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], l
     )
 
 
-# ---------------------------------------------------------------- asking and showing
-
-
-def _password(words: dict[str, Any]) -> Callable[[Node], str | None]:
-    secret = os.environ.get("CLUSTERPREP_BECOME_PASSWORD")
-    if words.get("ask_become_pass"):
-        secret = click.prompt("sudo password", hide_input=True, err=True)
-    return lambda node: secret
-
-
-def _ask_passphrase(prompt: str) -> str:
-    if not sys.stdin.isatty():
-        return ""
-    return str(click.prompt(prompt, hide_input=True, err=True, default="", show_default=False))
-
-
-def _confirm(rows: Sequence[ChangeRow]) -> bool:
-    for row in rows:
-        if row.action != "none":
-            click.echo(f"{row.action} {row.target} on {', '.join(row.nodes)}\n{click.unstyle(row.diff)}", err=True)
-    return click.confirm("Write this?", err=True)
-
-
-def _progress(words: dict[str, Any]) -> Any:
-    from clusterprep.reports.progress import progress_on
-
-    return progress_on(sys.stderr, color=not words["no_color"] and "NO_COLOR" not in os.environ)
+# ---------------------------------------------------------------- showing
 
 
 def _valid(inventory: Inventory) -> Report:
@@ -364,29 +380,10 @@ def _valid(inventory: Inventory) -> Report:
 
 def _finish(report: Report, words: dict[str, Any]) -> None:
     """Print the report, write the asked-for files, leave with its code."""
-    from clusterprep.reports import format_of, render
+    from clusterprep.reports import render
+    from clusterprep.terminal import show
 
-    def text(fmt: str, color: bool, width: int, ascii_only: bool = False) -> str:
-        verbose = max(words["verbose"], 1 if words.get("diff") else 0)
-        return render(report, fmt, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
-
-    for name in words["output"]:
-        _write(name, text(format_of(name), color=False, width=100))
-    terminal = sys.stdout.isatty()
-    color = terminal and not words["no_color"] and "NO_COLOR" not in os.environ
-    width = shutil.get_terminal_size().columns if terminal else 80
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    sys.stdout.write(text(words["fmt"], color, width, ascii_only=not unicode))
-    sys.stdout.flush()
-    raise SystemExit(report.code)
-
-
-def _write(name: str, text: str) -> None:
-    try:
-        with open(name, "w", encoding="utf-8") as sink:
-            sink.write(text)
-    except OSError as error:
-        raise InputError.of(f"cannot be written: {error.strerror}", file=name, key="--output") from None
+    show(words, report.code, lambda fmt, **page: render(report, fmt, **page))
 
 
 # ---------------------------------------------------------------- ending

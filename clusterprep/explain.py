@@ -1,4 +1,4 @@
-"""Pages for people: what a check or a variable means, and a target file as apply would write it. Pure."""
+"""Pages for people: what a check, a variable or a cause means, and a target file as apply would write it. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from clusterprep import registry
 from clusterprep.checks import Check
+from clusterprep.diagnose.known import causes
+from clusterprep.diagnose.model import Cause
 from clusterprep.env.variables import registry as variables
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.model import FileState, Inventory, Report
@@ -20,17 +22,19 @@ _WARNING = "A failure is a warning, and an error where `require:` names the chec
 
 
 def page(topic: str) -> str:
-    """The page of a check or variable. Raises InputError with the nearest name for anything else."""
+    """The page of a check, a variable or a cause. Raises InputError with the nearest name for anything else."""
     if topic in registry.checks():
         return _check_page(registry.checks()[topic])
     if topic in PAGES:
         return _check_page(PAGES[topic])
     if topic in variables():
         return _variable_page(topic)
-    if topic.upper() in variables() or topic.lower() in registry.checks():
+    if topic in causes():
+        return cause_page(causes()[topic])
+    if topic.upper() in variables() or topic.lower() in {*registry.checks(), *causes()}:
         hint = f"did you mean {topic.upper() if topic.upper() in variables() else topic.lower()}?"
         raise InputError.of(f"nothing is known of {topic!r}", hint=hint)
-    near = difflib.get_close_matches(topic, [*registry.checks(), *PAGES, *variables()], 1, 0.5)
+    near = difflib.get_close_matches(topic, [*registry.checks(), *PAGES, *variables(), *causes()], 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else "a check such as time.offset, or a variable such as NCCL_IB_HCA"
     raise InputError.of(f"nothing is known of {topic!r}", hint=hint)
 
@@ -44,6 +48,29 @@ def _check_page(check: Check | Page) -> str:
         "A failure is an error." if check.severity == "error" else _WARNING,
     ]
     return "\n\n".join(parts)
+
+
+_GRADES = {
+    "fatal": "The job cannot go on.",
+    "degraded": "The job runs, more slowly than it could.",
+    "benign": "This is harmless.",
+}
+
+
+def cause_page(cause: Cause) -> str:
+    """What `diagnose` knows of a cause."""
+    found = f"`clusterprep check --only {cause.check}` finds it before the job starts." if cause.check else ""
+    examples = [f"  {sign.example}" for sign in cause.signs[:3]]
+    parts = [
+        f"{cause.name}: {cause.title}",
+        f"{textwrap.fill(cause.message, 98)} {_GRADES[cause.severity]}",
+        _part("What it looks like", cause.looks),
+        *(["Lines such as\n" + "\n".join(examples)] if examples else []),
+        _part("What it is not", cause.unlike),
+        f"Remedy\n  {cause.remedy}",
+        found,
+    ]
+    return "\n\n".join(part for part in parts if part)
 
 
 _READERS = {

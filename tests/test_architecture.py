@@ -17,6 +17,7 @@ PACKAGE = ROOT / "clusterprep"
 ORDER = (
     # words and values
     "errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins",
+    "diagnose",
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
@@ -24,12 +25,12 @@ ORDER = (
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "settings", "judge", "gates", "linted", "reach", "diff", "rollback",
+    "plan", "settings", "judge", "gates", "linted", "diagnosed", "reach", "diff", "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams",
     "groups", "workarounds", "trial",
     # the stages in a row, and what is shown of them
-    "run", "selftest", "reports", "explain", "options", "ending", "cli", "__main__",
+    "run", "selftest", "reports", "explain", "options", "terminal", "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -44,6 +45,8 @@ WORLDLY = {
     "__main__": "is the command line",
     "cli": "reads options and the terminal, prints, asks, exits",
     "options": "declares options",
+    "terminal": "shows and asks at the terminal",
+    "diagnose.sources": "reads the user's logs",
     "ending": "says how a command ended, writes the log of a bug, exits",
     "load": "reads the user's files",
     "inventory": "reads the user's files, and the schemas and name lists that came with us",
@@ -70,6 +73,8 @@ IMPURE_CALLS = frozenset({"open", "read_text", "read_bytes", "write_text", "writ
 # Modules that may print, ask or exit: the command line, and processes on nodes, which end and report by themselves.
 SPEAKERS = {
     "cli": "speaks to people",
+    "terminal": "speaks to people",
+    "diagnose.sources": "reads standard input for `-`",
     "ending": "says how a command ended",
     "deadline": "ends the process at the second signal, as the contract wants",
     "remote": "runs in processes of its own",

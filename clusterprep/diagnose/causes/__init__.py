@@ -1,0 +1,1 @@
+"""What can have happened, one file per family; a cause exists because its file does."""

@@ -1,0 +1,66 @@
+"""What is shown to the person at the terminal and asked there: reports, progress, passwords, a yes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterprep.errors import InputError
+
+if TYPE_CHECKING:
+    from clusterprep.model import ChangeRow, Node
+
+
+def password(words: dict[str, Any]) -> Callable[[Node], str | None]:
+    secret = os.environ.get("CLUSTERPREP_BECOME_PASSWORD")
+    if words.get("ask_become_pass"):
+        secret = click.prompt("sudo password", hide_input=True, err=True)
+    return lambda node: secret
+
+
+def ask_passphrase(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        return ""
+    return str(click.prompt(prompt, hide_input=True, err=True, default="", show_default=False))
+
+
+def confirm(rows: Sequence[ChangeRow]) -> bool:
+    for row in rows:
+        if row.action != "none":
+            click.echo(f"{row.action} {row.target} on {', '.join(row.nodes)}\n{click.unstyle(row.diff)}", err=True)
+    return click.confirm("Write this?", err=True)
+
+
+def progress(words: dict[str, Any]) -> Any:
+    from clusterprep.reports.progress import progress_on
+
+    return progress_on(sys.stderr, color=not words["no_color"] and "NO_COLOR" not in os.environ)
+
+
+def show(words: dict[str, Any], code: int, text: Callable[..., str]) -> None:
+    """The same for anything that can be rendered: `text` takes a format, and what its page is like."""
+    from clusterprep.reports import format_of
+
+    verbose = max(words["verbose"], 1 if words.get("diff") else 0)
+    for name in words["output"]:
+        _write(name, text(format_of(name), color=False, verbose=verbose, width=100, ascii_only=False))
+    terminal = sys.stdout.isatty()
+    color = terminal and not words["no_color"] and "NO_COLOR" not in os.environ
+    width = shutil.get_terminal_size().columns if terminal else 80
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(text(words["fmt"], color=color, verbose=verbose, width=width, ascii_only=not unicode))
+    sys.stdout.flush()
+    raise SystemExit(code)
+
+
+def _write(name: str, text: str) -> None:
+    try:
+        with open(name, "w", encoding="utf-8") as sink:
+            sink.write(text)
+    except OSError as error:
+        raise InputError.of(f"cannot be written: {error.strerror}", file=name, key="--output") from None

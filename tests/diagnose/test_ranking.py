@@ -1,0 +1,344 @@
+"""Which cause comes first, which are only echoes, who is to blame, and what is left."""
+
+# ruff: noqa: E501 - lines of logs are as long as they are
+
+from __future__ import annotations
+
+import pytest
+
+from clusterprep.diagnose.model import Diagnosis
+from clusterprep.diagnose.prefixes import line_of
+from clusterprep.diagnose.ranking import LEFT, SHOWN, diagnose
+
+OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+NO_PLUGIN = "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin."
+DESTROYED = "[rank0]:[W304 12:00:00.0 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called before program exit"
+
+
+def told(*texts: str, file: str = "train.log") -> Diagnosis:
+    return diagnose([line_of(file, n, text, n) for n, text in enumerate(texts, 1)])
+
+
+def names(diagnosis: Diagnosis) -> list[str]:
+    return [found.cause.name for found in diagnosis.causes]
+
+
+def timeout(rank: int | None, seq: int = 40_000, op: str = "ALLREDUCE", numel: int = 1_000_000) -> str:
+    who = "" if rank is None else f"[Rank {rank}] "
+    return (
+        f"[E ProcessGroupNCCL.cpp:563] {who}Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, "
+        f"NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran for 600068 milliseconds before timing out."
+    )
+
+
+def test_what_plainly_says_its_cause_comes_before_what_follows_from_it() -> None:
+    found = told(
+        timeout(0),
+        timeout(1),
+        timeout(3),
+        "n1:7:9 [0] NCCL WARN socketProgress: Connection closed by remote peer n2<4>",
+        OOM,
+    )
+    assert names(found)[0] == "rank_gpu_oom"
+    assert found.causes[0].culprit == "rank 2"
+    assert found.causes[0].confidence > found.causes[1].confidence
+
+
+def test_of_two_plain_causes_the_earlier_comes_first() -> None:
+    taken = "RuntimeError: The server socket has failed to bind to [::]:29555 (errno: 98 - Address already in use)."
+    assert names(told(OOM, taken)) == ["rank_gpu_oom", "port_in_use"]
+    assert names(told(taken, OOM)) == ["port_in_use", "rank_gpu_oom"]
+
+
+def test_times_decide_between_files() -> None:
+    late = line_of("a.log", 1, f"[2031-03-04 12:00:09] {OOM}", 0)
+    early = line_of("b.log", 1, "[2031-03-04 12:00:01] OSError: [Errno 98] Address already in use", 1)
+    assert names(diagnose([late, early]))[0] == "port_in_use"
+
+
+def test_a_generic_cause_yields_to_the_one_that_explains_it() -> None:
+    found = told(
+        "n1:7:9 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<4> with status=12 opcode=0 len=0 vendor err 129 (Send)",
+        "n1:7:9 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
+    )
+    assert names(found) == ["memlock_limit", "ib_fabric_unreachable"]
+    assert found.causes[1].confidence < 0.5
+
+
+def test_fatal_before_slow_before_harmless() -> None:
+    slow = "n1:7:9 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+    assert [f.severity for f in told(NO_PLUGIN, slow, OOM).causes] == ["fatal", "degraded", "benign"]
+
+
+def test_only_harmless_lines_are_no_failure() -> None:
+    found = told(NO_PLUGIN, DESTROYED)
+    assert {f.severity for f in found.causes} == {"benign"}
+    assert found.code == 0
+    assert [f.culprit for f in found.causes] == [None, None]
+
+
+def test_a_worker_that_failed_is_no_success_whatever_is_harmless() -> None:
+    failed = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+    assert told(NO_PLUGIN, DESTROYED, failed, "ValueError: of the program's own").code == 3
+    assert names(told(DESTROYED, failed)) == []
+
+
+def test_nothing_known_is_said_to_be_unknown_with_what_looks_like_errors() -> None:
+    found = told(
+        "step 1",
+        "ValueError: the loss is not finite",
+        "ValueError: the loss is not finite",
+        "0 errors",
+        "KeyError: 'x'",
+    )
+    assert found.code == 3
+    assert [line.said for line in found.unexplained] == ["ValueError: the loss is not finite", "KeyError: 'x'"]
+
+
+def test_few_lines_are_left_and_no_form_twice() -> None:
+    found = told(*(f"RuntimeError: {word} failed {n} times" for n, word in enumerate("abcdefghijklmnop")))
+    assert len(found.unexplained) == LEFT
+    assert len(told(*(f"RuntimeError: it failed {n} times" for n in range(50))).unexplained) == 1
+
+
+def test_echoes_are_left_over_where_nothing_else_is() -> None:
+    echo = "RuntimeError: [gloo/transport/tcp/pair.cc:554] Connection closed by peer [10.9.0.7]:4000, and so the error"
+    assert [line.said for line in told(echo).unexplained] == [echo]
+    assert told(echo, OOM).unexplained == ()
+
+
+def test_an_empty_log_is_unknown() -> None:
+    assert told().code == 3
+    assert told("all is well").causes == ()
+
+
+def test_a_cause_shows_a_few_lines_no_two_of_one_form() -> None:
+    found = told(*(f"[rank{n}]: RuntimeError: CUDA error: invalid device ordinal" for n in range(9)))
+    (one,) = found.causes
+    assert len(one.lines) == 1
+    assert one.more == 8
+    assert len(one.lines) <= SHOWN
+
+
+# ---------------------------------------------------------------- time-outs of collectives
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "culprit"),
+    [
+        pytest.param([timeout(0), timeout(1), timeout(3)], "rank_desync_uneven_data", "rank 2", id="one-is-missing"),
+        pytest.param([timeout(None)], "rank_desync_uneven_data", None, id="nobody-named"),
+        pytest.param([timeout(1)], "rank_desync_uneven_data", None, id="one-alone"),
+        pytest.param(
+            [timeout(0), timeout(1, seq=39_990), timeout(2), timeout(3)],
+            "rank_desync_uneven_data",
+            "rank 1",
+            id="behind",
+        ),
+        pytest.param(
+            [timeout(0, 12), timeout(1, 12), timeout(2, 13)],
+            "rank_desync_control_flow",
+            "rank 2",
+            id="ahead-at-the-start",
+        ),
+        pytest.param(
+            [timeout(0), timeout(1, op="BROADCAST"), timeout(2)],
+            "rank_desync_control_flow",
+            "rank 1",
+            id="another-operation",
+        ),
+        pytest.param(
+            [timeout(0), timeout(1, numel=1_000_001), timeout(2)], "collective_mismatch", "rank 1", id="another-size"
+        ),
+        pytest.param([timeout(0), timeout(1, numel=1)], "rank_desync_control_flow", None, id="other-place-of-two"),
+        pytest.param([timeout(r, 3, numel=1) for r in (1, 2, 3)], "slow_work_exceeds_timeout", "rank 0", id="barrier"),
+        pytest.param(
+            [timeout(r, 2, "BROADCAST", 253_440_000) for r in range(3)],
+            "p2p_acs_iommu",
+            None,
+            id="all-there-at-the-start",
+        ),
+    ],
+)
+def test_time_outs_tell_who_is_missing(lines: list[str], cause: str, culprit: str | None) -> None:
+    first = told(*lines).causes[0]
+    assert (first.cause.name, first.culprit) == (cause, culprit)
+
+
+def test_what_a_rank_last_enqueued_tells_that_it_is_behind() -> None:
+    dump = "[rank3]:[E304 12:00:00.0 ProcessGroupNCCL.cpp:1] [Rank 3] Received a dump signal due to a collective timeout from rank 0. Last enqueued NCCL work: 39999, last completed NCCL work: 39999."
+    first = told(timeout(0), timeout(1), timeout(2), dump).causes[0]
+    assert (first.cause.name, first.culprit) == ("rank_desync_uneven_data", "rank 3")
+
+
+def test_a_message_that_a_logger_broke_in_two_is_one() -> None:
+    head, tail = timeout(1).split(": WorkNCCL", 1)
+    first = told(f"{head}:", f"WorkNCCL{tail}").causes[0]
+    assert first.cause.name == "rank_desync_uneven_data"
+
+
+def test_gloo_tells_who_is_missing_too() -> None:
+    lines = [
+        f"[rank{r}]: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
+        for r in (1, 2, 3)
+    ]
+    first = told(*lines).causes[0]
+    assert (first.cause.name, first.culprit) == ("slow_work_exceeds_timeout", "rank 0")
+
+
+def test_tracebacks_of_different_calls_are_different_ways_through_the_program() -> None:
+    lines = [f"[rank{r}]: RuntimeError: Timed out waiting 1800000ms for recv operation to complete" for r in range(4)]
+    frames = [
+        f'[rank{r}]:   File "/opt/env/site-packages/torch/distributed/distributed_c10d.py", line 2810, in {"broadcast" if r == 1 else "all_reduce"}'
+        for r in range(4)
+    ]
+    first = told(*frames, *lines).causes[0]
+    assert (first.cause.name, first.culprit) == ("rank_desync_control_flow", "rank 1")
+
+
+# ---------------------------------------------------------------- how workers ended
+
+
+def summary(rank: int, code: int, pid: int = 71) -> list[str]:
+    return [
+        "Root Cause (first observed failure):",
+        "[0]:",
+        f"  rank      : {rank} (local_rank: 0)",
+        f"  exitcode  : {code} (pid: {pid})",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [(-9, "host_oom_kill"), (-7, "shm_too_small"), (-15, "external_termination"), (-1, "external_termination")],
+)
+def test_the_first_failure_of_a_summary(code: int, cause: str) -> None:
+    first = told(*summary(3, code)).causes[0]
+    assert (first.cause.name, first.culprit) == (cause, "rank 3")
+
+
+@pytest.mark.parametrize("code", [1, -6, -11])
+def test_a_crash_of_its_own_is_no_known_cause(code: int) -> None:
+    assert told(*summary(3, code)).code == 3
+
+
+def test_whom_torchrun_killed_itself_is_not_to_blame() -> None:
+    forced = "[WARNING] Unable to shutdown process 71 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL"
+    assert told(forced, *summary(1, -9)).causes == ()
+
+
+def test_workers_that_were_ended_after_another_failed_are_not_to_blame() -> None:
+    other = ["Failures:", "[1]:", "  rank      : 0 (local_rank: 0)", "  exitcode  : -15 (pid: 70)"]
+    first = told(*other, *summary(3, -9)).causes[0]
+    assert (first.cause.name, first.culprit) == ("host_oom_kill", "rank 3")
+
+
+# ---------------------------------------------------------------- who is to blame
+
+
+@pytest.mark.parametrize(
+    ("lines", "culprit"),
+    [
+        pytest.param(
+            ["n1:7:9 [0] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory"],
+            "host n1",
+            id="the-only-host",
+        ),
+        pytest.param(
+            [f"n{n}:7:9 [0] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory" for n in (1, 2)],
+            None,
+            id="all-hosts",
+        ),
+        pytest.param(
+            ["[3] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory"], None, id="no-host"
+        ),
+        pytest.param(
+            ["n1:7:9 [0] NCCL WARN Connect to 10.9.0.7<41001> returned 113(No route to host)"],
+            "peer 10.9.0.7 as seen from n1",
+            id="peer",
+        ),
+        pytest.param(
+            [f"n1:7:9 [0] NCCL WARN Connect to 10.9.0.{n}<41001> returned 113(No route to host)" for n in (7, 8)],
+            None,
+            id="two-peers",
+        ),
+        pytest.param(
+            ["[rank5]: CUDA error: invalid device ordinal", "[rank7]: CUDA error: invalid device ordinal"],
+            None,
+            id="all-ranks",
+        ),
+        pytest.param(
+            [
+                "[rank5]: CUDA error: invalid device ordinal",
+                "[rank7]: CUDA error: invalid device ordinal",
+                f"{timeout(0)} error",
+            ],
+            "ranks 5 and 7",
+            id="some-ranks",
+        ),
+        pytest.param(
+            [
+                f"n1:7:7 [{a}] NCCL WARN Duplicate GPU detected : rank {a} and rank {b} both on CUDA device 3b000"
+                for a, b in ((1, 0), (2, 0))
+            ],
+            "ranks 0, 1, 2 on CUDA device 3b000",
+            id="ranks-on-a-device",
+        ),
+        pytest.param(
+            [
+                "RuntimeError: no",
+                "-- Process 4 terminated with the following error:",
+                "RuntimeError: Distributed package doesn't have NCCL built in",
+            ],
+            "process 4",
+            id="spawned",
+        ),
+    ],
+)
+def test_who_is_to_blame(lines: list[str], culprit: str | None) -> None:
+    assert told(*lines).causes[0].culprit == culprit
+
+
+# ---------------------------------------------------------------- what several causes share
+
+
+def test_ipv6_that_fails_is_harmless_until_nothing_works() -> None:
+    six = "[W socket.cpp:558] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 97 - Address family not supported by protocol)."
+    assert names(told(six)) == ["benign_ipv6_fallback"]
+    assert (
+        names(
+            told(six, "RuntimeError: The client socket has failed to connect to any network address of (n1, 29500).")
+        )[0]
+        == "ipv6_ipv4_mismatch"
+    )
+
+
+def test_docker_in_a_list_is_harmless_until_connections_fail() -> None:
+    using = "n1:7:7 [0] NCCL INFO NET/Socket : Using [0]eth1:10.9.0.7<0> [1]docker0:172.17.0.1<0>"
+    assert names(told(using)) == []
+    assert (
+        names(told(using, "n1:7:9 [0] NCCL INFO Call to connect returned Connection timed out, retrying"))[0]
+        == "virtual_interface_selected"
+    )
+
+
+def test_no_infiniband_is_harmless_where_none_is_wanted() -> None:
+    absent = "n2:7:7 [0] NCCL INFO NET/IB : No device found."
+    assert names(told(absent)) == ["benign_no_net_plugin"]
+    first = told("n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB eth0:10.9.0.7<0>", absent).causes[0]
+    assert (first.cause.name, first.severity, first.culprit) == ("rdma_device_not_in_container", "degraded", "host n2")
+
+
+@pytest.mark.parametrize(
+    ("local", "remote", "cause"),
+    [
+        ("::ffff:10.4.2.11", "::ffff:10.4.3.60", "rail_cross_nic"),
+        ("::ffff:10.4.2.11", "::ffff:10.4.2.60", "ib_fabric_unreachable"),
+        ("fe80::ac1f:6bff:fe01:2", "::ffff:10.4.2.60", "roce_gid_index"),
+        ("fe80::ac1f:6bff:fe01:2", "fe80::ac1f:6bff:fe01:3", "roce_gid_index"),
+        ("fe80::ec0d:9a03:ab:1", "fe80::ec0d:9a03:ab:2", "ib_fabric_unreachable"),
+    ],
+)
+def test_what_two_gids_say(local: str, remote: str, cause: str) -> None:
+    text = f"n1:7:9 [5] NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_3:1, curr state INIT, next state RTR, local GID index 3, local GID {local}, remote GID {remote}"
+    assert told(text).causes[0].cause.name == cause
