@@ -39,7 +39,7 @@ format: setup ## let ruff mend what it can
 fleets: setup ## as root: record the machines that `clusterprep selftest` plays, after a check reads something new
 	$(BIN)/python -m tests.fleets
 
-readme: setup ## renew what README.md and docs/checks.md show of the tool
+readme: setup ## renew what README.md, docs/checks.md and docs/causes.md show of the tool
 	$(BIN)/python -m tests.readme
 
 # ---------------------------------------------------------------- less often

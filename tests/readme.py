@@ -1,4 +1,4 @@
-"""What the tool writes of its own pages: the run on top of README.md, its table of checks, and docs/checks.md.
+"""What the tool writes of its own pages: the run on top of README.md, its table of checks, and two lists in docs/.
 
 `make readme` renews them.
 """
@@ -13,12 +13,15 @@ from pathlib import Path
 
 from clusterprep import registry
 from clusterprep.checks import Check
+from clusterprep.diagnose.known import causes
+from clusterprep.diagnose.model import Cause
 from clusterprep.verify.pages import PAGES, Page
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RUN = re.compile(r"(?<=tests/test_readme.py compares -->\n```\n).*?(?=\n```\n)", re.DOTALL)
 PAGE = ROOT / "docs" / "checks.md"
+CAUSES = ROOT / "docs" / "causes.md"
 TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
 GRAVER = "a warning, an error with RDMA"
 GRADES = {"time.offset": "an error over 1 s, else a warning", "eth.mtu": GRAVER, "lim.memlock": GRAVER}
@@ -82,6 +85,34 @@ def _entry(about: Check | Page) -> str:
     )
 
 
+CAUSES_HEAD = """# Every cause that diagnose knows
+
+Written by `make readme` from the causes themselves; `clusterprep explain NAME` prints the same. A fatal or degraded
+cause gives exit code 1, only harmless ones 0. {count} causes.
+"""
+GRADES_OF_CAUSES = {
+    "fatal": "Fatal: the job cannot go on.",
+    "degraded": "Degraded: the job runs, more slowly than it could.",
+    "benign": "Harmless.",
+}
+
+
+def causes_page() -> str:
+    """docs/causes.md."""
+    return "\n".join([CAUSES_HEAD.format(count=len(causes())), *map(_cause_entry, causes().values())])
+
+
+def _cause_entry(cause: Cause) -> str:
+    found = f" `{cause.check}` finds it before the job starts." if cause.check else ""
+    rows = [
+        f"{cause.message} {GRADES_OF_CAUSES[cause.severity]}{found}",
+        f"Looks like: {cause.looks}",
+        f"Is not: {cause.unlike}",
+    ]
+    text = "\n\n".join(textwrap.fill(row, 118, break_on_hyphens=False) for row in rows)
+    return f"## `{cause.name}`: {cause.title}\n\n{text}\n\n    {cause.remedy}\n"
+
+
 def demo() -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "tests.demo"], cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -106,6 +137,7 @@ def main() -> None:
     text = RUN.sub(lambda _: "$ clusterprep apply inventory.yaml\n\n" + first_report(shown.stdout), text)
     text = TABLE.sub(lambda _: "".join(row + "\n" for row in rows()), text)
     PAGE.write_text(checks_page())
+    CAUSES.write_text(causes_page())
     README.write_text(text)
 
 

@@ -25,6 +25,7 @@ def test_the_demo_works_and_prints_the_run_on_top() -> None:
 def test_the_table_and_the_page_have_all_checks() -> None:
     assert readme.rows_shown(readme.README.read_text()) == readme.rows(), "`make readme` renews the table"
     assert readme.PAGE.read_text() == readme.checks_page(), "`make readme` renews docs/checks.md"
+    assert readme.CAUSES.read_text() == readme.causes_page(), "`make readme` renews docs/causes.md"
 
 
 def test_no_document_names_a_check_that_does_not_exist() -> None:

@@ -23,7 +23,8 @@ from clusterprep.errors import InputError, Problem
 BLOCK = 4 << 20  # bytes read at once
 LONGEST = 16 << 10  # bytes of a line that are looked at; longer ones are tensors that somebody printed
 MOST_FORMS = 100_000  # forms of lines that are remembered
-EXACT = 8 << 20  # bytes of forms that are searched for every needle; text that is new all the time gets a coarser look
+EXACT = 4 << 20  # bytes of forms that are searched for every needle; text that is new all the time gets a coarser look
+BROAD = 64 << 20  # bytes that are searched for WORDS, and after them for CORE alone
 MOST_ALIKE = 1_024  # lines of one form that are kept; ranks of one job write the same line
 MOST_VAGUE = 200  # lines of a file that look like errors and hold nothing that a sign looks for
 MOST_KEPT = 20_000  # lines of all files that are kept
@@ -37,11 +38,10 @@ WORDS = tuple(
         b"|"
     )
 )
+CORE = tuple(b"error|fail|warn|timed out|timeout|watchdog|killed|signal|cannot|xid|exitcode|nccl version".split(b"|"))
 # And these once so many held one of those that it must be prose: none of them stands in ordinary sentences.
-NAMES = tuple(
-    b"nccl warn|nccl version|cuda error|errno|watchdog|xid|exitcode|rendezvous|out of memory|oom|c10d".split(b"|")
-)
-MOST_JUDGED = 100_000  # forms that were taken for prose after that
+NAMES = tuple(b"nccl warn|nccl version|cuda error|errno|watchdog|xid|exitcode|rendezvous|memory|c10d".split(b"|"))
+MOST_JUDGED = 30_000  # forms that were taken for prose after that
 TABLE = bytes.maketrans(b"0123456789" + bytes(range(65, 91)), b"0" * 10 + bytes(range(97, 123)))
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -270,7 +270,9 @@ class Sieve:
         self._searched += size
         if self._searched - size < EXACT:
             return (*WORDS, *self._needles)
-        return WORDS if self._judged < MOST_JUDGED else NAMES
+        if self._judged >= MOST_JUDGED:
+            return NAMES
+        return WORDS if self._searched < BROAD else CORE
 
     def _judge(self, form: bytes) -> None:
         self._judged += 1
@@ -294,11 +296,12 @@ class Sieve:
 def _holding(rows: list[bytes], words: Sequence[bytes]) -> set[bytes]:
     """The forms that hold one of the words, found by searching all forms as one text."""
     text = b"\n".join(rows)
-    starts = list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))
+    starts: list[int] = []
     holding: set[int] = set()
     for word in words:
         place = text.find(word)
         while place >= 0:
+            starts = starts or list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))
             row = bisect.bisect_right(starts, place) - 1
             holding.add(row)
             place = text.find(word, starts[row + 1])

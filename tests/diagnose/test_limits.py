@@ -34,8 +34,8 @@ GROUP = (
         ("DistStoreError: wait timeout after 300000ms, keys: /default_pg/0", ["300 s", "bare TCPStore"]),
         (
             (
-                "NCCL WARN socketPollConnect: connect to 10.9.0.7<4> returned Connection timed out, exceeded error retry "
-                "count after 35 attempts"
+                "NCCL WARN socketPollConnect: connect to 10.9.0.7<4> returned Connection timed out, exceeded error "
+                "retry count after 35 attempts"
             ),
             ["35", "NCCL_SOCKET_RETRY_CNT"],
         ),
