@@ -15,6 +15,8 @@ PACKAGE = ROOT / "clusterprep"
 # A module imports what stands before it and nothing behind it; a package counts as one. Who adds a module finds it
 # a place here, and has then decided what it is.
 ORDER = (
+    # what training scripts import, and nothing of ours does
+    "guard",
     # words and values
     "errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins",
     "diagnose",
@@ -43,6 +45,7 @@ PURE = frozenset(
 # Modules that may import more than that, and why. Everything else only computes.
 WORLDLY = {
     "__main__": "is the command line",
+    "guard": "runs in the user's training scripts, and imports torch there",
     "cli": "reads options and the terminal, prints, asks, exits",
     "options": "declares options",
     "terminal": "shows and asks at the terminal",
@@ -234,11 +237,21 @@ def test_the_controller_never_imports_torch() -> None:
     found = [
         place(module, line)
         for module in MODULES
-        if module != "remote.trial"
+        if module not in ("remote.trial", "guard")
         for name, line in foreign(module)
         if name == "torch"
     ]
     none(found, "torch is imported by ranks alone:")
+
+
+def test_the_guard_stands_alone_and_is_python_3_8() -> None:
+    """It is imported, or copied, into the environments of jobs, which have torch and may be old."""
+    ast.parse(MODULES["guard"].read_text(), feature_version=(3, 8))
+    assert not list(ours("guard"))
+    assert {name for name, _ in foreign("guard")} <= sys.stdlib_module_names | {"torch", "numpy", "__future__"}
+    package = ast.parse((PACKAGE / "__init__.py").read_text())
+    assert not [node for node in ast.walk(package) if isinstance(node, ast.Import | ast.ImportFrom)]
+    none([place(module, line) for module in MODULES for name, line in ours(module) if name == "guard"], "is not ours:")
 
 
 # ---------------------------------------------------------------- speech
