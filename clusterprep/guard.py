@@ -152,7 +152,7 @@ def _pieces(value: Any, above: tuple[int, ...]) -> Iterator[Any]:
         yield plain
     elif isinstance(value, torch.Tensor):
         yield from _tensor(value)
-    elif _is_array(value):
+    elif "numpy" in sys.modules and isinstance(value, (sys.modules["numpy"].ndarray, sys.modules["numpy"].generic)):
         yield f"array {value.dtype.str} {value.shape};".encode()
         yield from _pieces(value.tolist(), above) if value.dtype.hasobject else (value.tobytes(),)
     else:
@@ -186,11 +186,6 @@ def _tensor(value: torch.Tensor) -> Iterator[Any]:
     if size:
         # The memory itself: it asks neither for NumPy, which knows no bfloat16, nor for a copy.
         yield memoryview((ctypes.c_char * size).from_address(here.data_ptr()))
-
-
-def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
 
 
 def _reduced(value: Any) -> Sequence[Any]:
