@@ -12,7 +12,7 @@ from clusterprep.inventory.schema import load_schema, schema_path
 from clusterprep.inventory.shapes import valid_part
 from clusterprep.model import Inventory
 
-__all__ = ["WRITTEN", "Overrides", "load_inventory", "load_schema", "schema_path"]
+__all__ = ["WRITTEN", "Overrides", "load_ansible", "load_inventory", "load_schema", "schema_path"]
 
 # Below these keys scalars are text as written: 2.10 stays "2.10", on stays "on".
 _LAYER: Mapping[str, Any] = {"env": {"*": True}, "require": {"*": True}}
@@ -31,3 +31,7 @@ def load_inventory(path: str | Path, overrides: Overrides = NO_OVERRIDES) -> Inv
     inventory = Resolver(document, valid_part(document), overrides).inventory()
     document.settle()
     return inventory
+
+
+def load_ansible(path: str | Path, overrides: Overrides = NO_OVERRIDES) -> Inventory:
+    raise NotImplementedError

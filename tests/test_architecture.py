@@ -32,7 +32,7 @@ ORDER = (
     "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams",
     "groups", "workarounds", "trial",
     # the stages in a row, and what is shown of them
-    "run", "selftest", "reports", "explain", "options", "terminal", "ending", "cli", "__main__",
+    "run", "selftest", "reports", "explain", "options", "terminal", "init", "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -50,6 +50,8 @@ WORLDLY = {
     "options": "declares options",
     "terminal": "shows and asks at the terminal",
     "diagnose.sources": "reads the user's logs",
+    "init.command": "reads options, writes the inventory, tells what it wrote",
+    "init.sources": "asks Slurm's own command for its nodes",
     "ending": "says how a command ended, writes the log of a bug, exits",
     "load": "reads the user's files",
     "inventory": "reads the user's files, and the schemas and name lists that came with us",
@@ -78,6 +80,7 @@ SPEAKERS = {
     "cli": "speaks to people",
     "terminal": "speaks to people",
     "diagnose.sources": "reads standard input for `-`",
+    "init.command": "is a part of the command line",
     "ending": "says how a command ended",
     "deadline": "ends the process at the second signal, as the contract wants",
     "remote": "runs in processes of its own",
