@@ -14,6 +14,7 @@ from clusterprep.init.yaml_text import Block, Entry, Note, Part, flow
 from clusterprep.model import Absent, Fleet, Node, Sighting, SshSettings
 from clusterprep.network import choose
 from clusterprep.noderange import fold
+from clusterprep.versions import conditions_of
 
 FACTS = (
     "net.interfaces", "ssh.peer", "rdma.devices", "pci.tree", "torch.build", "gpu.nvml", "gpu.pci", "nv.driver",
@@ -213,7 +214,7 @@ def _version(key: str, values: Mapping[str, str | Absent | None]) -> list[Part]:
     by_value: dict[str, list[str]] = {}
     for name, value in known.items():
         by_value.setdefault(value, []).append(name)
-    if len(by_value) == 1 and not (lacking and key == "torch"):
+    if len(by_value) == 1 and _readable(next(iter(by_value))) and not (lacking and key == "torch"):
         beside = f"on {fold(known)}" if len(known) < len(values) else ""
         return [Entry(key, next(iter(by_value)), beside=beside), *([Note(tuple(notes))] if notes else [])]
     if by_value:
@@ -222,6 +223,15 @@ def _version(key: str, values: Mapping[str, str | Absent | None]) -> list[Part]:
     elif lacking and key == "torch":
         notes.append("torch: not in the interpreter under `python`; name the job's own there")
     return [Note(tuple(notes))] if notes else []
+
+
+def _readable(version: str) -> bool:
+    """Whether `require:` takes it: what a host says of itself may be anything."""
+    try:
+        conditions_of(version)
+    except ValueError:
+        return False
+    return True
 
 
 def _kernel(fleet: Fleet, node: str) -> str | Absent | None:

@@ -90,8 +90,15 @@ def _listed(nvml: Nvml, unknown: list[str]) -> tuple[tuple[int, str | None], str
     if nvml.lost:
         unknown.append(f"a GPU does not answer and is counted all the same: {'; '.join(nvml.lost)}")
     count = len(nvml.gpus) + len(nvml.lost) + len(nvml.denied)
-    why = f"mixed: {', '.join(models)}" if len(models) > 1 else ""
+    why = f"{_by_model(nvml)}; add `use` with those of this job" if len(models) > 1 else ""
     return (count, models[0] if len(models) == 1 else None), why
+
+
+def _by_model(nvml: Nvml) -> str:
+    indices: dict[str, list[str]] = {}
+    for gpu in nvml.gpus:
+        indices.setdefault(gpu.name, []).append(str(gpu.index))
+    return "; ".join(f"{model} are {','.join(found)}" for model, found in indices.items())
 
 
 def _reason(absent: Absent | None) -> str:
