@@ -124,7 +124,7 @@ def _left_out(lost: Iterable[Sighting], source: Source) -> list[Part]:
     reasons = {s.node: f"{s.reason}: {s.detail}" for s in lost} | dict(source.passed_over)
     if not reasons:
         return []
-    lines = [f"- {flow({'name': name, 'address': address[name]})}   {why}" for name, why in reasons.items()]
+    lines = [f"- {flow({'name': name, 'address': address[name]})}  # {why}" for name, why in reasons.items()]
     return [Note(("", "Left out, as nobody could look at them; put them back once they answer:", *lines))]
 
 
@@ -199,7 +199,7 @@ def _require(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
         found += _version(key, {node.name: of(fleet, node.name) for node in nodes})
     mtus = {picks[node.name].mtu for node in nodes if node.name in picks}
     if len(mtus) == 1 and len(picks) == len(nodes):
-        found.append(Note((f"mtu: {mtus.pop()}   of the interface that NCCL uses",)))
+        found.append(Note((f"mtu: {mtus.pop()}  # of the interface that NCCL uses",)))
     lines = (
         "Seen on the nodes now. A node that has something else fails its check; conditions such as >=2.6,<3 work too."
     )

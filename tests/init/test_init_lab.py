@@ -13,8 +13,6 @@ from clusterprep.load import load_inventory
 from tests.command import CLI, clusterprep
 from tests.lab import Lab
 
-HOSTS = "n[1-4]=10.77.0.[2-5]"
-
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
@@ -115,3 +113,34 @@ def test_hosts_of_ssh_config_by_pattern_and_text_on_stdout(lab: Lab, tmp_path: P
     target.write_text(done.stdout)
     inventory = load_inventory(target)
     assert [(node.name, node.ssh.config) for node in inventory.nodes] == [("n1", str(config)), ("n3", str(config))]
+
+
+def ansible(lab: Lab, folder: Path) -> Path:
+    """The lab as Ansible's users have it."""
+    hosts = "".join(f"{host.name} ansible_host={host.address}\n" for host in lab.hosts)
+    login = f"ansible_user=root\nansible_ssh_private_key_file={lab.key}\nansible_python_interpreter={sys.executable}\n"
+    path = folder / "hosts.ini"
+    path.write_text(f"[gpu]\n{hosts}\n[gpu:vars]\n{login}")
+    return path
+
+
+def test_an_inventory_of_ansible_is_looked_at(lab: Lab, tmp_path: Path) -> None:
+    path, target = ansible(lab, tmp_path), tmp_path / "inventory.yaml"
+    words = ["--from-ansible", str(path), "--known-hosts", str(lab.known_hosts), "--output", str(target)]
+    done = lab.controller.run([*CLI, "init", *words])
+    assert done.returncode == 0, done.stderr
+    inventory = load_inventory(target)
+    assert inventory.groups == {"gpu": ("n1", "n2", "n3")}
+    assert inventory.nodes[0].python == sys.executable
+    answer = clusterprep(lab, "check", inventory=target)
+    assert (answer.code, answer.failed()) == (0, {})
+
+
+def test_an_inventory_of_ansible_serves_as_it_is(lab: Lab, tmp_path: Path) -> None:
+    path = ansible(lab, tmp_path)
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "known_hosts").write_bytes(lab.known_hosts.read_bytes())
+    answer = clusterprep(lab, "check", inventory=path, env={"HOME": str(home)})
+    assert (answer.code, answer.failed()) == (0, {})
+    assert answer.report["cluster"] == "hosts"
