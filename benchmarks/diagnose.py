@@ -33,8 +33,8 @@ def info(source: random.Random, number: int) -> str:
 def warnings(source: random.Random, number: int) -> str:
     return (
         f"gpu-{source.randrange(64):02}:{source.randrange(99999)}:7 [{number % 8}] misc/socket.cc:533 NCCL WARN "
-        f"socketPollConnect: Connect to 10.9.0.{source.randrange(255)}<{source.randrange(60000)}> returned 113(No route "
-        "to host)"
+        f"socketPollConnect: Connect to 10.9.0.{source.randrange(255)}<{source.randrange(60000)}> returned 113(No "
+        "route to host)"
     )
 
 

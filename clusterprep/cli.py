@@ -239,7 +239,8 @@ def _with_nodes(diagnosis: Diagnosis, words: dict[str, Any]) -> Diagnosis:
             report = run.check(job)
         finally:
             job.watch.close()  # type: ignore[attr-defined]
-    return diagnosed.as_now(diagnosis, report.findings or ())
+    lost = [node.node for node in report.nodes or () if not node.reached]
+    return diagnosed.as_now(diagnosis, report.findings or (), lost)
 
 
 def _dispatch(job: Job, words: dict[str, Any]) -> Report:

@@ -13,9 +13,9 @@ from clusterprep.diagnose.ranking import diagnose as judge
 from clusterprep.diagnose.ranking import needles
 from clusterprep.diagnose.redact import redacted
 from clusterprep.diagnose.sources import read
-from clusterprep.model import Finding, Inventory
+from clusterprep.model import Finding, Inventory, Node
 
-_RANK = re.compile(r"\brank (\d+)$")
+_RANKS = re.compile(r"ranks? ((?:\d+(?:, | and )?)+)$")
 _PLACE = re.compile(r"^(?:host|peer) (\S+)")
 
 
@@ -38,35 +38,42 @@ def checks_of(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 def on_nodes(diagnosis: Diagnosis, inventory: Inventory) -> Diagnosis:
     """Culprits with the node that they are on: ranks by their place in the inventory, hosts by name or address."""
-    first, nodes = 0, {}
-    for node in inventory.nodes:
-        for rank in range(first, first + (node.nproc_per_node or 1)):
-            nodes[str(rank)] = node.name
-        first += node.nproc_per_node or 1
-    for node in inventory.nodes:
-        nodes[f"@{node.address}"] = node.name
-    causes = tuple(replace(found, culprit=_placed(found.culprit, nodes)) for found in diagnosis.causes)
+    ranks = _ranks(inventory.nodes)
+    places = {node.address: node.name for node in inventory.nodes}
+    causes = tuple(replace(found, culprit=_placed(found.culprit, ranks, places)) for found in diagnosis.causes)
     return replace(diagnosis, causes=causes)
 
 
-def _placed(culprit: str | None, nodes: Mapping[str, str]) -> str | None:
+def _ranks(nodes: Sequence[Node]) -> Sequence[str]:
+    """The node of each rank, in the order of the inventory; none where a node does not say how many it starts."""
+    shares = [node.nproc_per_node or (node.gpus.used if node.gpus else None) for node in nodes]
+    if None in shares:
+        return ()
+    return [node.name for node, share in zip(nodes, shares, strict=True) for _ in range(share or 1)]
+
+
+def _placed(culprit: str | None, ranks: Sequence[str], places: Mapping[str, str]) -> str | None:
     if culprit is None:
         return None
-    if (rank := _RANK.search(culprit)) and rank[1] in nodes:
-        return f"{culprit} on {nodes[rank[1]]}"
-    if (place := _PLACE.match(culprit)) and f"@{place[1]}" in nodes and nodes[f"@{place[1]}"] != place[1]:
-        return f"{culprit} ({nodes[f'@{place[1]}']})"
-    return culprit
+    if found := _RANKS.match(culprit):
+        numbers = [int(number) for number in re.findall(r"\d+", found[1])]
+        nodes = dict.fromkeys(ranks[number] for number in numbers if number < len(ranks))
+        return f"{culprit} on {', '.join(nodes)}" if nodes else culprit
+    place = _PLACE.match(culprit)
+    name = places.get(place[1]) if place else None
+    return f"{culprit} ({name})" if place and name and name != place[1] else culprit
 
 
-def as_now(diagnosis: Diagnosis, findings: Sequence[Finding]) -> Diagnosis:
-    """What the related checks say today, beside each cause."""
+def as_now(diagnosis: Diagnosis, findings: Sequence[Finding], lost: Sequence[str] = ()) -> Diagnosis:
+    """What the related checks say today, beside each cause; `lost` are nodes that gave no answer."""
     said: dict[str, list[str]] = {}
     for finding in findings:
         if finding.verdict != "skip":
             who = f" on {', '.join(finding.nodes)}" if finding.nodes else ""
             said.setdefault(finding.check, []).append(f"{finding.check} {finding.verdict}{who}: {finding.message}")
-    return replace(diagnosis, causes=tuple(_live(found, said) for found in diagnosis.causes))
+    notices = [f"{', '.join(lost)} not reached, so what the checks say there now is not known"] if lost else []
+    causes = tuple(_live(found, said) for found in diagnosis.causes)
+    return replace(diagnosis, causes=causes, notices=(*diagnosis.notices, *notices))
 
 
 def _live(found: Found, said: Mapping[str, list[str]]) -> Found:

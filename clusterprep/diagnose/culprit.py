@@ -10,12 +10,11 @@ from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign
 MOST = 8  # names; where more are blamed, nobody is
 _SPAWNED = re.compile(r"-- Process (?P<number>\d+) terminated with the following error", re.IGNORECASE)
 _PLURAL = {
-    "rank": "ranks",
-    "host": "hosts",
-    "interface": "interfaces",
-    "device": "devices",
-    "port": "ports",
-    "GPU": "GPUs",
+    **{
+        word: f"{word}s"
+        for word in ["rank", "host", "interface", "device", "port", "GPU", "HCA", "peer", "name", "file"]
+    },
+    "address": "addresses",
 }
 
 

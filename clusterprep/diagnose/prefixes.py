@@ -18,7 +18,7 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"\s*\[\d+,(?P<rank>\d+)\](?:<(?:stdout|stderr)>)?:\s?",  # mpirun --tag-output
-        r"\s*\[rank:? ?(?P<rank>\d+)\]:?\s?",  # torch since 2.3; Lightning
+        r"\s*(?:[0-9a-f]{8} )?\[rank[:=]? ?(?P<rank>\d+)\]:?(?: \|\|)?\s?",  # torch since 2.3; Lightning
         r"\s*\[Rank (?P<rank>\d+)\]:?\s?",  # ProcessGroupNCCL up to 2.2, desync reports
         r"\s*\[PG(?: ID)? [^\]]*?Rank (?P<rank>\d+)\]\s?",  # ProcessGroupNCCL since 2.3
         r"\s*\[(?:default|trainer|worker|train|[a-z_]+?)(?P<local>\d+)(?:\|\d+)?\]:\s?",  # torchrun --tee
@@ -57,6 +57,8 @@ _PREFIXES = tuple(
         ),
         rf"\s*\[?{_LEVEL}\]?(?::[\w.]+:|:|\]| -|\s)\s*",
         r"\s*what\(\):\s+(?=\[)",
+        r"\s*[│|] ",  # a box that rich or a terminal drew
+        r"\[\d{1,7}\] (?=\[(?:rank|E|W))",  # numbered lines
         r"\s*\[c10d\]\s?",
         r"\s*(?:\.\. )?(?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: (?=Test (?:CUDA|NCCL|failure))",  # nccl-tests
         r"\s*\S{1,64} \[(?:stdout|stderr)\]:? ",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterprep.diagnose.model import Evidence, Line, Log, Weight
 
@@ -18,6 +18,7 @@ _LAST = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+),? (?:and )?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
     re.IGNORECASE,
 )
+_AT = re.compile(r"(?:Timeout at NCCL work|watchdog at work(?: sequence id)?): (?P<seq>\d+)", re.IGNORECASE)
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\S+)")
 _WORLD = re.compile(r"\bnranks (?P<a>\d+)|\bworld[_ ]size[=: ]+(?P<b>\d+)", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"Watchdog caught collective operation timeout", re.IGNORECASE)
@@ -84,7 +85,22 @@ def stuck(log: Log) -> list[Stuck]:
         alone = line.order if head.rank is None else 0
         found.setdefault((one.group, one.rank, alone), one)
     named = {(one.seq, one.op) for one in found.values() if one.rank is not None}
-    return [one for one in found.values() if one.rank is not None or (one.seq, one.op) not in named]
+    members = [one for one in found.values() if one.rank is not None or (one.seq, one.op) not in named]
+    return [*members, *_also(log, members)]
+
+
+def _also(log: Log, members: list[Stuck]) -> Iterator[Stuck]:
+    """Ranks that say where they were when they timed out, and not in what: in the same as others at that place."""
+    there = {(one.group, one.rank) for one in members}
+    alike = {one.seq: one for one in members}
+    for line in log.saying("timeout at nccl work", "watchdog at work"):
+        found, group = _AT.search(line.said), _GROUP.search(line.text)
+        place = (group["group"] if group else "", line.rank)
+        one = alike.get(int(found["seq"])) if found else None
+        if one is None or line.rank is None or place in there or (one.group, line.rank) in there:
+            continue
+        there.add(place)
+        yield replace(one, line=line, rank=line.rank)
 
 
 def _product(shape: str | None) -> str | None:
@@ -99,6 +115,7 @@ def _product(shape: str | None) -> str | None:
 def judge(log: Log) -> Iterator[Evidence]:
     """Of every group of processes whose collectives timed out, why."""
     yield from _gloo(log)
+    yield from _fingerprints(log)
     groups: dict[str, list[Stuck]] = defaultdict(list)
     for one in stuck(log):
         groups[one.group].append(one)
@@ -255,3 +272,38 @@ def _gloo(log: Log) -> Iterator[Evidence]:
     blamed = tuple(("rank", str(rank)) for rank in gone) if gone and len(gone) < len(there) else ()
     weight = Weight.LIKELY if preparing else Weight.SYMPTOM
     yield Evidence("slow_work_exceeds_timeout", waited[0], weight, blamed, _who(blamed))
+
+
+# ---------------------------------------------------------------- what torch itself compares, where it is asked to
+
+
+_MISMATCH = re.compile(
+    r"Detected mismatch between collectives on ranks\. Rank (?P<a>\d+) is running collective: (?P<one>.*?), but Rank "
+    r"(?P<b>\d+) "
+    r"is running collective: (?P<other>.*?\))(?:\.|$)",
+    re.IGNORECASE,
+)
+_PRINT = re.compile(r"(?:SequenceNumber=(?P<seq>\d+))?(?:, )?OpType=(?P<op>\w+)", re.IGNORECASE)
+
+
+def _fingerprints(log: Log) -> Iterator[Evidence]:
+    """torch names two ranks that differ. Who is in most of the pairs is the odd one, for torch may name each pair."""
+    pairs = [
+        (line, f) for line in log.saying("detected mismatch between collectives") if (f := _MISMATCH.search(line.said))
+    ]
+    counts = Counter(rank for _, f in pairs for rank in {f["a"], f["b"]})
+    odd = [rank for rank, times in counts.items() if times == len(pairs)] if len(pairs) > 1 else []
+    for line, found in pairs:
+        one, other = _PRINT.search(found["one"]), _PRINT.search(found["other"])
+        same = one is not None and other is not None and one["op"] == other["op"]
+        apart = same and one is not None and other is not None and one["seq"] != other["seq"]
+        name = "collective_mismatch" if same and not apart else "rank_desync_control_flow"
+        blamed = ("rank", odd[0]) if len(odd) == 1 else ("ranks", f"{found['a']} and {found['b']}")
+        told = f"rank {found['a']} is in {_in_words(one)}, rank {found['b']} in {_in_words(other)}"
+        yield Evidence(name, line, Weight.PLAIN, (blamed,), told)
+
+
+def _in_words(found: re.Match[str] | None) -> str:
+    if found is None:
+        return "another"
+    return found["op"] + (f" #{found['seq']}" if found["seq"] else "")

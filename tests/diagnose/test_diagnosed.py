@@ -194,7 +194,7 @@ def test_a_redacted_report_names_nobody(tmp_path: Path) -> None:
     for name in ("n4", "10.9.0.7", "alice", "secret", str(tmp_path)):
         assert name not in text
     rows = json.loads(text)["causes"]
-    assert rows[1]["culprit"] == "peer addr-1 as seen from host-2"
+    assert rows[1]["culprit"] == "peer addr-1 as seen from host-1"
 
 
 # ---------------------------------------------------------------- with an inventory
@@ -217,6 +217,25 @@ def test_ranks_and_addresses_are_put_on_nodes(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "shares", "culprit"),
+    [
+        ((2,), "nproc_per_node: 2", "rank 2 on gpu2"),
+        ((1, 3), "gpus: 2", "ranks 1 and 3 on gpu1, gpu2"),
+        ((2,), "gpus: {count: 4, use: '0-1'}", "rank 2 on gpu2"),
+        ((9,), "gpus: 2", "rank 9"),
+        ((2,), "cluster: x", "rank 2"),
+    ],
+)
+def test_a_rank_has_its_node_where_nodes_say_how_many_they_start(
+    tmp_path: Path, ranks: tuple[int, ...], shares: str, culprit: str
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(f'nodes: [{{name: "gpu[1-2]", address: "10.9.0.[6-7]"}}]\n{shares}\n')
+    log = "".join(f"[rank{rank}]: RuntimeError: CUDA out of memory\n" for rank in ranks) + "[rank0]: KeyError: 1\n"
+    placed = on_nodes(of(tmp_path, log), load_inventory(str(tmp_path / "cluster.yaml")))
+    assert placed.causes[0].culprit == culprit
+
+
 def test_what_checks_say_now_stands_beside_the_cause(tmp_path: Path) -> None:
     diagnosis = of(tmp_path, LOG)
     assert checks_of(diagnosis) == ("gpu.busy", "net.ports")
@@ -228,7 +247,9 @@ def test_what_checks_say_now_stands_beside_the_cause(tmp_path: Path) -> None:
     SCHEMA.validate(told)
     assert told["causes"][1]["now"] == ["net.ports fail on gpu2: the port is filtered"]
     assert "now" not in told["causes"][0]
-    assert "now: net.ports fail on gpu2" in page_of(as_now(diagnosis, now))
+    shown = page_of(as_now(diagnosis, now, ["gpu1"]))
+    assert "now: net.ports fail on gpu2" in shown
+    assert "gpu1 not reached" in shown
 
 
 def test_the_checks_are_run_on_the_nodes(tmp_path: Path) -> None:

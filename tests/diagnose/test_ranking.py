@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from clusterprep.diagnose.known import causes
 from clusterprep.diagnose.model import Diagnosis
 from clusterprep.diagnose.prefixes import line_of
 from clusterprep.diagnose.ranking import LEFT, SHOWN, diagnose
@@ -342,3 +345,79 @@ def test_no_infiniband_is_harmless_where_none_is_wanted() -> None:
 def test_what_two_gids_say(local: str, remote: str, cause: str) -> None:
     text = f"n1:7:9 [5] NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_3:1, curr state INIT, next state RTR, local GID index 3, local GID {local}, remote GID {remote}"
     assert told(text).causes[0].cause.name == cause
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_stands_in_a_log_is_diagnosed_without_a_fall(seed: int) -> None:
+    """Pieces of all messages, shuffled, cut and glued."""
+    source = random.Random(seed)
+    examples = [sign.example for cause in causes().values() for sign in cause.signs]
+    texts = []
+    for _ in range(300):
+        one, two = source.choice(examples), source.choice(examples)
+        cut = source.randrange(len(one))
+        texts.append(
+            source.choice(["", "[rank99999999999]: ", "0: ", "[1,2]:"]) + one[:cut] + two[source.randrange(len(two)) :]
+        )
+    found = told(*texts)
+    assert found.code in (0, 1, 3)
+    for one_cause in found.causes:
+        assert one_cause.lines
+        assert 0 < one_cause.confidence < 1
+
+
+def differing(a: int, one: str, b: int, other: str) -> str:
+    return (
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank {a} is running collective: CollectiveFingerPrint({one}), "
+        f"but Rank {b} is running collective: CollectiveFingerPrint({other}).Collectives differ in the following aspects: "
+    )
+
+
+REDUCE = "SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[4], TensorDtypes=Float"
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "culprit"),
+    [
+        ([differing(0, REDUCE, 1, REDUCE.replace("[4]", "[5]"))], "collective_mismatch", "ranks 0 and 1"),
+        (
+            [differing(0, REDUCE, 1, REDUCE.replace("ALLREDUCE", "BROADCAST"))],
+            "rank_desync_control_flow",
+            "ranks 0 and 1",
+        ),
+        (
+            [differing(1, "SequenceNumber=1OpType=BARRIER", 2, "SequenceNumber=0OpType=BARRIER")],
+            "rank_desync_control_flow",
+            "ranks 1 and 2",
+        ),
+        (
+            [differing(0, REDUCE, 1, "OpType=BARRIER"), differing(2, REDUCE, 1, "OpType=BARRIER")],
+            "rank_desync_control_flow",
+            "rank 1",
+        ),
+    ],
+)
+def test_what_torch_compares_itself(lines: list[str], cause: str, culprit: str) -> None:
+    first = told(*lines).causes[0]
+    assert (first.cause.name, first.culprit) == (cause, culprit)
+
+
+def test_ranks_that_only_say_where_they_were_timed_out_too() -> None:
+    at = "[rank{0}]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank {0}] Timeout at NCCL work: 40000, last enqueued NCCL work: 40000, last completed NCCL work: 39999."
+    first = told(timeout(1), *(at.format(rank) for rank in (1, 2, 3))).causes[0]
+    assert (first.cause.name, first.culprit) == ("rank_desync_uneven_data", "rank 0")
+
+
+def test_connections_that_came_about_in_the_end_are_no_failure() -> None:
+    retry = "n1:7:9 [0] NCCL INFO Call to connect returned Connection refused, retrying"
+    ready = "n1:7:9 [0] NCCL INFO comm 0x55a rank 0 nranks 2 cudaDev 0 busId 86000 - Init COMPLETE"
+    assert names(told(retry)) == ["firewall_blocked_port"]
+    assert names(told(retry, ready)) == []
+    assert names(told(ready, retry)) == ["firewall_blocked_port"]
+
+
+def test_two_nccls_are_a_mismatch_only_where_two_hosts_or_ranks_have_them() -> None:
+    assert names(told("NCCL version 2.18.1+cuda12.1", "NCCL version 2.21.5+cuda12.4")) == []
+    first = told("[rank0]: NCCL version 2.18.1+cuda12.1", "[rank4]: NCCL version 2.21.5+cuda12.4").causes[0]
+    assert first.cause.name == "env_or_version_mismatch"
+    assert "2.18.1 on rank 0, 2.21.5 on rank 4" in first.message

@@ -89,8 +89,8 @@ CONTAINER = Cause(
     "ib.chardev",
     signs=(
         Sign(
-            "unable to open device",
-            r"NET/IB : Unable to open device (?P<hca>[\w.-]+)",
+            "net/ib : unable to",
+            r"NET/IB : Unable to (?:open|query) device (?P<hca>[\w.-]+)",
             "n1:1:2 [0] NCCL WARN NET/IB : Unable to open device mlx5_0",
             culprit="HCA {hca}",
         ),
@@ -164,12 +164,13 @@ EFA = Cause(
     signs=(
         Sign(
             "net/ofi",
-            r"NET/OFI.{0,40}(?:unable to find|couldn't find|could not find|no eligible|failed to get|only EFA provider|"
-            r"failed to initialize any|error).{0,160}",
+            r"(?:WARN|ERROR).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail|\berror\b|\binvalid\b|only "
+            r"EFA provider)",
             "n1:1:2 [0] nccl_net_ofi_init:334 NCCL WARN NET/OFI Unable to find a protocol that worked.  Failing "
             "initialization.",
             Weight.LIKELY,
             "host {host}",
+            whole=True,
         ),
         Sign(
             "libfabric provider",
@@ -179,7 +180,7 @@ EFA = Cause(
         ),
         Sign(
             "fi_getinfo",
-            r"fi_getinfo.{0,80}(?:-61|no data|fail)",
+            r"fi_getinfo.{0,80}(?:-61|no data|fail|output empty list)",
             "n1:1:2 [0] NCCL WARN NET/OFI fi_getinfo failed: -61 (No data available)",
             culprit="host {host}",
         ),

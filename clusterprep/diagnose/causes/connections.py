@@ -24,17 +24,39 @@ _BETTER = frozenset(
 )
 
 _UNREACHED = re.compile(
-    r"client socket has timed out after \d+ ?m?s while trying to connect to \((?P<peer>[^,]+), ?\d+\)", re.IGNORECASE
+    r"client socket has timed out after \d+ ?m?s while trying to connect to (?:\((?P<peer>[^,]+), ?\d+\)|"
+    r"(?P<plain>[\w.-]+):\d+)"
+    r"|connect\(\) timed out\. Original timeout",
+    re.IGNORECASE,
+)
+
+
+_RETRY = re.compile(
+    r"call to connect (?:to (?P<peer>[\w.:%-]+)<\d+> )?(?:returned|failed)\W+(?:with )?(?P<how>Connection timed out|No "
+    r"route|"
+    r"Connection refused)|returned (?P<other>Connection refused), retrying",
+    re.IGNORECASE,
 )
 
 
 def unreached(log: Log) -> Iterator[Evidence]:
-    """A store that never answered; one that others had reached and lost has ended, which no filter does."""
+    """Connections that were tried again, unless they came about; and a store that never answered.
+
+    A store that others had reached and lost has ended, which no filter does.
+    """
+    ready = {line.host: line.order for line in log.saying("init complete")}
+    for line in log.saying("call to connect", "retrying"):
+        found = _RETRY.search(line.said)
+        if found and ready.get(line.host, -1) < line.order:
+            refused = "refused" in (found["how"] or found["other"]).lower()
+            blamed = (("peer", found["peer"]),) if found["peer"] else ()
+            yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM if refused else Weight.LIKELY, blamed)
     if log.saying("got 0 bytes"):
         return
-    for line in log.saying("client socket has timed out"):
+    for line in log.saying("client socket has timed out", "connect() timed out"):
         if found := _UNREACHED.search(line.said):
-            yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM, (("peer", found["peer"]),))
+            peer = found["peer"] or found["plain"]
+            yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM, (("peer", peer),) if peer else ())
 
 
 FIREWALL = Cause(
@@ -64,14 +86,6 @@ FIREWALL = Cause(
             r"connect to (?P<peer>[\w.:%-]+)<\d+> returned (?!Connection refused)[^,]+, exceeded error retry count",
             "n4:51:52 [1] os/linux.cc:288 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> returned Connection "
             "timed out, exceeded error retry count after 35 attempts",
-            Weight.LIKELY,
-            "peer {peer}",
-        ),
-        Sign(
-            "call to connect",
-            r"call to connect (?:to (?P<peer>[\w.:%-]+)<\d+> )?(?:returned|failed)\W+(?:with )?(?:Connection timed out|"
-            r"No route)",
-            "n4:51:52 [1] NCCL INFO Call to connect returned Connection timed out, retrying",
             Weight.LIKELY,
             "peer {peer}",
         ),
@@ -140,10 +154,11 @@ FIREWALL = Cause(
             "peer {peer}",
         ),
         Sign(
-            "refused, retrying",
-            r"call to connect returned Connection refused, retrying|returned Connection refused, retrying",
-            "n4:51:52 [1] NCCL INFO Call to connect returned Connection refused, retrying",
+            "refused",
+            r"connect to (?P<peer>[\w.:%-]+)<\d+> failed : Connection refused",
+            "n4:51:52 [1] include/socket.h:395 NCCL WARN Net : Connect to 10.9.0.7<41001> failed : Connection refused",
             Weight.SYMPTOM,
+            "peer {peer}",
         ),
         Sign(
             "failed : ",
@@ -156,7 +171,14 @@ FIREWALL = Cause(
         ),
     ),
     look=unreached,
-    needles=("client socket has timed out", "got 0 bytes"),
+    needles=(
+        "call to connect",
+        "retrying",
+        "init complete",
+        "client socket has timed out",
+        "connect() timed out",
+        "got 0 bytes",
+    ),
     yields_to=_BETTER,
 )
 PORT = Cause(

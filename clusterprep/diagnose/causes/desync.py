@@ -26,6 +26,7 @@ UNEVEN = Cause(
     look=judge,
     needles=(
         "worknccl(",
+        "detected mismatch between collectives",
         "last enqueued",
         "timed out waiting",
         "application timeout",
@@ -47,19 +48,6 @@ FLOW = Cause(
     "TORCH_DISTRIBUTED_DEBUG=DETAIL   # on all ranks, with a short run: it names the first collective that differs",
     "rank.consistency",
     signs=(
-        Sign(
-            "detected mismatch between collectives",
-            r"Detected mismatch between collectives on ranks\. Rank (?P<a>\d+) is running collective: "
-            r"\w+\((?:SequenceNumber=\d+, )?"
-            r"OpType=(?P<op>\w+).*?but Rank (?P<b>\d+) is running collective: \w+\((?:SequenceNumber=\d+, "
-            r")?OpType=(?!(?P=op)\b)(?P<other>\w+)",
-            "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
-            "CollectiveFingerPrint(SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[4]), but Rank 1 is running "
-            "collective: "
-            "CollectiveFingerPrint(SequenceNumber=9, OpType=BROADCAST, TensorShape=[4]).",
-            culprit="ranks {a} and {b}",
-            note="rank {a} is in {op}, rank {b} in {other}",
-        ),
         Sign(
             "never joined any collectives",
             r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout",
@@ -119,16 +107,19 @@ SIZES = Cause(
     "rank.consistency",
     signs=(
         Sign(
-            "detected mismatch between collectives",
-            r"Detected mismatch between collectives on ranks\. Rank (?P<a>\d+) is running collective: "
-            r"\w+\((?:SequenceNumber=\d+, )?"
-            r"OpType=(?P<op>\w+).*?but Rank (?P<b>\d+) is running collective: \w+\((?:SequenceNumber=\d+, "
-            r")?OpType=(?P=op)\b",
-            "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
-            "CollectiveFingerPrint(SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[4]), but Rank 1 is running "
-            "collective: "
-            "CollectiveFingerPrint(SequenceNumber=9, OpType=ALLREDUCE, TensorShape=[8]).",
-            culprit="ranks {a} and {b}",
+            "collective mismatch around rank",
+            r"collective mismatch around rank (?P<number>\d+)",
+            "n1:1:2 [0] init.cc:900 NCCL WARN Your program may be hanging, this may be caused by a collective mismatch "
+            "around rank 3. Please check your collective calls at and around this rank.",
+            culprit="rank {number}",
+        ),
+        Sign(
+            "mismatched collective detected",
+            r"Mismatched collective detected, please check your collective calls at and around rank (?P<number>\d+)",
+            "n1:1:2 [0] init.cc:900 NCCL WARN Mismatched collective detected, please check your collective calls at "
+            "and "
+            "around rank 3.",
+            culprit="rank {number}",
         ),
         Sign(
             "ddp expects same model",
@@ -145,7 +136,7 @@ SIZES = Cause(
         ),
         Sign(
             "message truncated",
-            r"NET/Socket : peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? message truncated",
+            r"NET/Socket : (?:peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? )?message truncated",
             "n1:1:2 [0] NCCL WARN NET/Socket : peer 10.9.0.7<40001> message truncated : receiving 4096 bytes instead "
             "of 1024",
             Weight.LIKELY,

@@ -124,8 +124,25 @@ ORDINAL = Cause(
             "rank {rank}",
         ),
         Sign(
+            "your machine only has",
+            r"You requested gpu:? .*your machine only has",
+            "MisconfigurationException: You requested gpu: [0, 1, 2, 3] But your machine only has: [0, 1]",
+        ),
+        Sign(
+            "no slot '",
+            r"No slot '\d+' specified on host '(?P<node>[\w.-]+)'",
+            "ValueError: No slot '3' specified on host 'worker-1'",
+            culprit="host {node}",
+        ),
+        Sign(
+            "number of available gpus",
+            r"number of required GPUs exceeds the total number of available GPUs",
+            "ValueError: The number of required GPUs exceeds the total number of available GPUs in the placement "
+            "group.",
+        ),
+        Sign(
             "busy or unavailable",
-            r"CUDA-capable device\(s\) is/are busy or unavailable",
+            r"CUDA-capable device(?:\(s\) is/are|s are) busy or unavailable",
             "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
             Weight.SYMPTOM,
             "rank {rank}",

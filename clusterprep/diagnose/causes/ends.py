@@ -72,6 +72,12 @@ TERMINATION = Cause(
             Weight.SYMPTOM,
         ),
         Sign(
+            "evict",
+            r"\b(?:pod|container|job)\b.{0,60}\bevicted\b|TaintManagerEviction",
+            "Warning  Evicted  3m  kubelet  The pod train-0 was evicted by the node's drain",
+            Weight.LIKELY,
+        ),
+        Sign(
             "keyboardinterrupt",
             r"^KeyboardInterrupt",
             "KeyboardInterrupt",

@@ -18,7 +18,9 @@ _FIRST = {79: Weight.PLAIN, 48: Weight.PLAIN, 94: Weight.PLAIN, 95: Weight.PLAIN
 
 _FILE_SET = re.compile(r"NCCL_(?P<kind>TOPO|GRAPH)_FILE set (?:by environment )?to (?P<path>\S+)", re.IGNORECASE)
 _ABOUT = re.compile(
-    r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML|Attribute \S+ of node|real path", re.IGNORECASE
+    r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML|Could not find (?:id|gpu rank|net id|NET with id|node of "
+    r"type)|Attribute \S+ of node|real path",
+    re.IGNORECASE,
 )
 
 
@@ -29,7 +31,7 @@ def files(log: Log) -> Iterator[Evidence]:
         for line in log.saying("_file set")
         if (found := _FILE_SET.search(line.said))
     }
-    for line in log.saying("xml ", "attribute ") if paths else ():
+    for line in log.saying("xml ", "attribute ", "could not find ") if paths else ():
         found = _ABOUT.search(line.said)
         if found and line.level != "INFO":
             path = paths.get("GRAPH" if found["graph"] else "TOPO") or next(iter(paths.values()))
@@ -102,6 +104,20 @@ HARDWARE = Cause(
             "host {host}",
         ),
         Sign(
+            "rminitadapter failed",
+            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]{7,}):? )?RmInitAdapter failed",
+            "[    9.000000] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x24:0xffff:1484)",
+            Weight.LIKELY,
+            "GPU {pci}",
+        ),
+        Sign(
+            "severity=uncorrect",
+            r"PCIe Bus Error: severity=Uncorrect(?:ed|able)",
+            "[    9.000000] nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
             "memory access",
             r"an illegal memory access was encountered",
             "[rank5]: RuntimeError: CUDA error: an illegal memory access was encountered",
@@ -149,8 +165,8 @@ PEERS = Cause(
             culprit="GPU pair {a}-{b}",
         ),
         Sign(
-            "cudaipc",
-            r"cudaIpc(?:Get|Open)MemHandle failed",
+            "ipc",
+            r"cudaIpc(?:Get|Open)MemHandle failed|failed to (?:open|get) CUDA IPC handle",
             "n1:1:2 [0] transport/p2p.cc:250 NCCL WARN cudaIpcGetMemHandle failed : invalid argument",
             Weight.LIKELY,
         ),
@@ -167,6 +183,12 @@ PEERS = Cause(
             "n1:1:2 [0] NCCL INFO Could not enable P2P between dev 0(=1000) and dev 1(=25000)",
             Weight.SYMPTOM,
             "host {host}",
+        ),
+        Sign(
+            "acsctl",
+            r"ACSCtl:\s*SrcValid\+.*ReqRedir\+",
+            "ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-",
+            Weight.SYMPTOM,
         ),
         Sign(
             "peer mapping resources exhausted",
@@ -283,10 +305,11 @@ TOPOLOGY = Cause(
         ),
         Sign(
             "real path",
-            r"Could not find real path of (?P<path>\S+)",
+            r"^(?!.*\bINFO\b).*Could not find real path of (?P<path>\S+)",
             "n1:1:2 [0] os/linux.cc:637 NCCL WARN Could not find real path of "
             "/sys/class/pci_bus/0000:3b/../../0000:3b:00.0",
             Weight.LIKELY,
+            whole=True,
         ),
     ),
     look=files,

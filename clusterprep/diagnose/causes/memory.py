@@ -87,6 +87,18 @@ HOST = Cause(
             culprit="host {node}",
         ),
         Sign(
+            "srun: error:",
+            r"srun: error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed",
+            "srun: error: gpu-07: task 3: Killed",
+            Weight.LIKELY,
+            "host {node}",
+        ),
+        Sign(
+            "memory",
+            r"killed due to (?:the node running low on memory|memory pressure)|low on resource: memory",
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+        ),
+        Sign(
             "oomkilled",
             r"\bOOMKilled\b",
             "Last State: Terminated, Reason: OOMKilled, Exit Code: 137",
@@ -148,7 +160,8 @@ SHM = Cause(
         ),
         Sign(
             "shared memory",
-            r"(?:while creating shared memory segment|failed to create shared memory (?:file|mapping))",
+            r"(?:while creating shared memory segment|failed to create shared memory (?:file|mapping))|shared memory "
+            r"segment \S+ \(size",
             "n1:1:2 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-0 (size "
             "9637888)",
             culprit="host {host}",

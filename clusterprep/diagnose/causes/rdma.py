@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign, Weight
 
 _GIDS = re.compile(
-    r"(?:on dev (?P<dev>[\w.-]+(?::\d+)?).*?)?local GID(?: index \d+, local GID)? ?(?P<local>[0-9a-fA-F:.]+).*?remote "
+    r"(?:on dev (?P<dev>[\w.-]+(?::\d+)?).*?)?local ?GID(?: index \d+, "
+    r"local ?GID)? ?(?P<local>[0-9a-fA-F:.]+).*?remote "
     r"GIDs? ?"
     r"(?P<remote>[0-9a-fA-F:.]+)",
     re.IGNORECASE,
@@ -22,7 +23,7 @@ _RETRY = re.compile(
     r"IBV_WC_RETRY_EXC_ERR)",
     re.IGNORECASE,
 )
-_MTU = re.compile(r"\bqpn \d+ mtu (?P<mtu>\d)", re.IGNORECASE)
+_MTU = re.compile(r"\bqpn \d+ mtu (?P<mtu>\d)|active_mtu:\s*\d+ \((?P<active>\d)\)", re.IGNORECASE)
 _BYTES = {"1": 256, "2": 512, "3": 1024, "4": 2048, "5": 4096}
 _PEER = re.compile(r"from peer (?P<peer>[\w.:%-]+?)<", re.IGNORECASE)
 
@@ -75,9 +76,9 @@ def _peer(line: Line) -> tuple[tuple[str, str], ...]:
 def unequal_mtu(log: Log) -> Iterator[Evidence]:
     """NCCL says the path MTU of each queue pair; the ends of one job should have one."""
     seen: dict[str, list[Line]] = {}
-    for line in log.saying(" mtu "):
+    for line in log.saying(" mtu ", "active_mtu"):
         if found := _MTU.search(line.said):
-            seen.setdefault(found["mtu"], []).append(line)
+            seen.setdefault(found["mtu"] or found["active"], []).append(line)
     failing = log.saying("ibv_modify_qp failed", "got completion")
     if len(seen) < 2 or not failing:
         return
@@ -104,8 +105,8 @@ FABRIC = Cause(
     signs=(
         Sign(
             "async",
-            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:async fatal event|Got async event : (?:port error|local "
-            r"catastrophic))",
+            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:async fatal event|Got async (?:error )?event ?: "
+            r"(?:port error|local catastrophic|device fatal))",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 async fatal event: port error",
             culprit="HCA {hca}",
         ),
@@ -126,6 +127,19 @@ FABRIC = Cause(
             "exceeded",
             r"transport retry count(?:er)? exceeded",
             "n1:1:2 [0] UCX ERROR Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "modify qp to rtr",
+            r"failed to modify QP (?:\S+ )?to RTR",
+            "Failed to modify QP to RTR: Connection timed out",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "got cqe with error",
+            r"NET/IB: Got CQE with error|NET/IB: Fatal error\. Detected \d+ failed devices",
+            "n1:1:2 [0] NCCL WARN NET/IB: Got CQE with error (devIndex=1, req=0x7f, comm=0x7f (send), wr_id=1, "
+            "qp_num=9)",
             Weight.LIKELY,
         ),
         Sign(
@@ -223,8 +237,9 @@ MTU = Cause(
         ),
         Sign(
             "mtu",
-            r"(?:error|fail|mismatch|differ|WARN).*\bmtu\b|\bmtu\b.*(?:mismatch|differ|error|fail|does not match)",
-            "perftest: Couldn't set the MTU: active_mtu mismatch between the ends",
+            r"(?:error|fail|mismatch|differ|WARN).*\bmtu\b|"
+            r"\bmtu\b.*(?:mismatch|differ|error|fail|does not match|higher than active mtu)",
+            "Requested mtu is higher than active mtu",
             Weight.LIKELY,
         ),
         Sign(
@@ -235,5 +250,5 @@ MTU = Cause(
         ),
     ),
     look=unequal_mtu,
-    needles=(" mtu ",),
+    needles=(" mtu ", "active_mtu"),
 )

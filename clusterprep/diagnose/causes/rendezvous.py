@@ -102,8 +102,8 @@ MISCONFIGURED = Cause(
             note="NCCL_COMM_ID is what does not fit",
         ),
         Sign(
-            "no usable listening interface",
-            r"no usable listening interface found",
+            "interface found",
+            r"no usable listening interface found|No interface found in the same subnet as remote address",
             "n1:1:2 [0] bootstrap.cc:120 NCCL WARN NET/Socket : No usable listening interface found",
             culprit="host {host}",
             note="NCCL_COMM_ID is what does not fit",
@@ -160,10 +160,19 @@ INCOMPLETE = Cause(
         ),
         Sign(
             "store based barrier",
-            r"store based barrier on rank.{0,90}world_size=(?P<world>\d+), worker_count=(?P<count>\d+)",
+            r"Timed out.*store based barrier.{0,120}world_size=(?P<world>\d+), worker_count=(?P<count>\d+)",
             "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: "
             "store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)",
             Weight.LIKELY,
+            note="{count} of {world} came",
+        ),
+        Sign(
+            "waiting in store based barrier",
+            r"Waiting in store based barrier.{0,120}world_size=(?P<world>\d+), worker_count=(?P<count>\d+)",
+            "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for "
+            "rank: "
+            "5, key: store_based_barrier_key:1 (world_size=8, worker_count=7, timeout=0:30:00)",
+            Weight.SYMPTOM,
             note="{count} of {world} came",
         ),
         Sign(

@@ -17,13 +17,15 @@ _KERNEL = re.compile(
 
 
 def several_nccls(log: Log) -> Iterator[Evidence]:
-    """Lines of one job that name different NCCLs."""
+    """Hosts or ranks that name different NCCLs. Two versions without a name may be two jobs in one log."""
     seen: dict[str, Line] = {}
     for line in log.saying("nccl version"):
-        if found := _NCCL.search(line.said):
+        if (found := _NCCL.search(line.said)) and (line.host or line.rank is not None):
             seen.setdefault(found["version"] or found["short"], line)
+    if len({(line.host, line.rank) for line in seen.values()}) < len(seen):
+        return
     if len(seen) > 1:
-        told = ", ".join(f"{version} on {line.host or line.file}" for version, line in seen.items())
+        told = ", ".join(f"{version} on {line.host or f'rank {line.rank}'}" for version, line in seen.items())
         for line in seen.values():
             yield Evidence("env_or_version_mismatch", line, Weight.LIKELY, note=told)
 
@@ -114,6 +116,14 @@ DRIVER = Cause(
             "host {host}",
         ),
         Sign(
+            "nvrm: api mismatch",
+            r"NVRM: API mismatch",
+            "[    9.000000] NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has "
+            "535.54.03",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
             "forward compatibility was attempted",
             r"forward compatibility was attempted on non supported HW",
             "RuntimeError: CUDA error 804: forward compatibility was attempted on non supported HW",
@@ -157,6 +167,14 @@ MISMATCH = Cause(
             culprit="peer {peer}",
         ),
         Sign(
+            "posted incorrect receive info",
+            r"peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? posted incorrect receive info",
+            "n1:1:2 [0] NCCL WARN NET/IB : req 0/1 tag 1 peer 10.9.0.7<40001> posted incorrect receive info: size 9 "
+            "addr 0",
+            Weight.LIKELY,
+            "peer {peer}",
+        ),
+        Sign(
             "incompatible devices",
             r"Attempted to (?:connect|merge) incompatible devices",
             "n1:1:2 [0] NCCL WARN NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and "
@@ -183,6 +201,7 @@ MISMATCH = Cause(
             r"counts",
             "n1:1:2 [0] init.cc:1335 NCCL WARN Detected mixed local Net device counts across ranks (min 1, max 2).",
             Weight.LIKELY,
+            whole=True,
         ),
         Sign(
             "failed to determine",
@@ -210,8 +229,8 @@ MISMATCH = Cause(
             note="the setting is NCCL_ALGO",
         ),
         Sign(
-            "no transport found for rank",
-            r"No transport found for rank (?P<a>\d+)\[\w+\] -> rank (?P<b>\d+)",
+            "no transport found",
+            r"No transport found(?: for rank (?P<a>\d+)\[\w+\] -> rank (?P<b>\d+)| !)",
             "n1:1:2 [0] transport.cc:39 NCCL WARN No transport found for rank 0[1000] -> rank 1[2000]",
             Weight.LIKELY,
             "ranks {a} and {b}",
@@ -275,7 +294,7 @@ BUG = Cause(
         Sign(
             "could not find",
             r"Could not find (?:rev link for|intermediate GPU between|NIC for rank \d+ in NVLS|any local path from gpu|"
-            r"node of type)",
+            r"node of type|gpu rank|net id|NET with id|local GPU with rank)|No path computed to go",
             "n1:1:2 [0] graph/topo.cc:80 NCCL WARN Could not find rev link for 0/4096 -> 1/8192",
             Weight.LIKELY,
         ),
