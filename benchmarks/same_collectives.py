@@ -1,4 +1,4 @@
-"""A plain script for torchrun: the collectives that verify does, a warm-up and five repetitions of each, unchecked."""
+"""A plain script for torchrun: the collectives that verify does, of the same types and as often, unchecked."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-REPETITIONS = 6  # with the warm-up; as many as verify does of what is quick
 
-
-def run(op: str, size: int, world: int) -> Any:
+def run(op: str, size: int, dtype: torch.dtype, world: int) -> Any:
     """One collective of `size` bytes as a function without arguments."""
-    share = max(1, -(-size // 4 // world))
-    whole, part = torch.ones(share * world), torch.ones(share)
-    one = torch.ones(max(1, -(-size // 4)))
+    count = max(1, -(-size // dtype.itemsize))
+    share = max(1, -(-count // world))
+    whole, part = torch.ones(share * world, dtype=dtype), torch.ones(share, dtype=dtype)
+    one = torch.ones(count, dtype=dtype)
     known = {
         "all_reduce": lambda: dist.all_reduce(one),
         "broadcast": lambda: dist.broadcast(one, 0),
@@ -31,9 +30,9 @@ def run(op: str, size: int, world: int) -> Any:
 def main(plan: str) -> None:
     dist.init_process_group("gloo")
     world = dist.get_world_size()
-    for op, size in json.loads(plan):
-        once = run(op, size, world)
-        for _ in range(REPETITIONS):
+    for op, size, dtype, repetitions in json.loads(plan):
+        once = run(op, size, getattr(torch, dtype), world)
+        for _ in range(1 + repetitions):
             dist.barrier()
             once()
     dist.destroy_process_group()

@@ -14,6 +14,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from clusterprep.remote.collectives import BUDGET, MAX_REPETITIONS  # noqa: E402
 from tests.lab import Lab, why_not  # noqa: E402
 
 WANTED = 1.15  # times the plain script, the links stage aside
@@ -35,9 +36,16 @@ def verify(lab: Lab, per_node: int) -> tuple[float, float, list[dict[str, Any]]]
     return wall - links, links, report["verify"]["collectives"]
 
 
+def repeated(step: dict[str, Any]) -> int:
+    """How often verify does it after the warm-up: sizes of the sweep as often as fits its budget, all others once."""
+    if step["op"] != "all_reduce" or "dtype" in step:
+        return 1
+    return max(1, min(MAX_REPETITIONS, int(BUDGET / step["seconds"])))
+
+
 def torchrun(lab: Lab, per_node: int, steps: list[dict[str, Any]]) -> float:
     """Seconds from starting torchrun on every host over ssh until the last has ended."""
-    plan = json.dumps([[step["op"], step["bytes"]] for step in steps])
+    plan = json.dumps([[step["op"], step["bytes"], step.get("dtype", "float32"), repeated(step)] for step in steps])
     head = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(lab.hosts))]
     head += ["--nproc-per-node", str(per_node), "--master-addr", lab.hosts[0].address, "--master-port", str(PORT)]
     began = time.monotonic()

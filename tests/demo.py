@@ -90,7 +90,10 @@ def on_lab_hosts() -> None:
         with faults.clock(lab.host("n3"), CLOCK_OFF), faults.mtu(lab.host("n2"), ODD_MTU):
             first = apply(lab.controller.popen, inventory)
         expect(first.code == 1, f"the first apply to end with 1, not with {first.code}")
-        expect(first.failed() == {"time.offset": ["n3"], "eth.mtu": ["n2"]}, f"two failures, not {first.failed()}")
+        expect(
+            first.failed() == {"time.offset": ["n3"], "eth.mtu": ["n2"], "eth.path_mtu": ["n2"]},
+            f"the clock and the MTU, not {first.failed()}",
+        )
         expect(first.outcomes() == {"done"}, "the environment to be written on all nodes")
 
         say("Both faults are gone. The same command again:")

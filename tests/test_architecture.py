@@ -18,8 +18,7 @@ ORDER = (
     # what training scripts import, and nothing of ours does
     "guard",
     # words and values
-    "errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins",
-    "diagnose",
+    "errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins", "diagnose",
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything

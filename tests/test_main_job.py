@@ -151,7 +151,7 @@ def test_a_clock_and_an_mtu_are_named_with_their_nodes(lab: Lab) -> None:
     with faults.clock(lab.host("n3"), 5), faults.mtu(lab.host("n2"), 1400):
         found = clusterprep(lab, "check")
     assert found.code == 1
-    assert found.failed() == {"time.offset": ["n3"]}
+    assert found.failed() == {"time.offset": ["n3"], "eth.path_mtu": ["n2"]}
     assert found.blamed("eth.mtu") == ["n2"]
     assert found.findings("time.offset")[0]["seen"].startswith("+5.0")
     assert clusterprep(lab, "check").code == 0

@@ -18,7 +18,7 @@ APART = 0.0005  # seconds more than is usual: below that a busy processor explai
 
 
 def path_mtu(scene: Scene) -> Iterable[Outcome]:
-    """Both ways of every pair carry a packet of the smaller of the two interfaces' MTUs."""
+    """Both ways of every pair carry a packet as large as the sender's interface makes them."""
     dials = [dial for dial in dialled(scene) if dial.word == "ok"]
     mtus = {name: pick.mtu for name, pick in choose(scene.fleet).picks.items()}
     unmeasured = {dial.dialer for dial in dials if not dial.packet}
@@ -47,13 +47,23 @@ def _nobody(scene: Scene, names: tuple[str, ...]) -> Outcome:
 
 
 def _wanted(dial: Dial, mtus: Mapping[str, int]) -> int:
-    """Bytes that the path should carry: what both ends' interfaces do. The MTU of loopback is more than IPv4 has."""
-    return min(LARGEST, mtus.get(dial.dialer, 0), mtus.get(dial.listener, 0))
+    """Bytes that the path should carry: what the sender makes. The MTU of loopback is more than IPv4 has."""
+    return min(LARGEST, mtus.get(dial.dialer, 0))
+
+
+def _does_not_fit(dial: Dial, mtus: Mapping[str, int]) -> bool:
+    """Whether the listener's interface is too small, and the connection was held to what it takes.
+
+    TCP agrees on that, so that all of it gets through; but nothing as large as the sender makes.
+    """
+    fits = mtus.get(dial.listener, 0)
+    return 0 < (dial.packet or 0) <= fits < _wanted(dial, mtus)
 
 
 def _too_small(dial: Dial, mtus: Mapping[str, int]) -> bool:
     # A smaller packet that was carried whole is no fault: a router on the way clamps the segments, and TCP agrees.
-    return dial.carried != dial.packet or 0 < (dial.path_mtu or 0) < _wanted(dial, mtus)
+    small = 0 < (dial.path_mtu or 0) < _wanted(dial, mtus)
+    return dial.carried != dial.packet or small or _does_not_fit(dial, mtus)
 
 
 def _stuck(guilty: Iterable[Blame], mtus: Mapping[str, int]) -> Iterable[Outcome]:
@@ -74,6 +84,10 @@ def _stuck(guilty: Iterable[Blame], mtus: Mapping[str, int]) -> Iterable[Outcome
             f"ping -M do -s {_wanted(first, mtus) - 28} {first.address}   # from {first.dialer}; then the MTU of the "
             "switch ports between them"
         )
+        if all(_does_not_fit(dial, mtus) and dial.carried == dial.packet for dial in guilt.failed):
+            seen = f"{max(mtus[dial.listener] for dial in guilt.failed)} bytes"
+            message = f"packets as large as the sender makes them do not fit the other end, between {whose}; TCP adapts"
+            cure = f"ip link set dev INTERFACE mtu SIZE   # the same on {first.dialer} and {first.listener}"
         yield Outcome("fail", guilt.nodes, message, seen, f"{_wanted(first, mtus)} bytes", cure)
 
 
@@ -147,8 +161,9 @@ PATH_MTU = Check(
     "rendezvous succeeds, and the first large message hangs.",
     how="Over each connection of the port matrix one packet as large as the interface allows is sent, with "
     "don't-fragment set, and its acknowledgement awaited; each direction of a pair is its own connection. Where it "
-    "does not come, smaller ones find the largest that does.",
-    remedy="set the MTU of the switch ports on the way to that of the interfaces, or lower the interfaces'",
+    "does not come, smaller ones find the largest that does. An interface with a smaller MTU than its peers fails "
+    "too: TCP adapts to it, and nothing else does.",
+    remedy="set the MTU of the switch ports on the way to that of the interfaces, or make the interfaces' equal",
     proof=Proof("net.dials", lambda dials: tuple(replace(dial, carried=1500, path_mtu=9000) for dial in dials)),
 )
 LATENCY = Check(

@@ -42,6 +42,9 @@ class _Reader:
         if text.startswith("[") and (section := _SECTION.fullmatch(text)):
             self.section(number, section[1], section[2] or "hosts")
             return
+        if text.startswith("[") and text.endswith("]"):  # as Ansible: rather a misspelt section than a host
+            self.complain(number, f"'{text}' is no section: the name of a group has no blanks and no brackets")
+            return
         try:
             {"hosts": self.host, "children": self.child, "vars": self.variable}[self.kind](number, text)
         except ValueError as error:

@@ -14,7 +14,7 @@ from clusterprep.inventory.ansible_yaml import Unread, looks_like_ansible, read_
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Tree, Written, YamlError, compose
 
-_SECTION_LINE = re.compile(r"^\[[^\[\]\s,]+\]\s*(?:#.*)?$", re.MULTILINE)
+_SECTION_LINE = re.compile(r"^\[[^\[\],]+\]\s*(?:#.*)?$", re.MULTILINE)
 _OURS = re.compile(r"^[\s{\"']*nodes[\"']?\s*:", re.MULTILINE)
 _GROUP_WORDS = re.compile(r"(?:hosts|children)[\"']?\s*:")
 _JINJA = re.compile(r"\{[{%#]")

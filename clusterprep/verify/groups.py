@@ -28,7 +28,7 @@ LARGEST = {"nccl": 256 << 20}  # bytes; large enough for bandwidth to count and 
 LARGEST_ON_CPUS = 1 << 20
 LEAST = 64 << 10  # bytes; less measures latency
 # Ranks on processors share them with each other and with everybody else: a factor of two proves nothing there.
-ON_GPUS, ON_CPUS = Settings(), Settings(slow=0.35, noise=0.2)
+ON_GPUS, ON_CPUS = Settings(), Settings(slow=0.35, noise=0.2, clip=3.0)
 BELIEVED = {"nccl": (1 + ON_GPUS.slow) / 2}  # halfway between slow and normal
 BELIEVED_ON_CPUS = 0.5
 WHAT: Mapping[Kind, str] = {
@@ -115,13 +115,27 @@ def _summary(screened: Screened, found: Sequence[Culprit]) -> str:
         return f"group tests were given up: {screened.gave_up}"
     took = screened.screening
     words = f"{took.group_tests} group tests, {took.pair_rounds} rounds of pairs: {took.coverage}"
-    if dropped := [" and ".join(blame.nodes) for blame in took.blames if not _proven(blame, screened)]:
+    named = {node for culprit in found for node in culprit.nodes}
+    unproven = [blame for blame in took.blames if not _proven(blame, screened) and named.isdisjoint(blame.nodes)]
+    if dropped := [" and ".join(blame.nodes) for blame in unproven]:
         words += f", where {', '.join(dropped)} looked slow and turned out to be as fast as a busy cluster lets it"
     return words if found else f"{words}, and nobody is slower than others"
 
 
 def culprits(screening: Screening, screened: Screened) -> tuple[Culprit, ...]:
-    return tuple(_culprit(blame, screened) for blame in screening.blames if _proven(blame, screened))
+    return tuple(_culprit(blame, screened) for blame in _proven_ones(screening.blames, screened))
+
+
+def _proven_ones(blames: Iterable[Blame], screened: Screened) -> Iterable[Blame]:
+    """Where not all of a node is slow, the pairs of it that are."""
+    for blame in blames:
+        if _proven(blame, screened):
+            yield blame
+        elif blame.kind != "pair":
+            for probe in screened.samples:
+                pair = Blame("pair", probe.nodes)
+                if probe.kind == "pair" and _involves(probe, blame) and _proven(pair, screened):
+                    yield pair
 
 
 def _proven(blame: Blame, screened: Screened) -> bool:

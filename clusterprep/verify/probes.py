@@ -41,6 +41,7 @@ class Settings:
     slow: float = 0.7
     noise: float = 0.1
     rails: int = 0  # that a pair can be measured on one by one
+    clip: float = CLIP  # what one sample counts for at most; less where freaks are frequent
 
 
 @dataclass
@@ -104,7 +105,7 @@ class Evidence:
         steep, middle = (1.0 - slow) / self.settings.noise**2, (1.0 + slow) / 2.0
         for probe, value in fresh:
             ratio = steep * (middle - value / normal)
-            self.sums[probe] = self.sums.get(probe, 0.0) + max(-CLIP, min(CLIP, ratio))
+            self.sums[probe] = self.sums.get(probe, 0.0) + max(-self.settings.clip, min(self.settings.clip, ratio))
 
     def slow(self, probe: Probe, low: float, high: float) -> bool | None:
         """None: not known."""

@@ -98,6 +98,7 @@ def test_a_template_is_an_error_with_its_line_where_it_would_be_used(tmp_path: P
         ("[gpu]\na ansible_connection=docker\n", "2: ansible_connection: 'docker' is no connection"),
         ("[gpu]\na ansible_become_user=oracle\n", "2: ansible_become_user: 'oracle' cannot be done here"),
         ("[gpu]\na ansible_port=ssh\n", "2: ansible_port: expected a number; seen 'ssh'"),
+        ("[gpu nodes]\na\n", "1: '[gpu nodes]' is no section"),
         ("[gpu]\n[gpu:vars]\nx=1\n", "1: an inventory of Ansible's without a host"),
         ("[gpu]\na ansible_host=10.0.0.1\nb ansible_host=10.0.0.1\n", "duplicate address '10.0.0.1'"),
         ("all:\n  hosts: [a, b]\n", "2: hosts: expected a mapping, seen a list"),

@@ -19,6 +19,9 @@ def dial(dialer: str, listener: str, **measured: Any) -> Dial:
     return Dial(dialer, listener, f"10.0.0.{listener[1:]}", 40000, "ok", **{**healthy, **measured})
 
 
+PAIRS = tuple(itertools.permutations(NAMES, 2))
+
+
 def nodes(*changed: Dial, names: tuple[str, ...] = NAMES, mtu: int = 9000, **other: Any) -> dict[str, Any]:
     """Facts of a fleet in which everybody dials everybody; `changed` replaces single dials."""
     instead = {(d.dialer, d.listener): d for d in changed}
@@ -34,7 +37,7 @@ def nodes(*changed: Dial, names: tuple[str, ...] = NAMES, mtu: int = 9000, **oth
 
 def around(name: str, **measured: Any) -> list[Dial]:
     """Every dial to and from one node."""
-    return [dial(a, b, **measured) for a, b in itertools.permutations(NAMES, 2) if name in (a, b)]
+    return [dial(a, b, **measured) for a, b in PAIRS if name in (a, b)]
 
 
 STUCK = {"carried": 1500}
@@ -70,12 +73,21 @@ def test_the_largest_size_and_both_ends_are_said():
     assert "ping -M do -s 8972 10.0.0.2   # from n1" in bad.remedy
 
 
-def test_interfaces_of_two_sizes_want_the_smaller():
-    facts = nodes(
-        *[dial(a, b, packet=1500, carried=1500) for a, b in itertools.permutations(NAMES, 2) if "n3" in (a, b)]
-    )
+def test_a_smaller_interface_is_named_although_tcp_adapts_to_it():
+    facts = nodes(*[dial(a, b, packet=1500, carried=1500) for a, b in PAIRS if "n3" in (a, b)])
     facts["n3"]["net.interfaces"] = (eth("eth0", "10.0.0.3/16", mtu=1500),)
-    assert told(fleet(**facts), "eth.path_mtu") == ALL_PASS
+    assert told(fleet(**facts), "eth.path_mtu")["n3"] == "fail error"
+    (bad,) = [f for f in findings(fleet(**facts), "eth.path_mtu") if f.verdict == "fail"]
+    assert (bad.seen, bad.wanted) == ("1500 bytes", "9000 bytes")
+    assert bad.message.endswith("do not fit the other end, between n3 and the others; TCP adapts")
+
+
+def test_a_larger_interface_is_named_for_what_it_sends():
+    small = {"packet": 1500, "carried": 1500, "path_mtu": 1500}
+    every = [dial(a, b, **{**small, **({"path_mtu": 9000} if a == "n3" else {})}) for a, b in PAIRS]
+    facts = nodes(*every, mtu=1500)
+    facts["n3"]["net.interfaces"] = (eth("eth0", "10.0.0.3/16", mtu=9000),)
+    assert told(fleet(**facts), "eth.path_mtu")["n3"] == "fail error"
 
 
 def test_the_coverage_is_said():
@@ -86,7 +98,7 @@ def test_the_coverage_is_said():
 def test_loopback_carries_what_ipv4_has() -> None:
     """Its MTU is 65536; the kernel says 65535 of the path, and TCP sends segments of half of that."""
     measured = {"packet": 32793, "carried": 32793, "path_mtu": 65535}
-    every = [dial(a, b, **measured) for a, b in itertools.permutations(NAMES, 2)]
+    every = [dial(a, b, **measured) for a, b in PAIRS]
     assert told(fleet(**nodes(*every, mtu=65536)), "eth.path_mtu") == ALL_PASS
     less = [replace(one, path_mtu=65000) for one in every]
     assert "fail error" in told(fleet(**nodes(*less, mtu=65536)), "eth.path_mtu").values()
@@ -112,7 +124,7 @@ def test_one_node_has_no_path(check):
 
 @pytest.mark.parametrize("check", ["eth.path_mtu", "net.latency"])
 def test_where_nobody_got_through_nothing_is_known(check):
-    dials = [replace(dial(a, b), word="timed_out", rtt=None) for a, b in itertools.permutations(NAMES, 2)]
+    dials = [replace(dial(a, b), word="timed_out", rtt=None) for a, b in PAIRS]
     assert all(said.startswith("unknown") for said in told(fleet(**nodes(*dials)), check).values())
 
 
@@ -140,7 +152,7 @@ def test_slow_round_trips(changed, expected):
 
 
 def test_far_apart_everywhere_is_this_cluster():
-    far = [dial(a, b, rtt=0.03) for a, b in itertools.permutations(NAMES, 2)]
+    far = [dial(a, b, rtt=0.03) for a, b in PAIRS]
     assert told(fleet(**nodes(*far)), "net.latency") == ALL_PASS
     required = fleet(each={"require": {"net.latency": "1ms"}}, **nodes(*far))
     assert set(told(required, "net.latency").values()) == {"fail error"}

@@ -6,6 +6,7 @@ from tests.faults.row import Row
 from tests.lab import Host, Lab, faults
 from tests.lab.faults import Fault
 
+UNFIT = {"eth.path_mtu": "what the others send at full size does not fit its interface"}
 SEEN = {"net.firewall": "the rule that does it lies in that host's packet filter"}
 _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 
@@ -76,7 +77,7 @@ ROWS = (
         verdict="pass",
         several=True,
     ),
-    Row("MTU 1400", "eth.mtu", lambda host, lab: faults.mtu(host, 1400)),
+    Row("MTU 1400", "eth.mtu", lambda host, lab: faults.mtu(host, 1400), also=UNFIT),
     Row("switch port with MTU 1400", "eth.path_mtu", lambda host, lab: faults.switch_mtu(host, 1400)),
     Row("round trips of 10 ms", "net.latency", lambda host, lab: faults.far_away(host, 5)),
     Row(
@@ -116,5 +117,5 @@ SECOND_ROWS = (
 # Every host has an MTU of 9000.
 JUMBO_ROWS = (
     Row("switch port without jumbo frames", "eth.path_mtu", lambda host, lab: faults.switch_mtu(host, 1500)),
-    Row("a host without jumbo frames", "eth.mtu", lambda host, lab: faults.mtu(host, 1500)),
+    Row("a host without jumbo frames", "eth.mtu", lambda host, lab: faults.mtu(host, 1500), also=UNFIT),
 )

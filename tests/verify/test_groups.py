@@ -175,6 +175,14 @@ def test_what_is_not_slow_in_the_median_is_not_blamed_whatever_the_odds() -> Non
     assert [culprit.nodes for culprit in with_groups(FAILED, worse).culprits] == [("n2", "n3")]
 
 
+def test_a_node_with_one_slow_pair_is_no_slow_node() -> None:
+    pairs = {("n1", "n2"): 9.0, ("n1", "n3"): 8.0, ("n2", "n3"): 1.0, ("n3", "n4"): 8.5, ("n2", "n4"): 9.1}
+    samples = {Probe("pair", nodes): [speed] * 3 for nodes, speed in pairs.items()}
+    result = with_groups(FAILED, replace(screened(Blame("node", ("n3",))), believed=0.5, samples=samples))
+    assert [(culprit.kind, culprit.nodes) for culprit in result.culprits] == [("link", ("n2", "n3"))]
+    assert "looked slow" not in result.message
+
+
 def test_nobody_is_blamed_where_all_are_alike_and_that_is_no_pass_unless_all_pairs_were_tried() -> None:
     whole, part = with_groups(FAILED, screened()), with_groups(FAILED, screened(exercised=5))
     assert (whole.stages[0].verdict, part.stages[0].verdict) == ("pass", "unknown")

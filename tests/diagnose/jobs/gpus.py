@@ -1,0 +1,18 @@
+"""A script for GPUs: where torch has no CUDA it cannot go on; with BACKEND the group is made before it tries."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+
+def main():
+    rank = int(os.environ["LOCAL_RANK"])
+    if "BACKEND" in os.environ:
+        dist.init_process_group(os.environ["BACKEND"])
+    torch.cuda.set_device(rank)
+    print(f"[rank {rank}] on {torch.cuda.get_device_name()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
