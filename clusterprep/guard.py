@@ -46,7 +46,6 @@ _SIMPLE = frozenset({int, bool, float, complex, str, bytes, type(None)})
 
 Value = TypeVar("Value")
 Row = Any  # what json can hold
-Judge = Callable[[Sequence[Row]], Row]
 
 
 class GuardError(RuntimeError):
@@ -282,7 +281,7 @@ def _rank() -> int:
     return dist.get_rank() if _initialised() else int(os.environ.get("RANK", "0"))
 
 
-def _meet(own: Row, judge: Judge, name: str, group: Any, limit: float) -> Row:
+def _meet(own: Row, judge: Callable[[Sequence[Row]], Row], name: str, group: Any, limit: float) -> Row:
     """The verdict about the rows of all ranks, the same for everybody; None where this process is alone.
 
     All of it happens in a thread, as a store whose host has gone or stands still would hold it for minutes.
@@ -347,7 +346,7 @@ class Meeting:
         self.place = ranks.index(dist.get_rank())
         self.prefix = f"{hashlib.sha256(repr(ranks).encode()).hexdigest()[:12]}/{number}"
 
-    def verdict(self, own: Row, judge: Judge) -> Row:
+    def verdict(self, own: Row, judge: Callable[[Sequence[Row]], Row]) -> Row:
         end = time.monotonic() + self.limit
         self.store.set(self.key(f"row{self.place}"), json.dumps(own))
         self.store.add(self.key(f"here{self.place}"), 1)

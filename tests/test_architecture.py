@@ -246,11 +246,24 @@ def test_the_controller_never_imports_torch() -> None:
     none(found, "torch is imported by ranks alone:")
 
 
+def at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Everything but annotations, which are not evaluated."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns"):
+            continue
+        for node in value if isinstance(value, list) else [value]:
+            if isinstance(node, ast.AST):
+                yield node
+                yield from at_run_time(node)
+
+
 def test_the_guard_stands_alone_and_is_python_3_8() -> None:
     """It is imported, or copied, into the environments of jobs, which have torch and may be old."""
     ast.parse(MODULES["guard"].read_text(), feature_version=(3, 8))
     assert not list(ours("guard"))
     assert {name for name, _ in foreign("guard")} <= sys.stdlib_module_names | {"torch", "numpy", "__future__"}
+    subscripted = [ast.unparse(node.value) for node in at_run_time(TREES["guard"]) if isinstance(node, ast.Subscript)]
+    assert not {"Callable", "Iterator", "Sequence", "dict", "list", "tuple"} & set(subscripted), "Python 3.9"
     package = ast.parse((PACKAGE / "__init__.py").read_text())
     assert not [node for node in ast.walk(package) if isinstance(node, ast.Import | ast.ImportFrom)]
     none([place(module, line) for module in MODULES for name, line in ours(module) if name == "guard"], "is not ours:")

@@ -37,7 +37,7 @@ def draft(source: Source, fleet: Fleet, cluster: str, by: str) -> Draft:
     """The inventory of the nodes that were reached; `by` says who wrote it, when and from what."""
     nodes = fleet.reached
     kinds = {node.name: kind_of(fleet, node) for node in nodes}
-    lost = [fleet.sightings[node.name] for node in fleet.inventory.nodes if node not in nodes]
+    lost = [sighting for sighting in fleet.sightings.values() if not sighting.reached]
     head = Note((by, "Look it through, then: clusterprep check", ""))
     parts = [
         head,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +11,7 @@ from clusterprep.errors import InputError, NotKnown
 from clusterprep.init.slurm import parse_nodes
 from clusterprep.load import load_ansible
 from clusterprep.model import Node, SshSettings
-from clusterprep.noderange import expand
+from clusterprep.noderange import expand, fold
 from clusterprep.transports.host_patterns import matches
 from clusterprep.transports.ssh_config import SshConfig
 
@@ -48,16 +49,16 @@ class Login:
         words = ("user", "port", "identity_file", "config", "known_hosts", "connect_timeout", "become")
         given = {word: value for word in words if (value := getattr(self, word)) is not None}
         ssh = replace(node.ssh, **given)
-        python = self.python or node.python
-        return replace(node, ssh=ssh, python=python, job_user=self.job_user or node.job_user or ssh.user)
+        declared = None if node.job_user == node.ssh.user else node.job_user  # who logs in is the default
+        return replace(node, ssh=ssh, python=self.python or node.python, job_user=self.job_user or declared or ssh.user)
 
 
 def from_hosts(words: Sequence[str]) -> Source:
     """NAME, a range of them, or NAME=ADDRESS with ranges on both sides."""
     rows = [row for word in words for row in _rows(word)]
-    twice = sorted({name for name, _ in rows if [n for n, _ in rows].count(name) > 1}) if len(rows) < 2000 else []
-    if twice or len({name for name, _ in rows}) < len(rows):
-        raise InputError.of(f"'{twice[0] if twice else words[0]}' is there twice", key="HOST")
+    twice = [name for name, times in Counter(name for name, _ in rows).items() if times > 1]
+    if twice:
+        raise InputError.of(f"'{fold(twice)}' is there twice", key="HOST")
     return Source(tuple(Node(name, address, index) for index, (name, address) in enumerate(rows)))
 
 

@@ -7,7 +7,6 @@ import itertools
 import math
 import re
 import string
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,13 +105,14 @@ class AnsibleInventory:
 
     def members(self, name: str) -> list[str]:
         """Hosts of a group and of all below it, in the order of the file."""
-        inside = set(self._below(name))
+        inside: set[str] = set()
+        todo, done = [name], {name}
+        while todo:
+            group = self.groups[todo.pop()]
+            inside.update(group.hosts)
+            todo += [child for child in group.children if child not in done]
+            done.update(group.children)
         return [host for host in self.hosts if host in inside]
-
-    def _below(self, name: str) -> Iterator[str]:
-        yield from self.groups[name].hosts
-        for child in self.groups[name].children:
-            yield from self._below(child)
 
     @functools.cached_property
     def depths(self) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from clusterprep.init.draft import FACTS, draft
 from clusterprep.init.sources import Login, Source, from_hosts, slurm_source
 from clusterprep.init.yaml_text import document
 from clusterprep.load import load_inventory
-from clusterprep.model import Absent, Fleet, Inventory, Node, Sighting
+from clusterprep.model import Absent, Fleet, Inventory, Node, Sighting, SshSettings
 from clusterprep.plan import make_plan
 from clusterprep.reports.progress import Progress
 from clusterprep.transports.replay import ReplayTransport
@@ -83,7 +84,7 @@ def test_how_an_inventory_looks(tmp_path: Path) -> None:
 
 
 def bare(*names: str, **facts: object) -> Fleet:
-    nodes = tuple(Node(name, f"10.0.0.{index + 1}", index) for index, name in enumerate(names))
+    nodes = tuple(Node(name, f"10.0.{index // 250}.{index % 250 + 1}", index) for index, name in enumerate(names))
     known = {"gpu.nvml": None, "gpu.pci": (), **facts}
     return Fleet(Inventory("", nodes), {n.name: Sighting(n.name, n.address, True, facts=known) for n in nodes})
 
@@ -123,6 +124,20 @@ def test_words_of_a_host_cannot_become_settings(tmp_path: Path) -> None:
     fleet = bare("a1", **{"gpu.nvml": Absent(evil), "kernel.release": evil})
     inventory, _ = written(fleet, tmp_path)
     assert inventory.nodes[0].root == "/"
+
+
+def test_who_logs_in_instead_also_runs_the_job() -> None:
+    node = Node("a", "a", 0, ssh=SshSettings(user="ops"), job_user="ops")
+    assert Login(user="root").over(Source((node,))).nodes[0].job_user == "root"
+    assert Login(user="root").over(Source((replace(node, job_user="train"),))).nodes[0].job_user == "train"
+
+
+def test_a_thousand_hosts_take_no_time(tmp_path: Path) -> None:
+    began = time.process_time()
+    inventory, text = written(bare(*(f"gpu{n:04}" for n in range(1, 1001))), tmp_path)
+    assert len(inventory.nodes) == 1000
+    assert len(text.splitlines()) < 60
+    assert time.process_time() - began < 3
 
 
 # ---------------------------------------------------------------- where hosts come from
