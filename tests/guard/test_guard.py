@@ -267,7 +267,7 @@ if rank == {who}:
     os._exit(9)
 before = time.monotonic()
 try:
-    same_on_all_ranks(1, "gone", limit=2.0)
+    same_on_all_ranks(1, "gone", limit=1.0)
 except GuardError as error:
     print(json.dumps({{"message": str(error), "seconds": time.monotonic() - before}}), flush=True)
 os._exit(0)
