@@ -46,6 +46,7 @@ def draft(source: Source, fleet: Fleet, cluster: str, by: str) -> Draft:
         *_shared(kinds),
         *_groups(source, nodes, kinds),
         Note(("", "The order is that of the ranks, and the first node is where they meet.")),
+        *_doubled(fleet, nodes),
         Entry("nodes", _rows(nodes)),
         *_left_out(lost, source),
         *_require(fleet, nodes),
@@ -117,6 +118,21 @@ def _rows(nodes: Sequence[Node]) -> list[dict[str, object]]:
         run.append((node.name, node.address))
     close()
     return entries
+
+
+def _doubled(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
+    """Names that lead to one machine, which would run its ranks twice."""
+    machines: dict[str, list[str]] = {}
+    for node in nodes:
+        identity = fleet.fact(node.name, "host.machine_id")
+        if isinstance(identity, str):
+            machines.setdefault(identity, []).append(node.name)
+    lines = [
+        f"{fold(names)} are one machine by /etc/machine-id: keep one of them"
+        for names in machines.values()
+        if len(names) > 1
+    ]
+    return [Note(tuple(lines))] if lines else []
 
 
 def _left_out(lost: Iterable[Sighting], source: Source) -> list[Part]:

@@ -29,7 +29,7 @@ def test_there_are_five_kinds_of_inventories() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_is_as_ansible_lists_it(path: Path) -> None:
-    """The .json beside it is what ansible-core said of it; the test behind `slow` asks it again."""
+    """The .json beside it is what `ansible-inventory -i FILE --list` said of it; a slow test asks again."""
     assert listed(read(path)) == told(json.loads(path.with_name(f"{path.name}.json").read_text()))
 
 

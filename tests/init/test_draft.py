@@ -126,6 +126,11 @@ def test_words_of_a_host_cannot_become_settings(tmp_path: Path) -> None:
     assert inventory.nodes[0].root == "/"
 
 
+def test_names_of_one_machine_are_told(tmp_path: Path) -> None:
+    _, text = written(bare("a1", "a2", **{"host.machine_id": "f" * 32}), tmp_path)
+    assert "# a[1-2] are one machine by /etc/machine-id: keep one of them" in text
+
+
 def test_who_logs_in_instead_also_runs_the_job() -> None:
     node = Node("a", "a", 0, ssh=SshSettings(user="ops"), job_user="ops")
     assert Login(user="root").over(Source((node,))).nodes[0].job_user == "root"
