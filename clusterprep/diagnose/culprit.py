@@ -50,8 +50,14 @@ def worded(cause: Cause, evidence: Sequence[Evidence], log: Log) -> str | None:
         if pairs:
             return _worded(pairs, evidence, log)
     lines = [e.line for e in evidence if e.weight == weights[0]]
-    hosts = tuple(dict.fromkeys(("host", line.host) for line in lines if line.host)) if cause.of_host else ()
-    return _worded(hosts, evidence, log) if hosts else _spawned(log)
+    own = _of_lines(lines) if cause.of_host else ()
+    return _worded(own, evidence, log) if own else _spawned(log)
+
+
+def _of_lines(lines: Sequence[Line]) -> tuple[tuple[str, str], ...]:
+    """The hosts whose lines these are, or the ranks where no host is told."""
+    hosts = dict.fromkeys(("host", line.host) for line in lines if line.host)
+    return tuple(hosts or dict.fromkeys(("rank", str(line.rank)) for line in lines if line.rank is not None))
 
 
 def _worded(pairs: Sequence[tuple[str, str]], evidence: Sequence[Evidence], log: Log) -> str | None:

@@ -86,6 +86,7 @@ class Log:
 
     lines: tuple[Line, ...]
     hosts: frozenset[str] = frozenset()
+    files: Mapping[str, int] = field(default_factory=dict)  # lines read of each
 
     @cached_property
     def ranks(self) -> frozenset[int]:

@@ -17,6 +17,8 @@ _LEVEL = r"(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
+        # A progress bar has no end of line, so what is written next stands behind it.
+        r"[^\[\]]{0,300}\b\d{1,12}(?:/\d{1,12}|[a-z]{1,9})? \[[\d:]{1,12}(?:<[\d:?]{1,12})?, [^\]]{1,80}\]\s*(?=\S)",
         r"\s*\[\d+,(?P<rank>\d+)\](?:<(?:stdout|stderr)>)?:\s?",  # mpirun --tag-output
         r"\s*(?:[0-9a-f]{8} )?\[rank[:=]? ?(?P<rank>\d+)\]:?(?: \|\|)?\s?",  # torch since 2.3; Lightning
         r"\s*\[Rank (?P<rank>\d+)\]:?\s?",  # ProcessGroupNCCL up to 2.2, desync reports
@@ -63,7 +65,8 @@ _PREFIXES = tuple(
         r"\s*(?:\.\. )?(?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: (?=Test (?:CUDA|NCCL|failure))",  # nccl-tests
         r"\s*\S{1,64} \[(?:stdout|stderr)\]:? ",
         r"\s*\[(?:stdout|stderr)\]:? ",
-        r"\s*(?P<pdsh>(?:\d{1,3}\.){3}\d{1,3}|[a-z][a-z-]*[a-z0-9.-]*\d[a-z0-9.-]*): (?=\S)",  # pdsh, DeepSpeed
+        # pdsh, DeepSpeed
+        r"\s*(?=[\w.-]{2,64}: )(?P<pdsh>(?:\d{1,3}\.){3}\d{1,3}|[a-z][a-z-]*[a-z0-9.-]*\d[a-z0-9.-]*): (?=\S)",
     )
 )
 _NO_HOST = re.compile(

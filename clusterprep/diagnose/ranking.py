@@ -38,7 +38,7 @@ def needles() -> tuple[bytes, ...]:
 
 def diagnose(lines: Sequence[Line], files: dict[str, int] | None = None, notices: Iterable[str] = ()) -> Diagnosis:
     """Causes, most likely first."""
-    log = Log(tuple(lines), frozenset(line.host for line in lines if line.host))
+    log = Log(tuple(lines), frozenset(line.host for line in lines if line.host), files or {})
     evidence = [*_signs(log), *_looks(log)]
     failed = bool(ended(log) or log.saying("childfailederror"))
     found = _ordered([_found(cause, of_it, log) for cause, of_it in _by_cause(evidence)])

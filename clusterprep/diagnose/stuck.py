@@ -23,7 +23,7 @@ _GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\S+)")
 _WORLD = re.compile(r"\bnranks (?P<a>\d+)|\bworld[_ ]size[=: ]+(?P<b>\d+)", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"Watchdog caught collective operation timeout", re.IGNORECASE)
 _PREPARING = re.compile(
-    r"tokeniz|examples/s|map \(num_proc|preprocess|saving (?:model |the )?(?:checkpoint|model|state)|"
+    r"tokeniz|examples/s|map \(num_proc|preprocess|saving (?:[a-z]+ ){0,2}(?:checkpoint|model|state)|"
     r"checkpoint.{0,30}(?:sav|writ)|"
     r"generating train split|building (?:the )?(?:index|dataset|cache)",
     re.IGNORECASE,
@@ -116,6 +116,8 @@ def judge(log: Log) -> Iterator[Evidence]:
     """Of every group of processes whose collectives timed out, why."""
     yield from _gloo(log)
     yield from _fingerprints(log)
+    yield from _inconsistent(log)
+    yield from _kept_waiting(log)
     groups: dict[str, list[Stuck]] = defaultdict(list)
     for one in stuck(log):
         groups[one.group].append(one)
@@ -160,7 +162,7 @@ def _missing(log: Log, members: list[Stuck]) -> Iterator[Evidence]:
     blamed, all_there = _absent(log, members)
     there = {m.rank for m in members}
     late = first.seq is not None and first.seq >= LATE
-    preparing = next((line for line in log.saying(*WORDS_OF_WORK) if _PREPARING.search(line.said)), None)
+    preparing = _preparing(log)
     if not blamed and preparing is not None and (busy := _rank_of(preparing)) is not None and busy not in there:
         blamed = (("rank", str(busy)),)
     early = first.seq is not None and first.seq <= 10 and len(members) > 1 and not blamed
@@ -174,6 +176,11 @@ def _missing(log: Log, members: list[Stuck]) -> Iterator[Evidence]:
         weight = Weight.LIKELY if late and not all_there else Weight.SYMPTOM
         note = _ALL_THERE if all_there else _who(blamed)
         yield from _each(members, "rank_desync_uneven_data", weight, blamed, note)
+
+
+def _preparing(log: Log) -> Line | None:
+    """A line of honest work; a progress bar is taken for a prefix of what was written behind it."""
+    return next((line for line in log.saying(*WORDS_OF_WORK) if _PREPARING.search(line.text)), None)
 
 
 def _absent(log: Log, members: list[Stuck]) -> tuple[tuple[tuple[str, str], ...], bool]:
@@ -268,12 +275,29 @@ def _gloo(log: Log) -> Iterator[Evidence]:
         blamed = _minority(list(calls.items()))
         told = ", ".join(f"rank {rank} in {op}" for rank, op in list(calls.items())[:4])
         yield Evidence("rank_desync_control_flow", waited[0], Weight.LIKELY, blamed, told)
-    preparing = next((line for line in log.saying(*WORDS_OF_WORK) if _PREPARING.search(line.said)), None)
+    preparing = _preparing(log)
     known = log.ranks | set(range(max(there, default=-1) + 1))
     gone = sorted(known - there - cut)
     blamed = tuple(("rank", str(rank)) for rank in gone) if gone and len(gone) < len(there) else ()
     weight = Weight.LIKELY if preparing else Weight.SYMPTOM
     yield Evidence("slow_work_exceeds_timeout", waited[0], weight, blamed, _who(blamed))
+
+
+_STORE = re.compile(
+    r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<rank>\d+)\].*(?:time|timed) ?out"
+    r"|waitForInput: socket .* timed out after",
+    re.IGNORECASE,
+)
+
+
+def _kept_waiting(log: Log) -> Iterator[Evidence]:
+    """A key of the store that came too late, while somebody was at honest work."""
+    if _preparing(log) is None:
+        return
+    for line in log.saying("ncclunique", "waitforinput"):
+        if found := _STORE.search(line.said):
+            blamed = (("rank", found["rank"]),) if found["rank"] else ()
+            yield Evidence("slow_work_exceeds_timeout", line, Weight.LIKELY, blamed, _who(blamed))
 
 
 # ---------------------------------------------------------------- what torch itself compares, where it is asked to
@@ -286,6 +310,25 @@ _MISMATCH = re.compile(
     re.IGNORECASE,
 )
 _PRINT = re.compile(r"(?:SequenceNumber=(?P<seq>\d+))?(?:, )?OpType=(?P<op>\w+)", re.IGNORECASE)
+
+
+_OLD = re.compile(
+    r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running inconsistent collective: "
+    r"CollectiveFingerPrint\(.*?OpType=(?P<op>\w+)",
+    re.IGNORECASE,
+)
+
+
+def _inconsistent(log: Log) -> Iterator[Evidence]:
+    """torch 1.10 to 1.12 names no pair: each rank says what it runs itself."""
+    rows = [(line, f) for line in log.saying("is running inconsistent collective") if (f := _OLD.search(line.said))]
+    ranks = list(dict.fromkeys(f["rank"] for _, f in rows))
+    apart = len({f["op"].upper() for _, f in rows}) > 1
+    blamed = ("ranks", " and ".join(ranks)) if len(ranks) == 2 else ("rank", ranks[0]) if len(ranks) == 1 else None
+    told = ", ".join(f"rank {f['rank']} is in {f['op']}" for _, f in rows[:4])
+    for line, _ in rows:
+        name = "rank_desync_control_flow" if apart else "collective_mismatch"
+        yield Evidence(name, line, Weight.PLAIN, (blamed,) if blamed else (), told)
 
 
 def _fingerprints(log: Log) -> Iterator[Evidence]:

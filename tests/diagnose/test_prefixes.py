@@ -50,6 +50,9 @@ SAID = "something went wrong"
         ("[Tue Mar  4 12:00:00 2031] ", {}),
         ("3: [default1]:[rank5]:[W304 17:41:12.1 ProcessGroupNCCL.cpp:1] ", {"rank": 3, "local": 1}),
         ("  what():  [Rank 7] ", {"rank": 7}),
+        ("Map:  61%|######    | 1221/2000 [29:58<19:07, 0.68 examples/s]", {"rank": None}),
+        ("100%|#########| 31/31 [00:00<00:00, 871.35it/s][rank3]:[E ProcessGroupNCCL.cpp:475] ", {"rank": 3}),
+        ("Loading: 0it [00:00, ?it/s]WARNING:torch.distributed.run:", {"level": "WARNING"}),
     ],
 )
 def test_a_prefix_is_taken_off_and_read(prefix: str, told: dict[str, Any]) -> None:
@@ -110,3 +113,8 @@ def test_times_of_different_loggers_can_be_compared() -> None:
     assert None not in times
     assert times == sorted(times, key=float)  # type: ignore[arg-type]
     assert line_of("log", 1, "[   12.345678] uptime is no time of day").time is None
+
+
+def test_a_progress_bar_alone_is_left_as_it_is() -> None:
+    bar = "Map:  61%|######    | 1221/2000 [29:58<19:07, 0.68 examples/s]"
+    assert line_of("train.log", 1, bar).said == bar

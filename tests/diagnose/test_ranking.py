@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from clusterprep.diagnose.echoes import meaning
 from clusterprep.diagnose.known import causes
 from clusterprep.diagnose.model import Diagnosis
 from clusterprep.diagnose.prefixes import line_of
@@ -434,3 +435,136 @@ def test_two_nccls_are_a_mismatch_only_where_two_hosts_or_ranks_have_them() -> N
     first = told("[rank0]: NCCL version 2.18.1+cuda12.1", "[rank4]: NCCL version 2.21.5+cuda12.4").causes[0]
     assert first.cause.name == "env_or_version_mismatch"
     assert "2.18.1 on rank 0, 2.21.5 on rank 4" in first.message
+
+
+def test_work_that_is_told_on_the_line_of_the_time_out_is_nobodys_of_those_who_waited() -> None:
+    bar = "Running tokenizer on dataset:   9%|####   | 280/2969 [29:55<4:48:08, 0.15 examples/s]"
+    found = told(bar + timeout(2, 2, numel=1), timeout(1, 2, numel=1), timeout(3, 2, numel=1)).causes[0]
+    assert (found.cause.name, found.culprit) == ("slow_work_exceeds_timeout", "rank 0")
+
+
+def test_a_checkpoint_that_is_being_saved_is_work() -> None:
+    saving = "2031-03-04 12:00:00,496 - root - INFO - Saving latest checkpoint model after 3 epochs"
+    assert names(told(saving, timeout(7)))[0] == "slow_work_exceeds_timeout"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_barrier_of_the_store_counts_who_came(count: int) -> None:
+    line = (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
+        f"store_based_barrier_key:1 (world_size=2, worker_count={count}, timeout=0:30:00)"
+    )
+    assert names(told(line))[0] == ("rendezvous_incomplete" if count < 2 else "world_size_mismatch")
+
+
+def test_a_store_that_was_to_be_on_this_host_is_no_matter_of_names_or_filters() -> None:
+    line = "TimeoutError: The client socket has timed out after 1800s while trying to connect to (127.0.0.1, 41000)."
+    assert names(told(line)) == ["rendezvous_incomplete"]
+
+
+def test_a_link_local_peer_names_the_interface() -> None:
+    line = "n1:7:9 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to fe80::1:2:3%ib1<41000> failed : Software caused connection abort"
+    found = told(line).causes[0]
+    assert (found.cause.name, found.culprit) == ("virtual_interface_selected", "interface ib1")
+
+
+def test_the_plug_in_that_sets_a_topology_file_says_which() -> None:
+    found = told(
+        "n1:7:9 [1] NCCL INFO NET/OFI Setting NCCL_TOPO_FILE environment variable to /opt/ofi/topo.xml",
+        "n1:7:9 [1] graph/xml.h:101 NCCL WARN Attribute arch of node cpu not found",
+    ).causes[0]
+    assert (found.cause.name, found.culprit) == ("topo_or_graph_file_bad", "file /opt/ofi/topo.xml")
+
+
+def test_ranks_that_each_tell_their_own_collective_are_compared() -> None:
+    line = "RuntimeError: Detected mismatch between collectives on ranks. Rank {} is running inconsistent collective: CollectiveFingerPrint(OpType={}, TensorShape"
+    alike = told(line.format(0, "ALLGATHER"), line.format(1, "ALLGATHER")).causes[0]
+    apart = told(line.format(0, "ALLGATHER"), line.format(1, "BROADCAST")).causes[0]
+    assert (alike.cause.name, alike.culprit) == ("collective_mismatch", "ranks 0 and 1")
+    assert (apart.cause.name, apart.culprit) == ("rank_desync_control_flow", "ranks 0 and 1")
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        (
+            "RuntimeError: [2] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout",
+            "rank 0",
+        ),
+        (
+            "[rank1]:[W304 14:34:56.8 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, addr=[n1]:41170, remote=[n1]:29500) timed out after 1800000ms",
+            None,
+        ),
+    ],
+)
+def test_a_store_that_waits_for_work_is_slow_work_and_without_it_somebody_is_missing(
+    line: str, culprit: str | None
+) -> None:
+    bar = "Tokenizing Prompts (num_proc=64):  92%|####| 328/359 [29:58<12:05, 0.41 examples/s]"
+    found = told(bar, line).causes[0]
+    assert (found.cause.name, found.culprit) == ("slow_work_exceeds_timeout", culprit)
+    assert names(told(line))[0] == "rendezvous_incomplete"
+
+
+def test_what_is_a_hosts_own_matter_names_the_rank_where_no_host_is_told() -> None:
+    line = "[rank3]: Cuda failure 802 'system not yet initialized'"
+    assert told(line).causes[0].culprit == "rank 3"
+    assert told("Test CUDA failure common.cu:892 'invalid device ordinal'").causes[0].culprit is None
+    assert told("n1: Test CUDA failure common.cu:892 'invalid device ordinal'").causes[0].culprit == "host n1"
+
+
+def test_a_name_that_is_asked_for_until_the_log_ends_has_no_address() -> None:
+    """torch asks again and again, and never goes on to IPv4."""
+    asked = "[W socket.cpp:697] [c10d] The IPv6 network addresses of (n1.internal, 29500) cannot be retrieved (gai error: -2 - Name or service not known)."
+    lines = [line_of("train.log", n, asked, n) for n in (1, 2)]
+    assert names(diagnose(lines[:1], {"train.log": 1})) == ["benign_ipv6_fallback"]
+    assert names(diagnose(lines, {"train.log": 2})) == ["hostname_unresolvable"]
+    assert names(diagnose(lines, {"train.log": 3})) == ["benign_ipv6_fallback"]
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            "n1:40:41 [0] misc/socket.cc:441 NCCL WARN socketFinalizeAccept: wrong type 4 != 3",
+            "env_or_version_mismatch",
+        ),
+        ("gloo::EnforceNotMet: unable to find interface for: eth9", "socket_ifname_not_found"),
+        ("modinfo: ERROR: Module nv_peer_mem not found.", "gpudirect_rdma_missing"),
+        ("n1:40:41 [0] NCCL WARN Call to ibv_get_device_list failed", "rdma_device_not_in_container"),
+        ("n1:40:41 [0] net.cc:480 NCCL WARN Error: network AWS Libfabric not found.", "efa_provider"),
+        ("n1:40:41 [0] NCCL WARN ibv_post_recv() returned 12", "ib_fabric_unreachable"),
+        ("n1:40:41 [0] NCCL WARN NET/IB: Fatal error. Detected 1 failed devices", "ib_fabric_unreachable"),
+        ("[ 9.0] mlx5_core 0000:3b:00.0: Port module event: module 0, Cable unplugged", "ib_fabric_unreachable"),
+        ("mlx5: Failed to modify QP 0x7f to RTR", "ib_fabric_unreachable"),
+        ("RuntimeError: cudaErrorECCUncorrectable", "gpu_hardware_fault"),
+        ("AttributeError: module 'torch.distributed' has no attribute 'init_process_group'", "nccl_not_built"),
+        ("torch.OutOfMemoryError: Allocation on device 2 would exceed allowed memory.", "rank_gpu_oom"),
+        ("Some of your processes may have been killed by the cgroup out-of-memory handler.", "host_oom_kill"),
+        ("worker ended with exit status 137", "host_oom_kill"),
+        ("the spot instance got an interruption notice", "external_termination"),
+        (
+            "- To our best knowledge, ranks [2] are the lagging ranks that caused this timeout.",
+            "rank_desync_control_flow",
+        ),
+        ("RuntimeError: world_size (6) is not divisible by tensor_model_parallel_size (4)", "world_size_mismatch"),
+        ("[n1:40:0:41] Caught signal 7 (Bus error: nonexistent physical address)", "shm_too_small"),
+        ("[ERROR] ['python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -7", "shm_too_small"),
+    ],
+)
+def test_each_wording_of_a_sign_is_seen(line: str, cause: str) -> None:
+    """What is looked for first must stand in every wording, or a wording is never seen."""
+    assert names(told(line))[0] == cause
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "n1:40:41 [0] misc/socket.cc:380 NCCL WARN socketFinalizeAccept: wrong magic 1f != 2f",
+        "n1:40:41 [0] NCCL WARN Call to send failed : Broken pipe",
+        "n1:40:41 [0] NCCL WARN dlsym failed on ibv_query_ece - undefined symbol",
+        "[rank1]:[E ProcessGroupNCCL.cpp:1537] Received a dump from the store",
+    ],
+)
+def test_each_wording_of_an_echo_is_known(line: str) -> None:
+    assert meaning(line_of("train.log", 1, line, 1)) is not None

@@ -103,8 +103,14 @@ CONTAINER = Cause(
         ),
         Sign(
             "ibv_open_device",
-            r"ibv_open_device.{0,20}fail|ibv_get_device_list.{0,20}fail",
+            r"ibv_open_device.{0,20}fail",
             "n1:1:2 [0] misc/ibvwrap.cc:90 NCCL WARN Call to ibv_open_device failed",
+            culprit="host {host}",
+        ),
+        Sign(
+            "ibv_get_device_list",
+            r"ibv_get_device_list.{0,20}fail",
+            "n1:1:2 [0] misc/ibvwrap.cc:80 NCCL WARN Call to ibv_get_device_list failed",
             culprit="host {host}",
         ),
     ),
@@ -138,8 +144,14 @@ GPUDIRECT = Cause(
         ),
         Sign(
             "peermem",
-            r"(?:nvidia[-_]peermem|nv_peer_mem|peermem).{0,60}(?:not (?:loaded|found|supported|running)|missing|fail)",
+            r"peermem.{0,60}(?:not (?:loaded|found|supported|running)|missing|fail)",
             "n1:1:2 [0] NCCL WARN Unable to use GIN: Peermem is not supported, and device 0 does not support DMA-BUF.",
+            culprit="host {host}",
+        ),
+        Sign(
+            "nv_peer_mem",
+            r"nv_peer_mem.{0,60}(?:not (?:loaded|found|supported|running)|missing|fail)",
+            "modinfo: ERROR: Module nv_peer_mem not found.",
             culprit="host {host}",
         ),
         Sign(
@@ -164,7 +176,7 @@ EFA = Cause(
     signs=(
         Sign(
             "net/ofi",
-            r"(?:WARN|ERROR).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail|\berror\b|\binvalid\b|only "
+            r"^(?!.*\bINFO\b).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail|\berror\b|\binvalid\b|only "
             r"EFA provider)",
             "n1:1:2 [0] nccl_net_ofi_init:334 NCCL WARN NET/OFI Unable to find a protocol that worked.  Failing "
             "initialization.",
@@ -204,9 +216,15 @@ EFA = Cause(
             Weight.LIKELY,
         ),
         Sign(
+            "error: network ",
+            r"Error: network (?P<name>.+?) not found",
+            "n1:1:2 [0] net.cc:480 NCCL WARN Error: network AWS Libfabric not found.",
+            Weight.LIKELY,
+        ),
+        Sign(
             "failed to initialize net",
-            r"Error: network (?P<name>.+?) not found|Failed to initialize NET",
-            "n1:1:2 [0] net.cc:480 NCCL WARN Error: network AWS Libfabric not found. Failed to initialize NET",
+            r"Failed to initialize NET",
+            "n1:1:2 [0] net.cc:480 NCCL WARN Failed to initialize NET plugin Libfabric",
             Weight.LIKELY,
         ),
     ),

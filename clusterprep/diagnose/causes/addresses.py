@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterprep.diagnose.model import Cause, Evidence, Log, Sign, Weight
+from clusterprep.diagnose.model import Cause, Evidence, Line, Log, Sign, Weight
 from clusterprep.diagnose.trouble import no_connection, waits
 
 _NO_ADDRESS = re.compile(
@@ -22,6 +22,7 @@ _LOOPBACK_DIALLED = re.compile(
     r"\[?(?P<other>127\.0\.1\.1)\]?[:<,]",
     re.IGNORECASE,
 )
+_LITERAL = re.compile(r"trying to connect to \((?:127\.0\.0\.1|localhost),", re.IGNORECASE)  # as it was told to
 _FALLBACK = re.compile(r"using the loopback address as fallback|for the hostname .*defaulting to 127", re.IGNORECASE)
 _FAMILY = re.compile(
     r"\(errno: (?:97|99) - [^)]*\)|\[[0-9a-f:]*:[0-9a-f:]*\]:\d+ .*errno: 101|\(gai error: -9", re.IGNORECASE
@@ -33,10 +34,14 @@ _NOTHING_WORKED = re.compile(
 
 
 def unresolved(log: Log) -> Iterator[Evidence]:
-    """torch asks for IPv6 first, so that alone proves nothing as long as the job goes on."""
+    """torch asks for IPv6 first, so that once alone proves nothing as long as the job goes on."""
     asked = [(line, found) for line in log.saying("cannot be retrieved") if (found := _NO_ADDRESS.search(line.said))]
     families = {found["family"].lower() for _, found in asked}
-    stuck = waits(log) or any(_NOTHING_WORKED.search(line.said) for line in log.saying("network address"))
+    stuck = (
+        waits(log)
+        or any(_NOTHING_WORKED.search(line.said) for line in log.saying("network address"))
+        or _asked_to_the_end(log, [(line, found["name"]) for line, found in asked if found["code"] != "-9"])
+    )
     for line, found in asked:
         if found["code"] == "-9" and "ipv4" not in families:
             yield Evidence("ipv6_ipv4_mismatch" if stuck else "benign_ipv6_fallback", line, Weight.LIKELY)
@@ -48,6 +53,12 @@ def unresolved(log: Log) -> Iterator[Evidence]:
             yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
 
 
+def _asked_to_the_end(log: Log, asked: list[tuple[Line, str]]) -> bool:
+    """Since 1.13 torch asks again instead of going on with IPv4, and an IPv4 address would have served for IPv6 too."""
+    again = len(asked) > len({name for _, name in asked})
+    return again and asked[-1][0].number == log.files.get(asked[-1][0].file)
+
+
 def loopback(log: Log) -> Iterator[Evidence]:
     """Loopback is published or dialled, and connections fail. One host alone may well talk over it."""
     if not no_connection(log):
@@ -57,7 +68,7 @@ def loopback(log: Log) -> Iterator[Evidence]:
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, (("address", found["address"]),))
         elif _FALLBACK.search(line.said):
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, _host(line.host))
-        elif found := _LOOPBACK_DIALLED.search(line.said):
+        elif (found := _LOOPBACK_DIALLED.search(line.said)) and not _LITERAL.search(line.said):
             address = found["address"] or found["other"]
             weight = Weight.PLAIN if address == "127.0.1.1" else Weight.LIKELY
             yield Evidence("loopback_hostname_resolution", line, weight, (("address", address),))
@@ -95,7 +106,8 @@ UNRESOLVED = Cause(
     "fatal",
     "A name without an address",
     "A host name, often that of the master, cannot be resolved on this node.",
-    "«Name or service not known», «Temporary failure in name resolution», or a gai error for both families.",
+    "«Name or service not known», «Temporary failure in name resolution», or a gai error for both families, or again "
+    "and again.",
     "A gai error for IPv6 alone while the job goes on is harmless: benign_ipv6_fallback.",
     "getent hosts NAME   # on every node; add it to /etc/hosts or DNS, or use the address",
     "name.resolve",
@@ -125,6 +137,23 @@ UNRESOLVED = Cause(
             "10049 - The requested address is not valid in its context.).",
             Weight.LIKELY,
             "name {name}",
+        ),
+        Sign(
+            "connect to",
+            r"connect to (?:any network address of \()?\[?(?:::ffff:)?(?P<address>0\.(?!0\.0\.0\b)\d+\.\d+\.\d+)\b",
+            "[W socket.cpp:697] [c10d] The client socket has failed to connect to [::ffff:0.12.34.5]:29500 (errno: 110 "
+            "- Connection timed out).",
+            culprit="address {address}",
+            note="a name of digits alone is read as a number, which is no address of a host",
+        ),
+        Sign(
+            "errno: 22",
+            r"failed to connect to \[?(?P<name>[\w.-]+)\]?:\d+ \(errno: 22 ",
+            "[W socket.cpp:767] [c10d] The client socket has failed to connect to [n1.internal]:29500 (errno: 22 - "
+            "Invalid argument).",
+            Weight.LIKELY,
+            "name {name}",
+            note="the kernel refuses the address that the name gives",
         ),
         Sign(
             "failure in name resolution",
@@ -164,7 +193,7 @@ FAMILY = Cause(
         ),
         Sign(
             "address family",
-            r"(?:RuntimeError|OSError|socket\.error|Socket creation failed).*address family (?:not supported|for "
+            r"(?:RuntimeError|OSError|socket\.error).*address family (?:not supported|for "
             r"hostname not supported)",
             "OSError: [Errno 97] Address family not supported by protocol",
         ),

@@ -37,14 +37,14 @@ SHUTDOWN = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "rendezvousgracefulexiterror",
+            "rendezvous",
             r"RendezvousGracefulExitError|rendezvous.{0,80}has been (?:shut ?down|closed)",
             "[WARNING] The node 'n1' has failed to shutdown the rendezvous due to an error of type "
             "RendezvousGracefulExitError",
             Weight.LIKELY,
         ),
         Sign(
-            "failed to shutdown the rendezvous",
+            "failed to s",
             r"failed to (?:shutdown the rendezvous|send a keep-alive heartbeat)",
             "[WARNING] The node 'n1' has failed to shutdown the rendezvous '1' due to an error of type "
             "RendezvousConnectionError.",
@@ -73,6 +73,13 @@ DEPRECATED = Cause(
             "[W304 12:00:00.000000000 Utils.hpp:44] Warning: Environment variable NCCL_BLOCKING_WAIT is deprecated; "
             "use "
             "TORCH_NCCL_BLOCKING_WAIT instead (function operator())",
+            note="the name is {name}",
+        ),
+        Sign(
+            "deprecated",
+            r"\b(?P<name>[A-Z][A-Z0-9_]+_[A-Z0-9_]+) is the default now, this environment variable is thus deprecated",
+            "[rank0]:[W304 12:00:00.000000000 ProcessGroupNCCL.cpp:997] Warning: TORCH_NCCL_AVOID_RECORD_STREAMS is "
+            "the default now, this environment variable is thus deprecated. (function operator())",
             note="the name is {name}",
         ),
         Sign(

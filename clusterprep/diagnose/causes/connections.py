@@ -37,6 +37,7 @@ _RETRY = re.compile(
     r"Connection refused)|returned (?P<other>Connection refused), retrying",
     re.IGNORECASE,
 )
+_OWN = re.compile(r"localhost|127\.0\.0\.1|::1", re.IGNORECASE)
 
 
 def unreached(log: Log) -> Iterator[Evidence]:
@@ -56,6 +57,10 @@ def unreached(log: Log) -> Iterator[Evidence]:
     for line in log.saying("client socket has timed out", "connect() timed out"):
         if found := _UNREACHED.search(line.said):
             peer = found["peer"] or found["plain"]
+            if peer and _OWN.fullmatch(peer):
+                note = "the store was to be on this very host, and nobody opened it"
+                yield Evidence("rendezvous_incomplete", line, Weight.LIKELY, note=note)
+                continue
             yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM, (("peer", peer),) if peer else ())
 
 
@@ -80,6 +85,15 @@ FIREWALL = Cause(
             "to host) errno 115(Operation now in progress)",
             Weight.LIKELY,
             "peer {peer}",
+        ),
+        Sign(
+            "connection abort",
+            r"connect(?:ing)? to (?P<peer>[\w.:%-]+?)<\d+> (?:returned|failed).{0,24}?Software caused connection abort",
+            "n4:51:52 [1] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 10.9.0.7<41001> failed : "
+            "Software caused connection abort",
+            Weight.LIKELY,
+            "peer {peer}",
+            note="NCCL up to 2.23 says this where a port refused or did not answer and it tried again",
         ),
         Sign(
             "exceeded error retry count",

@@ -28,6 +28,8 @@ UNEVEN = Cause(
         "worknccl(",
         "detected mismatch between collectives",
         "last enqueued",
+        "ncclunique",
+        "waitforinput",
         "timed out waiting",
         "application timeout",
         'distributed_c10d.py", line',
@@ -49,7 +51,7 @@ FLOW = Cause(
     "rank.consistency",
     signs=(
         Sign(
-            "never joined any collectives",
+            "are the lagging ranks",
             r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout",
             "- To our best knowledge, ranks [2, 5] are the lagging ranks that caused this timeout. They never joined "
             "any collectives",
@@ -178,7 +180,7 @@ SLOW = Cause(
     signs=(
         Sign(
             "watchdog got stuck",
-            r"watchdog got stuck for (?P<seconds>\d+) seconds|watchdog hang|Heartbeat monitor timed out",
+            r"watchdog got stuck for (?P<seconds>\d+) seconds",
             "[rank1]:[F304 12:00:00.000000000 ProcessGroupNCCL.cpp:1557] [PG ID 0 PG GUID 0 Rank 1] Process group "
             "watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.",
             Weight.SYMPTOM,
@@ -188,6 +190,14 @@ SLOW = Cause(
             "watchdog hang",
             r"watchdog hang",
             "[rank1]: [PG ID 0 PG GUID 0 Rank 1] ProcessGroupNCCL's watchdog hang",
+            Weight.SYMPTOM,
+            "rank {rank}",
+        ),
+        Sign(
+            "heartbeat monitor timed out",
+            r"Heartbeat monitor timed out",
+            "[rank1]:[F304 12:00:00.000000000 ProcessGroupNCCL.cpp:1177] [PG 0 Rank 1] Heartbeat monitor timed out! "
+            "Process will be terminated after dumping debug info.",
             Weight.SYMPTOM,
             "rank {rank}",
         ),

@@ -12,8 +12,8 @@ _TWICE = re.compile(
     re.IGNORECASE,
 )
 _GUESS = re.compile(
-    r"using GPU (?P<gpu>\d+) (?:to perform barrier )?as (?:the )?devices? used by this process (?:is|are) currently "
-    r"unknown",
+    r"using (?:best-guess )?GPU (?P<gpu>\d+) (?:to perform barrier )?as (?:the )?devices? used by this process "
+    r"(?:is|are) currently unknown",
     re.IGNORECASE,
 )
 _GUESS_NEW = re.compile(r"Guessing device ID based on global rank", re.IGNORECASE)
@@ -84,6 +84,7 @@ ORDINAL = Cause(
     "A GPU that was there and is lost is gpu_hardware_fault.",
     "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L   # --nproc-per-node may not exceed what is visible",
     "launch.nproc",
+    of_host=True,
     signs=(
         Sign(
             "invalid device ordinal",

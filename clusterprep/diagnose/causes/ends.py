@@ -55,8 +55,14 @@ TERMINATION = Cause(
         ),
         Sign(
             "preempt",
-            r"(?:spot|instance|job|node|pod|task).{0,40}(?:preempted|preemption|interruption)|DUE TO PREEMPTION",
+            r"(?:spot|instance|job|node|pod|task).{0,40}(?:preempted|preemption)|DUE TO PREEMPTION",
             "slurmstepd: error: job was terminated: preempted, DUE TO PREEMPTION",
+        ),
+        Sign(
+            "interruption",
+            r"(?:spot|instance) .{0,40}interruption",
+            "agent: the spot instance got an interruption notice, draining the node",
+            Weight.LIKELY,
         ),
         Sign(
             "closing signal sig",

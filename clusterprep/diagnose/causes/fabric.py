@@ -16,7 +16,10 @@ _HARDWARE = frozenset(
 _FIRST = {79: Weight.PLAIN, 48: Weight.PLAIN, 94: Weight.PLAIN, 95: Weight.PLAIN, 74: Weight.PLAIN}
 
 
-_FILE_SET = re.compile(r"NCCL_(?P<kind>TOPO|GRAPH)_FILE set (?:by environment )?to (?P<path>\S+)", re.IGNORECASE)
+_FILE_SET = re.compile(
+    r"NCCL_(?P<kind>TOPO|GRAPH)_FILE (?:set (?:by environment )?to|environment variable to) (?P<path>\S+)",
+    re.IGNORECASE,
+)
 _ABOUT = re.compile(
     r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML|Could not find (?:id|gpu rank|net id|NET with id|node of "
     r"type)|Attribute \S+ of node|real path",
@@ -28,7 +31,7 @@ def files(log: Log) -> Iterator[Evidence]:
     """Errors about XML with the file that was set; searches that fail read the graph file, where there is one."""
     paths = {
         found["kind"].upper(): found["path"]
-        for line in log.saying("_file set")
+        for line in log.saying("_file set", "_file environment variable")
         if (found := _FILE_SET.search(line.said))
     }
     for line in log.saying("xml ", "attribute ", "could not find ") if paths else ():
@@ -66,9 +69,22 @@ HARDWARE = Cause(
         ),
         Sign(
             "uncorrectable ecc error",
-            r"uncorrectable ECC error|ECCUncorrectable",
+            r"uncorrectable ECC error",
             "[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
             culprit="rank {rank}",
+        ),
+        Sign(
+            "eccuncorrectable",
+            r"ECCUncorrectable",
+            "[rank5]: RuntimeError: cudaErrorECCUncorrectable",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "nvrm: the nvidia gpu",
+            r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F])\s*$",
+            "[ 9.000000] NVRM: The NVIDIA GPU 0000:3b:00.0",
+            Weight.SYMPTOM,
+            "GPU {pci}",
         ),
         Sign(
             "gpu is lost",
@@ -85,7 +101,7 @@ HARDWARE = Cause(
         ),
         Sign(
             "determine the device handle",
-            r"Unable to determine the device handle for GPU ?(?P<pci>[0-9a-fA-F:.]+)",
+            r"Unable to determine the device handle for GPU ?(?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F])",
             "Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error",
             culprit="GPU {pci}",
         ),
@@ -284,6 +300,7 @@ TOPOLOGY = Cause(
     "Without such a file a search that fails is a matter of the NCCL version: nccl_bug_or_version.",
     "unset NCCL_TOPO_FILE NCCL_GRAPH_FILE   # or the file that the provider has for this machine and release",
     "env.nccl_unknown",
+    of_host=True,
     signs=(
         Sign(
             "xml",
@@ -313,5 +330,5 @@ TOPOLOGY = Cause(
         ),
     ),
     look=files,
-    needles=("nccl_topo_file set", "nccl_graph_file set"),
+    needles=("nccl_topo_file set", "nccl_graph_file set", "nccl_topo_file environment variable"),
 )

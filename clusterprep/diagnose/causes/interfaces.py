@@ -19,6 +19,7 @@ _VIRTUAL = re.compile(
     r"weave|cilium|vxlan|nerdctl|dummy|ovs|genev)",
 )
 _LINK_LOCAL = re.compile(r"fe80:|169\.254\.")
+_SCOPED = re.compile(r"connect\S*(?: to)? \[?fe80:[0-9a-f:]+%(?P<iface>[\w.-]+)", re.IGNORECASE)
 _BRIDGE = re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\.0\.|192\.168\.122\.")  # what docker, compose and libvirt give out
 _CONTAINER = re.compile(r"[0-9a-f]{12}")  # what docker calls a container that has no name of its own
 _DIALLED = re.compile(
@@ -64,6 +65,8 @@ def virtual(log: Log) -> Iterator[Evidence]:
     if not failing:
         return
     for line in log.saying("connect"):
+        if scoped := _SCOPED.search(line.said):
+            yield Evidence("virtual_interface_selected", line, Weight.LIKELY, (("interface", scoped["iface"]),))
         found = _DIALLED.search(line.said)
         if found and found["address"].endswith(".1"):
             weight = Weight.LIKELY
@@ -78,7 +81,7 @@ def bridged(log: Log) -> Iterator[Evidence]:
         if _BRIDGE.match(address) and re.match(r"eth\d+$", iface) and not address.endswith(".0.1"):
             sure = address.startswith("172.17.") or _CONTAINER.fullmatch(line.host or "")
             weight = Weight.PLAIN if sure else Weight.SYMPTOM
-            yield Evidence("container_bridge_network", line, weight, (("interface", iface),))
+            yield Evidence("container_bridge_network", line, weight, (("interface", f"{iface} ({address})"),))
     for line in log.saying("connect"):
         found = _DIALLED.search(line.said)
         if found and not found["address"].endswith(".1"):
@@ -97,8 +100,8 @@ SOCKET_IFNAME = Cause(
     "nccl.iface",
     signs=(
         Sign(
-            "find address for",
-            r"unable to find (?:address|interface) for: *(?P<iface>[\w.@-]+)",
+            "unable to find ",
+            r"unable to find (?:address|interface) for: *(?P<iface>[\w.@^=,:-]+)",
             "RuntimeError: [enforce fail at device.cc:84] ifa != nullptr. Unable to find address for: eth9",
             culprit="interface {iface}",
         ),
@@ -143,6 +146,15 @@ NO_INTERFACE = Cause(
     "With a name set the name is wrong: socket_ifname_not_found.",
     "ip -br addr   # inside the container; start it with --network host, or give it a network",
     "nccl.iface",
+    signs=(
+        Sign(
+            "socket creation failed",
+            r"Socket creation failed ?: Address family not supported",
+            "n1:40:41 [0] include/socket.h:311 WARN Socket creation failed : Address family not supported by protocol",
+            Weight.LIKELY,
+            note="an address of no family at all comes from a list of interfaces that is empty",
+        ),
+    ),
     of_host=True,
 )
 VIRTUAL = Cause(

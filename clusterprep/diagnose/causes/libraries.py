@@ -50,8 +50,13 @@ NOT_BUILT = Cause(
         ),
         Sign(
             "processgroupnccl",
-            r"(?:cannot import name|no attribute) '(?:ProcessGroupNCCL|init_process_group)'",
+            r"(?:cannot import name|no attribute) 'ProcessGroupNCCL'",
             "ImportError: cannot import name 'ProcessGroupNCCL' from 'torch.distributed'",
+        ),
+        Sign(
+            "init_process_group",
+            r"(?:cannot import name|no attribute) 'init_process_group'",
+            "AttributeError: module 'torch.distributed' has no attribute 'init_process_group'",
         ),
         Sign(
             "not available",

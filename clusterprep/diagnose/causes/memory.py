@@ -24,8 +24,7 @@ GPU = Cause(
         ),
         Sign(
             "out of memory",
-            r"(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|OutOfMemoryError: (?:CUDA|HIP)|(?:CUDA|HIP) error: "
-            r"out of memory",
+            r"(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory",
             "RuntimeError: CUDA error: out of memory",
             culprit="rank {rank}",
         ),
@@ -34,6 +33,12 @@ GPU = Cause(
             r"Cuda failure(?: \d+)? '?out of memory",
             "n1:1:2 [3] include/alloc.h:99 NCCL WARN Cuda failure 2 'out of memory'",
             culprit="rank {rank}|GPU {gpu} of {host}",
+        ),
+        Sign(
+            "outofmemoryerror: ",
+            r"torch\S*\.OutOfMemoryError: ",
+            "[rank2]: torch.OutOfMemoryError: Allocation on device 2 would exceed allowed memory.",
+            culprit="rank {rank}",
         ),
         Sign(
             "failed to cuda",
@@ -70,8 +75,14 @@ HOST = Cause(
         ),
         Sign(
             "oom-kill",
-            r"oom-kill:constraint|oom-kill event|some of your processes may have been killed by the cgroup",
+            r"oom-kill:constraint|oom-kill event",
             "[25357.758221] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task=python,pid=9",
+            culprit="host {host}",
+        ),
+        Sign(
+            "killed by the cgroup",
+            r"some of your processes may have been killed by the cgroup",
+            "Some of your processes may have been killed by the cgroup out-of-memory handler.",
             culprit="host {host}",
         ),
         Sign(
@@ -128,9 +139,16 @@ HOST = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "exit code 137",
-            r"exit(?:ed with)? (?:code|status) 137",
+            "code 137",
+            r"exit(?:ed with)? code 137",
             "srun: error: gpu-07: task 3: Exited with exit code 137",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "exit status 137",
+            r"exit status 137",
+            "mpirun: n1: worker ended with exit status 137",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -204,9 +222,17 @@ SHM = Cause(
         ),
         Sign(
             "bus error",
-            r"signal: Bus error|Bus error \(core dumped\)|unexpected bus error",
+            r"signal: Bus error|Bus error \(core dumped\)|unexpected bus error|caught signal 7 \(Bus error",
             "[rank1]: RuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error.",
             Weight.LIKELY,
+        ),
+        Sign(
+            "return code = -7",
+            r"(?:--local_rank=(?P<local>\d+)'.*)?exits? with return code = -7\b",
+            "[ERROR] [launch.py:325:main] ['python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -7",
+            Weight.LIKELY,
+            "local rank {local}",
+            note="a worker ended by SIGBUS",
         ),
     ),
 )
@@ -244,9 +270,10 @@ MEMLOCK = Cause(
         ),
         Sign(
             "ulimit -l",
-            r"max locked memory.{0,40}ulimit -l|ulimit -l",
-            "ERROR UCX: failed to register memory: Please set max locked memory (ulimit -l) to 'unlimited'",
-            culprit="host {host}",
+            r"(?:\b(?P<hca>\w+): ibv_\w+\(.{0,100}?)?ulimit -l",
+            "[17.1] [n1:12:0] ib_log.c:246 UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please "
+            "set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)",
+            culprit="HCA {hca}|host {host}",
         ),
         Sign(
             "ibv_create_qp failed",

@@ -119,8 +119,14 @@ FABRIC = Cause(
         ),
         Sign(
             "link down",
-            r"mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?: link down|port module event.*(?:cable|unplugged|error)",
+            r"mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?: link down",
             "[ 77.000000] mlx5_core 0000:3b:00.0 ib0: Link down",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "port module event",
+            r"port module event.*(?:unplugged|error)",
+            "[ 77.000000] mlx5_core 0000:3b:00.0: Port module event: module 0, Cable unplugged",
             Weight.LIKELY,
         ),
         Sign(
@@ -130,16 +136,22 @@ FABRIC = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "modify qp to rtr",
+            "failed to modify qp",
             r"failed to modify QP (?:\S+ )?to RTR",
             "Failed to modify QP to RTR: Connection timed out",
             Weight.LIKELY,
         ),
         Sign(
             "got cqe with error",
-            r"NET/IB: Got CQE with error|NET/IB: Fatal error\. Detected \d+ failed devices",
+            r"NET/IB: Got CQE with error",
             "n1:1:2 [0] NCCL WARN NET/IB: Got CQE with error (devIndex=1, req=0x7f, comm=0x7f (send), wr_id=1, "
             "qp_num=9)",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "net/ib: fatal error",
+            r"NET/IB: Fatal error\. Detected \d+ failed devices",
+            "n1:1:2 [0] NCCL WARN NET/IB: Fatal error. Detected 1 failed devices",
             Weight.LIKELY,
         ),
         Sign(
@@ -149,7 +161,7 @@ FABRIC = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "failed with error",
+            "ibv_po",
             r"ibv_(?:post_send|post_recv|poll_cq)\(\) (?:failed|returned)",
             "n1:1:2 [0] NCCL WARN ibv_post_send() failed with error Invalid argument, Bad WR 1, First WR 1",
             Weight.LIKELY,
@@ -181,6 +193,7 @@ GID = Cause(
     "show_gids   # leave NCCL_IB_GID_INDEX unset from NCCL 2.21 on; before it the index of RoCE v2 with the IPv4 "
     "address",
     "roce.gid",
+    of_host=True,
     signs=(
         Sign(
             "ibv_modify_qp failed",
@@ -228,6 +241,14 @@ MTU = Cause(
     "9000",
     "eth.path_mtu",
     signs=(
+        Sign(
+            "local access violation",
+            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:Got )?(?:async|non-fatal).{0,20}event ?: local access violation",
+            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : local access violation work queue error",
+            Weight.SYMPTOM,
+            "HCA {hca}|host {host}",
+            note="a peer wrote where this end did not expect it; ends of different MTUs do that since NCCL 2.20",
+        ),
         Sign(
             "got completion",
             r"Got completion.*(?:error 1\b|status=(?:\w+\()?1\)?[ ,(]|IBV_WC_LOC_LEN_ERR)",

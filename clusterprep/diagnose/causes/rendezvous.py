@@ -18,6 +18,7 @@ _STARTED = re.compile(
 )
 _LOCAL_RANKS = re.compile(r"local_ranks=\[(?P<ranks>[\d, ]+)\]")
 _INVALID = re.compile(r"Invalid rank requested : (?P<rank>-?\d+)/(?P<world>\d+)", re.IGNORECASE)
+_COUNTED = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<count>\d+)", re.IGNORECASE)
 
 
 def misled(log: Log) -> Iterator[Evidence]:
@@ -44,6 +45,11 @@ def numbers(log: Log) -> Iterator[Evidence]:
                 Weight.PLAIN,
                 ((f"rank {{}} (world size {found['world']})", found["rank"]),),
             )
+    for line in log.saying("store based barrier"):
+        found = _COUNTED.search(line.said)
+        if found and int(found["count"]) > int(found["world"]):
+            note = f"{found['count']} came where {found['world']} were expected"
+            yield Evidence("world_size_mismatch", line, Weight.LIKELY, note=note)
     started: dict[str, tuple[int, Line]] = {}
     for line in log.saying("distributed tasks", "nproc_per_node", "local_world_size", "local_ranks="):
         number = _count(line.said)
@@ -118,8 +124,13 @@ MISCONFIGURED = Cause(
         ),
         Sign(
             "rendezvous",
-            r"(?:ValueError|RuntimeError).*(?:rdzv_endpoint|rendezvous endpoint|rendezvous handler|rendezvous backend)",
+            r"(?:ValueError|RuntimeError).*rendezvous (?:endpoint|handler|backend)",
             "ValueError: The port number of the rendezvous endpoint '10.9.0.1:abc' must be an integer",
+        ),
+        Sign(
+            "rdzv_endpoint",
+            r"(?:ValueError|RuntimeError).*rdzv_endpoint",
+            "ValueError: rdzv_endpoint must be HOST:PORT",
         ),
     ),
     look=misled,
@@ -183,12 +194,19 @@ INCOMPLETE = Cause(
         ),
         Sign(
             "ncclunique",
-            r"retrieving ncclUniqueId from \[(?P<root>\d+)\].{0,160}(?:wait timeout|socket timeout|timed out)",
+            r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<root>\d+)\].{0,160}(?:wait timeout|socket timeout|timed out)",
             "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
             "store "
             "by key '0', but store->get('0') got error: wait timeout after 600000ms",
             Weight.LIKELY,
             "rank {root}",
+        ),
+        Sign(
+            "waitforinput",
+            r"waitForInput: socket .{0,160} timed out after \d+ms",
+            "[rank1]:[W304 14:34:56.854597329 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, "
+            "addr=[n1]:41170, remote=[n1]:29500) timed out after 1800000ms",
+            Weight.SYMPTOM,
         ),
         Sign(
             "socket timeout",
@@ -197,7 +215,9 @@ INCOMPLETE = Cause(
             Weight.SYMPTOM,
         ),
     ),
-    yields_to=frozenset({"rendezvous_misconfigured", "world_size_mismatch", "firewall_blocked_port"}),
+    yields_to=frozenset(
+        {"rendezvous_misconfigured", "world_size_mismatch", "firewall_blocked_port", "slow_work_exceeds_timeout"}
+    ),
 )
 WORLD = Cause(
     "world_size_mismatch",
@@ -234,9 +254,16 @@ WORLD = Cause(
         ),
         Sign(
             "world size",
-            r"(?:AssertionError|ValueError|RuntimeError).*world.?size.*(?:not (?:equal|divisible|match)|does not match|"
+            r"(?:AssertionError|ValueError|RuntimeError).*world size.*(?:not (?:equal|divisible|match)|does not match|"
             r"must be|mismatch)",
             "AssertionError: world size (6) is not divisible by tensor parallel size (4)",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "world_size",
+            r"(?:AssertionError|ValueError|RuntimeError).*world_size.*(?:not (?:equal|divisible|match)|does not match|"
+            r"must be|mismatch)",
+            "RuntimeError: world_size (6) is not divisible by tensor_model_parallel_size (4)",
             Weight.LIKELY,
         ),
         Sign(
@@ -252,5 +279,12 @@ WORLD = Cause(
         ),
     ),
     look=numbers,
-    needles=("invalid rank requested", "distributed tasks", "nproc_per_node", "local_world_size", "local_ranks="),
+    needles=(
+        "invalid rank requested",
+        "store based barrier",
+        "distributed tasks",
+        "nproc_per_node",
+        "local_world_size",
+        "local_ranks=",
+    ),
 )

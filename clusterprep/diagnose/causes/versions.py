@@ -55,6 +55,7 @@ DRIVER = Cause(
     "nvidia-smi   # install a driver for that CUDA, or a torch for this driver; reboot after a driver package was "
     "upgraded",
     "cuda.runtime_vs_driver",
+    of_host=True,
     signs=(
         Sign(
             "driver version is insufficient",
@@ -70,7 +71,7 @@ DRIVER = Cause(
             culprit="host {host}",
         ),
         Sign(
-            "minimum requirement is",
+            "minimum requirement",
             r"CUDA Driver version found is \d+\. Minimum requirement",
             "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. Minimum requirement is "
             "11030",
@@ -256,8 +257,20 @@ MISMATCH = Cause(
         ),
         Sign(
             "peer connected to wrong nccl socket",
-            r"wrong socket type.*peer connected to wrong NCCL socket|wrong type \d+ != \d+",
+            r"wrong socket type.*peer connected to wrong NCCL socket",
             "n1:1:2 [0] misc/socket.cc:380 NCCL WARN wrong socket type 3, peer connected to wrong NCCL socket",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "wrong type ",
+            r"wrong type (?:3 != 4|4 != 3)",
+            "n1:1:2 [0] misc/socket.cc:441 NCCL WARN socketFinalizeAccept: wrong type 3 != 4",
+            note="3 is the network of sockets and 4 that of InfiniBand: this rank and its peer chose different ones",
+        ),
+        Sign(
+            "wrong type ",
+            r"wrong type \d+ != \d+",
+            "n1:1:2 [0] misc/socket.cc:441 NCCL WARN socketFinalizeAccept: wrong type 2 != 1",
             Weight.LIKELY,
         ),
     ),
@@ -294,8 +307,14 @@ BUG = Cause(
         Sign(
             "could not find",
             r"Could not find (?:rev link for|intermediate GPU between|NIC for rank \d+ in NVLS|any local path from gpu|"
-            r"node of type|gpu rank|net id|NET with id|local GPU with rank)|No path computed to go",
+            r"node of type|gpu rank|net id|NET with id|local GPU with rank)",
             "n1:1:2 [0] graph/topo.cc:80 NCCL WARN Could not find rev link for 0/4096 -> 1/8192",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "no path computed",
+            r"No path computed to go",
+            "n1:1:2 [0] graph/paths.cc:90 NCCL WARN No path computed to go from GPU/1000 to NET/0",
             Weight.LIKELY,
         ),
         Sign(
@@ -323,7 +342,7 @@ BUG = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "internal ",
+            "internal",
             r"internal error - please report this issue to the NCCL developers|NCCL error in: \S+, internal error|"
             r"ncclInternalError",
             "ncclInternalError: internal error - please report this issue to the NCCL developers",
