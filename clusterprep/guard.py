@@ -6,12 +6,11 @@
     batches = same_on_all_ranks(len(loader), "batches")
     print(rank_table())
 
-A collective that one rank does not enter hangs on all the others, until a watchdog ends it after ten minutes and
-blames the network. Ranks fall out of step when they hold different amounts of data, so compare that before the loop.
+A collective that one rank does not enter hangs on all the others until a watchdog ends it and blames the network. Ranks
+fall out of step when they hold different amounts of data, so compare that before the loop.
 
-This module needs torch and the standard library, imports nothing else of clusterprep, and is Python 3.8, so that it can
-be copied into the environment of an old job. Ranks meet in the key-value store that torch.distributed was initialised
-with: no collective is run, so it works with any backend, and a rank that does not come cannot hang the others.
+This file needs torch and the standard library alone and is Python 3.8, so that it can be copied into old environments.
+Ranks meet in the store of torch.distributed: no collective is run, so that any backend will do and nobody can hang.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ SEED = "CLUSTERPREP_SEED"
 _GRACE = 2.0  # seconds for the answer to reach everybody, once there is one
 _LONGEST = 200  # letters of a value in a message
 _SLOWEST = 0.05  # seconds between two looks; a thousand ranks then ask 20,000 times a second
-
 _SIMPLE = frozenset({int, bool, float, complex, str, bytes, type(None)})
 
 Value = TypeVar("Value")
@@ -68,7 +66,8 @@ def same_on_all_ranks(value: Value, name: str = "", group: Any = None, limit: fl
     verdict = _meet(own, _compare, name, group, limit)
     if verdict is not None and verdict["message"]:
         values = {int(rank): shown for rank, shown in verdict["values"].items()}
-        raise GuardError(verdict["message"], verdict["ranks"], values)
+        where = "" if verdict.get("absent") else _where(value, name, group, limit)
+        raise GuardError(verdict["message"] + where, verdict["ranks"], values)
     return value
 
 
@@ -78,8 +77,11 @@ def seed_everything(seed: int | None = None) -> int:
     The default is CLUSTERPREP_SEED, which `clusterprep launch --seed` sets. The order of sets and of other things that
     depend on hash() follows PYTHONHASHSEED, which Python reads when it starts, so a warning says where it was not set.
     """
-    if seed is None:
-        seed = _declared_seed()
+    text = os.environ.get(SEED, "")
+    if seed is None and not text.isdecimal():
+        seen = f"'{text}'" if text else "not set"
+        raise GuardError(f"no seed: give one, or start with `clusterprep launch --seed N` ({SEED} is {seen})")
+    seed = int(text) if seed is None else seed
     random.seed(seed)
     with contextlib.suppress(ImportError):
         import numpy as np
@@ -110,14 +112,6 @@ def rank_table(group: Any = None, limit: float = LIMIT) -> RankTable:
     if answer is not None and "table" not in answer:
         raise GuardError(answer["message"], answer["ranks"])
     return RankTable([own] if answer is None else answer["table"])
-
-
-def _declared_seed() -> int:
-    text = os.environ.get(SEED, "")
-    if text.isdecimal():
-        return int(text)
-    seen = f"'{text}'" if text else "not set"
-    raise GuardError(f"no seed: give one, or start with `clusterprep launch --seed N` ({SEED} is {seen})")
 
 
 def _device() -> dict[str, Any]:
@@ -171,8 +165,8 @@ def _plain(value: Any) -> bytes | None:
     kind = type(value)
     if kind in _SIMPLE or (kind in (list, tuple) and set(map(type, value)) <= _SIMPLE):
         return repr(value).encode()
-    by_name = isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType))
-    return _name(value).encode() if by_name else None
+    named = isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType))
+    return _name(value).encode() if named else None
 
 
 def _tensor(value: torch.Tensor) -> Iterator[Any]:
@@ -239,6 +233,20 @@ def _compare(rows: Sequence[Row]) -> Row:
     odd = _odd(digests)
     blamed = f"; {ranks_text(odd)} differ{'s' if len(odd) == 1 else ''} from most" if len(odd) < len(rows) else ""
     return _verdict(f"{what} is not the same on all ranks{blamed}: {said}", odd, values)
+
+
+def _where(value: Any, name: str, group: Any, limit: float) -> str:
+    """The keys at which dictionaries differ: all ranks know by now that something does, and tell the parts."""
+
+    def differing(rows: Sequence[Row]) -> Row:
+        every = {key: {row.get(key) for row in rows} for asked in rows for key in asked}
+        return {"keys": [key for key, digests in every.items() if len(digests) > 1]}
+
+    parts = {str(key)[:_LONGEST]: digest(part)[:16] for key, part in value.items()} if type(value) is dict else {}
+    keys: list[str] = []
+    with contextlib.suppress(GuardError):
+        keys = _meet(parts, differing, name, group, limit).get("keys", [])
+    return f"; they differ at {', '.join(keys[:8])}{', …' if len(keys) > 8 else ''}" if keys else ""
 
 
 def _has(ranks: Sequence[int], row: Row) -> str:
@@ -316,16 +324,11 @@ def _ranks(group: Any) -> tuple[int, ...]:
     if not _initialised():
         world = os.environ.get("WORLD_SIZE", "1")
         if world != "1":
-            message = (
-                f"there are {world} ranks, and nobody to compare with yet: call init_process_group before the guard"
-            )
-            raise GuardError(message)
+            raise GuardError(f"there are {world} ranks and no process group yet: call init_process_group first")
         return ()
     if group is None:
         return tuple(range(dist.get_world_size()))
-    if dist.get_rank(group) < 0:
-        return ()
-    return tuple(dist.get_process_group_ranks(group))
+    return tuple(dist.get_process_group_ranks(group)) if dist.get_rank(group) >= 0 else ()
 
 
 def _store() -> Any:
@@ -383,7 +386,7 @@ class Meeting:
         return {**_verdict(said, absent, {}), "absent": absent}
 
     def part(self, absent: int) -> None:
-        """The first rank, which mostly hosts the store, stays until the others know the verdict, and clears up."""
+        """The first rank, which mostly hosts the store, stays until all know the verdict, and clears up."""
         gone, end = self.store.add(self.key("parted"), 1), time.monotonic() + _GRACE
         while self.place == 0 and gone < len(self.ranks) - absent and time.monotonic() < end:
             time.sleep(0.001)

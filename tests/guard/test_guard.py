@@ -163,6 +163,7 @@ pair = dist.new_group([1, 3])
 answer("pair", rank if rank in (1, 3) else 0, group=pair)
 answer("left" if rank < 3 else "right", 1)
 answer("", "x" * 10_000 + str(odd))
+answer("arguments", {f"option{n}": n for n in range(100)} | ({"rate": 0.1} if rank else {"rate": 0.2, "extra": 1}))
 if rank == 3:
     time.sleep(1.5)
 answer("late", 1, limit=1.0)
@@ -208,6 +209,12 @@ def test_without_a_majority_all_are_named(many: Ended) -> None:
 def test_values_come_with_the_error_and_are_short(many: Ended) -> None:
     assert named(many, "not int")[2]["values"] == {"0": "4", "1": "5", "2": "4", "3": "4"}
     assert len(named(many, "")[0]["message"]) < 1000
+
+
+def test_of_dictionaries_the_keys_that_differ_are_told(many: Ended) -> None:
+    for row in named(many, "arguments"):
+        assert row["ranks"] == [0]
+        assert row["message"].endswith("; they differ at rate, extra")
 
 
 def test_a_group_is_asked_alone_and_by_the_ranks_of_the_job(many: Ended) -> None:
