@@ -11,6 +11,7 @@ import click
 from clusterprep import __version__, options
 from clusterprep.ending import ending, leave
 from clusterprep.errors import InputError
+from clusterprep.init.command import init
 
 if TYPE_CHECKING:
     from clusterprep.diagnose.model import Diagnosis
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from clusterprep.settings import Settings
 
 LATER = {
-    "init": "writes an inventory by looking at the hosts",
     "launch": "starts the same torchrun command on every node",
     "history": "shows earlier runs",
     "compare": "shows what changed between two runs",
@@ -198,6 +198,7 @@ def selftest(**words: Any) -> None:
     _finish(prove(), words)
 
 
+cli.add_command(init)
 for _name, _what in LATER.items():
     _later(_name, _what)
 
