@@ -26,11 +26,12 @@ test: setup ## the tests, but for those that take minutes each
 test-all: setup ## every test
 	$(BIN)/python -m pytest $(ARGS)
 
-check: setup ## lint, format, types, and Python 3.6 for what runs on nodes
+check: setup ## lint, format, types, Python 3.6 for what runs on nodes, and 3.8 for the guard
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/vermin --quiet --no-tips -t=3.6- --violations $(NODE_CODE)
+	$(BIN)/vermin --quiet --no-tips -t=3.8- --violations clusterprep/__init__.py clusterprep/guard.py
 
 format: setup ## let ruff mend what it can
 	$(BIN)/ruff check --fix

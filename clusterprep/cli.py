@@ -11,6 +11,7 @@ import click
 from clusterprep import __version__, options
 from clusterprep.ending import ending, leave
 from clusterprep.errors import InputError
+from clusterprep.init.command import init
 
 if TYPE_CHECKING:
     from clusterprep.diagnose.model import Diagnosis
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from clusterprep.model import Inventory, Report
 
 LATER = {
-    "init": "writes an inventory by looking at the hosts",
     "history": "shows earlier runs",
     "compare": "shows what changed between two runs",
     "report": "renders an earlier run again",
@@ -207,6 +207,7 @@ def selftest(**words: Any) -> None:
     _finish(prove(), words)
 
 
+cli.add_command(init)
 for _name, _what in LATER.items():
     _later(_name, _what)
 

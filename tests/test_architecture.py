@@ -15,6 +15,8 @@ PACKAGE = ROOT / "clusterprep"
 # A module imports what stands before it and nothing behind it; a package counts as one. Who adds a module finds it
 # a place here, and has then decided what it is.
 ORDER = (
+    # what training scripts import, and nothing of ours does
+    "guard",
     # words and values
     "errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins", "diagnose",
     # what runs on nodes, and imports nothing
@@ -29,7 +31,7 @@ ORDER = (
     "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams",
     "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
-    "run", "selftest", "reports", "explain", "options", "words", "terminal", "ending", "cli", "__main__",
+    "run", "selftest", "reports", "explain", "options", "words", "terminal", "init", "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -42,10 +44,13 @@ PURE = frozenset(
 # Modules that may import more than that, and why. Everything else only computes.
 WORLDLY = {
     "__main__": "is the command line",
+    "guard": "runs in the user's training scripts, and imports torch there",
     "cli": "reads options and the terminal, prints, asks, exits",
     "options": "declares options",
     "terminal": "shows and asks at the terminal",
     "diagnose.sources": "reads the user's logs",
+    "init.command": "reads options, writes the inventory, tells what it wrote",
+    "init.sources": "asks Slurm's own command for its nodes",
     "ending": "says how a command ended, writes the log of a bug, exits",
     "load": "reads the user's files",
     "inventory": "reads the user's files, and the schemas and name lists that came with us",
@@ -79,6 +84,7 @@ SPEAKERS = {
     "cli": "speaks to people",
     "terminal": "speaks to people",
     "diagnose.sources": "reads standard input for `-`",
+    "init.command": "is a part of the command line",
     "ending": "says how a command ended",
     "deadline": "ends the process at the second signal, as the contract wants",
     "remote": "runs in processes of its own",
@@ -238,11 +244,34 @@ def test_the_controller_never_imports_torch() -> None:
     found = [
         place(module, line)
         for module in MODULES
-        if module != "remote.trial"
+        if module not in ("remote.trial", "guard")
         for name, line in foreign(module)
         if name == "torch"
     ]
     none(found, "torch is imported by ranks alone:")
+
+
+def at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Everything but annotations, which are not evaluated."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns"):
+            continue
+        for node in value if isinstance(value, list) else [value]:
+            if isinstance(node, ast.AST):
+                yield node
+                yield from at_run_time(node)
+
+
+def test_the_guard_stands_alone_and_is_python_3_8() -> None:
+    """It is imported, or copied, into the environments of jobs, which have torch and may be old."""
+    ast.parse(MODULES["guard"].read_text(), feature_version=(3, 8))
+    assert not list(ours("guard"))
+    assert {name for name, _ in foreign("guard")} <= sys.stdlib_module_names | {"torch", "numpy", "__future__"}
+    subscripted = [ast.unparse(node.value) for node in at_run_time(TREES["guard"]) if isinstance(node, ast.Subscript)]
+    assert not {"Callable", "Iterator", "Sequence", "dict", "list", "tuple"} & set(subscripted), "Python 3.9"
+    package = ast.parse((PACKAGE / "__init__.py").read_text())
+    assert not [node for node in ast.walk(package) if isinstance(node, ast.Import | ast.ImportFrom)]
+    none([place(module, line) for module in MODULES for name, line in ours(module) if name == "guard"], "is not ours:")
 
 
 # ---------------------------------------------------------------- speech

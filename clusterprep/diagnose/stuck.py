@@ -264,10 +264,12 @@ def _gloo(log: Log) -> Iterator[Evidence]:
     there = {line.rank for line in waited if line.rank is not None}
     if not waited:
         return
+    # Whoever gives up first closes its connections, so others that waited as long tell of that instead.
+    cut = {line.rank for line in log.saying("closed by peer", "reset by peer") if line.rank is not None}
     calls = {
         line.rank: f["op"]
         for line in log.saying("distributed_c00d.py")
-        if line.rank in there and (f := _FRAME.search(line.said))
+        if line.rank in there | cut and (f := _FRAME.search(line.said))
     }
     if len(set(calls.values())) > 1:
         blamed = _minority(list(calls.items()))
@@ -275,7 +277,7 @@ def _gloo(log: Log) -> Iterator[Evidence]:
         yield Evidence("rank_desync_control_flow", waited[0], Weight.LIKELY, blamed, told)
     preparing = _preparing(log)
     known = log.ranks | set(range(max(there, default=-1) + 1))
-    gone = sorted(known - there)
+    gone = sorted(known - there - cut)
     blamed = tuple(("rank", str(rank)) for rank in gone) if gone and len(gone) < len(there) else ()
     weight = Weight.LIKELY if preparing else Weight.SYMPTOM
     yield Evidence("slow_work_exceeds_timeout", waited[0], weight, blamed, _who(blamed))

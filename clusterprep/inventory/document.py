@@ -19,6 +19,7 @@ class Document:
         self.path = path
         self.tree = tree
         self.problems: list[Problem] = []
+        self.notices: tuple[str, ...] = ()  # what is no mistake and has to be known
         construction = Construction(self._at_line)
         self.data: Any = construction.build(tree, written)
         self.spoilt = frozenset(construction.spoilt)  # nothing more is to be said about these places
@@ -50,7 +51,18 @@ def read_document(
 ) -> Document:
     """Reads a file that holds one mapping, or one list. InputError where there is nothing to go on with."""
     file = str(path)
-    text = _decode(_read(file, what), file)
+    return parse_document(file, read_text(file, what), written, what, top)
+
+
+def read_text(file: str, what: str) -> str:
+    """What a file holds. InputError where it cannot be read, or is no text."""
+    return _decode(_read(file, what), file)
+
+
+def parse_document(
+    file: str, text: str, written: Written, what: str = "an inventory", top: str = "mapping"
+) -> Document:
+    """The same of a text that has been read."""
     try:
         tree = compose(text)
     except YamlError as bad:

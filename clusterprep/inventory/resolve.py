@@ -132,4 +132,4 @@ class Resolver:
         names = frozenset(self.names)
         both = [name for name, members in self.groups.members.items() if name in names and members != (name,)]
         shadowed = [f"'{fold(both)}' is a node and a group; on the command line it means the node"] if both else []
-        return (*misspelt(name for layer in self.layers for name in layer.env), *shadowed)
+        return (*self.document.notices, *misspelt(name for layer in self.layers for name in layer.env), *shadowed)

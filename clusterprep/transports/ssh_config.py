@@ -101,6 +101,12 @@ class SshConfig:
             sections += _Reader("/etc/ssh").read(SYSTEM_FILE)
         return cls(sections)
 
+    def names(self) -> list[str]:
+        """Hosts that a Host line names outright, each once, in the order written."""
+        conditions = (condition for section in self._sections for condition in section.conditions)
+        hosts = (name for c in conditions if isinstance(c, HostIs) for name in c.patterns if is_plain(name))
+        return list(dict.fromkeys(hosts))
+
     def lookup(self, name: str, given: Mapping[str, str]) -> dict[str, list[str]]:
         """Options of name, lower-case, not expanded; what is given (user, port, …) wins, as on ssh's command line."""
         asked = Asked(name, {option: [value] for option, value in given.items()})

@@ -200,6 +200,19 @@ def test_tracebacks_of_different_calls_are_different_ways_through_the_program() 
     assert (first.cause.name, first.culprit) == ("rank_desync_control_flow", "rank 1")
 
 
+def test_who_gave_up_first_cut_the_others_off_and_loopback_is_not_blamed() -> None:
+    calls = ["all_reduce", "all_reduce", "barrier", "all_reduce"]
+    frames = [
+        f'[rank{r}]:   File "/opt/env/site-packages/torch/distributed/distributed_c10d.py", line 2810, in {call}'
+        for r, call in enumerate(calls)
+    ]
+    cut = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:22735"
+    timed_out = "RuntimeError: Timed out waiting 4000ms for recv operation to complete"
+    ends = [f"[rank{r}]: {timed_out if r in (1, 2) else cut}" for r in range(4)]
+    first = told(*frames, *ends).causes[0]
+    assert (first.cause.name, first.culprit) == ("rank_desync_control_flow", "rank 2")
+
+
 # ---------------------------------------------------------------- how workers ended
 
 

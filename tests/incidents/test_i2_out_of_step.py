@@ -39,10 +39,10 @@ def lab() -> Iterator[Lab]:
         yield two
 
 
-def rank(lab: Lab, host: Host, number: int) -> subprocess.Popen[str]:
-    env = {"MASTER_ADDR": lab.hosts[0].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": "2", "RANK": str(number)}
+def rank(lab: Lab, host: Host, number: int, script: str = TRAINING, world: int = 2) -> subprocess.Popen[str]:
+    env = {"MASTER_ADDR": lab.hosts[0].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(world), "RANK": str(number)}
     env |= {"GLOO_SOCKET_IFNAME": "eth0"}
-    argv = [sys.executable, "-c", TRAINING]
+    argv = [sys.executable, "-c", script]
     return host.popen(argv, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -63,6 +63,26 @@ def test_the_job_dies_and_the_cluster_is_not_blamed(lab: Lab) -> None:
     assert verified.report["verify"]["culprits"] == []
     gathered = [row["bytes"] for row in verified.report["verify"]["collectives"] if row["op"] == "all_gather"]
     assert gathered == [1 << 20]  # nobody asked for the size of this job
+
+
+# The same job on three ranks, the last of which holds less, with one line more before its loop.
+GUARDED = TRAINING.replace('int(os.environ["RANK"]) % 2', 'int(os.environ["RANK"] != "2")').replace(
+    "for batch", "from clusterprep.guard import same_on_all_ranks\nsame_on_all_ranks(batches, 'batches')\nfor batch"
+)
+
+
+def test_the_guard_stops_it_before_the_first_step_and_names_the_rank(lab: Lab) -> None:
+    first, second = lab.hosts
+    ranks = [rank(lab, host, number, GUARDED, world=3) for number, host in enumerate((first, second, second))]
+    try:
+        said = [process.communicate(timeout=60) for process in ranks]
+    finally:
+        for process in ranks:
+            processes.kill_group(process)
+    assert [process.returncode for process in ranks] == [1, 1, 1], said
+    for out, err in said:
+        assert "'batches' is not the same on all ranks; rank 2 differs from most" in err.splitlines()[-1]
+        assert "did" not in out
 
 
 RANKS, NUMEL_IN, NUMEL_OUT = 4, 262_675_456, 1_050_701_824  # of the watchdog's line

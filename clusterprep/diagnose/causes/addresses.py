@@ -16,8 +16,11 @@ _NO_ADDRESS = re.compile(
 _LOOPBACK_USED = re.compile(
     r"(?:Bootstrap|NET/Socket)\s*: Using (?:\[0\])?lo\d*:(?P<address>127\.[\d.]+)", re.IGNORECASE
 )
+# A connection that was closed had been made, so there loopback led to the right place.
 _LOOPBACK_DIALLED = re.compile(
-    r"connect.{0,80}?[\[( ](?P<address>127\.0\.\d+\.\d+)[\]<:, )]|\[?(?P<other>127\.0\.1\.1)\]?[:<,]", re.IGNORECASE
+    r"connect(?!ion (?:closed|reset)).{0,80}?[\[( ](?P<address>127\.0\.\d+\.\d+)[\]<:, )]|"
+    r"\[?(?P<other>127\.0\.1\.1)\]?[:<,]",
+    re.IGNORECASE,
 )
 _LITERAL = re.compile(r"trying to connect to \((?:127\.0\.0\.1|localhost),", re.IGNORECASE)  # as it was told to
 _FALLBACK = re.compile(r"using the loopback address as fallback|for the hostname .*defaulting to 127", re.IGNORECASE)

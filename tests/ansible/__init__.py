@@ -1,0 +1,1 @@
+"""Ansible's inventories, read by us and by Ansible itself."""
