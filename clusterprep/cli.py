@@ -15,12 +15,10 @@ from clusterprep.init.command import init
 
 if TYPE_CHECKING:
     from clusterprep.diagnose.model import Diagnosis
+    from clusterprep.job import Job
     from clusterprep.model import Inventory, Report
-    from clusterprep.run import Job
-    from clusterprep.settings import Settings
 
 LATER = {
-    "launch": "starts the same torchrun command on every node",
     "history": "shows earlier runs",
     "compare": "shows what changed between two runs",
     "report": "renders an earlier run again",
@@ -123,6 +121,17 @@ def env(**words: Any) -> None:
 def rollback(**words: Any) -> None:
     """Put back, byte for byte, what an apply replaced."""
     _run("rollback", words)
+
+
+@cli.command()
+@options.inventory
+@options.launching
+@options.fleet
+@options.reporting
+@options.ranks
+def launch(**words: Any) -> None:
+    """The same command on every node with ranks assigned, for runs that one sits beside."""
+    _run("launch", words)
 
 
 @cli.command()
@@ -245,10 +254,13 @@ def _with_nodes(diagnosis: Diagnosis, words: dict[str, Any]) -> Diagnosis:
 
 def _dispatch(job: Job, words: dict[str, Any]) -> Report:
     from clusterprep import run
+    from clusterprep.reports import load_early
 
-    _import_report(words["fmt"])
+    load_early(words["fmt"])
     if job.settings.command == "env":
         return _environment(job, words)
+    if job.settings.command == "launch":
+        return _launch(job, words)
     stages: dict[str, Callable[[Job], Report]] = {
         "check": run.check,
         "plan": run.plan_changes,
@@ -275,13 +287,18 @@ def _environment(job: Job, words: dict[str, Any]) -> Report:
     return of_node(report, words["node"]) if words["node"] else report
 
 
-def _import_report(fmt: str) -> None:
-    """Import what will show the report while the nodes are asked, for until then the controller mostly waits."""
-    from threading import Thread
+def _launch(job: Job, words: dict[str, Any]) -> Report:
+    """The launch as a report; with --print its text, which ends the command."""
+    from clusterprep import run
+    from clusterprep import words as said
+    from clusterprep.terminal import line_on_stderr
 
-    from clusterprep.reports import load_format
-
-    Thread(target=load_format, args=(fmt,), daemon=True).start()
+    wanted = said.wanted(words)
+    if words["form"]:
+        code, text = run.print_launch(job, wanted, words["form"])
+        click.echo(text, nl=False)
+        raise SystemExit(code)
+    return run.launch(job, wanted, said.screen(words, job.run, line_on_stderr))
 
 
 def _check_formats(words: dict[str, Any]) -> None:
@@ -310,14 +327,15 @@ def _inventory(words: dict[str, Any]) -> Inventory:
 def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -> Job:
     from datetime import datetime, timezone
 
-    from clusterprep import run
     from clusterprep.history import Given, state_folder
     from clusterprep.inventory.demands import check_names
+    from clusterprep.job import Job, new_run_name
     from clusterprep.limit import limit_to, limit_to_failed
     from clusterprep.neighbours import refuse_writing
     from clusterprep.playbook import load_playbook
     from clusterprep.terminal import ask_passphrase, confirm, password, progress
     from clusterprep.transports import transports_for
+    from clusterprep.words import settings_of
 
     if command in ("apply", "plan", "rollback"):
         refuse_writing(whole)
@@ -327,8 +345,8 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
         inventory = limit_to_failed(inventory, given.failed(whole.cluster, run_failed), run_failed)
     kept = {node.name for node in inventory.nodes}
     left_out = tuple(node.name for node in whole.nodes if node.name not in kept)
-    return run.Job(
-        settings=_settings(command, words, tuple(check_names()), left_out),
+    return Job(
+        settings=settings_of(command, words, tuple(check_names()), left_out),
         inventory=inventory,
         steps=load_playbook(words["playbook"]).steps if "playbook" in words else (),
         transports=transports_for(inventory, ask_passphrase),
@@ -337,32 +355,8 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
         deadline=deadline,
         confirm=confirm if words.get("ask") else lambda rows: True,
         given=given,
-        run=run.new_run_name(now),
+        run=new_run_name(now),
         started=now,
-    )
-
-
-def _settings(command: str, words: dict[str, Any], catalogue: tuple[str, ...], left_out: tuple[str, ...]) -> Settings:
-    from clusterprep.plan import Selection
-    from clusterprep.registry import checks
-    from clusterprep.settings import Settings
-
-    selection = Selection(*(options.listed(words.get(key)) for key in ("only", "skip", "tags", "skip_tags")))
-    return Settings(
-        command=command,
-        forks=words.get("forks", 64),
-        selection=selection,
-        strict=bool(words.get("strict")),
-        verify=not words.get("no_verify"),
-        partial=bool(words.get("partial")),
-        on_busy=bool(words.get("on_busy")),
-        incident_sizes=bool(words.get("incident_sizes")),
-        force=bool(words.get("force")),
-        workarounds=bool(words.get("try_workarounds")),
-        detailed_exitcode=bool(words.get("detailed_exitcode")),
-        left_out=left_out,
-        run=words.get("undo"),
-        catalogue=tuple(name for name in catalogue if name not in checks()),
     )
 
 

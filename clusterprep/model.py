@@ -344,6 +344,37 @@ class VerifyResult:
     workarounds: tuple[Workaround, ...] = ()
 
 
+# ---------------------------------------------------------------- launch
+
+
+@dataclass(frozen=True)
+class LaunchedRank:
+    """One rank of a launch and how it ended: by itself with a code or a signal, or because others did."""
+
+    rank: int
+    local_rank: int
+    node: str
+    ended: Literal["finished", "failed", "killed", "with-others", "lost", "hanging", "not-started"]
+    code: int | None = None
+    signal: str | None = None
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    verdict: Verdict
+    mode: Literal["torchrun", "direct"]
+    world_size: int
+    nproc_per_node: int
+    rendezvous: str
+    folders: Mapping[str, str] = field(default_factory=dict)  # node -> where its processes worked
+    logs: str = ""
+    ranks: tuple[LaunchedRank, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    timed_out: bool = False
+    causes: tuple[Mapping[str, Json], ...] = ()  # what `diagnose` says of the logs: cause, severity, culprit, …
+    message: str = ""
+
+
 # ---------------------------------------------------------------- the report
 
 
@@ -364,5 +395,6 @@ class Report:
     env_paths: tuple[EnvPath, ...] | None = None
     changes: tuple[ChangeRow, ...] | None = None
     verify: VerifyResult | None = None
+    launch: LaunchResult | None = None
     error: Mapping[str, Json] | None = None
     notices: tuple[str, ...] = ()  # limited run, what was settled first, unknown variable names

@@ -67,6 +67,24 @@ ranks = _all(
     click.option("--master-port", type=click.IntRange(1, 65535), help="Rendezvous port, as torchrun calls it."),
 )
 
+launching = _all(
+    click.argument("command", nargs=-1, metavar="-- CMD…", type=click.UNPROCESSED),
+    click.option("--direct", is_flag=True, help="One process per rank, without torchrun in between."),
+    click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="For the processes; repeats."),
+    click.option("--chdir", metavar="DIR", help="Where they work; default: here if the node has it, else home."),
+    click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="PYTHONHASHSEED and CLUSTERPREP_SEED."),
+    click.option("--preflight/--no-preflight", default=True, help="Check first what it would hang at; default: yes."),
+    click.option("--on-busy", is_flag=True, help="Although GPUs are in use."),
+    click.option("--fold", is_flag=True, help="Show equal lines of several ranks once."),
+    click.option("--log-dir", metavar="DIR", help="A file per rank there; default: in the state folder."),
+    click.option(
+        "--print",
+        "form",
+        type=click.Choice(["torchrun", "sbatch", "hostfile"]),
+        help="Start nothing; print what to type, a script for Slurm, or a hostfile.",
+    ),
+)
+
 readers = _all(
     click.option("--nccl", metavar="V", help="Version that will read it, such as 2.21.5."),
     click.option("--torch", metavar="V", help="Version that will read it, such as 2.6.0."),

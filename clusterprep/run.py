@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
-from clusterprep import registry
-from clusterprep.deadline import Deadline
+from clusterprep import launching, registry
 from clusterprep.diff import changes as compare
 from clusterprep.diff import gap_code, gap_rows, none_started, rows
-from clusterprep.errors import ClusterprepError, InputError, Problem
-from clusterprep.fanout import Fanout, Watch
+from clusterprep.errors import ClusterprepError, InputError, NotKnown, Problem
+from clusterprep.fanout import Fanout
 from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, worse
-from clusterprep.history import Given, refuse_clashes
+from clusterprep.history import refuse_clashes
+from clusterprep.job import Job
 from clusterprep.judge import exit_code, fixed, judge, silenced
-from clusterprep.model import ChangeRow, FileChange, Finding, Fleet, Inventory, Outcome, Report, Sighting, VerifyResult
+from clusterprep.launch.plan import Wanted
+from clusterprep.launch.text import text_of
+from clusterprep.model import (
+    ChangeRow,
+    FileChange,
+    Finding,
+    Fleet,
+    Outcome,
+    Report,
+    Sighting,
+    VerifyResult,
+)
 from clusterprep.noderange import fold
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Selection, make_plan, select
@@ -28,9 +38,6 @@ from clusterprep.render import FACTS as ENV_FACTS
 from clusterprep.render import Environment, render
 from clusterprep.resources import target
 from clusterprep.rollback import last_run, plan_rollback
-from clusterprep.settings import Settings
-from clusterprep.transports import Transport
-from clusterprep.transports.link import Password
 from clusterprep.trial import not_run, run_trial
 from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
@@ -50,33 +57,6 @@ VERIFY_NEEDS = (
     "gpu.count",
     BUSY,
 )
-
-
-@dataclass(frozen=True)
-class Job:
-    """One command about one inventory: what it needs of the world, and its name."""
-
-    settings: Settings
-    inventory: Inventory
-    steps: tuple[Step, ...]
-    transports: Mapping[str, Transport]
-    password: Password
-    watch: Watch
-    deadline: Deadline
-    confirm: Callable[[Sequence[ChangeRow]], bool]
-    given: Given
-    run: str
-    started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    clock: float = field(default_factory=time.monotonic)
-    notices: list[str] = field(default_factory=list)
-
-    def fanout(self) -> Fanout:
-        return Fanout(self.inventory, self.transports, self.settings.forks, self.password, self.watch)
-
-
-def new_run_name(now: datetime) -> str:
-    """20261121-093000-4f2a: the last part is the share of the second, so that names sort by time to 15 µs."""
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 65536 // 1_000_000:04x}"
 
 
 def check(job: Job) -> Report:
@@ -228,6 +208,32 @@ def verify(job: Job) -> Report:
     code = after_write(exit_code(findings, job.settings.strict), True, result, tried)
     job.notices.extend(job.given.troubles)
     return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
+
+
+def launch(job: Job, wanted: Wanted, screen: launching.Screen) -> Report:
+    """The job's own command on all nodes, after the checks without which it could only hang."""
+    screen.say(launching.BESIDE)
+    plan = _plan(job, only=VERIFY_NEEDS if wanted.preflight else ("ssh.",), facts=ENV_FACTS)
+    with job.fanout() as fanout:
+        fleet, findings = _look(job, fanout, plan)
+        gates = in_the_way(findings, job.settings.on_busy or not wanted.preflight)
+        result, notices = launching.launch(fanout, fleet, render(fleet), wanted, gates, screen)
+    job.notices.extend(notices)
+    code = launching.code_of(result)
+    code = worse(exit_code(findings), code) if gates else code
+    return dataclasses.replace(_report(job, code, fleet, findings), launch=result)
+
+
+def print_launch(job: Job, wanted: Wanted, form: str) -> tuple[int, str]:
+    """The same as text, for others to start; where a node is not known, neither is its part."""
+    plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=ENV_FACTS)
+    with job.fanout() as fanout:
+        fleet, findings = _look(job, fanout, plan)
+    if gates := in_the_way(findings, on_busy=True):
+        raise NotKnown(f"nothing is printed: {launching.why(gates)}")
+    return exit_code(findings), text_of(
+        launching.launch_plan(fleet, render(fleet), wanted), form, fleet.inventory.cluster
+    )
 
 
 def rollback(job: Job) -> Report:

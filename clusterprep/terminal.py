@@ -42,6 +42,18 @@ def progress(words: dict[str, Any]) -> Any:
     return progress_on(sys.stderr, color=not words["no_color"] and "NO_COLOR" not in os.environ)
 
 
+def line_on_stderr(text: str) -> None:
+    """One line of somebody else's, without what a terminal would obey; nobody may read it any more."""
+    from contextlib import suppress
+
+    from clusterprep.reports.plain import clean
+    from clusterprep.reports.progress import GONE, in_encoding_of
+
+    with suppress(*GONE):
+        sys.stderr.write(f"{in_encoding_of(sys.stderr, clean(text))}\n")
+        sys.stderr.flush()
+
+
 def show(words: dict[str, Any], code: int, text: Callable[..., str]) -> None:
     """The same for anything that can be rendered: `text` takes a format, and what its page is like."""
     from clusterprep.reports import format_of

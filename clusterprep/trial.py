@@ -114,14 +114,27 @@ def with_reach(result: VerifyResult, fleet: Fleet) -> VerifyResult:
 def _plan(fleet: Fleet, environment: Environment, incident_sizes: bool = False) -> TrialPlan:
     from clusterprep.verify import schedule
 
+    settings = fleet.inventory.verify
+    env, gpus = given_environment(fleet, environment), gpus_in_use(fleet)
+    further = schedule.other_steps(settings)
+    plan = schedule.plan_trial(fleet.reached, env, rendezvous_of(fleet), settings, gpus, further)
+    return schedule.with_incidents(plan) if incident_sizes else plan
+
+
+def given_environment(fleet: Fleet, environment: Environment) -> dict[str, dict[str, str]]:
+    """What the processes of each node are given: all that apply writes, whatever a login would give."""
+    return {node.name: {n: v.value for n, v in environment.of(node.name).items()} for node in fleet.reached}
+
+
+def rendezvous_of(fleet: Fleet) -> tuple[str, int]:
+    """Where ranks meet: the first node's address on the network that was chosen."""
     nodes = fleet.reached
     pick = choose(fleet).picks.get(nodes[0].name) if nodes else None
-    env = {node.name: {n: v.value for n, v in environment.of(node.name).items()} for node in nodes}
-    gpus = {node.name: _gpus(fleet, node) for node in nodes}
-    settings = fleet.inventory.verify
-    rendezvous = (pick.address if pick else fleet.inventory.nodes[0].address, fleet.inventory.master_port)
-    plan = schedule.plan_trial(nodes, env, rendezvous, settings, gpus, schedule.other_steps(settings))
-    return schedule.with_incidents(plan) if incident_sizes else plan
+    return (pick.address if pick else fleet.inventory.nodes[0].address, fleet.inventory.master_port)
+
+
+def gpus_in_use(fleet: Fleet) -> dict[str, int]:
+    return {node.name: _gpus(fleet, node) for node in fleet.reached}
 
 
 def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) -> VerifyResult:
@@ -137,13 +150,13 @@ def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) ->
         world_size=plan.world_size,
         nproc_per_node=plan.nproc_per_node,
         rendezvous=plan.rendezvous,
-        culprits=tuple(_culprit(finding) for finding in failed),
+        culprits=tuple(culprit_of(finding) for finding in failed),
         message=f"no rank was started: {', '.join(dict.fromkeys(finding.check for finding in gates))}",
     )
     return with_reach(result, fleet)
 
 
-def _culprit(finding: Finding) -> Culprit:
+def culprit_of(finding: Finding) -> Culprit:
     """A failed gate as a culprit: a blocked pair is a link from its dialer to its listener, all else are nodes."""
     pair = finding.check == "net.ports" and len(finding.nodes) == 2
     evidence = (f"{finding.check}: {finding.seen}",)

@@ -29,9 +29,9 @@ ORDER = (
     "plan", "settings", "judge", "gates", "linted", "diagnosed", "reach", "diff", "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams",
-    "groups", "workarounds", "trial",
+    "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
-    "run", "selftest", "reports", "explain", "options", "terminal", "init", "ending", "cli", "__main__",
+    "run", "selftest", "reports", "explain", "options", "words", "terminal", "init", "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -61,12 +61,17 @@ WORLDLY = {
     "plugins": "finds plug-ins by their files",
     "deadline": "listens to signals and the alarm clock",
     "fanout": "starts threads and watches the clock",
+    "job": "notes when a command began",
     "run": "takes the time of a run",
     "selftest": "plays the recordings that came with us",
     "transports": "reaches other machines",
     "remote": "runs on nodes, but for boot, which reads the source of the others",
     "groups": "takes the time of the group tests",
     "streams": "takes the time of the links stage, and draws the word that agents know each other by",
+    "launch.follow": "runs processes on nodes, listens to them and watches the clock",
+    "launch.logs": "writes what ranks print",
+    "words": "knows the folder and the variables of whoever launches",
+    "launching": "takes the time of lines",
     "verify.collect": "runs ranks on nodes and waits for them",
     "reports": "renders through rich, loaded when asked for, and shows progress while a command runs",
 }
@@ -90,7 +95,7 @@ SPEECH = frozenset(
 )
 
 ON_CONTROLLER = {"boot"}  # of remote/: it sends the others
-WRITING = {"act", "disk", "ranks", "trial"}  # of what runs on nodes, the parts that `check` does not send
+WRITING = {"act", "disk", "ranks", "job", "trial"}  # of what runs on nodes, the parts that `check` does not send
 JOB_LIBRARIES = {"trial": {"torch"}}  # the job's own interpreter runs this one
 
 FORBIDDEN_CALLS = frozenset(

@@ -143,7 +143,7 @@ VISIBLE = Check(
     proof=Proof(
         "env.paths",
         lambda paths: {
-            path: settings if path == "nccl" else (*settings, Setting(NAME, "0,1,2,3", "/etc/environment", 2))
+            path: settings if path == "nccl" else (*settings, Setting(NAME, "0,1,2,3,4,5,6,8", "/etc/environment", 2))
             for path, settings in paths.items()
         },
     ),

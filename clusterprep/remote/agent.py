@@ -53,6 +53,10 @@ class Agent(object):
     def unwatch(self, fd):
         self._watched.pop(fd, None)
 
+    def backlog(self):
+        """Bytes that wait for the controller."""
+        return len(self._outgoing)
+
     def leave(self):
         """End the loop after what is queued has been sent."""
         self._open = False

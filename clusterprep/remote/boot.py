@@ -66,7 +66,8 @@ _MODULES = {
     "journal": ("journal",),
     "act": ("disk", "act"),
     "stream": ("stream",),
-    "ranks": ("nccl_lines", "processes", "sockets", "ranks"),
+    "ranks": ("nccl_lines", "processes", "sockets", "children", "ranks"),
+    "job": ("processes", "children", "printed", "job"),
 }
 _PROGRAM = ("sums", "collectives", "belongings", "trial")  # of a rank, in the job's own interpreter
 # Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.

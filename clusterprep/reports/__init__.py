@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import PurePath
+from threading import Thread
 from typing import Protocol, cast
 
 from clusterprep.errors import InputError
@@ -39,6 +40,11 @@ def render(
 def load_format(fmt: str) -> Format:
     """The module of a format, imported when first asked for; InputError when there is none."""
     return cast("Format", import_module(_module_of(check_format(fmt))))
+
+
+def load_early(fmt: str) -> None:
+    """Import what will show the report while the nodes are asked, for until then the controller mostly waits."""
+    Thread(target=load_format, args=(fmt,), daemon=True).start()
 
 
 def format_of(filename: str) -> str:

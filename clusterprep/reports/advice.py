@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterprep.model import Finding, Report
+from clusterprep.model import Finding, LaunchResult, Report
 from clusterprep.reports.plain import NODES, field, folded
 
 Advice = list[tuple[str, str]]  # label and text; "next" is a sentence, every other label stands before a command
@@ -17,6 +17,8 @@ def advice(report: Report) -> Advice:
     }
     if report.verdict in sentences:
         return [("next", sentences[report.verdict])]
+    if report.launch is not None and report.launch.culprits and report.launch.logs:
+        return _after_launch(report.launch)
     if report.verdict == "fail":
         return _after_failure(report)
     return _after_unknown(report) if report.verdict == "unknown" else _after_success(report)
@@ -40,6 +42,14 @@ def _after_failure(report: Report) -> Advice:
     finding = worst(report, "fail")
     do = "paste the fixes above" if finding and finding.remedy else "mend what stands above"
     return [("next", f"{do}, then run the same command again"), *_explain(finding)]
+
+
+def _after_launch(launch: LaunchResult) -> Advice:
+    """The log of who was first, and what it means."""
+    first = launch.culprits[0]
+    name = f"torchrun-{first.nodes[0]}.log" if first.rank is None else f"rank-{first.rank}.log"
+    folder = field(launch.logs)
+    return [("read", f"less {folder}/{field(name)}"), ("more", f"clusterprep diagnose {folder}/*.log")]
 
 
 def _after_unknown(report: Report) -> Advice:

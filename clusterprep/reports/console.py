@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from clusterprep.model import Finding, Json, Report, Sighting
 from clusterprep.reports.advice import advice
 from clusterprep.reports.console_findings import Block, blocks_of, write_findings
+from clusterprep.reports.console_launch import write_launch
 from clusterprep.reports.console_results import write_changes, write_env, write_env_paths, write_verify
 from clusterprep.reports.page import Page, Part
 from clusterprep.reports.plain import counted, distinct, elapsed, field, folded
@@ -29,6 +30,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
     write_env_paths(page, report.env_paths)
     write_changes(page, report.changes)
     write_verify(page, report.verify)
+    write_launch(page, report.launch)
     _write_verdict(page, report)
     return page.show()
 

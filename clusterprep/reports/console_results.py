@@ -167,7 +167,7 @@ def write_verify(page: Page, verify: VerifyResult | None) -> None:
     _write_ranks(page, verify)
     _write_collectives(page, verify.collectives)
     for culprit in verify.culprits:
-        _write_culprit(page, culprit)
+        write_culprit(page, culprit)
     _write_workarounds(page, verify.workarounds)
 
 
@@ -242,7 +242,7 @@ def _device(row: RankRow) -> str:
     return field(f"GPU {row.gpu.index} {row.gpu.pci}{numa} {row.gpu.uuid}")
 
 
-def _write_culprit(page: Page, culprit: Culprit) -> None:
+def write_culprit(page: Page, culprit: Culprit) -> None:
     page.blank()
     sure = f"  {culprit.confidence:.0%} sure"
     page.row(("CULPRIT", "bold red"), (f"{culprit.kind} ", "bold"), (_who(culprit), "bold cyan"), sure)

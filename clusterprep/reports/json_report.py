@@ -17,6 +17,7 @@ from clusterprep.model import (
     EnvValue,
     Finding,
     Json,
+    LaunchResult,
     Report,
     Sighting,
     VerifyResult,
@@ -42,6 +43,7 @@ def document(report: Report) -> dict[str, Json]:
         "env_paths": _rows(report.env_paths, _env_path),
         "changes": _rows(report.changes, _change),
         "verify": None if report.verify is None else _verify(report.verify),
+        "launch": None if report.launch is None else _launch(report.launch),
     }
     head = {key: getattr(report, key) for key in _HEAD}
     present = {key: value for key, value in sections.items() if value is not None}
@@ -79,6 +81,7 @@ _ENV = ("name", "value", "nodes", "why")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
 _WORKAROUND = ("settings", "works", "busbw_gbs", "bytes", "share", "why")
 _VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous", "stages")
+_LAUNCH = ("verdict", "mode", "world_size", "nproc_per_node", "rendezvous", "folders", "logs")
 _COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
 
@@ -134,6 +137,11 @@ def _verify(result: VerifyResult) -> dict[str, Json]:
     tried: list[Json] = [_pick(row, _WORKAROUND) for row in result.workarounds]
     more: dict[str, Json] = {"workarounds": tried} if tried else {}
     return {**told, "culprits": culprits, **more, **_if_any("message", result.message)}
+
+
+def _launch(result: LaunchResult) -> dict[str, Json]:
+    rows = {"ranks": _rows(result.ranks, lambda row: row), "culprits": _rows(result.culprits, _culprit)}
+    return {**_pick(result, _LAUNCH), **rows, "causes": list(result.causes), **_if_any("message", result.message)}
 
 
 def _collective(row: Collective) -> dict[str, Json]:

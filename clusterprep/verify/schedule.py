@@ -123,7 +123,7 @@ def plan_trial(
     `env` is the job's environment per node, `gpus` the number of GPUs in use per node (absent: none). The sizes of
     `settings` are those of all_reduce in float32; `further` collectives come after them.
     """
-    shares = [node.nproc_per_node or gpus.get(node.name, 0) or 1 for node in nodes]
+    shares = shares_of(nodes, gpus)
     backend = settings.backend if settings.backend != "auto" else _backend(nodes, shares, gpus)
     telling = TELLING if backend == "nccl" else {}
     sharing = crowd(nodes, gpus, env) if backend == "nccl" else 1
@@ -131,7 +131,7 @@ def plan_trial(
     for position, (node, share) in enumerate(zip(nodes, shares, strict=True)):
         given = {**(SPARING if sharing > 1 else {}), **env.get(node.name, {}), **telling}
         for local in range(share):
-            values = _environment(given, rendezvous, len(ranks), local, world, share, position)
+            values = rank_environment(given, rendezvous, len(ranks), local, world, share, position)
             ranks.append(PlannedRank(len(ranks), local, node.name, values))
     return TrialPlan(
         nodes=tuple(nodes),
@@ -146,6 +146,11 @@ def plan_trial(
         same_files=settings.same_files,
         crowd=sharing,
     )
+
+
+def shares_of(nodes: Sequence[Node], gpus: Mapping[str, int]) -> list[int]:
+    """How many ranks each node runs: as declared, else one per GPU in use, else one."""
+    return [node.nproc_per_node or gpus.get(node.name, 0) or 1 for node in nodes]
 
 
 def other_steps(settings: VerifySettings) -> tuple[Step, ...]:
@@ -185,7 +190,7 @@ def of_some(
     for position, mine in enumerate(parts):
         for rank in mine:
             given = {**own_part(rank.env), **env}
-            values = _environment(given, meet, len(ranks), rank.local_rank, world, len(mine), position)
+            values = rank_environment(given, meet, len(ranks), rank.local_rank, world, len(mine), position)
             ranks.append(replace(rank, rank=len(ranks), env=values))
     nodes = tuple(homes[name] for name in names)
     address, port = meet
@@ -198,7 +203,7 @@ def _backend(nodes: Sequence[Node], shares: Sequence[int], gpus: Mapping[str, in
     return "nccl" if enough and nodes else "gloo"
 
 
-def _environment(
+def rank_environment(
     given: Mapping[str, str], rendezvous: tuple[str, int], rank: int, local: int, world: int, share: int, position: int
 ) -> dict[str, str]:
     """What torchrun would set, over what the job is given."""

@@ -114,6 +114,10 @@ ROWS = (
     Row("LD_LIBRARY_PATH with an NCCL, in login shells", "env.ld_path", _another_nccl, several=True),
     _row("CUDA_VISIBLE_DEVICES in login shells alone", "env.cuda_visible", PROFILE, "export CUDA_VISIBLE_DEVICES=0\n"),
     _row("CUDA_VISIBLE_DEVICES with a hole", "env.cuda_visible", SYSTEM, "CUDA_VISIBLE_DEVICES=0,1,-1,2\n"),
+    _row("NPROC_PER_NODE of another job", "launch.nproc", SYSTEM, "NPROC_PER_NODE=4\n"),
+    _row("a rank of an earlier job", "launch.ranks", BASHRC, "export RANK=5 WORLD_SIZE=64\n"),
+    _row("the rendezvous of an earlier job", "launch.ranks", PROFILE, "export MASTER_ADDR=old MASTER_PORT=12355\n"),
+    _decoy("the rendezvous of this job", "launch.ranks", PROFILE, "export MASTER_PORT=29500\n"),
     Row("apply killed between commit and settle", "state.journal", _cut_off, several=True),
     Row("apply and rollback, both settled", "state.journal", _undone, verdict="pass", several=True),
     _decoy("a line that is commented out", "env.shadow", BASHRC, "# export NCCL_DEBUG=INFO\n"),
@@ -126,9 +130,12 @@ ROWS = (
     _decoy("a list that excludes what is not there", "env.nccl_hca_exists", BASHRC, "export NCCL_IB_HCA=^mlx5_9\n"),
 )
 
+_FEWER = {"launch.nproc": "a launcher starts one process per visible GPU"}
 # On servers with eight GPUs and their cards.
 GPU_ROWS = (
-    _row("half of the GPUs in login shells", "env.cuda_visible", PROFILE, "export CUDA_VISIBLE_DEVICES=0,1,2,3\n"),
+    _row(
+        "half of the GPUs in login shells", "env.cuda_visible", PROFILE, "export CUDA_VISIBLE_DEVICES=0,1,2,3\n", _FEWER
+    ),
     _row("an RDMA card that is not there", "env.nccl_hca_exists", PROFILE, "export NCCL_IB_HCA=mlx5_77\n", _OVERRIDES),
 )
 

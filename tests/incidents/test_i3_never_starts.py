@@ -10,6 +10,7 @@ import pytest
 
 from tests.command import Answer, clusterprep
 from tests.lab import Host, Lab, faults
+from tests.launch import TABLE, tables
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 
@@ -94,3 +95,27 @@ def test_of_what_people_set_the_line_without_effect_is_named(lab: Lab) -> None:
 def test_without_them_the_job_starts(lab: Lab) -> None:
     answer = clusterprep(lab, "verify")
     assert (answer.code, answer.report["verify"]["verdict"]) == (0, "pass")
+
+
+LEFT = "export NODE_RANK=1 WORLD_SIZE=4 MASTER_ADDR=old-master\n"
+
+
+def test_ranks_that_an_earlier_job_left_behind_are_named_and_launch_takes_none_of_them(lab: Lab) -> None:
+    """«Invalid rank requested : 7/4»: a node asked for ranks of a world that another number of nodes would have."""
+    with faults.written(lab.hosts[0], "/root/.bashrc", LEFT):
+        before = clusterprep(lab, "check", "--only", "launch.ranks", inventory=lab.inventory(nproc_per_node=4))
+        found = clusterprep(lab, "launch", "--", TABLE, inventory=lab.inventory(nproc_per_node=4))
+    assert (before.code, before.blamed("launch.ranks")) == (1, ["n1"] * 3)
+    assert {f["seen"].partition(" from ")[0] for f in before.findings("launch.ranks")} == {
+        "NODE_RANK=1",
+        "WORLD_SIZE=4",
+        "MASTER_ADDR=old-master",
+    }
+    assert found.code == 0
+    rows = tables(found)
+    assert [(row["node"], row["NODE_RANK"], row["LOCAL_RANK"], row["RANK"]) for row in rows] == [
+        (f"n{node + 1}", str(node), str(local), str(4 * node + local)) for node in (0, 1) for local in range(4)
+    ]
+    assert {(row["WORLD_SIZE"], row["MASTER_ADDR"], row["MASTER_PORT"]) for row in rows} == {
+        ("8", "10.77.0.2", "29500")
+    }

@@ -8,6 +8,7 @@ import pytest
 
 from tests.command import clusterprep
 from tests.lab import Host, Lab, faults
+from tests.launch import TABLE, tables
 
 pytestmark = pytest.mark.lab
 NAMES = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE")
@@ -42,6 +43,24 @@ def test_the_nodes_of_each_side_are_named_before(lab: Lab) -> None:
     (found,) = answer.findings("env.cuda_visible")
     assert (found["nodes"], found["severity"]) == ([host.name for host in lab.hosts], "error")
     assert found["seen"] == "unset on n[1,3]; 0,1,2,3 on n[2,4]"
+
+
+def test_the_number_of_processes_that_each_side_starts_is_told_before(lab: Lab) -> None:
+    """On machines with GPUs; a launcher of the job counts those that it sees."""
+    answer = clusterprep(lab, "check", "--only", "launch.nproc", inventory=lab.inventory(gpus=8))
+    (found,) = answer.findings("launch.nproc")
+    assert (answer.code, found["nodes"]) == (1, [host.name for host in lab.hosts])
+    assert found["seen"] == "8 on n[1,3]; 4 on n[2,4]"
+
+
+def test_one_command_for_all_nodes_starts_as_many_on_each(lab: Lab) -> None:
+    """Whatever their sessions show. What the checks find of torch and of the library's stand-in is not asked here."""
+    inventory = lab.inventory(gpus={"count": 8, "use": "0-3"}, nproc_per_node=4)
+    found = clusterprep(lab, "launch", "--no-preflight", "--direct", "--", TABLE, inventory=inventory)
+    assert found.code == 0
+    rows = tables(found)
+    assert [(row["node"], row["RANK"]) for row in rows] == [(f"n{rank // 4 + 1}", str(rank)) for rank in range(16)]
+    assert {(row["CUDA_VISIBLE_DEVICES"], row["LOCAL_WORLD_SIZE"]) for row in rows} == {("0,1,2,3", "4")}
 
 
 def test_a_node_that_shows_fewer_than_declared_is_named(lab: Lab) -> None:

@@ -12,6 +12,8 @@ from clusterprep.model import (
     Culprit,
     EnvValue,
     Finding,
+    LaunchedRank,
+    LaunchResult,
     RankGpu,
     RankRow,
     Report,
@@ -174,6 +176,46 @@ def unreachable() -> Report:
     )
 
 
+def launch_culprit() -> Report:
+    """A rank of a job is killed; torchrun tells, and the kernel's word is in its log."""
+    ended = ["with-others"] * 5 + ["killed", "with-others", "with-others"]
+    return report(
+        "launch",
+        verdict="fail",
+        code=1,
+        seconds=731.5,
+        nodes=reached(FOUR),
+        findings=passes(FOUR, "ssh.reach", "torch.version", "net.ports"),
+        launch=LaunchResult(
+            "fail",
+            "torchrun",
+            8,
+            2,
+            "10.77.0.2:29500",
+            folders=dict.fromkeys(FOUR, "/home/me/run"),
+            logs="/home/me/.local/state/clusterprep/launch/20261121-093000-4f2a",
+            ranks=tuple(
+                LaunchedRank(rank, rank % 2, FOUR[rank // 2], how, None, "SIGKILL" if how == "killed" else None)
+                for rank, how in enumerate(ended)
+            ),
+            culprits=(
+                Culprit("rank", ("n3",), 0.95, "rank 5 on n3 was killed by SIGKILL", ("step 118", "step 119"), rank=5),
+            ),
+            causes=(
+                {
+                    "cause": "host_oom_kill",
+                    "severity": "fatal",
+                    "confidence": 0.6,
+                    "culprit": "rank 5 on n3",
+                    "message": "A process was killed from outside, as the kernel does when memory runs out.",
+                    "remedy": "dmesg -T | grep -i 'out of memory'",
+                },
+            ),
+            message="all other processes were ended",
+        ),
+    )
+
+
 def wrong_input() -> Report:
     """The inventory has two mistakes; nothing was contacted."""
     message = (
@@ -292,7 +334,16 @@ def planned() -> Report:
 
 SITUATIONS: dict[str, Callable[[], Report]] = {
     situation.__name__: situation
-    for situation in (healthy_apply, clock_and_mtu, unreachable, wrong_input, verify_culprit, many_nodes, planned)
+    for situation in (
+        healthy_apply,
+        clock_and_mtu,
+        unreachable,
+        wrong_input,
+        verify_culprit,
+        launch_culprit,
+        many_nodes,
+        planned,
+    )
 }
 
 

@@ -35,7 +35,7 @@ def test_json_validates(name: str) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 132, 400])
 def test_fits_the_width_but_for_what_is_to_be_pasted(name: str, width: int) -> None:
     text = render(SITUATIONS[name](), "console", width=width)
-    pasted = ("fix:", "more:", "undo:", "then:", "add:", "run:", "all_reduce ", "size ")
+    pasted = ("fix:", "more:", "read:", "logs ", "undo:", "then:", "add:", "run:", "all_reduce ", "size ")
     assert [line for line in text.splitlines() if len(line) > width and not line.strip().startswith(pasted)] == []
 
 

@@ -15,8 +15,24 @@ from clusterprep.reports import render
 from .situations import SITUATIONS, healthy_apply, report
 from .test_golden import SCHEMA
 
-WORDS = {"command", "verdict", "severity", "action", "outcome", "kind", "started"}  # never a node's own
-SECTIONS = ("healthy_apply", "unreachable", "wrong_input", "verify_culprit")  # together they have every section
+WORDS = {
+    "command",
+    "verdict",
+    "severity",
+    "action",
+    "outcome",
+    "kind",
+    "started",
+    "mode",
+    "ended",
+}  # never a node's own
+SECTIONS = (
+    "healthy_apply",
+    "unreachable",
+    "wrong_input",
+    "verify_culprit",
+    "launch_culprit",
+)  # together they have every section
 OURS = ("1", "2", "31", "32", "33", "35", "36", "1;31", "1;32", "1;33", "1;35", "1;36")  # styles of the page
 HOSTILE = {
     "markup": "[red]x[/red] [link=http://evil]y[/link] :smile:",

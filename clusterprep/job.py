@@ -1,0 +1,44 @@
+"""One command about one inventory, with all that its stages need of the world."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from clusterprep.deadline import Deadline
+from clusterprep.fanout import Fanout, Watch
+from clusterprep.history import Given
+from clusterprep.model import ChangeRow, Inventory
+from clusterprep.playbook import Step
+from clusterprep.settings import Settings
+from clusterprep.transports import Transport
+from clusterprep.transports.link import Password
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command about one inventory: what it needs of the world, and its name."""
+
+    settings: Settings
+    inventory: Inventory
+    steps: tuple[Step, ...]
+    transports: Mapping[str, Transport]
+    password: Password
+    watch: Watch
+    deadline: Deadline
+    confirm: Callable[[Sequence[ChangeRow]], bool]
+    given: Given
+    run: str
+    started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    clock: float = field(default_factory=time.monotonic)
+    notices: list[str] = field(default_factory=list)
+
+    def fanout(self) -> Fanout:
+        return Fanout(self.inventory, self.transports, self.settings.forks, self.password, self.watch)
+
+
+def new_run_name(now: datetime) -> str:
+    """20261121-093000-4f2a: the last part is the share of the second, so that names sort by time to 15 µs."""
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 65536 // 1_000_000:04x}"

@@ -1,0 +1,1 @@
+"""`clusterprep launch`: one command on all nodes with ranks assigned, what they print, and who ended it."""

@@ -1,0 +1,68 @@
+"""The words of a command as the stages want them: its settings, and what to launch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterprep.errors import InputError
+from clusterprep.history import state_folder
+from clusterprep.launch.command import program_of
+from clusterprep.launch.logs import forget_old
+from clusterprep.launch.plan import Wanted, given_env
+from clusterprep.launching import Screen
+from clusterprep.options import listed, seconds
+from clusterprep.plan import Selection
+from clusterprep.registry import checks
+from clusterprep.settings import Settings
+
+
+def wanted(words: Mapping[str, Any]) -> Wanted:
+    """InputError for what cannot be meant, before any node is asked."""
+    if words["direct"] and words["form"] == "sbatch":
+        raise InputError.of("a script for Slurm starts torchrun on each node; leave out --direct", key="--print")
+    folder = words["chdir"]
+    if folder is not None and not folder.startswith("/"):
+        raise InputError.of(f"'{folder}' is not the same folder on all nodes", key="--chdir", hint="begin with /")
+    return Wanted(
+        program=program_of(words["command"]),
+        direct=words["direct"],
+        env=given_env(words["variables"], os.environ),
+        folder=folder,
+        here=str(Path.cwd()),
+        seed=words["seed"],
+        preflight=words["preflight"],
+        limit=seconds(words["timeout"]),
+    )
+
+
+def screen(words: Mapping[str, Any], run: str, say: Callable[[str], None]) -> Screen:
+    """Lines go to stderr, as stdout is the report's, and to a file per rank."""
+    runs = state_folder() / "launch"
+    if words["log_dir"] is None:
+        forget_old(runs)
+    return Screen(say, words["fold"], Path(words["log_dir"]) if words["log_dir"] else runs / run)
+
+
+def settings_of(
+    command: str, words: Mapping[str, Any], catalogue: tuple[str, ...], left_out: tuple[str, ...]
+) -> Settings:
+    selection = Selection(*(listed(words.get(key)) for key in ("only", "skip", "tags", "skip_tags")))
+    return Settings(
+        command=command,
+        forks=words.get("forks", 64),
+        selection=selection,
+        strict=bool(words.get("strict")),
+        verify=not words.get("no_verify"),
+        partial=bool(words.get("partial")),
+        on_busy=bool(words.get("on_busy")),
+        incident_sizes=bool(words.get("incident_sizes")),
+        force=bool(words.get("force")),
+        workarounds=bool(words.get("try_workarounds")),
+        detailed_exitcode=bool(words.get("detailed_exitcode")),
+        left_out=left_out,
+        run=words.get("undo"),
+        catalogue=tuple(name for name in catalogue if name not in checks()),
+    )

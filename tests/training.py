@@ -1,0 +1,63 @@
+"""Frameworks that train, from the package index, in a virtual environment of their own: tests launch unchanged code.
+
+It is made when a test first needs it, in `training` of the virtual environment, and sees the torch of that one, so that
+no framework brings another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+WANTED = Path(__file__).with_name("training.txt")
+LIMIT = 300  # seconds
+
+
+def folder() -> Path:
+    return Path(sys.prefix, "training")
+
+
+def python() -> str:
+    """Its interpreter. Raises LookupError where the frameworks cannot be had."""
+    path, done = folder() / "bin/python", folder() / "done"
+    folder().mkdir(parents=True, exist_ok=True)
+    with (folder() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists() or done.read_text() != WANTED.read_text():
+            _make(path)
+            done.write_text(WANTED.read_text())
+    return str(path)
+
+
+def _make(path: Path) -> None:
+    _run([sys.executable, "-m", "venv", str(folder())])
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(folder()), "platbase": str(folder())}))
+    (own / "torch_of_the_tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    torch = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
+    _run([str(path), "-m", "pip", "install", "--quiet", "--no-compile", "-r", str(WANTED), torch])
+
+
+def _run(argv: list[str]) -> None:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        raise LookupError(f"the frameworks did not come within {LIMIT} s") from None
+    if done.returncode != 0:
+        raise LookupError(f"the frameworks cannot be had: {(done.stderr.strip() or 'no word').splitlines()[-1]}")
+
+
+def required() -> str:
+    """The interpreter for a test, which is skipped without; CI promises it, so there it is a failure."""
+    try:
+        return python()
+    except LookupError as reason:
+        if os.environ.get("CI"):
+            pytest.fail(str(reason), pytrace=False)
+        pytest.skip(str(reason))
