@@ -14,7 +14,7 @@ _NO_ADDRESS = re.compile(
     re.IGNORECASE,
 )
 _LOOPBACK_USED = re.compile(
-    r"(?:Bootstrap|NET/Socket)\s*: Using (?:\[0\])?lo\d*:(?P<address>127\.[\d.]+)", re.IGNORECASE
+    r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?:\[0\])?lo\d*:(?P<address>127\.[\d.]+)", re.IGNORECASE
 )
 # A connection that was closed had been made, so there loopback led to the right place.
 _LOOPBACK_DIALLED = re.compile(
@@ -22,7 +22,9 @@ _LOOPBACK_DIALLED = re.compile(
     r"\[?(?P<other>127\.0\.1\.1)\]?[:<,]",
     re.IGNORECASE,
 )
-_LITERAL = re.compile(r"trying to connect to \((?:127\.0\.0\.1|localhost),", re.IGNORECASE)  # as it was told to
+_LITERAL = re.compile(
+    r"trying to connect to \((?:127\.0\.0\.1|localhost),|connect worker 127\.", re.IGNORECASE
+)  # as it was told to
 _FALLBACK = re.compile(r"using the loopback address as fallback|for the hostname .*defaulting to 127", re.IGNORECASE)
 _FAMILY = re.compile(
     r"\(errno: (?:97|99) - [^)]*\)|\[[0-9a-f:]*:[0-9a-f:]*\]:\d+ .*errno: 101|\(gai error: -9", re.IGNORECASE

@@ -71,7 +71,14 @@ HARDWARE = Cause(
             "uncorrectable ecc error",
             r"uncorrectable ECC error",
             "[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
-            culprit="rank {rank}",
+            culprit="rank {rank}|host {host}",
+        ),
+        Sign(
+            "nvlink",
+            r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable|"
+            r"access of peer GPU memory over nvlink or a hardware error",
+            "n1:1:2 [0] NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'",
+            culprit="rank {rank}|host {host}",
         ),
         Sign(
             "eccuncorrectable",

@@ -12,8 +12,10 @@ _SET = re.compile(r"NCCL_SOCKET_IFNAME set (?:by environment )?to (?P<iface>\S+)
 _NONE = re.compile(
     r"no socket interface found|NET/Socket : no interface found|with family \d+ is neither", re.IGNORECASE
 )
-_USING = re.compile(r"(?:Bootstrap|NET/Socket)\s*: Using (?P<list>.*)", re.IGNORECASE)
-_ENTRY = re.compile(r"(?:\[\d+\])?(?P<iface>[\w.@-]+):(?P<address>\[?[0-9a-fA-F.:]+)(?:%[\w.-]+)?\]?<\d+>")
+_USING = re.compile(r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?P<list>.*)", re.IGNORECASE)
+_ENTRY = re.compile(
+    r"(?:\[\d+\])?(?P<iface>[\w.@-]+(?::(?![0-9a-f]*:)[a-z]\w*)?):(?P<address>\[?[0-9a-fA-F.:]+)(?:%[\w.-]+)?\]?<\d+>"
+)
 _VIRTUAL = re.compile(
     r"(?:docker|veth|virbr|br-[0-9a-f]|cni|flannel|cali|tun|tap|vmnet|lxc|lxd|kube|tailscale|wg|zt|podman|vboxnet|"
     r"weave|cilium|vxlan|nerdctl|dummy|ovs|genev)",

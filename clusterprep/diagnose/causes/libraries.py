@@ -26,6 +26,11 @@ LIBRARY = Cause(
             "n1:1:2 [0] NCCL WARN NCCL library is too old. This application was compiled with NCCL version 2.28.3",
         ),
         Sign(
+            "unable to load nccl library",
+            r"Unable to load NCCL library",
+            "nccl_utils.cc:133: NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL library.",
+        ),
+        Sign(
             "libnccl.so",
             r"libnccl\.so[.\d]*: (?:cannot open shared object|version `|file too short)",
             "ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",

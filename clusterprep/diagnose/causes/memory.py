@@ -35,6 +35,18 @@ GPU = Cause(
             culprit="rank {rank}|GPU {gpu} of {host}",
         ),
         Sign(
+            "cuda_error_out_of_memory",
+            r"CUDA_ERROR_OUT_OF_MEMORY",
+            "cuda_driver.cc:806] failed to allocate 512.00M from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "out of memory",
+            r"RESOURCE_EXHAUSTED: Out of memory|Out of memory error on GPU (?P<device>\d+)",
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
+            culprit="rank {rank}",
+        ),
+        Sign(
             "outofmemoryerror: ",
             r"torch\S*\.OutOfMemoryError: ",
             "[rank2]: torch.OutOfMemoryError: Allocation on device 2 would exceed allowed memory.",
@@ -125,6 +137,13 @@ HOST = Cause(
             r"exits? with return code = -9",
             "[INFO] [launch.py:347:main] Process 4711 exits with return code = -9",
             Weight.LIKELY,
+        ),
+        Sign(
+            "exited on signal 9",
+            r"process rank (?P<number>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9",
+            "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
+            Weight.LIKELY,
+            "rank {number}",
         ),
         Sign(
             "killed",
@@ -250,10 +269,11 @@ MEMLOCK = Cause(
     signs=(
         Sign(
             "cannot allocate memory",
-            r"ibv_\w+\)? failed(?: with error| \(with error)?:? ?(?:\d+ )?Cannot allocate memory",
+            r"(?:\b(?P<hca>\w+): )?ibv_\w+(?:\(.{0,200}?\)|\))? failed"
+            r"(?: with error| \(with error)?:? ?(?:\d+ )?Cannot allocate memory",
             "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate "
             "memory",
-            culprit="host {host}",
+            culprit="HCA {hca}|host {host}",
         ),
         Sign(
             "rlimit_memlock",

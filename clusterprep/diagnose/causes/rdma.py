@@ -131,9 +131,25 @@ FABRIC = Cause(
         ),
         Sign(
             "exceeded",
-            r"transport retry count(?:er)? exceeded",
-            "n1:1:2 [0] UCX ERROR Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)",
+            r"(?:Error on (?P<own>\w+):\d+ QP .*)?transport retry count(?:er)? exceeded(?: on (?P<hca>\w+):\d+)?",
+            "[n1:19546:0:19546] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15)",
             Weight.LIKELY,
+            "HCA {hca} on {host}|HCA {own} on {host}|HCA {hca}",
+        ),
+        Sign(
+            "ibv_create_ah(",
+            r"ibv_create_ah\(.*?\)(?: for .*? on (?P<hca>\w+))? failed",
+            "ib_device.c:1171 UCX  ERROR ibv_create_ah(dlid=49152 port=1) for RC DEVX QP connect on mlx5_0 failed: "
+            "Connection timed out",
+            Weight.LIKELY,
+            "HCA {hca} on {host}|HCA {hca}",
+        ),
+        Sign(
+            "modify",
+            r"UCX +ERROR +(?:ibv_modify_qp\(|mlx5dv_devx_(?:obj|qp)_modify\(|modify QP).*failed",
+            "[n1:39047:0] dc_mlx5.c:456  UCX  ERROR ibv_modify_qp(DCI, RTR) failed : Invalid argument",
+            Weight.LIKELY,
+            "host {host}",
         ),
         Sign(
             "failed to modify qp",
@@ -172,6 +188,16 @@ FABRIC = Cause(
             "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 13, opcode 0, len 0, "
             "vendor err 135",
             Weight.LIKELY,
+        ),
+        Sign(
+            "got completion",
+            r"Got completion (?:from peer (?P<peer>[\w.:%-]+?)<\d+> )?with (?:error |status=(?:\w+\()?)"
+            r"(?:[235678]|1[4-9]|2[0-2])\b",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 5, opcode 0, len 0, "
+            "vendor err 249",
+            Weight.SYMPTOM,
+            "peer {peer}|host {host}",
+            note="5 is what was under way when its queue pair had failed already",
         ),
     ),
     look=unanswered,

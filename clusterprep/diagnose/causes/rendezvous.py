@@ -151,6 +151,38 @@ INCOMPLETE = Cause(
     "launch.nproc",
     signs=(
         Sign(
+            "barrier timed out",
+            r"DEADLINE_EXCEEDED: Barrier timed out",
+            "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: start. Timed out task names:",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "/replica:0/task:",
+            r"^/job:\w+/replica:\d+/task:(?P<task>\d+)$",
+            "/job:jax_worker/replica:0/task:3",
+            Weight.LIKELY,
+            "ranks {task}",
+            note="these tasks of JAX did not come",
+        ),
+        Sign(
+            "cluster registration failed",
+            r"Stopping coordination service as cluster registration failed",
+            "Stopping coordination service as cluster registration failed. This may be due to 1) some tasks",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "timed out waiting for",
+            r"Timed out waiting for (?:tasks|processes|hosts|\S+) to (?:start|register|be ready)\. Please check",
+            "Exception: Timed out waiting for tasks to start. Please check connectivity between servers.",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "on any of the following addresses",
+            r"unable to connect to the .{0,80} on any of the following addresses",
+            "Horovod was unable to connect to the driver service on any of the following addresses: {}",
+            Weight.LIKELY,
+        ),
+        Sign(
             "waiting for clients",
             r"timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+)",
             "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 3/4 clients joined.",
