@@ -112,7 +112,8 @@ FABRIC = Cause(
         ),
         Sign(
             "non-fatal async event",
-            r"NET/IB : (?P<hca>[\w.-]+?):\d+ Got non-fatal async event: ",
+            r"NET/IB : (?P<hca>[\w.-]+?):\d+ Got non-fatal async event: "
+            r"(?!GID table|SM |LID |P_?Key|client|port active)",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: port error(10)",
             Weight.LIKELY,
             "HCA {hca}",
@@ -232,8 +233,8 @@ GID = Cause(
             "HCA {hca}",
         ),
         Sign(
-            "gid table changed",
-            r"NET/IB : (?P<hca>[\w.-]+?):\d+ GID table changed",
+            "gid table change",
+            r"NET/IB : (?:(?P<hca>[\w.-]+?):\d+ )?(?:Got .{0,20}async event ?: )?GID table change",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_0:1 GID table changed",
             Weight.SYMPTOM,
             "HCA {hca}",
