@@ -169,7 +169,8 @@ def _missing(log: Log, members: list[Stuck]) -> Iterator[Evidence]:
     if early and not first.barrier and preparing is None:
         name = "ib_fabric_unreachable" if len(log.hosts) > 1 else "p2p_acs_iommu"
         yield from _each(members, name, Weight.SYMPTOM, (), _ALL_THERE)
-    elif preparing is not None or first.barrier or (not late and first.seq is not None):
+    elif preparing is not None or (first.barrier and not late) or (not late and first.seq is not None):
+        # an all-reduce of one element in the midst of a run is a flag or a sum, not the barrier before the start
         weight = Weight.LIKELY if preparing is not None or first.barrier else Weight.SYMPTOM
         yield from _each(members, "slow_work_exceeds_timeout", weight, blamed, _who(blamed))
     else:

@@ -549,6 +549,26 @@ def test_a_name_that_is_asked_for_until_the_log_ends_has_no_address() -> None:
         ),
         ("RuntimeError: world_size (6) is not divisible by tensor_model_parallel_size (4)", "world_size_mismatch"),
         ("[n1:40:0:41] Caught signal 7 (Bus error: nonexistent physical address)", "shm_too_small"),
+        (
+            "[9.1] [n1:40:0] ib_iface.c:946 UCX ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory",
+            "memlock_limit",
+        ),
+        ("ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory.", "memlock_limit"),
+        (
+            "[9.1] UCX ERROR ibv_reg_mr(address=0x7f, length=64, access=0xf) failed: Cannot allocate memory",
+            "memlock_limit",
+        ),
+        ("IbError: ibv_modify_qp failed (errno 19) (Ib failure: No such device)", "roce_gid_index"),
+        ("DistStoreError: Timed out after 6 seconds waiting for workers. 1/2 workers joined.", "rendezvous_incomplete"),
+        (
+            "RuntimeError: [1] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Timeout waiting for key: default_pg/0/0 after 1800000 ms",
+            "rendezvous_incomplete",
+        ),
+        (
+            "RuntimeError: The new group's rank should be within the world_size set by init_process_group",
+            "world_size_mismatch",
+        ),
+        ("RuntimeError: CUDA_ERROR_NVLINKUNCORRECTABLE", "gpu_hardware_fault"),
         ("[ERROR] ['python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -7", "shm_too_small"),
     ],
 )
@@ -635,6 +655,17 @@ def test_each_wording_of_an_echo_is_known(line: str) -> None:
             "rank_gpu_oom",
             None,
         ),
+        ("n1:40:41 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : GID table change", "roce_gid_index", "HCA mlx5_1"),
+        (
+            "n1:40:41 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: GID table change(18)",
+            "roce_gid_index",
+            "HCA mlx5_1",
+        ),
+        (
+            "n1:40:41 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: port error(10)",
+            "ib_fabric_unreachable",
+            "HCA mlx5_1",
+        ),
         ("NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL library.", "nccl_library_conflict", None),
         (
             "Horovodrun was unable to connect to the horovodrun driver service on any of the following addresses: {}",
@@ -680,3 +711,39 @@ def test_addresses_of_old_nccl_and_of_aliases_are_read() -> None:
     assert (names(alias)[0], alias.causes[0].culprit) == ("virtual_interface_selected", "interface eno1:avahi")
     linked = told("n1:40:41 [0] NCCL INFO Bootstrap : Using veth1:fe80::1c0d%veth1<0>", refused)
     assert (names(linked)[0], linked.causes[0].culprit) == ("virtual_interface_selected", "interface veth1")
+
+
+def test_a_connection_that_the_peer_ended_was_one_over_loopback_too() -> None:
+    """Loopback that was reached is no wrong address."""
+    ended = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:10895"
+    assert names(told(ended, "RuntimeError: Socket Timeout")) == ["rendezvous_incomplete"]
+
+
+def test_who_waited_in_the_monitored_barrier_names_the_rank_that_it_waited_for() -> None:
+    waited = "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
+    found = told(waited)
+    assert names(found) == ["rank_desync_control_flow"]
+    assert found.causes[0].culprit == "rank 0"
+    assert names(told(waited, OOM))[0] == "rank_gpu_oom"
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        (
+            "(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID: ab12, IP: 10.9.0.7) over the last time period.",
+            "host 10.9.0.7",
+        ),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", None),
+        ("Xid 79 (GPU has fallen off the bus) detected on PCI:0000:3b:00", "GPU 0000:3b:00"),
+        ("[17.1] UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory", "HCA mlx5_0"),
+    ],
+)
+def test_the_host_or_card_that_the_message_names_is_meant(line: str, culprit: str | None) -> None:
+    assert told(line).causes[0].culprit == culprit
+
+
+def test_one_element_reduced_late_in_a_run_is_not_the_barrier_before_the_start() -> None:
+    """Loggers and gradient scalers reduce single numbers; only at the start it is somebody who still prepares."""
+    assert names(told(timeout(3, seq=70_000, numel=1))) == ["rank_desync_uneven_data"]
+    assert names(told(timeout(3, seq=1, numel=1))) == ["slow_work_exceeds_timeout"]

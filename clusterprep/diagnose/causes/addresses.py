@@ -25,6 +25,7 @@ _LOOPBACK_DIALLED = re.compile(
 _LITERAL = re.compile(
     r"trying to connect to \((?:127\.0\.0\.1|localhost),|connect worker 127\.", re.IGNORECASE
 )  # as it was told to
+_WAS_THERE = re.compile(r"(?:closed|reset) by (?:remote )?peer|broken pipe", re.IGNORECASE)  # so it was reachable
 _FALLBACK = re.compile(r"using the loopback address as fallback|for the hostname .*defaulting to 127", re.IGNORECASE)
 _FAMILY = re.compile(
     r"\(errno: (?:97|99) - [^)]*\)|\[[0-9a-f:]*:[0-9a-f:]*\]:\d+ .*errno: 101|\(gai error: -9", re.IGNORECASE
@@ -70,7 +71,9 @@ def loopback(log: Log) -> Iterator[Evidence]:
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, (("address", found["address"]),))
         elif _FALLBACK.search(line.said):
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, _host(line.host))
-        elif (found := _LOOPBACK_DIALLED.search(line.said)) and not _LITERAL.search(line.said):
+        elif _LITERAL.search(line.said) or _WAS_THERE.search(line.said):
+            continue
+        elif found := _LOOPBACK_DIALLED.search(line.said):
             address = found["address"] or found["other"]
             weight = Weight.PLAIN if address == "127.0.1.1" else Weight.LIKELY
             yield Evidence("loopback_hostname_resolution", line, weight, (("address", address),))

@@ -97,6 +97,15 @@ FLOW = Cause(
             "ranks {ranks}",
         ),
         Sign(
+            "reached monitoredbarrier",
+            r"successfully reached monitoredBarrier, but received errors while waiting (?:for|to) send/recv "
+            r"(?:from|to) rank (?P<faulty>\d+)",
+            "RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting for "
+            "send/recv from rank 0. Please check rank 0 logs for faulty rank.",
+            Weight.SYMPTOM,
+            "rank {faulty}",
+        ),
+        Sign(
             "finished reduction in the prior iteration",
             r"Expected to have finished reduction in the prior iteration",
             "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",

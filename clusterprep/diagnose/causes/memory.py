@@ -118,8 +118,32 @@ HOST = Cause(
         ),
         Sign(
             "memory",
-            r"killed due to (?:the node running low on memory|memory pressure)|low on resource: memory",
+            r"killed due to (?:the node running low on memory|memory pressure)(?:.{0,200}\bIP: (?P<node>[\w.:-]*\w))?"
+            r"|low on resource: memory",
             "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+            culprit="host {node}",
+        ),
+        Sign(
+            "memory on the node",
+            r"Memory on the node \(IP: (?P<node>[\w.:-]*\w),.*exceeds the memory usage threshold",
+            "ray.exceptions.OutOfMemoryError: Memory on the node (IP: 10.9.0.7, ID: ab12) where the task was running "
+            "was 27.4GB / 28.8GB (0.95), which "
+            "exceeds the memory usage threshold of 0.95.",
+            culprit="host {node}",
+        ),
+        Sign(
+            "node_out_of_memory",
+            r"(?:Worker IP address: (?P<node>[\w.:-]*\w).*)?NODE_OUT_OF_MEMORY",
+            "(raylet) A worker died or was killed. Worker IP address: 10.9.0.7 Worker exit type: NODE_OUT_OF_MEMORY",
+            culprit="host {node}",
+        ),
+        Sign(
+            "by oom killer",
+            r"(?:Worker IP address: (?P<node>[\w.:-]*\w).*)?killed by SIGKILL by OOM killer due to high memory usage",
+            "(raylet) Worker IP address: 10.9.0.7 Worker exit type: SYSTEM_ERROR There are some potential root causes. "
+            "(1) The process is killed by SIGKILL by OOM killer due to high memory usage.",
+            Weight.SYMPTOM,
+            "host {node}",
         ),
         Sign(
             "oomkilled",
@@ -269,8 +293,8 @@ MEMLOCK = Cause(
     signs=(
         Sign(
             "cannot allocate memory",
-            r"(?:\b(?P<hca>\w+): )?ibv_\w+(?:\(.{0,200}?\)|\))? failed"
-            r"(?: with error| \(with error)?:? ?(?:\d+ )?Cannot allocate memory",
+            r"(?:\b(?P<hca>\w+\d): )?ibv_\w+(?:\([^)]*\)|\))? failed(?: with error| \(with error)?:? ?(?:\d+ )?Cannot "
+            r"allocate memory",
             "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate "
             "memory",
             culprit="HCA {hca}|host {host}",

@@ -223,8 +223,9 @@ GID = Cause(
     of_host=True,
     signs=(
         Sign(
-            "ibv_modify_qp failed",
-            r"ibv_modify_qp failed with (?:error )?(?:(?:22|19|61|101|113) |)(?:Invalid argument|No data available|No "
+            "ibv_modify_qp",
+            r"ibv_modify_qp(?:\([^)]*\))? failed(?: with|:)? ?(?:error )?(?:\(errno )?(?:(?:22|19|61|101|113)\)? |)"
+            r"(?:\(Ib failure: )?(?:Invalid argument|No data available|No "
             r"such device|"
             r"Network is unreachable|No route)(?:,? on dev (?P<hca>[\w.-]+))?",
             "n1:1:2 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev "
