@@ -324,7 +324,8 @@ def _inconsistent(log: Log) -> Iterator[Evidence]:
     """torch 1.10 to 1.12 names no pair: each rank says what it runs itself."""
     rows = [(line, f) for line in log.saying("is running inconsistent collective") if (f := _OLD.search(line.said))]
     ranks = list(dict.fromkeys(f["rank"] for _, f in rows))
-    apart = len({f["op"].upper() for _, f in rows}) > 1
+    ops = {f["op"].upper() for _, f in rows}
+    apart = len(ops) > 1 or ops <= _BARRIERS  # a barrier has no sizes that could differ
     blamed = ("ranks", " and ".join(ranks)) if len(ranks) == 2 else ("rank", ranks[0]) if len(ranks) == 1 else None
     told = ", ".join(f"rank {f['rank']} is in {f['op']}" for _, f in rows[:4])
     for line, _ in rows:

@@ -569,6 +569,14 @@ def test_a_name_that_is_asked_for_until_the_log_ends_has_no_address() -> None:
             "world_size_mismatch",
         ),
         ("RuntimeError: CUDA_ERROR_NVLINKUNCORRECTABLE", "gpu_hardware_fault"),
+        (
+            "n1:7:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 169.254.3.7<40001> failed : Software caused connection abort",
+            "virtual_interface_selected",
+        ),
+        (
+            "Detected mismatch between collectives on ranks. Rank 3 is running inconsistent collective: CollectiveFingerPrint(OpType=BARRIER)",
+            "rank_desync_control_flow",
+        ),
         ("[ERROR] ['python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -7", "shm_too_small"),
     ],
 )

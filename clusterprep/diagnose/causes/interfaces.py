@@ -22,6 +22,9 @@ _VIRTUAL = re.compile(
 )
 _LINK_LOCAL = re.compile(r"fe80:|169\.254\.")
 _SCOPED = re.compile(r"connect\S*(?: to)? \[?fe80:[0-9a-f:]+%(?P<iface>[\w.-]+)", re.IGNORECASE)
+_UNROUTED = re.compile(
+    r"connect\S*(?: to)? \[?(?P<address>169\.254\.\d+\.\d+)", re.IGNORECASE
+)  # no router passes it on
 _BRIDGE = re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\.0\.|192\.168\.122\.")  # what docker, compose and libvirt give out
 _CONTAINER = re.compile(r"[0-9a-f]{12}")  # what docker calls a container that has no name of its own
 _DIALLED = re.compile(
@@ -69,6 +72,8 @@ def virtual(log: Log) -> Iterator[Evidence]:
     for line in log.saying("connect"):
         if scoped := _SCOPED.search(line.said):
             yield Evidence("virtual_interface_selected", line, Weight.LIKELY, (("interface", scoped["iface"]),))
+        if unrouted := _UNROUTED.search(line.said):
+            yield Evidence("virtual_interface_selected", line, Weight.PLAIN, (("peer", unrouted["address"]),))
         found = _DIALLED.search(line.said)
         if found and found["address"].endswith(".1"):
             weight = Weight.LIKELY

@@ -71,6 +71,13 @@ DRIVER = Cause(
             culprit="host {host}",
         ),
         Sign(
+            "installed cuda driver < r",
+            r"NCCL cannot be captured in a graph if .*installed CUDA driver < R\d+",
+            "n1:1:2 [0] misc/strongstream.cc:53 NCCL WARN NCCL cannot be captured in a graph if either it wasn't built "
+            "with CUDA runtime >= 11.3 or if the installed CUDA driver < R465.",
+            Weight.LIKELY,
+        ),
+        Sign(
             "minimum requirement",
             r"CUDA Driver version found is \d+\. Minimum requirement",
             "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. Minimum requirement is "
