@@ -63,7 +63,7 @@ _PREFIXES = tuple(
             r"(?P<level>WARN|INFO)\s+"
         ),
         r"\s*\[\d{10}\.\d{6}\]\s+(?=\[[\w.-]+:\d+)",  # seconds since 1970, as UCX has them
-        r"\s*\[(?P<host>[\w.-]+):(?P<pid>\d+) ?:\d+(?::\d+)?\]\s+(?=\S)",  # UCX
+        r"\s*\[(?!\d\d:)(?P<host>[\w.-]+):(?P<pid>\d+) ?:\d+(?::\d+)?\]\s+(?=\S)",  # UCX; [12:00:01] is a clock
         rf"\s*\[?{_LEVEL}\]?(?::[\w.]+:|:|\]| -|\s)\s*",
         r"\s*what\(\):\s+(?=\[)",
         r"\s*[│|] ",  # a box that rich or a terminal drew

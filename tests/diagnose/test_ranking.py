@@ -755,3 +755,9 @@ def test_one_element_reduced_late_in_a_run_is_not_the_barrier_before_the_start()
     """Loggers and gradient scalers reduce single numbers; only at the start it is somebody who still prepares."""
     assert names(told(timeout(3, seq=70_000, numel=1))) == ["rank_desync_uneven_data"]
     assert names(told(timeout(3, seq=1, numel=1))) == ["slow_work_exceeds_timeout"]
+
+
+def test_a_clock_in_brackets_is_no_host() -> None:
+    found = told("[12:00:01] rdma.h:234: Check failed: mr ibv_reg_mr failed: Cannot allocate memory")
+    assert names(found) == ["memlock_limit"]
+    assert found.causes[0].culprit is None
