@@ -19,7 +19,12 @@ _PREFIXES = tuple(
     for pattern in (
         # A progress bar has no end of line, so what is written next stands behind it.
         r"[^\[\]]{0,300}\b\d{1,12}(?:/\d{1,12}|[a-z]{1,9})? \[[\d:]{1,12}(?:<[\d:?]{1,12})?, [^\]]{1,80}\]\s*(?=\S)",
+        (
+            rf"\s*(?:[A-Z][a-z]{{2}}) (?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} \d{{4}}"
+            r"(?=\[\d+(?:,\d+)?\]<)"
+        ),  # mpirun --timestamp-output, horovodrun
         r"\s*\[\d+,(?P<rank>\d+)\](?:<(?:stdout|stderr)>)?:\s?",  # mpirun --tag-output
+        r"\s*\[(?P<rank>\d{1,5})\]<(?:stdout|stderr)>:\s?",  # horovodrun
         r"\s*(?:[0-9a-f]{8} )?\[rank[:=]? ?(?P<rank>\d+)\]:?(?: \|\|)?\s?",  # torch since 2.3; Lightning
         r"\s*\[Rank (?P<rank>\d+)\]:?\s?",  # ProcessGroupNCCL up to 2.2, desync reports
         r"\s*\[PG(?: ID)? [^\]]*?Rank (?P<rank>\d+)\]\s?",  # ProcessGroupNCCL since 2.3
@@ -57,10 +62,12 @@ _PREFIXES = tuple(
             r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+(?P<unit>[\w./-]+:\d+\s+)?(?P<source>NCCL) "
             r"(?P<level>WARN|INFO)\s+"
         ),
+        r"\s*\[\d{10}\.\d{6}\]\s+(?=\[[\w.-]+:\d+)",  # seconds since 1970, as UCX has them
+        r"\s*\[(?!\d\d:)(?P<host>[\w.-]+):(?P<pid>\d+) ?:\d+(?::\d+)?\]\s+(?=\S)",  # UCX; [12:00:01] is a clock
         rf"\s*\[?{_LEVEL}\]?(?::[\w.]+:|:|\]| -|\s)\s*",
         r"\s*what\(\):\s+(?=\[)",
         r"\s*[│|] ",  # a box that rich or a terminal drew
-        r"\[\d{1,7}\] (?=\[(?:rank|E|W))",  # numbered lines
+        r"\[\d{1,7}\] (?=\[(?:rank|E|W)|[\w.-]+:\d+:\d+ \[)",  # numbered lines
         r"\s*\[c10d\]\s?",
         r"\s*(?:\.\. )?(?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: (?=Test (?:CUDA|NCCL|failure))",  # nccl-tests
         r"\s*\S{1,64} \[(?:stdout|stderr)\]:? ",

@@ -169,7 +169,8 @@ def _missing(log: Log, members: list[Stuck]) -> Iterator[Evidence]:
     if early and not first.barrier and preparing is None:
         name = "ib_fabric_unreachable" if len(log.hosts) > 1 else "p2p_acs_iommu"
         yield from _each(members, name, Weight.SYMPTOM, (), _ALL_THERE)
-    elif preparing is not None or first.barrier or (not late and first.seq is not None):
+    elif preparing is not None or (first.barrier and not late) or (not late and first.seq is not None):
+        # an all-reduce of one element in the midst of a run is a flag or a sum, not the barrier before the start
         weight = Weight.LIKELY if preparing is not None or first.barrier else Weight.SYMPTOM
         yield from _each(members, "slow_work_exceeds_timeout", weight, blamed, _who(blamed))
     else:
@@ -323,7 +324,8 @@ def _inconsistent(log: Log) -> Iterator[Evidence]:
     """torch 1.10 to 1.12 names no pair: each rank says what it runs itself."""
     rows = [(line, f) for line in log.saying("is running inconsistent collective") if (f := _OLD.search(line.said))]
     ranks = list(dict.fromkeys(f["rank"] for _, f in rows))
-    apart = len({f["op"].upper() for _, f in rows}) > 1
+    ops = {f["op"].upper() for _, f in rows}
+    apart = len(ops) > 1 or ops <= _BARRIERS  # a barrier has no sizes that could differ
     blamed = ("ranks", " and ".join(ranks)) if len(ranks) == 2 else ("rank", ranks[0]) if len(ranks) == 1 else None
     told = ", ".join(f"rank {f['rank']} is in {f['op']}" for _, f in rows[:4])
     for line, _ in rows:

@@ -52,6 +52,11 @@ SAID = "something went wrong"
         ("  what():  [Rank 7] ", {"rank": 7}),
         ("Map:  61%|######    | 1221/2000 [29:58<19:07, 0.68 examples/s]", {"rank": None}),
         ("100%|#########| 31/31 [00:00<00:00, 871.35it/s][rank3]:[E ProcessGroupNCCL.cpp:475] ", {"rank": 3}),
+        ("Tue Mar  4 12:00:00 2031[1,3]<stdout>:n1:12:34 [5] NCCL INFO ", {"rank": 3, "host": "n1"}),
+        ("Tue Mar  4 12:00:00 2031[3]<stderr>:", {"rank": 3}),
+        ("[1943394930.000000] [n1:12:0]  ", {"host": "n1", "pid": 12, "source": ""}),
+        ("[n1:12 :0:34] ", {"host": "n1", "pid": 12}),
+        ("[155] n1:12:34 [5] NCCL INFO ", {"host": "n1", "gpu": 5}),
         ("Loading: 0it [00:00, ?it/s]WARNING:torch.distributed.run:", {"level": "WARNING"}),
     ],
 )

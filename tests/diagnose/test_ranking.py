@@ -549,6 +549,34 @@ def test_a_name_that_is_asked_for_until_the_log_ends_has_no_address() -> None:
         ),
         ("RuntimeError: world_size (6) is not divisible by tensor_model_parallel_size (4)", "world_size_mismatch"),
         ("[n1:40:0:41] Caught signal 7 (Bus error: nonexistent physical address)", "shm_too_small"),
+        (
+            "[9.1] [n1:40:0] ib_iface.c:946 UCX ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory",
+            "memlock_limit",
+        ),
+        ("ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory.", "memlock_limit"),
+        (
+            "[9.1] UCX ERROR ibv_reg_mr(address=0x7f, length=64, access=0xf) failed: Cannot allocate memory",
+            "memlock_limit",
+        ),
+        ("IbError: ibv_modify_qp failed (errno 19) (Ib failure: No such device)", "roce_gid_index"),
+        ("DistStoreError: Timed out after 6 seconds waiting for workers. 1/2 workers joined.", "rendezvous_incomplete"),
+        (
+            "RuntimeError: [1] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Timeout waiting for key: default_pg/0/0 after 1800000 ms",
+            "rendezvous_incomplete",
+        ),
+        (
+            "RuntimeError: The new group's rank should be within the world_size set by init_process_group",
+            "world_size_mismatch",
+        ),
+        ("RuntimeError: CUDA_ERROR_NVLINKUNCORRECTABLE", "gpu_hardware_fault"),
+        (
+            "n1:7:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 169.254.3.7<40001> failed : Software caused connection abort",
+            "virtual_interface_selected",
+        ),
+        (
+            "Detected mismatch between collectives on ranks. Rank 3 is running inconsistent collective: CollectiveFingerPrint(OpType=BARRIER)",
+            "rank_desync_control_flow",
+        ),
         ("[ERROR] ['python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -7", "shm_too_small"),
     ],
 )
@@ -568,3 +596,168 @@ def test_each_wording_of_a_sign_is_seen(line: str, cause: str) -> None:
 )
 def test_each_wording_of_an_echo_is_known(line: str) -> None:
     assert meaning(line_of("train.log", 1, line, 1)) is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "culprit"),
+    [
+        (
+            "Mismatched data types: One rank had type float32, but another rank had type float64.",
+            "collective_mismatch",
+            None,
+        ),
+        (
+            "Mismatched broadcast root ranks: One rank specified root rank 0, but another rank specified root rank 1.",
+            "collective_mismatch",
+            None,
+        ),
+        (
+            "Mismatched MPI operations: One rank did an allreduce, but another rank did an allgather.",
+            "rank_desync_control_flow",
+            None,
+        ),
+        ("w.cc:588] HorovodAllreduce_grad_0 [missing ranks: 2, 5]", "rank_desync_control_flow", "ranks 2 and 5"),
+        (
+            "n1:40:41 [0] net_ib.cc:651 NCCL WARN NET/IB : collective mismatch error local size 4096 remote 512 addr 7f rkey 1 seq 5a/5a",
+            "env_or_version_mismatch",
+            "host n1",
+        ),
+        (
+            "n1:40:41 [0] net_ib.cc:700 NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_WR_FLUSH_ERR(5) opcode=0",
+            "ib_fabric_unreachable",
+            "peer 10.9.0.7 as seen from n1",
+        ),
+        (
+            "[n1:40:0:41] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_2:1/IB (synd 0x15 vend 0x81)",
+            "ib_fabric_unreachable",
+            "HCA mlx5_2 on n1",
+        ),
+        (
+            "[n1:40 :0:41] ib_mlx5_log.c:115  FATAL: Error on mlx5_3:1 QP 0xe6d7 wqe[7]: Transport retry count exceeded",
+            "ib_fabric_unreachable",
+            "HCA mlx5_3 on n1",
+        ),
+        (
+            "[1943394930.000000] [n1:40:0] ib_md.c:325  UCX  ERROR ibv_reg_mr(address=0x7f, length=34, access=0xf) failed: Cannot allocate memory",
+            "memlock_limit",
+            "host n1",
+        ),
+        (
+            "n1:40:41 [2] enqueue.cc:215 NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'",
+            "gpu_hardware_fault",
+            "host n1",
+        ),
+        (
+            "n1:40:41 [0] enqueue.cc:197 NCCL WARN Cuda failure 98 'invalid device function'",
+            "nccl_bug_or_version",
+            "host n1",
+        ),
+        (
+            "mpirun noticed that process rank 7 with PID 0 on node n1 exited on signal 9 (Killed).",
+            "host_oom_kill",
+            "rank 7",
+        ),
+        ("cuda_driver.cc:806] failed to allocate 2.00G: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "rank_gpu_oom", None),
+        (
+            "ResourceExhaustedError: Out of memory error on GPU 3. Cannot allocate 2GB memory on GPU 3",
+            "rank_gpu_oom",
+            None,
+        ),
+        ("n1:40:41 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : GID table change", "roce_gid_index", "HCA mlx5_1"),
+        (
+            "n1:40:41 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: GID table change(18)",
+            "roce_gid_index",
+            "HCA mlx5_1",
+        ),
+        (
+            "n1:40:41 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: port error(10)",
+            "ib_fabric_unreachable",
+            "HCA mlx5_1",
+        ),
+        ("NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL library.", "nccl_library_conflict", None),
+        (
+            "Horovodrun was unable to connect to the horovodrun driver service on any of the following addresses: {}",
+            "rendezvous_incomplete",
+            None,
+        ),
+    ],
+)
+def test_other_frameworks_and_libraries_say_it_too(line: str, cause: str, culprit: str | None) -> None:
+    """Horovod, JAX, TensorFlow, Paddle, UCX and older NCCL have words of their own for what is one thing."""
+    first = told(line).causes[0]
+    assert (first.cause.name, first.culprit) == (cause, culprit)
+
+
+def test_tasks_that_did_not_come_to_a_barrier_of_jax_are_named() -> None:
+    said = "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: start. Timed out task names:"
+    found = told(said, "/job:jax_worker/replica:0/task:3", "/job:jax_worker/replica:0/task:1")
+    assert [(one.cause.name, one.culprit) for one in found.causes] == [("rendezvous_incomplete", "ranks 1 and 3")]
+
+
+def test_a_step_that_slurm_cancels_after_an_error_is_not_ended_from_outside() -> None:
+    error = "[n1:40:0:41] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_2:1/IB (synd 0x15 vend 0x81)"
+    step = "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2031-03-04T12:00:00{} ***"
+    assert names(told(error, step.format("")))[0] == "ib_fabric_unreachable"
+    assert names(told(error, step.format(" DUE TO TIME LIMIT")))[0] == "external_termination"
+
+
+def test_a_flushed_completion_follows_from_the_one_that_failed() -> None:
+    flushed = (
+        "n1:40:41 [0] net_ib.cc:700 NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 5, opcode 0"
+    )
+    denied = (
+        "n1:40:41 [0] net_ib.cc:700 NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 4, opcode 0"
+    )
+    assert names(told(flushed, denied))[0] == "p2p_acs_iommu"
+
+
+def test_addresses_of_old_nccl_and_of_aliases_are_read() -> None:
+    refused = "n1:40:41 [0] include/socket.h:361 NCCL WARN Call to connect timeout : Connection refused"
+    old = told("n1:40:41 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>", refused)
+    assert names(old)[0] == "loopback_hostname_resolution"
+    alias = told("n1:40:41 [0] NCCL INFO Bootstrap : Using eno1:avahi:169.254.8.3<0>", refused)
+    assert (names(alias)[0], alias.causes[0].culprit) == ("virtual_interface_selected", "interface eno1:avahi")
+    linked = told("n1:40:41 [0] NCCL INFO Bootstrap : Using veth1:fe80::1c0d%veth1<0>", refused)
+    assert (names(linked)[0], linked.causes[0].culprit) == ("virtual_interface_selected", "interface veth1")
+
+
+def test_a_connection_that_the_peer_ended_was_one_over_loopback_too() -> None:
+    """Loopback that was reached is no wrong address."""
+    ended = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:10895"
+    assert names(told(ended, "RuntimeError: Socket Timeout")) == ["rendezvous_incomplete"]
+
+
+def test_who_waited_in_the_monitored_barrier_names_the_rank_that_it_waited_for() -> None:
+    waited = "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
+    found = told(waited)
+    assert names(found) == ["rank_desync_control_flow"]
+    assert found.causes[0].culprit == "rank 0"
+    assert names(told(waited, OOM))[0] == "rank_gpu_oom"
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        (
+            "(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID: ab12, IP: 10.9.0.7) over the last time period.",
+            "host 10.9.0.7",
+        ),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", None),
+        ("Xid 79 (GPU has fallen off the bus) detected on PCI:0000:3b:00", "GPU 0000:3b:00"),
+        ("[17.1] UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory", "HCA mlx5_0"),
+    ],
+)
+def test_the_host_or_card_that_the_message_names_is_meant(line: str, culprit: str | None) -> None:
+    assert told(line).causes[0].culprit == culprit
+
+
+def test_one_element_reduced_late_in_a_run_is_not_the_barrier_before_the_start() -> None:
+    """Loggers and gradient scalers reduce single numbers; only at the start it is somebody who still prepares."""
+    assert names(told(timeout(3, seq=70_000, numel=1))) == ["rank_desync_uneven_data"]
+    assert names(told(timeout(3, seq=1, numel=1))) == ["slow_work_exceeds_timeout"]
+
+
+def test_a_clock_in_brackets_is_no_host() -> None:
+    found = told("[12:00:01] rdma.h:234: Check failed: mr ibv_reg_mr failed: Cannot allocate memory")
+    assert names(found) == ["memlock_limit"]
+    assert found.causes[0].culprit is None

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
+from typing import Any
 
 import pytest
 
@@ -93,6 +96,49 @@ def test_each_sign_is_fired_by_its_example(cause: Cause, sign: Sign) -> None:
     line = line_of("log", 1, sign.example)
     assert form_of(sign.needle) in form_of(line.text), "the needle does not stand in the line, so reading would drop it"
     assert re.search(sign.pattern, line.text if sign.whole else line.said, re.IGNORECASE)
+
+
+PARSER: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+MOST = 400  # wordings of one pattern
+ANY = "\0"  # a character that may be one of several
+
+
+def wordings(parsed: Any) -> list[str]:
+    """What a pattern can match, each alternative once; what may stand there or not, both ways."""
+    found = [""]
+    for kind, what in parsed:
+        found = [before + word for before in found for word in words(str(kind), what)][:MOST]
+    return found
+
+
+def words(kind: str, what: Any) -> list[str]:
+    if kind == "LITERAL":
+        return [chr(what)]
+    if kind == "BRANCH":
+        return [word for branch in what[1] for word in wordings(branch)]
+    if kind == "SUBPATTERN":
+        return wordings(what[3])
+    if kind in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
+        least, _, repeated = what
+        return [*[""] * (least == 0), *(word * max(least, 1) for word in wordings(repeated))]
+    if kind == "IN":
+        (first, value), *_ = what
+        if any("DIGIT" in str(one) for _, one in what):
+            return ["0"]
+        return [chr(value) if str(first) == "LITERAL" else ANY]
+    return [""] if kind in {"AT", "ASSERT", "ASSERT_NOT"} else [ANY]
+
+
+def test_wordings_are_those_of_the_pattern() -> None:
+    assert wordings(PARSER.parse(r"^a(?:b|cd)? \d+.(?!x)")) == [f"a 0{ANY}", f"ab 0{ANY}", f"acd 0{ANY}"]
+
+
+@pytest.mark.parametrize(("cause", "sign"), SIGNS)
+def test_every_wording_of_a_sign_holds_its_needle(cause: Cause, sign: Sign) -> None:
+    """Lines without a needle are dropped while reading, however well a pattern fits them."""
+    needle = form_of(sign.needle)
+    without = [word for word in wordings(PARSER.parse(sign.pattern)) if needle not in form_of(word).replace(ANY, " ")]
+    assert without == [], cause.name
 
 
 @pytest.mark.parametrize(("cause", "sign"), SIGNS)

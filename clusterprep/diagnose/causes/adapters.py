@@ -143,6 +143,14 @@ GPUDIRECT = Cause(
             severity="fatal",
         ),
         Sign(
+            "ibv_reg_",
+            r"ibv_reg_(?:mr|dmabuf_mr)\w* failed.*(?:Invalid argument|Operation not supported)",
+            "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument",
+            Weight.LIKELY,
+            "host {host}",
+            severity="fatal",
+        ),
+        Sign(
             "peermem",
             r"peermem.{0,60}(?:not (?:loaded|found|supported|running)|missing|fail)",
             "n1:1:2 [0] NCCL WARN Unable to use GIN: Peermem is not supported, and device 0 does not support DMA-BUF.",

@@ -14,7 +14,7 @@ _NO_ADDRESS = re.compile(
     re.IGNORECASE,
 )
 _LOOPBACK_USED = re.compile(
-    r"(?:Bootstrap|NET/Socket)\s*: Using (?:\[0\])?lo\d*:(?P<address>127\.[\d.]+)", re.IGNORECASE
+    r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?:\[0\])?lo\d*:(?P<address>127\.[\d.]+)", re.IGNORECASE
 )
 # A connection that was closed had been made, so there loopback led to the right place.
 _LOOPBACK_DIALLED = re.compile(
@@ -22,7 +22,10 @@ _LOOPBACK_DIALLED = re.compile(
     r"\[?(?P<other>127\.0\.1\.1)\]?[:<,]",
     re.IGNORECASE,
 )
-_LITERAL = re.compile(r"trying to connect to \((?:127\.0\.0\.1|localhost),", re.IGNORECASE)  # as it was told to
+_LITERAL = re.compile(
+    r"trying to connect to \((?:127\.0\.0\.1|localhost),|connect worker 127\.", re.IGNORECASE
+)  # as it was told to
+_WAS_THERE = re.compile(r"(?:closed|reset) by (?:remote )?peer|broken pipe", re.IGNORECASE)  # so it was reachable
 _FALLBACK = re.compile(r"using the loopback address as fallback|for the hostname .*defaulting to 127", re.IGNORECASE)
 _FAMILY = re.compile(
     r"\(errno: (?:97|99) - [^)]*\)|\[[0-9a-f:]*:[0-9a-f:]*\]:\d+ .*errno: 101|\(gai error: -9", re.IGNORECASE
@@ -68,7 +71,9 @@ def loopback(log: Log) -> Iterator[Evidence]:
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, (("address", found["address"]),))
         elif _FALLBACK.search(line.said):
             yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, _host(line.host))
-        elif (found := _LOOPBACK_DIALLED.search(line.said)) and not _LITERAL.search(line.said):
+        elif _LITERAL.search(line.said) or _WAS_THERE.search(line.said):
+            continue
+        elif found := _LOOPBACK_DIALLED.search(line.said):
             address = found["address"] or found["other"]
             weight = Weight.PLAIN if address == "127.0.1.1" else Weight.LIKELY
             yield Evidence("loopback_hostname_resolution", line, weight, (("address", address),))

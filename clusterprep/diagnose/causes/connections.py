@@ -32,9 +32,8 @@ _UNREACHED = re.compile(
 
 
 _RETRY = re.compile(
-    r"call to connect (?:to (?P<peer>[\w.:%-]+)<\d+> )?(?:returned|failed)\W+(?:with )?(?P<how>Connection timed out|No "
-    r"route|"
-    r"Connection refused)|returned (?P<other>Connection refused), retrying",
+    r"call to connect (?:to (?P<peer>[\w.:%-]+)<\d+> )?(?:returned|failed|timeout)\W+(?:with )?"
+    r"(?P<how>Connection timed out|No route|Connection refused)|returned (?P<other>Connection refused), retrying",
     re.IGNORECASE,
 )
 _OWN = re.compile(r"localhost|127\.0\.0\.1|::1", re.IGNORECASE)

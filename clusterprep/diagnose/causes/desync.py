@@ -64,6 +64,26 @@ FLOW = Cause(
             culprit="ranks {ranks}",
         ),
         Sign(
+            "[missing ranks: ",
+            r"\[missing ranks: (?P<ranks>\d[\d, ]*)\]",
+            "Stalled ops: HorovodAllreduce_grad_0 [missing ranks: 3]",
+            Weight.LIKELY,
+            "ranks {ranks}",
+            note="Horovod waits for those ranks",
+        ),
+        Sign(
+            "broadcasted by subset of ranks",
+            r"tensors were submitted to be reduced, gathered or broadcasted by subset of ranks",
+            "[31.0: W stall_inspector.cc:107] One or more tensors were submitted to be reduced, gathered "
+            "or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "mismatched ",
+            r"Mismatched (?:MPI|collective) operations: One rank did an? \w+, but another rank did",
+            "Mismatched MPI operations: One rank did an allreduce, but another rank did an allgather.",
+        ),
+        Sign(
             "but didn't join collective",
             r"\[(?P<ranks>[\d, ]+)\] finished collective #\d+, but didn't join collective",
             "  - [2] finished collective #4, but didn't join collective #5 (count from 1)",
@@ -75,6 +95,15 @@ FLOW = Cause(
             "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 30000 ms",
             Weight.LIKELY,
             "ranks {ranks}",
+        ),
+        Sign(
+            "reached monitoredbarrier",
+            r"successfully reached monitoredBarrier, but received errors while waiting (?:for|to) send/recv "
+            r"(?:from|to) rank (?P<faulty>\d+)",
+            "RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting for "
+            "send/recv from rank 0. Please check rank 0 logs for faulty rank.",
+            Weight.SYMPTOM,
+            "rank {faulty}",
         ),
         Sign(
             "finished reduction in the prior iteration",
@@ -158,6 +187,12 @@ SIZES = Cause(
             r"numel).{0,20}mismatch",
             "RuntimeError: [gloo] allreduce: tensor size mismatch",
             Weight.LIKELY,
+        ),
+        Sign(
+            "mismatched ",
+            r"Mismatched (?:\w+ )?(?:tensor (?:shapes|sizes)|data types|CPU/GPU device selection|root ranks): One ",
+            "Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [4], but another rank "
+            "sent a tensor of shape [8].",
         ),
         Sign(
             "op.preamble.length",

@@ -18,8 +18,8 @@ TERMINATION = Cause(
     signs=(
         Sign(
             "cancelled",
-            r"\*\*\* (?:JOB|STEP) (?P<job>[\w.]+) ON (?P<node>[\w.\[\],-]+) CANCELLED AT \S+?(?: DUE TO (?P<why>[A-Z "
-            r"]+))?\s?\*\*\*",
+            r"\*\*\* (?:JOB|STEP) (?P<job>[\w.]+) ON (?P<node>[\w.\[\],-]+) CANCELLED AT \S+? DUE TO (?P<why>[A-Z "
+            r"]+?)\s?\*\*\*",
             "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2031-03-04T12:00:00 DUE TO TIME LIMIT ***",
             note="Slurm says: {why}",
         ),
@@ -27,6 +27,7 @@ TERMINATION = Cause(
             "cancelled at",
             r"CANCELLED AT",
             "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2031-03-04T12:00:00 ***",
+            Weight.LIKELY,  # Slurm cancels what is left of a step after a task failed too
         ),
         Sign(
             "got signal",

@@ -63,15 +63,53 @@ HARDWARE = Cause(
     signs=(
         Sign(
             "fallen off the bus",
-            r"(?:GPU (?P<pci>[0-9a-fA-F:.]{7,})[^:]*)?:? ?.*fallen off the bus",
+            r"(?:GPU (?P<pci>[0-9a-fA-F:.]{7,})[^:]*)?:? ?.*fallen off the bus"
+            r"(?:.{0,40}PCI:(?P<place>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
             "[ 9.000000] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus",
-            culprit="GPU {pci}",
+            culprit="GPU {pci}|GPU {place}",
         ),
         Sign(
             "uncorrectable ecc error",
             r"uncorrectable ECC error",
             "[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            culprit="rank {rank}|host {host}",
+        ),
+        Sign(
+            "nvlink",
+            r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable|"
+            r"access of peer GPU memory over nvlink or a hardware error",
+            "n1:1:2 [0] NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'",
+            culprit="rank {rank}|host {host}",
+        ),
+        Sign(
+            "uncorrectable nvlink error",
+            r"uncorrectable NVLink error",
+            "[rank5]: RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
             culprit="rank {rank}",
+        ),
+        Sign(
+            "over nvlink or a hardware error",
+            r"Invalid access of peer GPU memory over nvlink or a hardware error",
+            "[rank5]: RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+            Weight.LIKELY,
+            "rank {rank}",
+        ),
+        Sign(
+            "nvlinkuncorrectable",
+            r"(?:cudaError|CUDA_ERROR_)NvlinkUncorrectable",
+            "[rank5]: RuntimeError: cudaErrorNvlinkUncorrectable",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "gpu_is_lost",
+            r"ERROR_GPU_IS_LOST",
+            "nvmlDeviceGetTemperature failed: NVML_ERROR_GPU_IS_LOST",
+        ),
+        Sign(
+            "gpu requires re",
+            r"GPU requires (?:reset|restart)",
+            "| 00000000:3B:00.0 Off | GPU requires reset |",
+            Weight.LIKELY,
         ),
         Sign(
             "eccuncorrectable",

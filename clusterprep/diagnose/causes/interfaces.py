@@ -12,14 +12,19 @@ _SET = re.compile(r"NCCL_SOCKET_IFNAME set (?:by environment )?to (?P<iface>\S+)
 _NONE = re.compile(
     r"no socket interface found|NET/Socket : no interface found|with family \d+ is neither", re.IGNORECASE
 )
-_USING = re.compile(r"(?:Bootstrap|NET/Socket)\s*: Using (?P<list>.*)", re.IGNORECASE)
-_ENTRY = re.compile(r"(?:\[\d+\])?(?P<iface>[\w.@-]+):(?P<address>\[?[0-9a-fA-F.:]+)(?:%[\w.-]+)?\]?<\d+>")
+_USING = re.compile(r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?P<list>.*)", re.IGNORECASE)
+_ENTRY = re.compile(
+    r"(?:\[\d+\])?(?P<iface>[\w.@-]+(?::(?![0-9a-f]*:)[a-z]\w*)?):(?P<address>\[?[0-9a-fA-F.:]+)(?:%[\w.-]+)?\]?<\d+>"
+)
 _VIRTUAL = re.compile(
     r"(?:docker|veth|virbr|br-[0-9a-f]|cni|flannel|cali|tun|tap|vmnet|lxc|lxd|kube|tailscale|wg|zt|podman|vboxnet|"
     r"weave|cilium|vxlan|nerdctl|dummy|ovs|genev)",
 )
 _LINK_LOCAL = re.compile(r"fe80:|169\.254\.")
 _SCOPED = re.compile(r"connect\S*(?: to)? \[?fe80:[0-9a-f:]+%(?P<iface>[\w.-]+)", re.IGNORECASE)
+_UNROUTED = re.compile(
+    r"connect\S*(?: to)? \[?(?P<address>169\.254\.\d+\.\d+)", re.IGNORECASE
+)  # no router passes it on
 _BRIDGE = re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\.0\.|192\.168\.122\.")  # what docker, compose and libvirt give out
 _CONTAINER = re.compile(r"[0-9a-f]{12}")  # what docker calls a container that has no name of its own
 _DIALLED = re.compile(
@@ -67,6 +72,8 @@ def virtual(log: Log) -> Iterator[Evidence]:
     for line in log.saying("connect"):
         if scoped := _SCOPED.search(line.said):
             yield Evidence("virtual_interface_selected", line, Weight.LIKELY, (("interface", scoped["iface"]),))
+        if unrouted := _UNROUTED.search(line.said):
+            yield Evidence("virtual_interface_selected", line, Weight.PLAIN, (("peer", unrouted["address"]),))
         found = _DIALLED.search(line.said)
         if found and found["address"].endswith(".1"):
             weight = Weight.LIKELY

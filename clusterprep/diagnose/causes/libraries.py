@@ -26,6 +26,18 @@ LIBRARY = Cause(
             "n1:1:2 [0] NCCL WARN NCCL library is too old. This application was compiled with NCCL version 2.28.3",
         ),
         Sign(
+            "unable to load nccl library",
+            r"Unable to load NCCL library",
+            "nccl_utils.cc:133: NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL library.",
+        ),
+        Sign(
+            "attribute value -2147483648",
+            r"Invalid config .{0,40}attribute value -2147483648",
+            "n1:1:2 [0] init.cc:1405 NCCL WARN Invalid config blocking attribute value -2147483648",
+            Weight.LIKELY,
+            note="«undefined» of a newer nccl.h, which an older library takes for a value",
+        ),
+        Sign(
             "libnccl.so",
             r"libnccl\.so[.\d]*: (?:cannot open shared object|version `|file too short)",
             "ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",

@@ -35,6 +35,18 @@ GPU = Cause(
             culprit="rank {rank}|GPU {gpu} of {host}",
         ),
         Sign(
+            "cuda_error_out_of_memory",
+            r"CUDA_ERROR_OUT_OF_MEMORY",
+            "cuda_driver.cc:806] failed to allocate 512.00M from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "out of memory",
+            r"RESOURCE_EXHAUSTED: Out of memory|Out of memory error on GPU (?P<device>\d+)",
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
+            culprit="rank {rank}",
+        ),
+        Sign(
             "outofmemoryerror: ",
             r"torch\S*\.OutOfMemoryError: ",
             "[rank2]: torch.OutOfMemoryError: Allocation on device 2 would exceed allowed memory.",
@@ -106,8 +118,32 @@ HOST = Cause(
         ),
         Sign(
             "memory",
-            r"killed due to (?:the node running low on memory|memory pressure)|low on resource: memory",
+            r"killed due to (?:the node running low on memory|memory pressure)(?:.{0,200}\bIP: (?P<node>[\w.:-]*\w))?"
+            r"|low on resource: memory",
             "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+            culprit="host {node}",
+        ),
+        Sign(
+            "memory on the node",
+            r"Memory on the node \(IP: (?P<node>[\w.:-]*\w),.*exceeds the memory usage threshold",
+            "ray.exceptions.OutOfMemoryError: Memory on the node (IP: 10.9.0.7, ID: ab12) where the task was running "
+            "was 27.4GB / 28.8GB (0.95), which "
+            "exceeds the memory usage threshold of 0.95.",
+            culprit="host {node}",
+        ),
+        Sign(
+            "node_out_of_memory",
+            r"(?:Worker IP address: (?P<node>[\w.:-]*\w).*)?NODE_OUT_OF_MEMORY",
+            "(raylet) A worker died or was killed. Worker IP address: 10.9.0.7 Worker exit type: NODE_OUT_OF_MEMORY",
+            culprit="host {node}",
+        ),
+        Sign(
+            "by oom killer",
+            r"(?:Worker IP address: (?P<node>[\w.:-]*\w).*)?killed by SIGKILL by OOM killer due to high memory usage",
+            "(raylet) Worker IP address: 10.9.0.7 Worker exit type: SYSTEM_ERROR There are some potential root causes. "
+            "(1) The process is killed by SIGKILL by OOM killer due to high memory usage.",
+            Weight.SYMPTOM,
+            "host {node}",
         ),
         Sign(
             "oomkilled",
@@ -125,6 +161,13 @@ HOST = Cause(
             r"exits? with return code = -9",
             "[INFO] [launch.py:347:main] Process 4711 exits with return code = -9",
             Weight.LIKELY,
+        ),
+        Sign(
+            "exited on signal 9",
+            r"process rank (?P<number>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9",
+            "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
+            Weight.LIKELY,
+            "rank {number}",
         ),
         Sign(
             "killed",
@@ -250,10 +293,11 @@ MEMLOCK = Cause(
     signs=(
         Sign(
             "cannot allocate memory",
-            r"ibv_\w+\)? failed(?: with error| \(with error)?:? ?(?:\d+ )?Cannot allocate memory",
+            r"(?:\b(?P<hca>\w+\d): )?ibv_\w+(?:\([^)]*\)|\))? failed(?: with error| \(with error)?:? ?(?:\d+ )?Cannot "
+            r"allocate memory",
             "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate "
             "memory",
-            culprit="host {host}",
+            culprit="HCA {hca}|host {host}",
         ),
         Sign(
             "rlimit_memlock",

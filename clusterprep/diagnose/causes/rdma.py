@@ -112,7 +112,8 @@ FABRIC = Cause(
         ),
         Sign(
             "non-fatal async event",
-            r"NET/IB : (?P<hca>[\w.-]+?):\d+ Got non-fatal async event: ",
+            r"NET/IB : (?P<hca>[\w.-]+?):\d+ Got non-fatal async event: "
+            r"(?!GID table|SM |LID |P_?Key|client|port active)",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: port error(10)",
             Weight.LIKELY,
             "HCA {hca}",
@@ -131,9 +132,25 @@ FABRIC = Cause(
         ),
         Sign(
             "exceeded",
-            r"transport retry count(?:er)? exceeded",
-            "n1:1:2 [0] UCX ERROR Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)",
+            r"(?:Error on (?P<own>\w+):\d+ QP .*)?transport retry count(?:er)? exceeded(?: on (?P<hca>\w+):\d+)?",
+            "[n1:19546:0:19546] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15)",
             Weight.LIKELY,
+            "HCA {hca} on {host}|HCA {own} on {host}|HCA {hca}",
+        ),
+        Sign(
+            "ibv_create_ah(",
+            r"ibv_create_ah\(.*?\)(?: for .*? on (?P<hca>\w+))? failed",
+            "ib_device.c:1171 UCX  ERROR ibv_create_ah(dlid=49152 port=1) for RC DEVX QP connect on mlx5_0 failed: "
+            "Connection timed out",
+            Weight.LIKELY,
+            "HCA {hca} on {host}|HCA {hca}",
+        ),
+        Sign(
+            "modify",
+            r"UCX +ERROR +(?:ibv_modify_qp\(|mlx5dv_devx_(?:obj|qp)_modify\(|modify QP).*failed",
+            "[n1:39047:0] dc_mlx5.c:456  UCX  ERROR ibv_modify_qp(DCI, RTR) failed : Invalid argument",
+            Weight.LIKELY,
+            "host {host}",
         ),
         Sign(
             "failed to modify qp",
@@ -173,6 +190,16 @@ FABRIC = Cause(
             "vendor err 135",
             Weight.LIKELY,
         ),
+        Sign(
+            "got completion",
+            r"Got completion (?:from peer (?P<peer>[\w.:%-]+?)<\d+> )?with (?:error |status=(?:\w+\()?)"
+            r"(?:[235678]|1[4-9]|2[0-2])\b",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 5, opcode 0, len 0, "
+            "vendor err 249",
+            Weight.SYMPTOM,
+            "peer {peer}|host {host}",
+            note="5 is what was under way when its queue pair had failed already",
+        ),
     ),
     look=unanswered,
     needles=("ibv_modify_qp failed", "got completion"),
@@ -196,8 +223,9 @@ GID = Cause(
     of_host=True,
     signs=(
         Sign(
-            "ibv_modify_qp failed",
-            r"ibv_modify_qp failed with (?:error )?(?:(?:22|19|61|101|113) |)(?:Invalid argument|No data available|No "
+            "ibv_modify_qp",
+            r"ibv_modify_qp(?:\([^)]*\))? failed(?: with|:)? ?(?:error )?(?:\(errno )?(?:(?:22|19|61|101|113)\)? |)"
+            r"(?:\(Ib failure: )?(?:Invalid argument|No data available|No "
             r"such device|"
             r"Network is unreachable|No route)(?:,? on dev (?P<hca>[\w.-]+))?",
             "n1:1:2 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev "
@@ -206,8 +234,8 @@ GID = Cause(
             "HCA {hca}",
         ),
         Sign(
-            "gid table changed",
-            r"NET/IB : (?P<hca>[\w.-]+?):\d+ GID table changed",
+            "gid table change",
+            r"NET/IB : (?:(?P<hca>[\w.-]+?):\d+ )?(?:Got .{0,20}async event ?: )?GID table change",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_0:1 GID table changed",
             Weight.SYMPTOM,
             "HCA {hca}",

@@ -151,15 +151,48 @@ INCOMPLETE = Cause(
     "launch.nproc",
     signs=(
         Sign(
-            "waiting for clients",
-            r"timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+)",
+            "barrier timed out",
+            r"DEADLINE_EXCEEDED: Barrier timed out",
+            "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: start. Timed out task names:",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "/replica:0/task:",
+            r"^/job:\w+/replica:\d+/task:(?P<task>\d+)$",
+            "/job:jax_worker/replica:0/task:3",
+            Weight.LIKELY,
+            "ranks {task}",
+            note="these tasks of JAX did not come",
+        ),
+        Sign(
+            "cluster registration failed",
+            r"Stopping coordination service as cluster registration failed",
+            "Stopping coordination service as cluster registration failed. This may be due to 1) some tasks",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "timed out waiting for",
+            r"Timed out waiting for (?:tasks|processes|hosts|\S+) to (?:start|register|be ready)\. Please check",
+            "Exception: Timed out waiting for tasks to start. Please check connectivity between servers.",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "on any of the following addresses",
+            r"unable to connect to the .{0,80} on any of the following addresses",
+            "Horovod was unable to connect to the driver service on any of the following addresses: {}",
+            Weight.LIKELY,
+        ),
+        Sign(
+            " seconds waiting for ",
+            r"timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<joined>\d+)/"
+            r"(?P<wanted>\d+)",
             "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 3/4 clients joined.",
             Weight.LIKELY,
             note="{joined} of {wanted} came",
         ),
         Sign(
-            "waiting for clients",
-            r"timed out after (?P<seconds>\d+) seconds waiting for clients(?!\. \d)",
+            " seconds waiting for ",
+            r"timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)(?!\. \d)",
             "RuntimeError: Timed out after 1801 seconds waiting for clients",
             Weight.LIKELY,
         ),
@@ -194,12 +227,19 @@ INCOMPLETE = Cause(
         ),
         Sign(
             "ncclunique",
-            r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<root>\d+)\].{0,160}(?:wait timeout|socket timeout|timed out)",
+            r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<root>\d+)\].{0,160}(?:wait timeout|socket timeout|timed out|"
+            r"timeout waiting for key)",
             "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
             "store "
             "by key '0', but store->get('0') got error: wait timeout after 600000ms",
             Weight.LIKELY,
             "rank {root}",
+        ),
+        Sign(
+            "timeout waiting for key",
+            r"(?<!got error: )Timeout waiting for key: \S+",
+            "RuntimeError: Timeout waiting for key: default_pg/0/0 after 1800000 ms",
+            Weight.SYMPTOM,
         ),
         Sign(
             "waitforinput",
@@ -265,6 +305,12 @@ WORLD = Cause(
             r"must be|mismatch)",
             "RuntimeError: world_size (6) is not divisible by tensor_model_parallel_size (4)",
             Weight.LIKELY,
+        ),
+        Sign(
+            "the new group's ",
+            r"the new group's (?:world size should be less or equal|rank should be within)",
+            "RuntimeError: the new group's world size should be less or equal to the world size set by "
+            "init_process_group",
         ),
         Sign(
             "not enough slots",

@@ -71,6 +71,13 @@ DRIVER = Cause(
             culprit="host {host}",
         ),
         Sign(
+            "installed cuda driver < r",
+            r"NCCL cannot be captured in a graph if .*installed CUDA driver < R\d+",
+            "n1:1:2 [0] misc/strongstream.cc:53 NCCL WARN NCCL cannot be captured in a graph if either it wasn't built "
+            "with CUDA runtime >= 11.3 or if the installed CUDA driver < R465.",
+            Weight.LIKELY,
+        ),
+        Sign(
             "minimum requirement",
             r"CUDA Driver version found is \d+\. Minimum requirement",
             "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. Minimum requirement is "
@@ -161,11 +168,11 @@ MISMATCH = Cause(
         ),
         Sign(
             "collective mismatch error",
-            r"peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? collective mismatch error,? local size \d+ remote size",
+            r"(?:peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? )?collective mismatch error,? local size \d+ remote (?:size )?\d+",
             "n1:1:2 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.9.0.7<40001> collective "
             "mismatch "
             "error, local size 4096 remote size 65536",
-            culprit="peer {peer}",
+            culprit="peer {peer}|host {host}",
         ),
         Sign(
             "posted incorrect receive info",
@@ -287,6 +294,7 @@ BUG = Cause(
     "An internal error with a line before it that says more is what that line says.",
     "python -c 'import torch; print(torch.version.cuda, torch.cuda.nccl.version())'   # take a newer torch or NCCL",
     "nccl.system",
+    of_host=True,
     signs=(
         Sign(
             "no kernel image is available",
@@ -309,6 +317,12 @@ BUG = Cause(
             r"Could not find (?:rev link for|intermediate GPU between|NIC for rank \d+ in NVLS|any local path from gpu|"
             r"node of type|gpu rank|net id|NET with id|local GPU with rank)",
             "n1:1:2 [0] graph/topo.cc:80 NCCL WARN Could not find rev link for 0/4096 -> 1/8192",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "unable to find gpu/cpu",
+            r"unable to find GPU/CPU for rank \d+",
+            "n1:1:2 [0] graph/topo.cc:605 NCCL WARN Set CPU affinity : unable to find GPU/CPU for rank 0",
             Weight.LIKELY,
         ),
         Sign(
@@ -349,8 +363,8 @@ BUG = Cause(
             Weight.SYMPTOM,
         ),
         Sign(
-            "named symbol not found",
-            r"Cuda failure.*named symbol not found",
+            "cuda failure",
+            r"Cuda failure.*(?:named symbol not found|invalid device function|device kernel image is invalid)",
             "n1:1:2 [0] enqueue.cc:110 NCCL WARN Cuda failure 500 'named symbol not found'",
             Weight.LIKELY,
         ),
