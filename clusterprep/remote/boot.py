@@ -48,6 +48,11 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
     return f"exec {prefix}/bin/sh -c '{_SHELL}' '{loader}'"
 
 
+def relay_command(nonce: str) -> str:
+    """The shell line of a task of a Slurm step, which first says where it is."""
+    return f'echo {nonce} at "$SLURMD_NODENAME"; {command()}'
+
+
 # What a part of the agent consists of, in the order in which it must be loaded.
 _MODULES = {
     "look": ("readers", "look"),
@@ -120,6 +125,13 @@ def payload(nonce: str, parts: Sequence[str]) -> bytes:
     start = f'sys.modules["clusterprep.remote.agent"].main({nonce!r}, define, modules)\n'.encode()
     source = _source(tuple(parts))
     return b"%09d%b%b" % (len(source) + len(start), source, start)
+
+
+def relay_payload(nonce: str) -> bytes:
+    """The same for a task of a Slurm step."""
+    start = f'sys.modules["clusterprep.remote.relay"].main({nonce!r})\n'
+    source = f"PARTS = {_read(('light', 'relay'))!r}{_DEFINE}{start}".encode()
+    return b"%09d%b" % (len(source), source)
 
 
 @functools.cache

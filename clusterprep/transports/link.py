@@ -158,6 +158,9 @@ class Link:
             if self.silent_for() > SILENCE_LIMIT:
                 raise self._gone("hung", f"no sign of life for {self.silent_for():.1f} s") from None
             return []
+        except LinkLost as lost:
+            self.lost = lost
+            raise
         if not data:
             self._ended = True
             raise self._gone("hung", self._last_words())

@@ -1,0 +1,219 @@
+"""Nodes reached through Slurm: one job step for the whole command, one task per node, no SSH."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from clusterprep.errors import Unreached
+from clusterprep.model import Inventory, Node
+from clusterprep.noderange import fold
+from clusterprep.remote import boot
+from clusterprep.transports import Channel, slurm_says
+from clusterprep.transports.slurm_nodes import SlurmNode, matching
+from clusterprep.transports.slurm_says import Allocation
+from clusterprep.transports.slurm_step import Step
+from clusterprep.transports.tcp import dial
+
+DIALERS = 64  # nodes whose slurmd is dialled at once
+DIAL_LIMIT = 3.0  # seconds
+ATTEMPTS = 3  # steps, each without the nodes that spoiled the one before
+SQUEUE_LIMIT = 2.0  # seconds
+SALLOC = "salloc -N … --exclusive, and run clusterprep in it"
+# One task per node, whatever its neighbours do, beside what runs in the allocation, with nothing of our environment,
+# limits or folder; --label says which task wrote what. Never --unbuffered, which breaks lines.
+_FLAGS = (
+    *("--quiet", "--ntasks-per-node=1", "--input=all", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
+    *("--export=NONE", "--propagate=NONE", "--cpu-bind=none", "--mpi=none", "--label", "--chdir=/"),
+)
+
+
+class SlurmTransport:
+    """See clusterprep.transports.Transport. The first `open` starts the step, for all nodes of the inventory."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._nodes = tuple(node for node in inventory.nodes if node.transport == "slurm")
+        self._limit = max((node.ssh.connect_timeout for node in self._nodes), default=10.0)
+        self._lock = threading.Lock()
+        self._begun = self._closed = False
+        self._step: Step | None = None
+        self._hosts: dict[str, str] = {}  # node -> its name in Slurm
+        self._troubles: dict[str, Unreached] = {}  # node -> why it takes no part
+
+    def open(self, node: Node, command: str) -> Channel:
+        """Start command in the node's task. Raises Unreached."""
+        with self._lock:
+            if not self._begun:
+                self._begin()
+                self._begun = True
+        if node.name in self._troubles:
+            raise self._troubles[node.name]
+        step, host = self._step, self._hosts[node.name]
+        if step is None or step.ended is not None or host in step.failed:
+            words = "the command ended" if step is None else step.ended or step.failed[host]
+            raise Unreached("hung", words)
+        return step.open(host, command)
+
+    def close(self) -> None:
+        """End the step, and all that its tasks started."""
+        self._closed = True
+        step, self._step = self._step, None
+        if step is not None:
+            step.close()
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Bytes that srun was given and that it gave so far."""
+        return (self._step.taken, self._step.given) if self._step else (0, 0)
+
+    # ------------------------------------------------------------ the start
+
+    def _begin(self) -> None:
+        """Start the step, or note for every node why not."""
+        try:
+            if not slurm_says.has("srun"):
+                raise slurm_says.missing("srun")
+            home = slurm_says.allocation(os.environ, self._limit)
+            self._choose(home)
+            self._run(home)
+        except Unreached as trouble:
+            for node in self._nodes:
+                self._troubles.setdefault(node.name, trouble)
+
+    def _choose(self, home: Allocation | None) -> None:
+        """Find every node in Slurm, and set aside those on which it would start nothing."""
+        listed = slurm_says.nodes([node.name for node in self._nodes], self._limit)
+        found: dict[str, SlurmNode] = {}
+        for node in self._nodes:
+            there = matching(listed, node.name, node.address)
+            trouble = _trouble(node, there, home)
+            if trouble is None and there is not None:
+                found[node.name], self._hosts[node.name] = there, there.name
+            elif trouble is not None:
+                self._troubles[node.name] = trouble
+        port = slurm_says.slurmd_port(self._limit)
+        self._troubles.update(_dial_all(found, port, min(DIAL_LIMIT, self._limit)))
+
+    def _run(self, home: Allocation | None) -> None:
+        """A node that does not start its task makes Slurm end the whole step after a while: go on without it."""
+        for _ in range(ATTEMPTS):
+            hosts = [host for name, host in self._hosts.items() if name not in self._troubles]
+            if not hosts or self._closed:
+                return
+            nonce = secrets.token_hex(8)
+            step = self._step = _start(hosts, home, nonce)
+            step.wait(time.monotonic() + self._limit)
+            if not step.started:
+                words = self._why_nothing_started(step, nonce)
+                step.cancel()
+                self._step = None
+                raise words
+            if all(host in step.started for host in hosts) and step.ended is None:
+                self._note(step)
+                return
+            self._note(step)
+            step.cancel()
+        self._step = None
+
+    def _why_nothing_started(self, step: Step, nonce: str) -> Unreached:
+        if step.ended is not None:
+            return Unreached("refused", f"srun was refused: {step.words or step.ended}", SALLOC)
+        waiting = slurm_says.waits_for(job_name(nonce), SQUEUE_LIMIT)
+        if waiting.startswith("PENDING"):
+            message = f"srun waits for resources: after {self._limit:.3g} s its job is {waiting}"
+            return Unreached("timed_out", message, f"{SALLOC}; or a longer `connect_timeout:`")
+        message = f"srun started no task in {self._limit:.3g} s{f': {step.words}' if step.words else ''}"
+        return Unreached("timed_out", message, "a Prolog may take long: a longer `connect_timeout:`")
+
+    def _note(self, step: Step) -> None:
+        """Why nodes are not ready in a step."""
+        for name, host in self._hosts.items():
+            if name not in self._troubles and host in step.hosts and host not in step.ready:
+                self._troubles[name] = _not_ready(step, host, self._limit)
+
+
+def _not_ready(step: Step, host: str, limit: float) -> Unreached:
+    if step.started.get(host) in step.no_python:
+        return Unreached("no_python", "no python3 was found on the node", "apt-get install python3-minimal")
+    if host in step.failed:
+        reason = "no_python" if host in step.started else "refused"
+        return Unreached(reason, step.failed[host] + (f": {step.words}" if host in step.started else ""))
+    if host in step.started:
+        return Unreached("hung", f"its task said nothing in {limit:.3g} s {step.words}".strip())
+    return Unreached(
+        "timed_out",
+        f"Slurm did not start the task of {host} in {limit:.3g} s",
+        f"systemctl status slurmd   # on {host}",
+    )
+
+
+def _trouble(node: Node, there: SlurmNode | None, home: Allocation | None) -> Unreached | None:
+    """Why Slurm would start nothing on a node."""
+    if there is None:
+        words = " or ".join(dict.fromkeys((node.name, node.address)))
+        message = f"Slurm knows no node {words}"
+        return Unreached("name_unknown", message, "sinfo -N; `name:` or `address:` has to be its NodeName")
+    if home is not None and there.name not in home.hosts:
+        has = f"job {home.number} has {fold(sorted(home.hosts))}"
+        message = f"{there.name} is not part of the allocation that this runs in: {has}"
+        return Unreached("refused", message, "salloc with these nodes, or --limit to those of the job")
+    if why := there.why_no_step(home is not None):
+        return Unreached(
+            "refused", f"no task can be started on {there.name}: {why}", f"scontrol show node {there.name}"
+        )
+    if home is None and "ALLOCATED" in there.words:
+        message = f"all of {there.name} belongs to jobs, so that Slurm starts nothing of ours there"
+        return Unreached("busy", message, f"squeue -w {there.name}; {SALLOC}, or use `transport: ssh`")
+    return None
+
+
+def _dial_all(found: Mapping[str, SlurmNode], port: int, limit: float) -> dict[str, Unreached]:
+    """Whose slurmd cannot be reached: one such node would end the step of all after some ten seconds."""
+    todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[str, Unreached | None]] = queue.SimpleQueue()
+    for name in found:
+        todo.put(name)
+
+    def work() -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                name = todo.get_nowait()
+                done.put((name, _dial(found[name], port, limit)))
+
+    for _ in range(min(DIALERS, len(found))):
+        threading.Thread(target=work, daemon=True).start()
+    answers = [done.get() for _ in found]
+    return {name: trouble for name, trouble in answers if trouble is not None}
+
+
+def _dial(node: SlurmNode, port: int, limit: float) -> Unreached | None:
+    try:
+        connection, _ = dial(node.address, node.port or port, time.monotonic() + limit)
+    except Unreached as trouble:
+        return Unreached(
+            trouble.reason, f"slurmd of {node.name}: {trouble}", f"systemctl status slurmd   # on {node.name}"
+        )
+    connection.close()
+    return None
+
+
+def job_name(nonce: str) -> str:
+    """The name of our step, and of the job where it has one of its own."""
+    return f"clusterprep-{nonce}"
+
+
+def _start(hosts: Sequence[str], home: Allocation | None, nonce: str) -> Step:
+    count, listed = len(hosts), ",".join(hosts)
+    listed = listed if len(listed) < slurm_says.LONGEST else fold(hosts)
+    where = (f"--nodes={count}", f"--ntasks={count}", f"--nodelist={listed}", f"--job-name={job_name(nonce)}")
+    inside = (f"--jobid={home.number}", "--mem=0") if home else ()
+    argv = ("srun", *_FLAGS, *where, *inside, "/bin/sh", "-c", boot.relay_command(nonce))
+    try:
+        return Step(argv, slurm_says.environment(own_job=home is None), hosts, nonce)
+    except OSError as error:
+        raise Unreached("missing_tool", f"srun cannot be started: {error.strerror}") from error
