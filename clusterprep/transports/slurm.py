@@ -21,6 +21,7 @@ from clusterprep.transports.slurm_step import Step
 from clusterprep.transports.tcp import dial
 
 DIALERS = 64  # nodes whose slurmd is dialled at once
+LINGER = 1.5  # seconds that other tasks may begin after the first
 DIAL_LIMIT = 3.0  # seconds
 ATTEMPTS = 3  # steps, each without the nodes that spoiled the one before
 SQUEUE_LIMIT = 2.0  # seconds
@@ -42,7 +43,7 @@ class SlurmTransport:
         self._lock = threading.Lock()
         self._begun = self._closed = False
         self._step: Step | None = None
-        self._hosts: dict[str, str] = {}  # node -> its name in Slurm
+        self._found: dict[str, SlurmNode] = {}  # node -> what Slurm says of it
         self._troubles: dict[str, Unreached] = {}  # node -> why it takes no part
 
     def open(self, node: Node, command: str) -> Channel:
@@ -53,7 +54,7 @@ class SlurmTransport:
                 self._begun = True
         if node.name in self._troubles:
             raise self._troubles[node.name]
-        step, host = self._step, self._hosts[node.name]
+        step, host = self._step, self._found[node.name].name
         if step is None or step.ended is not None or host in step.failed:
             words = "the command ended" if step is None else step.ended or step.failed[host]
             raise Unreached("hung", words)
@@ -88,37 +89,53 @@ class SlurmTransport:
     def _choose(self, home: Allocation | None) -> None:
         """Find every node in Slurm, and set aside those on which it would start nothing."""
         listed = slurm_says.nodes([node.name for node in self._nodes], self._limit)
-        found: dict[str, SlurmNode] = {}
         for node in self._nodes:
             there = matching(listed, node.name, node.address)
             trouble = _trouble(node, there, home)
-            if trouble is None and there is not None:
-                found[node.name], self._hosts[node.name] = there, there.name
-            elif trouble is not None:
+            if trouble is not None:
                 self._troubles[node.name] = trouble
-        port = slurm_says.slurmd_port(self._limit)
-        self._troubles.update(_dial_all(found, port, min(DIAL_LIMIT, self._limit)))
+            elif there is not None:
+                self._found[node.name] = there
 
     def _run(self, home: Allocation | None) -> None:
         """A node that does not start its task makes Slurm end the whole step after a while: go on without it."""
         for _ in range(ATTEMPTS):
-            hosts = [host for name, host in self._hosts.items() if name not in self._troubles]
+            hosts = [there.name for name, there in self._found.items() if name not in self._troubles]
             if not hosts or self._closed:
-                return
+                break
             nonce = secrets.token_hex(8)
             step = self._step = _start(hosts, home, nonce)
-            step.wait(time.monotonic() + self._limit)
-            if not step.started:
-                words = self._why_nothing_started(step, nonce)
+            deadline = time.monotonic() + self._limit
+            step.wait(deadline, LINGER)
+            if step.started and self._cannot_start(step):
                 step.cancel()
-                self._step = None
-                raise words
-            if all(host in step.started for host in hosts) and step.ended is None:
-                self._note(step)
-                return
+                continue
+            step.wait(deadline)
+            if not step.started:
+                why = None if self._cannot_start(step, nonce) else self._why_nothing_started(step, nonce)
+                step.cancel()
+                if why is not None:
+                    raise why
+                continue
             self._note(step)
+            if not step.missing and step.ended is None:
+                return
             step.cancel()
         self._step = None
+
+    def _cannot_start(self, step: Step, nonce: str = "") -> bool:
+        """Whether nodes that did not start their task have no slurmd; they are noted then.
+
+        Nobody is dialled without need, since slurmd logs every connection that says nothing.
+        """
+        if step.ended is not None or (
+            nonce and slurm_says.waits_for(job_name(nonce), SQUEUE_LIMIT).startswith("PENDING")
+        ):
+            return False
+        missing = {name: there for name, there in self._found.items() if there.name in step.missing}
+        troubles = _dial_all(missing, min(DIAL_LIMIT, self._limit)) if missing else {}
+        self._troubles.update((name, trouble) for name, trouble in troubles.items() if name not in self._troubles)
+        return bool(troubles)
 
     def _why_nothing_started(self, step: Step, nonce: str) -> Unreached:
         if step.ended is not None:
@@ -132,9 +149,9 @@ class SlurmTransport:
 
     def _note(self, step: Step) -> None:
         """Why nodes are not ready in a step."""
-        for name, host in self._hosts.items():
-            if name not in self._troubles and host in step.hosts and host not in step.ready:
-                self._troubles[name] = _not_ready(step, host, self._limit)
+        for name, there in self._found.items():
+            if name not in self._troubles and there.name not in step.ready:
+                self._troubles[name] = _not_ready(step, there.name, self._limit)
 
 
 def _not_ready(step: Step, host: str, limit: float) -> Unreached:
@@ -172,8 +189,9 @@ def _trouble(node: Node, there: SlurmNode | None, home: Allocation | None) -> Un
     return None
 
 
-def _dial_all(found: Mapping[str, SlurmNode], port: int, limit: float) -> dict[str, Unreached]:
-    """Whose slurmd cannot be reached: one such node would end the step of all after some ten seconds."""
+def _dial_all(found: Mapping[str, SlurmNode], limit: float) -> dict[str, Unreached]:
+    """Whose slurmd cannot be reached."""
+    port = slurm_says.slurmd_port(limit)
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[str, Unreached | None]] = queue.SimpleQueue()
     for name in found:

@@ -29,9 +29,11 @@ STALL = 20.0  # seconds in which srun takes nothing
 KEPT = 8192  # bytes of what srun said on stderr
 LEAVE = 2.5  # seconds for the tasks to end once stdin is closed
 INSIST = 1.0  # seconds for srun to end after SIGTERM
+SEQUEL = 0.2  # seconds
 _PIECE = 1 << 18
 _LABELLED = re.compile(rb"^\s*\d+: ")
 _FAILED = re.compile(r"^srun: error: (?:Task launch for \S+ failed on node (\S+?): |Node failure on (\S+)$)")
+_CANCELLED = re.compile(r"\*\*\* ((?:STEP|JOB) .{1,300}?) \*\*\*")
 _ENDED = re.compile(r"^srun: error: (\S+): tasks? [\d,-]+: ")
 
 
@@ -72,10 +74,18 @@ class Step:
         without = {host for host, task in self.started.items() if task in self.no_python}
         return self.ended is not None or len(self.ready.keys() | self.failed.keys() | without) >= len(self.hosts)
 
-    def wait(self, deadline: float) -> None:
-        """Wait until it is settled, or until the deadline."""
+    def wait(self, deadline: float, linger: float | None = None) -> None:
+        """Wait until it is settled, or until the deadline; or no longer than `linger` seconds after the first start."""
         with self.changed:
-            self.changed.wait_for(self.settled, max(0.0, deadline - time.monotonic()))
+            if linger is not None:
+                self.changed.wait_for(lambda: self.settled() or self.started, _left(deadline))
+                deadline = min(deadline, time.monotonic() + linger)
+            self.changed.wait_for(self.settled, _left(deadline))
+
+    @property
+    def missing(self) -> list[str]:
+        """Hosts whose task has not begun."""
+        return [host for host in self.hosts if host not in self.started]
 
     def open(self, host: str, command: str) -> SlurmChannel:
         """Start a shell line on a host that is ready."""
@@ -147,20 +157,30 @@ class Step:
                 rest = rest[-KEPT:]
 
     def _understand(self, line: str) -> None:
-        """Heed what srun says of the ends of tasks."""
+        """Heed what srun says of the ends of tasks; why they ended may be said a moment later."""
         said = _FAILED.match(line) or _ENDED.match(line)
-        if said is None:
-            return
         try:
-            hosts = expand(next(filter(None, said.groups())))
+            hosts = expand(next(filter(None, said.groups()))) if said else []
         except ValueError:
             return
+        if hosts:
+            timer = threading.Timer(SEQUEL, self._lose, (hosts, line.removeprefix("srun: ")))
+            timer.daemon = True
+            timer.start()
+
+    def _lose(self, hosts: Sequence[str], line: str) -> None:
+        words = self._cancelled() or f"its task in the Slurm step ended: {line}"
         with self.changed:
             gone = {self.started[host] for host in hosts if host in self.started}
-            self.failed.update((host, line.removeprefix("srun: ")) for host in hosts)
+            self.failed.update((host, words) for host in hosts)
             self.changed.notify_all()
         for channel in self._of(gone):
-            channel.lose(LinkLost("hung", f"its task in the Slurm step ended: {line.removeprefix('srun: ')}"))
+            channel.lose(LinkLost("hung", words))
+
+    def _cancelled(self) -> str:
+        """By whom or why the step was ended, where Slurm says it."""
+        found = _CANCELLED.search(self.words)
+        return f"the Slurm step was cancelled: {found[1]}" if found else ""
 
     def _of(self, tasks: set[int]) -> list[SlurmChannel]:
         with self.changed:
@@ -188,12 +208,16 @@ class Step:
         code = self._srun.wait()
         self._listener.join(1.0)  # for its last words; a descendant may hold the stream open
         with self.changed:
-            self.ended = f"the Slurm step has ended: {self.words or f'srun left with {code}'}"
+            self.ended = self._cancelled() or f"the Slurm step has ended: {self.words or f'srun left with {code}'}"
             lost = list(self._channels.values())
             self.changed.notify_all()
         self._outbox.close()
         for channel in lost:
             channel.lose(LinkLost("hung", self.ended))
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:
