@@ -24,7 +24,7 @@ DIALERS = 64  # nodes whose slurmd is dialled at once
 LINGER = 1.5  # seconds that other tasks may begin after the first
 DIAL_LIMIT = 3.0  # seconds
 ATTEMPTS = 3  # steps, each without the nodes that spoiled the one before
-SQUEUE_LIMIT = 2.0  # seconds
+SQUEUE_LIMIT = CANCEL_LIMIT = 2.0  # seconds
 SALLOC = "salloc -N … --exclusive, and run clusterprep in it"
 # One task per node, whatever its neighbours do, beside what runs in the allocation, with nothing of our environment,
 # limits or folder; --label says which task wrote what. Never --unbuffered, which breaks lines.
@@ -43,6 +43,7 @@ class SlurmTransport:
         self._lock = threading.Lock()
         self._begun = self._closed = False
         self._step: Step | None = None
+        self._home: Allocation | None = None  # the job that this runs in
         self._found: dict[str, SlurmNode] = {}  # node -> what Slurm says of it
         self._troubles: dict[str, Unreached] = {}  # node -> why it takes no part
 
@@ -64,8 +65,8 @@ class SlurmTransport:
         """End the step, and all that its tasks started."""
         self._closed = True
         step, self._step = self._step, None
-        if step is not None:
-            step.close()
+        if step is not None and not step.close():
+            self._give_up(step)
 
     @property
     def carried(self) -> tuple[int, int]:
@@ -79,9 +80,9 @@ class SlurmTransport:
         try:
             if not slurm_says.has("srun"):
                 raise slurm_says.missing("srun")
-            home = slurm_says.allocation(os.environ, self._limit)
-            self._choose(home)
-            self._run(home)
+            self._home = slurm_says.allocation(os.environ, self._limit)
+            self._choose(self._home)
+            self._run(self._home)
         except Unreached as trouble:
             for node in self._nodes:
                 self._troubles.setdefault(node.name, trouble)
@@ -108,20 +109,32 @@ class SlurmTransport:
             deadline = time.monotonic() + self._limit
             step.wait(deadline, LINGER)
             if step.started and self._cannot_start(step):
-                step.cancel()
+                self._abandon(step)
                 continue
             step.wait(deadline)
             if not step.started:
                 why = None if self._cannot_start(step, nonce) else self._why_nothing_started(step, nonce)
-                step.cancel()
+                self._abandon(step)
                 if why is not None:
                     raise why
                 continue
             self._note(step)
             if not step.missing and step.ended is None:
                 return
-            step.cancel()
+            self._abandon(step)
+        if self._step is None:
+            raise Unreached("refused", "Slurm started no step of ours", "squeue; sinfo -R; and the log of slurmctld")
+
+    def _abandon(self, step: Step) -> None:
+        """End a step that is of no use."""
         self._step = None
+        if not step.terminate():
+            self._give_up(step)
+
+    def _give_up(self, step: Step) -> None:
+        """srun waits for a node that is lost, and Slurm for srun: tell Slurm that nobody needs the step any more."""
+        slurm_says.cancel(job_name(step.nonce), self._home.number if self._home else None, CANCEL_LIMIT)
+        step.kill()
 
     def _cannot_start(self, step: Step, nonce: str = "") -> bool:
         """Whether nodes that did not start their task have no slurmd; they are noted then.

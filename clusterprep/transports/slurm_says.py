@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -81,6 +82,18 @@ def waits_for(job_name: str, limit: float) -> str:
         return _ask(("squeue", "--noheader", f"--name={job_name}", "--format=%T (%r)"), limit).strip()
     except Unreached:
         return ""
+
+
+def cancel(job_name: str, within: str | None, limit: float) -> None:
+    """Have Slurm end the job of this name, or the step of this name `within` a job; never raises."""
+    with contextlib.suppress(Unreached):
+        if within is None:
+            _ask(("scancel", "--quiet", f"--name={job_name}"), limit)
+            return
+        listed = _ask(("squeue", "--steps", "--noheader", f"--jobs={within}", "--format=%i %j"), limit)
+        for number, _, name in (line.strip().partition(" ") for line in listed.splitlines()):
+            if name == job_name:
+                _ask(("scancel", "--quiet", number), limit)
 
 
 def _ask(argv: tuple[str, ...], limit: float, bad: tuple[int, ...] = ()) -> str:

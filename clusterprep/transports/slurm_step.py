@@ -41,7 +41,7 @@ class Step:
     """srun, from its start to its end. `hosts` are names of Slurm's; a task is known by its number in the step."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], hosts: Sequence[str], nonce: str) -> None:
-        self.hosts = tuple(hosts)
+        self.hosts, self.nonce = tuple(hosts), nonce
         self.changed = threading.Condition()
         self.started: dict[str, int] = {}  # host -> task, once the shell of the task runs
         self.ready: dict[str, int] = {}  # host -> task, once its relay listens
@@ -110,22 +110,30 @@ class Step:
         with self.changed:
             self._channels.pop((channel.task, channel.number), None)
 
-    def close(self) -> None:
-        """End the step: by the end of its stdin, else by a signal; never raises, takes 4.5 s at most."""
+    def close(self) -> bool:
+        """End the step by the end of its stdin, else by SIGTERM; whether srun has ended within 3.5 s. Never raises."""
         self._outbox.close()
-        for wait, signum in ((LEAVE, signal.SIGTERM), (INSIST, signal.SIGKILL), (INSIST, None)):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._srun.wait(wait)
-                return
-            if signum is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._srun.pid, signum)
+        return self._gone(LEAVE) or self.terminate()
 
-    def cancel(self) -> None:
-        """End srun at once, also while it waits for resources."""
+    def terminate(self) -> bool:
+        """End srun at once, also while it waits for resources; whether it has ended within a second."""
+        self._outbox.close()
+        self._signal(signal.SIGTERM)
+        return self._gone(INSIST)
+
+    def kill(self) -> None:
+        """The last resort: srun then says nothing to Slurm any more."""
+        self._signal(signal.SIGKILL)
+        self._gone(INSIST)
+
+    def _gone(self, seconds: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._srun.wait(seconds)
+        return self._srun.returncode is not None
+
+    def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._srun.pid, signal.SIGTERM)
-        self.close()
+            os.killpg(self._srun.pid, number)
 
     # ------------------------------------------------------------ threads
 
