@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 ROOM = 8 << 20  # bytes that may wait
 LARGE = 4096  # bytes from which on it pays to wait for others that send the same
-LINGER = 0.003  # seconds
+LINGER = 0.01  # seconds
 SHARED = 512  # bytes that several have to have in common to be sent the rest one by one
 PULSE = b"* 0 pulse 0\n"
 
