@@ -14,7 +14,10 @@ from clusterprep.remote.readers import INSTANT, LANES, READERS, NoAnswer
 
 THREADED = ("files", "names")  # lanes in which no code of others runs
 WIDE = 32  # lanes over which reads are spread after one of them has hung
-LINGER = 0.5  # seconds that a killed child gets to disappear before it is called stuck
+LINGER = 0.5  # seconds that killed children get to disappear before they are called stuck
+BLINK = 0.02  # seconds of it while others wait for their turn
+FOREVER = 1e9  # seconds
+LATE = "the budget ended"  # the reason of an answer that the command has no time to wait for
 
 
 def answer(kind, args):
@@ -40,6 +43,7 @@ class Lane(object):
 
     def __init__(self, agent, reads, done, spread):
         self.agent, self.reads, self.done, self.spread = agent, list(reads), done, spread
+        self.killed = []  # children that had not gone when their time was over
         self._start()
 
     def _start(self):
@@ -69,10 +73,21 @@ class Lane(object):
             self.agent.unwatch(self.fd)
             self._end("hung", "no answer within %g s" % (self.reads[0][1][2] if self.reads else LINGER))
 
+    def leave(self, why):
+        """Give up all reads that are left, at once: the command has no more time."""
+        if self.fd is not None:
+            self.agent.unwatch(self.fd)
+            os.close(self.fd)
+            self.fd = None
+            self.stop(0)
+            reads, self.reads = self.reads, []
+            for index, _ in reads:
+                self.done(index, ["no", LATE, why])
+
     def _end(self, reason, why):
         os.close(self.fd)
         self.fd = None
-        self.stop()
+        self.stop(BLINK if reason == "hung" else LINGER)
         if self.reads:
             index = self.reads.pop(0)[0]
             self.done(index, ["no", reason, why])
@@ -103,7 +118,7 @@ class ThreadLane(Lane):
         finally:
             os.close(sink)
 
-    def stop(self):
+    def stop(self, seconds):
         pass
 
 
@@ -129,27 +144,54 @@ class ChildLane(Lane):
         finally:
             os._exit(0)
 
-    def stop(self):
+    def stop(self, seconds):
         if self.pid is not None:
-            kill_group(self.pid)
+            self.killed += kill_group(self.pid, seconds)
             self.pid = None
 
 
-def kill_group(pid):
-    """Kill a child and its group and reap it; one in uninterruptible sleep is left to the kernel."""
+def kill_group(pid, seconds=LINGER):
+    """Kill a child and its group and reap it, as `reap` does."""
     for target in (-pid, pid):
         try:
             os.kill(target, signal.SIGKILL)
         except OSError:
             pass
-    end = time.monotonic() + LINGER
-    while time.monotonic() < end:
-        try:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-        except OSError:
-            return
+    return reap([pid], seconds)
+
+
+def reap(pids, seconds):
+    """Wait for killed children; those that are left are in uninterruptible sleep, which is the kernel's."""
+    end = time.monotonic() + seconds
+    while True:
+        pids = [pid for pid in pids if not _gone(pid)]
+        if not pids or time.monotonic() >= end:
+            return pids
         time.sleep(0.002)
+
+
+def _gone(pid):
+    try:
+        return bool(os.waitpid(pid, os.WNOHANG)[0])
+    except OSError:
+        return True
+
+
+def poll_all(lanes, now):
+    for lane in list(lanes):
+        lane.poll(now)
+
+
+def leave_all(lanes, why):
+    for lane in list(lanes):
+        lane.leave(why)
+
+
+def end_all(lanes):
+    """Kill what still runs and wait for all of it together: one that is stuck must not keep the others' turn."""
+    for lane in lanes:
+        lane.stop(0)
+    reap([pid for lane in lanes for pid in lane.killed], LINGER)
 
 
 def instant(kind, args, limit):
@@ -170,7 +212,12 @@ def grouped(reads):
 
 
 def look(agent, request):
-    """Operation look: {"reads": [[kind, args, limit], …]} → {"answers": [answer, …]} in the same order."""
+    """Operation look: {"reads": [[kind, args, limit], …]} → {"answers": [answer, …]} in the same order.
+
+    With {"within": seconds} it answers by then: reads that have not are given up all at once.
+    """
+    within = request.get("within", FOREVER)
+    ends = time.monotonic() + within
     reads = list(enumerate(request["reads"]))
     answers = [None] * len(reads)
     left = set(index for index, _ in reads)
@@ -184,8 +231,9 @@ def look(agent, request):
             agent.answer(request, answers=answers)
 
     def poll(now):
-        for lane in list(lanes):
-            lane.poll(now)
+        poll_all(lanes, now)
+        if now > ends:
+            leave_all(lanes, "no answer within %.1f s, which is what the budget left for it" % within)
 
     agent.polls.append(poll)
     for index, (kind, args, _) in [read for read in reads if instant(*read[1])]:
@@ -198,7 +246,7 @@ def look(agent, request):
 
     for kind, group in grouped([read for read in reads if read[0] in left]):
         lanes.append(kind(agent, group, done, spread))
-    agent.endings.append(lambda: [lane.stop() for lane in lanes])
+    agent.endings.append(lambda: end_all(lanes))
     if not reads:
         done(-1, None)
 
