@@ -5,7 +5,7 @@
 # drained and nothing else, and only where the site's file says RESUME=yes: a fault that comes and goes is better looked
 # at by somebody.
 set -u
-PATH=${PATH:-}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" # Slurm gives a prolog none
 here=$(dirname "$0")
 RESUME=no
 NODE=${SLURMD_NODENAME:-$(uname -n | cut -d . -f 1)}

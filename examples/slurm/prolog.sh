@@ -5,7 +5,7 @@
 # error», so ours is set first; Slurm keeps a reason that is there. slurmctld is called for a node that fails, and only
 # then: Slurm's commands in prologs of large jobs are a load for it.
 set -u
-PATH=${PATH:-}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" # Slurm gives a prolog none
 here=$(dirname "$0")
 NODE=${SLURMD_NODENAME:-$(uname -n | cut -d . -f 1)}
 CONF=${CLUSTERPREP_SLURM_CONF:-/etc/clusterprep/slurm.sh}
