@@ -19,13 +19,16 @@ def read_results(path):
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise NoAnswer("not_a_file", "%s is a link, a pipe or a device; it is not read" % path)
         raise
-    with os.fdopen(fd, "rb") as source:
+    try:
         state = os.fstat(fd)
         if not stat.S_ISREG(state.st_mode):
             raise NoAnswer("not_a_file", "%s is no regular file; it is not read" % path)
         if state.st_uid not in (0, os.geteuid()) or state.st_mode & 0o022:
             raise NoAnswer("denied", "%s can be written by others than root; it is not read" % path)
-        data = source.read(MAX_TEXT + 1)
+        with os.fdopen(os.dup(fd), "rb") as source:
+            data = source.read(MAX_TEXT + 1)
+    finally:
+        os.close(fd)
     if len(data) > MAX_TEXT:
         raise NoAnswer("truncated", "%s is larger than %d bytes" % (path, MAX_TEXT))
     return dict(moment(), text=data.decode("utf-8", "replace"))
