@@ -21,7 +21,7 @@ from clusterprep.verify.pages import PAGES, Page
 
 _WARNING = "A failure is a warning, and an error where `require:` names the check."
 
-_DEEP = "It runs code of the job's user: `check --budget` tells what `check --deep --store` kept of it (docs/prolog.md)."
+_DEEP = "It runs code of the job's user: under --budget it is told as `check --deep --store` kept it (docs/prolog.md)."
 
 
 def page(topic: str) -> str:
