@@ -7,10 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clusterprep.model import Finding, Report
+from clusterprep.reports import render
 from tests.lab import faults
 from tests.lab.rooms import Host
 from tests.lab.slurm import Slurm
@@ -93,6 +96,93 @@ def test_scripts_are_clean(script: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("drain", "n1"),
+        ("drain", "n[1-2]", "x"),
+        ("drain", "-a", "x"),
+        ("drain", "n1 State=RESUME", "x"),
+        ("drain", "n1", ""),
+        ("resume", "n1", "x"),
+        ("remove", "n1"),
+        (),
+    ],
+    ids=" ".join,
+)
+def test_wrong_words_reach_nobody(words: tuple[str, ...]) -> None:
+    done = subprocess.run([EXAMPLES / "clusterprep-drain", *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("clusterprep-drain: ")
+
+
+# ---------------------------------------------------------------- what the check's code means
+
+
+def judged(tmp_path: Path, tool: str, **more: str) -> tuple[int, str, str]:
+    """Exit code, words and log of node-check.sh with this script in the place of clusterprep."""
+    (tmp_path / "tool").write_text(f"#!/bin/sh\n{tool}\n")
+    (tmp_path / "tool").chmod(0o755)
+    settings = {"TOOL": str(tmp_path / "tool"), "KEEP": str(tmp_path / "kept"), "BUDGET": "1", **more}
+    (tmp_path / "site.sh").write_text("".join(f"{key}='{value}'\n" for key, value in settings.items()))
+    env = {"CLUSTERPREP_SLURM_CONF": str(tmp_path / "site.sh")}  # no PATH, as Slurm's prologs have none
+    done = subprocess.run(
+        [EXAMPLES / "node-check.sh"], env=env, capture_output=True, text=True, timeout=30, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def says(tmp_path: Path, code: int, *findings: Finding) -> str:
+    report = Report("check", "20261121-093000-4f2a", "c", "2026-11-21T09:30:00Z", 1.0, "fail", code, findings=findings)
+    (tmp_path / "report.json").write_text(render(report, "json"))
+    return f"cat '{tmp_path}/report.json'; exit {code}"
+
+
+FAILED = Finding("gpu.lost", "fail", "error", ("n1",), "a GPU is lost")
+TRAP = 'x", "fixed": false, "silenced": null, \n {"check": "evil.trap", "verdict": "fail", "severity": "error", '
+OTHERS = (
+    replace(FAILED, check="a.silenced", silenced="ticket 7"),
+    replace(FAILED, check="a.fixed", fixed=True),
+    replace(FAILED, check="a.warning", severity="warning", message=TRAP, seen=TRAP),
+    replace(FAILED, check="a.pass", verdict="pass"),
+)
+
+
+def test_only_a_report_that_names_a_failed_check_fails(tmp_path: Path) -> None:
+    twice = replace(FAILED, check="shm.size", message=TRAP)
+    found = judged(tmp_path, says(tmp_path, 1, *OTHERS, FAILED, twice, twice))
+    assert found[:2] == (1, "gpu.lost,shm.size 20261121-093000-4f2a\n")
+    assert "gpu.lost" in (tmp_path / "kept" / "last.json").read_text()
+    assert judged(tmp_path, says(tmp_path, 1, *OTHERS))[:2] == (3, "")
+
+
+def test_many_failures_make_a_short_reason(tmp_path: Path) -> None:
+    many = [replace(FAILED, check=f"gpu.x{number}") for number in range(50)]
+    assert judged(tmp_path, says(tmp_path, 1, *many))[1].count("gpu.x") == 5
+
+
+@pytest.mark.parametrize(
+    ("tool", "code"),
+    [("exit 0", 0), ("exit 1", 3), ("echo '{}'; exit 1", 3), ("exit 2", 3), ("exit 70", 3), ("kill -9 $$", 3)],
+)
+def test_all_else_says_nothing_about_the_node(tmp_path: Path, tool: str, code: int) -> None:
+    assert judged(tmp_path, tool)[:2] == (code, "")
+
+
+def test_what_is_not_known_is_named_in_the_log(tmp_path: Path) -> None:
+    lacking = replace(FAILED, verdict="unknown", reason="the budget ended")
+    code, words, log = judged(tmp_path, says(tmp_path, 3, lacking))
+    assert (code, words, "gpu.lost" in log or not log) == (3, "", True)
+
+
+def test_a_tool_that_is_missing_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    assert judged(tmp_path, "exit 0", TOOL="/nowhere/clusterprep")[0] == 3
+    assert judged(tmp_path, says(tmp_path, 1, FAILED), KEEP="/proc/nowhere")[0] == 1
+
+
+# ---------------------------------------------------------------- under Slurm
+
+
 def test_a_healthy_node_takes_the_job(slurm: Slurm) -> None:
     host = slurm.lab.host("n1")
     job_on(slurm, host)
@@ -153,11 +243,11 @@ def test_a_drain_of_somebody_else_is_theirs(slurm: Slurm) -> None:
     assert slurm.states()["n1"] == "drained"
 
 
-@pytest.mark.parametrize("words", ["clusterprep", "x clusterprep: y", "Clusterprep: x", " "], ids=repr)
-def test_a_reason_that_only_looks_like_ours_is_not(slurm: Slurm, words: str) -> None:
-    foreign(slurm, "n1", words)
-    assert drain(slurm.lab.host("n1"), "resume", "n1").returncode == 1
-    assert slurm.states()["n1"] == "drained"
+def test_a_reason_that_only_looks_like_ours_is_not(slurm: Slurm) -> None:
+    for words in ("clusterprep", "x clusterprep: y", "Clusterprep: x", " "):
+        foreign(slurm, "n1", words)
+        assert drain(slurm.lab.host("n1"), "resume", "n1").returncode == 1, words
+        assert slurm.states()["n1"] == "drained", words
 
 
 def test_our_drain_is_resumed(slurm: Slurm) -> None:
@@ -183,22 +273,9 @@ def test_who_comes_between_is_told(slurm: Slurm) -> None:
     assert reason(slurm, "n1") == "a fan"
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (("drain", "n1"), 2),
-        (("drain", "n[1-2]", "x"), 2),
-        (("drain", "-a", "x"), 2),
-        (("drain", "n1", ""), 2),
-        (("resume", "n1", "x"), 2),
-        (("remove", "n1"), 2),
-        (("drain", "nobody", "x"), 3),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_wrong_words_change_nothing(slurm: Slurm, words: tuple[str, ...], code: int) -> None:
-    assert drain(slurm.lab.host("n1"), *words).returncode == code
-    assert set(slurm.states().values()) == {"idle"}
+def test_a_node_that_slurm_does_not_know_is_said(slurm: Slurm) -> None:
+    done = drain(slurm.lab.host("n1"), "drain", "nobody", "x")
+    assert (done.returncode, "nobody" in done.stderr) == (3, True)
 
 
 @pytest.mark.slow
