@@ -68,6 +68,14 @@ def test_a_fresh_failure_counts_and_says_its_age() -> None:
     assert "1 min" in note([replace(bad, age=60.0)])[0] or "60 s" in note([bad])[0]
 
 
+def test_nodes_that_say_the_same_are_as_old_as_the_oldest() -> None:
+    second = Node("n2", "10.0.0.2", 1)
+    inventory = Inventory("c", (NODE, second))
+    alike = [replace(BAD, nodes=("n1",), age=60.0), replace(BAD, nodes=("n2",), age=4000.0)]
+    (bad,) = silenced(alike, inventory, date(2026, 1, 1))
+    assert (bad.nodes, bad.age) == (("n1", "n2"), 4000.0)
+
+
 def test_a_silence_holds_for_what_was_kept() -> None:
     inventory = Inventory("c", (NODE,), silences=(Silence("torch.version", frozenset({"n1"}), "ticket 7"),))
     (bad,) = silenced(findings(FRESH), inventory, date(2026, 1, 1))
