@@ -35,12 +35,12 @@ class Budget:
     @property
     def answers(self) -> float:
         """Until then nodes are waited for, which give their answers when the time for reads is over."""
-        return self.end - self._rest / 2
+        return self.end - 0.6 * self._rest
 
     @property
     def closing(self) -> float:
-        """Until then agents are waited for to end. One that does not goes when it notices that we have gone."""
-        return self.end - self._rest / 4
+        """Until then agents are waited for to end; what is left is for the report."""
+        return self.end - 0.45 * self._rest
 
     def left(self, until: float | None = None) -> float:
         """Seconds until a moment of the above; by default until nodes are no longer waited for."""

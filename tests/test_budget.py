@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from clusterprep.transports.link import open_link
 from clusterprep.transports.local import LocalTransport
 from tests.command import CLI, Answer, answer, clusterprep
 from tests.lab import Lab, faults
+from tests.lab.faults import together
 from tests.lab.fixtures import require_lab
 from tests.lab.rooms import Host
 
@@ -45,6 +47,20 @@ def kept(host: Host) -> str:
     with faults.written(host, CONF, BLANK):
         check(host, "--deep", "--store", "--only", "env.")
     return host.read(STORE)
+
+
+@pytest.fixture
+def frozen(host: Host) -> Iterator[str]:
+    """A group whose members the kernel keeps, whatever signal they get. Its name is the whole machine's."""
+    place, name = "/sys/fs/cgroup", f"lab-{uuid.uuid4().hex}"
+    make = 'mount -t tmpfs none "$0" && mkdir "$0/f" && mount -t cgroup -o freezer none "$0/f" && mkdir "$0/f/$1"'
+    host.run(["sh", "-c", make, place, name])
+    group = f"{place}/f/{name}"
+    host.run(["sh", "-c", 'echo FROZEN > "$0/freezer.state"', group])
+    yield group
+    thaw = 'echo THAWED > "$0/freezer.state"; until [ -z "$(cat "$0/tasks")" ]; do sleep 0.05; done; rmdir "$0"'
+    host.run(["sh", "-c", thaw, group])
+    host.run(["umount", f"{place}/f", place])
 
 
 @pytest.fixture(autouse=True)
@@ -189,6 +205,17 @@ def test_an_interpreter_that_does_not_start(host: Host) -> None:
     assert seen.code == 3
     assert seen.blamed("ssh.reach", "unknown") == ["n1"]
     assert "budget" in seen.findings("ssh.reach", "unknown")[0]["message"]
+
+
+def test_tools_that_the_kernel_keeps_cost_no_more_than_others(host: Host, frozen: str) -> None:
+    """Frozen processes do not die: no waiting for killed ones may add up. What is left dies when they thaw."""
+    stuck = f"#!/bin/sh\necho $$ > {frozen}/tasks\nexec sleep 4713\n"
+    tools = ("chronyc", "timedatectl", "systemctl", "nft", "iptables-save", "ip6tables-save")
+    with together(*(faults.written(host, f"/usr/local/sbin/{tool}", stuck, 0o755) for tool in tools)):
+        seen = timed(host, 6)
+    assert len(host.read(f"{frozen}/tasks").split()) >= 2
+    assert {"time.daemon", "net.firewall"} & late(seen)
+    assert verdicts(seen)["fs.ro"] == {"pass"}
 
 
 @pytest.mark.slow

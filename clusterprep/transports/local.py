@@ -36,7 +36,7 @@ class LocalTransport:
         return channel
 
     def close(self) -> None:
-        """End the commands that nobody closed, as they had not answered when the time was over."""
+        """End the commands that have not ended, as there was no time to wait for it."""
         for channel in list(self._channels):
             channel.kill()
 
@@ -104,8 +104,8 @@ class LocalChannel:
         self._stderr.close()
 
     def kill(self) -> None:
-        """End the command without waiting for it, where nobody has closed it."""
-        if not self._closed:
+        """End the command without waiting for it, where it has not ended yet."""
+        if self._process.returncode is None:
             self._kill()
 
     def _kill(self) -> None:
