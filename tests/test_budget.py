@@ -110,6 +110,7 @@ def test_the_start_of_the_process_counts() -> None:
     assert float(done.stdout) < 9.1
 
 
+@pytest.mark.slow
 def test_who_became_us_by_exec_may_be_old() -> None:
     code = "from clusterprep.budget import budget_of as b; print(b(2).left(b(2).end))"
     words = ["sh", "-c", 'sleep 1.5; exec "$0" -c "$1"', sys.executable, code]
@@ -191,7 +192,7 @@ def test_a_hung_mount_leaves_open_what_needs_it_alone(host: Host) -> None:
 def test_a_driver_that_does_not_answer_is_not_known(host: Host) -> None:
     hanging = faults.gpus(host, [{"count": 2, "model": "h100"}], hangs=["nvmlDeviceGetHandleByIndex_v2"], bus=False)
     with hanging:
-        seen = timed(host, 4)
+        seen = timed(host, 3)
     assert {"gpu.ecc_unc", "gpu.remap"} <= late(seen)
     assert seen.code == 3
     assert "pass" in verdicts(seen)["fs.ro"]
@@ -207,6 +208,7 @@ def test_an_interpreter_that_does_not_start(host: Host) -> None:
     assert "budget" in seen.findings("ssh.reach", "unknown")[0]["message"]
 
 
+@pytest.mark.slow
 def test_tools_that_the_kernel_keeps_cost_no_more_than_others(host: Host, frozen: str) -> None:
     """Frozen processes do not die: no waiting for killed ones may add up. What is left dies when they thaw."""
     stuck = f"#!/bin/sh\necho $$ > {frozen}/tasks\nexec sleep 4713\n"
@@ -280,8 +282,13 @@ def test_a_selection_holds_for_what_is_kept(host: Host) -> None:
     ("spoil", "reason"),
     [
         pytest.param('echo "{" > "$0"', "garbled", id="broken"),
-        pytest.param('rm "$0"; mkfifo "$0"', "not_a_file", id="pipe"),
-        pytest.param('sed -i "s/\\"boot\\":\\"[^\\"]*/\\"boot\\":\\"b/" "$0"', "out of date", id="another-boot"),
+        pytest.param('rm "$0"; mkfifo "$0"', "not_a_file", id="pipe", marks=pytest.mark.slow),
+        pytest.param(
+            'sed -i "s/\\"boot\\":\\"[^\\"]*/\\"boot\\":\\"b/" "$0"',
+            "out of date",
+            id="another-boot",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_store_that_cannot_be_trusted_is_not_known(host: Host, kept: str, spoil: str, reason: str) -> None:

@@ -204,7 +204,7 @@ def test_a_fault_drains_with_our_reason_and_the_job_waits(slurm: Slurm) -> None:
     "tool",
     [
         pytest.param("#!/bin/sh\nexit 3\n", id="not-known", marks=pytest.mark.slow),
-        pytest.param("#!/bin/sh\necho Traceback; exit 1\n", id="a-python-that-cannot-start"),
+        pytest.param("#!/bin/sh\necho Traceback; exit 1\n", id="a-python-that-cannot-start", marks=pytest.mark.slow),
         pytest.param("#!/bin/sh\nexit 70\n", id="a-bug", marks=pytest.mark.slow),
         pytest.param("#!/bin/sh\nsleep 1000\n", id="hangs", marks=pytest.mark.slow),
         pytest.param(None, id="not-installed", marks=pytest.mark.slow),
