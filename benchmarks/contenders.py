@@ -38,6 +38,8 @@ class Contender:
     argv: tuple[str, ...]
     writes: bool = False
     said: str = ""  # what its output must contain
+    code: int = 0  # with which it must end
+    hung: bool = False  # whether it runs while some hosts hang
 
 
 def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
@@ -65,11 +67,22 @@ def _ours(lab: Lab, folder: Path) -> Iterator[Contender]:
     def python(script: str, file: Path) -> tuple[str, ...]:
         return sys.executable, str(HERE / script), str(file)
 
+    def check(*words: str) -> tuple[str, ...]:
+        return (*cli, "check", str(inventory), *words)
+
+    kernel, first = ("--only", "kernel.version"), ("--limit", lab.hosts[0].name)
+    again = (*cli, "apply", str(inventory), "--no-verify")
     yield Contender("ssh", "a", "plain ssh, true", python("plain_ssh.py", job))
     yield Contender("floor-ssh", "b", "bytes of check through ssh", python("floor_ssh.py", job))
     yield Contender("floor-agent", "b", "bare agent, answers dropped", python("floor_agent.py", probe))
-    yield Contender("check", "c", "clusterprep check", (*cli, "check", str(inventory)), said=reached)
-    yield Contender("apply", "d", "clusterprep apply, common job", (*cli, *apply), writes=True, said=reached)
+    yield Contender("agent-one", "b", "bare agent, one host", (*python("floor_agent.py", probe), "1"))
+    yield Contender("check", "c", "check, everything", check(), said=reached)
+    yield Contender("check-one", "c", "check, everything, one host", check(*first), said="1/1 node reached")
+    yield Contender("check-kernel", "c", "check, the kernel alone", check(*kernel), said=reached)
+    yield Contender("apply-again", "c", "apply with nothing to change", again, said="already as wanted")
+    yield Contender("apply", "d", "apply, common job", (*cli, *apply), writes=True, said=reached)
+    yield Contender("check-hung", "h", "check, some hosts hung", check(), code=3, hung=True)
+    yield Contender("check-kernel-hung", "h", "the kernel alone, some hung", check(*kernel), code=3, hung=True)
 
 
 def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:

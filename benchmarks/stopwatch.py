@@ -19,7 +19,10 @@ FAREWELL = 5.0  # seconds that a leftover gets to end by itself after SIGTERM
 
 
 def measure(argv: Sequence[str]) -> dict[str, float]:
-    """Wall time until the command ends; CPU time of all its descendants, also of those that detached themselves."""
+    """Wall time until the command ends; CPU time of all its descendants, also of those that detached themselves.
+
+    Times are seconds, memory is KiB: the most that one of them had.
+    """
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
     busy, started = machine_busy(), time.monotonic()
@@ -29,7 +32,8 @@ def measure(argv: Sequence[str]) -> dict[str, float]:
     _end_leftovers()  # OpenSSH masters that Ansible leaves for its next run
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     code = os.waitstatus_to_exitcode(status)
-    return {"code": code, "wall": wall, "user": used.ru_utime, "system": used.ru_stime, "machine": busy}
+    cost = {"user": used.ru_utime, "system": used.ru_stime, "machine": busy, "memory": used.ru_maxrss}
+    return {"code": code, "wall": wall, **cost}
 
 
 def machine_busy() -> float:

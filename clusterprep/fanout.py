@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from clusterprep.budget import Budget
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.facts.clock import Offset
 from clusterprep.model import Absent, Fleet, Inventory, Json, Node, Read, Sighting
@@ -43,8 +44,10 @@ class Fanout:
         forks: int,
         password: Password,
         watch: Watch,
+        budget: Budget | None = None,
     ) -> None:
         self.inventory = inventory
+        self._budget = budget
         self.links: dict[str, Link] = {}
         self._transports, self._forks = transports, forks
         self._parts: tuple[str, ...] = ("look",)
@@ -59,7 +62,7 @@ class Fanout:
     def __exit__(self, *exc: object) -> None:
         self._closing.set()
         links, self.links = list(self.links.values()), {}
-        self.each(links, Link.close)
+        self.each(links, Link.close, None if self._budget is None else self._budget.closing)
         for transport in self._transports.values():
             transport.close()
 
@@ -68,8 +71,11 @@ class Fanout:
             for link in list(self.links.values()):
                 link.pulse()
 
-    def each(self, items: Iterable[Item], work: Callable[[Item], None]) -> None:
-        """Run work(item) for all items, at most `forks` at a time, in threads that cannot hold up the exit."""
+    def each(self, items: Iterable[Item], work: Callable[[Item], None], until: float | None = None) -> None:
+        """Run work(item) for all items, at most `forks` at a time, in threads that cannot hold up the exit.
+
+        Where the command has a budget, what is not done `until` then is left to its thread.
+        """
         todo: queue.SimpleQueue[Item] = queue.SimpleQueue()
         count = 0
         for item in items:
@@ -79,7 +85,11 @@ class Fanout:
         for _ in range(min(self._forks, count)):
             threading.Thread(target=_drain, args=(todo, done, work), daemon=True).start()
         for _ in range(count):
-            if (error := done.get()) is not None:
+            try:
+                error = done.get(timeout=None if self._budget is None else self._budget.left(until))
+            except queue.Empty:
+                return
+            if error is not None:
                 raise error
 
     def survey(self, plan: Plan) -> Fleet:
@@ -94,7 +104,7 @@ class Fanout:
         self._parts = (*boot.parts_for(kinds), *(("dial",) if "pairs" in plan.stages else ()))
         self._watch.stage("look", len(self.inventory.nodes))
         self.each(self.inventory.nodes, work)
-        fleet = Fleet(self.inventory, {node.name: seen[node.name] for node in self.inventory.nodes})
+        fleet = Fleet(self.inventory, {node.name: seen.get(node.name) or _late(node) for node in self.inventory.nodes})
         return self._refine_clocks(fleet) if "clock" in plan.stages else fleet
 
     def _sight(self, node: Node, plan: Plan) -> Sighting:
@@ -112,13 +122,20 @@ class Fanout:
 
     def _open(self, node: Node) -> Link:
         started = time.monotonic()
+        self._refuse_closing()
         link = open_link(self._transports[node.transport], node, self._parts, self._password)
         self._logins[node.name] = time.monotonic() - started
-        if self._closing.is_set():
+        try:
+            self._refuse_closing()
+        except Unreached:
             link.close()
-            raise Unreached("hung", "the command ended")
+            raise
         self.links[node.name] = link
         return link
+
+    def _refuse_closing(self) -> None:
+        if self._closing.is_set():
+            raise Unreached("hung", "the command ended")
 
     def _forget(self, name: str) -> None:
         link = self.links.pop(name, None)
@@ -128,7 +145,7 @@ class Fanout:
     def _look(self, link: Link, plan: Plan) -> dict[str, Any]:
         offset = measure_clock(link) if "clock" in plan.stages else None
         asked = reads(plan, link.node, self.inventory)
-        answers = ask_reads(link, asked) if asked else {}
+        answers = ask_reads(link, asked, self._budget) if asked else {}
         facts = interpret(plan, link.node, self.inventory, answers)
         facts["ssh.peer"] = link.peer
         if offset is not None:
@@ -143,6 +160,8 @@ class Fanout:
             link = self.links.get(name)
             if link is None or not isinstance(coarse, Offset) or coarse.bound <= FINE:
                 continue
+            if self._budget is not None and self._budget.left() < ROUNDS * FINE:
+                break
             try:
                 again = measure_clock(link)
             except LinkLost:
@@ -165,6 +184,7 @@ class Fanout:
         """One request to each node named in `bodies`, all under way at once; a lost node is its LinkLost."""
         numbers: dict[str, int] = {}
         answers: dict[str, Frame | LinkLost] = {}
+        timeout = timeout if self._budget is None else min(timeout, self._budget.left())
         for name, body in bodies.items():
             link = self.links.get(name)
             if link is None:
@@ -199,11 +219,23 @@ def _drain(
             done.put(None)
 
 
-def ask_reads(link: Link, asked: Sequence[Read]) -> dict[Read, Json]:
-    """The agent's answers by read; reads run side by side, so the slowest lane and a margin is the limit."""
+def _late(node: Node) -> Sighting:
+    """A node that had not answered when the budget was over."""
+    cure = "uptime; dmesg -T | tail -50   # on the node: too much load, or a disk that does not answer"
+    return Sighting(node.name, node.address, False, "timed_out", "the budget ended before it answered", cure, False)
+
+
+def ask_reads(link: Link, asked: Sequence[Read], budget: Budget | None = None) -> dict[Read, Json]:
+    """The agent's answers by read; reads run side by side, so the slowest lane and a margin is the limit.
+
+    Under a budget the agent answers when the time for reads is over, whatever hangs.
+    """
     limit = sum(read.limit for read in asked if read.kind in ("file", "files", "target")) + MARGIN
     limit = max(limit, max(read.limit for read in asked) + MARGIN)
-    frame = link.request("look", limit, reads=[[read.kind, list(read.args), read.limit] for read in asked])
+    within = {}
+    if budget is not None:
+        limit, within = min(limit, budget.left()), {"within": budget.left(budget.reads)}
+    frame = link.request("look", limit, reads=[[read.kind, list(read.args), read.limit] for read in asked], **within)
     answers = frame.get("answers")
     if not isinstance(answers, list) or len(answers) != len(asked):
         raise LinkLost("garbled", str(frame.get("why") or "the answer does not fit the question"))

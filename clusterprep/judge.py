@@ -141,7 +141,8 @@ def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, .
         before = merged.get(key)
         nodes = finding.nodes if before is None else (*before.nodes, *finding.nodes)
         ordered = tuple(sorted(dict.fromkeys(nodes), key=lambda name: position.get(name, 1 << 30)))
-        merged[key] = replace(before or finding, nodes=ordered)
+        ages = [one.age for one in (before, finding) if one is not None and one.age is not None]
+        merged[key] = replace(before or finding, nodes=ordered, age=max(ages, default=None))
     return tuple(merged.values())
 
 

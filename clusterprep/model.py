@@ -186,6 +186,7 @@ class Finding:
     reason: str | None = None
     fixed: bool = False
     silenced: str | None = None
+    age: float | None = None  # seconds since it was learned, where it was not now
 
 
 # ---------------------------------------------------------------- wanted state
@@ -373,9 +374,6 @@ class LaunchResult:
     timed_out: bool = False
     causes: tuple[Mapping[str, Json], ...] = ()  # what `diagnose` says of the logs: cause, severity, culprit, …
     message: str = ""
-
-
-# ---------------------------------------------------------------- the report
 
 
 @dataclass(frozen=True)

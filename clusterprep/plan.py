@@ -27,10 +27,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Plan:
-    """The checks to judge, the facts they need and the stages that bring facts without reads."""
+    """The checks to judge, the facts they need and the stages that bring facts without reads.
+
+    `kept` are checks that nodes keep findings of, which are read in their place.
+    """
 
     checks: tuple[Check, ...]
     facts: tuple[Fact, ...]
+    kept: tuple[Check, ...] = ()
 
     @property
     def stages(self) -> frozenset[str]:
@@ -73,14 +77,16 @@ def _no_such_check(word: str, names: Iterable[str]) -> Problem:
     return Problem(f"there is no check {word!r}", hint=f"did you mean {near[0]}?" if near else None)
 
 
-def make_plan(checks: Sequence[Check], facts: Mapping[str, Fact], extra: Iterable[Fact] = ()) -> Plan:
+def make_plan(
+    checks: Sequence[Check], facts: Mapping[str, Fact], extra: Iterable[Fact] = (), kept: Sequence[Check] = ()
+) -> Plan:
     """The facts that the checks need plus `extra`, each once."""
     needed = {name: facts[name] for check in checks for name in (*check.facts, *check.uses)}
     needed.update({fact.name: fact for fact in extra})
     pairs = any(fact.stage == "pairs" for fact in needed.values())
     if pairs or FACTS[0] in needed:  # the same interface is chosen whatever else is asked
         needed.update({name: facts[name] for name in (*FACTS, *(PORTS if pairs else ())) if name in facts})
-    return Plan(tuple(checks), tuple(needed.values()))
+    return Plan(tuple(checks), tuple(needed.values()), tuple(kept))
 
 
 def reads(plan: Plan, node: Node, inventory: Inventory) -> tuple[Read, ...]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
 
 from clusterprep import launching, registry
 from clusterprep.diff import changes as compare
 from clusterprep.diff import gap_code, gap_rows, none_started, rows
-from clusterprep.errors import ClusterprepError, InputError, NotKnown, Problem
+from clusterprep.errors import ClusterprepError, NotKnown
 from clusterprep.fanout import Fanout
 from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, worse
 from clusterprep.history import refuse_clashes
@@ -38,6 +37,9 @@ from clusterprep.render import FACTS as ENV_FACTS
 from clusterprep.render import Environment, render
 from clusterprep.resources import target
 from clusterprep.rollback import last_run, plan_rollback
+from clusterprep.stored import FACT as STORED
+from clusterprep.stored import leave_deep, note, told
+from clusterprep.storing import store, store_code
 from clusterprep.trial import not_run, run_trial
 from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
@@ -60,11 +62,14 @@ VERIFY_NEEDS = (
 
 
 def check(job: Job) -> Report:
-    """Look and judge; nothing is written."""
+    """Look and judge; nothing is written, but with --store what the nodes keep of it."""
     plan = _plan(job)
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
-    return _report(job, exit_code(findings, job.settings.strict), fleet=fleet, findings=findings)
+        stored = store(fanout, fleet, findings, plan.checks) if job.settings.store else None
+    code = worse(exit_code(findings, job.settings.strict), store_code(stored))
+    job.notices.extend(note(findings))
+    return _report(job, code, fleet=fleet, findings=findings, changes=stored)
 
 
 def show_env(job: Job) -> tuple[Report, Environment]:
@@ -270,11 +275,12 @@ def _plan(job: Job, only: tuple[str, ...] = (), facts: Iterable[str] = (), steps
     """The plan for the checks selected, or for those that a command cannot do without."""
     selection = Selection(only=only) if only else job.settings.selection
     checks = select(registry.checks(), selection, job.settings.catalogue, _always(job))
-    extra = [registry.facts()[name] for name in facts]
+    checks, kept = leave_deep(checks, registry.facts(), job.settings)
+    extra = [registry.facts()[name] for name in (*facts, *((STORED,) if kept else ()))]
     paths = dict.fromkeys(p for step in steps for p in step.resource.paths(step.params, job.inventory))
     if steps:
         extra.append(registry.facts()["host.machine_id"])
-    return make_plan(checks, registry.facts(), (*extra, *(target(path) for path in paths)))
+    return make_plan(checks, registry.facts(), (*extra, *(target(path) for path in paths)), kept)
 
 
 def _always(job: Job) -> set[str]:
@@ -293,7 +299,9 @@ def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, .
         fleet = probe_pairs(fanout, fleet, _rendezvous(job, fleet))
     fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))
     planned = [name for name in job.settings.catalogue if name not in PAGES]
-    return fleet, judge(fleet, plan.checks, job.started.date(), planned, () if _tries(job) else PAGES)
+    today = job.started.date()
+    kept = silenced(told(fleet, plan.kept), fleet.inventory, today)
+    return fleet, (*judge(fleet, plan.checks, today, planned, () if _tries(job) else PAGES), *kept)
 
 
 def _tries(job: Job) -> bool:
@@ -353,7 +361,8 @@ def _report(
 ) -> Report:
     notices = [*job.inventory.warnings, *job.notices]
     if fleet.limited:
-        notices.append(f"limited to {len(fleet.inventory.nodes)} nodes: majorities and verify are over these alone")
+        kept = fold(node.name for node in fleet.inventory.nodes)
+        notices.append(f"limited to {kept}: majorities and verify are over nothing else")
     return Report(
         command=job.settings.command,
         run=job.run,
@@ -376,11 +385,3 @@ def _without_files(sighting: Sighting) -> Sighting:
     """A sighting for the report: the bytes of files that may be rewritten are no facts to publish."""
     facts = {name: value for name, value in sighting.facts.items() if not name.startswith("target:")}
     return dataclasses.replace(sighting, facts=facts)
-
-
-def failed(error: ClusterprepError, command: str) -> Report:
-    """The report of a command that an error ended."""
-    where = error.problems[0] if isinstance(error, InputError) else Problem(error.message)
-    details = {"code": error.code, "message": error.message, "file": where.file, "line": where.line, "key": where.key}
-    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    return Report(command, "", "", now, 0.0, VERDICTS.get(error.code, "error"), error.code, error=details)

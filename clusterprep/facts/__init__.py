@@ -17,7 +17,9 @@ class Fact:
     KeyError, IndexError or TypeError on an answer it cannot understand, which makes the fact garbled. A file
     that does not exist is knowledge: parse gets None. Any other missing answer makes the fact absent with that
     answer's reason without calling parse, unless `lenient`, when parse gets the Absent itself. A fact with a
-    `stage` has no reads: that stage of a run brings its value.
+    `stage` has no reads: that stage of a run brings its value. What is `deep` runs code of the job's user (the
+    interpreter, shells with their start-up files), which nobody can promise to be quick: where there is a budget it is
+    left to stored results.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Fact:
     parse: Callable[..., Any] = lambda answer: answer
     lenient: bool = False
     stage: str | None = None
+    deep: bool = False
 
 
 def file(path: str, etc: bool = False) -> Callable[[Node, Inventory], tuple[Read, ...]]:

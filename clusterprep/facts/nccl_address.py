@@ -234,4 +234,4 @@ def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("nccl_address", (node.python, who, node.transport == "ssh", FINDER + PROBE), limit=LIMIT),)
 
 
-ADDRESS = Fact("nccl.address", _asked, parse_answers)
+ADDRESS = Fact("nccl.address", _asked, parse_answers, deep=True)

@@ -44,6 +44,7 @@ def draft(source: Source, fleet: Fleet, cluster: str, by: str) -> Draft:
         Entry("cluster", cluster, beside="shown in reports; rollback undoes the last run of this name"),
         *_login(nodes),
         *_shared(kinds),
+        *_one_job(kinds),
         *_groups(source, nodes, kinds),
         Note(("", "The order is that of the ranks, and the first node is where they meet.")),
         *_doubled(fleet, nodes),
@@ -175,6 +176,21 @@ def _interfaces(kinds: Sequence[Kind], *, everybody: bool) -> list[Part]:
     elif everybody and all(kind.rdma == () for kind in kinds):
         parts.append(Note(("rdma: no RDMA port is in use on any node",)))
     return parts
+
+
+def _one_job(kinds: Mapping[str, Kind]) -> list[Part]:
+    """A word on nodes that would start unlike numbers of processes, which is for the user to decide."""
+    counts: dict[int, list[str]] = {}
+    for name, kind in kinds.items():
+        if kind.gpus is not None:
+            counts.setdefault(kind.gpus[0] or 1, []).append(name)
+    if len(counts) < 2:
+        return []
+    differing = "; ".join(f"{count} on {fold(names)}" for count, names in counts.items())
+    decide = "An inventory is one job: take out the nodes that are no part of it, or set nproc_per_node."
+    return [
+        Note(("", f"Processes that a launcher starts differ: {differing}. {decide} Until then launch.nproc fails."))
+    ]
 
 
 def _groups(source: Source, nodes: Sequence[Node], kinds: Mapping[str, Kind]) -> list[Part]:

@@ -15,7 +15,7 @@ from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Tree, Written, YamlError, compose
 
 _SECTION_LINE = re.compile(r"^\[[^\[\],]+\]\s*(?:#.*)?$", re.MULTILINE)
-_OURS = re.compile(r"^[\s{\"']*nodes[\"']?\s*:", re.MULTILINE)
+_OURS = re.compile(r"^[ \t{\"']*nodes[\"']?\s*:", re.MULTILINE)
 _GROUP_WORDS = re.compile(r"(?:hosts|children)[\"']?\s*:")
 _JINJA = re.compile(r"\{[{%#]")
 _TRUE, _FALSE = frozenset({"yes", "true", "on", "1", "y", "t"}), frozenset({"no", "false", "off", "0", "n", "f", ""})

@@ -115,7 +115,8 @@ def _node(seen: Sighting) -> dict[str, Json]:
 
 
 def _finding(finding: Finding) -> dict[str, Json]:
-    return _pick(finding, _FINDING)
+    """Its age only where it was not learned now."""
+    return {**_pick(finding, _FINDING), **({} if finding.age is None else {"age_s": round(finding.age)})}
 
 
 def _env(value: EnvValue) -> dict[str, Json]:

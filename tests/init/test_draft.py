@@ -63,7 +63,10 @@ def test_checks_pass_with_what_was_drafted(kind: str, gpus: set[int], groups: se
     assert "torch.version" in inventory.nodes[0].require
     findings = play.looked(inventory, play.world(kind).recording)[1]
     before = {f.check for f in play.world(kind).findings if f.verdict == "fail"}
-    allowed = {"gpu.model_mix"} if kind == "l20-mixed-box" else set()  # which GPUs a job takes is for the user to say
+    # Which GPUs and which nodes a job takes is for the user to say.
+    allowed = {"l20-mixed-box": {"gpu.model_mix"}, "mixed-cluster": {"launch.nproc"}}.get(kind, set())
+    differing = "Processes that a launcher starts differ: 4 on n[1-3]; 1 on n[4-5]." in text
+    assert differing == (kind == "mixed-cluster")
     assert {
         f"{f.check} {f.message} {f.seen} {f.nodes}"
         for f in findings

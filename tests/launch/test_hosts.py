@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 import sys
@@ -119,6 +120,24 @@ def test_frameworks_train_as_they_are(lab: Lab, script: str) -> None:
     ]
     assert {row["WORLD_SIZE"] for row in rows} == {4}
     assert f"[all ranks] {last}\n" in found.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("guarded", [True, False])
+def test_uneven_data_stops_at_the_guard_and_is_told_without_it(lab: Lab, guarded: bool) -> None:
+    found = launch(lab, "--", str(PROGRAMS / "uneven.py"), *(["guarded"] if guarded else []))
+    waited = [float(seconds) for seconds in re.findall(r"waited (\d+\.\d) s", found.stderr)]
+    assert found.code == 1
+    assert "trained" not in found.stderr
+    if guarded:
+        assert len(waited) == 4
+        assert max(waited) < 5
+        assert "'batches' is not the same on all ranks; rank 2 differs from most" in found.stderr
+    else:
+        assert max(waited) >= 8  # the limit of its process group
+        assert [row["cause"] for row in found.report["launch"]["causes"]][:1] == ["rank_desync_control_flow"]
+        assert found.report["launch"]["causes"][0]["culprit"] == "rank 2 on n2"
 
 
 # ---------------------------------------------------------------- ends
