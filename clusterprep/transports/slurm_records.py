@@ -61,15 +61,15 @@ class Reader:
         """Heed one piece; those that do not end a line of ours wait for the next."""
         if talk.broken:
             return
-        at = piece.rfind(self._mark)
-        if at >= 0:
-            if talk.piece:
-                yield Record("junk", data=talk.piece)
-            talk.piece = piece[at:]
-        else:
-            talk.piece = (talk.piece + piece)[-MAX_LINE:]
-        if not talk.piece.startswith(self._mark):
-            yield Record("junk", data=talk.piece)
+        whole = talk.piece + piece
+        at = max(0, whole.rfind(self._mark))  # srun may have torn the mark itself
+        if whole[:at]:
+            yield Record("junk", data=whole[:at][-MAX_LINE:])
+        talk.piece = whole[at:]
+        if self._mark.startswith(talk.piece):
+            return
+        if not talk.piece.startswith(self._mark) or len(talk.piece) > MAX_LINE:
+            yield Record("junk", data=talk.piece[-MAX_LINE:])
             talk.piece = b""
         elif talk.piece.startswith(b"at ", len(self._mark)):
             yield Record("at", data=talk.piece[len(self._mark) + 3 :])
