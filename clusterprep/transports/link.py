@@ -197,7 +197,8 @@ class Link:
             return Unreached("no_python", "no python3 was found on the node", "apt-get install python3-minimal")
         if self._ended and (tail or self._channel.alive):
             words = tail or "the session ended without a word: a start-up file of the shell may end it"
-            cure = f"ssh {self.node.name} \"/usr/bin/python3 -c 'import json'\""
+            way = "srun -w" if self.node.transport == "slurm" else "ssh"
+            cure = f"{way} {self.node.name} \"/usr/bin/python3 -c 'import json'\""
             return Unreached("no_python", f"Python did not start: {words}", cure)
         return Unreached(lost.reason if lost.reason != "timed_out" else "hung", f"{lost.message} {tail}".strip())
 
