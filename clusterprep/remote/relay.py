@@ -258,12 +258,15 @@ class Relay(object):
             dismiss(child)
 
     def _carry(self, child, fd):
-        kind = "o" if fd == child.out else "e"
-        data = child.read(fd)
+        if fd not in (child.out, child.err):
+            return  # closed since, with the other stream
+        out, data = fd == child.out, child.read(fd)
         if data:
             child.credit -= len(data)
-            self.emit(kind, child.channel, data)
-        elif data is not None and kind == "o":
+            self.emit("o" if out else "e", child.channel, data)
+        elif data is not None and out:
+            if child.err is not None:  # its last words, before its end is known
+                self._last(child, child.err)
             self.emit("f", child.channel)
 
     def _look(self, child):
@@ -284,19 +287,20 @@ class Relay(object):
         for fd in (child.out, child.err):
             if fd is not None:
                 self._last(child, fd)
+        for fd in (child.out, child.err):  # those that others hold
+            if fd is not None:
+                child.close(fd)
         self.emit("x", child.channel)
         del self.children[child.channel]
 
     def _last(self, child, fd):
-        """What a pipe still holds of a child that has ended."""
+        """What a pipe holds by now."""
         kind = "o" if fd == child.out else "e"
         for _ in range(WINDOW // PIECE):
             data = child.read(fd)
             if not data:
-                break
+                return
             self.emit(kind, child.channel, data)
-        if fd in (child.out, child.err):
-            child.close(fd)
 
     def _send(self):
         while self._outgoing:

@@ -150,7 +150,7 @@ def test_the_relay_ends_its_children_when_the_controller_is_silent() -> None:
     silent, held = os.pipe()
     heard_end, out = os.pipe()
     relay = Relay(NONCE, 0, silent, out, patience=0.3)
-    relay._serve(1, "open", b"sleep 4799")
+    relay._serve(1, "open", b"cat")
     pid = relay.children[1].pid
     relay.run()
     with pytest.raises(ProcessLookupError):
