@@ -161,9 +161,10 @@ class SlurmTransport:
         return Unreached("timed_out", message, "a Prolog may take long: a longer `connect_timeout:`")
 
     def _note(self, step: Step) -> None:
-        """Why nodes are not ready in a step."""
+        """Why nodes are not ready in a step. srun gives its stdin to nobody before all tasks have begun."""
+        innocent = frozenset(step.started) - frozenset(step.failed) if step.missing else frozenset()
         for name, there in self._found.items():
-            if name not in self._troubles and there.name not in step.ready:
+            if name not in self._troubles and there.name not in step.ready and there.name not in innocent:
                 self._troubles[name] = _not_ready(step, there.name, self._limit)
 
 

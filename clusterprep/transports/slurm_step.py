@@ -33,6 +33,7 @@ SEQUEL = 0.2  # seconds
 _PIECE = 1 << 18
 _LABELLED = re.compile(rb"^\s*\d+: ")
 _FAILED = re.compile(r"^srun: error: (?:Task launch for \S+ failed on node (\S+?): |Node failure on (\S+)$)")
+_NO_BINDING = b"lacks support for cpu binding"  # so that none is needed
 _CANCELLED = re.compile(r"\*\*\* ((?:STEP|JOB) .{1,300}?) \*\*\*")
 _ENDED = re.compile(r"^srun: error: (\S+): tasks? [\d,-]+: ")
 
@@ -159,7 +160,8 @@ class Step:
         with _stream(self._srun.stderr) as stderr:
             while data := os.read(stderr.fileno(), _PIECE):
                 *lines, rest = (rest + data).split(b"\n")
-                self._words = (self._words + b"".join(_LABELLED.sub(b"", line) + b"\n" for line in lines))[-KEPT:]
+                told = (_LABELLED.sub(b"", line) for line in lines if not line.endswith(_NO_BINDING))
+                self._words = (self._words + b"".join(line + b"\n" for line in told))[-KEPT:]
                 for line in lines:
                     self._understand(line.decode("utf-8", "replace"))
                 rest = rest[-KEPT:]

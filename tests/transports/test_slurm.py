@@ -246,6 +246,25 @@ def test_a_node_without_slurmd_keeps_nobody_from_the_others(
     assert f"slurmd of n3: {host.address} port 6818 refuses TCP connections" in str(lost)
 
 
+@pytest.mark.slow
+def test_a_node_whose_slurmd_hangs_keeps_nobody_from_the_others(
+    slurm4: Slurm, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is taken, and the task not started."""
+    host = slurm4.lab.host("n4")
+    with allocated(slurm4, *NAMES) as job:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        host.run(["pkill", "-STOP", "-x", "slurmd"])
+        try:
+            transport = start(*(node(name, limit=2.0) for name in NAMES))
+            assert [read_all(channel) for channel in opened(transport, "hostname", ["n1", "n3"])] == [b"n1\n", b"n3\n"]
+            lost = why(transport, "n4")
+            transport.close()
+        finally:
+            host.run(["pkill", "-CONT", "-x", "slurmd"])
+    assert (lost.reason, str(lost)) == ("timed_out", "Slurm did not start the task of n4 in 2 s")
+
+
 def test_within_an_allocation_only_its_nodes_take_part(
     slurm4: Slurm, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
