@@ -22,6 +22,7 @@ ROUNDS = 5  # clock exchanges per node; the shortest round trip counts
 FINE = 0.010  # seconds; a coarser clock bound is measured again when the machine is quiet
 PULSE = 5.0  # seconds between signs of life; an agent gives up after 30 s
 MARGIN = 5.0  # seconds beyond the sum of its limits that an answer may take
+SERIAL = (("file", "files", "target"), ("environment", "nccl_address"))  # kinds of reads that wait for each other
 
 Item = TypeVar("Item")
 
@@ -201,8 +202,8 @@ def _drain(
 
 def ask_reads(link: Link, asked: Sequence[Read]) -> dict[Read, Json]:
     """The agent's answers by read; reads run side by side, so the slowest lane and a margin is the limit."""
-    limit = sum(read.limit for read in asked if read.kind in ("file", "files", "target")) + MARGIN
-    limit = max(limit, max(read.limit for read in asked) + MARGIN)
+    rows = [sum(read.limit for read in asked if read.kind in kinds) for kinds in SERIAL]
+    limit = max(*rows, *(read.limit for read in asked)) + MARGIN
     frame = link.request("look", limit, reads=[[read.kind, list(read.args), read.limit] for read in asked])
     answers = frame.get("answers")
     if not isinstance(answers, list) or len(answers) != len(asked):

@@ -6,8 +6,9 @@ import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
-from clusterprep import launching, registry
+from clusterprep import registry
 from clusterprep.diff import changes as compare
 from clusterprep.diff import gap_code, gap_rows, none_started, rows
 from clusterprep.errors import ClusterprepError, InputError, NotKnown, Problem
@@ -16,8 +17,6 @@ from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, wor
 from clusterprep.history import refuse_clashes
 from clusterprep.job import Job
 from clusterprep.judge import exit_code, fixed, judge, silenced
-from clusterprep.launch.plan import Wanted
-from clusterprep.launch.text import text_of
 from clusterprep.model import (
     ChangeRow,
     FileChange,
@@ -42,6 +41,10 @@ from clusterprep.trial import not_run, run_trial
 from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
 from clusterprep.write import Writer, with_lost
+
+if TYPE_CHECKING:  # a check in a prolog does not wait for what launches
+    from clusterprep.launch.plan import Wanted
+    from clusterprep.launching import Screen
 
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
 NOTHING = "there is nothing to undo"
@@ -210,8 +213,10 @@ def verify(job: Job) -> Report:
     return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
 
 
-def launch(job: Job, wanted: Wanted, screen: launching.Screen) -> Report:
+def launch(job: Job, wanted: Wanted, screen: Screen) -> Report:
     """The job's own command on all nodes, after the checks without which it could only hang."""
+    from clusterprep import launching
+
     screen.say(launching.BESIDE)
     plan = _plan(job, only=VERIFY_NEEDS if wanted.preflight else ("ssh.",), facts=ENV_FACTS)
     with job.fanout() as fanout:
@@ -226,6 +231,9 @@ def launch(job: Job, wanted: Wanted, screen: launching.Screen) -> Report:
 
 def print_launch(job: Job, wanted: Wanted, form: str) -> tuple[int, str]:
     """The same as text, for others to start; where a node is not known, neither is its part."""
+    from clusterprep import launching
+    from clusterprep.launch.text import text_of
+
     plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=ENV_FACTS)
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)

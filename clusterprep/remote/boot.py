@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from importlib import resources
+from pathlib import Path
 
 # Reads nine digits and then that many bytes from stdin, unbuffered, and runs them only when all have come: a
 # transfer that is cut does nothing. No single quote, backslash or newline, so that csh and fish pass it unchanged.
@@ -111,8 +111,8 @@ def program() -> str:
 
 @functools.cache
 def _read(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    folder = resources.files("clusterprep.remote")
-    return tuple((f"clusterprep.remote.{name}", folder.joinpath(f"{name}.py").read_text("utf-8")) for name in names)
+    folder = Path(__file__).parent
+    return tuple((f"clusterprep.remote.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in names)
 
 
 def payload(nonce: str, parts: Sequence[str]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
+import os
 import threading
 import time
 from collections import deque
@@ -201,7 +201,7 @@ class Link:
 
 def open_link(transport: Transport, node: Node, parts: Sequence[str], password: Password) -> Link:
     """Log in, start the agent with `parts` and wait for its first word. Raises Unreached."""
-    nonce = secrets.token_hex(8)
+    nonce = os.urandom(8).hex()
     if node.ssh.become:
         channel = _open_with_sudo(transport, node, password(node))
     else:
@@ -221,7 +221,7 @@ def open_link(transport: Transport, node: Node, parts: Sequence[str], password: 
 
 def _open_with_sudo(transport: Transport, node: Node, password: str | None) -> Channel:
     """Start Python under sudo. The password goes out only after sudo's own prompt has been seen."""
-    prompt, ready = secrets.token_hex(8), secrets.token_hex(8)
+    prompt, ready = os.urandom(8).hex(), os.urandom(8).hex()
     command = boot.command(become=prompt, ready=ready, password=password is not None)
     channel = transport.open(node, command)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -30,6 +31,7 @@ class SshTransport:
 
     def __init__(self, ask: Callable[[str], str] | None = None, stall: float = STALL) -> None:
         # paramiko takes a tenth of a second to import: not before there is a node to reach
+        _import_paramiko()
         from clusterprep.transports.host_key_policy import HostKeys
         from clusterprep.transports.ssh_keys import KeyRing
 
@@ -107,3 +109,12 @@ class SshTransport:
             future.set_exception(error)
         else:
             future.set_result(connection)
+
+
+def _import_paramiko() -> None:
+    """Without invoke, which its reader of ssh_config imports if it is there and we do not use: half of the time."""
+    kept_out = sys.modules.setdefault("invoke", None) is None  # type: ignore[arg-type]
+    import paramiko  # noqa: F401 - who uses it imports it again
+
+    if kept_out:
+        del sys.modules["invoke"]
