@@ -66,7 +66,7 @@ def check(job: Job) -> Report:
     """Look and judge; nothing is written."""
     plan = _plan(job)
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     return _report(job, exit_code(findings, job.settings.strict), fleet=fleet, findings=findings)
 
 
@@ -295,8 +295,8 @@ def _always(job: Job) -> set[str]:
     return always
 
 
-def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, ...]]:
-    fleet = fanout.survey(plan)
+def _look(job: Job, fanout: Fanout, plan: Plan, *, last: bool = False) -> tuple[Fleet, tuple[Finding, ...]]:
+    fleet = fanout.survey(plan, last=last)
     if "pairs" in plan.stages:
         fleet = probe_pairs(fanout, fleet, _rendezvous(job, fleet))
     fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))

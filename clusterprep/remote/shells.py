@@ -18,7 +18,7 @@ MOST = 4 << 20  # bytes that start-up files may print
 NO_LOGIN = ("nologin", "false", "sync", "halt", "shutdown")
 TRACED = ("bash", "sh", "dash", "ksh", "zsh")
 LANE = "sessions"  # of the reads that start shells: one child for all of them, so that the first can ask for the others
-_asked_before = {}  # (user, session) -> sessions, until the next read of this child has taken them
+_asked_before = {}  # type: ignore[var-annotated]  # (user, session) -> sessions, until the next read takes them
 
 
 def account(user, session):

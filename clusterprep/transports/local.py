@@ -30,6 +30,10 @@ class LocalTransport:
         except OSError as error:
             raise Unreached("hung", f"{node.name}: /bin/sh cannot be started: {error.strerror}") from error
 
+    def unheard(self) -> tuple[str, ...]:
+        """Nobody: there is no network between."""
+        return ()
+
     def close(self) -> None:
         """Nothing is shared between local commands."""
 

@@ -47,6 +47,10 @@ class ReplayTransport:
             raise Unreached(*recorded["unreached"])
         return _RecordedNode(recorded)
 
+    def unheard(self) -> tuple[str, ...]:
+        """Nobody: a recording says at once what it knows."""
+        return ()
+
     def close(self) -> None:
         """Nothing is shared between recorded nodes."""
 

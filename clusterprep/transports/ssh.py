@@ -40,12 +40,21 @@ class SshTransport:
         self._host_keys = HostKeys()
         self._key_ring = KeyRing(ask)
         self._jumps: dict[Route, Future[SshConnection]] = {}
+        self._opening: dict[str, Wire | None] = {}  # by node, None until there is a stream
         self._lock = threading.Lock()
 
     def open(self, node: Node, command: str) -> Channel:
         """Start command on the node within node.ssh.connect_timeout. Raises Unreached."""
         deadline = time.monotonic() + node.ssh.connect_timeout
-        return self._connect(self._routes.to(node), deadline).start(command)
+        self._opening[node.name] = None
+        try:
+            return self._connect(self._routes.to(node), deadline, node.name).start(command)
+        finally:
+            del self._opening[node.name]
+
+    def unheard(self) -> list[str]:
+        """Names of the nodes that are being opened and have sent no byte yet."""
+        return [name for name, wire in list(self._opening.items()) if wire is None or not wire.heard]
 
     def close(self) -> None:
         """Close jump hosts and agents; never raises."""
@@ -56,8 +65,8 @@ class SshTransport:
                 jump.result().close()
         self._key_ring.close()
 
-    def _connect(self, route: Route, deadline: float) -> SshConnection:
-        """A verified connection to the route, logged in, its wire still under the deadline."""
+    def _connect(self, route: Route, deadline: float, node: str | None = None) -> SshConnection:
+        """A verified connection to the route, logged in, its wire still under the deadline; a jump host is no `node`."""
         from clusterprep.transports.ssh_connection import SshConnection
 
         if route.via:
@@ -67,6 +76,8 @@ class SshTransport:
         else:
             tcp, peer = dial(route.host, route.port, deadline)
             connection = SshConnection(route, Wire(tcp, deadline, self._stall), peer)
+        if node is not None:
+            self._opening[node] = connection.wire
         connection.open(self._host_keys, self._key_ring)
         return connection
 
