@@ -20,8 +20,8 @@ from clusterprep.transports.link import Frame, Link, Password, open_link
 
 ROUNDS = 5  # clock exchanges per node in one round trip; the shortest counts
 FINE = 0.010  # seconds; a coarser clock bound is measured again when the machine is quiet
-AGAIN = 2  # round trips for that, on as many nodes at once as leave the machine quiet
-QUIET = 16
+AGAIN = 3  # round trips for that
+APART = 0.002  # seconds between the nodes of which it is asked, so that no answer waits for another one to be read
 PINGS: tuple[tuple[str, dict[str, Any]], ...] = (("ping", {}),) * ROUNDS
 UNHEARD = 1.0  # seconds until a node that has not said a word no longer keeps others from their turn
 MOST_UNHEARD = 1024  # nodes; each waits in a thread and a file of its own
@@ -74,10 +74,10 @@ class Fanout:
             for link in list(self.links.values()):
                 link.pulse()
 
-    def each(self, items: Iterable[Item], work: Callable[[Item], None], width: int | None = None) -> None:
+    def each(self, items: Iterable[Item], work: Callable[[Item], None]) -> None:
         """Run work(item) for all items, at most `forks` at a time, in threads that cannot hold up the exit."""
         crew = _Crew(items, work)
-        crew.hire(min(self._forks, width or self._forks))
+        crew.hire(self._forks)
         while crew.left:
             crew.wait()
 
@@ -165,20 +165,22 @@ class Fanout:
         return facts
 
     def _refine_clocks(self, fleet: Fleet) -> Fleet:
-        """Measure coarse clocks again, few nodes at a time: the first answers came while everybody logged in."""
+        """Measure coarse clocks again, one node after the other: the first answers came while everybody logged in."""
         sightings = dict(fleet.sightings)
+        began = time.monotonic()
 
-        def refine(name: str) -> None:
+        def refine(turn: tuple[int, str]) -> None:
+            number, name = turn
             link, sighting = self.links[name], sightings[name]
             found = [sighting.facts["clock.offset"]]
+            time.sleep(max(0.0, began + number * APART - time.monotonic()))
             with contextlib.suppress(LinkLost):
                 found.extend(measure_clock(link) for _ in range(AGAIN))
             best = min((o for o in found if isinstance(o, Offset)), key=lambda offset: offset.bound)
             sightings[name] = dataclasses.replace(sighting, facts={**sighting.facts, "clock.offset": best})
 
-        self.each(
-            [name for name, sighting in sightings.items() if name in self.links and _is_coarse(sighting)], refine, QUIET
-        )
+        coarse = [name for name, sighting in sightings.items() if name in self.links and _is_coarse(sighting)]
+        self.each(enumerate(coarse), refine)
         return dataclasses.replace(fleet, sightings=sightings)
 
     def tell(self, op: str, names: Iterable[str]) -> None:
@@ -300,13 +302,13 @@ def ask_reads(link: Link, asked: Sequence[Read], number: int | None = None) -> d
 
 
 def measure_clock(link: Link) -> Offset | Absent:
-    """Node clock minus controller clock: ROUNDS exchanges in one round trip, the best of them."""
+    """Node clock minus controller clock from one exchange."""
     asked = time.time()
-    return best_clock(link, asked, link.send_all(*PINGS))
+    return best_clock(link, asked, [link.send("ping")])
 
 
 def best_clock(link: Link, asked: float, numbers: Iterable[int]) -> Offset | Absent:
-    """The same from exchanges that were sent at `asked`, by four time stamps each."""
+    """The same from the best of several exchanges that were sent at `asked`, by four time stamps each."""
     found = []
     for number in numbers:
         frame = link.receive(number, 10.0)

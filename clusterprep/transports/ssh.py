@@ -66,7 +66,7 @@ class SshTransport:
         self._key_ring.close()
 
     def _connect(self, route: Route, deadline: float, node: str | None = None) -> SshConnection:
-        """A verified connection to the route, logged in, its wire still under the deadline; a jump host is no `node`."""
+        """A verified connection, logged in, its wire still under the deadline. A jump host has no `node`."""
         from clusterprep.transports.ssh_connection import SshConnection
 
         if route.via:
