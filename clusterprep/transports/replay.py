@@ -13,7 +13,7 @@ from clusterprep.errors import Unreached
 from clusterprep.model import Json, Node, Read
 from clusterprep.transports import Channel
 
-_NONCE = re.compile(rb"main\('([0-9a-f]+)', define, modules\)\n$")
+_NONCE = re.compile(rb"main\('([0-9a-f]+)', define, modules\)\n~")
 
 
 def read_key(read: Read) -> str:
