@@ -2,8 +2,8 @@
 
     python benchmarks/bad_network.py [--nodes N] [--repeat R]
 
-As root. It starts a lab, holds every frame between controller and hosts for 40 ms, drops packets by nftables, and counts
-on the way how often the controller speaks after an answer on each connection: its round trips, but for that of TCP.
+As root. It starts a lab, holds every frame between controller and hosts for 40 ms, drops packets by nftables, and
+counts on the way how often the controller speaks after an answer on each connection.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import queue
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ AGAIN = 3  # round trips for that
 APART = 0.002  # seconds between the nodes of which it is asked, so that no answer waits for another one to be read
 PINGS: tuple[tuple[str, dict[str, Any]], ...] = (("ping", {}),) * ROUNDS
 UNHEARD = 1.0  # seconds until a node that has not said a word no longer keeps others from their turn
+SPARE = 256  # files besides those of the nodes
 MOST_UNHEARD = 1024  # nodes; each waits in a thread and a file of its own
 PULSE = 5.0  # seconds between signs of life; an agent gives up after 30 s
 MARGIN = 5.0  # seconds beyond the sum of its limits that an answer may take
@@ -59,6 +61,8 @@ class Fanout:
         self._logins: dict[str, float] = {}  # seconds that each took
 
     def __enter__(self) -> Fanout:
+        if all(node.transport == "ssh" for node in self.inventory.nodes):  # a local agent's own limit is looked at
+            _allow_files(len(self.inventory.nodes) + SPARE)
         threading.Thread(target=self._pulse, daemon=True).start()
         return self
 
@@ -219,6 +223,15 @@ class Fanout:
             except LinkLost as lost:
                 answers[name] = lost
         return answers
+
+
+def _allow_files(count: int) -> None:
+    """Raise our soft limit of open files to this, as far as it goes: a connection is a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = hard if hard != resource.RLIM_INFINITY else count
+    if soft != resource.RLIM_INFINITY and soft < min(count, most):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, most), hard))
 
 
 class _Crew(Generic[Item]):

@@ -78,6 +78,6 @@ def test_an_answer_that_nobody_asked_for_is_not_kept() -> None:
     try:
         for _ in range(3):
             link.receive(link.send("ping"), 10)
-        assert (len(link._answers), len(link._awaited)) == (0, 0)  # noqa: SLF001 - what a node could fill
+        assert (len(link._answers), len(link._awaited)) == (0, 0)
     finally:
         link.close()

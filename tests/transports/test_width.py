@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import resource
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Watch:
     def step(self, node: str, outcome: str) -> None:
         self.names.append(node)
         self.threads.append(threading.active_count())
-        self.files.append(len(os.listdir("/proc/self/fd")))
+        self.files.append(open_files())
 
 
 def plan_of(*only: str) -> Plan:
@@ -44,6 +44,10 @@ def survey(transport: SshTransport, nodes: list[Node], watch: Watch, only: str, 
     inventory = Inventory("width", tuple(replace(n, name=f"n{i}", index=i) for i, n in enumerate(nodes)))
     with Fanout(inventory, {"ssh": transport}, forks, lambda node: None, watch) as fanout:
         return fanout.survey(plan_of(only), last=last)
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 @pytest.fixture
@@ -76,10 +80,20 @@ def test_who_is_heard_is_waited_for(sshd: Sshd, transport: SshTransport, tmp_pat
 def test_a_node_of_which_nothing_more_is_wanted_keeps_no_connection(
     sshd: Sshd, transport: SshTransport, tmp_path: Path, only: str, last: bool, stays: int
 ) -> None:
-    watch, before = Watch(), (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    watch, before = Watch(), (threading.active_count(), open_files())
     fleet = survey(transport, [sshd.node(tmp_path)] * 12, watch, only, forks=2, last=last)
     assert len(fleet.reached) == 12
     # The last step may come before the last but one has closed; paramiko's threads end a moment after their sockets.
     assert watch.files[-1] - before[1] <= stays + 2
     assert watch.files[-1] - before[1] >= stays
     assert max(watch.threads) - before[0] <= 1 + 2 * 2 + max(stays, 4)
+
+
+def test_many_nodes_may_have_many_files(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    try:
+        survey(transport, [sshd.node(tmp_path)] * 60, Watch(), "kernel.version", forks=4, last=True)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 60 + 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
