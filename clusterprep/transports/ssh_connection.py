@@ -44,9 +44,6 @@ class SshConnection:
         """The command on a channel of its own; from here on the wire has no deadline. Raises Unreached."""
         try:
             session = self.transport.open_session()
-            # What follows on stdin need not wait for the word that the command has been started, a round trip more;
-            # where it was not, the channel closes. Should paramiko rename its method, it waits again.
-            vars(session)["_wait_for_event"] = lambda: None
             session.exec_command(command)
         except Exception as error:
             self.close()
