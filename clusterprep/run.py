@@ -74,7 +74,7 @@ def show_env(job: Job) -> tuple[Report, Environment]:
     """The environment that apply would write."""
     plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=(*ENV_FACTS, PATHS))
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     environment = render(fleet)
     code = exit_code(findings) or (3 if environment.gaps else 0)
     return _report(job, code, fleet=fleet, findings=findings, env=environment), environment
@@ -84,7 +84,7 @@ def plan_changes(job: Job) -> Report:
     """What apply would change; nothing is written."""
     plan = _plan(job, facts=(*ENV_FACTS, PATHS), steps=job.steps)
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     environment = render(fleet)
     planned, gaps = compare(fleet, job.steps, environment)
     code = worse(exit_code(findings, job.settings.strict), gap_code(gaps))
@@ -236,7 +236,7 @@ def print_launch(job: Job, wanted: Wanted, form: str) -> tuple[int, str]:
 
     plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=ENV_FACTS)
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     if gates := in_the_way(findings, on_busy=True):
         raise NotKnown(f"nothing is printed: {launching.why(gates)}")
     return exit_code(findings), text_of(
