@@ -16,7 +16,7 @@ from clusterprep.model import Fleet, Inventory, Node
 from clusterprep.plan import Plan, Selection, make_plan, select
 from clusterprep.transports.ssh import SshTransport
 from tests.transports.peers import listening, silent
-from tests.transports.sshd import Sshd
+from tests.transports.sshd import Sshd, free_port
 
 
 class Watch:
@@ -93,7 +93,9 @@ def test_many_nodes_may_have_many_files(sshd: Sshd, transport: SshTransport, tmp
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
     try:
-        survey(transport, [sshd.node(tmp_path)] * 60, Watch(), "kernel.version", forks=4, last=True)
+        nobody = sshd.node(tmp_path)
+        nobody = replace(nobody, ssh=replace(nobody.ssh, port=free_port()))
+        survey(transport, [nobody] * 60, Watch(), "kernel.version", forks=4, last=True)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 60 + 256
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
