@@ -315,11 +315,12 @@ def _check_formats(words: dict[str, Any]) -> None:
 
 
 def _inventory(words: dict[str, Any]) -> Inventory:
-    from clusterprep.here import local_inventory
+    if words.get("local"):
+        from clusterprep.here import local_inventory
+
+        return local_inventory()
     from clusterprep.load import Overrides, load_inventory
 
-    if words.get("local"):
-        return local_inventory()
     overrides = Overrides(
         become=words.get("become"),
         nproc_per_node=words.get("nproc_per_node"),
