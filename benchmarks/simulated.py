@@ -23,7 +23,7 @@ from clusterprep.judge import exit_code, judge  # noqa: E402
 from clusterprep.load import load_inventory  # noqa: E402
 from clusterprep.model import Fleet, Inventory, Report, Sighting  # noqa: E402
 from clusterprep.pairs import probe_pairs  # noqa: E402
-from clusterprep.plan import Plan, interpret, make_plan, reads  # noqa: E402
+from clusterprep.plan import Plan, Questions, Sheet, make_plan  # noqa: E402
 from clusterprep.playbook import load_playbook  # noqa: E402
 from clusterprep.render import FACTS, render  # noqa: E402
 from clusterprep.resources import target  # noqa: E402
@@ -91,9 +91,9 @@ def everything(inventory: Inventory) -> Plan:
 
 def measured(nodes: int, meter: Meter) -> None:
     """All stages in a row, as one process does them. AssertionError where what was planted is not what is found."""
-    inventory, plan = _loaded(nodes, meter)
+    inventory, plan, questions, sheets = _loaded(nodes, meter)
     fated = grown.fates(inventory)
-    fleet = _surveyed(inventory, plan, fated, meter)
+    fleet = _surveyed(inventory, questions, sheets, fated, meter)
     with meter.stage("pairs"):
         fleet = probe_pairs(grown.Wires(fleet, fated.deaf), fleet, inventory.nodes[0].name)  # type: ignore[arg-type]
     fleet = grown.planted(fleet, fated)
@@ -127,7 +127,7 @@ def measured(nodes: int, meter: Meter) -> None:
             reports.render(report, fmt)
 
 
-def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, Plan]:
+def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, Plan, Questions, list[Sheet]]:
     with tempfile.TemporaryDirectory() as folder:
         listed, short = Path(folder) / "listed.yaml", Path(folder) / "short.yaml"
         listed.write_text(grown.listed_text(nodes))
@@ -139,24 +139,24 @@ def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, Plan]:
     assert [node.address for node in again.nodes] == [node.address for node in inventory.nodes]
     with meter.stage("plan"):
         plan = everything(inventory)
-        for node in inventory.nodes:
-            reads(plan, node, inventory)
-    return inventory, plan
+        questions = Questions(plan, inventory)
+        sheets = [questions.of(node) for node in inventory.nodes]
+    return inventory, plan, questions, sheets
 
 
-def _surveyed(inventory: Inventory, plan: Plan, fated: grown.Fates, meter: Meter) -> Fleet:
+def _surveyed(
+    inventory: Inventory, questions: Questions, sheets: Sequence[Sheet], fated: grown.Fates, meter: Meter
+) -> Fleet:
     answers, seen = grown.Answers(), dict[str, Sighting]()
     with meter.stage("parse"):
         for number, node in enumerate(inventory.nodes):
             with meter.apart():
                 lost = grown.without(node, fated)
-                asked = reads(plan, node, inventory)
-                frame = answers.frame(number, asked)
+                frame = answers.frame(number, sheets[number].reads)
             if lost:
                 seen[node.name] = lost
                 continue
-            told = json.loads(frame)["answers"]
-            facts = interpret(plan, node, inventory, dict(zip(asked, told, strict=True)))
+            facts = questions.facts(sheets[number], json.loads(frame)["answers"])
             facts |= {"ssh.peer": node.address, "clock.offset": grown.offset(number)}
             seen[node.name] = Sighting(node.name, node.address, True, facts=facts, seconds=1.0, login=0.5)
     return Fleet(inventory, seen)

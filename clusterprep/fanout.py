@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.facts.clock import Offset
 from clusterprep.model import Absent, Fleet, Inventory, Json, Node, Read, Sighting
-from clusterprep.plan import Plan, interpret, reads
+from clusterprep.plan import Plan, Questions, Sheet
 from clusterprep.remote import boot
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Frame, Link, Password, open_link
@@ -87,21 +87,23 @@ class Fanout:
         seen: dict[str, Sighting] = {}
 
         def work(node: Node) -> None:
-            seen[node.name] = self._sight(node, plan)
+            seen[node.name] = self._sight(node, plan, questions, sheets[node.name])
             self._watch.step(node.name, "reached" if seen[node.name].reached else str(seen[node.name].reason))
 
-        kinds = {read.kind for node in self.inventory.nodes for read in reads(plan, node, self.inventory)}
+        questions = Questions(plan, self.inventory)
+        sheets = {node.name: questions.of(node) for node in self.inventory.nodes}
+        kinds = {read.kind for sheet in sheets.values() for read in sheet.reads}
         self._parts = (*boot.parts_for(kinds), *(("dial",) if "pairs" in plan.stages else ()))
         self._watch.stage("look", len(self.inventory.nodes))
         self.each(self.inventory.nodes, work)
         fleet = Fleet(self.inventory, {node.name: seen[node.name] for node in self.inventory.nodes})
         return self._refine_clocks(fleet) if "clock" in plan.stages else fleet
 
-    def _sight(self, node: Node, plan: Plan) -> Sighting:
+    def _sight(self, node: Node, plan: Plan, questions: Questions, sheet: Sheet) -> Sighting:
         started = time.monotonic()
         try:
             link = self.links.get(node.name) or self._open(node)
-            facts = self._look(link, plan)
+            facts = self._look(link, plan, questions, sheet)
         except Unreached as error:
             self._forget(node.name)
             detail, remedy = error.message, error.remedy
@@ -125,11 +127,9 @@ class Fanout:
         if link is not None:
             link.close()
 
-    def _look(self, link: Link, plan: Plan) -> dict[str, Any]:
+    def _look(self, link: Link, plan: Plan, questions: Questions, sheet: Sheet) -> dict[str, Any]:
         offset = measure_clock(link) if "clock" in plan.stages else None
-        asked = reads(plan, link.node, self.inventory)
-        answers = ask_reads(link, asked) if asked else {}
-        facts = interpret(plan, link.node, self.inventory, answers)
+        facts = questions.facts(sheet, ask_reads(link, sheet.reads) if sheet.reads else ())
         facts["ssh.peer"] = link.peer
         if offset is not None:
             facts["clock.offset"] = offset
@@ -199,15 +199,15 @@ def _drain(
             done.put(None)
 
 
-def ask_reads(link: Link, asked: Sequence[Read]) -> dict[Read, Json]:
-    """The agent's answers by read; reads run side by side, so the slowest lane and a margin is the limit."""
+def ask_reads(link: Link, asked: Sequence[Read]) -> list[Json]:
+    """The agent's answer to each read; reads run side by side, so the slowest lane and a margin is the limit."""
     limit = sum(read.limit for read in asked if read.kind in ("file", "files", "target")) + MARGIN
     limit = max(limit, max(read.limit for read in asked) + MARGIN)
     frame = link.request("look", limit, reads=[[read.kind, list(read.args), read.limit] for read in asked])
     answers = frame.get("answers")
     if not isinstance(answers, list) or len(answers) != len(asked):
         raise LinkLost("garbled", str(frame.get("why") or "the answer does not fit the question"))
-    return dict(zip(asked, answers, strict=True))
+    return answers
 
 
 def measure_clock(link: Link) -> Offset | Absent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -126,6 +127,9 @@ class Absent:
     detail: str = ""
 
 
+NOT_ASKED = Absent("not_asked")
+
+
 @dataclass(frozen=True)
 class Read:
     """One thing to look at on a node: a reader of remote/readers.py, its arguments, its limit in seconds."""
@@ -160,12 +164,12 @@ class Fleet:
     limited: bool = False  # only a part of the inventory was contacted
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see derived.py
 
-    @property
+    @functools.cached_property
     def reached(self) -> tuple[Node, ...]:
         return tuple(n for n in self.inventory.nodes if n.name in self.sightings and self.sightings[n.name].reached)
 
     def fact(self, node: str, name: str) -> Any:
-        return self.sightings[node].facts.get(name, Absent("not_asked"))
+        return self.sightings[node].facts.get(name, NOT_ASKED)
 
 
 # ---------------------------------------------------------------- judgement

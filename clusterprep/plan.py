@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import marshal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from clusterprep.checks import Check
@@ -32,7 +35,7 @@ class Plan:
     checks: tuple[Check, ...]
     facts: tuple[Fact, ...]
 
-    @property
+    @functools.cached_property
     def stages(self) -> frozenset[str]:
         return frozenset(fact.stage for fact in self.facts if fact.stage)
 
@@ -83,18 +86,81 @@ def make_plan(checks: Sequence[Check], facts: Mapping[str, Fact], extra: Iterabl
     return Plan(tuple(checks), tuple(needed.values()))
 
 
+Layout = tuple[tuple[int, ...], ...]
+_OWN = ("name", "address", "index")  # what tells nodes apart that are alike
+_ALIKE = tuple(field.name for field in fields(Node) if field.name not in _OWN)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What a node is asked, each thing once, and for each fact of the plan the places of the answers it is made of."""
+
+    reads: tuple[Read, ...]
+    layout: Layout
+
+
+class Questions:
+    """What the nodes of an inventory are asked, and what their answers mean.
+
+    Most questions are the same for all nodes that are alike, and are made once. Parsing is pure and values are frozen,
+    so what many nodes answer alike is parsed once, and they share one value. Threads may use this side by side: at
+    worst two of them parse the same answer.
+    """
+
+    def __init__(self, plan: Plan, inventory: Inventory) -> None:
+        self._inventory = inventory
+        asked = [fact for fact in plan.facts if fact.stage is None]
+        self._shared = tuple(fact for fact in asked if not fact.apiece)
+        self._apiece = tuple(fact for fact in asked if fact.apiece)
+        self._alike: dict[tuple[object, ...], tuple[Mapping[Read, int], Layout]] = {}
+        self._layouts: dict[Layout, Layout] = {}
+        self._known: dict[tuple[str | bytes, ...], Any] = {}  # by a fact's name and the marks of its answers
+
+    def of(self, node: Node) -> Sheet:
+        kind = tuple(_hashable(getattr(node, name)) for name in _ALIKE)
+        if kind not in self._alike:
+            first: dict[Read, int] = {}
+            self._alike[kind] = (first, self._places(self._shared, node, first))
+        common, layout = self._alike[kind]
+        places = dict(common)
+        layout += self._places(self._apiece, node, places)
+        return Sheet(tuple(places), self._layouts.setdefault(layout, layout))
+
+    def _places(self, facts: Iterable[Fact], node: Node, places: dict[Read, int]) -> Layout:
+        asked = (fact.reads(node, self._inventory) for fact in facts)
+        return tuple(tuple(places.setdefault(read, len(places)) for read in mine) for mine in asked)
+
+    def facts(self, sheet: Sheet, answers: Sequence[Json]) -> dict[str, Any]:
+        """Facts from a node's answers to the reads of its sheet; what is missing keeps its reason."""
+        marks = [_mark(raw) for raw in answers]
+        found = {}
+        for fact, places in zip((*self._shared, *self._apiece), sheet.layout, strict=True):
+            key = (fact.name, *(marks[place] for place in places))
+            if key not in self._known:
+                self._known[key] = _value(fact, [_answer(answers[place]) for place in places])
+            found[fact.name] = self._known[key]
+        return found
+
+
+def _hashable(value: Any) -> object:
+    return tuple(value.items()) if isinstance(value, Mapping) else value
+
+
+def _mark(raw: Json) -> bytes:
+    """Equal only for equal answers; the answers themselves, of all nodes, would take too much memory."""
+    return hashlib.blake2b(marshal.dumps(raw, 2), digest_size=16).digest()
+
+
 def reads(plan: Plan, node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    """Everything to look at on a node, each thing once."""
-    return tuple(dict.fromkeys(read for fact in plan.facts for read in fact.reads(node, inventory)))
+    """Everything to look at on one node, each thing once."""
+    return Questions(plan, inventory).of(node).reads
 
 
 def interpret(plan: Plan, node: Node, inventory: Inventory, answers: Mapping[Read, Json]) -> dict[str, Any]:
-    """Facts from the agent's answers; what is missing keeps its reason."""
-    found = {}
-    for fact in plan.facts:
-        if fact.stage is None:
-            found[fact.name] = _value(fact, [_answer(answers.get(r)) for r in fact.reads(node, inventory)])
-    return found
+    """The facts of one node from its answers."""
+    questions = Questions(plan, inventory)
+    sheet = questions.of(node)
+    return questions.facts(sheet, [answers.get(read) for read in sheet.reads])
 
 
 def _answer(raw: Json) -> Any:

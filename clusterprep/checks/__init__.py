@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,8 +119,10 @@ def each(judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str) 
 
 def by_value(values: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     """Values with the nodes that have them, most frequent first, then in order of appearance."""
-    counts = Counter(values.values())
-    return [(value, tuple(n for n, v in values.items() if v == value)) for value, _ in counts.most_common()]
+    groups: dict[str, list[str]] = {}
+    for name, value in values.items():
+        groups.setdefault(value, []).append(name)
+    return [(value, tuple(names)) for value, names in sorted(groups.items(), key=lambda group: -len(group[1]))]
 
 
 def uniform(
@@ -202,7 +203,8 @@ def _differing(
     seen = "; ".join(f"{value} on {fold(names)}" for value, names in groups)
     usual, majority = groups[0]
     if 2 * len(majority) > len(nodes):
-        odd = tuple(node for node in nodes if node not in set(majority))
+        usually = frozenset(majority)
+        odd = tuple(node for node in nodes if node not in usually)
         return [
             Outcome("fail", odd, f"{what} differs from the other nodes", seen, usual, remedy),
             Outcome("pass", majority, f"{what} is that of the majority", usual, usual),

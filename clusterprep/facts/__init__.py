@@ -17,7 +17,8 @@ class Fact:
     KeyError, IndexError or TypeError on an answer it cannot understand, which makes the fact garbled. A file
     that does not exist is knowledge: parse gets None. Any other missing answer makes the fact absent with that
     answer's reason without calling parse, unless `lenient`, when parse gets the Absent itself. A fact with a
-    `stage` has no reads: that stage of a run brings its value.
+    `stage` has no reads: that stage of a run brings its value. With `apiece` the reads name the node itself; those of
+    all other facts are asked for once for nodes that differ in name and address alone, and tests hold that.
     """
 
     name: str
@@ -25,11 +26,13 @@ class Fact:
     parse: Callable[..., Any] = lambda answer: answer
     lenient: bool = False
     stage: str | None = None
+    apiece: bool = False
 
 
 def file(path: str, etc: bool = False) -> Callable[[Node, Inventory], tuple[Read, ...]]:
     """Reads one text file; `etc` marks configuration, which lies under the node's `root`."""
-    return lambda node, inventory: (Read("file", (under(node, path) if etc else path,)),)
+    anywhere = (Read("file", (path,)),)
+    return lambda node, inventory: (Read("file", (under(node, path),)),) if etc else anywhere
 
 
 def under(node: Node, path: str) -> str:

@@ -77,9 +77,12 @@ def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
     )
 
 
+_NVML = (Read("nvml", (), limit=PATIENCE),)
+
+
 def nvml_read(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     """One call brings all that NVML says; equal reads are asked once."""
-    return (Read("nvml", (), limit=PATIENCE),)
+    return _NVML
 
 
 def per_gpu(name: str, make: Callable[..., Any], *fields: str, whole: bool = False) -> Fact:

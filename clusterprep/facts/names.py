@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -19,11 +20,16 @@ def names_for(node: Node, inventory: Inventory) -> tuple[str, ...]:
     """
     if one_machine(inventory.nodes):
         return ()
-    names = [other.name for other in inventory.nodes]
-    if len(names) <= WHOLE:
-        return tuple(names)
-    sample = random.Random(len(names)).sample(names, WHOLE - 2)  # noqa: S311 - the same for all nodes is the point
-    return tuple(dict.fromkeys([node.name, names[0], *sample]))
+    nodes = inventory.nodes
+    if len(nodes) <= WHOLE:
+        return tuple(other.name for other in nodes)
+    return tuple(dict.fromkeys([node.name, nodes[0].name, *(nodes[place].name for place in _sample(len(nodes)))]))
+
+
+@functools.cache
+def _sample(nodes: int) -> tuple[int, ...]:
+    """Places in the inventory: the same for all nodes, so that their answers can be compared."""
+    return tuple(random.Random(nodes).sample(range(nodes), WHOLE - 2))  # noqa: S311 - a fair choice, not a secret
 
 
 def parse_names(answer: dict[str, Any]) -> dict[str, list[str] | None]:
@@ -41,6 +47,7 @@ NAMES = Fact(
     "names.resolved",
     lambda node, inventory: (Read("resolve", names_for(node, inventory), limit=10.0),),
     parse_names,
+    apiece=True,
 )
 OWN_NAME = Fact(
     "names.own",
