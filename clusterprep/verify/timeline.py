@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from clusterprep.verify.schedule import PlannedRank, TrialPlan
@@ -12,7 +13,7 @@ from clusterprep.verify.schedule import PlannedRank, TrialPlan
 OUTSIDE = ("state", "nccl", "exit", "holds")  # of a rank, and no step that it takes by itself
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a large trial has millions
 class Event:
     """One thing that happened.
 
@@ -78,6 +79,19 @@ class Timeline:
                 seen.setdefault(event.rank, event)
         return seen
 
+    def left_with(self, key: str) -> Sequence[Event]:
+        """The ends of collectives that say something besides how long it took: «wrong», «refused» or «blame»."""
+        return self._remarkable[key]
+
+    @functools.cached_property
+    def _remarkable(self) -> Mapping[str, Sequence[Event]]:
+        found: dict[str, list[Event]] = {"wrong": [], "refused": [], "blame": []}
+        for event in self.of("left"):
+            for key, events in found.items():
+                if event.data.get(key):
+                    events.append(event)
+        return found
+
     @functools.cached_property
     def by_rank(self) -> Mapping[int, tuple[Event, ...]]:
         """The events of every rank that has any, earliest first."""
@@ -102,5 +116,10 @@ def in_order(plan: TrialPlan, events: Iterable[Event]) -> Timeline:
     for event in seen:
         if event.mono is not None:
             offsets[event.node] = min(offsets.get(event.node, float("inf")), event.at - event.mono)
-    placed = [event if event.mono is None else replace(event, at=event.mono + offsets[event.node]) for event in seen]
-    return Timeline(plan, tuple(sorted(placed, key=lambda event: event.at)))
+    placed = [event if event.mono is None else _at(event, event.mono + offsets[event.node]) for event in seen]
+    placed.sort(key=operator.attrgetter("at"))
+    return Timeline(plan, tuple(placed))
+
+
+def _at(event: Event, at: float) -> Event:
+    return Event(event.node, event.what, at, event.rank, event.data, event.mono)
