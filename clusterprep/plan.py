@@ -114,7 +114,7 @@ class Questions:
         self._apiece = tuple(fact for fact in asked if fact.apiece)
         self._alike: dict[tuple[object, ...], tuple[Mapping[Read, int], Layout]] = {}
         self._layouts: dict[Layout, Layout] = {}
-        self._known: dict[tuple[str | bytes, ...], Any] = {}  # by a fact's name and the marks of its answers
+        self._known: dict[tuple[object, ...], Any] = {}  # by a fact's name and the marks of its answers
 
     def of(self, node: Node) -> Sheet:
         kind = tuple(_hashable(getattr(node, name)) for name in _ALIKE)

@@ -8,6 +8,7 @@ is known what must be found, and where.
 
 from __future__ import annotations
 
+import base64
 import functools
 import gzip
 import itertools
@@ -146,10 +147,20 @@ class Answers:
     def _answer(self, number: int, read: Read) -> str:
         if read.kind == "resolve":
             return json.dumps(["ok", {name: [address_of(int(name[4:]) - 1)] for name in map(str, read.args)}])
+        if read.kind == "target":
+            return json.dumps(_target(number))
         key = read_key(read)
         if key not in self._templates:
             self._templates[key] = template(key, self._answers.get(key, ["no", "not_recorded", key]))
         return self._templates[key].of(number)
+
+
+def _target(number: int) -> Json:
+    """A file that may be written: on two nodes of three it is there and says something else."""
+    if number % 3 == 0:
+        return ["no", "missing", "No such file or directory"]
+    old = f"export NCCL_DEBUG={'INFO' if number % 3 == 1 else 'TRACE'}\n"
+    return ["ok", {"data": base64.b64encode(old.encode()).decode(), "mode": 0o644, "uid": 0, "gid": 0}]
 
 
 # ---------------------------------------------------------------- faults
