@@ -135,11 +135,24 @@ class Questions:
         marks = [_mark(raw) for raw in answers]
         found = {}
         for fact, places in zip((*self._shared, *self._apiece), sheet.layout, strict=True):
-            key = (fact.name, *(marks[place] for place in places))
+            mine = [marks[place] for place in places]
+            first = _narrowed(fact, answers[places[0]]) if fact.narrow else None
+            if first is not None:
+                mine[0] = _mark(first)
+            key = (fact.name, *mine)
             if key not in self._known:
-                self._known[key] = _value(fact, [_answer(answers[place]) for place in places])
+                raw = [answers[place] for place in places]
+                self._known[key] = _value(fact, [_answer(one) for one in (raw if first is None else [first, *raw[1:]])])
             found[fact.name] = self._known[key]
         return found
+
+
+def _narrowed(fact: Fact, raw: Json) -> Json:
+    """The first answer of a fact that looks at a part of it; None where it has no such part: that is for its parser."""
+    try:
+        return ["ok", fact.narrow(raw[1])] if fact.narrow and raw[0] == "ok" else None
+    except Exception:  # noqa: BLE001 - as in _value
+        return None
 
 
 def _hashable(value: Any) -> object:

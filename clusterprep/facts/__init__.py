@@ -19,6 +19,8 @@ class Fact:
     answer's reason without calling parse, unless `lenient`, when parse gets the Absent itself. A fact with a
     `stage` has no reads: that stage of a run brings its value. With `apiece` the reads name the node itself; those of
     all other facts are asked for once for nodes that differ in name and address alone, and tests hold that.
+    `narrow(answer)` takes from the first answer what counts, and parse gets nothing else of it: for what is only a part
+    of a long answer, so that nodes are seen to be alike in it although they differ elsewhere.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Fact:
     lenient: bool = False
     stage: str | None = None
     apiece: bool = False
+    narrow: Callable[[Any], Any] | None = None
 
 
 def file(path: str, etc: bool = False) -> Callable[[Node, Inventory], tuple[Read, ...]]:

@@ -32,15 +32,21 @@ def _sample(nodes: int) -> tuple[int, ...]:
     return tuple(random.Random(nodes).sample(range(nodes), WHOLE - 2))  # noqa: S311 - a fair choice, not a secret
 
 
-def parse_names(answer: dict[str, Any]) -> dict[str, list[str] | None]:
+def parse_names(answer: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
     """Addresses by name, None for a name that has none."""
-    return {str(name): addresses(found) for name, found in answer.items()}
+    return dict(_entry(str(name), addresses(found)) for name, found in answer.items())
 
 
-def addresses(answer: Any) -> list[str] | None:
+@functools.lru_cache(1 << 14)
+def _entry(name: str, found: tuple[str, ...] | None) -> tuple[str, tuple[str, ...] | None]:
+    """All nodes say nearly the same, and then share it."""
+    return name, found
+
+
+def addresses(answer: Any) -> tuple[str, ...] | None:
     if answer is not None and not (isinstance(answer, list) and all(isinstance(item, str) for item in answer)):
         raise ValueError("no list of addresses")
-    return answer or None
+    return tuple(answer) if answer else None
 
 
 NAMES = Fact(
