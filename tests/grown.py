@@ -196,6 +196,8 @@ def proofs() -> list[Check]:
 
 def _plantable(check: Check) -> bool:
     proof = check.proof
+    if check.name == "host.identity":  # makes its node a twin of another, which is then named too
+        return False
     return bool(proof and proof.fact and proof.fleet == KIND and proof.verdict == "fail" and not proof.between)
 
 
