@@ -9,28 +9,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from clusterprep import registry, reports  # noqa: E402
-from clusterprep.diff import changes, rows  # noqa: E402
-from clusterprep.judge import exit_code, judge  # noqa: E402
-from clusterprep.load import load_inventory  # noqa: E402
-from clusterprep.model import Fleet, Inventory, Report, Sighting  # noqa: E402
-from clusterprep.pairs import probe_pairs  # noqa: E402
-from clusterprep.plan import Plan, Questions, Sheet, make_plan  # noqa: E402
-from clusterprep.playbook import load_playbook  # noqa: E402
-from clusterprep.render import FACTS, render  # noqa: E402
-from clusterprep.resources import target  # noqa: E402
-from clusterprep.trial import given_environment, gpus_in_use, rendezvous_of  # noqa: E402
-from clusterprep.verify import blame, schedule  # noqa: E402
-from tests import grown, grown_trial  # noqa: E402
+from clusterprep import registry, reports
+from clusterprep.diff import changes, rows
+from clusterprep.judge import exit_code, judge
+from clusterprep.load import load_inventory
+from clusterprep.model import Fleet, Inventory, Report, Sighting, VerifyResult
+from clusterprep.pairs import probe_pairs
+from clusterprep.plan import Plan, Questions, Sheet, make_plan
+from clusterprep.playbook import load_playbook
+from clusterprep.render import FACTS, render
+from clusterprep.resources import target
+from clusterprep.trial import given_environment, gpus_in_use, rendezvous_of
+from clusterprep.verify import blame, schedule
+from clusterprep.verify.timeline import in_order
+from tests import grown, grown_trial
 
 SIZES = (256, 1000, 4096, 10_000)
 TODAY = date(2026, 11, 22)
@@ -107,6 +108,7 @@ def measured(nodes: int, meter: Meter) -> None:
     with meter.stage("diff"):
         planned, gaps = changes(fleet, steps, environment)
         changed = rows(planned, {}, {})
+    assert not gaps, gaps
     verify = _tried(fleet, environment, meter)
     report = Report(
         "apply",
@@ -172,13 +174,16 @@ def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:
     names = [node.name for node in plan.nodes]
     result: Any = None
     for name, story in grown_trial.stories(names).items():
-        result = None
-        with meter.stage(f"events, {name}"):
-            timeline = grown_trial.told(plan, story)
+        events = list(grown_trial.events(plan, story))
+        with meter.stage(f"order, {name}"):
+            timeline = in_order(plan, events)
+        del events
         with meter.stage(f"blame, {name}"):
             result = blame.judge(timeline)
             said = blame.findings(result)
         grown_trial.compare(story, result, said)
+        del timeline, said
+        result = VerifyResult(**{field.name: getattr(result, field.name) for field in fields(VerifyResult)})
     return result
 
 

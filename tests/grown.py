@@ -90,7 +90,11 @@ _MOVING: tuple[tuple[str, str, int], ...] = (
 
 
 def _mac(vendor: str, number: int) -> str:
-    return f"{vendor}:{number >> 8:02x}:{number & 255:02x}:" if vendor == "02:00:00" else f"94:6d:{number >> 8:02x}:5a:{number & 255:02x}:"
+    return (
+        f"{vendor}:{number >> 8:02x}:{number & 255:02x}:"
+        if vendor == "02:00:00"
+        else f"94:6d:{number >> 8:02x}:5a:{number & 255:02x}:"
+    )
 
 
 @dataclass(frozen=True)

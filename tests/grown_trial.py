@@ -9,7 +9,7 @@ from clusterprep.model import Finding, VerifyResult
 from clusterprep.remote.belongings import variables
 from clusterprep.verify.consistency import PARTS
 from clusterprep.verify.schedule import TrialPlan
-from clusterprep.verify.timeline import Event, Timeline, in_order
+from clusterprep.verify.timeline import Event
 
 BEFORE = ("spawned", "started", "imported", "ready")  # without the others
 MEETING = ("store", "joined", "met")
@@ -31,12 +31,8 @@ class Story:
         return bool(self.lost or self.killed or self.stopped)
 
 
-def told(plan: TrialPlan, story: Story) -> Timeline:
-    """The timeline of the trial, of events as they come from JSON: equal, and not the same."""
-    return in_order(plan, _events(plan, story))
-
-
-def _events(plan: TrialPlan, story: Story) -> Iterator[Event]:
+def events(plan: TrialPlan, story: Story) -> Iterator[Event]:
+    """What the agents tell: data as they come from JSON, equal for many ranks and not the same."""
     for rank in plan.ranks:
         yield from _of_rank(plan, story, rank.rank, rank.node, rank.local_rank)
     yield Event("", "go", 10.5)
@@ -51,7 +47,9 @@ def _of_rank(plan: TrialPlan, story: Story, rank: int, node: str, local: int) ->
         gpu = {"uuid": f"GPU-{rank}", "index": local, "pci": f"0000:{local:02x}:00.0", "numa": local // 4}
         yield Event(node, what, second + begun, rank, {"gpu": gpu} if what == "ready" else {}, second + begun + 7.0)
     for part in PARTS:
-        yield Event(node, "holds", 2.5 + begun, rank, {"part": part, "items": _items(plan, rank, part, node in story.strange)})
+        yield Event(
+            node, "holds", 2.5 + begun, rank, {"part": part, "items": _items(plan, rank, part, node in story.strange)}
+        )
     for second, what in enumerate(MEETING):
         yield Event(node, what, 11.0 + second + begun, rank, {}, 18.0 + second + begun)
     gone = node in story.killed | story.stopped and local == 0
@@ -64,8 +62,13 @@ def _of_rank(plan: TrialPlan, story: Story, rank: int, node: str, local: int) ->
 def _items(plan: TrialPlan, rank: int, part: str, strange: bool) -> dict[str, str]:
     if part == "packages":
         return {f"package-{number}": "2.0" if strange and number == 7 else "1.0" for number in range(40)}
-    return {"CPython": "3.10.12"} if part == "interpreter" else variables(dict(plan.ranks[rank].env)) if part == "environment" else {}
-
+    return (
+        {"CPython": "3.10.12"}
+        if part == "interpreter"
+        else variables(dict(plan.ranks[rank].env))
+        if part == "environment"
+        else {}
+    )
 
 
 def _ending(story: Story, rank: int, node: str) -> Iterator[Event]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterprep.model import Fleet, Inventory, Node, Severity, Verdict
+from clusterprep.model import NOT_ASKED, Fleet, Inventory, Node, Severity, Verdict
 from clusterprep.noderange import fold
 
 
@@ -37,7 +37,7 @@ class Scene:
         return self.fleet.inventory
 
     def value(self, node: Node, fact: str) -> Any:
-        return self.fleet.fact(node.name, fact)
+        return self.fleet.sightings[node.name].facts.get(fact, NOT_ASKED)
 
     def values(self, fact: str) -> dict[str, Any]:
         return {node.name: self.value(node, fact) for node in self.nodes}
@@ -112,7 +112,10 @@ def each(judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str) 
     def judge_all(scene: Scene) -> Iterable[Outcome]:
         for node in scene.nodes:
             said = judge(scene, node, *(scene.value(node, fact) for fact in facts))
-            yield from (said,) if isinstance(said, Outcome) else said or ()
+            if isinstance(said, Outcome):
+                yield said
+            elif said is not None:
+                yield from said
 
     return judge_all
 
