@@ -22,9 +22,9 @@ from clusterprep import registry, reports
 from clusterprep.diff import changes, rows
 from clusterprep.judge import exit_code, judge
 from clusterprep.load import load_inventory
-from clusterprep.model import Fleet, Inventory, Report, Sighting, VerifyResult
+from clusterprep.model import Fleet, Inventory, Report, VerifyResult
 from clusterprep.pairs import probe_pairs
-from clusterprep.plan import Plan, Questions, Sheet, make_plan
+from clusterprep.plan import Plan, Questions, make_plan
 from clusterprep.playbook import load_playbook
 from clusterprep.render import FACTS, render
 from clusterprep.resources import target
@@ -93,9 +93,10 @@ def everything(inventory: Inventory) -> Plan:
 
 def measured(nodes: int, meter: Meter) -> None:
     """All stages in a row, as one process does them. AssertionError where what was planted is not what is found."""
-    inventory, plan, questions, sheets = _loaded(nodes, meter)
+    inventory, plan = _loaded(nodes, meter)
     fated = grown.fates(inventory)
-    fleet = _surveyed(inventory, questions, sheets, fated, meter)
+    with meter.stage("parse"):
+        fleet = grown.looked(Questions(plan, inventory), inventory, fated, meter.apart)
     with meter.stage("pairs"):
         fleet = probe_pairs(grown.Wires(fleet, fated.deaf), fleet, inventory.nodes[0].name)  # type: ignore[arg-type]
     fleet = grown.planted(fleet, fated)
@@ -130,7 +131,7 @@ def measured(nodes: int, meter: Meter) -> None:
             sink.writelines(reports.pieces(report, fmt))
 
 
-def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, Plan, Questions, list[Sheet]]:
+def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, Plan]:
     with tempfile.TemporaryDirectory() as folder:
         listed, short = Path(folder) / "listed.yaml", Path(folder) / "short.yaml"
         listed.write_text(grown.listed_text(nodes))
@@ -143,26 +144,9 @@ def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, Plan, Questions, list[
     with meter.stage("plan"):
         plan = everything(inventory)
         questions = Questions(plan, inventory)
-        sheets = [questions.of(node) for node in inventory.nodes]
-    return inventory, plan, questions, sheets
-
-
-def _surveyed(
-    inventory: Inventory, questions: Questions, sheets: Sequence[Sheet], fated: grown.Fates, meter: Meter
-) -> Fleet:
-    answers, seen = grown.Answers(), dict[str, Sighting]()
-    with meter.stage("parse"):
-        for number, node in enumerate(inventory.nodes):
-            with meter.apart():
-                lost = grown.without(node, fated)
-                frame = answers.frame(number, sheets[number].reads)
-            if lost:
-                seen[node.name] = lost
-                continue
-            facts = questions.facts(sheets[number], json.loads(frame)["answers"])
-            facts |= {"ssh.peer": node.address, "clock.offset": grown.offset(number)}
-            seen[node.name] = Sighting(node.name, node.address, True, facts=facts, seconds=1.0, login=0.5)
-    return Fleet(inventory, seen)
+        for node in inventory.nodes:
+            questions.of(node)
+    return inventory, plan
 
 
 def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:

@@ -15,6 +15,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
@@ -23,6 +24,7 @@ from clusterprep import registry
 from clusterprep.checks import Check
 from clusterprep.facts.clock import Offset
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Json, Node, Read, Sighting
+from clusterprep.plan import Questions
 from clusterprep.selftest import unpacked
 from clusterprep.transports.replay import read_key
 
@@ -241,6 +243,27 @@ def expected(fated: Fates) -> dict[tuple[str, str], set[str]]:
     for name, check in fated.checks.items():
         wanted.setdefault((check.name, "fail"), set()).add(name)
     return {key: nodes for key, nodes in wanted.items() if nodes}
+
+
+def looked(
+    questions: Questions,
+    inventory: Inventory,
+    fated: Fates,
+    beside: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Fleet:
+    """What a look at all nodes brings, from bytes to facts; `beside` holds what is the nodes' work and not ours."""
+    answers, seen = Answers(), dict[str, Sighting]()
+    for number, node in enumerate(inventory.nodes):
+        with beside():
+            sheet, lost = questions.of(node), without(node, fated)
+            frame = answers.frame(number, sheet.reads)
+        if lost:
+            seen[node.name] = lost
+            continue
+        facts = questions.facts(sheet, json.loads(frame)["answers"])
+        facts |= {"ssh.peer": node.address, "clock.offset": offset(number)}
+        seen[node.name] = Sighting(node.name, node.address, True, facts=facts, seconds=1.0, login=0.5)
+    return Fleet(inventory, seen)
 
 
 # ---------------------------------------------------------------- what nodes find out about each other
