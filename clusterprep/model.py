@@ -116,7 +116,7 @@ class Inventory:
     path: str = ""
 
 
-# ---------------------------------------------------------------- evidence
+# ---------------------------------------------------------------- evidence and judgement
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,6 @@ class Fleet:
 
     def fact(self, node: str, name: str) -> Any:
         return self.sightings[node].facts.get(name, NOT_ASKED)
-
-
-# ---------------------------------------------------------------- judgement
 
 
 @dataclass(frozen=True)
@@ -266,7 +263,7 @@ class ChangeRow:
     detail: str = ""
 
 
-# ---------------------------------------------------------------- verify
+# ---------------------------------------------------------------- verify and launch
 
 
 @dataclass(frozen=True)
@@ -346,9 +343,6 @@ class VerifyResult:
     culprits: tuple[Culprit, ...] = ()
     message: str = ""
     workarounds: tuple[Workaround, ...] = ()
-
-
-# ---------------------------------------------------------------- launch
 
 
 @dataclass(frozen=True)

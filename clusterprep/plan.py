@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import marshal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -132,17 +131,15 @@ class Questions:
 
     def facts(self, sheet: Sheet, answers: Sequence[Json]) -> dict[str, Any]:
         """Facts from a node's answers to the reads of its sheet; what is missing keeps its reason."""
-        marks = [_mark(raw) for raw in answers]
+        marked = [(_mark(raw), raw) for raw in answers]
         found = {}
         for fact, places in zip((*self._shared, *self._apiece), sheet.layout, strict=True):
-            mine = [marks[place] for place in places]
-            first = _narrowed(fact, answers[places[0]]) if fact.narrow else None
-            if first is not None:
-                mine[0] = _mark(first)
-            key = (fact.name, *mine)
+            mine = [marked[place] for place in places]
+            if fact.narrow and (part := _narrowed(fact, mine[0][1])) is not None:
+                mine[0] = (_mark(part), part)
+            key = (fact.name, *(mark for mark, _ in mine))
             if key not in self._known:
-                raw = [answers[place] for place in places]
-                self._known[key] = _value(fact, [_answer(one) for one in (raw if first is None else [first, *raw[1:]])])
+                self._known[key] = _value(fact, [_answer(raw if mark else None) for mark, raw in mine])
             found[fact.name] = self._known[key]
         return found
 
@@ -160,8 +157,14 @@ def _hashable(value: Any) -> object:
 
 
 def _mark(raw: Json) -> bytes:
-    """Equal only for equal answers; the answers themselves, of all nodes, would take too much memory."""
-    return hashlib.blake2b(marshal.dumps(raw, 2), digest_size=16).digest()
+    """Equal only for equal answers; the answers themselves, of all nodes, would take too much memory.
+
+    Empty for one that is nested so deep that it cannot even be printed: then it is as if there were none.
+    """
+    try:
+        return hashlib.blake2b(repr(raw).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    except RecursionError:
+        return b""
 
 
 def reads(plan: Plan, node: Node, inventory: Inventory) -> tuple[Read, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,7 +116,7 @@ def in_order(plan: TrialPlan, events: Iterable[Event]) -> Timeline:
         if event.mono is not None:
             offsets[event.node] = min(offsets.get(event.node, float("inf")), event.at - event.mono)
     placed = [event if event.mono is None else _at(event, event.mono + offsets[event.node]) for event in seen]
-    placed.sort(key=operator.attrgetter("at"))
+    placed.sort(key=lambda event: event.at)
     return Timeline(plan, tuple(placed))
 
 
