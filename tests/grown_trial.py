@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from clusterprep.model import Finding, VerifyResult
 from clusterprep.remote.belongings import variables
 from clusterprep.verify.consistency import PARTS
-from clusterprep.verify.schedule import TrialPlan
-from clusterprep.verify.timeline import Event
+from clusterprep.verify.schedule import PlannedRank, TrialPlan
+from clusterprep.verify.timeline import Event, Kept
 
-BEFORE = ("spawned", "started", "imported", "ready")  # without the others
+BEFORE = ("spawned", "started", "imported")  # without the others
 MEETING = ("store", "joined", "met")
 OWN = 0.002  # seconds that a rank needs between collectives
 
@@ -31,65 +32,63 @@ class Story:
         return bool(self.lost or self.killed or self.stopped)
 
 
+Tell = Callable[..., Event]
+
+
 def events(plan: TrialPlan, story: Story) -> Iterator[Event]:
-    """What the agents tell: data as they come from JSON, equal for many ranks and not the same."""
+    """What the agents tell, kept as it is kept of real ones."""
+    kept = Kept()
+
+    def tell(rank: PlannedRank, what: str, at: float, **data: Any) -> Event:
+        when = at + rank.rank * 1e-6
+        return kept.event(rank.node, what, when, rank.rank, data, when + 7.0)
+
     for rank in plan.ranks:
-        yield from _of_rank(plan, story, rank.rank, rank.node, rank.local_rank)
+        yield from _of_rank(plan, story, rank, tell)
     yield Event("", "go", 10.5)
     for name in story.lost:
         yield Event(name, "lost", 25.0, None, {"reason": "hung", "detail": "no sign of life", "heard": 20.0})
     yield Event("", "stopping", 90.0)
 
 
-def _of_rank(plan: TrialPlan, story: Story, rank: int, node: str, local: int) -> Iterator[Event]:
-    begun = rank * 1e-6
+def _of_rank(plan: TrialPlan, story: Story, rank: PlannedRank, tell: Tell) -> Iterator[Event]:
     for second, what in enumerate(BEFORE):
-        gpu = {"uuid": f"GPU-{rank}", "index": local, "pci": f"0000:{local:02x}:00.0", "numa": local // 4}
-        yield Event(node, what, second + begun, rank, {"gpu": gpu} if what == "ready" else {}, second + begun + 7.0)
+        yield tell(rank, what, second)
+    local = rank.local_rank
+    gpu = {"uuid": f"GPU-{rank.rank}", "index": local, "pci": f"0000:{local:02x}:00.0", "numa": local // 4}
+    yield tell(rank, "ready", len(BEFORE), gpu=gpu)
     for part in PARTS:
-        yield Event(
-            node, "holds", 2.5 + begun, rank, {"part": part, "items": _items(plan, rank, part, node in story.strange)}
-        )
+        yield tell(rank, "holds", 2.5, part=part, items=_items(rank, part, strange=rank.node in story.strange))
     for second, what in enumerate(MEETING):
-        yield Event(node, what, 11.0 + second + begun, rank, {}, 18.0 + second + begun)
-    gone = node in story.killed | story.stopped and local == 0
-    if gone or node in story.lost:
-        yield from _ending(story, rank, node) if gone else ()
+        yield tell(rank, what, 11.0 + second)
+    if rank.node in story.lost:
         return
-    yield from _collectives(plan, story, rank, node)
+    if local == 0 and rank.node in story.killed:
+        yield tell(rank, "exit", 20.0, signal=9, name="SIGKILL", output="", asked=False)
+    elif local == 0 and rank.node in story.stopped:
+        yield tell(rank, "state", 20.0, state="stopped")
+    else:
+        yield from _collectives(plan, story, rank, tell)
 
 
-def _items(plan: TrialPlan, rank: int, part: str, strange: bool) -> dict[str, str]:
+def _collectives(plan: TrialPlan, story: Story, rank: PlannedRank, tell: Tell) -> Iterator[Event]:
+    own = 50 * OWN if rank.node in story.lame else OWN
+    for number, step in enumerate(plan.steps):
+        of = {"op": step.op, "bytes": step.bytes, "dtype": step.dtype}
+        yield tell(rank, "entered", 15.0 + number, **of)
+        if story.hangs:
+            return
+        yield tell(rank, "warmed", 15.3 + number, **of)
+        yield tell(rank, "left", 15.6 + number, **of, seconds=0.01, best=0.009, wrong=0, first=None, own=own)
+    yield tell(rank, "finished", 80.0)
+
+
+def _items(rank: PlannedRank, part: str, strange: bool) -> dict[str, str]:
     if part == "packages":
         return {f"package-{number}": "2.0" if strange and number == 7 else "1.0" for number in range(40)}
     return (
-        {"CPython": "3.10.12"}
-        if part == "interpreter"
-        else variables(dict(plan.ranks[rank].env))
-        if part == "environment"
-        else {}
+        {"CPython": "3.10.12"} if part == "interpreter" else variables(dict(rank.env)) if part == "environment" else {}
     )
-
-
-def _ending(story: Story, rank: int, node: str) -> Iterator[Event]:
-    if node in story.killed:
-        yield Event(node, "exit", 20.0, rank, {"signal": 9, "name": "SIGKILL", "output": "", "asked": False})
-    else:
-        yield Event(node, "state", 20.0, rank, {"state": "stopped"})
-
-
-def _collectives(plan: TrialPlan, story: Story, rank: int, node: str) -> Iterator[Event]:
-    for number, step in enumerate(plan.steps):
-        at = 15.0 + number + rank * 1e-6
-        of = {"op": step.op, "bytes": step.bytes, "dtype": step.dtype}
-        yield Event(node, "entered", at, rank, dict(of), at + 7.0)
-        if story.hangs:
-            return
-        yield Event(node, "warmed", at + 0.3, rank, dict(of), at + 7.3)
-        own = 50 * OWN if node in story.lame else OWN
-        data = {**of, "seconds": 0.01, "best": 0.009, "wrong": 0, "first": None, "own": own}
-        yield Event(node, "left", at + 0.6, rank, data, at + 7.6)
-    yield Event(node, "finished", 80.0, rank, {}, 87.0)
 
 
 def stories(names: list[str]) -> dict[str, Story]:

@@ -31,6 +31,29 @@ class Event:
     mono: float | None = None  # the node's own monotonic clock
 
 
+NOTHING: Mapping[str, Any] = {}
+SAID_BY_ALL = ("entered", "warmed")  # by every rank in the same words
+
+
+class Kept:
+    """Makes events of what agents tell; what thousands of ranks say in the same words is kept once."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, str] = {}
+        self._data: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]] = {}
+
+    def event(self, node: str, what: str, at: float, rank: int | None, data: Mapping[str, Any], mono: float) -> Event:
+        """`at` and `mono` as Event has them."""
+        word = self._words.setdefault(what, what)
+        return Event(node, word, at, rank, self._kept(word, data) if data else NOTHING, mono)
+
+    def _kept(self, what: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return self._data.setdefault(tuple(data.items()), data) if what in SAID_BY_ALL else data
+        except TypeError:  # a list among them, which no rank of ours says here
+            return data
+
+
 @dataclass(frozen=True)
 class Timeline:
     """A whole trial: its plan and its events, earliest first."""
@@ -121,4 +144,4 @@ def in_order(plan: TrialPlan, events: Iterable[Event]) -> Timeline:
 
 
 def _at(event: Event, at: float) -> Event:
-    return Event(event.node, event.what, at, event.rank, event.data, event.mono)
+    return Event(event.node, event.what, at, event.rank, event.data)
