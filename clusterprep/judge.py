@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date
 
 from clusterprep.checks import Check, Outcome, Scene
+from clusterprep.derived import once_per_fleet
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 
 
@@ -36,7 +37,9 @@ def silenced(findings: Iterable[Finding], inventory: Inventory, today: date) -> 
 
 
 def _findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
-    lacking = {node.name: why for node in fleet.reached if (why := _lacking(fleet, check, node.name)) is not None}
+    lacking: dict[str, Absent] = {}
+    for name in reversed(check.facts):  # of several reasons the first fact's counts
+        lacking |= _absences(fleet)[name]
     knowing = tuple(node for node in fleet.reached if node.name not in lacking) if lacking else fleet.reached
     outcomes = [_unknown(fleet, check, node, lacking[node.name]) for node in fleet.reached if node.name in lacking]
     try:
@@ -73,13 +76,23 @@ def _without_false_passes(outcomes: Sequence[Outcome]) -> Iterable[Outcome]:
             yield replace(outcome, nodes=nodes)
 
 
-def _lacking(fleet: Fleet, check: Check, node: str) -> Absent | None:
-    facts = fleet.sightings[node].facts
-    for name in check.facts:
-        value = facts.get(name, NOT_ASKED)
-        if isinstance(value, Absent):
-            return value
-    return None
+@once_per_fleet
+def _absences(fleet: Fleet) -> Mapping[str, Mapping[str, Absent]]:
+    """Of each fact: the nodes reached that do not know it, and why. Several checks ask for the same."""
+    return _Absences(fleet)
+
+
+class _Absences(dict[str, Mapping[str, Absent]]):
+    """Looks through the nodes when a fact is asked for first."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
+        self._facts = {node.name: fleet.sightings[node.name].facts for node in fleet.reached}
+
+    def __missing__(self, fact: str) -> Mapping[str, Absent]:
+        values = ((name, facts.get(fact, NOT_ASKED)) for name, facts in self._facts.items())
+        self[fact] = {name: value for name, value in values if isinstance(value, Absent)}
+        return self[fact]
 
 
 def _unknown(fleet: Fleet, check: Check, node: Node, absent: Absent) -> Outcome:
