@@ -15,7 +15,7 @@ from clusterprep.budget import Budget
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.facts.clock import Offset
 from clusterprep.model import Absent, Fleet, Inventory, Json, Node, Read, Sighting
-from clusterprep.plan import Plan, interpret, reads
+from clusterprep.plan import Plan, Questions, Sheet
 from clusterprep.remote import boot
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Frame, Link, Password, open_link
@@ -121,22 +121,24 @@ class Fanout:
         seen: dict[str, Sighting] = {}
 
         def work(node: Node) -> None:
-            seen[node.name] = self._sight(node, plan)
+            seen[node.name] = self._sight(node, plan, questions, sheets[node.name])
             if last and "pairs" not in plan.stages and not _is_coarse(seen[node.name]):
                 self._forget(node.name)
             self._watch.step(node.name, "reached" if seen[node.name].reached else str(seen[node.name].reason))
 
-        kinds = {read.kind for node in self.inventory.nodes for read in reads(plan, node, self.inventory)}
+        questions = Questions(plan, self.inventory)
+        sheets = {node.name: questions.of(node) for node in self.inventory.nodes}
+        kinds = {read.kind for sheet in sheets.values() for read in sheet.reads}
         self._parts = (*boot.parts_for(kinds), *(("dial",) if "pairs" in plan.stages else ()))
         self._watch.stage("look", len(self.inventory.nodes))
         self._each_node(work)
         fleet = Fleet(self.inventory, {node.name: seen.get(node.name) or _late(node) for node in self.inventory.nodes})
         return self._refine_clocks(fleet) if "clock" in plan.stages else fleet
 
-    def _sight(self, node: Node, plan: Plan) -> Sighting:
+    def _sight(self, node: Node, plan: Plan, questions: Questions, sheet: Sheet) -> Sighting:
         started = time.monotonic()
         try:
-            facts = self._look(node, plan)
+            facts = self._look(node, plan, questions, sheet)
         except Unreached as error:
             self._forget(node.name)
             detail, remedy = error.message, error.remedy
@@ -167,9 +169,9 @@ class Fanout:
         if link is not None:
             link.close()
 
-    def _look(self, node: Node, plan: Plan) -> dict[str, Any]:
+    def _look(self, node: Node, plan: Plan, questions: Questions, sheet: Sheet) -> dict[str, Any]:
         """Everything is asked in one piece: behind the agent itself, or where its clock is to be read once it is up."""
-        asked, clock = reads(plan, node, self.inventory), "clock" in plan.stages
+        asked, clock = sheet.reads, "clock" in plan.stages
         sent: list[tuple[float, list[int]]] = []
 
         def ask(link: Link) -> None:
@@ -181,8 +183,8 @@ class Fanout:
             ask(link)
         at, numbers = sent[0]
         offset = best_clock(link, at, numbers[:ROUNDS]) if clock else None
-        answers = ask_reads(link, asked, numbers[-1], self._budget) if asked else {}
-        facts = interpret(plan, node, self.inventory, answers)
+        answers = ask_reads(link, asked, numbers[-1], self._budget) if asked else ()
+        facts = questions.facts(sheet, answers)
         facts["ssh.peer"] = link.peer
         if offset is not None:
             facts["clock.offset"] = offset
@@ -327,10 +329,8 @@ def look_request(asked: Sequence[Read], budget: Budget | None = None) -> tuple[s
     return "look", {"reads": [[read.kind, list(read.args), read.limit] for read in asked], **within}
 
 
-def ask_reads(
-    link: Link, asked: Sequence[Read], number: int | None = None, budget: Budget | None = None
-) -> dict[Read, Json]:
-    """The agent's answers by read, to the request of that number, or to one that is sent now.
+def ask_reads(link: Link, asked: Sequence[Read], number: int | None = None, budget: Budget | None = None) -> list[Json]:
+    """The agent's answer to each read, to the request of that number, or to one that is sent now.
 
     Reads run side by side, so the slowest lane and a margin is the limit.
     """
@@ -342,7 +342,7 @@ def ask_reads(
     answers = frame.get("answers")
     if not isinstance(answers, list) or len(answers) != len(asked):
         raise LinkLost("garbled", str(frame.get("why") or "the answer does not fit the question"))
-    return dict(zip(asked, answers, strict=True))
+    return answers
 
 
 def measure_clock(link: Link) -> Offset | Absent:
