@@ -180,7 +180,7 @@ def diagnose(logs: tuple[str, ...], redact: bool, **words: Any) -> None:
     if words["fmt"] == "json":
         for notice in diagnosis.notices:
             click.echo(f"clusterprep: {notice}", err=True)
-    show(words, diagnosis.code, lambda fmt, **page: shown.render(diagnosis, fmt, **page))
+    show(words, diagnosis.code, lambda fmt, **page: [shown.render(diagnosis, fmt, **page)])
 
 
 @cli.command()
@@ -315,11 +315,12 @@ def _check_formats(words: dict[str, Any]) -> None:
 
 
 def _inventory(words: dict[str, Any]) -> Inventory:
-    from clusterprep.here import local_inventory
+    if words.get("local"):
+        from clusterprep.here import local_inventory
+
+        return local_inventory()
     from clusterprep.load import Overrides, load_inventory
 
-    if words.get("local"):
-        return local_inventory()
     overrides = Overrides(
         become=words.get("become"),
         nproc_per_node=words.get("nproc_per_node"),
@@ -381,10 +382,10 @@ def _valid(inventory: Inventory) -> Report:
 
 def _finish(report: Report, words: dict[str, Any]) -> None:
     """Print the report, write the asked-for files, leave with its code."""
-    from clusterprep.reports import render
+    from clusterprep.reports import pieces
     from clusterprep.terminal import show
 
-    show(words, report.code, lambda fmt, **page: render(report, fmt, **page))
+    show(words, report.code, lambda fmt, **page: pieces(report, fmt, **page))
 
 
 # ---------------------------------------------------------------- ending

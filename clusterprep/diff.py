@@ -50,10 +50,14 @@ def rows(
 ) -> tuple[ChangeRow, ...]:
     """Equal changes with equal outcomes in one row; `outcomes` and `details` are by node."""
     folded: dict[tuple[str, ...], list[str]] = {}
+    diffs: dict[tuple[str, bytes | None, bytes | None], str] = {}  # most nodes change in the same way
     for change in planned:
         outcome = "unchanged" if change.action == "none" else outcomes.get(change.node, "planned")
         detail = details.get(change.node, "")
-        key = (change.resource, change.path, change.action, outcome, diff(change), detail)
+        what = (change.path, change.before, change.after)
+        if what not in diffs:
+            diffs[what] = diff(change)
+        key = (change.resource, change.path, change.action, outcome, diffs[what], detail)
         folded.setdefault(key, []).append(change.node)
     return tuple(
         ChangeRow(tuple(nodes), resource, path, action, outcome, text, detail)  # type: ignore[arg-type]

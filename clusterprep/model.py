@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -115,7 +116,7 @@ class Inventory:
     path: str = ""
 
 
-# ---------------------------------------------------------------- evidence
+# ---------------------------------------------------------------- evidence and judgement
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,9 @@ class Absent:
 
     reason: str  # a word of the contract (denied, missing_tool, timed_out, hung, garbled, …) or a sentence
     detail: str = ""
+
+
+NOT_ASKED = Absent("not_asked")
 
 
 @dataclass(frozen=True)
@@ -160,15 +164,12 @@ class Fleet:
     limited: bool = False  # only a part of the inventory was contacted
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see derived.py
 
-    @property
+    @functools.cached_property
     def reached(self) -> tuple[Node, ...]:
         return tuple(n for n in self.inventory.nodes if n.name in self.sightings and self.sightings[n.name].reached)
 
     def fact(self, node: str, name: str) -> Any:
-        return self.sightings[node].facts.get(name, Absent("not_asked"))
-
-
-# ---------------------------------------------------------------- judgement
+        return self.sightings[node].facts.get(name, NOT_ASKED)
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ class ChangeRow:
     detail: str = ""
 
 
-# ---------------------------------------------------------------- verify
+# ---------------------------------------------------------------- verify and launch
 
 
 @dataclass(frozen=True)
@@ -343,9 +344,6 @@ class VerifyResult:
     culprits: tuple[Culprit, ...] = ()
     message: str = ""
     workarounds: tuple[Workaround, ...] = ()
-
-
-# ---------------------------------------------------------------- launch
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from clusterprep import launching, registry
+from clusterprep import registry
 from clusterprep.diff import changes as compare
 from clusterprep.diff import gap_code, gap_rows, none_started, rows
 from clusterprep.errors import ClusterprepError, NotKnown
@@ -15,8 +16,6 @@ from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, wor
 from clusterprep.history import refuse_clashes
 from clusterprep.job import Job
 from clusterprep.judge import exit_code, fixed, judge, silenced
-from clusterprep.launch.plan import Wanted
-from clusterprep.launch.text import text_of
 from clusterprep.model import (
     ChangeRow,
     FileChange,
@@ -45,6 +44,10 @@ from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
 from clusterprep.write import Writer, with_lost
 
+if TYPE_CHECKING:  # a check in a prolog does not wait for what launches
+    from clusterprep.launch.plan import Wanted
+    from clusterprep.launching import Screen
+
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
 NOTHING = "there is nothing to undo"
 JOURNAL = "state.journal"
@@ -65,7 +68,7 @@ def check(job: Job) -> Report:
     """Look and judge; nothing is written, but with --store what the nodes keep of it."""
     plan = _plan(job)
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=not job.settings.store)
         stored = store(fanout, fleet, findings, plan.checks) if job.settings.store else None
     code = worse(exit_code(findings, job.settings.strict), store_code(stored))
     job.notices.extend(note(findings))
@@ -76,7 +79,7 @@ def show_env(job: Job) -> tuple[Report, Environment]:
     """The environment that apply would write."""
     plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=(*ENV_FACTS, PATHS))
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     environment = render(fleet)
     code = exit_code(findings) or (3 if environment.gaps else 0)
     return _report(job, code, fleet=fleet, findings=findings, env=environment), environment
@@ -86,7 +89,7 @@ def plan_changes(job: Job) -> Report:
     """What apply would change; nothing is written."""
     plan = _plan(job, facts=(*ENV_FACTS, PATHS), steps=job.steps)
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     environment = render(fleet)
     planned, gaps = compare(fleet, job.steps, environment)
     code = worse(exit_code(findings, job.settings.strict), gap_code(gaps))
@@ -215,8 +218,10 @@ def verify(job: Job) -> Report:
     return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
 
 
-def launch(job: Job, wanted: Wanted, screen: launching.Screen) -> Report:
+def launch(job: Job, wanted: Wanted, screen: Screen) -> Report:
     """The job's own command on all nodes, after the checks without which it could only hang."""
+    from clusterprep import launching
+
     screen.say(launching.BESIDE)
     plan = _plan(job, only=VERIFY_NEEDS if wanted.preflight else ("ssh.",), facts=ENV_FACTS)
     with job.fanout() as fanout:
@@ -231,9 +236,12 @@ def launch(job: Job, wanted: Wanted, screen: launching.Screen) -> Report:
 
 def print_launch(job: Job, wanted: Wanted, form: str) -> tuple[int, str]:
     """The same as text, for others to start; where a node is not known, neither is its part."""
+    from clusterprep import launching
+    from clusterprep.launch.text import text_of
+
     plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=ENV_FACTS)
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     if gates := in_the_way(findings, on_busy=True):
         raise NotKnown(f"nothing is printed: {launching.why(gates)}")
     return exit_code(findings), text_of(
@@ -293,8 +301,8 @@ def _always(job: Job) -> set[str]:
     return always
 
 
-def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, ...]]:
-    fleet = fanout.survey(plan)
+def _look(job: Job, fanout: Fanout, plan: Plan, *, last: bool = False) -> tuple[Fleet, tuple[Finding, ...]]:
+    fleet = fanout.survey(plan, last=last)
     if "pairs" in plan.stages:
         fleet = probe_pairs(fanout, fleet, _rendezvous(job, fleet))
     fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))

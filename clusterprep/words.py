@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterprep.errors import InputError
-from clusterprep.history import state_folder
-from clusterprep.launch.command import program_of
-from clusterprep.launch.logs import forget_old
-from clusterprep.launch.plan import Wanted, given_env
-from clusterprep.launching import Screen
 from clusterprep.options import listed, seconds
 from clusterprep.plan import Selection
 from clusterprep.registry import checks
 from clusterprep.settings import Settings
 
+if TYPE_CHECKING:
+    from clusterprep.launch.plan import Wanted
+    from clusterprep.launching import Screen
+
 
 def wanted(words: Mapping[str, Any]) -> Wanted:
     """InputError for what cannot be meant, before any node is asked."""
+    from clusterprep.launch.command import program_of
+    from clusterprep.launch.plan import Wanted, given_env
+
     if words["direct"] and words["form"] == "sbatch":
         raise InputError.of("a script for Slurm starts torchrun on each node; leave out --direct", key="--print")
     folder = words["chdir"]
@@ -40,6 +42,10 @@ def wanted(words: Mapping[str, Any]) -> Wanted:
 
 def screen(words: Mapping[str, Any], run: str, say: Callable[[str], None]) -> Screen:
     """Lines go to stderr, as stdout is the report's, and to a file per rank."""
+    from clusterprep.history import state_folder
+    from clusterprep.launch.logs import forget_old
+    from clusterprep.launching import Screen
+
     runs = state_folder() / "launch"
     if words["log_dir"] is None:
         forget_old(runs)

@@ -159,7 +159,7 @@ def test_many_that_hang_are_given_up_at_once() -> None:
     quick = Read("file", ("/proc/sys/kernel/osrelease",))
     link = open_link(LocalTransport(), Node("n1", "127.0.0.1", 0), ("look",), lambda node: None)
     budget = Budget(2.4, time.monotonic())
-    answers = ask_reads(link, [*hanging, quick], budget)
+    answers = ask_reads(link, [*hanging, quick], budget=budget)
     assert time.monotonic() < budget.answers
     assert answers[quick][0] == "ok"
     assert {answers[read][1] for read in hanging} == {"the budget ended"}

@@ -123,7 +123,7 @@ os._exit(0)
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A variable as NCCL saw it: from the process environment, a line of a file (/etc/nccl.conf:3), or unknown («»)."""
 
@@ -145,7 +145,7 @@ class Taken:
     value: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Bound:
     """NCCL's answer on one launch path; all None without a library, no address where `result` is not 0."""
 

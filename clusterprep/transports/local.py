@@ -35,6 +35,10 @@ class LocalTransport:
         self._channels.append(channel)
         return channel
 
+    def unheard(self) -> tuple[str, ...]:
+        """Nobody: there is no network between."""
+        return ()
+
     def close(self) -> None:
         """End the commands that have not ended, as there was no time to wait for it."""
         for channel in list(self._channels):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -61,6 +60,10 @@ class SlurmTransport:
             raise Unreached("hung", words)
         return step.open(host, command)
 
+    def unheard(self) -> tuple[str, ...]:
+        """Nobody: all wait for the same step."""
+        return ()
+
     def close(self) -> None:
         """End the step, and all that its tasks started."""
         self._closed = True
@@ -104,7 +107,7 @@ class SlurmTransport:
             hosts = [there.name for name, there in self._found.items() if name not in self._troubles]
             if not hosts or self._closed:
                 break
-            nonce = secrets.token_hex(8)
+            nonce = os.urandom(8).hex()
             step = self._step = _start(hosts, home, nonce)
             deadline = time.monotonic() + self._limit
             step.wait(deadline, LINGER)

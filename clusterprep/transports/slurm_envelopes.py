@@ -12,7 +12,7 @@ from dataclasses import dataclass
 ROOM = 8 << 20  # bytes that may wait
 LARGE = 4096  # bytes from which on it pays to wait for others that send the same
 LINGER = 0.01  # seconds
-SHARED = 512  # bytes that several have to have in common to be sent the rest one by one
+SHARED = 512  # bytes that several have to have in common at the end to be sent the rest one by one
 PULSE = b"* 0 pulse 0\n"
 
 
@@ -76,27 +76,32 @@ def envelopes(waiting: dict[int, deque[Message]]) -> Iterator[bytes]:
     """Envelopes that bring every task its messages in their order, and as few bytes as is simple."""
     while heads := {task: queue[0] for task, queue in waiting.items() if queue}:
         first = next(iter(heads.values()))
-        same = [task for task, head in heads.items() if (head.channel, head.op) == (first.channel, first.op)]
-        alike = [task for task in same if heads[task].body == first.body]
-        body = first.body
-        if len(alike) < len(same) and first.op == "data":
-            near = [task for task in same if heads[task].body[:SHARED] == first.body[:SHARED]]
-            common = _common([heads[task].body for task in near])
-            if common >= SHARED and len(near) > len(alike):
-                alike, body = near, first.body[:common]
+        alike = [task for task, head in heads.items() if head == first]
+        near = alike if first.op != "data" else [task for task, head in heads.items() if _is_near(head, first)]
+        shared = first.body
+        if len(near) > len(alike):  # such as the source of an agent, behind a line of its own
+            alike, shared = near, first.body[-_common([heads[task].body for task in near]) :]
+            for task in near:
+                if own := heads[task].body[: -len(shared)]:
+                    yield _envelope([task], Message(first.channel, first.op, own))
         for task in alike:
-            head, rest = waiting[task].popleft(), heads[task].body[len(body) :]
-            if rest:
-                waiting[task].appendleft(Message(head.channel, head.op, rest))
-        yield _envelope(alike, Message(first.channel, first.op, body))
+            waiting[task].popleft()
+        yield _envelope(alike, Message(first.channel, first.op, shared))
+
+
+def _is_near(one: Message, other: Message) -> bool:
+    """Whether most of one message may be the end of the other, too."""
+    if (one.channel, one.op) != (other.channel, other.op) or len(other.body) < SHARED:
+        return one == other
+    return one.body[-SHARED:] == other.body[-SHARED:]
 
 
 def _common(bodies: Sequence[bytes]) -> int:
-    """Length of what all begin with."""
+    """Length of what all end with."""
     low, high = 0, min(map(len, bodies))
     while low < high:
         middle = (low + high + 1) // 2
-        if all(body.startswith(bodies[0][:middle]) for body in bodies):
+        if all(body.endswith(bodies[0][-middle:]) for body in bodies):
             low = middle
         else:
             high = middle - 1

@@ -88,8 +88,8 @@ def test_what_all_are_sent_goes_once(start: Start) -> None:
     channels = opened(transport, "head -c 1000008 | md5sum")
     before, common = transport.carried[0], os.urandom(1_000_000)
     for index, channel in enumerate(channels):
-        channel.send(common + b"%08d" % index)
-    expected = [_md5(common + b"%08d" % index) for index in range(4)]
+        channel.send(b"%08d" % index + common)
+    expected = [_md5(b"%08d" % index + common) for index in range(4)]
     assert [read_all(channel).split()[0] for channel in channels] == expected
     assert transport.carried[0] - before < 1_010_000
 

@@ -117,7 +117,7 @@ def content(taken: Iterable[tuple[int, str, bytes]]) -> bytes:
 
 def test_every_task_gets_its_own_in_order_and_what_is_common_goes_once() -> None:
     source = random.Random(5).randbytes(20_000)
-    own = {task: [source + b"%d" % task, b"look", b"own %d" % task] for task in (0, 1, 2, 9)}
+    own = {task: [b"%d" % task + source, b"look", b"own %d" % task] for task in (0, 1, 2, 9)}
     waiting = {task: deque(Message(1, "data", body) for body in bodies) for task, bodies in own.items()}
     sent = b"".join(envelopes(waiting))
     assert {task: content(heard(task, sent)) for task in own} == {task: b"".join(own[task]) for task in own}
