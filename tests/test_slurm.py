@@ -15,6 +15,7 @@ import pytest
 
 from clusterprep.load import load_inventory
 from tests.command import CLI, Answer, answer, finished
+from tests.lab import Host
 from tests.lab.slurm import Slurm
 
 NAMES = ["n1", "n2", "n3", "n4"]
@@ -155,10 +156,15 @@ def test_without_srun_the_report_says_so(slurm4: Slurm, inventory: Path, tmp_pat
     assert "there is no srun on this machine" in reasons(seen)["n1"]
 
 
+def ranks(host: Host) -> str:
+    """Processes on a host that carry the mark of a trial's ranks."""
+    return host.run(["sh", "-c", "grep -sl CLUSTERPREP_TRIAL /proc/[0-9]*/environ"], check=False).stdout
+
+
 def in_verify(slurm: Slurm, inventory: Path) -> subprocess.Popen[str]:
     """A verify whose ranks have begun on every node."""
     process = started(slurm, inventory, "verify")
-    wait_for(lambda: all(len(host.processes("python")) > 2 for host in slurm.lab.hosts) or process.poll() is not None)
+    wait_for(lambda: all(map(ranks, slurm.lab.hosts)) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
 
