@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import json
 import os
@@ -209,6 +210,7 @@ def main() -> int:
     if reason := why_not():
         print(reason, file=sys.stderr)
         return 2
+    compileall.compile_dir(REPOSITORY / "clusterprep", quiet=1)  # as an installation is
     forks, sizes = None, []
     for nodes in map(int, args.nodes.split(",")):
         measured, chosen = one_size(nodes, args, forks)

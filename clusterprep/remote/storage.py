@@ -12,6 +12,7 @@ MOUNTS = 64  # mounts of the given types that are tried
 FILES = 1000  # segments that are looked at
 SHM = "/dev/shm"  # noqa: S108 - only looked at
 PREFIX = "nccl-"
+BUSY = 3.0  # seconds more for one that never waits for a file system but for a processor
 HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of include/linux/proc_ns.h: the namespace that sees every process
 
 
@@ -21,6 +22,8 @@ HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of include/linux/proc_ns.h: 
 def read_probe(seconds, *words):
     """statvfs of each path, each in a child of its own and all at once, so that dead mounts cost `seconds` together.
 
+    On a busy machine those that wait for a processor get BUSY more.
+
     A word is a path, «~alice» for a user's home («~» for our own), or a type of file system whose mounts are all
     tried; «fuse.» takes every type that begins so. {"answers": {word or path: ["ok", state] or ["no", reason, why]},
     "left": mounts not tried}.
@@ -29,12 +32,13 @@ def read_probe(seconds, *words):
     mounts = [path for path in _mounts([word for word in words if word[0] not in "/~"]) if path not in paths]
     paths += mounts[:MOUNTS]
     answers = dict((path, ["no", "hung", "no answer within %g s" % seconds]) for path in paths)
-    for index, answer in _asked(paths, time.monotonic() + seconds):
+    for index, answer in _asked(paths, seconds):
         answers[paths[index]] = answer
     return {"answers": answers, "left": len(mounts[MOUNTS:])}
 
 
-def _asked(paths, end):
+def _asked(paths, seconds):
+    end = time.monotonic() + seconds
     source, sink = os.pipe()
     children = []
     for index, path in enumerate(paths):
@@ -46,7 +50,7 @@ def _asked(paths, end):
                 os._exit(0)
         children.append(pid)
     os.close(sink)
-    answers = [loads(line.decode("ascii")) for line in _until(source, end)]
+    answers = [loads(line.decode("ascii")) for line in _until(source, end, children)]
     os.close(source)
     for index, _ in answers:
         os.waitpid(children[index], 0)
@@ -56,15 +60,30 @@ def _asked(paths, end):
     return answers
 
 
-def _until(source, end):
+def _until(source, end, children):
     """The lines that come before all writers are gone or the time is over; a line is shorter than PIPE_BUF."""
     data = b""
-    while select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
-        piece = os.read(source, 1 << 16)
-        if not piece:
+    last = end + BUSY
+    while True:
+        if select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
+            piece = os.read(source, 1 << 16)
+            if not piece:
+                break
+            data += piece
+        elif end < last and any(map(_runs, children)):
+            end = min(time.monotonic() + 0.1, last)
+        else:
             break
-        data += piece
     return data.split(b"\n")[:-1]
+
+
+def _runs(pid):
+    """Whether a process wants nothing but a processor."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as source:
+            return source.read().rpartition(b")")[2].split()[0] == b"R"
+    except (OSError, IndexError):
+        return False
 
 
 def _end(pid):

@@ -46,6 +46,18 @@ def test_children_leave_nothing_behind() -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
+def test_who_waits_for_a_processor_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the limit of work: to the kernel it is the same as a processor that others keep busy."""
+
+    def works(word: str) -> list[object]:
+        while time.process_time() < 0.6:
+            pass
+        return ["ok", word]
+
+    monkeypatch.setattr(storage, "_state", works)
+    assert read_probe(0.3, "/a", "/b")["answers"] == {"/a": ["ok", "/a"], "/b": ["ok", "/b"]}
+
+
 # In a root whose /etc/passwd is a pipe that nobody writes to, looking up a home waits for ever: three of them cost the
 # limit once.
 HANGING = """
