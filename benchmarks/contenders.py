@@ -77,7 +77,7 @@ def _ours(lab: Lab, folder: Path) -> Iterator[Contender]:
     yield Contender("floor-agent", "b", "bare agent, answers dropped", python("floor_agent.py", probe))
     yield Contender("agent-one", "b", "bare agent, one host", (*python("floor_agent.py", probe), "1"))
     yield Contender("check", "c", "check, everything", check(), said=reached)
-    yield Contender("check-one", "c", "check, everything, one host", check(*first), said="1/1 nodes reached")
+    yield Contender("check-one", "c", "check, everything, one host", check(*first), said="1/1 node reached")
     yield Contender("check-kernel", "c", "check, the kernel alone", check(*kernel), said=reached)
     yield Contender("apply-again", "c", "apply with nothing to change", again, said="already as wanted")
     yield Contender("apply", "d", "apply, common job", (*cli, *apply), writes=True, said=reached)

@@ -353,7 +353,8 @@ def _report(
 ) -> Report:
     notices = [*job.inventory.warnings, *job.notices]
     if fleet.limited:
-        notices.append(f"limited to {len(fleet.inventory.nodes)} nodes: majorities and verify are over these alone")
+        kept = fold(node.name for node in fleet.inventory.nodes)
+        notices.append(f"limited to {kept}: majorities and verify are over nothing else")
     return Report(
         command=job.settings.command,
         run=job.run,
