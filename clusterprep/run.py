@@ -20,7 +20,6 @@ from clusterprep.launch.plan import Wanted
 from clusterprep.launch.text import text_of
 from clusterprep.model import (
     ChangeRow,
-    FileChange,
     Finding,
     Fleet,
     Outcome,
@@ -31,7 +30,7 @@ from clusterprep.model import (
 from clusterprep.noderange import fold
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Selection, make_plan, select
-from clusterprep.playbook import Step
+from clusterprep.playbook.steps import Step, fact_names
 from clusterprep.reach import FACT as PATHS
 from clusterprep.reach import launch_paths
 from clusterprep.render import FACTS as ENV_FACTS
@@ -41,6 +40,7 @@ from clusterprep.rollback import last_run, plan_rollback
 from clusterprep.trial import not_run, run_trial
 from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
+from clusterprep.wanted import FileChange
 from clusterprep.write import Writer, with_lost
 
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
@@ -88,7 +88,7 @@ def plan_changes(job: Job) -> Report:
     pending = any(change.action != "none" for change in planned)
     if code == 0 and pending and job.settings.detailed_exitcode:
         code = 5
-    changed = (*rows(planned, {}, {}), *gap_rows(gaps, job.steps))
+    changed = (*rows(planned, {}, {}), *gap_rows(gaps))
     return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
 
 
@@ -106,7 +106,7 @@ def apply(job: Job) -> Report:
         environment = render(fleet) if wanted else Environment((), {})
         planned, gaps = compare(fleet, job.steps, environment)
         if blocked(fleet, findings, job.settings.partial) or gaps or writer.stuck:
-            changed = (*rows(planned, none_started(planned), writer.stuck), *gap_rows(gaps, job.steps))
+            changed = (*rows(planned, none_started(planned), writer.stuck), *gap_rows(gaps))
             code = worse(exit_code(findings, job.settings.strict), gap_code(gaps) or 3)
             report = _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
         else:
@@ -273,7 +273,8 @@ def _plan(job: Job, only: tuple[str, ...] = (), facts: Iterable[str] = (), steps
     extra = [registry.facts()[name] for name in facts]
     paths = dict.fromkeys(p for step in steps for p in step.resource.paths(step.params, job.inventory))
     if steps:
-        extra.append(registry.facts()["host.machine_id"])
+        extra += [registry.facts()[name] for name in ("host.machine_id", *fact_names(steps))]
+        extra += [fact for step in steps for fact in step.resource.facts(step.params, job.inventory)]
     return make_plan(checks, registry.facts(), (*extra, *(target(path) for path in paths)))
 
 
@@ -375,7 +376,7 @@ def _report(
 
 def _without_files(sighting: Sighting) -> Sighting:
     """A sighting for the report: the bytes of files that may be rewritten are no facts to publish."""
-    facts = {name: value for name, value in sighting.facts.items() if not name.startswith("target:")}
+    facts = {name: value for name, value in sighting.facts.items() if not name.startswith(("target:", "owner:"))}
     return dataclasses.replace(sighting, facts=facts)
 
 

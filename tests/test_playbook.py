@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusterprep.errors import InputError
-from clusterprep.playbook import load_playbook, resources, shipped_playbooks
+from clusterprep.playbook.reading import AROUND, load_playbook, shipped_playbooks
+from clusterprep.playbook.steps import resources
 
 
 @pytest.mark.parametrize("name", sorted(shipped_playbooks()))
@@ -64,5 +65,5 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 def test_every_resource_has_a_place_in_the_schema() -> None:
     from clusterprep.inventory.schema import load_schema
 
-    known = set(load_schema("playbook")["items"]["properties"]) - {"name", "tags"}
+    known = set(load_schema("playbook")["items"]["properties"]) - {*AROUND, "include"}
     assert known == set(resources())
