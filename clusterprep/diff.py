@@ -141,7 +141,9 @@ def rows(
         if anywhere not in diffs:
             diffs[anywhere] = diff(change)
         key = (change.resource, change.path, change.action, outcome, diffs[anywhere], detail)
-        folded.setdefault(key, []).append(change.node)
+        nodes = folded.setdefault(key, [])
+        if change.node not in nodes[-1:]:  # two steps that leave the same file as it is
+            nodes.append(change.node)
     return tuple(
         ChangeRow(tuple(nodes), resource, path, action, outcome, text, detail)  # type: ignore[arg-type]
         for (resource, path, action, outcome, text, detail), nodes in folded.items()

@@ -150,7 +150,7 @@ def set_value(path, data):
     try:
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            os.write(fd, data)
+            os.pwrite(fd, data, 0)
         finally:
             os.close(fd)
     except OSError as error:
