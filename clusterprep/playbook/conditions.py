@@ -267,7 +267,7 @@ class _Parser:
         try:
             return find(token.text)
         except KeyError as error:
-            hint = f"{error.args[0]} text stands in quotes"
+            hint = f"text stands in quotes; {error.args[0]}"
             raise ConditionError(f"unknown name '{token.text}' in column {token.column}", hint) from None
 
     def peek(self) -> _Token:

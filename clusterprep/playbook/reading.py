@@ -205,8 +205,11 @@ class Reader:
                 )
                 by_file.setdefault(document.path, []).append(problem)
         for later, first, where in doubles(self.steps, self.inventory or Inventory("", ())):
-            same = "" if later.file == first.file else f" of {first.file}"
-            message = f"{where} is written already by the step in line {first.line}{same}"
+            place = f"in line {first.line}" + ("" if later.file == first.file else f" of {first.file}")
+            again = (later.file, later.line) == (first.file, first.line)
+            message = (
+                f"{where} is written already by {'itself: it is included twice' if again else f'the step {place}'}"
+            )
             self.problems.append(Problem(message, later.file, later.line))
         self.problems.extend(problem for found in by_file.values() for problem in found)
         if self.problems:

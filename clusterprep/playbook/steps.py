@@ -78,12 +78,14 @@ def doubles(steps: Iterable[Step], inventory: Inventory) -> Iterator[tuple[Step,
     Whether a step with `when` applies is only known on the node; see `Owners`.
     """
     owners: dict[str, list[tuple[str, Step]]] = {}
+    told: list[tuple[Step, Step]] = []
     for step in steps:
         if step.when:
             continue
         for path, part in step.resource.owned(step.params, inventory):
             for other, first in owners.get(path, ()):
-                if _clash(part, other) and _meet(step, first):
+                if _clash(part, other) and _meet(step, first) and (step, first) not in told:
+                    told.append((step, first))
                     yield step, first, _shown(path, part or other)
             owners.setdefault(path, []).append((part, step))
 
