@@ -110,7 +110,7 @@ def apply(job: Job) -> Report:
             code = worse(exit_code(findings, job.settings.strict), gap_code(gaps) or 3)
             report = _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
         else:
-            _refuse_clashes(job, fleet, environment)
+            _refuse_clashes(job, planned, environment)
             report = _write(job, plan, writer, fleet, findings, environment, planned)
     return _remembered(job, report)
 
@@ -133,11 +133,16 @@ def _remembered(job: Job, report: Report) -> Report:
     return dataclasses.replace(report, notices=(*report.notices, *job.given.troubles))
 
 
-def _refuse_clashes(job: Job, fleet: Fleet, environment: Environment) -> None:
+def _refuse_clashes(job: Job, planned: Iterable[FileChange], environment: Environment) -> None:
     if job.settings.left_out:
         given = job.given.last(job.inventory.cluster)
         others = {name: given[name] for name in job.settings.left_out if name in given}
-        refuse_clashes(environment, (node.name for node in fleet.reached), others)
+        refuse_clashes(environment, _given_env(planned), others)
+
+
+def _given_env(planned: Iterable[FileChange]) -> dict[str, None]:
+    """The nodes on which a step is about the environment: a playbook may be about other things, or say which nodes."""
+    return dict.fromkeys(change.node for change in planned if change.resource == "env")
 
 
 def _write(
@@ -161,7 +166,8 @@ def _write(
         for node in fleet.reached:
             job.watch.step(node.name, receipt.outcomes.get(node.name, "unchanged"))
         if receipt.done and receipt.outcomes:
-            job.given.remember(job.inventory.cluster, job.run, environment, receipt.outcomes)
+            written = [node for node in _given_env(planned) if node in receipt.outcomes]
+            job.given.remember(job.inventory.cluster, job.run, environment, written)
             again, second = _look(job, writer.fanout, plan)
             fleet, findings = again, fixed(findings, second)
         # A grave finding says all there is to say; that nobody tried because GPUs are in use has to be said here.

@@ -205,11 +205,9 @@ class Reader:
                 )
                 by_file.setdefault(document.path, []).append(problem)
         for later, first, where in doubles(self.steps, self.inventory or Inventory("", ())):
-            place = f"in line {first.line}" + ("" if later.file == first.file else f" of {first.file}")
+            step = f"the step in line {first.line}" + ("" if later.file == first.file else f" of {first.file}")
             again = (later.file, later.line) == (first.file, first.line)
-            message = (
-                f"{where} is written already by {'itself: it is included twice' if again else f'the step {place}'}"
-            )
+            message = f"{where} is written already by {'itself: it is included twice' if again else step}"
             self.problems.append(Problem(message, later.file, later.line))
         self.problems.extend(problem for found in by_file.values() for problem in found)
         if self.problems:
