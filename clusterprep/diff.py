@@ -45,12 +45,13 @@ def changes(
     planned: list[FileChange] = []
     gaps: dict[str, Gap] = {}
     contents: dict[bytes | None, bytes | None] = {}  # what many nodes are to have is in memory once
+    asked = [[fact.name for fact in step.resource.facts(step.params, fleet.inventory)] for step in steps]
     watched = any(step.when for step in steps)
     for node in fleet.reached:
         files: dict[str, FileState] = {}
         owners = Owners()
-        for step in steps:
-            found = _planned(fleet, node, step, files, environment)
+        for step, facts in zip(steps, asked, strict=True):
+            found = _planned(Known(fleet, node, files, dict.fromkeys(facts), environment), step)
             if isinstance(found, Absent):
                 gaps.setdefault(node.name, Gap(step.resource.name, found))
             elif found is not None:
@@ -63,19 +64,20 @@ def changes(
     return tuple(planned), gaps
 
 
-def _planned(
-    fleet: Fleet, node: Node, step: Step, files: Mapping[str, FileState], environment: Environment
-) -> tuple[FileChange, ...] | Absent | None:
-    """The changes of one step on one node, why they are not known, or None where it is not for this node."""
-    applies = step.applies(node, fleet)
+def _planned(so_far: Known, step: Step) -> tuple[FileChange, ...] | Absent | None:
+    """The changes of one step on one node, why they are not known, or None where it is not for this node.
+
+    `so_far` has the files that steps before it leave, and by name the facts that the step needs.
+    """
+    applies = step.applies(so_far.node, so_far.fleet)
     if applies is False:
         return None
     if isinstance(applies, Absent):
         return applies
-    params = step.filled(node, fleet)
+    params = step.filled(so_far.node, so_far.fleet)
     if isinstance(params, Absent):
         return params
-    against = _known(fleet, node, step, params, files, environment)
+    against = _known(so_far, step, params)
     if isinstance(against, Absent):
         return against
     try:
@@ -84,27 +86,21 @@ def _planned(
         return error.absent
 
 
-def _known(
-    fleet: Fleet,
-    node: Node,
-    step: Step,
-    params: Params,
-    files: Mapping[str, FileState],
-    environment: Environment,
-) -> Known | Absent:
+def _known(so_far: Known, step: Step, params: Params) -> Known | Absent:
     """All that a step is planned against, or the first of it that is not known."""
+    fleet, node, gaps = so_far.fleet, so_far.node.name, so_far.environment.gaps
     paths = step.resource.paths(params, fleet.inventory)
-    states = known({path: files.get(path) or fleet.fact(node.name, f"target:{path}") for path in paths})
+    states = known({path: so_far.files.get(path) or fleet.fact(node, f"target:{path}") for path in paths})
     if isinstance(states, Absent):
         return states
-    facts = {fact.name: fleet.fact(node.name, fact.name) for fact in step.resource.facts(params, fleet.inventory)}
+    facts = {name: fleet.fact(node, name) for name in so_far.facts}
     for name, value in facts.items():
         if isinstance(value, Absent):
             return Absent(value.reason, f"{name}: {value.detail}")
-    if step.resource.name == "env" and node.name in environment.gaps:
-        variable, _, why = environment.gaps[node.name].partition(": ")
+    if step.resource.name == "env" and node in gaps:
+        variable, _, why = gaps[node].partition(": ")
         return Absent(variable, why)
-    return Known(fleet, node, states, facts, environment)
+    return replace(so_far, files=states, facts=facts)
 
 
 def _left(change: FileChange) -> FileState:

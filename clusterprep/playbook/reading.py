@@ -196,20 +196,16 @@ class Reader:
 
     def settle(self) -> None:
         """What is wrong with all of it together, and then every problem at once."""
-        by_file: dict[str, list[Problem]] = {}
         for document, place, name in self.notified:
             if name not in self.handlers:
                 hint = nearest(name, self.handlers) or "a handler is a step with `handler: true` and this name"
-                problem = Problem(
-                    f"no step is a handler called '{name}'", document.path, document.line(place), "notify", hint
-                )
-                by_file.setdefault(document.path, []).append(problem)
+                message, line = f"no step is a handler called '{name}'", document.line(place)
+                self.problems.append(Problem(message, document.path, line, "notify", hint))
         for later, first, where in doubles(self.steps, self.inventory or Inventory("", ())):
             step = f"the step in line {first.line}" + ("" if later.file == first.file else f" of {first.file}")
             again = (later.file, later.line) == (first.file, first.line)
             message = f"{where} is written already by {'itself: it is included twice' if again else step}"
             self.problems.append(Problem(message, later.file, later.line))
-        self.problems.extend(problem for found in by_file.values() for problem in found)
         if self.problems:
             raise InputError(tuple(dict.fromkeys(self.problems)))
 

@@ -73,6 +73,24 @@ def meanings(fleet: Fleet) -> Mapping[bytes, bytes]:
     return {name.lower().encode(): address.encode() for name, address in table(fleet)[0].items()}
 
 
+@once_per_fleet
+def _worked_out(fleet: Fleet) -> dict[bytes, bytes]:
+    """What a content becomes: in a large fleet thousands of nodes have the same lines, and thousands of them."""
+    return {}
+
+
+def with_names(fleet: Fleet, content: bytes) -> bytes:
+    """The file as it is to be. ValueError where the marks of our block are no pair."""
+    known = _worked_out(fleet)
+    if content not in known:
+        bare = with_block(content, MARKS, None)
+        others = without_other_meanings(bare, meanings(fleet))
+        # The block is left where it stands unless other lines change: then it comes to the top again.
+        wanted = with_block(content if others == bare else others, MARKS, block(fleet), top=True)
+        known[content] = known.setdefault(wanted, wanted)
+    return known[content]
+
+
 def without_other_meanings(content: bytes, names: Mapping[bytes, bytes]) -> bytes:
     """The lines of others without those names of ours to which they give another address.
 
@@ -99,11 +117,7 @@ def plan(params: Params, known: Known) -> Iterable[FileChange]:
         raise NoPlan("name_unknown", f"the address of {unknown[0]} is not known in numbers: {cure}")
     state = known.files[PATH]
     try:
-        bare = with_block(state.content or b"", MARKS, None)
-        others = without_other_meanings(bare, meanings(known.fleet))
-        # The block is left where it stands unless other lines change: then it comes to the top again.
-        before = (state.content or b"") if others == bare else others
-        wanted = with_block(before, MARKS, block(known.fleet), top=True)
+        wanted = with_names(known.fleet, state.content or b"")
     except ValueError as error:
         raise NoPlan("broken_block", f"{PATH}: {error}; mend it by hand") from None
     yield file_change(known.node, "hosts", state, wanted, MODE)
