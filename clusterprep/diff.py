@@ -31,7 +31,7 @@ class Gap:
 
 
 # What is known and not as it could be planned, unlike what is not known: the node would have to be changed by hand.
-_KNOWN = frozenset({"not_a_file", "no_such_key", "no_such_user", "broken_block"})
+_KNOWN = frozenset({"not_a_file", "no_such_key", "fixed", "no_such_user", "broken_block"})
 
 
 def changes(

@@ -9,6 +9,7 @@ import pytest
 from clusterprep.errors import InputError
 from clusterprep.model import Inventory, Node
 from clusterprep.plan import Selection
+from clusterprep.playbook.names import NAMES
 from clusterprep.playbook.reading import AROUND, load_playbook, shipped_playbooks
 from clusterprep.playbook.steps import Playbook, Step, fact_names, resources
 from clusterprep.tags import chosen
@@ -171,3 +172,24 @@ def test_a_tag_that_nothing_has_and_a_selection_of_nothing_are_told(tmp_path: Pa
         chosen(playbook, Selection(tags=("gpus",)), CHECKS)
     with pytest.raises(InputError, match="no step of book is left"):
         chosen(playbook, Selection(tags=("a",), skip_tags=("a",)), CHECKS)
+
+
+# ---------------------------------------------------------------- what docs say
+
+DOCS = (Path(__file__).parents[1] / "docs" / "playbooks.md").read_text()
+
+
+def test_the_docs_have_every_name_every_resource_and_every_shipped_playbook() -> None:
+    for word in (*NAMES, *resources(), *shipped_playbooks()):
+        assert f"`{word}`" in DOCS, word
+
+
+def test_the_example_of_the_docs_is_a_playbook(tmp_path: Path) -> None:
+    text = DOCS.split("```yaml\n")[1].split("```")[0].replace("gpu[01-16]", "n[1-4]").replace("rack1", "front")
+    assert [step.resource.name for step in loaded(tmp_path, book=text)] == ["env", "limits", "file", "sysctl"]
+
+
+@pytest.mark.parametrize("name", sorted(shipped_playbooks()))
+def test_a_shipped_playbook_begins_with_what_it_changes(name: str) -> None:
+    assert shipped_playbooks()[name].read_text().startswith("# ")
+    assert load_playbook(name, INVENTORY).steps

@@ -205,7 +205,7 @@ def test_a_setting_that_the_kernel_does_not_have_is_a_failure_before_anything_is
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-@pytest.mark.parametrize(("number", "command"), [(2, "rollback"), (3, "apply")])
+@pytest.mark.parametrize(("number", "command"), [pytest.param(2, "rollback", marks=pytest.mark.slow), (3, "apply")])
 def test_an_agent_that_dies_at_a_running_value(lab: Lab, number: int, command: str) -> None:
     """The lock's own word is the first such write; then come two values, after all files."""
     before = state(lab)

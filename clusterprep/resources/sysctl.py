@@ -72,6 +72,10 @@ def plan(params: Params, known: Known) -> Iterable[FileChange]:
         if state.content is None:
             hint = "a module that is not loaded may bring it"
             raise NoPlan("no_such_key", f"this kernel has no setting {key}: {hint}")
+        if not state.mode & 0o200:
+            raise NoPlan(
+                "fixed", f"{key} is {one_blank(state.content.decode('utf-8', 'replace'))}, and nobody may set it"
+            )
         yield running(known, state, one_blank(str(value)).encode() + b"\n")
 
 

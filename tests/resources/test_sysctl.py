@@ -90,3 +90,11 @@ def test_nothing_else_is_a_key(key: str) -> None:
 def test_a_step_owns_its_keys_and_no_other() -> None:
     assert RESOURCE.owned({"a.b": "1"}, Inventory("test", ())) == ((PATH, "a.b"),)
     assert RESOURCE.live({}) != ""
+
+
+def test_a_setting_that_nobody_may_set_is_told_by_the_plan() -> None:
+    node, path = Node("n1", "n1", 0), place("net.core.fixed")
+    files = {PATH: FileState(PATH, None), path: FileState(path, b"1\n", 0o444)}
+    known = Known(Fleet(Inventory("test", (node,)), {}), node, files, {}, Environment((), {}))
+    with pytest.raises(NoPlan, match="is 1, and nobody may set it"):
+        list(RESOURCE.plan({"net.core.fixed": "2"}, known))
