@@ -75,9 +75,11 @@ def plan(**words: Any) -> None:
 @click.option("--local", is_flag=True, help="This machine, without an inventory and without SSH.")
 @options.fleet
 @options.selecting
+@options.prolog
 @options.reporting
 def check(**words: Any) -> None:
-    """Look at every node and judge; writes nothing."""
+    """Look at every node and judge; writes nothing, but with --store what --budget reads."""
+    options.refuse_mix(words)
     if bool(words["local"]) == (words["inventory"] is not None):
         raise click.UsageError("give an INVENTORY or --local")
     _run("check", words)
@@ -178,7 +180,7 @@ def diagnose(logs: tuple[str, ...], redact: bool, **words: Any) -> None:
     if words["fmt"] == "json":
         for notice in diagnosis.notices:
             click.echo(f"clusterprep: {notice}", err=True)
-    show(words, diagnosis.code, lambda fmt, **page: shown.render(diagnosis, fmt, **page))
+    show(words, diagnosis.code, lambda fmt, **page: [shown.render(diagnosis, fmt, **page)])
 
 
 @cli.command()
@@ -217,14 +219,16 @@ for _name, _what in LATER.items():
 
 def _run(command: str, words: dict[str, Any]) -> None:
     """Load, run, report, exit. `words` are the options as click gives them."""
+    from clusterprep.budget import budget_of
     from clusterprep.deadline import Deadline
 
     _check_formats(words)
-    with Deadline(options.seconds(words.get("timeout"))) as deadline:
+    budget = budget_of(options.seconds(words.get("budget"), "--budget"))
+    with Deadline.of(options.seconds(words.get("timeout")), budget) as deadline:
         whole = _inventory(words)
         if command == "validate":
             _finish(_valid(whole), words)
-        job = _job(command, words, whole, deadline)
+        job = _job(command, words, whole, deadline, budget)
         try:
             report = _dispatch(job, words)
         finally:
@@ -311,11 +315,12 @@ def _check_formats(words: dict[str, Any]) -> None:
 
 
 def _inventory(words: dict[str, Any]) -> Inventory:
-    from clusterprep.here import local_inventory
+    if words.get("local"):
+        from clusterprep.here import local_inventory
+
+        return local_inventory()
     from clusterprep.load import Overrides, load_inventory
 
-    if words.get("local"):
-        return local_inventory()
     overrides = Overrides(
         become=words.get("become"),
         nproc_per_node=words.get("nproc_per_node"),
@@ -324,7 +329,7 @@ def _inventory(words: dict[str, Any]) -> Inventory:
     return load_inventory(words["inventory"], overrides)
 
 
-def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -> Job:
+def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any, budget: Any = None) -> Job:
     from datetime import datetime, timezone
 
     from clusterprep.history import Given, state_folder
@@ -357,6 +362,7 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any) -
         given=given,
         run=new_run_name(now),
         started=now,
+        budget=budget,
     )
 
 
@@ -376,10 +382,10 @@ def _valid(inventory: Inventory) -> Report:
 
 def _finish(report: Report, words: dict[str, Any]) -> None:
     """Print the report, write the asked-for files, leave with its code."""
-    from clusterprep.reports import render
+    from clusterprep.reports import pieces
     from clusterprep.terminal import show
 
-    show(words, report.code, lambda fmt, **page: render(report, fmt, **page))
+    show(words, report.code, lambda fmt, **page: pieces(report, fmt, **page))
 
 
 # ---------------------------------------------------------------- ending

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from clusterprep.budget import Budget
 from clusterprep.errors import ClusterprepError, Interrupted, OutOfTime
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Deadline:
-    """Turns signals and the time limit into exceptions; a second signal leaves at once."""
+    """Turns signals and the time limit into exceptions; a second signal leaves at once.
 
-    def __init__(self, seconds: float | None = None) -> None:
+    `said` is the option that set the limit, and how: «--timeout of 90 s».
+    """
+
+    def __init__(self, seconds: float | None = None, said: str = "") -> None:
         self._seconds = seconds
+        self._said = said or f"--timeout of {seconds or 0:g} s"
         self._shielded = False
         self._pending: ClusterprepError | None = None
         self._signals = 0
@@ -34,6 +40,14 @@ class Deadline:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
+
+    @classmethod
+    def of(cls, seconds: float | None, budget: Budget | None) -> Deadline:
+        """That of --timeout, or of a budget where that ends earlier."""
+        left = None if budget is None else max(budget.end - time.monotonic(), 0.001)
+        if budget is None or left is None or (seconds is not None and seconds < left):
+            return cls(seconds)
+        return cls(left, f"--budget of {budget.seconds:g} s")
 
     @contextmanager
     def shield(self) -> Iterator[None]:
@@ -58,7 +72,7 @@ class Deadline:
         self._stop(Interrupted(f"interrupted by {signal.Signals(signum).name}"))
 
     def _alarm(self, signum: int, frame: FrameType | None) -> None:
-        self._stop(OutOfTime(f"--timeout of {self._seconds:g} s reached"))
+        self._stop(OutOfTime(f"{self._said} reached"))
 
     def _stop(self, error: ClusterprepError) -> None:
         self._pending = error

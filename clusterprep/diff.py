@@ -146,6 +146,11 @@ def rows(
     )
 
 
+def nodes_of(resource: str, planned: Iterable[FileChange]) -> tuple[str, ...]:
+    """The nodes on which a step has this resource: a playbook may be about other things, or say which nodes."""
+    return tuple(dict.fromkeys(change.node for change in planned if change.resource == resource))
+
+
 def none_started(planned: Iterable[FileChange]) -> dict[str, Outcome]:
     return {change.node: "not-started" for change in planned}
 

@@ -6,10 +6,14 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from clusterprep.errors import ClusterprepError, InputError, Interrupted, Refused
+from clusterprep.errors import ClusterprepError, InputError, Interrupted, Problem, Refused
+
+if TYPE_CHECKING:
+    from clusterprep.model import Report
 
 BUG = 70  # os.EX_SOFTWARE
 
@@ -52,7 +56,6 @@ def _say(error: ClusterprepError, words: Sequence[str], name: str, usage: click.
 
     if _wants_json(words):
         from clusterprep.reports import render
-        from clusterprep.run import failed
 
         sys.stdout.write(render(failed(error, name), "json"))
     context = getattr(usage, "ctx", None)
@@ -63,6 +66,19 @@ def _say(error: ClusterprepError, words: Sequence[str], name: str, usage: click.
     for line in f"clusterprep: {error.message}\n{diff}".splitlines():
         click.echo(clean(line), err=True)
     return error.code
+
+
+def failed(error: ClusterprepError, command: str) -> Report:
+    """The report of a command that an error ended."""
+    where = error.problems[0] if isinstance(error, InputError) else Problem(error.message)
+    details = {"code": error.code, "message": error.message, "file": where.file, "line": where.line, "key": where.key}
+    from datetime import datetime, timezone
+
+    from clusterprep.model import Report
+    from clusterprep.run import VERDICTS
+
+    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    return Report(command, "", "", now, 0.0, VERDICTS.get(error.code, "error"), error.code, error=details)
 
 
 def _wants_json(words: Sequence[str]) -> bool:

@@ -16,9 +16,12 @@ from clusterprep.errors import InputError, NotKnown
 from clusterprep.model import Inventory, Report
 from clusterprep.render import Environment
 from clusterprep.resources.env import TARGETS, refuse_unheld
+from clusterprep.stored import is_deep
 from clusterprep.verify.pages import PAGES, Page
 
 _WARNING = "A failure is a warning, and an error where `require:` names the check."
+
+_DEEP = "It runs code of the job's user: under --budget it is told as `check --deep --store` kept it (docs/prolog.md)."
 
 
 def page(topic: str) -> str:
@@ -46,8 +49,9 @@ def _check_page(check: Check | Page) -> str:
         _part("How it is measured", check.how),
         f"Remedy\n  {check.remedy}",
         "A failure is an error." if check.severity == "error" else _WARNING,
+        _DEEP if isinstance(check, Check) and is_deep(check, registry.facts()) else "",
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 _GRADES = {

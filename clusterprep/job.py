@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from clusterprep.budget import Budget
 from clusterprep.deadline import Deadline
 from clusterprep.fanout import Fanout, Watch
 from clusterprep.history import Given
@@ -34,9 +35,10 @@ class Job:
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     clock: float = field(default_factory=time.monotonic)
     notices: list[str] = field(default_factory=list)
+    budget: Budget | None = None
 
     def fanout(self) -> Fanout:
-        return Fanout(self.inventory, self.transports, self.settings.forks, self.password, self.watch)
+        return Fanout(self.inventory, self.transports, self.settings.forks, self.password, self.watch, self.budget)
 
 
 def new_run_name(now: datetime) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 
 from clusterprep.checks import Check, Outcome, Scene
-from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity, Silence
+from clusterprep.derived import once_per_fleet
+from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 
 
 def judge(
@@ -36,9 +37,11 @@ def silenced(findings: Iterable[Finding], inventory: Inventory, today: date) -> 
 
 
 def _findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
-    lacking = {node.name: _lacking(fleet, check, node.name) for node in fleet.reached}
-    knowing = tuple(node for node in fleet.reached if lacking[node.name] is None)
-    outcomes = [_unknown(fleet, check, node, why) for node in fleet.reached if (why := lacking[node.name]) is not None]
+    lacking: dict[str, Absent] = {}
+    for name in reversed(check.facts):  # of several reasons the first fact's counts
+        lacking |= _absences(fleet)[name]
+    knowing = tuple(node for node in fleet.reached if node.name not in lacking) if lacking else fleet.reached
+    outcomes = [_unknown(fleet, check, node, lacking[node.name]) for node in fleet.reached if node.name in lacking]
     try:
         judged = list(check.judge(Scene(fleet, knowing, check.name))) if knowing or not check.facts else []
     except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' answers with it
@@ -48,8 +51,19 @@ def _findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
         severity: Severity = "error" if grave else check.severity
         judged = [Outcome("unknown", names, message, reason="a bug in clusterprep", severity=severity)]
     declared = {node.name for node in fleet.inventory.nodes if check.name in node.require}
-    for outcome in _without_false_passes([*outcomes, *judged]):
+    for outcome in _without_false_passes(_together([*outcomes, *judged])):
         yield from _as_findings(check, outcome, declared)
+
+
+def _together(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Outcomes that differ in nothing but their nodes as one: most checks speak of thousands of nodes one by one."""
+    nodes: dict[tuple[object, ...], list[str]] = {}
+    first: dict[tuple[object, ...], Outcome] = {}
+    for o in outcomes:
+        key = (o.verdict, o.message, o.seen, o.wanted, o.remedy, o.reason, o.severity)
+        first.setdefault(key, o)
+        nodes.setdefault(key, []).extend(o.nodes)
+    return [replace(outcome, nodes=tuple(nodes[key])) for key, outcome in first.items()]
 
 
 def _without_false_passes(outcomes: Sequence[Outcome]) -> Iterable[Outcome]:
@@ -62,12 +76,23 @@ def _without_false_passes(outcomes: Sequence[Outcome]) -> Iterable[Outcome]:
             yield replace(outcome, nodes=nodes)
 
 
-def _lacking(fleet: Fleet, check: Check, node: str) -> Absent | None:
-    for name in check.facts:
-        value = fleet.fact(node, name)
-        if isinstance(value, Absent):
-            return value
-    return None
+@once_per_fleet
+def _absences(fleet: Fleet) -> Mapping[str, Mapping[str, Absent]]:
+    """Of each fact: the nodes reached that do not know it, and why. Several checks ask for the same."""
+    return _Absences(fleet)
+
+
+class _Absences(dict[str, Mapping[str, Absent]]):
+    """Looks through the nodes when a fact is asked for first."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
+        self._facts = {node.name: fleet.sightings[node.name].facts for node in fleet.reached}
+
+    def __missing__(self, fact: str) -> Mapping[str, Absent]:
+        values = ((name, facts.get(fact, NOT_ASKED)) for name, facts in self._facts.items())
+        self[fact] = {name: value for name, value in values if isinstance(value, Absent)}
+        return self[fact]
 
 
 def _unknown(fleet: Fleet, check: Check, node: Node, absent: Absent) -> Outcome:
@@ -132,17 +157,27 @@ def _silence(finding: Finding, silences: Sequence[Silence], today: date) -> Iter
 def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, ...]:
     """One finding per check, verdict, severity, seen and wanted, with its nodes in inventory order."""
     position = {node.name: node.index for node in inventory.nodes}
-    merged: dict[tuple[object, ...], Finding] = {}
+    first: dict[tuple[object, ...], Finding] = {}
+    names: dict[tuple[object, ...], dict[str, None]] = {}
+    ages: dict[tuple[object, ...], float] = {}
     for finding in findings:
         alike = (finding.check, finding.verdict, finding.severity, finding.seen, finding.wanted)
         key: tuple[object, ...] = (*alike, finding.silenced)
         if finding.verdict in ("unknown", "skip"):
             key = (*key, finding.reason)
-        before = merged.get(key)
-        nodes = finding.nodes if before is None else (*before.nodes, *finding.nodes)
-        ordered = tuple(sorted(dict.fromkeys(nodes), key=lambda name: position.get(name, 1 << 30)))
-        merged[key] = replace(before or finding, nodes=ordered)
-    return tuple(merged.values())
+        first.setdefault(key, finding)
+        names.setdefault(key, {}).update(dict.fromkeys(finding.nodes))
+        if finding.age is not None:
+            ages[key] = max(finding.age, ages.get(key, 0.0))
+    return tuple(
+        replace(finding, nodes=_in_order(names[key], position), age=ages.get(key)) for key, finding in first.items()
+    )
+
+
+def _in_order(names: Iterable[str], position: Mapping[str, int]) -> tuple[str, ...]:
+    """Names in inventory order; those that it does not have come last."""
+    known = sorted((name for name in names if name in position), key=position.__getitem__)
+    return (*known, *(name for name in names if name not in position))
 
 
 def exit_code(findings: Iterable[Finding], strict: bool = False) -> int:

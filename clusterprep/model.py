@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -116,7 +117,7 @@ class Inventory:
     path: str = ""
 
 
-# ---------------------------------------------------------------- evidence
+# ---------------------------------------------------------------- evidence and judgement
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,9 @@ class Absent:
 
     reason: str  # a word of the contract (denied, missing_tool, timed_out, hung, garbled, …) or a sentence
     detail: str = ""
+
+
+NOT_ASKED = Absent("not_asked")
 
 
 @dataclass(frozen=True)
@@ -161,15 +165,12 @@ class Fleet:
     limited: bool = False  # only a part of the inventory was contacted
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see derived.py
 
-    @property
+    @functools.cached_property
     def reached(self) -> tuple[Node, ...]:
         return tuple(n for n in self.inventory.nodes if n.name in self.sightings and self.sightings[n.name].reached)
 
     def fact(self, node: str, name: str) -> Any:
-        return self.sightings[node].facts.get(name, Absent("not_asked"))
-
-
-# ---------------------------------------------------------------- judgement
+        return self.sightings[node].facts.get(name, NOT_ASKED)
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ class Finding:
     reason: str | None = None
     fixed: bool = False
     silenced: str | None = None
+    age: float | None = None  # seconds since it was learned, where it was not now
 
 
 # ---------------------------------------------------------------- wanted state
@@ -229,7 +231,7 @@ class ChangeRow:
     detail: str = ""
 
 
-# ---------------------------------------------------------------- verify
+# ---------------------------------------------------------------- verify and launch
 
 
 @dataclass(frozen=True)
@@ -311,9 +313,6 @@ class VerifyResult:
     workarounds: tuple[Workaround, ...] = ()
 
 
-# ---------------------------------------------------------------- launch
-
-
 @dataclass(frozen=True)
 class LaunchedRank:
     """One rank of a launch and how it ended: by itself with a code or a signal, or because others did."""
@@ -340,9 +339,6 @@ class LaunchResult:
     timed_out: bool = False
     causes: tuple[Mapping[str, Json], ...] = ()  # what `diagnose` says of the logs: cause, severity, culprit, …
     message: str = ""
-
-
-# ---------------------------------------------------------------- the report
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def neighbours(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 def one_machine(nodes: Sequence[Node]) -> bool:
     """Whether there are several nodes and all of them are this machine: loopback then leads to every one."""
-    return bool(nodes) and len(neighbours(nodes)) == len(nodes)
+    return len(nodes) > 1 and told_apart(nodes)
 
 
 def refuse_writing(inventory: Inventory) -> None:

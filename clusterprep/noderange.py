@@ -80,22 +80,34 @@ def nearest_word(word: str, valid: Iterable[str]) -> str | None:
 def _fold(names: set[str]) -> str:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-    rows: dict[tuple[str, str], list[str]] = {}  # by what stands around the last number
+    rows: dict[tuple[str, str | None], list[str]] = {}  # by what stands around the last number; None: there is none
     for name in sorted(names):
         match = _LAST_NUMBER.fullmatch(name)
-        before, number, after = match.groups() if match else (name, "", "")
+        before, number, after = match.groups() if match else (name, "", None)
         rows.setdefault((before, after), []).append(number)
-    if len(rows) > _MOST_ROWS:
-        return ",".join(_fold_row(*around, numbers) for around, numbers in rows.items())
-    return str(NodeSet.fromlist(sorted(names), resolver=RESOLVER_NOGROUP))
+    folded = [_fold_row(before, after or "", numbers) for (before, after), numbers in rows.items()]
+    if len(rows) == 1 or len(rows) > _MOST_ROWS:
+        return ",".join(folded)
+    return str(NodeSet.fromlist(folded, resolver=RESOLVER_NOGROUP))
 
 
 def _fold_row(before: str, after: str, numbers: list[str]) -> str:
-    from ClusterShell.RangeSet import RangeSet
-
     if len(numbers) == 1:
         return f"{before}{numbers[0]}{after}"
-    return f"{before}[{RangeSet.fromlist(numbers)}]{after}"
+    return f"{before}[{_ranges(numbers)}]{after}"
+
+
+def _ranges(numbers: list[str]) -> str:
+    """'1-3,7', as ClusterShell writes it; numbers of which only some have leading zeros are left to it."""
+    if len(set(map(len, numbers))) > 1 and any(number[0] == "0" != number for number in numbers):
+        from ClusterShell.RangeSet import RangeSet
+
+        return str(RangeSet.fromlist(numbers))
+    ordered = sorted(numbers, key=int)
+    starts = [0, *(at for at in range(1, len(ordered)) if int(ordered[at]) != int(ordered[at - 1]) + 1)]
+    ends = [*(start - 1 for start in starts[1:]), len(ordered) - 1]
+    pairs = ((ordered[start], ordered[end]) for start, end in zip(starts, ends, strict=True))
+    return ",".join(first if first == last else f"{first}-{last}" for first, last in pairs)
 
 
 def _evaluate(text: str, meaning: Meaning) -> list[str]:

@@ -61,6 +61,12 @@ selecting = _all(
     click.option("--strict", is_flag=True, help="A failed or unknown warning counts too."),
 )
 
+prolog = _all(
+    click.option("--budget", metavar="S", help="Answer within S of the start: 8, 8s. Deep checks: as stored."),
+    click.option("--deep", is_flag=True, help="Only checks that run the job's Python and shells; for a timer."),
+    click.option("--store", is_flag=True, help="With --deep: the nodes keep the findings, for --budget."),
+)
+
 playbook = click.option("--playbook", metavar="FILE|NAME", default="site", help="What to apply; default: site.")
 ranks = _all(
     click.option("--nproc-per-node", type=click.IntRange(1, 1024), help="Ranks per node, as torchrun calls it."),
@@ -93,8 +99,16 @@ readers = _all(
 )
 
 
-def seconds(text: str | None) -> float | None:
-    """The limit of --timeout: a bare number is seconds."""
+def refuse_mix(words: dict[str, Any]) -> None:
+    """UsageError for options that contradict each other."""
+    if words["store"] and not words["deep"]:
+        raise click.UsageError("--store keeps the findings of deep checks; add --deep")
+    if words["deep"] and words["budget"] is not None:
+        raise click.UsageError("--deep asks what --budget has no time for; give one of them")
+
+
+def seconds(text: str | None, key: str = "--timeout") -> float | None:
+    """A limit: a bare number is seconds. `key` is the option, for the error."""
     if text is None:
         return None
     from clusterprep.units import parse_duration
@@ -102,7 +116,7 @@ def seconds(text: str | None) -> float | None:
     try:
         return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
     except ValueError as error:
-        raise InputError.of(str(error), key="--timeout") from None
+        raise InputError.of(str(error), key=key) from None
 
 
 def listed(text: str | None) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
                 targets[name] = [(host, picks[host].address, port), *targets[name]]
     dials = _dial(fanout, targets)
     _measure_again(fanout, dials)
-    fanout.ask("unlisten", {name: {} for name in listening}, 5.0)
+    fanout.tell("unlisten", listening)
     return _with(fleet, host, listen, {name: dials.get(name, NO_PICK) for name in fleet.sightings})
 
 

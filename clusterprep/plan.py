@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from clusterprep.checks import Check
@@ -27,12 +29,16 @@ class Selection:
 
 @dataclass(frozen=True)
 class Plan:
-    """The checks to judge, the facts they need and the stages that bring facts without reads."""
+    """The checks to judge, the facts they need and the stages that bring facts without reads.
+
+    `kept` are checks that nodes keep findings of, which are read in their place.
+    """
 
     checks: tuple[Check, ...]
     facts: tuple[Fact, ...]
+    kept: tuple[Check, ...] = ()
 
-    @property
+    @functools.cached_property
     def stages(self) -> frozenset[str]:
         return frozenset(fact.stage for fact in self.facts if fact.stage)
 
@@ -73,28 +79,110 @@ def _no_such_check(word: str, names: Iterable[str]) -> Problem:
     return Problem(f"there is no check {word!r}", hint=f"did you mean {near[0]}?" if near else None)
 
 
-def make_plan(checks: Sequence[Check], facts: Mapping[str, Fact], extra: Iterable[Fact] = ()) -> Plan:
+def make_plan(
+    checks: Sequence[Check], facts: Mapping[str, Fact], extra: Iterable[Fact] = (), kept: Sequence[Check] = ()
+) -> Plan:
     """The facts that the checks need plus `extra`, each once."""
     needed = {name: facts[name] for check in checks for name in (*check.facts, *check.uses)}
     needed.update({fact.name: fact for fact in extra})
     pairs = any(fact.stage == "pairs" for fact in needed.values())
     if pairs or FACTS[0] in needed:  # the same interface is chosen whatever else is asked
         needed.update({name: facts[name] for name in (*FACTS, *(PORTS if pairs else ())) if name in facts})
-    return Plan(tuple(checks), tuple(needed.values()))
+    return Plan(tuple(checks), tuple(needed.values()), tuple(kept))
+
+
+Layout = tuple[tuple[int, ...], ...]
+_OWN = ("name", "address", "index")  # what tells nodes apart that are alike
+_ALIKE = tuple(field.name for field in fields(Node) if field.name not in _OWN)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What a node is asked, each thing once, and for each fact of the plan the places of the answers it is made of."""
+
+    reads: tuple[Read, ...]
+    layout: Layout
+
+
+class Questions:
+    """What the nodes of an inventory are asked, and what their answers mean.
+
+    Most questions are the same for all nodes that are alike, and are made once. Parsing is pure and values are frozen,
+    so what many nodes answer alike is parsed once, and they share one value. Threads may use this side by side: at
+    worst two of them parse the same answer.
+    """
+
+    def __init__(self, plan: Plan, inventory: Inventory) -> None:
+        self._inventory = inventory
+        asked = [fact for fact in plan.facts if fact.stage is None]
+        self._shared = tuple(fact for fact in asked if not fact.apiece)
+        self._apiece = tuple(fact for fact in asked if fact.apiece)
+        self._alike: dict[tuple[object, ...], tuple[Mapping[Read, int], Layout]] = {}
+        self._layouts: dict[Layout, Layout] = {}
+        self._known: dict[tuple[object, ...], Any] = {}  # by a fact's name and the marks of its answers
+
+    def of(self, node: Node) -> Sheet:
+        kind = tuple(_hashable(getattr(node, name)) for name in _ALIKE)
+        if kind not in self._alike:
+            first: dict[Read, int] = {}
+            self._alike[kind] = (first, self._places(self._shared, node, first))
+        common, layout = self._alike[kind]
+        places = dict(common)
+        layout += self._places(self._apiece, node, places)
+        return Sheet(tuple(places), self._layouts.setdefault(layout, layout))
+
+    def _places(self, facts: Iterable[Fact], node: Node, places: dict[Read, int]) -> Layout:
+        asked = (fact.reads(node, self._inventory) for fact in facts)
+        return tuple(tuple(places.setdefault(read, len(places)) for read in mine) for mine in asked)
+
+    def facts(self, sheet: Sheet, answers: Sequence[Json]) -> dict[str, Any]:
+        """Facts from a node's answers to the reads of its sheet; what is missing keeps its reason."""
+        marked = [(_mark(raw), raw) for raw in answers]
+        found = {}
+        for fact, places in zip((*self._shared, *self._apiece), sheet.layout, strict=True):
+            mine = [marked[place] for place in places]
+            if fact.narrow and (part := _narrowed(fact, mine[0][1])) is not None:
+                mine[0] = (_mark(part), part)
+            key = (fact.name, *(mark for mark, _ in mine))
+            if key not in self._known:
+                self._known[key] = _value(fact, [_answer(raw if mark else None) for mark, raw in mine])
+            found[fact.name] = self._known[key]
+        return found
+
+
+def _narrowed(fact: Fact, raw: Json) -> Json:
+    """The first answer of a fact that looks at a part of it; None where it has no such part: that is for its parser."""
+    try:
+        return ["ok", fact.narrow(raw[1])] if fact.narrow and raw[0] == "ok" else None
+    except Exception:  # noqa: BLE001 - as in _value
+        return None
+
+
+def _hashable(value: Any) -> object:
+    return tuple(value.items()) if isinstance(value, Mapping) else value
+
+
+def _mark(raw: Json) -> bytes:
+    """Equal only for equal answers; the answers themselves, of all nodes, would take too much memory.
+
+    Empty for one that is nested so deep that it cannot even be printed: then it is as if there were none.
+    """
+    try:
+        return hashlib.blake2b(repr(raw).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    except RecursionError:
+        return b""
 
 
 def reads(plan: Plan, node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    """Everything to look at on a node, each thing once."""
-    return tuple(dict.fromkeys(read for fact in plan.facts for read in fact.reads(node, inventory)))
+    """Everything to look at on one node, each thing once."""
+    return Questions(plan, inventory).of(node).reads
 
 
 def interpret(plan: Plan, node: Node, inventory: Inventory, answers: Mapping[Read, Json]) -> dict[str, Any]:
-    """Facts from the agent's answers; what is missing keeps its reason."""
-    found = {}
-    for fact in plan.facts:
-        if fact.stage is None:
-            found[fact.name] = _value(fact, [_answer(answers.get(r)) for r in fact.reads(node, inventory)])
-    return found
+    """The facts of one node from its answers."""
+    questions = Questions(plan, inventory)
+    sheet = questions.of(node)
+    return questions.facts(sheet, [answers.get(read) for read in sheet.reads])
 
 
 def _answer(raw: Json) -> Any:

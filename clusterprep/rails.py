@@ -179,7 +179,8 @@ def _derived(look: _Look, usual: Mapping[Key, Usual]) -> TrainingSet | Absent:
     if not used:
         return _without_cards(look, left_out)
     near = [rail for rail in used if any(places[rail.name].under_one_switch(gpu) for gpu in look.tree.gpus)]
-    far = [rail for rail in used if near and rail not in near]
+    close = {rail.name for rail in near}
+    far = [rail for rail in used if near and rail.name not in close]
     left_out.update((rail.name, "no GPU under its PCIe switch, while other cards have one") for rail in far)
     why = "the cards under one PCIe switch with a GPU" if near else "the fastest RDMA ports that are in use"
     return _fastest(near or used, places, usual, left_out, why)
@@ -236,14 +237,13 @@ def _fastest(
     kept = [rail for rail in fast if usual[rail.key].layer == layer]
     makes = {rail.device.board for rail in kept} - {None}
     cards = {places[rail.name].card for rail in kept}
-    lagging = [rail for rail in pool if usual[rail.key].layer == layer or rail in fast]
-    kept += [
-        rail
-        for rail in lagging
-        if rail not in kept and rail.device.board in makes and places[rail.name].card not in cards
-    ]
+    quick, taken = {rail.name for rail in fast}, {rail.name for rail in kept}
     for rail in pool:
-        if rail not in kept:
+        lagging = usual[rail.key].layer == layer or rail.name in quick
+        if lagging and rail.device.board in makes and places[rail.name].card not in cards:
+            taken.add(rail.name)
+    for rail in pool:
+        if rail.name not in taken:
             seen = usual[rail.key]
             left_out[rail.name] = f"{seen.layer} at {seen.rate:g} Gbit/s beside {layer} at {best:g}"
-    return TrainingSet(tuple(rail for rail in pool if rail in kept), left_out, why)
+    return TrainingSet(tuple(rail for rail in pool if rail.name in taken), left_out, why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,10 +20,23 @@ class Environment:
     values: tuple[EnvValue, ...]
     gaps: Mapping[str, str]
 
-    def of(self, node: str) -> dict[str, EnvValue]:
+    def of(self, node: str) -> Mapping[str, EnvValue]:
         """The variables of one node by name, sorted."""
-        mine = {value.name: value for value in self.values if node in value.nodes}
-        return dict(sorted(mine.items()))
+        return self._by_node.get(node, {})
+
+    @functools.cached_property
+    def _by_node(self) -> Mapping[str, Mapping[str, EnvValue]]:
+        """Nodes that get the same values share them."""
+        places: dict[str, list[int]] = {}
+        for place, value in enumerate(self.values):
+            for node in value.nodes:
+                places.setdefault(node, []).append(place)
+        alike: dict[tuple[int, ...], Mapping[str, EnvValue]] = {}
+        for mine in map(tuple, places.values()):
+            if mine not in alike:
+                values = {self.values[place].name: self.values[place] for place in mine}
+                alike[mine] = dict(sorted(values.items()))
+        return {node: alike[tuple(mine)] for node, mine in places.items()}
 
 
 FACTS = (

@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
-from clusterprep import launching, registry
+from clusterprep import registry
 from clusterprep.diff import changes as compare
-from clusterprep.diff import gap_code, gap_rows, none_started, rows
-from clusterprep.errors import ClusterprepError, InputError, NotKnown, Problem
+from clusterprep.diff import gap_code, gap_rows, nodes_of, none_started, rows
+from clusterprep.errors import ClusterprepError, NotKnown
 from clusterprep.fanout import Fanout
 from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, worse
 from clusterprep.history import refuse_clashes
 from clusterprep.job import Job
 from clusterprep.judge import exit_code, fixed, judge, silenced
-from clusterprep.launch.plan import Wanted
-from clusterprep.launch.text import text_of
 from clusterprep.model import (
     ChangeRow,
     Finding,
@@ -30,18 +28,24 @@ from clusterprep.model import (
 from clusterprep.noderange import fold
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Selection, make_plan, select
-from clusterprep.playbook.steps import Step, fact_names
+from clusterprep.playbook.steps import Step, fact_names, own_facts
 from clusterprep.reach import FACT as PATHS
 from clusterprep.reach import launch_paths
 from clusterprep.render import FACTS as ENV_FACTS
 from clusterprep.render import Environment, render
-from clusterprep.resources import target
 from clusterprep.rollback import last_run, plan_rollback
+from clusterprep.stored import FACT as STORED
+from clusterprep.stored import leave_deep, note, told
+from clusterprep.storing import store, store_code
 from clusterprep.trial import not_run, run_trial
 from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
 from clusterprep.wanted import FileChange
 from clusterprep.write import Writer, with_lost
+
+if TYPE_CHECKING:  # a check in a prolog does not wait for what launches
+    from clusterprep.launch.plan import Wanted
+    from clusterprep.launching import Screen
 
 VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
 NOTHING = "there is nothing to undo"
@@ -60,18 +64,21 @@ VERIFY_NEEDS = (
 
 
 def check(job: Job) -> Report:
-    """Look and judge; nothing is written."""
+    """Look and judge; nothing is written, but with --store what the nodes keep of it."""
     plan = _plan(job)
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
-    return _report(job, exit_code(findings, job.settings.strict), fleet=fleet, findings=findings)
+        fleet, findings = _look(job, fanout, plan, last=not job.settings.store)
+        stored = store(fanout, fleet, findings, plan.checks) if job.settings.store else None
+    code = worse(exit_code(findings, job.settings.strict), store_code(stored))
+    job.notices.extend(note(findings))
+    return _report(job, code, fleet=fleet, findings=findings, changes=stored)
 
 
 def show_env(job: Job) -> tuple[Report, Environment]:
     """The environment that apply would write."""
     plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=(*ENV_FACTS, PATHS))
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     environment = render(fleet)
     code = exit_code(findings) or (3 if environment.gaps else 0)
     return _report(job, code, fleet=fleet, findings=findings, env=environment), environment
@@ -81,7 +88,7 @@ def plan_changes(job: Job) -> Report:
     """What apply would change; nothing is written."""
     plan = _plan(job, facts=(*ENV_FACTS, PATHS), steps=job.steps)
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     environment = render(fleet)
     planned, gaps = compare(fleet, job.steps, environment)
     code = worse(exit_code(findings, job.settings.strict), gap_code(gaps))
@@ -137,12 +144,7 @@ def _refuse_clashes(job: Job, planned: Iterable[FileChange], environment: Enviro
     if job.settings.left_out:
         given = job.given.last(job.inventory.cluster)
         others = {name: given[name] for name in job.settings.left_out if name in given}
-        refuse_clashes(environment, _given_env(planned), others)
-
-
-def _given_env(planned: Iterable[FileChange]) -> dict[str, None]:
-    """The nodes on which a step is about the environment: a playbook may be about other things, or say which nodes."""
-    return dict.fromkeys(change.node for change in planned if change.resource == "env")
+        refuse_clashes(environment, nodes_of("env", planned), others)
 
 
 def _write(
@@ -166,7 +168,7 @@ def _write(
         for node in fleet.reached:
             job.watch.step(node.name, receipt.outcomes.get(node.name, "unchanged"))
         if receipt.done and receipt.outcomes:
-            written = [node for node in _given_env(planned) if node in receipt.outcomes]
+            written = [node for node in nodes_of("env", planned) if node in receipt.outcomes]
             job.given.remember(job.inventory.cluster, job.run, environment, written)
             again, second = _look(job, writer.fanout, plan)
             fleet, findings = again, fixed(findings, second)
@@ -216,8 +218,10 @@ def verify(job: Job) -> Report:
     return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
 
 
-def launch(job: Job, wanted: Wanted, screen: launching.Screen) -> Report:
+def launch(job: Job, wanted: Wanted, screen: Screen) -> Report:
     """The job's own command on all nodes, after the checks without which it could only hang."""
+    from clusterprep import launching
+
     screen.say(launching.BESIDE)
     plan = _plan(job, only=VERIFY_NEEDS if wanted.preflight else ("ssh.",), facts=ENV_FACTS)
     with job.fanout() as fanout:
@@ -232,9 +236,12 @@ def launch(job: Job, wanted: Wanted, screen: launching.Screen) -> Report:
 
 def print_launch(job: Job, wanted: Wanted, form: str) -> tuple[int, str]:
     """The same as text, for others to start; where a node is not known, neither is its part."""
+    from clusterprep import launching
+    from clusterprep.launch.text import text_of
+
     plan = _plan(job, only=("ssh.", "eth.iface_choice"), facts=ENV_FACTS)
     with job.fanout() as fanout:
-        fleet, findings = _look(job, fanout, plan)
+        fleet, findings = _look(job, fanout, plan, last=True)
     if gates := in_the_way(findings, on_busy=True):
         raise NotKnown(f"nothing is printed: {launching.why(gates)}")
     return exit_code(findings), text_of(
@@ -276,12 +283,11 @@ def _plan(job: Job, only: tuple[str, ...] = (), facts: Iterable[str] = (), steps
     """The plan for the checks selected, or for those that a command cannot do without."""
     selection = Selection(only=only) if only else job.settings.selection
     checks = select(registry.checks(), selection, job.settings.catalogue, _always(job))
-    extra = [registry.facts()[name] for name in facts]
-    paths = dict.fromkeys(p for step in steps for p in step.resource.paths(step.params, job.inventory))
+    checks, kept = leave_deep(checks, registry.facts(), job.settings)
+    extra = [registry.facts()[name] for name in (*facts, *((STORED,) if kept else ()))]
     if steps:
         extra += [registry.facts()[name] for name in ("host.machine_id", *fact_names(steps))]
-        extra += [fact for step in steps for fact in step.resource.facts(step.params, job.inventory)]
-    return make_plan(checks, registry.facts(), (*extra, *(target(path) for path in paths)))
+    return make_plan(checks, registry.facts(), (*extra, *own_facts(steps, job.inventory)), kept)
 
 
 def _always(job: Job) -> set[str]:
@@ -294,13 +300,15 @@ def _always(job: Job) -> set[str]:
     return always
 
 
-def _look(job: Job, fanout: Fanout, plan: Plan) -> tuple[Fleet, tuple[Finding, ...]]:
-    fleet = fanout.survey(plan)
+def _look(job: Job, fanout: Fanout, plan: Plan, *, last: bool = False) -> tuple[Fleet, tuple[Finding, ...]]:
+    fleet = fanout.survey(plan, last=last)
     if "pairs" in plan.stages:
         fleet = probe_pairs(fanout, fleet, _rendezvous(job, fleet))
     fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))
     planned = [name for name in job.settings.catalogue if name not in PAGES]
-    return fleet, judge(fleet, plan.checks, job.started.date(), planned, () if _tries(job) else PAGES)
+    today = job.started.date()
+    kept = silenced(told(fleet, plan.kept), fleet.inventory, today)
+    return fleet, (*judge(fleet, plan.checks, today, planned, () if _tries(job) else PAGES), *kept)
 
 
 def _tries(job: Job) -> bool:
@@ -384,11 +392,3 @@ def _without_files(sighting: Sighting) -> Sighting:
     """A sighting for the report: the bytes of files that may be rewritten are no facts to publish."""
     facts = {name: value for name, value in sighting.facts.items() if not name.startswith(("target:", "owner:"))}
     return dataclasses.replace(sighting, facts=facts)
-
-
-def failed(error: ClusterprepError, command: str) -> Report:
-    """The report of a command that an error ended."""
-    where = error.problems[0] if isinstance(error, InputError) else Problem(error.message)
-    details = {"code": error.code, "message": error.message, "file": where.file, "line": where.line, "key": where.key}
-    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    return Report(command, "", "", now, 0.0, VERDICTS.get(error.code, "error"), error.code, error=details)

@@ -23,6 +23,9 @@ class Settings:
     force: bool = False
     workarounds: bool = False  # try settings that may help when verify fails
     detailed_exitcode: bool = False
+    budget: bool = False  # deep checks are answered from what the nodes keep
+    deep: bool = False  # these alone
+    store: bool = False  # and the nodes keep their findings
     left_out: tuple[str, ...] = ()  # names of the nodes that --limit leaves alone
     run: str | None = None  # the run that rollback undoes
     catalogue: tuple[str, ...] = ()  # checks that are planned and not built

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,7 +54,7 @@ def line_on_stderr(text: str) -> None:
         sys.stderr.flush()
 
 
-def show(words: dict[str, Any], code: int, text: Callable[..., str]) -> None:
+def show(words: dict[str, Any], code: int, text: Callable[..., Iterable[str]]) -> None:
     """The same for anything that can be rendered: `text` takes a format, and what its page is like."""
     from clusterprep.reports import format_of
 
@@ -65,14 +65,14 @@ def show(words: dict[str, Any], code: int, text: Callable[..., str]) -> None:
     color = terminal and not words["no_color"] and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size().columns if terminal else 80
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    sys.stdout.write(text(words["fmt"], color=color, verbose=verbose, width=width, ascii_only=not unicode))
+    sys.stdout.writelines(text(words["fmt"], color=color, verbose=verbose, width=width, ascii_only=not unicode))
     sys.stdout.flush()
     raise SystemExit(code)
 
 
-def _write(name: str, text: str) -> None:
+def _write(name: str, text: Iterable[str]) -> None:
     try:
         with open(name, "w", encoding="utf-8") as sink:
-            sink.write(text)
+            sink.writelines(text)
     except OSError as error:
         raise InputError.of(f"cannot be written: {error.strerror}", file=name, key="--output") from None

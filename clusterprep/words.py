@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterprep.errors import InputError
-from clusterprep.history import state_folder
-from clusterprep.launch.command import program_of
-from clusterprep.launch.logs import forget_old
-from clusterprep.launch.plan import Wanted, given_env
-from clusterprep.launching import Screen
-from clusterprep.model import Inventory
 from clusterprep.options import listed, seconds
 from clusterprep.plan import Selection
-from clusterprep.playbook.steps import Step
 from clusterprep.registry import checks
 from clusterprep.settings import Settings
+
+if TYPE_CHECKING:
+    from clusterprep.launch.plan import Wanted
+    from clusterprep.launching import Screen
+    from clusterprep.model import Inventory
+    from clusterprep.playbook.steps import Step
 
 
 def wanted(words: Mapping[str, Any]) -> Wanted:
     """InputError for what cannot be meant, before any node is asked."""
+    from clusterprep.launch.command import program_of
+    from clusterprep.launch.plan import Wanted, given_env
+
     if words["direct"] and words["form"] == "sbatch":
         raise InputError.of("a script for Slurm starts torchrun on each node; leave out --direct", key="--print")
     folder = words["chdir"]
@@ -42,6 +44,10 @@ def wanted(words: Mapping[str, Any]) -> Wanted:
 
 def screen(words: Mapping[str, Any], run: str, say: Callable[[str], None]) -> Screen:
     """Lines go to stderr, as stdout is the report's, and to a file per rank."""
+    from clusterprep.history import state_folder
+    from clusterprep.launch.logs import forget_old
+    from clusterprep.launching import Screen
+
     runs = state_folder() / "launch"
     if words["log_dir"] is None:
         forget_old(runs)
@@ -78,6 +84,9 @@ def settings_of(
         incident_sizes=bool(words.get("incident_sizes")),
         force=bool(words.get("force")),
         workarounds=bool(words.get("try_workarounds")),
+        budget=words.get("budget") is not None,
+        deep=bool(words.get("deep")),
+        store=bool(words.get("store")),
         detailed_exitcode=bool(words.get("detailed_exitcode")),
         left_out=left_out,
         run=words.get("undo"),

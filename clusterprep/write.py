@@ -68,7 +68,7 @@ class Writer:
                     raise LinkLost(answer.reason, f"{name} was lost before anything was written: {answer.message}")
                 if answer.get("no") == "locked":
                     raise Refused(f"{name}: another run holds the lock ({answer.get('why')}); nothing was written")
-            if failed := _failed(answers):
+            if failed := refusals(answers):
                 return failed
         self._locked = True
         return {}
@@ -100,7 +100,7 @@ class Writer:
                     cure = "`clusterprep rollback --force` puts the old bytes back all the same"
                     edit = _edit(name, str(answer.get("path")), answer.get("after"), answer.get("current"))
                     raise Refused(f"{name}: run {run} was cut off, and {answer.get('why')}; {cure}", edit)
-            self.stuck.update(_failed(answers))
+            self.stuck.update(refusals(answers))
             done.update(
                 {
                     name: op
@@ -161,7 +161,7 @@ class Writer:
         """Say on every node that what was committed stays. From the first that knows it there is no way back."""
         bodies = {name: self._bodies[name] for name in self._bodies if name in self._staged}
         answers = self.fanout.ask("settle", bodies, LIMIT)
-        for name, why in _failed(answers).items():
+        for name, why in refusals(answers).items():
             self.receipt.details[name] = why
             self.receipt.lost.add(name)
         for name, answer in answers.items():
@@ -174,7 +174,7 @@ class Writer:
         more = {"undoes": undoes}
         bodies = {name: {**self._bodies[name], **more, "files": [_wire(c) for c in todo[name]]} for name in todo}
         answers = self.fanout.ask("stage", bodies, LIMIT)
-        failed = _failed(answers)
+        failed = refusals(answers)
         self._staged = set(answers) - set(failed)
         self.receipt.lost.update(name for name, answer in answers.items() if isinstance(answer, LinkLost))
         self._refuse_changed(todo, answers, "nothing was written")
@@ -183,7 +183,7 @@ class Writer:
     def _commit(self, todo: Mapping[str, list[FileChange]]) -> None:
         answers = self.fanout.ask("commit", {name: self._bodies[name] for name in todo}, LIMIT)
         self.committed = True
-        if failed := _failed(answers):
+        if failed := refusals(answers):
             self.undo()
             self._refuse_changed(todo, answers, "what had been written was put back")
             self._mark(todo, failed, "failed", "rolled-back")
@@ -275,7 +275,8 @@ def _why(answer: Any) -> str:
     return f"{answer.get('no')}: {answer.get('why')}"
 
 
-def _failed(answers: Mapping[str, Frame | LinkLost]) -> dict[str, str]:
+def refusals(answers: Mapping[str, Frame | LinkLost]) -> dict[str, str]:
+    """The nodes that did not do what they were asked to, and why."""
     return {name: _why(answer) for name, answer in answers.items() if isinstance(answer, LinkLost) or "no" in answer}
 
 

@@ -27,10 +27,10 @@ ORDER = (
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "tags", "settings", "judge", "gates", "linted", "diagnosed", "reach", "diff", "rollback",
+    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "diff", "rollback",
     # stages that act, and their means
-    "history", "recalled", "transports", "deadline", "fanout", "pairs", "write", "verify", "streams",
-    "groups", "workarounds", "trial", "launch", "launching", "job",
+    "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "storing", "verify",
+    "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
     "run", "selftest", "reports", "explain", "options", "words", "terminal", "init", "ending", "cli", "__main__",
 )  # fmt: skip
@@ -60,6 +60,7 @@ WORLDLY = {
     "env.variables": "reads the registry of variables that came with us",
     "history": "keeps what was given to the nodes in SQLite",
     "plugins": "finds plug-ins by their files",
+    "budget": "knows when its process was started",
     "deadline": "listens to signals and the alarm clock",
     "fanout": "starts threads and watches the clock",
     "job": "notes when a command began",
@@ -96,7 +97,7 @@ SPEECH = frozenset(
 )
 
 ON_CONTROLLER = {"boot"}  # of remote/: it sends the others
-WRITING = {"act", "disk", "ranks", "job", "trial"}  # of what runs on nodes, the parts that `check` does not send
+WRITING = {"act", "disk", "store", "ranks", "job", "trial"}  # of what runs on nodes; `check` sends none
 JOB_LIBRARIES = {"trial": {"torch"}}  # the job's own interpreter runs this one
 
 FORBIDDEN_CALLS = frozenset(

@@ -39,6 +39,11 @@ def test_a_checks_page_says_what_can_be_required(name: str) -> None:
     assert "`require: " in registry.checks()[name].how
 
 
+@pytest.mark.parametrize(("name", "deep"), [("torch.version", True), ("env.shadow", True), ("gpu.lost", False)])
+def test_a_checks_page_says_what_a_budget_leaves_to_the_store(name: str, deep: bool) -> None:
+    assert ("--budget" in page(name)) == deep
+
+
 def test_every_variable_has_a_page_of_whole_lines() -> None:
     for name in variables():
         text = page(name)

@@ -29,6 +29,9 @@ class Agents:
         self.asked += [(op, name, body) for name, body in bodies.items()]
         return {name: self._one(op, name, body) for name, body in bodies.items()}
 
+    def tell(self, op: str, names: Any) -> None:
+        self.asked += [(op, name, {}) for name in names]
+
     def _one(self, op: str, name: str, body: dict[str, Any]) -> Any:
         answer = self.answers.get(op, {}).get(name)
         if callable(answer):

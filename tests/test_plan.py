@@ -11,7 +11,7 @@ from clusterprep.errors import InputError
 from clusterprep.facts import Fact, file
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.network import FACTS
-from clusterprep.plan import Plan, Selection, interpret, make_plan, matches, reads, select
+from clusterprep.plan import Plan, Questions, Selection, interpret, make_plan, matches, reads, select
 
 NODE = Node("n1", "n1", 0)
 INVENTORY = Inventory("test", (NODE,))
@@ -158,6 +158,49 @@ def test_only_a_lenient_fact_sees_what_is_missing() -> None:
     lenient = Fact("a.fact", lambda node, inventory: two, lambda a, b: (a, b), lenient=True)
     assert understood(answers, strict) == Absent("denied", "why")
     assert understood(answers, lenient) == (Absent("denied", "why"), "x")
+
+
+def test_an_answer_that_is_nested_too_deep_to_be_printed_is_garbled() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert understood({READ: ["ok", deep]}).reason == "garbled"
+
+
+def test_what_nodes_answer_alike_is_parsed_once_and_shared() -> None:
+    parsed: list[str] = []
+    fact = Fact("a.fact", file("/a"), lambda text: (parsed.append(text), text)[1:])
+    questions = Questions(Plan((), (fact,)), INVENTORY)
+    sheet = questions.of(NODE)
+    first, same, other = (questions.facts(sheet, [["ok", text]])["a.fact"] for text in ("x", "x", "y"))
+    assert first is same
+    assert (first, other, parsed) == (("x",), ("y",), ["x", "y"])
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (0, False), ("1", 1), ([], {}), (None, False)])
+def test_answers_that_only_look_alike_are_not_shared(one: object, other: object) -> None:
+    questions = Questions(Plan((), (Fact("a.fact", file("/a"), type),)), INVENTORY)
+    sheet = questions.of(NODE)
+    assert questions.facts(sheet, [["ok", [one]]]) is not None
+    kinds = [questions.facts(sheet, [["ok", value]])["a.fact"] for value in (one, other)]
+    assert kinds == [type(one), type(other)]
+
+
+def test_a_part_of_an_answer_is_compared_and_parsed_as_that_part() -> None:
+    parsed: list[object] = []
+
+    def parse(part: object) -> object:
+        parsed.append(part)
+        return part
+
+    fact = Fact("a.fact", file("/a"), parse, narrow=lambda answer: answer["part"])
+    questions = Questions(Plan((), (fact,)), INVENTORY)
+    sheet = questions.of(NODE)
+    for number in range(3):
+        assert questions.facts(sheet, [["ok", {"part": "x", "rest": number}]]) == {"a.fact": "x"}
+    assert parsed == ["x"]
+    without = questions.facts(sheet, [["ok", {"rest": 4}]])["a.fact"]
+    assert without == {"rest": 4}, "an answer without that part is the parser's"
 
 
 def test_facts_of_a_stage_are_left_to_it() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterprep.model import Fleet, Inventory, Node, Severity, Verdict
+from clusterprep.model import NOT_ASKED, Fleet, Inventory, Node, Severity, Verdict
 from clusterprep.noderange import fold
 
 
@@ -38,7 +37,7 @@ class Scene:
         return self.fleet.inventory
 
     def value(self, node: Node, fact: str) -> Any:
-        return self.fleet.fact(node.name, fact)
+        return self.fleet.sightings[node.name].facts.get(fact, NOT_ASKED)
 
     def values(self, fact: str) -> dict[str, Any]:
         return {node.name: self.value(node, fact) for node in self.nodes}
@@ -113,15 +112,20 @@ def each(judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str) 
     def judge_all(scene: Scene) -> Iterable[Outcome]:
         for node in scene.nodes:
             said = judge(scene, node, *(scene.value(node, fact) for fact in facts))
-            yield from (said,) if isinstance(said, Outcome) else said or ()
+            if isinstance(said, Outcome):
+                yield said
+            elif said is not None:
+                yield from said
 
     return judge_all
 
 
 def by_value(values: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     """Values with the nodes that have them, most frequent first, then in order of appearance."""
-    counts = Counter(values.values())
-    return [(value, tuple(n for n, v in values.items() if v == value)) for value, _ in counts.most_common()]
+    groups: dict[str, list[str]] = {}
+    for name, value in values.items():
+        groups.setdefault(value, []).append(name)
+    return [(value, tuple(names)) for value, names in sorted(groups.items(), key=lambda group: -len(group[1]))]
 
 
 def uniform(
@@ -202,7 +206,8 @@ def _differing(
     seen = "; ".join(f"{value} on {fold(names)}" for value, names in groups)
     usual, majority = groups[0]
     if 2 * len(majority) > len(nodes):
-        odd = tuple(node for node in nodes if node not in set(majority))
+        usually = frozenset(majority)
+        odd = tuple(node for node in nodes if node not in usually)
         return [
             Outcome("fail", odd, f"{what} differs from the other nodes", seen, usual, remedy),
             Outcome("pass", majority, f"{what} is that of the majority", usual, usual),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.derived import once_per_fleet
 from clusterprep.facts.firewall import Chain, Match, Rule, Ruleset
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.neighbours import one_machine
@@ -196,7 +197,7 @@ def firewall(scene: Scene) -> Iterable[Outcome]:
 def _judged(scene: Scene, node: Node, choice: Choice, own: int, peers: tuple[int, ...]) -> Outcome:
     rules: Ruleset = scene.value(node, "net.filter")
     name, ports = choice.picks[node.name].name, scene.value(node, "net.port_range")
-    tried = _came_about(scene.fleet, node)
+    tried = node.name in _came_about(scene.fleet)
     chains = {(chain.table, chain.name): chain for chain in rules}
     wanted = "TCP between the nodes is accepted"
     doubts: list[str] = []
@@ -220,13 +221,18 @@ def _judged(scene: Scene, node: Node, choice: Choice, own: int, peers: tuple[int
     return Outcome("pass", (node.name,), message, "", wanted)
 
 
-def _came_about(fleet: Fleet, node: Node) -> bool:
-    """Whether the port matrix has connections from this node and to it, and every one came about."""
-    known = [(other, fleet.fact(other.name, "net.dials")) for other in fleet.reached]
-    dials = [dial for _, mine in known if not isinstance(mine, Absent) for dial in mine]
-    outgoing = [dial.word for dial in dials if dial.dialer == node.name]
-    incoming = [dial.word for dial in dials if dial.listener == node.name]
-    return bool(outgoing and incoming) and {*outgoing, *incoming} == {"ok"}
+@once_per_fleet
+def _came_about(fleet: Fleet) -> frozenset[str]:
+    """The nodes from which and to which the port matrix has connections, of which every one came about."""
+    outgoing, incoming, failed = set[str](), set[str](), set[str]()
+    for node in fleet.reached:
+        mine = fleet.fact(node.name, "net.dials")
+        for dial in () if isinstance(mine, Absent) else mine:
+            outgoing.add(dial.dialer)
+            incoming.add(dial.listener)
+            if dial.word != "ok":
+                failed.update((dial.dialer, dial.listener))
+    return frozenset(outgoing & incoming - failed)
 
 
 def _remedy(rules: Ruleset, chain: Chain, interface: str, network: str | None) -> str:

@@ -12,6 +12,7 @@ from clusterprep.facts.nccl_address import Answers, Bound, Variable
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.network import Pick, candidates, choose, plain
+from clusterprep.noderange import fold
 
 # Whether a unit of systemd with variables for jobs runs a job of many nodes is not known; sessions are how jobs start.
 LESSER = "systemd"
@@ -69,12 +70,19 @@ def _not_wrong(fleet: Fleet, node: Node, answers: Answers, known: Mapping[str, B
     if six:
         message = f"{six[0]}: NCCL would use IPv6, and which of these addresses reach all nodes is not judged"
         return Outcome("unknown", (node.name,), message, str(known[six[0]].interface), pick.name, reason="IPv6")
-    silent = [other.name for other in fleet.reached if isinstance(fleet.fact(other.name, "net.interfaces"), Absent)]
-    if silent and any(answer.address != pick.address for answer in known.values()):
-        message = f"whether NCCL's network reaches {', '.join(silent)} is not known"
+    elsewhere = any(answer.address != pick.address for answer in known.values())
+    if elsewhere and (silent := _silent(fleet)):
+        message = f"whether NCCL's network reaches {fold(silent)} is not known"
         return Outcome("unknown", (node.name,), message, wanted=pick.name, reason="interfaces of another node")
     names = " and ".join(sorted({_name(fleet, node, answer) or pick.name for answer in known.values()}))
     return Outcome("pass", (node.name,), f"NCCL itself would use {names}, which reaches all nodes", names, pick.name)
+
+
+@once_per_fleet
+def _silent(fleet: Fleet) -> tuple[str, ...]:
+    """The nodes that were reached and did not say which interfaces they have."""
+    unknown = (node.name for node in fleet.reached if isinstance(fleet.fact(node.name, "net.interfaces"), Absent))
+    return tuple(unknown)
 
 
 def _good(fleet: Fleet, node: Node, answer: Bound, pick: Pick) -> bool:

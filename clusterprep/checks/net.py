@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.facts.pairs import Dial, Listen
@@ -33,40 +33,42 @@ def blame(dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached, by_por
     likewise, and with `by_port` a listener for one of its ports; every other failed pair stands by itself.
     """
     left = list(dials)
+    failed = [dial for dial in left if bad(dial)]
     found: list[Blame] = []
-    for role in ("listener", "dialer"):
-        while (culprit := _worst(left, role, bad)) is not None:
-            failed = tuple(d for d in left if getattr(d, role) == culprit and bad(d))
-            found.append(Blame(role, (culprit,), failed))
-            left = [d for d in left if getattr(d, role) != culprit]
-    if by_port:
-        closed = _closed_ports(left, bad)
-        found.extend(Blame("listener", (listener,), failed) for (listener, _), failed in closed.items())
-        left = [d for d in left if (d.listener, d.port) not in closed]
-    pairs = [d for d in left if bad(d)]
-    found.extend(Blame("pair", (d.dialer, d.listener), (d,)) for d in pairs)
+    for role, place in _ROLES if by_port else _ROLES[:2]:
+        guilty = _guilty(left, failed, role, place)
+        found.extend(
+            Blame(role, (mine[0].listener if role == "listener" else mine[0].dialer,), mine) for mine in guilty.values()
+        )
+        left = [dial for dial in left if place(dial) not in guilty] if guilty else left
+        failed = [dial for dial in failed if place(dial) not in guilty]
+    found.extend(Blame("pair", (d.dialer, d.listener), (d,)) for d in failed)
     return tuple(found)
 
 
-def _worst(dials: list[Dial], role: str, bad: Callable[[Dial], bool]) -> str | None:
+Place = Callable[[Dial], object]
+_ROLES: tuple[tuple[str, Place], ...] = (
+    ("listener", lambda dial: dial.listener),
+    ("dialer", lambda dial: dial.dialer),
+    ("listener", lambda dial: (dial.listener, dial.port)),
+)
+
+
+def _guilty(dials: list[Dial], failed: list[Dial], role: str, place: Place) -> dict[object, tuple[Dial, ...]]:
+    """The failed dials of each place at which at least two nodes failed, and at least half; the worst come first."""
     # Nodes are counted, not ports: one dialer that fails on two ports is one.
     other = "dialer" if role == "listener" else "listener"
-    tried = Counter(name for name, _ in {(getattr(d, role), getattr(d, other)) for d in dials})
-    failed = Counter(name for name, _ in {(getattr(d, role), getattr(d, other)) for d in dials if bad(d)})
-    guilty = [(n, name) for name, n in failed.items() if n >= 2 and 2 * n >= tried[name]]
-    return max(guilty)[1] if guilty else None
-
-
-def _closed_ports(dials: list[Dial], bad: Callable[[Dial], bool]) -> dict[tuple[str, int], tuple[Dial, ...]]:
-    """The failed dials of each port that at least two dialers, and at least half of them, do not reach."""
-    groups: dict[tuple[str, int], list[Dial]] = {}
-    for dial in dials:
-        groups.setdefault((dial.listener, dial.port), []).append(dial)
-    return {
-        place: tuple(dial for dial in group if bad(dial))
-        for place, group in groups.items()
-        if _worst(group, "listener", bad) is not None
-    }
+    mine: dict[Any, list[Dial]] = {}
+    for dial in failed:
+        mine.setdefault(place(dial), []).append(dial)
+    ends = {where: {getattr(dial, other) for dial in same} for where, same in mine.items()}
+    tried: dict[Any, set[str]] = {where: set() for where, names in ends.items() if len(names) >= 2}
+    for dial in dials if tried else ():
+        if (where := place(dial)) in tried:
+            tried[where].add(getattr(dial, other))
+    guilty = [where for where, names in tried.items() if 2 * len(ends[where]) >= len(names)]
+    guilty.sort(key=lambda where: (len(ends[where]), where), reverse=True)
+    return {where: tuple(mine[where]) for where in guilty}
 
 
 def dialled(scene: Scene) -> list[Dial]:
@@ -85,7 +87,7 @@ def ports(scene: Scene) -> Iterable[Outcome]:
     blamed = blame(dials, by_port=True)
     yield from (_blocked(guilt, wanted) for guilt in blamed)
     named = {node for guilt in blamed for node in guilt.nodes} | {listen.host for listen in taken}
-    named |= {dial.dialer for dial in dials if unreached(dial)}
+    named |= {dial.dialer for guilt in blamed for dial in guilt.failed}
     good = tuple(node.name for node in scene.nodes if node.name not in named)
     # Where the rendezvous port is taken nobody can tell whether the others would get through to it.
     if good and not taken:

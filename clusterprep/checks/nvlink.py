@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ SLOT = ("PCIE", "NVL")
 P2P = {1: "the chipset", 2: "the GPU", 3: "the topology", 4: "the registry", 5: "not supported", 6: "unknown"}
 
 
+@functools.lru_cache(256)
 def expected(name: str) -> int | None:
     """How many links a GPU of this name has by its board; None where it depends on the machine."""
     words = name.upper().split()

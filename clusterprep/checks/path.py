@@ -14,6 +14,7 @@ from clusterprep.units import format_duration, parse_duration
 
 SLOWER = 4.0  # times what is usual: racks apart are twice or three times as far as neighbours
 LARGEST = 65535  # bytes of an IPv4 packet
+Pair = tuple[str, str]  # of two nodes, in the order of their names
 APART = 0.0005  # seconds more than is usual: below that a busy processor explains it
 
 
@@ -22,7 +23,8 @@ def path_mtu(scene: Scene) -> Iterable[Outcome]:
     dials = [dial for dial in dialled(scene) if dial.word == "ok"]
     mtus = {name: pick.mtu for name, pick in choose(scene.fleet).picks.items()}
     unmeasured = {dial.dialer for dial in dials if not dial.packet}
-    small = blame([d for d in dials if d.packet], lambda dial: _too_small(dial, mtus))
+    sized = [dial for dial in dials if dial.packet] if unmeasured else dials
+    small = blame(sized, lambda dial: _too_small(dial, mtus))
     yield from _stuck(small, mtus)
     named = {node for guilt in small for node in guilt.nodes} | {d.dialer for g in small for d in g.failed}
     for name in sorted(unmeasured - named):
@@ -62,6 +64,9 @@ def _does_not_fit(dial: Dial, mtus: Mapping[str, int]) -> bool:
 
 def _too_small(dial: Dial, mtus: Mapping[str, int]) -> bool:
     # A smaller packet that was carried whole is no fault: a router on the way clamps the segments, and TCP agrees.
+    wanted, fits, packet = mtus.get(dial.dialer, 0), mtus.get(dial.listener, 0), dial.packet or 0
+    if dial.carried == packet and wanted <= fits and (dial.path_mtu or LARGEST) >= wanted:
+        return False  # what nearly all of them say, at once
     small = 0 < (dial.path_mtu or 0) < _wanted(dial, mtus)
     return dial.carried != dial.packet or small or _does_not_fit(dial, mtus)
 
@@ -97,11 +102,12 @@ def _largest(dial: Dial) -> int:
 
 def latency(scene: Scene) -> Iterable[Outcome]:
     """A node or pair far slower than what is usual in this cluster."""
-    pairs: dict[frozenset[str], float] = {}
+    pairs: dict[Pair, float] = {}
     dials = [dial for dial in dialled(scene) if dial.word == "ok" and dial.rtt]
     for dial in dials:
-        pair = frozenset((dial.dialer, dial.listener))
-        pairs[pair] = min(dial.rtt or 0.0, pairs.get(pair, dial.rtt or 0.0))
+        pair, rtt = _pair(dial), dial.rtt or 0.0
+        if rtt <= pairs.get(pair, rtt):
+            pairs[pair] = rtt
     names = tuple(node.name for node in scene.nodes)
     if len(pairs) < 3:
         reason = "not_applicable" if len(scene.inventory.nodes) < 3 else "fewer than three pairs were measured"
@@ -111,10 +117,11 @@ def latency(scene: Scene) -> Iterable[Outcome]:
     # The lower quartile: of four nodes one that is slow has half of the pairs.
     usual = sorted(pairs.values())[len(pairs) // 4]
     limit = _limit(scene, usual)
-    slow = blame(dials, lambda dial: pairs[frozenset((dial.dialer, dial.listener))] > limit)
+    late = {pair for pair, rtt in pairs.items() if rtt > limit}
+    slow = blame(dials if late else (), lambda dial: _pair(dial) in late)
     yield from _slow(slow, pairs, limit)
     named = {node for guilt in slow for node in guilt.nodes}
-    measured = {name for pair in pairs for name in pair}
+    measured = {dial.dialer for dial in dials} | {dial.listener for dial in dials}
     good = tuple(name for name in names if name in measured - named)
     if good:
         seen = f"lower quartile {format_duration(usual)}"
@@ -128,14 +135,19 @@ def _limit(scene: Scene, usual: float) -> float:
     return min(declared) if declared else max(SLOWER * usual, usual + APART)
 
 
-def _slow(guilty: Iterable[Blame], pairs: Mapping[frozenset[str], float], limit: float) -> Iterable[Outcome]:
+def _pair(dial: Dial) -> Pair:
+    """The same for both directions."""
+    return (dial.dialer, dial.listener) if dial.dialer < dial.listener else (dial.listener, dial.dialer)
+
+
+def _slow(guilty: Iterable[Blame], pairs: Mapping[Pair, float], limit: float) -> Iterable[Outcome]:
     done: set[frozenset[str]] = set()
     for guilt in guilty:
         key = frozenset(guilt.nodes)
         if key in done:  # as listener and as dialer, or a pair in both directions
             continue
         done.add(key)
-        worst = min(pairs[frozenset((dial.dialer, dial.listener))] for dial in guilt.failed)
+        worst = min(pairs[_pair(dial)] for dial in guilt.failed)
         between = " and ".join(guilt.nodes) if guilt.role == "pair" else f"{guilt.nodes[0]} and the others"
         cure = f"mtr -rwz {guilt.failed[0].address}   # from {guilt.failed[0].dialer}: where is the time lost?"
         seen = format_duration(worst)

@@ -106,9 +106,10 @@ OFFSET = Check(
     title="Clocks agree",
     why="Nodes seconds apart break rendezvous leases, TLS and the order of log lines; finding who failed first is "
     "then guesswork.",
-    how="Four time stamps over the open channel, the best of at least five round trips; half of what the round trip "
-    "took beyond the node's own share is the error bound. Compared with the median of the nodes (with one or two "
-    "nodes: the controller). More than 1 s is an error, more than 50 ms a warning; `require: clock_skew` sets its own.",
+    how="Four time stamps over the open channel, the best of five exchanges in one round trip, and of three more round "
+    "trips where that is coarser than 10 ms; half of what it took beyond the node's own share is the error bound. "
+    "Compared with the median of the nodes (with one or two nodes: the controller). More than 1 s is an "
+    "error, more than 50 ms a warning; `require: clock_skew` sets its own.",
     remedy=STEP,
     wants=parse_duration,
     proof=Proof("clock.offset", lambda seen: Offset(seen.seconds + 5.0, seen.bound)),

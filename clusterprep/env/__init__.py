@@ -33,5 +33,8 @@ class Basis:
 
 def grouped(name: str, values: Mapping[str, tuple[str | None, str]]) -> Iterable[Derived]:
     """One Derived per distinct (value, reason) of a node → (value, reason) mapping."""
-    for value, why in dict.fromkeys(values.values()):
-        yield Derived(name, value, tuple(n for n, both in values.items() if both == (value, why)), why)
+    groups: dict[tuple[str | None, str], list[str]] = {}
+    for node, both in values.items():
+        groups.setdefault(both, []).append(node)
+    for (value, why), nodes in groups.items():
+        yield Derived(name, value, tuple(nodes), why)

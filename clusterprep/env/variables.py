@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any
+
+# importlib.resources would take ten milliseconds to import, for the archives in which we are not.
+_DATA = Path(__file__).parent.parent / "data"
 
 
 @functools.cache
 def registry() -> Mapping[str, Mapping[str, Any]]:
     """Every known variable by name, as data/nccl_variables.json describes it."""
-    text = resources.files("clusterprep").joinpath("data/nccl_variables.json").read_text(encoding="utf-8")
+    text = (_DATA / "nccl_variables.json").read_text(encoding="utf-8")
     return {entry["name"]: entry for entry in json.loads(text)["variables"]}
 
 

@@ -17,7 +17,12 @@ class Fact:
     KeyError, IndexError or TypeError on an answer it cannot understand, which makes the fact garbled. A file
     that does not exist is knowledge: parse gets None. Any other missing answer makes the fact absent with that
     answer's reason without calling parse, unless `lenient`, when parse gets the Absent itself. A fact with a
-    `stage` has no reads: that stage of a run brings its value.
+    `stage` has no reads: that stage of a run brings its value. What is `deep` runs code of the job's user (the
+    interpreter, shells with their start-up files), which nobody can promise to be quick: where there is a budget it is
+    left to stored results. With `apiece` the reads name the node itself; those of
+    all other facts are asked for once for nodes that differ in name and address alone, and tests hold that.
+    `narrow(answer)` takes from the first answer what counts, and parse gets nothing else of it: for what is only a part
+    of a long answer, so that nodes are seen to be alike in it although they differ elsewhere.
     """
 
     name: str
@@ -25,11 +30,15 @@ class Fact:
     parse: Callable[..., Any] = lambda answer: answer
     lenient: bool = False
     stage: str | None = None
+    deep: bool = False
+    apiece: bool = False
+    narrow: Callable[[Any], Any] | None = None
 
 
 def file(path: str, etc: bool = False) -> Callable[[Node, Inventory], tuple[Read, ...]]:
     """Reads one text file; `etc` marks configuration, which lies under the node's `root`."""
-    return lambda node, inventory: (Read("file", (under(node, path) if etc else path,)),)
+    anywhere = (Read("file", (path,)),)
+    return lambda node, inventory: (Read("file", (under(node, path),)),) if etc else anywhere
 
 
 def under(node: Node, path: str) -> str:

@@ -9,7 +9,7 @@ from clusterprep.facts import Fact
 from clusterprep.model import Read
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A card of a bond; `mii` is up, down, «going down» or «going back». `aggregator` is that of 802.3ad."""
 
@@ -18,7 +18,7 @@ class Member:
     aggregator: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Bond:
     """One bond. `policy` is the transmit hash; `partner` the switch's MAC, which only root is told."""
 

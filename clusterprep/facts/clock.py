@@ -13,7 +13,7 @@ _SOURCES = "/sys/devices/system/clocksource/clocksource0"
 FOLLOWING = ("Normal", "Insert second", "Delete second")  # leap status of a chronyd that follows a source
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Offset:
     """Node clock minus controller clock in seconds, and the most by which this can be wrong."""
 

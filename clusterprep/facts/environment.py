@@ -155,7 +155,7 @@ def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("environment", (node.job_user or node.ssh.user, node.transport == "ssh"), limit=LIMIT),)
 
 
-PATHS = Fact("env.paths", _asked, parse_paths)
-EFFECTIVE = Fact("env.effective", _asked, parse_effective)
-CONF_LINES = Fact("env.conf_lines", _asked, parse_conf)
-LIBRARIES = Fact("env.libraries", _asked, parse_libraries)
+PATHS = Fact("env.paths", _asked, parse_paths, deep=True)
+EFFECTIVE = Fact("env.effective", _asked, parse_effective, deep=True)
+CONF_LINES = Fact("env.conf_lines", _asked, parse_conf, deep=True)
+LIBRARIES = Fact("env.libraries", _asked, parse_libraries, deep=True)

@@ -15,7 +15,7 @@ PATIENCE = 10.0  # seconds that a driver gets to answer all of it
 NO_GPU = Absent("not_applicable", "no GPU here")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Gpu:
     index: int  # NVML's, which is PCI order
     name: str
@@ -77,16 +77,20 @@ def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
     )
 
 
+_NVML = (Read("nvml", (), limit=PATIENCE),)
+
+
 def nvml_read(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     """One call brings all that NVML says; equal reads are asked once."""
-    return (Read("nvml", (), limit=PATIENCE),)
+    return _NVML
 
 
-def per_gpu(name: str, make: Callable[..., Any], *fields: str, whole: bool = False) -> Fact:
+def per_gpu(name: str, make: Callable[..., Any], *fields: str, besides: tuple[str, ...] | None = None) -> Fact:
     """A fact with a reading of each GPU that answers: `make` of these fields of NVML's answer, none of them refused.
 
-    With `whole` make gets the GPU's whole row, for what may look at other fields besides.
+    With `besides` make gets a row of these fields and of others, which may be refused.
     """
+    needed = (*fields, *(besides or ()))
 
     def parse(answer: dict[str, Any] | Absent | None) -> dict[int, Any] | Absent:
         if answer is None or (isinstance(answer, Absent) and answer.reason == "no_driver"):
@@ -94,9 +98,16 @@ def per_gpu(name: str, make: Callable[..., Any], *fields: str, whole: bool = Fal
         if isinstance(answer, Absent):
             return answer
         rows = answer["gpus"]
+        whole = besides is not None
         return _together({r["index"]: _reading(make, r, fields, whole) for r in rows if "no" not in r}, rows)
 
-    return Fact(name, nvml_read, parse, lenient=True)
+    return Fact(name, nvml_read, parse, lenient=True, narrow=lambda answer: {"gpus": columns(answer, *needed)})
+
+
+def columns(answer: Mapping[str, Any], *fields: str) -> list[Any]:
+    """NVML's rows with some of their fields; of a GPU that does not answer, what it says instead."""
+    wanted = ("index", *fields)
+    return [r if "no" in r else {field: r[field] for field in wanted if field in r} for r in answer["gpus"]]
 
 
 def _together(found: dict[int, Any], rows: list[dict[str, Any]]) -> dict[int, Any] | Absent:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact
-from clusterprep.facts.gpu import Readings, nvml_read, parse_driver, per_gpu, refused
+from clusterprep.facts.gpu import Readings, columns, nvml_read, parse_driver, per_gpu, refused
 from clusterprep.facts.nvlink import FABRIC
 from clusterprep.model import Absent, Inventory, Node, Read
 
@@ -109,11 +109,18 @@ def parse_fabric_state(nvml: Any, service: Any) -> FabricState | Absent:
     return asked if isinstance(asked, Absent) else FabricState(None, asked, driver)
 
 
-FIRMWARE = per_gpu("gpu.firmware", _firmware, "name", "vbios", whole=True)
-LIBRARY = Fact("nv.library", _library_reads, parse_library, lenient=True)
+FIRMWARE = per_gpu("gpu.firmware", _firmware, "name", "vbios", besides=("inforom", "gsp", "part"))
+LIBRARY = Fact(
+    "nv.library",
+    _library_reads,
+    parse_library,
+    lenient=True,
+    narrow=lambda answer: {} if isinstance(answer, Mapping) else answer,
+)
 FABRIC_STATE = Fact(
     "gpu.fabric_state",
     lambda node, inventory: (*nvml_read(node, inventory), Read("fabric_manager")),
     parse_fabric_state,
     lenient=True,
+    narrow=lambda answer: {"driver": answer["driver"], "gpus": columns(answer, "fabric")},
 )

@@ -114,10 +114,10 @@ def _heat(row: Mapping[str, Any]) -> Heat:
     return Heat(chip, None if memory is None else number(memory), left)
 
 
-ECC_MODE = per_gpu("gpu.ecc_mode", _ecc_mode, "ecc", whole=True)
-ECC = per_gpu("gpu.ecc", _errors, "ecc_volatile", whole=True)
-REMAP = per_gpu("gpu.remap", _remap, "remap", whole=True)
-HEAT = per_gpu("gpu.heat", _heat, "temperature", whole=True)
+ECC_MODE = per_gpu("gpu.ecc_mode", _ecc_mode, "ecc", besides=("ecc_default",))
+ECC = per_gpu("gpu.ecc", _errors, "ecc_volatile", besides=("sram", "ecc_aggregate"))
+REMAP = per_gpu("gpu.remap", _remap, "remap", besides=("remap_banks",))
+HEAT = per_gpu("gpu.heat", _heat, "temperature", besides=("memory_temperature", "margin", "slowdown"))
 THROTTLE = per_gpu("gpu.throttle", parse_throttle, "throttle")
 _seconds = per_gpu("gpu.latency", parse_seconds, "seconds").parse
 

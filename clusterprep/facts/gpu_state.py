@@ -102,9 +102,10 @@ def parse_compute_mode(mode: object) -> str:
     return COMPUTE_MODES[number(mode)]
 
 
-CLOCKS = per_gpu("gpu.clocks", _clocks, "clock_max_graphics", "clock_max_memory", whole=True)
+_SET = tuple(f"clock_{by}_{what}" for by in ("application", "default") for what in ("graphics", "memory"))
+CLOCKS = per_gpu("gpu.clocks", _clocks, "clock_max_graphics", "clock_max_memory", besides=_SET)
 POWER = per_gpu("gpu.power", parse_power, "power_enforced", "power_default")
-USE = per_gpu("gpu.use", _use, "processes", "memory", whole=True)
-PERSISTENCE = per_gpu("gpu.persistence", _persistence, "persistence", whole=True)
+USE = per_gpu("gpu.use", _use, "processes", "memory", besides=())
+PERSISTENCE = per_gpu("gpu.persistence", _persistence, "persistence", besides=("virtualization",))
 MIG = per_gpu("gpu.mig", parse_mig, "mig")
 COMPUTE_MODE = per_gpu("gpu.compute_mode", parse_compute_mode, "compute_mode")

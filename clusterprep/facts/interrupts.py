@@ -10,7 +10,7 @@ from clusterprep.facts import Fact
 from clusterprep.model import Read
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Device:
     """A card with its interrupt lines; `lines` has those that moved: line → CPU → interrupts in the window.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -19,28 +20,40 @@ def names_for(node: Node, inventory: Inventory) -> tuple[str, ...]:
     """
     if one_machine(inventory.nodes):
         return ()
-    names = [other.name for other in inventory.nodes]
-    if len(names) <= WHOLE:
-        return tuple(names)
-    sample = random.Random(len(names)).sample(names, WHOLE - 2)  # noqa: S311 - the same for all nodes is the point
-    return tuple(dict.fromkeys([node.name, names[0], *sample]))
+    nodes = inventory.nodes
+    if len(nodes) <= WHOLE:
+        return tuple(other.name for other in nodes)
+    return tuple(dict.fromkeys([node.name, nodes[0].name, *(nodes[place].name for place in _sample(len(nodes)))]))
 
 
-def parse_names(answer: dict[str, Any]) -> dict[str, list[str] | None]:
+@functools.cache
+def _sample(nodes: int) -> tuple[int, ...]:
+    """Places in the inventory: the same for all nodes, so that their answers can be compared."""
+    return tuple(random.Random(nodes).sample(range(nodes), WHOLE - 2))  # noqa: S311 - a fair choice, not a secret
+
+
+def parse_names(answer: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
     """Addresses by name, None for a name that has none."""
-    return {str(name): addresses(found) for name, found in answer.items()}
+    return dict(_entry(str(name), addresses(found)) for name, found in answer.items())
 
 
-def addresses(answer: Any) -> list[str] | None:
+@functools.lru_cache(1 << 14)
+def _entry(name: str, found: tuple[str, ...] | None) -> tuple[str, tuple[str, ...] | None]:
+    """All nodes say nearly the same, and then share it."""
+    return name, found
+
+
+def addresses(answer: Any) -> tuple[str, ...] | None:
     if answer is not None and not (isinstance(answer, list) and all(isinstance(item, str) for item in answer)):
         raise ValueError("no list of addresses")
-    return answer or None
+    return tuple(answer) if answer else None
 
 
 NAMES = Fact(
     "names.resolved",
     lambda node, inventory: (Read("resolve", names_for(node, inventory), limit=10.0),),
     parse_names,
+    apiece=True,
 )
 OWN_NAME = Fact(
     "names.own",

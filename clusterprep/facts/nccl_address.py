@@ -123,7 +123,7 @@ os._exit(0)
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A variable as NCCL saw it: from the process environment, a line of a file (/etc/nccl.conf:3), or unknown («»)."""
 
@@ -145,7 +145,7 @@ class Taken:
     value: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Bound:
     """NCCL's answer on one launch path; all None without a library, no address where `result` is not 0."""
 
@@ -234,4 +234,4 @@ def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("nccl_address", (node.python, who, node.transport == "ssh", FINDER + PROBE), limit=LIMIT),)
 
 
-ADDRESS = Fact("nccl.address", _asked, parse_answers)
+ADDRESS = Fact("nccl.address", _asked, parse_answers, deep=True)

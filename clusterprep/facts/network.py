@@ -15,7 +15,7 @@ IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
 TUNNELS = frozenset({512, 768, 769, 776, 778, 823, 65534})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Interface:
     """One network interface as the kernel shows it; `speed` in Mbit/s, None where the driver does not say."""
 

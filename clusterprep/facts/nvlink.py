@@ -91,6 +91,6 @@ def joined(pairs: Readings) -> dict[tuple[int, int], int | None]:
     }
 
 
-LINKS = per_gpu("nvlink.links", parse_links, "links", whole=True)
-PAIRS = per_gpu("nvlink.pairs", parse_pairs, whole=True)
+LINKS = per_gpu("nvlink.links", parse_links, "links", besides=("virtualization",))
+PAIRS = per_gpu("nvlink.pairs", parse_pairs, besides=("p2p",))
 FABRIC = per_gpu("gpu.fabric", parse_fabric, "fabric")

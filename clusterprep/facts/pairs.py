@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from clusterprep.facts import Fact
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a large fleet has 64 for each node
 class Dial:
     """One directed attempt: `word` is ok, refused, timed_out, no_route or an error.
 

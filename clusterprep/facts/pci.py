@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,12 +62,16 @@ class PciTree:
     virtual: bool | None = None
     iommus: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property
     def gpus(self) -> tuple[PciDevice, ...]:
         return tuple(device for device in self.devices if device.gpu)
 
     def device(self, at: str | None) -> PciDevice | None:
-        return next((device for device in self.devices if device.at == at), None)
+        return None if at is None else self._by_address.get(at)
+
+    @functools.cached_property
+    def _by_address(self) -> Mapping[str, PciDevice]:
+        return {device.at: device for device in reversed(self.devices)}
 
     def link_above(self, device: PciDevice) -> Link | None:
         """The port that the device is plugged into."""

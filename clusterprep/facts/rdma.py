@@ -20,7 +20,7 @@ ENV_FILES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Gid:
     """One entry of a RoCE port's table: the address, «RoCE v2» or «IB/RoCE v1», and the interface it belongs to."""
 
@@ -39,7 +39,7 @@ class Gid:
         return not self.address.is_link_local
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Port:
     """One port; `rate` in Gbit/s, `lid` is given by the subnet manager and only InfiniBand has one."""
 
@@ -66,7 +66,7 @@ class Port:
         return self.link_layer != "InfiniBand" or self.lid not in (None, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RdmaDevice:
     """`board` is the vendor's id of the card's make (PSID), `model` the kind of chip (MT4129)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Wish:
     mode: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mount:
     """A line of mountinfo. `options` are those of this mount, `inner` those of the file system itself."""
 
@@ -44,7 +45,7 @@ class Mount:
         return any(self.type == word or (word.endswith(".") and self.type.startswith(word)) for word in NETWORK)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Space:
     """Bytes and inodes; `at` is the path without links. Free is what an ordinary user may still take."""
 
@@ -109,6 +110,7 @@ def parse_mounts(text: str | None) -> tuple[Mount, ...]:
     return tuple(found.values())
 
 
+@functools.lru_cache(4096)  # all nodes of a kind have the same lines but for one or two
 def _mount(line: str) -> Mount:
     left, right = line.split(" - ", 1)
     words, rest = left.split(" "), right.split(" ")

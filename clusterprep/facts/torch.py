@@ -310,8 +310,10 @@ def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("job_python", (node.python, node.job_user, SCRIPT), limit=JOB_LIMIT),)
 
 
-TORCH = Fact("torch.build", _asked, parse_torch)
-LIBRARIES = Fact("nccl.libraries", _asked, parse_libraries)
-PLUGINS = Fact("nccl.plugins", _asked, parse_plugins)
-PYTHON = Fact("python.env", _asked, parse_python)
-LIBCUDA = Fact("cuda.libcuda", _asked, parse_libcuda)  # the real path of the libcuda.so.1 that would be loaded
+TORCH = Fact("torch.build", _asked, parse_torch, deep=True)
+LIBRARIES = Fact("nccl.libraries", _asked, parse_libraries, deep=True)
+PLUGINS = Fact("nccl.plugins", _asked, parse_plugins, deep=True)
+PYTHON = Fact("python.env", _asked, parse_python, deep=True)
+LIBCUDA = Fact(
+    "cuda.libcuda", _asked, parse_libcuda, deep=True
+)  # the real path of the libcuda.so.1 that would be loaded

@@ -5,12 +5,17 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterprep import registry
-from clusterprep.inventory.document import Document
-from clusterprep.inventory.yaml_tree import Place
 from clusterprep.noderange import nearest
+
+if TYPE_CHECKING:
+    from clusterprep.inventory.document import Document
+    from clusterprep.inventory.yaml_tree import Place
+
+_DATA = Path(__file__).parent.parent / "data"
 
 ALIASES = {
     "kernel": "kernel.version",
@@ -28,7 +33,7 @@ ALIASES = {
 @functools.cache
 def check_names() -> frozenset[str]:
     """Every check of the catalogue, built or not."""
-    text = resources.files("clusterprep").joinpath("data/check_names.json").read_text(encoding="utf-8")
+    text = (_DATA / "check_names.json").read_text(encoding="utf-8")
     return frozenset(json.loads(text))
 
 

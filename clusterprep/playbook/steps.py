@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clusterprep.facts import Fact
 from clusterprep.model import Absent, Fleet, Inventory, Node
 from clusterprep.playbook import variables
 from clusterprep.playbook.conditions import Condition, Truth
 from clusterprep.playbook.names import Name, Value, value_of
 from clusterprep.plugins import modules
-from clusterprep.resources import Part, Resource
+from clusterprep.resources import Part, Resource, target
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,14 @@ def _shown(path: str, part: str) -> str:
 def fact_names(steps: Iterable[Step]) -> tuple[str, ...]:
     """The facts that conditions and variables need."""
     return tuple(dict.fromkeys(fact for step in steps for name in step.names() for fact in name.facts))
+
+
+def own_facts(steps: Iterable[Step], inventory: Inventory) -> tuple[Fact, ...]:
+    """What nobody but these steps asks for: the files that they may touch, and what their resources need besides."""
+    pairs = [(step.resource, step.params) for step in steps]
+    paths = dict.fromkeys(path for resource, params in pairs for path in resource.paths(params, inventory))
+    facts = [fact for resource, params in pairs for fact in resource.facts(params, inventory)]
+    return (*facts, *map(target, paths))
 
 
 def within(step: Step, tags: Iterable[str], when: tuple[Condition, ...], nodes: frozenset[str] | None) -> Step:

@@ -7,7 +7,7 @@ import os
 
 from clusterprep.remote.launched import container, lines_of, slurm, systemd, text_of
 from clusterprep.remote.readers import offer
-from clusterprep.remote.shells import account, as_user, sessions, start_up
+from clusterprep.remote.shells import LANE, account, as_user, keep, sessions, start_up
 
 LIBRARIES = ("libnccl.so", "libcuda.so")
 
@@ -21,7 +21,9 @@ def read_environment(user, session):
     """
     entry, given = account(user, session)
     first = container()
-    return dict(as_user(entry, lambda: look(entry, given)), container=first)
+    found = as_user(entry, lambda: look(entry, given))
+    keep(user, session, found["sessions"])
+    return dict(found, container=first)
 
 
 def look(entry, given):
@@ -56,5 +58,5 @@ def _libraries(folder):
 
 
 def install(agent):
-    """Register the kind of read of this part, in a child of its own."""
-    offer({"environment": read_environment})
+    """Register the kind of read of this part, in a child for all that starts shells."""
+    offer({"environment": read_environment}, lane=LANE)

@@ -14,7 +14,11 @@ from clusterprep.remote.readers import INSTANT, LANES, READERS, NoAnswer
 
 THREADED = ("files", "names")  # lanes in which no code of others runs
 WIDE = 32  # lanes over which reads are spread after one of them has hung
-LINGER = 0.5  # seconds that a killed child gets to disappear before it is called stuck
+LINGER = 0.5  # seconds that killed children get to disappear before they are called stuck
+BLINK = 0.02  # seconds of it while others wait for their turn
+FOREVER = 1e9  # seconds
+HURRY = 0.2  # of the time for all reads that one may hold up the others of its lane
+LATE = "the budget ended"  # the reason of an answer that the command has no time to wait for
 
 
 def answer(kind, args):
@@ -35,11 +39,15 @@ def answer(kind, args):
 class Lane(object):
     """Reads that run one after the other beside the loop. One over its limit is given up, and `spread` the rest.
 
-    A kind of lane says how it starts (`launch`) and how it is stopped (`stop`).
+    Where time is short, the rest is spread after `hurry` seconds already, and the read under way goes on `alone`. A
+    kind of lane says how it starts (`launch`) and how it is stopped (`stop`).
     """
 
-    def __init__(self, agent, reads, done, spread):
-        self.agent, self.reads, self.done, self.spread = agent, list(reads), done, spread
+    alone = False
+
+    def __init__(self, agent, reads, done, spread, hurry):
+        self.agent, self.reads, self.done, self.spread, self.hurry = agent, list(reads), done, spread, hurry
+        self.killed = []  # children that had not gone when their time was over
         self._start()
 
     def _start(self):
@@ -50,29 +58,55 @@ class Lane(object):
         self.agent.watch(self.fd, self._hear)
 
     def _clock(self):
-        self.deadline = time.monotonic() + (self.reads[0][1][2] if self.reads else LINGER)
+        now = time.monotonic()
+        self.deadline = now + (self.reads[0][1][2] if self.reads else LINGER)
+        self.turn = now + self.hurry
 
     def _hear(self, data):
         lines = (self.buffer + data).split(b"\n")
         self.buffer = lines.pop()
         for line in lines:
             index, value = loads(line.decode("ascii"))
+            if index not in [read[0] for read in self.reads]:
+                continue  # another lane has it
             self.reads = [read for read in self.reads if read[0] != index]
             self.done(index, value)
             self._clock()
-        if not data:
+        if self.alone and not self.reads:
+            self._drop(BLINK)
+        elif not data:
             self._end("garbled", "the reading process ended early")
 
     def poll(self, now):
-        """Give up the read under way when its limit has passed."""
-        if self.fd is not None and now > self.deadline:
+        """Give up the read under way when its limit has passed; in a hurry no other waits for it."""
+        if self.fd is None:
+            return
+        if now > self.deadline:
             self.agent.unwatch(self.fd)
             self._end("hung", "no answer within %g s" % (self.reads[0][1][2] if self.reads else LINGER))
+        elif now > self.turn and len(self.reads) > 1:
+            rest, self.reads, self.alone = self.reads[1:], self.reads[:1], True
+            self.spread(type(self), rest)
+
+    def leave(self, why):
+        """Give up all reads that are left, at once: the command has no more time."""
+        if self.fd is not None:
+            self._drop(0)
+            reads, self.reads = self.reads, []
+            for index, _ in reads:
+                self.done(index, ["no", LATE, why])
+
+    def _drop(self, seconds):
+        """Hear no more of what runs, and end it."""
+        self.agent.unwatch(self.fd)
+        os.close(self.fd)
+        self.fd = None
+        self.stop(seconds)
 
     def _end(self, reason, why):
         os.close(self.fd)
         self.fd = None
-        self.stop()
+        self.stop(BLINK if reason == "hung" else LINGER)
         if self.reads:
             index = self.reads.pop(0)[0]
             self.done(index, ["no", reason, why])
@@ -103,7 +137,7 @@ class ThreadLane(Lane):
         finally:
             os.close(sink)
 
-    def stop(self):
+    def stop(self, seconds):
         pass
 
 
@@ -129,27 +163,54 @@ class ChildLane(Lane):
         finally:
             os._exit(0)
 
-    def stop(self):
+    def stop(self, seconds):
         if self.pid is not None:
-            kill_group(self.pid)
+            self.killed += kill_group(self.pid, seconds)
             self.pid = None
 
 
-def kill_group(pid):
-    """Kill a child and its group and reap it; one in uninterruptible sleep is left to the kernel."""
+def kill_group(pid, seconds=LINGER):
+    """Kill a child and its group and reap it, as `reap` does."""
     for target in (-pid, pid):
         try:
             os.kill(target, signal.SIGKILL)
         except OSError:
             pass
-    end = time.monotonic() + LINGER
-    while time.monotonic() < end:
-        try:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-        except OSError:
-            return
+    return reap([pid], seconds)
+
+
+def reap(pids, seconds):
+    """Wait for killed children; those that are left are in uninterruptible sleep, which is the kernel's."""
+    end = time.monotonic() + seconds
+    while True:
+        pids = [pid for pid in pids if not _gone(pid)]
+        if not pids or time.monotonic() >= end:
+            return pids
         time.sleep(0.002)
+
+
+def _gone(pid):
+    try:
+        return bool(os.waitpid(pid, os.WNOHANG)[0])
+    except OSError:
+        return True
+
+
+def poll_all(lanes, now):
+    for lane in list(lanes):
+        lane.poll(now)
+
+
+def leave_all(lanes, why):
+    for lane in list(lanes):
+        lane.leave(why)
+
+
+def end_all(lanes):
+    """Kill what still runs and wait for all of it together: one that is stuck must not keep the others' turn."""
+    for lane in lanes:
+        lane.stop(0)
+    reap([pid for lane in lanes for pid in lane.killed], LINGER)
 
 
 def instant(kind, args, limit):
@@ -170,7 +231,13 @@ def grouped(reads):
 
 
 def look(agent, request):
-    """Operation look: {"reads": [[kind, args, limit], …]} → {"answers": [answer, …]} in the same order."""
+    """Operation look: {"reads": [[kind, args, limit], …]} → {"answers": [answer, …]} in the same order.
+
+    With {"within": seconds} it answers by then: reads that have not are given up all at once, and none has waited long
+    for its turn behind another.
+    """
+    within = request.get("within", FOREVER)
+    ends = time.monotonic() + within
     reads = list(enumerate(request["reads"]))
     answers = [None] * len(reads)
     left = set(index for index, _ in reads)
@@ -184,8 +251,9 @@ def look(agent, request):
             agent.answer(request, answers=answers)
 
     def poll(now):
-        for lane in list(lanes):
-            lane.poll(now)
+        poll_all(lanes, now)
+        if now > ends:
+            leave_all(lanes, "no answer within %.1f s, which is what the budget left for it" % within)
 
     agent.polls.append(poll)
     for index, (kind, args, _) in [read for read in reads if instant(*read[1])]:
@@ -194,11 +262,11 @@ def look(agent, request):
     def spread(kind, rest):
         # What hangs seldom hangs alone: behind one stuck read the others no longer wait for each other.
         for start in range(min(WIDE, len(rest))):
-            lanes.append(kind(agent, rest[start::WIDE], done, spread))
+            lanes.append(kind(agent, rest[start::WIDE], done, spread, within * HURRY))
 
     for kind, group in grouped([read for read in reads if read[0] in left]):
-        lanes.append(kind(agent, group, done, spread))
-    agent.endings.append(lambda: [lane.stop() for lane in lanes])
+        lanes.append(kind(agent, group, done, spread, within * HURRY))
+    agent.endings.append(lambda: end_all(lanes))
     if not reads:
         done(-1, None)
 

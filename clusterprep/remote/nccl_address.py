@@ -11,7 +11,7 @@ import time
 from clusterprep.remote.launched import container, kept, service, services, slurm
 from clusterprep.remote.light import signal
 from clusterprep.remote.readers import MAX_TEXT, NoAnswer, offer
-from clusterprep.remote.shells import account, as_user, identity, sessions, start_up
+from clusterprep.remote.shells import LANE, account, as_user, identity, sessions, start_up, take
 
 PROBE_LIMIT = 10.0  # seconds for the interpreter and NCCL, on network file systems too
 MATTER = ("NCCL_", "LD_", "PYTHON")  # beginnings of the variables that can change the answer
@@ -28,16 +28,20 @@ def read_nccl_address(python, user, session, script):
         raise NoAnswer("missing_tool", "%s does not exist" % python)
     entry, given = account(user, session)
     first = container()
-    return as_user(entry, lambda: answers(entry, given, first, python, script))
+    ways = take(user, session)
+    return as_user(entry, lambda: answers(entry, given, first, python, script, ways))
 
 
-def answers(entry, given, first, python, script):
-    """The answer of each launch path; `first` is what the first process of a container was given."""
+def answers(entry, given, first, python, script, ways=None):
+    """The answer of each launch path; `first` is what the first process of a container was given.
+
+    `ways` are the user's sessions where they are known already.
+    """
     ask = Asker(entry, python, script)
     found = {"ssh command" if given is not None else "a bare process": ask({} if given is None else kept(given))}
     if all(answer.get("library") == "" for answer in found.values()):
         return found
-    ways = sessions(entry, given, start_up(entry))
+    ways = sessions(entry, given, start_up(entry)) if ways is None else dict(ways)
     if ways:
         found.pop("a bare process", None)
     if first is not None and first[0] == "ok":
@@ -146,5 +150,5 @@ def output(argv, environment, seconds):
 
 
 def install(agent):
-    """Register the reader of this part: in a child of its own, for it runs profile scripts and code of others."""
-    offer({"nccl_address": read_nccl_address})
+    """Register the reader of this part: in the child of those that run profile scripts and code of others."""
+    offer({"nccl_address": read_nccl_address}, lane=LANE)

@@ -17,6 +17,8 @@ TRACE_LIMIT = 0.5  # seconds of another look at a shell that hangs, to see in wh
 MOST = 4 << 20  # bytes that start-up files may print
 NO_LOGIN = ("nologin", "false", "sync", "halt", "shutdown")
 TRACED = ("bash", "sh", "dash", "ksh", "zsh")
+LANE = "sessions"  # of the reads that start shells: one child for all of them, so that the first can ask for the others
+_asked_before = {}  # type: ignore[var-annotated]  # (user, session) -> sessions, until the next read takes them
 
 
 def account(user, session):
@@ -73,6 +75,16 @@ def as_user(entry, look):
     if answer[0] != "ok":
         raise NoAnswer(answer[1], answer[2])
     return answer[1]
+
+
+def keep(user, session, found):
+    """Leave what `sessions` found to the next read of this child: start-up files may take a tenth of a second."""
+    _asked_before[user, session] = found
+
+
+def take(user, session):
+    """What an earlier read of this child has left, once; None where the shells are to be asked."""
+    return _asked_before.pop((user, session), None)
 
 
 # ---------------------------------------------------------------- start-up files

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import PurePath
 from threading import Thread
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 from clusterprep.errors import InputError
 from clusterprep.model import Report
@@ -30,11 +31,29 @@ class Format(Protocol):
     def render(self, report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str: ...
 
 
+@runtime_checkable
+class InPieces(Protocol):
+    """What a format's module offers besides where its text can be too large to be there as a whole."""
+
+    def pieces(self, report: Report) -> Iterator[str]: ...
+
+
 def render(
     report: Report, fmt: str, *, color: bool = False, verbose: int = 0, width: int = 80, ascii_only: bool = False
 ) -> str:
     """The report in the format `fmt`; InputError when there is none. `ascii_only`: for streams that are not UTF-8."""
     return load_format(fmt).render(report, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+
+
+def pieces(
+    report: Report, fmt: str, *, color: bool = False, verbose: int = 0, width: int = 80, ascii_only: bool = False
+) -> Iterator[str]:
+    """The same text in parts, for those who write it: of a format that grows with what all nodes answered, many."""
+    module = load_format(fmt)
+    if isinstance(module, InPieces):
+        yield from module.pieces(report)
+    else:
+        yield module.render(report, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
 
 
 def load_format(fmt: str) -> Format:

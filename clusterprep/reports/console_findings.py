@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from clusterprep.model import Finding
 from clusterprep.reports.page import GUTTER, Page, Part
 from clusterprep.reports.plain import counted, distinct, field, folded
+from clusterprep.stored import RENEW
+from clusterprep.units import format_duration
 
 SEEN = 4  # different values shown for one check without -v
 GAPS = 12  # checks that one missing answer leaves open, by name
@@ -21,6 +23,9 @@ CURES = {
     "denied": "run it with sudo on the nodes (-b, --become), or as a user who may read it",
     "missing_tool": "install on the node what the message names",
     "hung": "dmesg -T | tail -50   # on the node: a driver or a file system that does not answer",
+    "the budget ended": "uptime; dmesg -T | tail -50   # on the node: then the same check without --budget",
+    "never stored": RENEW,
+    "out of date": RENEW,
     "timed_out": "dmesg -T | tail -50; uptime   # on the node: what does not answer, or too much load",
 }
 _RANK = {("fail", "error"): 0, ("fail", "warning"): 1, ("unknown", "error"): 2, ("unknown", "warning"): 3}
@@ -151,12 +156,13 @@ def _head(page: Page, block: Block) -> list[Part]:
 
 
 def _aside(block: Block) -> list[Part]:
-    """An unknown says why, and that it is a mild one."""
-    if block.verdict != "unknown":
-        return []
-    mild = ["warning"] if block.severity == "warning" else []
-    said = ", ".join(([field(block.reason)] if block.reason else []) + mild)
-    return [f"  ({said})"] if said else []
+    """An unknown says why, and that it is a mild one; what was not learned now says when."""
+    ages = [one.age for one in block.findings if one.age is not None]
+    said = [f"as of {format_duration(round(max(ages)))} ago"] if ages else []
+    if block.verdict == "unknown":
+        mild = ["warning"] if block.severity == "warning" else []
+        said = ([field(block.reason)] if block.reason else []) + mild + said
+    return [f"  ({', '.join(said)})"] if said else []
 
 
 def _write_seen(page: Page, block: Block) -> None:

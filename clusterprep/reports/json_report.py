@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from clusterprep.model import (
@@ -29,7 +31,38 @@ DEEPEST = 64  # levels of a fact; a node that nests deeper is up to something
 
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
     """ASCII always: neither the reader's locale nor a strange byte in a fact can spoil the document."""
-    return _laid_out(document(report), 0) + "\n"
+    return "".join(pieces(report))
+
+
+def pieces(report: Report) -> Iterator[str]:
+    """The same text in parts: of ten thousand nodes it is half a gigabyte, and needs never be there as a whole."""
+    frame = document(replace(report, nodes=None if report.nodes is None else ()))
+    for place, (key, section) in enumerate(frame.items()):
+        yield f"{',' if place else '{'}\n  {json.dumps(key)}: "
+        if key == "nodes" and report.nodes:
+            yield from _node_rows(report.nodes)
+        else:
+            yield _laid_out(section, 1)
+    yield "\n}\n"
+
+
+def _node_rows(nodes: Sequence[Sighting]) -> Iterator[str]:
+    """A line for each node. What many nodes answered alike is one value that they share, and is put into words once."""
+    shared = {key: count for key, count in Counter(id(v) for n in nodes for v in n.facts.values()).items() if count > 1}
+    texts: dict[int, str] = {}
+    for place, node in enumerate(nodes):
+        facts = []
+        for name, value in node.facts.items():
+            text = texts.get(id(value)) or json.dumps(json_of(value, _INSIDE), allow_nan=False)
+            facts.append(f"{json.dumps(_text(str(name)))}: {text}")
+            if id(value) in shared:
+                texts[id(value)] = text
+        row = json.dumps(json_of(_node(node)))[:-1]
+        yield f'{"," if place else "["}\n    {row}, "facts": {{{", ".join(facts)}}}}}'
+    yield "\n  ]"
+
+
+_INSIDE = 4  # levels of the document above a fact
 
 
 def document(report: Report) -> dict[str, Json]:
@@ -37,7 +70,7 @@ def document(report: Report) -> dict[str, Json]:
     sections = {
         "error": None if report.error is None else {key: report.error.get(key) for key in _ERROR},
         "notices": list(report.notices) or None,
-        "nodes": _rows(report.nodes, _node),
+        "nodes": _rows(report.nodes, lambda seen: {**_node(seen), "facts": seen.facts}),
         "findings": _rows(report.findings, _finding),
         "env": _rows(report.env, _env),
         "env_paths": _rows(report.env_paths, _env_path),
@@ -53,18 +86,20 @@ def document(report: Report) -> dict[str, Json]:
 
 def json_of(value: Any, depth: int = 0) -> Json:
     """Any fact as JSON: dataclasses become objects, absence keeps its reason, what JSON cannot say becomes text."""
-    if value is None or isinstance(value, (bool, int)):
+    kind = type(value)
+    if kind in _AS_IT_IS:
         return value
-    if isinstance(value, float):
+    if kind is str:
+        return _text(value)
+    if kind is float:
         return value if math.isfinite(value) else None
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value).decode("utf-8", "replace")
-    if isinstance(value, Absent) or depth > DEEPEST:
-        absent = value if isinstance(value, Absent) else Absent("garbled", f"nested deeper than {DEEPEST}")
+    if kind is Absent or depth > DEEPEST:
+        absent = value if kind is Absent else Absent("garbled", f"nested deeper than {DEEPEST}")
         return {"absent": _text(absent.reason), "detail": _text(absent.detail)}
     return _compound(value, depth + 1)
 
 
+_AS_IT_IS = frozenset((type(None), bool, int))
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict")
 _ERROR = ("code", "message", "file", "line", "key")
 _FINDING = (
@@ -86,15 +121,23 @@ _COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
 
 def _compound(value: Any, depth: int) -> Json:
-    if isinstance(value, Mapping):
-        return {_text(str(key)): json_of(item, depth) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [json_of(item, depth) for item in value]
+    if (names := _fields(type(value))) is not None:  # type: ignore[arg-type]
+        return {name: json_of(getattr(value, name), depth) for name in names}
+    if isinstance(value, Mapping):
+        return {_text(str(key)): json_of(item, depth) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted((json_of(item, depth) for item in value), key=str)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: json_of(getattr(value, item.name), depth) for item in fields(value)}
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "replace")
     return _text(str(value))
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[str, ...] | None:
+    """The names of a dataclass's fields, of which there are as many as we wrote."""
+    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else None
 
 
 def _text(text: str) -> str:
@@ -111,11 +154,12 @@ def _pick(value: Any, names: tuple[str, ...]) -> dict[str, Json]:
 
 
 def _node(seen: Sighting) -> dict[str, Json]:
-    return {"name": seen.node, **_pick(seen, ("address", "reached", "reason", "facts"))}
+    return {"name": seen.node, **_pick(seen, ("address", "reached", "reason"))}
 
 
 def _finding(finding: Finding) -> dict[str, Json]:
-    return _pick(finding, _FINDING)
+    """Its age only where it was not learned now."""
+    return {**_pick(finding, _FINDING), **({} if finding.age is None else {"age_s": round(finding.age)})}
 
 
 def _env(value: EnvValue) -> dict[str, Json]:

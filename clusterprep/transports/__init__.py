@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +41,9 @@ class Transport(Protocol):
 
         Raises Unreached with one of the reasons of the contract.
         """
+
+    def unheard(self) -> Collection[str]:
+        """Names of the nodes that `open` waits for and that have not said a word yet."""
 
     def close(self) -> None:
         """Give back what is shared between nodes (jump hosts, agents)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import fcntl
 import os
-import secrets
 import shlex
 import threading
 from collections.abc import Iterable, Sequence
@@ -123,7 +122,7 @@ def line_for(route: Route, type_: str, blob: bytes) -> str:
     """The known_hosts line of a key."""
     name = route.key_names[0]
     if route.hash_known_hosts:
-        name = hashed(name, secrets.token_bytes(20))
+        name = hashed(name, os.urandom(20))
     return f"{name} {type_} {base64.b64encode(blob).decode()}"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clusterprep.errors import LinkLost, Unreached
@@ -80,7 +80,7 @@ class FrameReader:
 
 
 class Link:
-    """One agent. Requests go one at a time; `pulse` may be called from another thread."""
+    """One agent, for one thread at a time; `pulse` may be called from another one."""
 
     def __init__(self, node: Node, channel: Channel, nonce: str) -> None:
         self.node = node
@@ -91,6 +91,8 @@ class Link:
         self._events: deque[Frame] = deque()
         self._heard = time.monotonic()
         self._asked = 0
+        self._awaited: set[int] = set()
+        self._answers: dict[int, Frame] = {}  # that came while another one was waited for
         self.lost: LinkLost | None = None
         self._ended = False
 
@@ -104,20 +106,25 @@ class Link:
 
     def send(self, op: str, **body: Any) -> int:
         """Send a request and give its number for `receive`."""
-        self._asked += 1
-        self._write({"id": self._asked, "op": op, **body})
-        return self._asked
+        return self.send_all((op, body))[0]
+
+    def send_all(self, *requests: tuple[str, Mapping[str, Any]]) -> list[int]:
+        """Send several requests in one piece, so that together they cost one round trip, and give their numbers."""
+        numbers = list(range(self._asked + 1, self._asked + 1 + len(requests)))
+        self._asked += len(requests)
+        self._awaited.update(numbers)
+        self._write(*({"id": number, "op": op, **body} for number, (op, body) in zip(numbers, requests, strict=True)))
+        return numbers
 
     def receive(self, number: int, timeout: float) -> Frame:
-        """The answer to request `number`; events that come before it are kept for `poll`.
+        """The answer to request `number`; other answers are kept, and events for `poll`.
 
         Raises LinkLost when the agent ends, falls silent or has not answered after `timeout` seconds.
         """
         end = time.monotonic() + timeout
-        while True:
-            for frame in self._frames(end):
-                if frame.get("id") == number:
-                    return frame
+        while number not in self._answers:
+            self._read(end)
+        return self._answers.pop(number)
 
     def request(self, op: str, timeout: float, **body: Any) -> Frame:
         """One request and its answer."""
@@ -126,7 +133,7 @@ class Link:
     def poll(self, timeout: float) -> list[Frame]:
         """Events that have arrived, waiting up to `timeout` seconds for the first one."""
         if not self._events:
-            self._frames(time.monotonic() + timeout, patient=True)
+            self._read(time.monotonic() + timeout, patient=True)
         events, self._events = list(self._events), deque()
         return events
 
@@ -138,8 +145,8 @@ class Link:
     def close(self) -> None:
         self._channel.close()
 
-    def _write(self, body: Frame) -> None:
-        data = json.dumps(body, separators=(",", ":")).encode() + b"\n"
+    def _write(self, *bodies: Frame) -> None:
+        data = b"".join(json.dumps(body, separators=(",", ":")).encode() + b"\n" for body in bodies)
         with self._sending:
             try:
                 self._channel.send(data)
@@ -147,8 +154,8 @@ class Link:
                 self.lost = error
                 raise
 
-    def _frames(self, end: float, patient: bool = False) -> list[Frame]:
-        """Read once and give the answers among what came; events and heartbeats are sorted out."""
+    def _read(self, end: float, patient: bool = False) -> None:
+        """Read once and sort what came into answers and events; heartbeats have done their work by coming."""
         now = time.monotonic()
         if now >= end and not patient:
             raise self._gone("timed_out", "the agent did not answer in time")
@@ -157,7 +164,7 @@ class Link:
         except TimeoutError:
             if self.silent_for() > SILENCE_LIMIT:
                 raise self._gone("hung", f"no sign of life for {self.silent_for():.1f} s") from None
-            return []
+            return
         if not data:
             self._ended = True
             raise self._gone("hung", self._last_words())
@@ -167,7 +174,11 @@ class Link:
         except ValueError as error:
             raise self._gone("garbled", str(error)) from None
         self._events.extend(f for f in frames if "id" not in f and "beat" not in f)
-        return [frame for frame in frames if "id" in frame]
+        for frame in frames:
+            number = frame.get("id")
+            if isinstance(number, int) and number in self._awaited:  # once each, or a node could fill our memory
+                self._awaited.discard(number)
+                self._answers[number] = frame
 
     def _last_words(self) -> str:
         words = " ".join(self._channel.stderr().decode("utf-8", "replace").split())[-300:]
@@ -182,7 +193,7 @@ class Link:
         end = time.monotonic() + limit
         try:
             while not self._events:
-                self._frames(end)
+                self._read(end)
         except LinkLost as lost:
             raise self._no_hello(lost) from None
         self.hello = self._events.popleft()
@@ -199,9 +210,18 @@ class Link:
         return Unreached(lost.reason if lost.reason != "timed_out" else "hung", f"{lost.message} {tail}".strip())
 
 
-def open_link(transport: Transport, node: Node, parts: Sequence[str], password: Password) -> Link:
-    """Log in, start the agent with `parts` and wait for its first word. Raises Unreached."""
-    nonce = secrets.token_hex(8)
+def open_link(
+    transport: Transport,
+    node: Node,
+    parts: Sequence[str],
+    password: Password,
+    first: Callable[[Link], object] | None = None,
+) -> Link:
+    """Log in, start the agent with `parts` and wait for its first word. Raises Unreached.
+
+    What `first` sends follows the agent at once, and its answers cost no round trip more.
+    """
+    nonce = os.urandom(8).hex()
     if node.ssh.become:
         channel = _open_with_sudo(transport, node, password(node))
     else:
@@ -210,6 +230,8 @@ def open_link(transport: Transport, node: Node, parts: Sequence[str], password: 
     try:
         try:
             channel.send(boot.payload(nonce, parts))
+            if first is not None:
+                first(link)
         except LinkLost:  # a command that has ended already may have said why
             link.wait_hello(PARTING_LIMIT)
         link.wait_hello(HELLO_LIMIT)
@@ -221,7 +243,7 @@ def open_link(transport: Transport, node: Node, parts: Sequence[str], password: 
 
 def _open_with_sudo(transport: Transport, node: Node, password: str | None) -> Channel:
     """Start Python under sudo. The password goes out only after sudo's own prompt has been seen."""
-    prompt, ready = secrets.token_hex(8), secrets.token_hex(8)
+    prompt, ready = os.urandom(8).hex(), os.urandom(8).hex()
     command = boot.command(become=prompt, ready=ready, password=password is not None)
     channel = transport.open(node, command)
     try:

@@ -24,14 +24,25 @@ REAP = 0.2  # seconds for the kernel to end it after SIGKILL
 class LocalTransport:
     """See clusterprep.transports.Transport."""
 
+    def __init__(self) -> None:
+        self._channels: list[LocalChannel] = []
+
     def open(self, node: Node, command: str) -> Channel:
         try:
-            return LocalChannel(command)
+            channel = LocalChannel(command)
         except OSError as error:
             raise Unreached("hung", f"{node.name}: /bin/sh cannot be started: {error.strerror}") from error
+        self._channels.append(channel)
+        return channel
+
+    def unheard(self) -> tuple[str, ...]:
+        """Nobody: there is no network between."""
+        return ()
 
     def close(self) -> None:
-        """Nothing is shared between local commands."""
+        """End the commands that have not ended, as there was no time to wait for it."""
+        for channel in list(self._channels):
+            channel.kill()
 
 
 class LocalChannel:
@@ -90,12 +101,20 @@ class LocalChannel:
         with contextlib.suppress(OSError):
             self._stdin.close()
         self._await_end()
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # the leader is not reaped yet, so the number is still its own
+        self._kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(REAP)
         self._stdout.close()
         self._stderr.close()
+
+    def kill(self) -> None:
+        """End the command without waiting for it, where it has not ended yet."""
+        if self._process.returncode is None:
+            self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # the leader is not reaped yet, so the number is still its own
 
     def _write(self, view: memoryview) -> int:
         try:

@@ -13,7 +13,7 @@ from clusterprep.errors import Unreached
 from clusterprep.model import Json, Node, Read
 from clusterprep.transports import Channel
 
-_NONCE = re.compile(rb"main\('([0-9a-f]+)', define, modules\)\n$")
+_NONCE = re.compile(rb"main\('([0-9a-f]+)', define, modules\)\n~")
 
 
 def read_key(read: Read) -> str:
@@ -46,6 +46,10 @@ class ReplayTransport:
         if "unreached" in recorded:
             raise Unreached(*recorded["unreached"])
         return _RecordedNode(recorded)
+
+    def unheard(self) -> tuple[str, ...]:
+        """Nobody: a recording says at once what it knows."""
+        return ()
 
     def close(self) -> None:
         """Nothing is shared between recorded nodes."""

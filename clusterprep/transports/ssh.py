@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -15,6 +17,8 @@ from clusterprep.transports.proxy_command import run_proxy
 from clusterprep.transports.ssh_route import Route, RouteMap
 from clusterprep.transports.tcp import dial
 from clusterprep.transports.wire import STALL, Wire
+
+M_ARENA_MAX = -8  # mallopt(3)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +34,8 @@ class SshTransport:
 
     def __init__(self, ask: Callable[[str], str] | None = None, stall: float = STALL) -> None:
         # paramiko takes a tenth of a second to import: not before there is a node to reach
+        _import_paramiko()
+        _keep_one_heap()
         from clusterprep.transports.host_key_policy import HostKeys
         from clusterprep.transports.ssh_keys import KeyRing
 
@@ -38,12 +44,21 @@ class SshTransport:
         self._host_keys = HostKeys()
         self._key_ring = KeyRing(ask)
         self._jumps: dict[Route, Future[SshConnection]] = {}
+        self._opening: dict[str, Wire | None] = {}  # by node, None until there is a stream
         self._lock = threading.Lock()
 
     def open(self, node: Node, command: str) -> Channel:
         """Start command on the node within node.ssh.connect_timeout. Raises Unreached."""
         deadline = time.monotonic() + node.ssh.connect_timeout
-        return self._connect(self._routes.to(node), deadline).start(command)
+        self._opening[node.name] = None
+        try:
+            return self._connect(self._routes.to(node), deadline, node.name).start(command)
+        finally:
+            del self._opening[node.name]
+
+    def unheard(self) -> list[str]:
+        """Names of the nodes that are being opened and have sent no byte yet."""
+        return [name for name, wire in list(self._opening.items()) if wire is None or not wire.heard]
 
     def close(self) -> None:
         """Close jump hosts and agents; never raises."""
@@ -54,8 +69,8 @@ class SshTransport:
                 jump.result().close()
         self._key_ring.close()
 
-    def _connect(self, route: Route, deadline: float) -> SshConnection:
-        """A verified connection to the route, logged in, its wire still under the deadline."""
+    def _connect(self, route: Route, deadline: float, node: str | None = None) -> SshConnection:
+        """A verified connection, logged in, its wire still under the deadline. A jump host has no `node`."""
         from clusterprep.transports.ssh_connection import SshConnection
 
         if route.via:
@@ -65,6 +80,8 @@ class SshTransport:
         else:
             tcp, peer = dial(route.host, route.port, deadline)
             connection = SshConnection(route, Wire(tcp, deadline, self._stall), peer)
+        if node is not None:
+            self._opening[node] = connection.wire
         connection.open(self._host_keys, self._key_ring)
         return connection
 
@@ -107,3 +124,20 @@ class SshTransport:
             future.set_exception(error)
         else:
             future.set_result(connection)
+
+
+def _import_paramiko() -> None:
+    """Without invoke, which its reader of ssh_config imports if it is there and we do not use: half of the time."""
+    kept_out = sys.modules.setdefault("invoke", None) is None  # type: ignore[arg-type]
+    import paramiko  # noqa: F401 - who uses it imports it again
+
+    if kept_out:
+        del sys.modules["invoke"]
+
+
+def _keep_one_heap() -> None:
+    """glibc gives threads heaps of their own; what is freed in one helps no other, and that is 80 KB for each node."""
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)

@@ -1,4 +1,4 @@
-"""One verified, logged-in SSH connection: fabric opens it, with our wire below and our host key rules inside."""
+"""One verified, logged-in SSH connection: paramiko's, with our wire below and our host key rules inside."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import threading
 from typing import Any
 
-import fabric
 import paramiko
 from paramiko.packet import Packetizer
 
@@ -31,7 +30,6 @@ class SshConnection:
         self.step = Step.GREETING
         self._peer = peer
         self._transport: NodeTransport | None = None
-        self._opened: fabric.Connection | None = None
 
     def open(self, host_keys: HostKeys, key_ring: KeyRing) -> None:
         """Greet, check the host key, log in, all before the wire's deadline. Raises Unreached."""
@@ -92,27 +90,20 @@ class SshConnection:
         return self._transport.farewell if self._transport else ""
 
     def _connect(self, host_keys: HostKeys, key_ring: KeyRing) -> None:
-        def transport(sock: Any, **rest: Any) -> NodeTransport:
-            self._transport = NodeTransport(sock, packetizer_class=PatientPacketizer, **rest)
-            options = self._transport.get_security_options()
-            known = set(options.key_types)  # paramiko 5 has given up ssh-rsa
-            wanted = host_keys.algorithms(self.route)
-            options.key_types = [name for name in wanted if name.removesuffix(CERTIFICATE) in known]
-            options.ciphers = sorted(options.ciphers, key=_is_slow)
-            self._transport.banner_timeout = self._transport.auth_timeout = NEVER
-            return self._transport
-
-        self._opened = opened = fabric.Connection(
-            self.route.host,
-            user=self.route.user,
-            port=self.route.port,
-            config=_fabric_settings(),
-            gateway=False,  # through a jump host, the wire is already a tunnel
-            forward_agent=False,
-            connect_kwargs={"sock": self.wire, "transport_factory": transport, "auth_strategy": Login(self, key_ring)},
-        )
-        opened.client.set_missing_host_key_policy(Policy(self, host_keys))
-        opened.open()
+        wire: Any = self.wire
+        self._transport = transport = NodeTransport(wire, packetizer_class=PatientPacketizer)
+        options = transport.get_security_options()
+        known = set(options.key_types)  # paramiko 5 has given up ssh-rsa
+        wanted = host_keys.algorithms(self.route)
+        options.key_types = [name for name in wanted if name.removesuffix(CERTIFICATE) in known]
+        options.ciphers = sorted(options.ciphers, key=_is_slow)
+        transport.banner_timeout = transport.auth_timeout = NEVER
+        transport.start_client()
+        key = transport.get_remote_server_key()
+        certificate = key.public_blob.key_blob if key.public_blob else None
+        host_keys.verify(self.route, key.get_name(), key.asbytes(), certificate)
+        self.step = Step.LOGIN
+        Login(self, key_ring).authenticate(transport)
 
 
 class NodeTransport(paramiko.Transport):
@@ -175,26 +166,9 @@ class Tunnel:
             self._channel.close()
 
 
-class Policy(paramiko.MissingHostKeyPolicy):
-    """paramiko knows no host keys of its own here, so that it asks us about every one."""
-
-    def __init__(self, connection: SshConnection, host_keys: HostKeys) -> None:
-        self._connection, self._host_keys = connection, host_keys
-
-    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        certificate = key.public_blob.key_blob if key.public_blob else None
-        self._host_keys.verify(self._connection.route, key.get_name(), key.asbytes(), certificate)
-        self._connection.step = Step.LOGIN
-
-
 def _is_slow(cipher: str) -> bool:
     """AES-GCM needs no MAC, which paramiko compares byte by byte: 5 % of a login's CPU, 40 % of a transfer's."""
     return "gcm" not in cipher
-
-
-def _fabric_settings() -> fabric.Config:
-    """Lazy, or else fabric reads, and runs, ~/.fabric.py; not shared, as every Connection writes into it (70 µs)."""
-    return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
 
 
 _log = logging.getLogger("paramiko")

@@ -26,7 +26,7 @@ class Step(enum.Enum):
 
 
 def explain(error: Exception, connection: SshConnection) -> Unreached:
-    """Why the connection did not come about; fabric, paramiko and the system each have exceptions of their own."""
+    """Why the connection did not come about; paramiko and the system each have exceptions of their own."""
     if isinstance(error, Unreached):
         return error
     what = connection.why or _words(error)

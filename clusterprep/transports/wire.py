@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 STALL = 20.0  # seconds without a byte taken after which a peer counts as gone (Channel.send)
 SLICE = 0.2  # seconds between two looks at the deadline until login is done
+IDLE_READ, BULK_READ = 2048, 1 << 16  # bytes; a read that waits holds its buffer, and there is one for each node
 LONGEST_LINE = 8192  # bytes; paramiko would collect a greeting without an end, in quadratic time
 IDLE = 5.0  # seconds between two looks afterwards, when only close() ends a wait, and wakes it
 
@@ -36,6 +37,7 @@ class Wire:
         self.stall = stall
         self._buffer = b""
         self._at = 0
+        self._size = IDLE_READ
         self._closed = False  # paramiko looks at this name, as it would on a socket
         self._deadline: float | None = deadline
         self.ended = False
@@ -102,13 +104,14 @@ class Wire:
     def _more(self) -> bytes:
         while True:
             try:
-                data = self._stream.recv(1 << 16)
+                data = self._stream.recv(self._size)
             except OSError as error:
                 if not _is_slice(error):
                     raise self._end(_words(error)) from error
                 data = None
             self._refuse_delay()  # a peer that never pauses is no better than one that never speaks
             if data is not None:
+                self._size = BULK_READ if len(data) == self._size else IDLE_READ  # where one is full, more has come
                 self._listen(data)
                 return data
 

@@ -14,7 +14,7 @@ from clusterprep.model import Node
 from clusterprep.remote import boot
 from clusterprep.verify.pace import Decision, Pace
 from clusterprep.verify.schedule import TrialPlan, own_part
-from clusterprep.verify.timeline import Event, Timeline, in_order
+from clusterprep.verify.timeline import Event, Kept, Timeline, in_order
 
 START_ANSWER = 20.0  # seconds for an agent to fork its ranks
 ANSWER = 5.0  # seconds for the answers that need no work
@@ -92,6 +92,7 @@ class _Trial:
         self._began = clock()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._seen: list[Event] = []
+        self._kept = Kept()
         self._lost: set[str] = set()
         self._pace = Pace(plan, 0.0)
         self._go, self._stop = threading.Event(), threading.Event()
@@ -242,7 +243,8 @@ class _Trial:
             if "what" in frame:
                 data = {key: value for key, value in frame.items() if key not in FRAME_KEYS}
                 mono = float(frame["mono"])
-                self._events.put(Event(link.node.name, str(frame["what"]), at, frame.get("rank"), data, mono))
+                what, rank = str(frame["what"]), frame.get("rank")
+                self._events.put(self._kept.event(link.node.name, what, at, rank, data, mono))
 
     def _tell(self, link: NodeLink, what: str, data: dict[str, Any]) -> None:
         self._events.put(Event(link.node.name, what, self._now(), None, data))

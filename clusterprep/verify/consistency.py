@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +37,8 @@ def consistency(timeline: Timeline) -> Iterable[Finding]:
     held = belongings(timeline)
     every = tuple(node.name for node in timeline.plan.nodes)
     severity: Severity = "error" if any(NAME in node.require for node in timeline.plan.nodes) else "warning"
-    silent = [rank.rank for rank in timeline.plan.ranks if set(held.get(rank.rank, ())) != set(PARTS)]
+    every_part = set(PARTS)
+    silent = {rank.rank for rank in timeline.plan.ranks if held.get(rank.rank, {}).keys() != every_part}
     if silent:
         reason = f"rank {fold(map(str, silent))} did not say what it has"
         nodes = _in_order(timeline, {timeline.rank(rank).node for rank in silent})
@@ -70,9 +71,14 @@ def belongings(timeline: Timeline) -> dict[int, dict[str, dict[str, Any]]]:
 
 def _changed(given: Mapping[str, str], there: Items) -> dict[str, Any]:
     """A variable that is otherwise than it was given was set or removed on the way; one that is gone is «unset»."""
-    expected = variables(dict(given))
+    expected = {name: value for name, value in given.items() if _compared(name)}
     names = {*expected, *there}
     return {name: there.get(name, "unset") for name in names if there.get(name) != expected.get(name)}
+
+
+@functools.lru_cache(1024)
+def _compared(name: str) -> bool:
+    return bool(variables({name: ""}))
 
 
 def _failures(timeline: Timeline, told: Mapping[int, Mapping[str, Items]], severity: Severity) -> Iterable[Finding]:
@@ -95,18 +101,34 @@ def _other(nodes: tuple[str, ...]) -> str:
 
 def _differences(timeline: Timeline, items: Mapping[int, Items]) -> Iterable[Difference]:
     """In order of names; a file that some rank cannot read is not compared."""
-    for name in sorted({name for mine in items.values() for name in mine}):
-        values = {rank: mine.get(name, NONE) for rank, mine in items.items()}
-        if any(isinstance(value, list) for value in values.values()) or len(set(map(str, values.values()))) == 1:
+    groups = _alike(items)
+    for name in sorted({name for mine, _ in groups for name in mine}):
+        values = [mine.get(name, NONE) for mine, _ in groups]
+        if any(isinstance(value, list) for value in values) or len(set(map(str, values))) == 1:
             continue
         ranks: dict[str, list[int]] = {}
-        for rank, value in sorted(values.items()):
-            ranks.setdefault(str(value), []).append(rank)
-        usual, share = Counter(map(str, values.values())).most_common(1)[0]
-        certain = 2 * share > len(values)
-        odd = {timeline.rank(rank).node for rank, value in values.items() if not certain or str(value) != usual}
-        order = sorted(ranks, key=lambda value: -len(ranks[value]))
+        for value, (_, same) in zip(values, groups, strict=True):
+            ranks.setdefault(str(value), []).extend(same)
+        for same in ranks.values():
+            same.sort()
+        # The usual one first; where two are as frequent, the one that is met first.
+        order = sorted(ranks, key=lambda value: (-len(ranks[value]), ranks[value][0]))
+        certain = 2 * len(ranks[order[0]]) > len(items)
+        odd = {timeline.rank(rank).node for value in order[certain:] for rank in ranks[value]}
         yield Difference(name, {value: tuple(ranks[value]) for value in order}, frozenset(odd))
+
+
+def _alike(items: Mapping[int, Items]) -> list[tuple[Items, list[int]]]:
+    """Ranks that have exactly the same, together: on a sound cluster that is all of them."""
+    groups: dict[object, tuple[Items, list[int]]] = {}
+    for rank, mine in items.items():
+        try:
+            key: object = frozenset(mine.items())
+            hash(key)
+        except TypeError:  # a file that cannot be read is a list
+            key = repr(sorted(mine.items(), key=str))
+        groups.setdefault(key, (mine, []))[1].append(rank)
+    return list(groups.values())
 
 
 def _unread(timeline: Timeline, told: Mapping[int, Mapping[str, Items]], severity: Severity) -> Iterable[Finding]:

@@ -91,9 +91,10 @@ def refused(timeline: Timeline) -> Iterable[Fault]:
 
 
 def torchless(timeline: Timeline) -> Iterable[Fault]:
+    pythons = {node.name: node.python for node in timeline.plan.nodes}
     for what in ("no_torch", "no_cuda"):
         for node, events in by_node(timeline, timeline.ranks_with(what)).items():
-            python = next(n.python for n in timeline.plan.nodes if n.name == node)
+            python = pythons[node]
             cause = f"{python} has no torch"
             if what == "no_cuda":
                 cause = f"torch {events[0].data.get('torch')} of {python} is a build without CUDA"
@@ -282,7 +283,7 @@ def _spoilers(timeline: Timeline) -> Iterable[Fault]:
     known: set[int] = set()
     for number, step in enumerate(timeline.plan.steps):
         left = nth(timeline, "left", number)
-        named = _named(left)
+        named = _named(timeline, left)
         suspects = {rank: share for rank, share in named.items() if _all_agree(timeline, left, rank, share)}
         if 2 * len(suspects) > timeline.plan.world_size and timeline.plan.world_size > 2:
             continue  # what all are accused of is somebody else's doing
@@ -296,9 +297,11 @@ def _spoilers(timeline: Timeline) -> Iterable[Fault]:
                 yield _rank(timeline, rank, 0.9, cause, evidence, **more)
 
 
-def _named(left: Mapping[int, Event]) -> dict[int, str]:
+def _named(timeline: Timeline, left: Mapping[int, Event]) -> dict[int, str]:
     """Every rank that some rank names after a collective, and what it says of it."""
-    return {rank: share for event in left.values() for rank, share in _accused(event).items()}
+    accusers = {event.rank for event in timeline.left_with("blame")}
+    speaking = (event for rank, event in left.items() if rank in accusers) if accusers else ()
+    return {rank: share for event in speaking for rank, share in _accused(event).items()}
 
 
 def _accused(event: Event) -> dict[int, str]:
@@ -338,9 +341,9 @@ def check_of(op: str) -> str:
 def wrong_ranks(timeline: Timeline, check: str = "") -> dict[int, Event]:
     """The first wrong result of every rank that had one, in any collective or in those of one check."""
     seen: dict[int, Event] = {}
-    for event in timeline.of("left"):
+    for event in timeline.left_with("wrong"):
         counts = not check or check_of(event.data.get("op", "")) == check
-        if event.data.get("wrong") and event.rank is not None and counts:
+        if event.rank is not None and counts:
             seen.setdefault(event.rank, event)
     return seen
 

@@ -28,7 +28,9 @@ def states(timeline: Timeline, *wanted: str) -> dict[int, Event]:
 
 def by_node(timeline: Timeline, events: Mapping[int, Event]) -> dict[str, list[Event]]:
     """Events of ranks under their nodes, in inventory order."""
-    grouped = {node.name: [e for e in events.values() if e.node == node.name] for node in timeline.plan.nodes}
+    grouped: dict[str, list[Event]] = {node.name: [] for node in timeline.plan.nodes} if events else {}
+    for event in events.values():
+        grouped[event.node].append(event)
     return {name: found for name, found in grouped.items() if found}
 
 

@@ -59,12 +59,12 @@ def cuts(timeline: Timeline) -> tuple[Cut, ...]:
     while (name := _shared(left)) is not None:
         mine = [edge for edge in left if name in (edge.source, edge.target)]
         found.append(Cut((name,), _node_words(name, mine), _quoted(mine)))
-        left = [edge for edge in left if edge not in mine]
+        left = [edge for edge in left if name not in (edge.source, edge.target)]
     pairs: dict[frozenset[str], list[Edge]] = {}
     for edge in left:
         pairs.setdefault(frozenset((edge.source, edge.target)), []).append(edge)
-    order = [node.name for node in timeline.plan.nodes]
-    return (*found, *(_link(tuple(sorted(ends, key=order.index)), same) for ends, same in pairs.items()))
+    order = {node.name: place for place, node in enumerate(timeline.plan.nodes)}
+    return (*found, *(_link(tuple(sorted(ends, key=order.__getitem__)), same) for ends, same in pairs.items()))
 
 
 def edges(timeline: Timeline) -> Iterable[Edge]:

@@ -91,7 +91,7 @@ def _reached(timeline: Timeline, part: _Part) -> tuple[int, Step]:
 
 
 def _whole(timeline: Timeline, left: Ranks) -> bool:
-    return len(left) == timeline.plan.world_size or bool(refusal(left))
+    return len(left) == timeline.plan.world_size or bool(refusal(timeline, left))
 
 
 def _stage(timeline: Timeline, name: str, since: float, limit: float, arrived: Ranks, done: Ranks) -> Stage:
@@ -116,16 +116,17 @@ def _consistency(timeline: Timeline) -> Iterable[Stage]:
             told.setdefault(event.rank, set()).add(str(event.data.get("part")))
             took[event.rank] = event.at - imported[event.rank].at
     if told:
-        arrived = tuple(sorted(rank for rank, parts in told.items() if parts >= set(PARTS)))
+        whole = set(PARTS)
+        arrived = {rank for rank, parts in told.items() if parts >= whole}
         missing = tuple(rank for rank in range(timeline.plan.world_size) if rank not in arrived)
         seconds = round(max(0.0, *took.values()), 6)
-        yield Stage("consistency", seconds, "unknown" if missing else "pass", arrived, missing, START_LIMIT)
+        verdict: Verdict = "unknown" if missing else "pass"
+        yield Stage("consistency", seconds, verdict, tuple(sorted(arrived)), missing, START_LIMIT)
 
 
 def _with_wrong_data(timeline: Timeline, rows: Sequence[Stage]) -> tuple[Stage, ...]:
     """Data are compared in every collective; where they were wrong in the sweep, correctness fails for that."""
-    wrong = {event.rank for event in timeline.of("left") if event.data.get("wrong")}
-    if not wrong:
+    if not timeline.left_with("wrong"):
         return tuple(rows)
     if rows[-1].name != "correctness":
         world = tuple(range(timeline.plan.world_size))

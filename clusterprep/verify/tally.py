@@ -22,8 +22,8 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
 
 def end_of(timeline: Timeline) -> float:
     """When the trial was called off or over; what came later is our own doing."""
-    ends = [event.at for event in timeline.events if event.what in ("overdue", "stopping")]
-    return ends[0] if ends else max((event.at for event in timeline.events), default=0.0)
+    ends = [event.at for event in (timeline.first("overdue"), timeline.first("stopping")) if event is not None]
+    return min(ends) if ends else max((event.at for event in timeline.events), default=0.0)
 
 
 def finished(timeline: Timeline) -> bool:
@@ -63,15 +63,16 @@ def collective_name(op: str, size: int, dtype: str) -> str:
     return " ".join([op, *([format_size(size)] if size else []), *([dtype] if dtype != "float32" else [])])
 
 
-def refusal(left: Mapping[int, Event]) -> str:
+def refusal(timeline: Timeline, left: Mapping[int, Event]) -> str:
     """What the backend says where it does not know a collective, or not with this type."""
-    return next((str(event.data["refused"]) for event in left.values() if event.data.get("refused")), "")
+    refused = (event for event in timeline.left_with("refused") if event.rank is not None)
+    return next((str(event.data["refused"]) for event in refused if left.get(event.rank or 0) is event), "")
 
 
 def refusals(timeline: Timeline) -> dict[Step, str]:
     """The steps that were left out because the backend refused them, and its words."""
     steps = timeline.plan.steps
-    said = {step: refusal(nth(timeline, "left", number)) for number, step in enumerate(steps)}
+    said = {step: refusal(timeline, nth(timeline, "left", number)) for number, step in enumerate(steps)}
     return {step: words for step, words in said.items() if words}
 
 
@@ -84,7 +85,7 @@ def collectives(timeline: Timeline) -> tuple[Collective, ...]:
     rows = []
     for number, step in enumerate(timeline.plan.steps):
         left = nth(timeline, "left", number)
-        if left and len(left) == world and not refusal(left):
+        if left and len(left) == world and not refusal(timeline, left):
             rows.append(_collective(step, list(left.values()), world))
     return tuple(rows)
 
@@ -121,8 +122,8 @@ def _gpu(ready: Event | None) -> RankGpu | None:
 def last_events(timeline: Timeline) -> dict[int, str]:
     """The last thing that every rank did by itself, in words; an end that we brought about is none."""
     last: dict[int, str] = {}
-    for event in timeline.events:
-        if event.rank is not None and (words := in_words(event)):
+    for event in reversed(timeline.events):
+        if event.rank is not None and event.rank not in last and (words := in_words(event)):
             last[event.rank] = words
     return last
 

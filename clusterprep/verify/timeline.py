@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from clusterprep.verify.schedule import PlannedRank, TrialPlan
@@ -12,7 +12,7 @@ from clusterprep.verify.schedule import PlannedRank, TrialPlan
 OUTSIDE = ("state", "nccl", "exit", "holds")  # of a rank, and no step that it takes by itself
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a large trial has millions
 class Event:
     """One thing that happened.
 
@@ -29,6 +29,29 @@ class Event:
     rank: int | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     mono: float | None = None  # the node's own monotonic clock
+
+
+NOTHING: Mapping[str, Any] = {}
+SAID_BY_ALL = ("entered", "warmed")  # by every rank in the same words
+
+
+class Kept:
+    """Makes events of what agents tell; what thousands of ranks say in the same words is kept once."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, str] = {}
+        self._data: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]] = {}
+
+    def event(self, node: str, what: str, at: float, rank: int | None, data: Mapping[str, Any], mono: float) -> Event:
+        """`at` and `mono` as Event has them."""
+        word = self._words.setdefault(what, what)
+        return Event(node, word, at, rank, self._kept(word, data) if data else NOTHING, mono)
+
+    def _kept(self, what: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return self._data.setdefault(tuple(data.items()), data) if what in SAID_BY_ALL else data
+        except TypeError:  # a list among them, which no rank of ours says here
+            return data
 
 
 @dataclass(frozen=True)
@@ -78,6 +101,19 @@ class Timeline:
                 seen.setdefault(event.rank, event)
         return seen
 
+    def left_with(self, key: str) -> Sequence[Event]:
+        """The ends of collectives that say something besides how long it took: «wrong», «refused» or «blame»."""
+        return self._remarkable[key]
+
+    @functools.cached_property
+    def _remarkable(self) -> Mapping[str, Sequence[Event]]:
+        found: dict[str, list[Event]] = {"wrong": [], "refused": [], "blame": []}
+        for event in self.of("left"):
+            for key, events in found.items():
+                if event.data.get(key):
+                    events.append(event)
+        return found
+
     @functools.cached_property
     def by_rank(self) -> Mapping[int, tuple[Event, ...]]:
         """The events of every rank that has any, earliest first."""
@@ -102,5 +138,10 @@ def in_order(plan: TrialPlan, events: Iterable[Event]) -> Timeline:
     for event in seen:
         if event.mono is not None:
             offsets[event.node] = min(offsets.get(event.node, float("inf")), event.at - event.mono)
-    placed = [event if event.mono is None else replace(event, at=event.mono + offsets[event.node]) for event in seen]
-    return Timeline(plan, tuple(sorted(placed, key=lambda event: event.at)))
+    placed = [event if event.mono is None else _at(event, event.mono + offsets[event.node]) for event in seen]
+    placed.sort(key=lambda event: event.at)
+    return Timeline(plan, tuple(placed))
+
+
+def _at(event: Event, at: float) -> Event:
+    return Event(event.node, event.what, at, event.rank, event.data)

@@ -36,7 +36,8 @@ def test_nobody_is_asked_what_nodes_of_one_machine_are_called() -> None:
 
 def test_answers_are_addresses_or_none() -> None:
     answer = {"n1": ["10.0.0.1", "fe80::1"], "n2": None, "n3": []}
-    assert learned("names.resolved", ["ok", answer]) == {"n1": ["10.0.0.1", "fe80::1"], "n2": None, "n3": None}
+    expected = {"n1": ("10.0.0.1", "fe80::1"), "n2": None, "n3": None}
+    assert learned("names.resolved", ["ok", answer]) == expected
 
 
 @pytest.mark.parametrize("answer", [None, [], "n1", {"n1": "10.0.0.1"}, {"n1": [10]}, {"n1": {"10.0.0.1": 1}}])
@@ -45,7 +46,7 @@ def test_other_shapes_are_garbled(answer: object) -> None:
 
 
 def test_the_own_name_comes_with_its_addresses() -> None:
-    assert learned("names.own", ["ok", "n1\n"], ["ok", ["127.0.1.1"]]) == ("n1", ["127.0.1.1"])
+    assert learned("names.own", ["ok", "n1\n"], ["ok", ["127.0.1.1"]]) == ("n1", ("127.0.1.1",))
     assert learned("names.own", ["ok", "n1\n"], ["ok", None]) == ("n1", None)
 
 

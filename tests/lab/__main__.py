@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.lab.lab import Lab, running, why_not
+from tests.lab.slurm import Slurm
 
 
 def main() -> int:
@@ -25,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("-n", type=int, default=4, help="number of hosts (4)")
     up.add_argument("--keep", type=Path, action="append", default=[], help="folder that hosts must see")
     up.add_argument("--chrony", action="store_true", help="hosts follow a time source")
+    up.add_argument("--slurm", action="store_true", help="hosts are nodes of a Slurm cluster")
     up.set_defaults(action=_up)
     actions.add_parser("status", help="what runs").set_defaults(action=_status)
     execute = actions.add_parser("exec", help="run a command on a host or on the controller")
@@ -36,8 +38,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(args: argparse.Namespace) -> int:
-    lab = Lab(args.n, args.keep, chrony=args.chrony)
+    lab = Lab(args.n, args.keep, chrony=args.chrony, slurm=args.slurm)
     lab.start(owner=None)
+    if args.slurm:
+        slurm = Slurm(lab)
+        slurm.start()
+        print(f"slurm      export SLURM_CONF={slurm.env['SLURM_CONF']}")
     print(f"folder     {lab.folder}")
     print(f"inventory  {lab.inventory()}")
     print("run        python -m tests.lab exec controller -- clusterprep check INVENTORY")

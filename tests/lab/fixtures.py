@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.lab.lab import Lab, why_not
+from tests.lab.slurm import Slurm, why_no_slurm
 
 
-def require_lab() -> None:
+def require_lab(*, slurm: bool = False) -> None:
     """Skip the calling test where no lab can run; CI promises one, so there it is a failure."""
-    reason = why_not()
+    reason = why_not() or (why_no_slurm() if slurm else None)
     if reason and os.environ.get("CI"):
         pytest.fail(reason, pytrace=False)
     if reason:
@@ -25,6 +26,14 @@ def lab4() -> Iterator[Lab]:
     require_lab()
     with Lab(4) as lab:
         yield lab
+
+
+@pytest.fixture(scope="module")
+def slurm4() -> Iterator[Slurm]:
+    """Slurm over four hosts, for all tests of a module, each of which leaves it with idle nodes."""
+    require_lab(slurm=True)
+    with Lab(4, slurm=True) as lab, Slurm(lab) as slurm:
+        yield slurm
 
 
 @pytest.fixture

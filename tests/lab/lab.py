@@ -66,12 +66,13 @@ class Lab:
     """Hosts n1, n2, ... and a controller on a network of their own, from ``with`` to its end.
 
     ``keep`` names folders that must stay visible on the hosts, read-only, although they lie below /tmp or on a
-    file system of their own; the repository and this Python are kept anyway.
+    file system of their own; the repository and this Python are kept anyway. With ``slurm`` the hosts have the
+    machine's Slurm, which ``tests.lab.slurm`` starts.
     """
 
-    def __init__(self, n: int = 4, keep: Sequence[Path] = (), *, chrony: bool = False) -> None:
+    def __init__(self, n: int = 4, keep: Sequence[Path] = (), *, chrony: bool = False, slurm: bool = False) -> None:
         own = (REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))
-        self._wanted = (n, tuple(dict.fromkeys((*own, *keep))), chrony)
+        self._wanted = (n, tuple(dict.fromkeys((*own, *keep))), chrony, slurm)
         self._layout: Layout | None = None
         self._process: subprocess.Popen[str] | None = None
 
@@ -79,7 +80,7 @@ class Lab:
     def attach(cls, folder: Path) -> Lab:
         """A lab that runs already; ``stop`` ends it."""
         spec = Spec.load(Layout(folder).spec)
-        lab = cls(len(spec.hosts), [Path(path) for path in spec.keep], chrony=spec.chrony)
+        lab = cls(len(spec.hosts), [Path(path) for path in spec.keep], chrony=spec.chrony, slurm=spec.slurm)
         lab._layout = Layout(folder)
         return lab
 
@@ -98,8 +99,8 @@ class Lab:
             raise RuntimeError(reason)
         sweep()
         layout = Layout(Path(tempfile.mkdtemp(prefix=PREFIX, dir=BASE)))
-        count, keep, chrony = self._wanted
-        Spec.of(count, keep, chrony=chrony, owner=owner).save(layout.spec)
+        count, keep, chrony, slurm = self._wanted
+        Spec.of(count, keep, chrony=chrony, slurm=slurm, owner=owner).save(layout.spec)
         self._process = _spawn(layout)
         said = self._process.stdout.readline() if self._process.stdout else ""
         if said.strip() != READY:

@@ -93,13 +93,14 @@ class Spec:
     hosts: tuple[HostSpec, ...]
     keep: tuple[str, ...]
     chrony: bool
+    slurm: bool
     owner: int | None
 
     @classmethod
-    def of(cls, count: int, keep: tuple[Path, ...], *, chrony: bool, owner: int | None) -> Spec:
+    def of(cls, count: int, keep: tuple[Path, ...], *, chrony: bool, slurm: bool, owner: int | None) -> Spec:
         """Spec of ``count`` hosts n1, n2, ...; ``owner`` is the process whose end is the lab's end."""
         hosts = tuple(HostSpec(f"n{i}", i, address_of(i)) for i in range(1, count + 1))
-        return cls(hosts, tuple(str(path) for path in keep), chrony, owner)
+        return cls(hosts, tuple(str(path) for path in keep), chrony, slurm, owner)
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
@@ -110,7 +111,7 @@ class Spec:
         """Read what ``save`` wrote."""
         raw: dict[str, Any] = json.loads(path.read_text())
         hosts = tuple(HostSpec(**host) for host in raw["hosts"])
-        return cls(hosts, tuple(raw["keep"]), raw["chrony"], raw["owner"])
+        return cls(hosts, tuple(raw["keep"]), raw["chrony"], raw["slurm"], raw["owner"])
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ _DEVICES = {
     "tty": (5, 0),
     "ptmx": (5, 2),
 }
+# By these one tells a node of Slurm's, and a host is none because its machine has the packages.
+_SLURM_NODE = ("usr/sbin/slurmd", "lib/systemd/system/slurmd.service")
 _DOT_FILES = (".bashrc", ".profile", ".bash_profile", ".bash_login", ".bash_logout", ".pam_environment")
 _SSHD_CONFIG = """\
 Include /etc/ssh/lab.conf
@@ -200,6 +202,9 @@ def _identity(birth: Birth) -> None:
     (birth.root / ".dockerenv").unlink(missing_ok=True)  # a host is not a container, whatever the machine is
     if birth.spec.chrony:
         timekeeper.follower_config(etc)
+    if not birth.spec.slurm:
+        for path in _SLURM_NODE:
+            (birth.root / path).unlink(missing_ok=True)
 
 
 def hosts_file(spec: Spec) -> str:

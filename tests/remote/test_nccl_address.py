@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.nccl_address import FINDER, PROBE
-from clusterprep.remote import launched, nccl_address, shells
+from clusterprep.remote import environment, launched, nccl_address, readers, shells
 from clusterprep.remote.readers import NoAnswer
 from tests.lab.faults.software import nccl_source
 
@@ -234,3 +234,32 @@ def test_what_does_not_end_is_ended(line: str) -> None:
         nccl_address.output(["/bin/sh", "-c", line], {}, 0.3)
     assert caught.value.reason == "timed_out"
     assert time.monotonic() - started < 5
+
+
+def test_shells_that_an_earlier_read_has_asked_are_not_asked_again(asked: Asked, tmp_path: Path) -> None:
+    (tmp_path / ".profile").write_text(f"echo here >> {tmp_path}/count\nexport NCCL_SOCKET_IFNAME=eth1\n")
+    entry = SimpleNamespace(pw_name="alice", pw_dir=str(tmp_path), pw_shell="/bin/bash")
+    given = {"LD_LIBRARY_PATH": library(tmp_path)}
+    seen = environment.look(entry, given)["sessions"]
+    before = (tmp_path / "count").read_text().count("here")
+    found = nccl_address.answers(entry, given, None, sys.executable, FINDER + PROBE, seen)
+    assert (tmp_path / "count").read_text().count("here") == before
+    assert found[LOGIN]["value:NCCL_SOCKET_IFNAME"] == "eth1"
+    alone = asked(given)
+    assert {path: dict(said, log="", id="") for path, said in found.items()} == {
+        path: dict(said, log="", id="") for path, said in alone.items()
+    }
+
+
+def test_what_a_read_leaves_is_for_the_next_one_of_the_same_user_alone() -> None:
+    shells.keep("alice", True, {"login shell": ["ok", {}]})
+    assert shells.take("bob", True) is None
+    assert shells.take("alice", False) is None
+    assert shells.take("alice", True) == {"login shell": ["ok", {}]}
+    assert shells.take("alice", True) is None
+
+
+def test_both_reads_are_asked_in_one_child() -> None:
+    for part in (environment, nccl_address):
+        part.install(None)
+    assert readers.LANES["environment"] == readers.LANES["nccl_address"] == shells.LANE

@@ -87,6 +87,19 @@ def test_unknowns_that_differ_stand_alone_with_their_fix(other: Finding) -> None
     assert "fix: mend gpu.b" in text
 
 
+def test_what_was_not_learned_now_says_when() -> None:
+    findings = (
+        Finding("torch.version", "fail", "error", FOUR[:1], "torch differs", age=721.4),
+        Finding("nccl.iface", "unknown", "warning", FOUR[:1], "m", reason="hung", age=59.9),
+        Finding("a.live", "fail", "error", FOUR[:1], "m"),
+    )
+    lines = shown(report("check", findings=findings)).splitlines()
+    assert [line.split("  (")[1] for line in lines if "as of" in line] == [
+        "as of 12 min 1 s ago)",
+        "hung, warning, as of 60 s ago)",
+    ]
+
+
 def test_accepted_and_cured_findings_do_not_count() -> None:
     text = shown(unreachable())
     assert "accepted: vendor ticket 4711" in text

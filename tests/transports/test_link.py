@@ -9,8 +9,8 @@ import pytest
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
 from clusterprep.transports import Channel
-from clusterprep.transports.link import open_link
-from clusterprep.transports.local import LocalChannel
+from clusterprep.transports.link import Link, open_link
+from clusterprep.transports.local import LocalChannel, LocalTransport
 
 NODE = Node("n1", "n1", 0)
 
@@ -26,6 +26,9 @@ class Ends:
         channel = LocalChannel(self.command)
         channel.alive = self.alive
         return channel
+
+    def unheard(self) -> tuple[str, ...]:
+        return ()
 
     def close(self) -> None:
         pass
@@ -50,3 +53,31 @@ def test_a_connection_that_broke_says_nothing_about_python() -> None:
     with pytest.raises(Unreached) as error:
         open_link(Ends("exit 0", alive=False), NODE, ["look"], lambda node: None)
     assert (error.value.reason, error.value.answered) == ("hung", False)
+
+
+def test_what_is_asked_behind_the_agent_is_answered_in_any_order() -> None:
+    numbers: list[int] = []
+
+    def first(link: Link) -> None:
+        look = {"reads": [["file", ["/proc/sys/kernel/osrelease"], 5.0]]}
+        numbers.extend(link.send_all(("ping", {}), ("look", look), ("no such thing", {})))
+
+    link = open_link(LocalTransport(), NODE, ["look"], lambda node: None, first)
+    later = link.send("ping")
+    try:
+        assert "seen" in link.receive(later, 10)
+        assert link.receive(numbers[1], 10)["answers"][0][0] == "ok"
+        assert link.receive(numbers[2], 10)["no"] == "agent_error"
+        assert "seen" in link.receive(numbers[0], 10)
+    finally:
+        link.close()
+
+
+def test_an_answer_that_nobody_asked_for_is_not_kept() -> None:
+    link = open_link(LocalTransport(), NODE, ["look"], lambda node: None)
+    try:
+        for _ in range(3):
+            link.receive(link.send("ping"), 10)
+        assert (len(link._answers), len(link._awaited)) == (0, 0)
+    finally:
+        link.close()

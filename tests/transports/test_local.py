@@ -95,3 +95,13 @@ def test_the_session_is_its_own() -> None:
     channel = start("ps -o sid= -p $$")
     assert int(read_all(channel)) != os.getsid(0)
     channel.close()
+
+
+def test_the_end_of_the_transport_ends_what_nobody_closed() -> None:
+    transport = LocalTransport()
+    channel = transport.open(NODE, "trap '' HUP TERM; echo $$; sleep 100")
+    pid = int(channel.recv(10))
+    transport.close()
+    assert channel.recv(10) == b""
+    channel.close()
+    assert not alive(pid)

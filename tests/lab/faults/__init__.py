@@ -4,7 +4,7 @@ A fault is there when its function returns. It goes with ``undo()``, at the end 
 """
 
 from tests.lab.faults.clocks import clock, clock_environment, unsynchronised, without_chronyd
-from tests.lab.faults.detour import far_away
+from tests.lab.faults.detour import Distance, far_away, far_controller
 from tests.lab.faults.fault import Fault, together
 from tests.lab.faults.files import (
     changed,
@@ -32,6 +32,7 @@ from tests.lab.faults.network import (
     link_down,
     link_up,
     loss,
+    loss_to_controller,
     mtu,
     no_address,
     no_interface,
@@ -63,6 +64,7 @@ from tests.lab.faults.tasks import compiled, limit, soft_limit, vfork_parent
 from tests.lab.faults.users import add_user, no_key
 
 __all__ = [
+    "Distance",
     "Fault",
     "add_user",
     "cable_out",
@@ -81,6 +83,7 @@ __all__ = [
     "drop_port",
     "drop_ports",
     "far_away",
+    "far_controller",
     "file_over",
     "filled",
     "flapping",
@@ -96,6 +99,7 @@ __all__ = [
     "link_up",
     "loopback_name",
     "loss",
+    "loss_to_controller",
     "machine_pids",
     "mtu",
     "new_host_key",

@@ -6,11 +6,15 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tests.lab import processes, wires
-from tests.lab.faults.fault import Fault
-from tests.lab.layout import HOST_ENVIRONMENT
+from tests.lab.faults.fault import Fault, together
+from tests.lab.layout import CONTROLLER_ADDRESS, HOST_ENVIRONMENT
 from tests.lab.rooms import Host, state_of
+
+if TYPE_CHECKING:
+    from tests.lab.lab import Lab
 
 
 def mtu(host: Host, size: int, interface: str = wires.INTERFACE) -> Fault:
@@ -109,6 +113,17 @@ def loss(host: Host, share: float, *, spare_ssh: bool = False) -> Fault:
     """Lose this share (0 to 1) of the packets that come in."""
     spared = ["tcp dport 22 accept", "tcp sport 22 accept"] if spare_ssh else []
     return _filter(host, [*spared, f"numgen random mod 10000 < {round(share * 10000)} drop"], [])
+
+
+def loss_to_controller(lab: Lab, share: float) -> Fault:
+    """Lose this share of the packets between the controller and the hosts, in both directions."""
+    drop = f"numgen random mod 10000 < {round(share * 10000)} drop"
+    hosts = [_filter(host, [f"ip saddr {CONTROLLER_ADDRESS} {drop}"], []) for host in lab.hosts]
+    table = f"lab_{uuid.uuid4().hex[:12]}"
+    chain = f"chain input {{ type filter hook input priority 0; ip saddr != {CONTROLLER_ADDRESS} {drop}; }}"
+    lab.controller.run(["nft", "-f", "-"], input=f"table inet {table} {{\n{chain}\n}}\n", check=True)
+    here = Fault(lambda: lab.controller.run(["nft", "delete", "table", "inet", table], check=True))
+    return together(here, *hosts)
 
 
 def _filter(host: Host, incoming: Sequence[str], outgoing: Sequence[str]) -> Fault:

@@ -1,0 +1,229 @@
+"""How much time and memory the pure core takes for fleets of any size, which are grown from recorded machines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from clusterprep import registry, reports
+from clusterprep.diff import changes, rows
+from clusterprep.judge import exit_code, judge
+from clusterprep.load import load_inventory
+from clusterprep.model import Fleet, Inventory, Report, VerifyResult
+from clusterprep.pairs import probe_pairs
+from clusterprep.plan import Plan, Questions, make_plan
+from clusterprep.playbook.reading import load_playbook
+from clusterprep.render import FACTS, render
+from clusterprep.resources import target
+from clusterprep.trial import given_environment, gpus_in_use, rendezvous_of
+from clusterprep.verify import blame, schedule
+from clusterprep.verify.timeline import in_order
+from tests import grown, grown_trial
+
+SIZES = (256, 1000, 4096, 10_000)
+TODAY = date(2026, 11, 22)
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one stage at one size: CPU seconds, bytes that stay when it is over, and bytes at most while it ran."""
+
+    nodes: int
+    stage: str
+    seconds: float
+    kept: int
+    peak: int
+
+
+class Meter:
+    """Measures the stages of one process."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes, self.costs = nodes, list[Cost]()
+        self.bare = _status("VmRSS")
+        self.before = 0.0  # CPU seconds that do not count for the stage under way
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before, self.before, began = _status("VmRSS"), 0.0, time.process_time()
+        yield
+        seconds = time.process_time() - began - self.before
+        self.costs.append(Cost(self.nodes, name, seconds, _status("VmRSS") - before, _status("VmHWM") - self.bare))
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Work of the simulation, which is none of the stage under way."""
+        began = time.process_time()
+        yield
+        self.before += time.process_time() - began
+
+
+def _status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) << 10
+    raise KeyError(key)
+
+
+# ---------------------------------------------------------------- the stages
+
+
+def everything(inventory: Inventory) -> Plan:
+    """What `apply` asks: all checks, the environment, the files that may be written."""
+    steps = load_playbook("site").steps
+    paths = [path for step in steps for path in step.resource.paths(step.params, inventory)]
+    extra = [*(registry.facts()[name] for name in FACTS), *map(target, paths)]
+    return make_plan(tuple(registry.checks().values()), registry.facts(), extra)
+
+
+def measured(nodes: int, meter: Meter) -> None:
+    """All stages in a row, as one process does them. AssertionError where what was planted is not what is found."""
+    inventory, plan = _loaded(nodes, meter)
+    fated = grown.fates(inventory)
+    with meter.stage("parse"):
+        fleet = grown.looked(Questions(plan, inventory), inventory, fated, meter.apart)
+    with meter.stage("pairs"):
+        fleet = probe_pairs(grown.Wires(fleet, fated.deaf), fleet, inventory.nodes[0].name)  # type: ignore[arg-type]
+    fleet = grown.planted(fleet, fated)
+    with meter.stage("judge"):
+        findings = judge(fleet, plan.checks, TODAY)
+    grown.compare(findings, fated)
+    with meter.stage("render"):
+        environment = render(fleet)
+    steps = load_playbook("site").steps
+    with meter.stage("diff"):
+        planned, gaps = changes(fleet, steps, environment)
+        changed = rows(planned, {}, {})
+    assert set(gaps) <= set(fated.checks), "only nodes with a fault cannot be planned"
+    verify = _tried(fleet, environment, meter)
+    report = Report(
+        "apply",
+        "20261122-104500-c0de",
+        "large",
+        "2026-11-22T10:45:00Z",
+        12.5,
+        "fail",
+        exit_code(findings),
+        tuple(fleet.sightings.values()),
+        findings,
+        environment.values,
+        (),
+        changed,
+        verify,
+    )
+    for fmt in reports.built():
+        with meter.stage(f"report {fmt}"), Path(os.devnull).open("w", encoding="utf-8") as sink:
+            sink.writelines(reports.pieces(report, fmt))
+
+
+def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, Plan]:
+    with tempfile.TemporaryDirectory() as folder:
+        listed, short = Path(folder) / "listed.yaml", Path(folder) / "short.yaml"
+        listed.write_text(grown.listed_text(nodes))
+        short.write_text(grown.inventory_text(nodes))
+        with meter.stage("load, listed"):
+            again = load_inventory(listed)
+        with meter.stage("load"):
+            inventory = load_inventory(short)
+    assert [node.address for node in again.nodes] == [node.address for node in inventory.nodes]
+    with meter.stage("plan"):
+        plan = everything(inventory)
+        questions = Questions(plan, inventory)
+        for node in inventory.nodes:
+            questions.of(node)
+    return inventory, plan
+
+
+def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:
+    with meter.stage("trial plan"):
+        settings = fleet.inventory.verify
+        env, gpus = given_environment(fleet, environment), gpus_in_use(fleet)
+        further = schedule.other_steps(settings)
+        plan = schedule.plan_trial(fleet.reached, env, rendezvous_of(fleet), settings, gpus, further)
+    names = [node.name for node in plan.nodes]
+    result: Any = None
+    for name, story in grown_trial.stories(names).items():
+        events = list(grown_trial.events(plan, story))
+        with meter.stage(f"order, {name}"):
+            timeline = in_order(plan, events)
+        del events
+        with meter.stage(f"blame, {name}"):
+            result = blame.judge(timeline)
+            said = blame.findings(result)
+        grown_trial.compare(story, result, said)
+        del timeline, said
+        result = VerifyResult(**{field.name: getattr(result, field.name) for field in fields(VerifyResult)})
+    return result
+
+
+# ---------------------------------------------------------------- the table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=lambda text: [int(n) for n in text.split(",")], default=SIZES)
+    parser.add_argument("--json", type=Path, help="a file for the numbers")
+    parser.add_argument("--here", action="store_true", help="one size, in this process, as JSON on stdout")
+    words = parser.parse_args()
+    if words.here:
+        meter = Meter(words.nodes[0])
+        measured(words.nodes[0], meter)
+        json.dump([asdict(cost) for cost in meter.costs], sys.stdout)
+        return
+    costs = [cost for nodes in words.nodes for cost in _in_a_process(nodes)]
+    if words.json:
+        words.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=1) + "\n")
+    for nodes in words.nodes:
+        _show([cost for cost in costs if cost.nodes == nodes])
+    _show_growth(costs, words.nodes)
+
+
+def _in_a_process(nodes: int) -> list[Cost]:
+    argv = [sys.executable, __file__, "--here", "--nodes", str(nodes)]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=True, text=True)
+    return [Cost(**row) for row in json.loads(done.stdout)]
+
+
+def _show(costs: Sequence[Cost]) -> None:
+    nodes = costs[0].nodes
+    print(f"\n{nodes:,} nodes{'':12}  seconds  ms/node  kept KB/node  peak MB")
+    for cost in costs:
+        print(
+            f"{cost.stage:24} {cost.seconds:8.2f} {cost.seconds / nodes * 1000:8.3f} "
+            f"{cost.kept / nodes / 1024:13.1f} {cost.peak / MIB:8.0f}"
+        )
+    total = sum(cost.seconds for cost in costs if cost.stage not in BESIDE)
+    print(f"{'all':24} {total:8.2f} {total / nodes * 1000:8.3f} {'':13} {max(cost.peak for cost in costs) / MIB:8.0f}")
+
+
+BESIDE = ("load, listed",)  # an alternative, no step of the row
+
+
+def _show_growth(costs: Sequence[Cost], sizes: Sequence[int]) -> None:
+    by = {(cost.nodes, cost.stage): cost for cost in costs}
+    least, most = (1000 if 1000 in sizes else min(sizes)), max(sizes)
+    if least == most:
+        return
+    print(f"\ntime per node at {most:,} over that at {least:,} (1 is linear)")
+    for stage in dict.fromkeys(cost.stage for cost in costs):
+        few, many = by[least, stage], by[most, stage]
+        print(f"{stage:24} {many.seconds / most / (few.seconds / least):8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+#!/bin/sh
+# HealthCheckProgram= of slurm.conf: drains a node on which a check fails; with RESUME=yes also takes that back.
+#
+# Slurm does nothing about the exit code of this program, so it drains by itself. It resumes what it or prolog.sh has
+# drained and nothing else, and only where the site's file says RESUME=yes: a fault that comes and goes is better looked
+# at by somebody.
+set -u
+export PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" # Slurm gives a prolog none
+here=$(dirname "$0")
+RESUME=no
+NODE=${SLURMD_NODENAME:-$(uname -n | cut -d . -f 1)}
+CONF=${CLUSTERPREP_SLURM_CONF:-/etc/clusterprep/slurm.sh}
+# shellcheck source=/dev/null # may set RESUME and NODE
+[ ! -r "$CONF" ] || . "$CONF"
+
+words=$("$here/node-check.sh")
+case $? in
+    1) "$here/clusterprep-drain" drain "$NODE" "$words" ;;
+    0)
+        [ "$RESUME" = yes ] || exit 0
+        case $("$here/clusterprep-drain" show "$NODE") in
+            *DRAIN*' clusterprep: '*) "$here/clusterprep-drain" resume "$NODE" ;;
+        esac
+        ;;
+esac
+exit 0

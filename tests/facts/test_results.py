@@ -1,0 +1,113 @@
+"""What a node kept of an earlier look: its age by the node's own clocks, and whatever we would not have written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from clusterprep.facts.results import CUT, Results, rows_of
+from clusterprep.model import Finding, Node
+from tests.fleet import learned
+
+NODE = Node("n1", "10.0.0.1", 0)
+FOUND = Finding("torch.version", "fail", "error", ("n1", "n2"), "torch differs", "2.5", "2.6", "pip install torch")
+LACKING = Finding("nccl.iface", "unknown", "error", ("n1",), "no answer", reason="hung")
+STORED = {
+    "schema": 1,
+    "about": "x",
+    "boot": "b",
+    "uptime": 1000.0,
+    "now": 5.0,
+    "checks": ["torch.version", "nccl.iface"],
+}
+DEEP = "[" * 100_000
+
+
+def answer(uptime_now: float = 1060.0, boot_now: str = "b", **changes: Any) -> list[Any]:
+    kept = {**STORED, "findings": rows_of((FOUND, LACKING), NODE), **changes}
+    return ["ok", {"text": json.dumps(kept), "boot": boot_now, "uptime": uptime_now, "now": 1e9}]
+
+
+def test_findings_come_back_as_they_were_with_their_age() -> None:
+    results = learned("store.results", answer())
+    assert results.age == 60.0
+    for before, after in zip((FOUND, LACKING), results.findings, strict=True):
+        assert (after.check, after.verdict, after.severity) == (before.check, before.verdict, before.severity)
+        assert (after.message, after.seen, after.wanted) == (before.message, before.seen, before.wanted)
+        assert (after.reason, after.remedy) == (before.reason, before.remedy)
+
+
+def test_a_clock_that_was_set_changes_no_age() -> None:
+    assert learned("store.results", answer(now=2e9)).age == 60.0
+
+
+def test_another_boot_has_no_age() -> None:
+    assert learned("store.results", answer(boot_now="c")).age is None
+    assert learned("store.results", answer(boot_now="c", uptime=1e6)).age is None
+
+
+def test_no_file_is_knowledge() -> None:
+    assert learned("store.results", ["no", "missing", "/var/lib/clusterprep/deep.json"]) is None
+
+
+def test_long_texts_are_cut_before_they_are_kept() -> None:
+    (row,) = rows_of((Finding("a.b", "fail", "error", ("n1",), "x" * 10 * CUT),), NODE)
+    assert len(row["message"]) == CUT
+    assert rows_of((Finding("a.b", "fail", "error", ("n2",), ""),), NODE) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "7",
+        "{",
+        DEEP,
+        '{"schema": 2}',
+        '{"schema": 1}',
+        "\x00\xff",
+        '{"schema": 1, "a": "\\ud800"}',
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_text_that_is_none_of_ours_is_garbled(text: str) -> None:
+    said = learned("store.results", ["ok", {"text": text, "boot": "b", "uptime": 1.0, "now": 1.0}])
+    assert said.reason == "garbled"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"uptime": 2000.0},
+        {"boot": 7},
+        {"uptime": float("nan")},
+        {"uptime": "soon"},
+        {"uptime": None},
+        {"about": None},
+        {"checks": "torch.version"},
+        {"checks": [1]},
+        {"findings": {}},
+        {"findings": ["x"]},
+        {"findings": [{}]},
+        {"findings": [{**rows_of((FOUND,), NODE)[0], "verdict": "great"}]},
+        {"findings": [{**rows_of((FOUND,), NODE)[0], "severity": None}]},
+        {"findings": [{**rows_of((FOUND,), NODE)[0], "message": "x" * (CUT + 1)}]},
+        {"findings": [{**rows_of((FOUND,), NODE)[0], "seen": ["x"]}]},
+        {"findings": rows_of((FOUND,), NODE) * 3000},
+    ],
+    ids=lambda changes: str(changes)[:60],
+)
+def test_what_we_would_not_have_written_is_garbled(changes: dict[str, Any]) -> None:
+    assert learned("store.results", answer(**changes)).reason == "garbled"
+
+
+def test_an_unknown_without_a_reason_gets_one() -> None:
+    row = {**rows_of((LACKING,), NODE)[0], "reason": ""}
+    results = learned("store.results", answer(findings=[row]))
+    assert isinstance(results, Results)
+    assert results.findings[0].reason == "not said"

@@ -1,0 +1,137 @@
+"""Kept findings: which checks they stand for, how long they hold, and that no store turns into a pass or a drain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+
+from clusterprep.facts import Fact
+from clusterprep.facts.results import Results
+from clusterprep.judge import exit_code, silenced
+from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting, Silence
+from clusterprep.plan import Selection, select
+from clusterprep.registry import checks, facts
+from clusterprep.settings import Settings
+from clusterprep.stored import LONGEST, kept, leave_deep, note, settings_of, told
+
+NODE = Node("n1", "10.0.0.1", 0, python="/opt/job/bin/python")
+TORCH, IFACE = checks()["torch.version"], checks()["nccl.iface"]
+BAD = Finding("torch.version", "fail", "error", (), "torch differs", "2.5", "2.6")
+GOOD = Finding("torch.version", "pass", "error", (), "torch is equal")
+FRESH = Results(60.0, settings_of(NODE), ("torch.version",), (BAD,))
+
+
+def fleet(results: Any, node: Node = NODE) -> Fleet:
+    seen = Sighting(node.name, node.address, True, facts={"store.results": results})
+    return Fleet(Inventory("c", (node,)), {node.name: seen})
+
+
+def findings(results: Any, *asked: Any, node: Node = NODE) -> list[Finding]:
+    return list(told(fleet(results, node), asked or (TORCH,)))
+
+
+def test_what_runs_code_of_the_job_is_deep() -> None:
+    every = tuple(checks().values())
+    live, deep = leave_deep(every, facts(), Settings("check", budget=True))
+    assert {"torch.version", "nccl.torch", "nccl.iface", "env.shadow", "launch.ranks"} <= {check.name for check in deep}
+    assert {"gpu.lost", "gpu.xid", "ib.state", "fs.mount", "shm.size", "ssh.reach"} <= {check.name for check in live}
+    assert {*live, *deep} == {*every}
+    kinds = {"job_python", "environment", "nccl_address"}
+    asked = {read.kind: fact.deep for fact in facts().values() for read in _reads(fact)}
+    assert {kind for kind, deep in asked.items() if deep} == kinds
+
+
+def _reads(fact: Fact) -> Any:
+    return fact.reads(NODE, Inventory("c", (NODE,)))
+
+
+def test_without_a_budget_everything_is_asked() -> None:
+    every = tuple(checks().values())
+    assert leave_deep(every, facts(), Settings("check")) == (every, ())
+
+
+def test_deep_asks_these_alone_and_a_selection_holds_for_both() -> None:
+    chosen = select(checks(), Selection(only=("torch.", "time.")), always=("ssh.reach",))
+    names = [check.name for check in leave_deep(chosen, facts(), Settings("check", deep=True))[0]]
+    assert names == ["ssh.reach", "torch.version"]
+    _, left = leave_deep(chosen, facts(), Settings("check", budget=True))
+    assert [check.name for check in left] == ["torch.version"]
+
+
+def test_a_fresh_failure_counts_and_says_its_age() -> None:
+    (bad,) = findings(FRESH)
+    assert (bad.verdict, bad.severity, bad.nodes, bad.age) == ("fail", "error", ("n1",), 60.0)
+    assert exit_code([bad]) == 1
+    assert "1 min" in note([replace(bad, age=60.0)])[0] or "60 s" in note([bad])[0]
+
+
+def test_nodes_that_say_the_same_are_as_old_as_the_oldest() -> None:
+    second = Node("n2", "10.0.0.2", 1)
+    inventory = Inventory("c", (NODE, second))
+    alike = [replace(BAD, nodes=("n1",), age=60.0), replace(BAD, nodes=("n2",), age=4000.0)]
+    (bad,) = silenced(alike, inventory, date(2026, 1, 1))
+    assert (bad.nodes, bad.age) == (("n1", "n2"), 4000.0)
+
+
+def test_a_silence_holds_for_what_was_kept() -> None:
+    inventory = Inventory("c", (NODE,), silences=(Silence("torch.version", frozenset({"n1"}), "ticket 7"),))
+    (bad,) = silenced(findings(FRESH), inventory, date(2026, 1, 1))
+    assert (bad.silenced, bad.age, exit_code([bad])) == ("ticket 7", 60.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("results", "reason"),
+    [
+        pytest.param(None, "never stored", id="never"),
+        pytest.param(replace(FRESH, age=None), "out of date", id="another-boot"),
+        pytest.param(replace(FRESH, age=LONGEST + 1), "out of date", id="a-day"),
+        pytest.param(replace(FRESH, about="else"), "out of date", id="other-settings"),
+        pytest.param(replace(FRESH, checks=()), "never stored", id="a-new-check"),
+        pytest.param(Absent("garbled", "a finding is no object"), "garbled", id="broken"),
+        pytest.param(Absent("denied", "can be written by others"), "denied", id="not-ours"),
+        pytest.param(Absent("the budget ended", "no answer"), "the budget ended", id="no-time"),
+    ],
+)
+@pytest.mark.parametrize("was", [BAD, GOOD], ids=["fail", "pass"])
+def test_what_does_not_hold_is_unknown_and_no_more_than_a_warning(results: Any, reason: str, was: Finding) -> None:
+    if isinstance(results, Results):
+        results = replace(results, findings=(was,))
+    (lacking,) = findings(results)
+    assert (lacking.verdict, lacking.severity, lacking.reason, lacking.age) == ("unknown", "warning", reason, None)
+    assert exit_code([lacking]) == 0
+    assert exit_code([lacking], strict=True) == 3
+
+
+def test_a_check_that_had_nothing_to_say_says_nothing() -> None:
+    assert findings(replace(FRESH, checks=("torch.version", "nccl.iface"), findings=()), TORCH, IFACE) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"python": "/usr/bin/python3"},
+        {"job_user": "train"},
+        {"gpus": Gpus(8)},
+        {"require": {"torch.version": "2.7"}},
+        {"env": {"NCCL_DEBUG": EnvSetting("WARN", "env")}},
+        {"root": "/srv"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_other_settings_of_the_node_are_another_question(changes: dict[str, Any]) -> None:
+    assert findings(FRESH, node=replace(NODE, **changes))[0].reason == "out of date"
+
+
+def test_where_and_how_a_node_is_reached_is_no_other_question() -> None:
+    assert findings(FRESH, node=replace(NODE, name="gpu7", address="::1", transport="local"))[0].verdict == "fail"
+
+
+def test_what_is_kept_is_about_one_node_and_deep_checks_alone() -> None:
+    mine = (replace(BAD, nodes=("n1", "n2")), Finding("time.offset", "fail", "error", ("n1",), "late"))
+    row = kept(mine, (TORCH,), NODE)
+    assert [finding["check"] for finding in row["findings"]] == ["torch.version"]
+    assert row["checks"] == ["torch.version"]
+    assert kept(mine, (TORCH,), replace(NODE, name="n3"))["findings"] == []
