@@ -161,8 +161,8 @@ def test_many_that_hang_are_given_up_at_once() -> None:
     budget = Budget(2.4, time.monotonic())
     answers = ask_reads(link, [*hanging, quick], budget=budget)
     assert time.monotonic() < budget.answers
-    assert answers[quick][0] == "ok"
-    assert {answers[read][1] for read in hanging} == {"the budget ended"}
+    assert answers[-1][0] == "ok"
+    assert {answer[1] for answer in answers[:-1]} == {"the budget ended"}
     link.close()
     assert subprocess.run(["pgrep", "-f", r"^sleep 4711\."], capture_output=True, check=False).returncode == 1
 
@@ -170,9 +170,9 @@ def test_many_that_hang_are_given_up_at_once() -> None:
 def test_one_that_hangs_does_not_hold_up_its_lane() -> None:
     link = open_link(LocalTransport(), Node("n1", "127.0.0.1", 0), ("look",), lambda node: None)
     asked = [Read("command", ("sleep", "4712"), 100.0), *(Read("command", ("echo", str(n))) for n in range(40))]
-    answers = ask_reads(link, asked, Budget(3.0, time.monotonic()))
+    answers = ask_reads(link, asked, budget=Budget(3.0, time.monotonic()))
     link.close()
-    assert [answers[read][1]["out"] for read in asked[1:]] == [f"{n}\n" for n in range(40)]
+    assert [answer[1]["out"] for answer in answers[1:]] == [f"{n}\n" for n in range(40)]
 
 
 def test_a_hung_mount_leaves_open_what_needs_it_alone(host: Host) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clusterprep.errors import InputError, NotKnown
-from clusterprep.init.slurm import parse_nodes
 from clusterprep.load import load_ansible
 from clusterprep.model import Node, SshSettings
 from clusterprep.noderange import expand, fold
 from clusterprep.transports.host_patterns import matches
+from clusterprep.transports.slurm_nodes import parse_nodes
 from clusterprep.transports.ssh_config import SshConfig
 
 SCONTROL = ("scontrol", "--oneliner", "show", "nodes")

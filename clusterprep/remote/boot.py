@@ -53,6 +53,11 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
     return f"exec {prefix}/bin/sh -c '{_SHELL}' '{loader}'"
 
 
+def relay_command(nonce: str) -> str:
+    """The shell line of a task of a Slurm step, which first says where it is."""
+    return f'echo {nonce} at "$SLURMD_NODENAME"; {command()}'
+
+
 # What a part of the agent consists of, in the order in which it must be loaded.
 _MODULES = {
     "look": ("readers", "look"),
@@ -130,8 +135,18 @@ def payload(nonce: str, parts: Sequence[str]) -> bytes:
     return b"%09d%b~%b" % (len(start) + 1 + len(source), start, source)
 
 
+def relay_payload(nonce: str) -> bytes:
+    """The same for a task of a Slurm step."""
+    start = f'sys.modules["clusterprep.remote.relay"].main({nonce!r})\n'.encode()
+    source = _packed(_read(("light", "relay")))
+    return b"%09d%b~%b" % (len(start) + 1 + len(source), start, source)
+
+
 @functools.cache
 def _source(parts: tuple[str, ...]) -> bytes:
     """All but the last line, the same for every node: packed, as text."""
-    modules = (*_read(("light", "agent")), *(module for part in parts for module in sources(part)))
+    return _packed((*_read(("light", "agent")), *(module for part in parts for module in sources(part))))
+
+
+def _packed(modules: tuple[tuple[str, str], ...]) -> bytes:
     return binascii.b2a_base64(zlib.compress(f"PARTS = {modules!r}{_DEFINE}".encode(), 9), newline=False)

@@ -24,7 +24,10 @@ class Channel(Protocol):
         """Send all of data. Raises LinkLost when the other end is gone or takes nothing for 20 s."""
 
     def recv(self, timeout: float) -> bytes:
-        """Up to 64 KiB as soon as there are any; b"" at end of stream. Raises TimeoutError after `timeout` seconds."""
+        """Up to 64 KiB as soon as there are any; b"" at end of stream. Raises TimeoutError after `timeout` seconds.
+
+        Raises LinkLost where the transport knows why nothing will come any more.
+        """
 
     def stderr(self) -> bytes:
         """The last 8 KiB of what came on stderr so far; stderr is drained all the time."""
@@ -63,7 +66,9 @@ def transports_for(inventory: Inventory, ask: Callable[[str], str]) -> dict[str,
 
             found[name] = LocalTransport()
         else:
-            raise InputError.of(f"transport: {name} is not built yet", file=inventory.path, key="transport")
+            from clusterprep.transports.slurm import SlurmTransport
+
+            found[name] = SlurmTransport(inventory)
     return found
 
 

@@ -165,6 +165,9 @@ class Link:
             if self.silent_for() > SILENCE_LIMIT:
                 raise self._gone("hung", f"no sign of life for {self.silent_for():.1f} s") from None
             return
+        except LinkLost as lost:
+            self.lost = lost
+            raise
         if not data:
             self._ended = True
             raise self._gone("hung", self._last_words())
@@ -205,7 +208,8 @@ class Link:
             return Unreached("no_python", "no python3 was found on the node", "apt-get install python3-minimal")
         if self._ended and (tail or self._channel.alive):
             words = tail or "the session ended without a word: a start-up file of the shell may end it"
-            cure = f"ssh {self.node.name} \"/usr/bin/python3 -c 'import json'\""
+            way = "srun -w" if self.node.transport == "slurm" else "ssh"
+            cure = f"{way} {self.node.name} \"/usr/bin/python3 -c 'import json'\""
             return Unreached("no_python", f"Python did not start: {words}", cure)
         return Unreached(lost.reason if lost.reason != "timed_out" else "hung", f"{lost.message} {tail}".strip())
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 CLONE_NEWNS = 0x0002_0000
@@ -48,6 +50,18 @@ def unshare(flags: int) -> None:
 def setns(descriptor: int, kind: int) -> None:
     """Enter the namespace behind an open ``/proc/PID/ns/...`` descriptor."""
     _checked(_libc.setns(descriptor, kind), f"setns({kind:#x})")
+
+
+@contextlib.contextmanager
+def in_net(net: int) -> Iterator[None]:
+    """Be in another network namespace for a while: this thread, and the threads and processes that it starts."""
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    setns(net, CLONE_NEWNET)
+    try:
+        yield
+    finally:
+        setns(own, CLONE_NEWNET)
+        os.close(own)
 
 
 def mount(source: str | Path, target: Path, kind: str = "", flags: int = 0, data: str = "") -> None:

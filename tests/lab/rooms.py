@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.lab import processes
+from tests.lab import kernel, processes
 from tests.lab.layout import HOST_ENVIRONMENT, HostSpec, Layout, State
 
 # What would lead a command on the controller to the real user's keys and settings.
@@ -155,6 +156,19 @@ class Controller:
         """Start a command on the controller; its pid is the command's own."""
         return processes.popen(self._entered(argv), env=self.environment(env), **options)
 
-    def _entered(self, argv: Sequence[str | Path]) -> list[str | Path]:
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be on the controller's network: this thread, and the threads and processes that it starts."""
+        net = os.open(self._net(), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with kernel.in_net(net):
+                yield
+        finally:
+            os.close(net)
+
+    def _net(self) -> str:
         state = state_of(self.layout)
-        return ["nsenter", f"--net=/proc/{state.supervisor}/fd/{state.controller_net}", "--", *argv]
+        return f"/proc/{state.supervisor}/fd/{state.controller_net}"
+
+    def _entered(self, argv: Sequence[str | Path]) -> list[str | Path]:
+        return ["nsenter", f"--net={self._net()}", "--", *argv]

@@ -152,7 +152,9 @@ class Slurm:
         self._await(lambda: self.run("scontrol", "ping").returncode == 0, "slurmctld answers")
 
     def stop_controller(self) -> None:
-        """End slurmctld; nodes and steps go on."""
+        """End slurmctld, which writes down what it knows; nodes and steps go on."""
+        self._daemons["slurmctld"].terminate()
+        self._daemons["slurmctld"].wait(START_LIMIT)
         self._end("slurmctld")
 
     def start_slurmd(self, host: Host) -> None:

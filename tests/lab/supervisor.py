@@ -51,7 +51,7 @@ class Supervisor:
 
     def _start_time_source(self, net: int) -> None:
         command = timekeeper.source_command(self.layout)
-        with _in_net(net):
+        with kernel.in_net(net):
             # There are no threads that a function before exec could get into trouble with.
             subprocess.Popen(command, stdout=sys.stderr, preexec_fn=kernel.die_with_parent)  # noqa: PLW1509
 
@@ -179,21 +179,9 @@ def _make_network() -> int:
     wires.raise_interface("lo")
     cable = wires.cable_commands("controller", f"/proc/{os.getpid()}/fd/{controller}", 0)
     wires.batch([*wires.bridge_commands(), *cable])
-    with _in_net(controller):
+    with kernel.in_net(controller):
         wires.raise_interface(wires.INTERFACE, CONTROLLER_ADDRESS, PREFIX_LENGTH)
     return controller
-
-
-@contextlib.contextmanager
-def _in_net(net: int) -> Iterator[None]:
-    """Be in another network namespace for a while."""
-    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    kernel.setns(net, kernel.CLONE_NEWNET)
-    try:
-        yield
-    finally:
-        kernel.setns(own, kernel.CLONE_NEWNET)
-        os.close(own)
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:

@@ -119,7 +119,10 @@ def test_a_library_that_breaks_is_no_answer(asked: Asked, tmp_path: Path, source
 
 
 @pytest.mark.parametrize("known", [{}, {"NCCL_SOCKET_IFNAME": "eth0"}])
-def test_who_is_the_same_to_nccl_is_asked_once(asked: Asked, tmp_path: Path, known: dict[str, str]) -> None:
+def test_who_is_the_same_to_nccl_is_asked_once(
+    asked: Asked, tmp_path: Path, known: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl_address, "slurm", lambda: None)  # whether this machine has a slurmd or not
     (tmp_path / ".profile").write_text("export EDITOR=vi TORCH_HOME=/data\n")
     count = f"open({str(tmp_path / 'count')!r}, 'a').write('.')\n"
     found = asked(known, count + FINDER + PROBE, ["ok", known], LD_LIBRARY_PATH=library(tmp_path))
@@ -131,6 +134,7 @@ def test_who_is_the_same_to_nccl_is_asked_once(asked: Asked, tmp_path: Path, kno
 
 def test_an_nccl_that_hangs_is_waited_for_once(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl_address, "PROBE_LIMIT", 0.5)
+    monkeypatch.setattr(nccl_address, "slurm", lambda: None)
     (tmp_path / ".profile").write_text("export NCCL_SOCKET_IFNAME=eth0\n")
     started = time.monotonic()
     found = asked({}, "import time; time.sleep(60)")
@@ -221,6 +225,7 @@ def test_the_jobs_user_is_asked_also_one_who_cannot_log_in() -> None:
     if python is None:
         pytest.skip("no interpreter that every user may run")
     found = nccl_address.read_nccl_address(python, "nobody", True, WHO)
+    found.pop("slurm", None)  # where this machine has a slurmd
     entry = pwd.getpwnam("nobody")
     for answer in found.values():
         assert (answer["uid"], answer["home"]) == (str(entry.pw_uid), entry.pw_dir)

@@ -62,7 +62,7 @@ def test_a_silent_node_keeps_no_other_from_its_turn(
 ) -> None:
     """With a width of one, the first two nodes say nothing until their time is over; the others do not wait for it."""
     good, watch = sshd.node(tmp_path), Watch()
-    bad = replace(good, ssh=replace(good.ssh, port=mute, connect_timeout=6.0))
+    bad = replace(good, ssh=replace(good.ssh, port=mute, connect_timeout=10.0))
     fleet = survey(transport, [bad, bad, good, good, good], watch, "kernel.version", forks=1, last=True)
     assert watch.names[:3] == ["n2", "n3", "n4"]
     assert sorted(watch.names[3:]) == ["n0", "n1"]
