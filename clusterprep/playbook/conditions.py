@@ -94,11 +94,11 @@ class Not:
 
 
 @dataclass(frozen=True)
-class All:
-    """Every part holds; with `decides` True: at least one does."""
+class Joined:
+    """Parts joined by `and`, where one that is false decides, or by `or`, where one that is true does."""
 
     parts: tuple[Condition, ...]
-    decides: bool = False
+    decides: bool
 
     def names(self) -> Iterator[Name]:
         return (name for part in self.parts for name in part.names())
@@ -114,7 +114,7 @@ class All:
         return not self.decides if unknown is None else unknown
 
 
-Condition = Comparison | InGroup | Not | All
+Condition = Comparison | InGroup | Not | Joined
 
 
 def groups_of(condition: Condition) -> Iterator[str]:
@@ -123,7 +123,7 @@ def groups_of(condition: Condition) -> Iterator[str]:
         yield condition.group
     elif isinstance(condition, Not):
         yield from groups_of(condition.inner)
-    elif isinstance(condition, All):
+    elif isinstance(condition, Joined):
         for part in condition.parts:
             yield from groups_of(part)
 
@@ -195,7 +195,7 @@ class _Parser:
         parts = [part()]
         while self.take(word):
             parts.append(part())
-        return parts[0] if len(parts) == 1 else All(tuple(parts), decides)
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts), decides)
 
     def single(self) -> Condition:
         self.depth += 1

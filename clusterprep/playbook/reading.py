@@ -18,7 +18,7 @@ from clusterprep.noderange import fold, nearest, select
 from clusterprep.playbook import variables
 from clusterprep.playbook.conditions import Condition, ConditionError, groups_of, parse
 from clusterprep.playbook.names import UNDECLARED, everybody, undeclared
-from clusterprep.playbook.steps import Playbook, Step, doubles, resources, within
+from clusterprep.playbook.steps import Playbook, Step, doubles, resources
 
 AROUND = ("name", "tags", "when", "nodes", "serial", "notify", "handler")  # the keys of a step that are no resource
 # Scalars below these keys are text as written: mode: 0644 stays "0644", and a value `on` stays "on".
@@ -30,7 +30,7 @@ MAX_TEMPLATE = 1 << 20  # bytes, as of any file that is written
 
 @dataclass(frozen=True)
 class Around:
-    """What the include around a file gives to all its steps."""
+    """What a step has besides its resource, some of it from the includes around its file."""
 
     tags: tuple[str, ...] = ()
     when: tuple[Condition, ...] = ()
@@ -68,17 +68,15 @@ class Reader:
             document.complain((number,), f"a step has one resource, or one include; this one has {seen}")
             return
         (kind,) = kinds
-        mine = self.around(document, number, entry)
+        around = _joined(around, self.around(document, number, entry))
         if kind == "include":
-            self.include(document, number, entry, _joined(around, mine), chain)
+            self.include(document, number, entry, around, chain)
             return
         self.orders(document, number, entry, kind)
         params = self.params(document, number, kind, entry[kind])
         line = document.line((number,))
-        step = Step(
-            entry.get("name", kind), resources()[kind], params, mine.tags, mine.when, mine.nodes, document.path, line
-        )
-        step = within(step, around.tags, around.when, around.nodes)
+        name, own = entry.get("name", kind), resources()[kind]
+        step = Step(name, own, params, around.tags, around.when, around.nodes, document.path, line)
         self.fits(document, number, kind, step)
         self.steps.append(step)
 
@@ -239,8 +237,9 @@ def _with_hint(problem: Problem) -> Problem:
 
 
 def _joined(outer: Around, inner: Around) -> Around:
+    """The tags of both, the conditions of both, and the nodes that are in both."""
     nodes = inner.nodes if outer.nodes is None else outer.nodes if inner.nodes is None else outer.nodes & inner.nodes
-    return Around((*outer.tags, *inner.tags), (*outer.when, *inner.when), nodes)
+    return Around(tuple(dict.fromkeys((*outer.tags, *inner.tags))), (*outer.when, *inner.when), nodes)
 
 
 def _listed(what: str, words: Mapping[str, Any]) -> str:

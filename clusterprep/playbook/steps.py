@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -132,11 +131,3 @@ def own_facts(steps: Iterable[Step], inventory: Inventory) -> tuple[Fact, ...]:
     paths = dict.fromkeys(path for resource, params in pairs for path in resource.paths(params, inventory))
     facts = [fact for resource, params in pairs for fact in resource.facts(params, inventory)]
     return (*facts, *map(target, paths))
-
-
-def within(step: Step, tags: Iterable[str], when: tuple[Condition, ...], nodes: frozenset[str] | None) -> Step:
-    """The step as the include around it wants it: its tags too, its conditions too, no other nodes."""
-    mine = step.nodes if nodes is None else nodes if step.nodes is None else nodes & step.nodes
-    return dataclasses.replace(
-        step, tags=tuple(dict.fromkeys((*tags, *step.tags))), when=(*when, *step.when), nodes=mine
-    )
