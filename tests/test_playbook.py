@@ -121,6 +121,12 @@ def test_playbooks_that_include_each_other_end(tmp_path: Path) -> None:
         loaded(tmp_path, **deep, b20="- env: {}\n")
 
 
+def test_playbooks_that_multiply_end(tmp_path: Path) -> None:
+    twice = {f"b{n}": f"- include: b{n + 1}.yaml\n" * 4 for n in range(9)}
+    with pytest.raises(InputError, match="more than 100 playbooks are included"):
+        loaded(tmp_path, **twice, b9="- env: {}\n")
+
+
 def test_the_same_file_for_other_nodes_is_no_double(tmp_path: Path) -> None:
     step = "- nodes: {}\n  file: {{path: /etc/x, content: {}}}\n"
     assert len(loaded(tmp_path, book=step.format("n1", "a") + step.format("n2", "b"))) == 2

@@ -24,7 +24,7 @@ AROUND = ("name", "tags", "when", "nodes", "serial", "notify", "handler")  # the
 # Scalars below these keys are text as written: mode: 0644 stays "0644", and a value `on` stays "on".
 _TEXTS = ("name", "tags", "when", "nodes", "include", "notify", "file", "line", "limits", "sysctl")
 WRITTEN = [dict.fromkeys(_TEXTS, True)]
-MAX_DEPTH = 10  # playbooks within playbooks
+MAX_DEPTH, MAX_FILES = 10, 100  # playbooks within playbooks, and all that are included
 MAX_TEMPLATE = 1 << 20  # bytes, as of any file that is written
 
 
@@ -42,6 +42,7 @@ class Reader:
     """All that was read of one playbook with its includes; without an inventory only what the files say is judged."""
 
     inventory: Inventory | None
+    files: int = 0
     steps: list[Step] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     handlers: set[str] = field(default_factory=set)
@@ -49,6 +50,7 @@ class Reader:
 
     def read(self, path: Path, around: Around, chain: tuple[Path, ...] = ()) -> None:
         """A file and what it includes. InputError where there is nothing to go on with."""
+        self.files += 1
         document = read_document(path, WRITTEN, "a playbook", top="list")
         bad = {place[0] for place in check(document, "playbook", document.data) if place}
         document.problems = [_with_hint(problem) for problem in document.problems]
@@ -127,6 +129,8 @@ class Reader:
             document.complain(place, f"playbooks include each other: {circle}")
         elif len(chain) > MAX_DEPTH:
             document.complain(place, f"more than {MAX_DEPTH} playbooks within each other")
+        elif self.files > MAX_FILES:
+            document.complain(place, f"more than {MAX_FILES} playbooks are included, some of them again and again")
         elif not path.exists():
             document.complain(place, f"there is no such file: {path}; it is looked for beside this one")
         else:
