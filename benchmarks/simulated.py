@@ -25,7 +25,7 @@ from clusterprep.load import load_inventory
 from clusterprep.model import Fleet, Inventory, Report, VerifyResult
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Questions, make_plan
-from clusterprep.playbook import load_playbook
+from clusterprep.playbook.reading import load_playbook
 from clusterprep.render import FACTS, render
 from clusterprep.resources import target
 from clusterprep.trial import given_environment, gpus_in_use, rendezvous_of

@@ -337,23 +337,23 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any, b
     from clusterprep.job import Job, new_run_name
     from clusterprep.limit import limit_to, limit_to_failed
     from clusterprep.neighbours import refuse_writing
-    from clusterprep.playbook import load_playbook
     from clusterprep.terminal import ask_passphrase, confirm, password, progress
     from clusterprep.transports import transports_for
-    from clusterprep.words import settings_of
+    from clusterprep.words import chosen_steps, settings_of
 
     if command in ("apply", "plan", "rollback"):
         refuse_writing(whole)
     now = datetime.now(timezone.utc)
+    steps, selection = chosen_steps(words, whole)
     inventory, given = limit_to(whole, words["limit"]) if words.get("limit") else whole, Given(state_folder())
     if run_failed := words.get("retry_failed"):
         inventory = limit_to_failed(inventory, given.failed(whole.cluster, run_failed), run_failed)
     kept = {node.name for node in inventory.nodes}
     left_out = tuple(node.name for node in whole.nodes if node.name not in kept)
     return Job(
-        settings=settings_of(command, words, tuple(check_names()), left_out),
+        settings=settings_of(command, words, selection, tuple(check_names()), left_out),
         inventory=inventory,
-        steps=load_playbook(words["playbook"]).steps if "playbook" in words else (),
+        steps=steps,
         transports=transports_for(inventory, ask_passphrase),
         password=password(words),
         watch=progress(words),

@@ -13,7 +13,7 @@ from clusterprep.diagnose.known import causes
 from clusterprep.diagnose.model import Cause
 from clusterprep.env.variables import registry as variables
 from clusterprep.errors import InputError, NotKnown
-from clusterprep.model import FileState, Inventory, Report
+from clusterprep.model import Inventory, Report
 from clusterprep.render import Environment
 from clusterprep.resources.env import TARGETS, refuse_unheld
 from clusterprep.stored import is_deep
@@ -148,8 +148,7 @@ def target_text(inventory: Inventory, environment: Environment, target: str, nod
     if not values:
         raise NotKnown(f"the environment of {name} is not known: `clusterprep check` says why")
     refuse_unheld(name, (target,), values)
-    state = FileState(TARGETS[target].path, None)
-    return TARGETS[target].write(values, state.content).decode()
+    return TARGETS[target].write(values, None).decode()
 
 
 def of_node(report: Report, node: str) -> Report:

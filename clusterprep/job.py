@@ -12,7 +12,7 @@ from clusterprep.deadline import Deadline
 from clusterprep.fanout import Fanout, Watch
 from clusterprep.history import Given
 from clusterprep.model import ChangeRow, Inventory
-from clusterprep.playbook import Step
+from clusterprep.playbook.steps import Step
 from clusterprep.settings import Settings
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Password

@@ -30,4 +30,6 @@ def limit_to_failed(inventory: Inventory, failed: Collection[str], run: str) -> 
 
 
 def _only(inventory: Inventory, names: Collection[str]) -> Inventory:
-    return dataclasses.replace(inventory, nodes=tuple(node for node in inventory.nodes if node.name in names))
+    kept = tuple(node for node in inventory.nodes if node.name in names)
+    others = tuple(node for node in inventory.nodes if node.name not in names)
+    return dataclasses.replace(inventory, nodes=kept, left_out=(*inventory.left_out, *others))

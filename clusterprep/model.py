@@ -112,6 +112,7 @@ class Inventory:
     env_targets: tuple[str, ...] = ("profile.d", "nccl.conf")
     silences: tuple[Silence, ...] = ()
     verify: VerifySettings = VerifySettings()
+    left_out: tuple[Node, ...] = ()  # nodes of the file that this command leaves alone
     warnings: tuple[str, ...] = ()  # unknown NCCL_* names and the like; shown, never fatal
     path: str = ""
 
@@ -212,40 +213,6 @@ class EnvPath:
     reaches: tuple[str, ...]
     nodes: tuple[str, ...]
     add: str = ""
-
-
-@dataclass(frozen=True)
-class FileState:
-    """A file on a node as it is: None as content means that there is no such file."""
-
-    path: str
-    content: bytes | None
-    mode: int = 0o644
-    uid: int = 0
-    gid: int = 0
-
-
-@dataclass(frozen=True)
-class FileChange:
-    """One file on one node, from what was planned against to what is wanted (None: absent).
-
-    `path` is the file's own; the node's `root` is put before it where it is written.
-    """
-
-    node: str
-    resource: str
-    path: str
-    before: bytes | None
-    after: bytes | None
-    mode: int = 0o644
-
-    @property
-    def action(self) -> str:
-        if self.before == self.after:
-            return "none"
-        if self.before is None:
-            return "create"
-        return "delete" if self.after is None else "update"
 
 
 Outcome = Literal["planned", "done", "unchanged", "failed", "rolled-back", "undone", "not-started"]

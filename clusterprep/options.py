@@ -56,8 +56,10 @@ fleet = _all(
 selecting = _all(
     click.option("--only", metavar="CHECK,…", help="Only these checks; `time.` takes the whole area."),
     click.option("--skip", metavar="CHECK,…", help="Not these checks."),
-    click.option("--tags", metavar="TAG,…", help="Only checks with one of these tags or areas."),
-    click.option("--skip-tags", metavar="TAG,…", help="No check with one of these tags or areas."),
+    click.option("--tags", metavar="TAG,…", help="Only checks with one of these tags or areas, or steps with one."),
+    click.option(
+        "--skip-tags", metavar="TAG,…", help="No check with one of these tags or areas, and no step with one."
+    ),
     click.option("--strict", is_flag=True, help="A failed or unknown warning counts too."),
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterprep.diff import diff
 from clusterprep.errors import InputError, Refused
-from clusterprep.model import FileChange
+from clusterprep.wanted import Access, FileChange
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,10 @@ class OldFile:
     after: bytes | None
     now: bytes | None
     strange: str | None = None  # what stands there instead of a file
+    resource: str = "env"
+    running: bool = False
+    was: Access | None = None  # before the run, where the run changed owner or mode
+    access: Access | None = None  # now
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,23 @@ def _run(row: Mapping[str, object]) -> OldRun:
 
 def _file(row: Mapping[str, Any]) -> OldFile:
     before, after, now = (_decode(row[key]) for key in ("before", "after", "now"))
-    return OldFile(row["path"], int(row["mode"]), before, after, now, _word(row["strange"]))
+    was, access = (_access(row.get(key)) for key in ("was", "access"))
+    return OldFile(
+        path=row["path"],
+        mode=int(row["mode"]),
+        before=before,
+        after=after,
+        now=now,
+        strange=_word(row["strange"]),
+        resource=str(row.get("resource") or "env"),
+        running=bool(row.get("running")),
+        was=was,
+        access=access,
+    )
+
+
+def _access(numbers: Any) -> Access | None:
+    return None if numbers is None else Access(*map(int, numbers))
 
 
 def _word(value: object) -> str | None:
@@ -90,16 +110,30 @@ def plan_rollback(memories: Mapping[str, Sequence[OldRun]], run: str, force: boo
             for file in old.files:
                 if file.strange:
                     raise Refused(f"{node}: {file.strange}; nothing was written")
-                change = FileChange(node, "env", file.path, file.now, file.before, file.mode)
+                change = _back(node, file)
                 reason = _obstacle(node, runs, old, file)
                 if reason:
                     reasons.append(reason)
-                    blocked.append(FileChange(node, "env", file.path, file.after, file.now))
+                    blocked.append(FileChange(node, file.resource, file.path, file.after, file.now))
                 changes.append(change)
     if reasons and not force:
         more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         raise Refused(f"{reasons[0]}{more}; --force puts the old bytes back all the same", diff(blocked[0]))
     return tuple(changes)
+
+
+def _back(node: str, file: OldFile) -> FileChange:
+    return FileChange(
+        node=node,
+        resource=file.resource,
+        path=file.path,
+        before=file.now,
+        after=file.before,
+        mode=file.mode,
+        access=None if file.before is None else file.was,
+        was=file.access,
+        running=file.running,
+    )
 
 
 def _obstacle(node: str, runs: Sequence[OldRun], old: OldRun, file: OldFile) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterprep import registry
 from clusterprep.diff import changes as compare
-from clusterprep.diff import gap_code, gap_rows, none_started, rows
+from clusterprep.diff import gap_code, gap_rows, nodes_of, none_started, rows
 from clusterprep.errors import ClusterprepError, NotKnown
 from clusterprep.fanout import Fanout
 from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, worse
@@ -18,7 +18,6 @@ from clusterprep.job import Job
 from clusterprep.judge import exit_code, fixed, judge, silenced
 from clusterprep.model import (
     ChangeRow,
-    FileChange,
     Finding,
     Fleet,
     Outcome,
@@ -29,12 +28,11 @@ from clusterprep.model import (
 from clusterprep.noderange import fold
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Selection, make_plan, select
-from clusterprep.playbook import Step
+from clusterprep.playbook.steps import Step, fact_names, own_facts
 from clusterprep.reach import FACT as PATHS
 from clusterprep.reach import launch_paths
 from clusterprep.render import FACTS as ENV_FACTS
 from clusterprep.render import Environment, render
-from clusterprep.resources import target
 from clusterprep.rollback import last_run, plan_rollback
 from clusterprep.stored import FACT as STORED
 from clusterprep.stored import leave_deep, note, told
@@ -42,6 +40,7 @@ from clusterprep.storing import store, store_code
 from clusterprep.trial import not_run, run_trial
 from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
+from clusterprep.wanted import FileChange
 from clusterprep.write import Writer, with_lost
 
 if TYPE_CHECKING:  # a check in a prolog does not wait for what launches
@@ -96,7 +95,7 @@ def plan_changes(job: Job) -> Report:
     pending = any(change.action != "none" for change in planned)
     if code == 0 and pending and job.settings.detailed_exitcode:
         code = 5
-    changed = (*rows(planned, {}, {}), *gap_rows(gaps, job.steps))
+    changed = (*rows(planned, {}, {}), *gap_rows(gaps))
     return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
 
 
@@ -114,11 +113,11 @@ def apply(job: Job) -> Report:
         environment = render(fleet) if wanted else Environment((), {})
         planned, gaps = compare(fleet, job.steps, environment)
         if blocked(fleet, findings, job.settings.partial) or gaps or writer.stuck:
-            changed = (*rows(planned, none_started(planned), writer.stuck), *gap_rows(gaps, job.steps))
+            changed = (*rows(planned, none_started(planned), writer.stuck), *gap_rows(gaps))
             code = worse(exit_code(findings, job.settings.strict), gap_code(gaps) or 3)
             report = _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
         else:
-            _refuse_clashes(job, fleet, environment)
+            _refuse_clashes(job, planned, environment)
             report = _write(job, plan, writer, fleet, findings, environment, planned)
     return _remembered(job, report)
 
@@ -141,11 +140,11 @@ def _remembered(job: Job, report: Report) -> Report:
     return dataclasses.replace(report, notices=(*report.notices, *job.given.troubles))
 
 
-def _refuse_clashes(job: Job, fleet: Fleet, environment: Environment) -> None:
+def _refuse_clashes(job: Job, planned: Iterable[FileChange], environment: Environment) -> None:
     if job.settings.left_out:
         given = job.given.last(job.inventory.cluster)
         others = {name: given[name] for name in job.settings.left_out if name in given}
-        refuse_clashes(environment, (node.name for node in fleet.reached), others)
+        refuse_clashes(environment, nodes_of("env", planned), others)
 
 
 def _write(
@@ -169,7 +168,8 @@ def _write(
         for node in fleet.reached:
             job.watch.step(node.name, receipt.outcomes.get(node.name, "unchanged"))
         if receipt.done and receipt.outcomes:
-            job.given.remember(job.inventory.cluster, job.run, environment, receipt.outcomes)
+            written = [node for node in nodes_of("env", planned) if node in receipt.outcomes]
+            job.given.remember(job.inventory.cluster, job.run, environment, written)
             again, second = _look(job, writer.fanout, plan)
             fleet, findings = again, fixed(findings, second)
         # A grave finding says all there is to say; that nobody tried because GPUs are in use has to be said here.
@@ -285,10 +285,9 @@ def _plan(job: Job, only: tuple[str, ...] = (), facts: Iterable[str] = (), steps
     checks = select(registry.checks(), selection, job.settings.catalogue, _always(job))
     checks, kept = leave_deep(checks, registry.facts(), job.settings)
     extra = [registry.facts()[name] for name in (*facts, *((STORED,) if kept else ()))]
-    paths = dict.fromkeys(p for step in steps for p in step.resource.paths(step.params, job.inventory))
     if steps:
-        extra.append(registry.facts()["host.machine_id"])
-    return make_plan(checks, registry.facts(), (*extra, *(target(path) for path in paths)), kept)
+        extra += [registry.facts()[name] for name in ("host.machine_id", *fact_names(steps))]
+    return make_plan(checks, registry.facts(), (*extra, *own_facts(steps, job.inventory)), kept)
 
 
 def _always(job: Job) -> set[str]:
@@ -391,5 +390,5 @@ def _report(
 
 def _without_files(sighting: Sighting) -> Sighting:
     """A sighting for the report: the bytes of files that may be rewritten are no facts to publish."""
-    facts = {name: value for name, value in sighting.facts.items() if not name.startswith("target:")}
+    facts = {name: value for name, value in sighting.facts.items() if not name.startswith(("target:", "owner:"))}
     return dataclasses.replace(sighting, facts=facts)

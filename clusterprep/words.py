@@ -16,6 +16,8 @@ from clusterprep.settings import Settings
 if TYPE_CHECKING:
     from clusterprep.launch.plan import Wanted
     from clusterprep.launching import Screen
+    from clusterprep.model import Inventory
+    from clusterprep.playbook.steps import Step
 
 
 def wanted(words: Mapping[str, Any]) -> Wanted:
@@ -52,10 +54,25 @@ def screen(words: Mapping[str, Any], run: str, say: Callable[[str], None]) -> Sc
     return Screen(say, words["fold"], Path(words["log_dir"]) if words["log_dir"] else runs / run)
 
 
-def settings_of(
-    command: str, words: Mapping[str, Any], catalogue: tuple[str, ...], left_out: tuple[str, ...]
-) -> Settings:
+def chosen_steps(words: Mapping[str, Any], inventory: Inventory) -> tuple[tuple[Step, ...], Selection]:
+    """The steps of a command's playbook that it is to do, and which checks it selects. InputError for a wrong one."""
     selection = Selection(*(listed(words.get(key)) for key in ("only", "skip", "tags", "skip_tags")))
+    if "playbook" not in words:
+        return (), selection
+    from clusterprep.playbook.reading import load_playbook
+    from clusterprep.tags import chosen
+
+    known = {tag for check in checks().values() for tag in (*check.tags, check.name.split(".")[0])}
+    return chosen(load_playbook(words["playbook"], inventory), selection, known)
+
+
+def settings_of(
+    command: str,
+    words: Mapping[str, Any],
+    selection: Selection,
+    catalogue: tuple[str, ...],
+    left_out: tuple[str, ...],
+) -> Settings:
     return Settings(
         command=command,
         forks=words.get("forks", 64),

@@ -12,10 +12,11 @@ from clusterprep.diff import diff
 from clusterprep.errors import LinkLost, Refused
 from clusterprep.facts.journal import Entry, Journal
 from clusterprep.fanout import Fanout
-from clusterprep.model import FileChange, Fleet, Outcome
+from clusterprep.model import Fleet, Outcome
 from clusterprep.noderange import fold
 from clusterprep.rollback import OldRun, parse_runs
 from clusterprep.transports.link import Frame
+from clusterprep.wanted import FileChange
 
 LIMIT = 60.0  # seconds for one phase on all nodes: a few small files and their fsyncs
 
@@ -241,15 +242,27 @@ def with_lost(fleet: Fleet, run: str, lost: Iterable[str]) -> Fleet:
 
 
 def _by_node(changes: Iterable[FileChange]) -> dict[str, list[FileChange]]:
-    found: dict[str, list[FileChange]] = {}
+    found: dict[str, dict[str, FileChange]] = {}
     for change in changes:
-        found.setdefault(change.node, []).append(change)
-    return found
+        paths = found.setdefault(change.node, {})
+        paths[change.path] = _after(paths.get(change.path), change)
+    return {node: list(paths.values()) for node, paths in found.items()}
+
+
+def _after(first: FileChange | None, then: FileChange) -> FileChange:
+    """One change of two steps to a file, of which the second was planned against what the first leaves."""
+    if first is None:
+        return then
+    resource = ", ".join(dict.fromkeys((first.resource, then.resource)))
+    access = then.access or first.access
+    return replace(then, resource=resource, before=first.before, was=first.was, access=access)
 
 
 def _wire(change: FileChange) -> dict[str, Any]:
     before, after = _encode(change.before), _encode(change.after)
-    return {"path": change.path, "before": before, "after": after, "mode": change.mode}
+    file = {"path": change.path, "before": before, "after": after, "mode": change.mode, "resource": change.resource}
+    access = change.access and (change.access.mode, change.access.uid, change.access.gid)
+    return {**file, "access": access, "running": change.running}
 
 
 def _encode(data: bytes | None) -> str | None:

@@ -18,7 +18,8 @@ ORDER = (
     # what training scripts import, and nothing of ours does
     "guard",
     # words and values
-    "errors", "model", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins", "diagnose",
+    "errors", "model", "wanted", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins",
+    "diagnose",
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
@@ -26,7 +27,7 @@ ORDER = (
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "diff", "rollback",
+    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "diff", "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "storing", "verify",
     "streams", "groups", "workarounds", "trial", "launch", "launching", "job",

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterprep.diff import changes, diff, rows
-from clusterprep.model import FileChange, FileState
-from clusterprep.playbook import Step
+from clusterprep.diff import changes, diff, gap_code, gap_rows, rows
+from clusterprep.errors import InputError
+from clusterprep.playbook.conditions import parse
+from clusterprep.playbook.steps import Step
 from clusterprep.render import Environment, render
 from clusterprep.resources import env, file
+from clusterprep.resources import line as line_
+from clusterprep.wanted import Access, FileChange, FileState
+from clusterprep.write import _by_node
 from tests.fleet import absent, fleet, healthy, silent, with_facts
 
 
@@ -155,15 +159,15 @@ def test_a_file_whose_state_is_not_known_is_a_gap_of_that_node() -> None:
     seen = fleet(n1=facts, n2={**facts, "target:/etc/nccl.conf": absent("not_a_file", "a link")}, n3={})
     planned, gaps = changes(seen, [ENV], NO_GAPS)
     assert {c.node for c in planned} == {"n1"}
-    assert gaps["n2"] == "not_a_file: /etc/nccl.conf: a link"
-    assert gaps["n3"].startswith("not_asked: /etc/profile.d")
+    assert str(gaps["n2"]) == "not_a_file: /etc/nccl.conf: a link"
+    assert str(gaps["n3"]).startswith("not_asked: /etc/profile.d")
 
 
 def test_a_gap_of_the_environment_stops_only_what_is_made_of_it() -> None:
     facts = with_targets(*PATHS, "/etc/motd")
     environment = Environment((), {"n2": "NCCL_SOCKET_IFNAME: denied"})
     planned, gaps = changes(fleet(n1=facts, n2=facts), [ENV, MOTD], environment)
-    assert gaps == {"n2": "NCCL_SOCKET_IFNAME: denied"}
+    assert {node: str(gap) for node, gap in gaps.items()} == {"n2": "NCCL_SOCKET_IFNAME: denied"}
     assert [(c.node, c.path) for c in planned if c.node == "n2"] == [("n2", "/etc/motd")]
     assert changes(fleet(n1=facts, n2=facts), [MOTD], environment)[1] == {}
 
@@ -175,3 +179,69 @@ def test_a_healthy_fleet_plans_the_same_on_all_nodes() -> None:
     planned, gaps = changes(seen, [ENV], render(seen))
     assert gaps == {}
     assert [(row.nodes, row.action) for row in rows(planned, {}, {})] == [(("n1", "n2", "n3", "n4"), "create")] * 2
+
+
+# ---------------------------------------------------------------- several steps, conditions
+
+
+def line(marker: str, text: str, when: str = "", nodes: frozenset[str] | None = None) -> Step:
+    params = {"path": "/etc/motd", "marker": marker, "block": text}
+    return Step(marker, line_.RESOURCE, params, when=(parse(when),) if when else (), nodes=nodes, file="b", line=3)
+
+
+def test_a_step_is_planned_against_what_the_one_before_leaves() -> None:
+    planned, _ = changes(fleet(n1=with_targets("/etc/motd")), [line("a", "x"), line("b", "y")], NO_GAPS)
+    first, second = planned
+    assert (first.before, first.after, second.before) == (None, second.before, first.after)
+    assert second.after.count(b"BEGIN") == 2
+    (whole,) = _by_node(planned)["n1"]
+    assert (whole.before, whole.after, whole.resource) == (None, second.after, "line")
+
+
+def test_a_step_is_for_its_nodes_and_where_its_conditions_hold() -> None:
+    seen = fleet(
+        each={"groups": ("g",)},
+        **{
+            n: {**with_targets("/etc/motd"), "kernel.release": v}
+            for n, v in (("n1", "5.4"), ("n2", "6.1"), ("n3", "6.2"))
+        },
+    )
+    steps = [line("a", "{{ kernel }}", "kernel > 6 and in group g", frozenset({"n1", "n2"}))]
+    planned, gaps = changes(seen, steps, NO_GAPS)
+    assert ([c.node for c in planned], gaps) == (["n2"], {})
+    assert b"6.1" in planned[0].after
+
+
+def test_a_condition_or_a_value_that_is_not_known_is_a_gap_of_its_node() -> None:
+    facts = with_targets("/etc/motd")
+    seen = fleet(n1={**facts, "kernel.release": absent("denied", "why")}, n2={**facts, "kernel.release": "6.1"})
+    planned, gaps = changes(seen, [line("a", "x", "kernel > 5")], NO_GAPS)
+    assert ([c.node for c in planned], str(gaps["n1"])) == (["n2"], "denied: when: kernel: why")
+    assert gap_code(gaps) == 3
+    (row,) = gap_rows(gaps)
+    assert (row.nodes, row.resource, row.outcome) == (("n1",), "line", "not-started")
+    _, gaps = changes(seen, [line("a", "{{ kernel }}")], NO_GAPS)
+    assert str(gaps["n1"]) == "denied: kernel: why"
+
+
+def test_a_name_with_a_control_character_is_written_nowhere() -> None:
+    seen = fleet(n1={**with_targets("/etc/motd"), "host.name": "a\nroot::0:0::/:/bin/sh"})
+    planned, gaps = changes(seen, [line("a", "{{ hostname }}")], NO_GAPS)
+    assert (planned, gaps["n1"].why.reason) == ((), "garbled")
+
+
+def test_steps_whose_conditions_hold_both_are_refused_before_anything_is_written() -> None:
+    seen = fleet(n1={**with_targets("/etc/motd"), "kernel.release": "6.1"})
+    both = [line("a", "x", "kernel > 5"), line("a", "y", "kernel > 6")]
+    with pytest.raises(InputError, match=r"b:3: on n1 /etc/motd \(a\) is written already"):
+        changes(seen, both, NO_GAPS)
+    assert len(changes(seen, [both[0], line("a", "y", "kernel > 7")], NO_GAPS)[0]) == 1
+
+
+def test_owner_and_mode_are_changes_of_their_own() -> None:
+    was, wanted = Access(0o644, 0, 0), Access(0o600, 7, 7)
+    found = FileChange("n1", "file", "/x", b"a", b"a", 0o644, wanted, was)
+    assert (found.action, diff(found)) == (
+        "update", "/x: mode 0644, user 0, group 0 → mode 0600, user 7, group 7\n"
+    )  # fmt: skip
+    assert FileChange("n1", "file", "/x", b"a", b"a", 0o644, was, was).action == "none"

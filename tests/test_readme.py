@@ -8,6 +8,7 @@ import pytest
 
 from clusterprep.inventory.demands import check_names
 from clusterprep.inventory.schema import load_schema
+from clusterprep.playbook.names import NAMES
 from tests import readme
 from tests.lab.fixtures import require_lab
 
@@ -33,7 +34,7 @@ def test_no_document_names_a_check_that_does_not_exist() -> None:
     pages = [readme.README, *readme.ROOT.glob("*.md"), *(readme.ROOT / "docs").glob("*.md")]
     named = {n for page in pages for n in re.findall(r"`([a-z]+\.[a-z_0-9]+)`", page.read_text())}
     keys = {f"ssh.{key}" for key in load_schema("inventory")["$defs"]["ssh"]["properties"]}
-    assert {n for n in named if n.split(".")[0] in areas} - check_names() - keys - {"nccl.conf"} == set()
+    assert {n for n in named if n.split(".")[0] in areas} - check_names() - keys - {"nccl.conf", *NAMES} == set()
 
 
 def test_links_lead_somewhere() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from clusterprep.errors import InputError, Refused
 from clusterprep.rollback import OldFile, OldRun, last_run, parse_runs, plan_rollback
+from clusterprep.wanted import Access
 
 PATH = "/etc/nccl.conf"
 R1, R2, R3 = "20261121-093000-4f2a", "20261121-101500-0001", "20261122-080000-ffff"
@@ -214,3 +215,14 @@ def test_an_answer_that_is_none_is_an_error_and_never_an_empty_past(runs: object
         parse_runs({"runs": runs})
     with pytest.raises(KeyError):
         parse_runs({"no": "failed", "why": "EIO"})
+
+
+def test_owner_mode_and_running_values_come_back_as_what_they_are() -> None:
+    was, now = Access(0o644, 0, 0), Access(0o600, 7, 7)
+    chmod = OldFile("/x", 0o644, b"a", b"a", b"a", resource="file", was=was, access=now)
+    value = OldFile("/proc/sys/x", 0o644, b"1", b"2", b"2", resource="sysctl", running=True)
+    first, second = plan_rollback({"n1": [run(R1, chmod, value)]}, R1, force=False)
+    assert (first.access, first.was, first.action, first.resource) == (was, now, "update", "file")
+    assert (second.after, second.running, second.resource) == (b"1", True, "sysctl")
+    with pytest.raises(Refused, match="/proc/sys/x was edited"):
+        plan_rollback({"n1": [run(R1, chmod, replace(value, now=b"3"))]}, R1, force=False)

@@ -16,7 +16,7 @@ from clusterprep.load import load_inventory
 from clusterprep.model import Fleet, Inventory, Node, Report
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Questions
-from clusterprep.playbook import load_playbook
+from clusterprep.playbook.reading import load_playbook
 from clusterprep.render import render
 from tests import grown
 

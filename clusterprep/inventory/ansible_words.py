@@ -20,6 +20,17 @@ _WORDS = {
     "ansible_ssh_pass": "passwords are never written down here; use a key, or an agent",
     "ansible_password": "passwords are never written down here; use a key, or an agent",
     "ansible_become_password": "passwords are never written down here; use --ask-become-pass",
+    # of playbooks
+    "tasks": "there are no plays here: the steps are the list itself",
+    "gather_facts": "there are no plays here; what a step needs to know is asked for by itself",
+    "handlers": "a handler is a step of the list with `handler: true`",
+    "copy": "here it is `file`",
+    "template": "here it is `file: {path: …, template: …}`",
+    "lineinfile": "here it is `line`, a block with marks around it",
+    "blockinfile": "here it is `line`",
+    "pam_limits": "here it is `limits`",
+    "include_tasks": "here it is `include`",
+    "import_playbook": "here it is `include`",
 }
 
 

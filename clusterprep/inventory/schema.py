@@ -102,7 +102,8 @@ def _unknown_keys(place: Place, error: Any) -> Iterator[_Complaint]:
     for key in error.instance:
         if key not in known:
             meant = nearest_word(key, known)
-            hint = ansible_hint(key) or nearest(key, known) or f"known are {', '.join(known)}"
+            listed = f"known are {', '.join(known)}" if known else "it takes none"
+            hint = ansible_hint(key) or nearest(key, known) or listed
             yield _Complaint((*place, key), "unknown key", hint, meant=meant)
 
 

@@ -22,8 +22,10 @@ from clusterprep.remote.disk import (
     refuse_pinned,
     remove_file,
     replace_file,
+    set_value,
     sync_folder,
     under,
+    value_of,
     write_new,
 )
 from clusterprep.remote.light import dumps, loads
@@ -104,8 +106,10 @@ def beside_name(path, run):
 def stage(agent, request):
     """Operation stage: check every file against what was planned, keep its old bytes, write the new ones beside it.
 
-    {"root", "run", "cluster", "undoes", "files": [{"path", "before", "after", "mode"}]}, bytes in base64, null
-    for no such file. Nothing that anybody reads changes here.
+    {"root", "run", "cluster", "undoes", "files": [{"path", "before", "after", "mode", "access", "running",
+    "resource"}]}, bytes in base64, null for no such file. `access` is mode, user and group that a file gets also
+    where it exists, `running` marks a value of the kernel's, which is written in place, after all files. Nothing that
+    anybody reads changes here.
     """
     root, run = request["root"], request["run"]
     for _, manifest in remembered(root):
@@ -114,19 +118,20 @@ def stage(agent, request):
     folder = run_folder(root, run)
     manifest = {"run": run, "cluster": request["cluster"], "undoes": request.get("undoes"), "state": "staged"}
     owners = former_owners(root, request.get("undoes"))
-    manifest["files"] = [compared(wanted, under(root, wanted["path"]), run, owners) for wanted in request["files"]]
+    files = sorted(request["files"], key=lambda wanted: bool(wanted.get("running")))
+    manifest["files"] = [compared(wanted, under(root, wanted["path"]), run, owners) for wanted in files]
     homes = [os.path.dirname(entry["place"]) for entry in manifest["files"]]
     manifest["folders"] = sorted(set(folder for home in homes for folder in missing_folders(home)))
     make_folder(folder)
     try:
-        for number, (entry, wanted) in enumerate(zip(manifest["files"], request["files"])):
+        for number, (entry, wanted) in enumerate(zip(manifest["files"], files)):
             entry["backup"] = keep(folder, "%d.before" % number, decoded(wanted["before"]))
             entry["after"] = keep(folder, "%d.after" % number, decoded(wanted["after"]))
         write_manifest(folder, manifest)
         for path in manifest["folders"]:
             make_folder(path)
-        for entry, wanted in zip(manifest["files"], request["files"]):
-            if not entry["removes"]:
+        for entry, wanted in zip(manifest["files"], files):
+            if not entry["removes"] and not entry["running"]:
                 write_new(entry["beside"], decoded(wanted["after"]), entry["mode"], entry["uid"], entry["gid"])
     except BaseException:
         discard(manifest)
@@ -141,22 +146,43 @@ def former_owners(root, undone):
     folder = run_folder(root, undone) if undone else None
     if folder is None or not os.path.exists(os.path.join(folder, "manifest.json")):
         return {}
-    return dict((entry["path"], (entry["uid"], entry["gid"])) for entry in read_manifest(folder)["files"])
+    return dict((entry["path"], former(entry)[1:]) for entry in read_manifest(folder)["files"])
+
+
+def former(entry):
+    """Mode, user and group of a file before the run, or those that it got where there was none."""
+    return entry["was"] or [entry["mode"], entry["uid"], entry["gid"]]
 
 
 def compared(wanted, place, run, owners):
     """What the manifest says of one file, if it is still what was planned against."""
-    seen, state = current(place)
+    entry = {"path": wanted["path"], "place": place, "removes": wanted["after"] is None}
+    entry.update(resource=wanted.get("resource"), running=bool(wanted.get("running")), access=wanted.get("access"))
+    seen, was = now(entry)
     if seen != decoded(wanted["before"]):
         raise changed(wanted["path"], place, seen, "since it was planned")
-    if state:
+    if entry["running"]:
+        refuse_fixed(place)
+    elif was:
         refuse_pinned(place)
-    entry = {"path": wanted["path"], "place": place, "removes": wanted["after"] is None}
-    entry["beside"] = beside_name(place, run)
-    entry["mode"] = stat.S_IMODE(state.st_mode) if state else wanted["mode"]
-    owner = owners.get(wanted["path"], (os.geteuid(), os.getegid()))
-    entry["uid"], entry["gid"] = (state.st_uid, state.st_gid) if state else owner
+    entry["beside"], entry["was"] = beside_name(place, run), was
+    new = [wanted["mode"]] + list(owners.get(wanted["path"], (os.geteuid(), os.getegid())))
+    entry["mode"], entry["uid"], entry["gid"] = entry["access"] or was or new
     return entry
+
+
+def now(entry):
+    """Bytes of a file, or a value of the kernel's, and mode, user and group; None and None where there is none."""
+    if entry["running"]:
+        return value_of(entry["place"]), None
+    seen, state = current(entry["place"])
+    return seen, state and [stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid]
+
+
+def refuse_fixed(place):
+    """Stop where the kernel lets nobody set a value, or not from this network namespace."""
+    if not os.access(place, os.W_OK):
+        raise Stop("denied", "%s may not be set here" % place)
 
 
 def changed(path, place, seen, when, **more):
@@ -181,7 +207,7 @@ def kept(folder, name):
 def discard(manifest):
     """Remove what staging laid beside the files, and the folders made for them."""
     for entry in manifest["files"]:
-        if os.path.lexists(entry["beside"]):
+        if not entry["running"] and os.path.lexists(entry["beside"]):
             os.unlink(entry["beside"])
     drop_folders(manifest)
 
@@ -205,9 +231,13 @@ def commit(agent, request):
     renamed = []
     try:
         for entry in manifest["files"]:
-            seen, _ = current(entry["place"])
+            seen, _ = now(entry)
             if seen != kept(folder, entry["backup"]):
                 raise changed(entry["path"], entry["place"], seen, "since it was planned")
+            if entry["running"]:
+                renamed.append(entry)  # before it is set: the kernel may take another value than the one it is given
+                set_value(entry["place"], kept(folder, entry["after"]))
+                continue
             if entry["removes"]:
                 os.unlink(entry["place"])
             else:
@@ -264,21 +294,25 @@ def undo(agent, request):
     manifest = read_manifest(folder)
     if manifest["state"] not in UNSETTLED:
         return {"nothing": manifest["state"]}
-    mine = [entry for entry in manifest["files"] if touched(manifest, entry)]
+    mine = [entry for entry in manifest["files"] if touched(folder, manifest, entry)]
     if not request.get("force"):
         refuse_edited(folder, mine)
     restore(folder, manifest, mine, request.get("by"))
     return {}
 
 
-def touched(manifest, entry):
-    """Whether a file was replaced already: its new bytes are no longer beside it."""
-    return manifest["state"] == "committed" or entry["removes"] or not os.path.lexists(entry["beside"])
+def touched(folder, manifest, entry):
+    """Whether a file was replaced already: its new bytes are no longer beside it. A value was, where it is the new."""
+    if manifest["state"] == "committed" or entry["removes"]:
+        return True
+    if entry["running"]:
+        return now(entry)[0] == kept(folder, entry["after"])
+    return not os.path.lexists(entry["beside"])
 
 
 def refuse_edited(folder, entries):
     for entry in entries:
-        seen, _ = current(entry["place"])
+        seen, _ = now(entry)
         after = kept(folder, entry["after"])
         if seen not in (kept(folder, entry["backup"]), after):
             raise changed(entry["path"], entry["place"], seen, "after it was written", after=maybe(after))
@@ -294,13 +328,15 @@ def restore(folder, manifest, entries, by=None):
 
 def put_back(folder, entry):
     old = kept(folder, entry["backup"])
-    seen, _ = current(entry["place"])
-    if seen == old:
+    seen, access = now(entry)
+    if seen == old and (not entry["access"] or access == entry["was"]):
         return
-    if old is None:
+    if entry["running"]:
+        set_value(entry["place"], old)
+    elif old is None:
         remove_file(entry["place"])
     else:
-        replace_file(entry["place"], old, entry["mode"], entry["uid"], entry["gid"])
+        replace_file(entry["place"], old, *former(entry))
 
 
 def runs(agent, request):
@@ -311,9 +347,11 @@ def runs(agent, request):
 def described(folder, manifest):
     files = []
     for entry in manifest["files"]:
-        row = {"path": entry["path"], "mode": entry["mode"], "now": None, "strange": None}
+        row = {"path": entry["path"], "mode": former(entry)[0], "now": None, "strange": None}
+        row.update(resource=entry["resource"], running=entry["running"], was=entry["was"] if entry["access"] else None)
         try:
-            row["now"] = maybe(current(entry["place"])[0])
+            seen, row["access"] = now(entry)
+            row["now"] = maybe(seen)
         except Stop as stop:
             row["strange"] = stop.body["why"]
         row["before"], row["after"] = maybe(kept(folder, entry["backup"])), maybe(kept(folder, entry["after"]))

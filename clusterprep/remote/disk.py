@@ -136,6 +136,34 @@ def replace_file(path, data, mode, uid, gid):
     sync_folder(os.path.dirname(path))
 
 
+def value_of(path):
+    """What the running kernel has at a path of /proc/sys, its columns parted by one blank; None for no such value.
+
+    The kernel parts them by tabs, and takes both.
+    """
+    data, _ = current(path)
+    return None if data is None else data.replace(b"\t", b" ")
+
+
+def set_value(path, data):
+    """Give the running kernel a value, and stop where it did not take exactly this one."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, data, 0)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise Stop("failed", "%s does not take %r: %s" % (path, shown(data), error.strerror))
+    taken = value_of(path)
+    if taken != data:
+        raise Stop("failed", "%s took %r for %r" % (path, shown(taken), shown(data)))
+
+
+def shown(data):
+    return (data or b"").decode("utf-8", "replace").strip()
+
+
 def remove_file(path):
     os.unlink(path)
     sync_folder(os.path.dirname(path))

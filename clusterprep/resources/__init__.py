@@ -8,24 +8,62 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact, under
-from clusterprep.model import Absent, FileChange, FileState, Inventory, Node, Read
+from clusterprep.model import Absent, Fleet, Inventory, Node, Read
 from clusterprep.render import Environment
+from clusterprep.wanted import Access, FileChange, FileState
 
 Params = Mapping[str, Any]
+Part = tuple[str, str]  # a path, and the part of that file that a step owns: "" for all of it
+
+
+class NoPlan(Exception):
+    """What stands on a node cannot be compared; `absent` says why. Nothing is then written anywhere."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.absent = Absent(reason, detail)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a resource compares on one node: `files` as the steps before it leave them, and no fact is absent."""
+
+    fleet: Fleet
+    node: Node
+    files: Mapping[str, FileState]
+    facts: Mapping[str, Any]
+    environment: Environment
+
+
+def _nothing(*_: Any) -> tuple[Any, ...]:
+    return ()
 
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of wanted state that is files: all of them are written on all nodes or on none.
+    """A kind of wanted state that is files, or values of the kernel: all are written on all nodes or on none.
 
-    `paths(params, inventory)` names the files it may touch; `plan(node, params, files, environment)` gives the
-    changes for one node, from the files as they are. A path that is not known has an Absent in `files`; `plan`
-    is then not called.
+    `paths(params, inventory)` names the files that it looks at and may touch, `facts` what else has to be known;
+    `plan(params, known)` gives the changes for one node, or raises NoPlan. Where a path or a fact is not known, plan is
+    not called. `parts` says what of these files is one step's alone: all of them, unless told otherwise.
+    `wrong(params)` yields a key and what is wrong with it, beyond what the schema can say; `variables` are the
+    parameters that may hold `{{ name }}`; `live(params)` says why a node whose root is not / cannot have it.
     """
 
     name: str
     paths: Callable[[Params, Inventory], tuple[str, ...]]
-    plan: Callable[[Node, Params, Mapping[str, FileState], Environment], Iterable[FileChange]]
+    plan: Callable[[Params, Known], Iterable[FileChange]]
+    facts: Callable[[Params, Inventory], tuple[Fact, ...]] = _nothing
+    parts: Callable[[Params, Inventory], tuple[Part, ...]] | None = None
+    wrong: Callable[[Params], Iterable[tuple[str, str]]] = _nothing
+    variables: tuple[str, ...] = ()
+    live: Callable[[Params], str] = lambda params: ""
+
+    def owned(self, params: Params, inventory: Inventory) -> tuple[Part, ...]:
+        """The parts of files that belong to a step with these parameters."""
+        if self.parts is not None:
+            return self.parts(params, inventory)
+        return tuple((path, "") for path in self.paths(params, inventory))
 
 
 def target(path: str) -> Fact:
@@ -45,10 +83,12 @@ def parse_target(path: str, answer: dict[str, Any] | None) -> FileState:
     return FileState(path, content, int(answer["mode"]), int(answer["uid"]), int(answer["gid"]))
 
 
-def file_change(node: Node, resource: str, state: FileState, wanted: bytes | None, mode: int) -> FileChange:
-    """The change from a state to wanted bytes. A file that exists keeps its mode."""
+def file_change(
+    node: Node, resource: str, state: FileState, wanted: bytes | None, mode: int, access: Access | None = None
+) -> FileChange:
+    """The change from a state to wanted bytes. A file that exists keeps its mode, unless `access` says otherwise."""
     kept = mode if state.content is None else state.mode
-    return FileChange(node.name, resource, state.path, state.content, wanted, kept)
+    return FileChange(node.name, resource, state.path, state.content, wanted, kept, access, state.access)
 
 
 def known(states: Mapping[str, FileState | Absent]) -> dict[str, FileState] | Absent:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from clusterprep.env.dialects import refusal
 from clusterprep.env.variables import nccl_reads
 from clusterprep.errors import InputError, Problem
-from clusterprep.model import EnvValue, FileChange, FileState, Inventory, Node
-from clusterprep.render import Environment
-from clusterprep.resources import Params, Resource, file_change
+from clusterprep.model import EnvValue, Inventory
+from clusterprep.resources import Known, Params, Part, Resource, file_change
+from clusterprep.wanted import FileChange
 
 HEAD = "# Written by clusterprep apply, which overwrites this file: put values under `env:` of the inventory.\n"
 BEGIN = "# BEGIN clusterprep: written by apply, which overwrites this block; values belong into the inventory\n"
@@ -100,8 +100,14 @@ def refuse_unheld(node: str, targets: Iterable[str], values: Values) -> None:
         raise InputError(tuple(found))
 
 
-def plan(node: Node, params: Params, files: Mapping[str, FileState], environment: Environment) -> Iterable[FileChange]:
-    values = environment.of(node.name)
+def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
+    """Of NCCL's own file a block, of the others all."""
+    conf = TARGETS["nccl.conf"].path
+    return tuple((path, "env" if path == conf else "") for path in paths(params, inventory))
+
+
+def plan(params: Params, known: Known) -> Iterable[FileChange]:
+    node, files, values = known.node, known.files, known.environment.of(known.node.name)
     refuse_unheld(node.name, (name for name, target in TARGETS.items() if target.path in files), values)
     for target in TARGETS.values():
         if target.path in files:
@@ -109,4 +115,4 @@ def plan(node: Node, params: Params, files: Mapping[str, FileState], environment
             yield file_change(node, "env", state, target.write(values, state.content), target.mode)
 
 
-RESOURCE = Resource("env", paths, plan)
+RESOURCE = Resource("env", paths, plan, parts=parts)

@@ -171,6 +171,85 @@ def test_only_files_are_written_to(node: Node, kind: str) -> None:
     assert (node.tree(), node.state()) == (before, None)
 
 
+VALUE = "/proc/sys/net/some"
+
+
+def changes(node: Node, *files: dict[str, Any], run: str = RUN, **more: Any) -> dict[str, Any]:
+    return node.ask("stage", run, files=list(files), **more)
+
+
+def test_a_running_value_is_set_after_all_files_and_put_back_with_them(node: Node) -> None:
+    place = node.root / VALUE.lstrip("/")
+    place.parent.mkdir(parents=True)
+    place.write_text("1\t5\n")
+    value = {**wanted(VALUE, "1 5\n", "2 6\n"), "running": True, "resource": "sysctl"}
+    assert changes(node, value, wanted(CONF, "old\n", "new\n")) == {}
+    assert place.read_text() == "1\t5\n"
+    assert node.ask("commit") == {}
+    assert (place.read_text(), node.text(CONF)) == ("2 6\n", "new\n")
+    (run,) = node.ask("runs")["runs"]
+    assert [(row["path"], row["running"], row["resource"]) for row in run["files"]] == [
+        (CONF, False, None), (VALUE, True, "sysctl")
+    ]  # fmt: skip
+    assert node.ask("undo") == {}
+    assert (place.read_text(), node.text(CONF)) == ("1 5\n", "old\n")
+    assert [path.name for path in place.parent.iterdir()] == ["some"]
+
+
+@pytest.mark.parametrize(("step", "reason"), [("stage", "changed"), ("commit", "changed"), ("gone", "changed")])
+def test_a_running_value_that_somebody_set_meanwhile_is_left_alone(node: Node, step: str, reason: str) -> None:
+    place = node.root / VALUE.lstrip("/")
+    place.parent.mkdir(parents=True)
+    place.write_text("1\n")
+    files = ({**wanted(VALUE, "1\n", "2\n"), "running": True}, wanted(CONF, "old\n", "new\n"))
+    if step == "commit":
+        changes(node, *files)
+    place.write_text("3\n")
+    if step == "gone":
+        place.unlink()
+    answer = node.ask("commit") if step == "commit" else changes(node, *files)
+    assert (answer["no"], answer["path"], node.text(CONF)) == (reason, VALUE, "old\n")
+    assert not place.exists() or place.read_text() == "3\n"
+
+
+def test_a_value_that_was_staged_and_never_set_is_not_set_back(node: Node) -> None:
+    place = node.root / VALUE.lstrip("/")
+    place.parent.mkdir(parents=True)
+    place.write_text("1\n")
+    changes(node, {**wanted(VALUE, "1\n", "2\n"), "running": True})
+    place.write_text("3\n")
+    assert node.ask("undo") == {}
+    assert place.read_text() == "3\n"
+
+
+def test_a_value_that_the_kernel_takes_otherwise_puts_all_back(node: Node) -> None:
+    """Here a file that is longer than what is written into it, as a value that is clamped would be."""
+    place = node.root / VALUE.lstrip("/")
+    place.parent.mkdir(parents=True)
+    place.write_text("12345\n")
+    value = {**wanted(VALUE, "12345\n", "6\n"), "running": True}
+    changes(node, wanted(CONF, "old\n", "new\n"), value)
+    answer = node.ask("commit")
+    assert (answer["no"], node.text(CONF), place.read_text()) == ("failed", "old\n", "12345\n")
+    assert "took" in answer["why"]
+    assert node.state() == "undone"
+
+
+def test_owner_and_mode_are_given_where_they_are_asked_for_and_come_back(node: Node) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    place = node.root / "etc/nccl.conf"
+    inode = place.stat().st_ino
+    new = {**wanted(CONF, "old\n", "old\n"), "access": [0o600, uid, gid]}
+    assert changes(node, new) == {}
+    assert node.ask("commit") == {}
+    assert (place.stat().st_mode & 0o777, node.text(CONF)) == (0o600, "old\n")
+    (run,) = node.ask("runs")["runs"]
+    assert (run["files"][0]["was"], run["files"][0]["access"]) == ([0o640, uid, gid], [0o600, uid, gid])
+    assert node.ask("undo") == {}
+    assert (place.stat().st_mode & 0o777, node.text(CONF)) == (0o640, "old\n")
+    assert place.stat().st_ino != inode
+
+
 def require_root() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")

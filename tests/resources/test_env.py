@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterprep.errors import InputError
-from clusterprep.model import EnvValue, FileState, Inventory, Node
+from clusterprep.model import EnvValue, Fleet, Inventory, Node
 from clusterprep.render import Environment
+from clusterprep.resources import Known
 from clusterprep.resources.env import (
     BEGIN,
     END,
@@ -26,6 +27,7 @@ from clusterprep.resources.env import (
     task_prolog,
     without_block,
 )
+from clusterprep.wanted import FileState
 
 AWKWARD = {
     "PLAIN": "eth0",
@@ -245,7 +247,11 @@ def planned(node: str, targets: tuple[str, ...], **states: FileState) -> dict[st
     inventory = Inventory("test", (), env_targets=targets)
     files = {path: FileState(path, None) for path in RESOURCE.paths({}, inventory)}
     files |= {state.path: state for state in states.values()}
-    return {change.path: change for change in RESOURCE.plan(Node(node, node, 0), {}, files, ENVIRONMENT)}
+    return {change.path: change for change in plan(Node(node, node, 0), files, ENVIRONMENT)}
+
+
+def plan(node: Node, files: dict[str, FileState], environment: Environment) -> Any:
+    return RESOURCE.plan({}, Known(Fleet(Inventory("test", (node,)), {}), node, files, {}, environment))
 
 
 def test_only_the_targets_of_the_inventory_are_written_with_their_modes() -> None:
@@ -282,9 +288,9 @@ def test_a_derived_value_that_a_shell_would_run_is_not_written_bare() -> None:
     environment = Environment((EnvValue("NCCL_SOCKET_IFNAME", "e;id", ("n1",), "the only one"),), {})
     node, path = Node("n1", "n1", 0), TARGETS["env-file"].path
     with pytest.raises(InputError) as raised:
-        list(RESOURCE.plan(node, {}, {path: FileState(path, None)}, environment))
+        list(plan(node, {path: FileState(path, None)}, environment))
     (problem,) = raised.value.problems
     assert problem.key == "n1: NCCL_SOCKET_IFNAME"
     assert "'e;id' (the only one): systemd, docker and shells do not all read ; (character 2)" in problem.message
     others = {target.path: FileState(target.path, None) for name, target in TARGETS.items() if name != "env-file"}
-    assert len(list(RESOURCE.plan(node, {}, others, environment))) == 3
+    assert len(list(plan(node, others, environment))) == 3

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from clusterprep.model import Absent, FileState, Inventory, Node
+from clusterprep.facts.account import Account
+from clusterprep.model import Absent, Fleet, Inventory, Node
 from clusterprep.plan import interpret, make_plan, reads
 from clusterprep.render import Environment
-from clusterprep.resources import known, parse_target, target
+from clusterprep.resources import Known, NoPlan, known, parse_target, target
 from clusterprep.resources.file import RESOURCE
+from clusterprep.wanted import Access, FileChange, FileState
 
 NODE = Node("n1", "n1", 0, root="/srv/image")
 
@@ -19,7 +21,8 @@ NODE = Node("n1", "n1", 0, root="/srv/image")
 def planned(state: FileState, **params: Any) -> Any:
     step = {"path": state.path, **params}
     assert RESOURCE.paths(step, Inventory("test", ())) == (state.path,)
-    (change,) = RESOURCE.plan(NODE, step, {state.path: state}, Environment((), {}))
+    seen = Known(Fleet(Inventory("test", (NODE,)), {}), NODE, {state.path: state}, {}, Environment((), {}))
+    (change,) = RESOURCE.plan(step, seen)
     return change
 
 
@@ -46,11 +49,60 @@ def test_a_change_is_the_difference_from_what_is(before: bytes | None, content: 
         pytest.param({}, None, 0o644, id="default"),
         pytest.param({"mode": "0755"}, None, 0o755, id="text"),
         pytest.param({"mode": "600"}, None, 0o600, id="without-zero"),
-        pytest.param({"mode": "0755"}, b"old", 0o640, id="a-file-that-exists-keeps-its-own"),
+        pytest.param({}, b"old", 0o640, id="a-file-that-exists-keeps-its-own"),
     ],
 )
 def test_modes_are_octal_and_for_new_files(params: dict[str, Any], before: bytes | None, mode: int) -> None:
     assert planned(FileState("/etc/motd", before, 0o640), content="x", **params).mode == mode
+
+
+def changed(state: FileState, account: Account | None = None, **params: str) -> FileChange:
+    step = {"path": state.path, "content": "x", **params}
+    facts = {fact.name: account for fact in RESOURCE.facts(step, Inventory("test", ()))}
+    known = Known(Fleet(Inventory("test", (NODE,)), {}), NODE, {state.path: state}, facts, Environment((), {}))
+    (change,) = RESOURCE.plan(step, known)
+    return change
+
+
+THERE = FileState("/etc/motd", b"x", 0o640, 7, 8)
+
+
+@pytest.mark.parametrize(
+    ("params", "account", "access", "action"),
+    [
+        pytest.param({}, None, None, "none", id="left-alone"),
+        pytest.param({"mode": "0600"}, None, Access(0o600, 7, 8), "update", id="another-mode-same-owner"),
+        pytest.param({"mode": "0640"}, None, Access(0o640, 7, 8), "none", id="the-mode-it-has"),
+        pytest.param({"owner": "job"}, Account(5, 6), Access(0o640, 5, 6), "update", id="another-owner-same-mode"),
+        pytest.param({"owner": "job", "mode": "0600"}, Account(7, 8), Access(0o600, 7, 8), "update", id="both"),
+    ],
+)
+def test_owner_and_mode_are_changed_where_they_are_given(
+    params: dict[str, str], account: Account | None, access: Access | None, action: str
+) -> None:
+    change = changed(THERE, account, **params)
+    assert (change.access, change.action) == (access, action)
+
+
+def test_a_new_file_belongs_to_the_owner_that_is_given() -> None:
+    assert changed(FileState("/etc/motd", None), Account(5, 6), owner="job").access == Access(0o644, 5, 6)
+    assert changed(FileState("/etc/motd", None), mode="0600").mode == 0o600
+
+
+def test_a_user_that_the_node_does_not_know_is_a_gap() -> None:
+    with pytest.raises(NoPlan, match="no user job") as raised:
+        changed(THERE, None, owner="job")
+    assert raised.value.absent.reason == "no_such_user"
+
+
+@pytest.mark.parametrize("given", [{}, {"content": "x", "template": "y"}])
+def test_a_file_has_one_source(given: dict[str, str]) -> None:
+    assert [key for key, _ in RESOURCE.wrong({"path": "/x", **given})] == [""]
+
+
+def test_owners_of_a_tree_that_is_not_running_are_refused() -> None:
+    assert "leave out owner" in RESOURCE.live({"owner": "job"})
+    assert RESOURCE.live({"mode": "0600"}) == ""
 
 
 # ---------------------------------------------------------------- states

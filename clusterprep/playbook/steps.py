@@ -1,0 +1,133 @@
+"""What a playbook comes to: steps with their resource, the nodes they are for, and what has to hold there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusterprep.facts import Fact
+from clusterprep.model import Absent, Fleet, Inventory, Node
+from clusterprep.playbook import variables
+from clusterprep.playbook.conditions import Condition, Truth
+from clusterprep.playbook.names import Name, Value, value_of
+from clusterprep.plugins import modules
+from clusterprep.resources import Part, Resource, target
+
+
+@dataclass(frozen=True)
+class Step:
+    """One wanted state. `nodes` has the names it is for, None means all; every condition of `when` has to hold."""
+
+    name: str
+    resource: Resource
+    params: Mapping[str, Any]
+    tags: tuple[str, ...] = ()
+    when: tuple[Condition, ...] = ()
+    nodes: frozenset[str] | None = None
+    file: str | None = None
+    line: int | None = None
+
+    def names(self) -> Iterator[Name]:
+        """Every name whose value decides what this step does."""
+        for condition in self.when:
+            yield from condition.names()
+        yield from variables.names(self.params)
+
+    def applies(self, node: Node, fleet: Fleet) -> Truth:
+        """Whether a node reached is to have this state, or why nobody knows."""
+        if self.nodes is not None and node.name not in self.nodes:
+            return False
+        truths = [condition.holds(node, self.lookup(node, fleet)) for condition in self.when]
+        unknown = [truth for truth in truths if isinstance(truth, Absent)]
+        if any(truth is False for truth in truths):
+            return False
+        return Absent(unknown[0].reason, f"when: {unknown[0].detail}") if unknown else True
+
+    def filled(self, node: Node, fleet: Fleet) -> Mapping[str, Any] | Absent:
+        """The parameters with their variables replaced for this node."""
+        found: Mapping[str, Any] | Absent = variables.filled(self.params, self.lookup(node, fleet))
+        return found
+
+    @staticmethod
+    def lookup(node: Node, fleet: Fleet) -> Callable[[Name], Value | Absent]:
+        return lambda name: value_of(name, fleet, node)
+
+
+@dataclass(frozen=True)
+class Playbook:
+    """Steps in the order written, those of included files where they are included."""
+
+    path: str
+    steps: tuple[Step, ...]
+
+    @property
+    def tags(self) -> frozenset[str]:
+        return frozenset(tag for step in self.steps for tag in step.tags)
+
+
+def resources() -> dict[str, Resource]:
+    """The kinds of wanted state that are built, by the name a step calls them."""
+    found = (module.RESOURCE for module in modules("clusterprep.resources"))
+    return {resource.name: resource for resource in found}
+
+
+def doubles(steps: Iterable[Step], inventory: Inventory) -> Iterator[tuple[Step, Step, str]]:
+    """Two steps that would undo each other on some node at every run: the later, the earlier, and where.
+
+    Whether a step with `when` applies is only known on the node; see `Owners`.
+    """
+    owners: dict[str, list[tuple[str, Step]]] = {}
+    told: list[tuple[Step, Step]] = []
+    for step in steps:
+        if step.when:
+            continue
+        for path, part in step.resource.owned(step.params, inventory):
+            for other, first in owners.get(path, ()):
+                if _clash(part, other) and _meet(step, first) and (step, first) not in told:
+                    told.append((step, first))
+                    yield step, first, _shown(path, part or other)
+            owners.setdefault(path, []).append((part, step))
+
+
+class Owners:
+    """Which step owns which part of a file on one node."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, dict[str, Step]] = {}
+
+    def take(self, step: Step, parts: Iterable[Part]) -> tuple[Step, str] | None:
+        """The step that has such a part already, and which."""
+        for path, part in parts:
+            mine = self._parts.setdefault(path, {})
+            for other, first in mine.items():
+                if first is not step and _clash(part, other):
+                    return first, _shown(path, part or other)
+            mine[part] = step
+        return None
+
+
+def _clash(one: str, other: str) -> bool:
+    """Who owns all of a file shares it with nobody."""
+    return one == other or "" in (one, other)
+
+
+def _meet(one: Step, other: Step) -> bool:
+    return one.nodes is None or other.nodes is None or not one.nodes.isdisjoint(other.nodes)
+
+
+def _shown(path: str, part: str) -> str:
+    return f"{path} ({part})" if part else path
+
+
+def fact_names(steps: Iterable[Step]) -> tuple[str, ...]:
+    """The facts that conditions and variables need."""
+    return tuple(dict.fromkeys(fact for step in steps for name in step.names() for fact in name.facts))
+
+
+def own_facts(steps: Iterable[Step], inventory: Inventory) -> tuple[Fact, ...]:
+    """What nobody but these steps asks for: the files that they may touch, and what their resources need besides."""
+    pairs = [(step.resource, step.params) for step in steps]
+    paths = dict.fromkeys(path for resource, params in pairs for path in resource.paths(params, inventory))
+    facts = [fact for resource, params in pairs for fact in resource.facts(params, inventory)]
+    return (*facts, *map(target, paths))
