@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from clusterprep.model import Node
@@ -13,6 +13,7 @@ from clusterprep.transports.link import Link, open_link
 from clusterprep.transports.ssh import SshTransport
 
 LIMIT = 60.0  # seconds for any answer
+WIDTH = 64  # nodes at once, as in `--forks`
 
 
 def main(job: str, count: str = "") -> int:
@@ -30,11 +31,8 @@ def main(job: str, count: str = "") -> int:
         link.request("look", LIMIT, reads=told["looks"][node.name])
         links[node.name] = link
 
-    threads = [threading.Thread(target=look, args=(node,), daemon=True) for node in nodes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(WIDTH) as pool:
+        list(pool.map(look, nodes))
     dial(links[nodes[0].name], [links[node.name] for node in nodes[1:]], told)
     return 0
 
