@@ -86,8 +86,15 @@ def write_manifest(folder, manifest):
 
 
 def read_manifest(folder):
+    """What a run did; one of a release that knew files alone, and left owner and mode as they were, says less."""
     with open(os.path.join(folder, "manifest.json")) as source:
-        return loads(source.read())
+        manifest = loads(source.read())
+    for entry in manifest["files"]:
+        entry.setdefault("running", False)
+        for key in ("access", "resource"):
+            entry.setdefault(key, None)
+        entry.setdefault("was", entry["backup"] and [entry["mode"], entry["uid"], entry["gid"]])
+    return manifest
 
 
 def remembered(root):

@@ -250,6 +250,29 @@ def test_owner_and_mode_are_given_where_they_are_asked_for_and_come_back(node: N
     assert place.stat().st_ino != inode
 
 
+@pytest.mark.parametrize("steps", [["commit"], ["commit", "settle"], []])
+def test_a_run_of_a_release_that_knew_files_alone_is_told_and_undone(node: Node, steps: list[str]) -> None:
+    node.stage()
+    for step in steps:
+        node.ask(step)
+    path = node.root / f"var/lib/clusterprep/runs/{RUN}/manifest.json"
+    manifest = json.loads(path.read_text())
+    for entry in manifest["files"]:
+        for key in ("running", "access", "was", "resource"):
+            del entry[key]
+    path.write_text(json.dumps(manifest))
+    conf, _ = node.ask("runs")["runs"][0]["files"]
+    assert (conf["path"], conf["mode"], conf["was"], conf["running"]) == (CONF, 0o640, None, False)
+    if "settle" in steps:
+        back = [wanted(CONF, "new\n", "old\n"), wanted(NEW, "new too\n", None)]
+        assert node.ask("stage", NEXT, files=back, undoes=RUN) == {}
+        assert node.ask("commit", NEXT) == {}
+    else:
+        assert node.ask("undo") == {}
+    assert (node.text(CONF), node.text(NEW)) == ("old\n", None)
+    assert (node.root / "etc/nccl.conf").stat().st_mode & 0o777 == 0o640
+
+
 def require_root() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
