@@ -16,8 +16,9 @@ from clusterprep import registry
 from clusterprep.fanout import ROUNDS
 from clusterprep.load import load_inventory
 from clusterprep.pairs import DIAL_LIMIT
-from clusterprep.plan import Selection, make_plan, reads, select
+from clusterprep.plan import Selection, make_plan, select
 from clusterprep.remote import boot
+from tests.asked import reads
 from tests.lab import Lab
 
 HERE = Path(__file__).resolve().parent

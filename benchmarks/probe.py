@@ -19,7 +19,7 @@ from pathlib import Path
 
 from clusterprep import registry
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.plan import make_plan, reads
+from clusterprep.plan import Questions, make_plan
 from clusterprep.remote import boot
 from clusterprep.transports.link import FrameReader
 
@@ -36,7 +36,8 @@ class Cost:
 def all_reads() -> tuple[Read, ...]:
     """What `check` asks of a node with this interpreter as the job's."""
     node = Node("here", "127.0.0.1", 0, python=sys.executable)
-    return reads(make_plan(tuple(registry.checks().values()), registry.facts()), node, Inventory("here", (node,)))
+    plan = make_plan(tuple(registry.checks().values()), registry.facts())
+    return Questions(plan, Inventory("here", (node,))).of(node).reads
 
 
 def look(asked: tuple[Read, ...]) -> Callable[[], Cost]:

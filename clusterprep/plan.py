@@ -173,18 +173,6 @@ def _mark(raw: Json) -> bytes:
         return b""
 
 
-def reads(plan: Plan, node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    """Everything to look at on one node, each thing once."""
-    return Questions(plan, inventory).of(node).reads
-
-
-def interpret(plan: Plan, node: Node, inventory: Inventory, answers: Mapping[Read, Json]) -> dict[str, Any]:
-    """The facts of one node from its answers."""
-    questions = Questions(plan, inventory)
-    sheet = questions.of(node)
-    return questions.facts(sheet, [answers.get(read) for read in sheet.reads])
-
-
 def _answer(raw: Json) -> Any:
     """An agent's answer as a value, None for a file that is not there, or Absent."""
     if not isinstance(raw, list) or len(raw) < 2 or raw[0] not in ("ok", "no"):

@@ -24,7 +24,8 @@ from clusterprep.facts.storage import Mount
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python, Torch
 from clusterprep.judge import judge
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting
-from clusterprep.plan import Plan, interpret, reads
+from clusterprep.plan import Plan
+from tests.asked import interpret, reads
 
 TODAY = date(2026, 11, 21)
 PORT = 29500

@@ -21,10 +21,11 @@ from clusterprep.checks import Check
 from clusterprep.judge import judge
 from clusterprep.model import Absent, Fleet, Json, Node, Read
 from clusterprep.network import choose
-from clusterprep.plan import Plan, interpret, make_plan, reads
+from clusterprep.plan import Plan, make_plan
 from clusterprep.selftest import turned_bad
 from clusterprep.transports.replay import read_key
 from tests import fleets
+from tests.asked import interpret, reads
 from tests.fleets import play
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot")

@@ -11,7 +11,8 @@ from clusterprep.errors import InputError
 from clusterprep.facts import Fact, file
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.network import FACTS
-from clusterprep.plan import Plan, Questions, Selection, interpret, make_plan, matches, reads, select
+from clusterprep.plan import Plan, Questions, Selection, make_plan, matches, select
+from tests.asked import interpret, reads
 
 NODE = Node("n1", "n1", 0)
 INVENTORY = Inventory("test", (NODE,))

@@ -25,10 +25,11 @@ from clusterprep.judge import judge
 from clusterprep.load import load_inventory
 from clusterprep.model import Finding, Fleet, Inventory, Json, Node, Read
 from clusterprep.pairs import probe_pairs
-from clusterprep.plan import Plan, make_plan, reads
+from clusterprep.plan import Plan, make_plan
 from clusterprep.reports.progress import Progress
 from clusterprep.transports.replay import ReplayTransport, record
 from tests import nvml
+from tests.asked import reads
 from tests.fleets import Kind, Machine, load
 
 # Kinds of reads that are answered by the real readers inside the machine's root.

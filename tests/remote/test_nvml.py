@@ -15,8 +15,9 @@ import pytest
 from clusterprep import registry
 from clusterprep.judge import judge
 from clusterprep.model import Fleet, Gpus, Inventory, Node, Read, Sighting
-from clusterprep.plan import interpret, make_plan, reads
+from clusterprep.plan import make_plan
 from tests import nvml
+from tests.asked import interpret, reads
 from tests.fleet import TODAY
 
 ASK = """

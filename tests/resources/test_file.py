@@ -9,11 +9,12 @@ import pytest
 
 from clusterprep.facts.account import Account
 from clusterprep.model import Absent, Fleet, Inventory, Node
-from clusterprep.plan import interpret, make_plan, reads
+from clusterprep.plan import make_plan
 from clusterprep.render import Environment
 from clusterprep.resources import Known, NoPlan, known, parse_target, target
 from clusterprep.resources.file import RESOURCE
 from clusterprep.wanted import Access, FileChange, FileState
+from tests.asked import interpret, reads
 
 NODE = Node("n1", "n1", 0, root="/srv/image")
 

@@ -12,12 +12,13 @@ from clusterprep.fanout import Fanout, ask_reads
 from clusterprep.judge import judge
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.pairs import probe_pairs
-from clusterprep.plan import Plan, make_plan, reads
+from clusterprep.plan import Plan, make_plan
 from clusterprep.remote import boot
 from clusterprep.reports.progress import Progress
 from clusterprep.transports.link import open_link
 from clusterprep.transports.local import LocalTransport
 from clusterprep.transports.replay import ReplayTransport, record
+from tests.asked import reads
 
 MOMENTARY = ("proc.", "irq.")  # what may be otherwise a second later
 CHECKS = tuple(check for name, check in registry.checks().items() if not name.startswith(MOMENTARY))
