@@ -238,16 +238,16 @@ def test_a_value_that_the_kernel_takes_otherwise_puts_all_back(node: Node) -> No
 def test_owner_and_mode_are_given_where_they_are_asked_for_and_come_back(node: Node) -> None:
     uid, gid = os.geteuid(), os.getegid()
     place = node.root / "etc/nccl.conf"
-    inode = place.stat().st_ino
     new = {**wanted(CONF, "old\n", "old\n"), "access": [0o600, uid, gid]}
-    assert changes(node, new) == {}
-    assert node.ask("commit") == {}
-    assert (place.stat().st_mode & 0o777, node.text(CONF)) == (0o600, "old\n")
-    (run,) = node.ask("runs")["runs"]
-    assert (run["files"][0]["was"], run["files"][0]["access"]) == ([0o640, uid, gid], [0o600, uid, gid])
-    assert node.ask("undo") == {}
-    assert (place.stat().st_mode & 0o777, node.text(CONF)) == (0o640, "old\n")
-    assert place.stat().st_ino != inode
+    with place.open() as first:  # as long as it is open no other file gets its number
+        assert changes(node, new) == {}
+        assert node.ask("commit") == {}
+        assert (place.stat().st_mode & 0o777, node.text(CONF)) == (0o600, "old\n")
+        (run,) = node.ask("runs")["runs"]
+        assert (run["files"][0]["was"], run["files"][0]["access"]) == ([0o640, uid, gid], [0o600, uid, gid])
+        assert node.ask("undo") == {}
+        assert (place.stat().st_mode & 0o777, node.text(CONF)) == (0o640, "old\n")
+        assert place.stat().st_ino != os.fstat(first.fileno()).st_ino
 
 
 @pytest.mark.parametrize("steps", [["commit"], ["commit", "settle"], []])
