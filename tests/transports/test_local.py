@@ -12,19 +12,13 @@ from clusterprep.errors import LinkLost
 from clusterprep.model import Node
 from clusterprep.transports import Channel
 from clusterprep.transports.local import LocalTransport
+from tests.transports.heard import read_all
 
 NODE = Node("here", "here", 0, transport="local")
 
 
 def start(command: str) -> Channel:
     return LocalTransport().open(NODE, command)
-
-
-def read_all(channel: Channel) -> bytes:
-    data = b""
-    while piece := channel.recv(10):
-        data += piece
-    return data
 
 
 def alive(pid: int) -> bool:

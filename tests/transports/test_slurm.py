@@ -17,6 +17,7 @@ from clusterprep.model import Inventory, Node, SshSettings
 from clusterprep.transports import Channel
 from clusterprep.transports.slurm import SlurmTransport
 from tests.lab.slurm import Slurm
+from tests.transports.heard import read_all
 
 NAMES = ("n1", "n2", "n3", "n4")
 Start = Callable[..., SlurmTransport]
@@ -39,13 +40,6 @@ def start(slurm4: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             return stack.enter_context(contextlib.closing(SlurmTransport(inventory)))
 
         yield begin
-
-
-def read_all(channel: Channel) -> bytes:
-    data = b""
-    while piece := channel.recv(20):
-        data += piece
-    return data
 
 
 def why(transport: SlurmTransport, name: str) -> Unreached:

@@ -18,19 +18,12 @@ import pytest
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
-from clusterprep.transports import Channel
 from clusterprep.transports.ssh import SshTransport
+from tests.transports.heard import read_all
 from tests.transports.peers import Relay, Talk, babbles, deaf, hangs_up, listening, says, silent
 from tests.transports.sshd import Sshd, free_port
 
 Fresh = Callable[..., SshTransport]
-
-
-def read_all(channel: Channel) -> bytes:
-    data = b""
-    while piece := channel.recv(20):
-        data += piece
-    return data
 
 
 def refused(transport: SshTransport, node: Node) -> Unreached:
