@@ -21,8 +21,8 @@ class Run:
     It fails after `limit` seconds, when all that descends from it is killed, or with an exit code that is none of
     `codes`. `env` is given besides PATH and the C locale. `undo` are the commands that take it back, in their order;
     None says that nothing does. `halfway`: they are run, too, where the command failed or was cut off in the middle,
-    for it may have done a part. `again`: after an undo has put everything else back it is run once more, as a restart
-    that reads what is there then; it needs no `undo`.
+    for it may have done a part. `again` are commands for after an undo has put everything else back, files too, such as
+    a restart that reads what is there then; with them it needs no `undo`.
     """
 
     argv: tuple[str, ...]
@@ -31,7 +31,7 @@ class Run:
     env: tuple[tuple[str, str], ...] = ()
     undo: tuple[Run, ...] | None = None
     halfway: bool = True
-    again: bool = False
+    again: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def wire(operation: Operation) -> dict[str, Any]:
     if isinstance(operation, Run):
         row: dict[str, Any] = {"do": "run", "argv": operation.argv, "limit": operation.limit, "codes": operation.codes}
         undo = None if operation.undo is None else [wire(run) for run in operation.undo]
-        return {**row, "env": dict(operation.env), "undo": undo, "halfway": operation.halfway, "again": operation.again}
+        again = [wire(run) for run in operation.again]
+        return {**row, "env": dict(operation.env), "undo": undo, "halfway": operation.halfway, "again": again}
     if isinstance(operation, Reboot):
         return {"do": "reboot", "argv": operation.argv, "limit": operation.limit}
     bytes_of = {"path": operation.path, "before": _text(operation.before), "after": _text(operation.after)}
@@ -105,14 +106,6 @@ def wire(operation: Operation) -> dict[str, Any]:
 def lasts(deed: Deed) -> float:
     """Seconds that a deed may take at most, files and their fsyncs included."""
     return sum(each.limit if isinstance(each, Run) else 10.0 for each in deed.operations)
-
-
-def returns(deed: Deed) -> bool:
-    """Whether an undo brings back all of what it changed."""
-    return all(
-        not isinstance(each, Reboot) and not (isinstance(each, Run) and each.undo is None and not each.again)
-        for each in deed.operations
-    )
 
 
 def _text(data: bytes | None) -> str | None:

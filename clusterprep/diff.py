@@ -154,10 +154,6 @@ def nodes_of(resource: str, planned: Iterable[FileChange]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(change.node for change in planned if change.resource == resource))
 
 
-def none_started(planned: Iterable[FileChange]) -> dict[str, Outcome]:
-    return {change.node: "not-started" for change in planned}
-
-
 def gap_rows(gaps: Mapping[str, Gap]) -> tuple[ChangeRow, ...]:
     """The nodes that cannot be planned, with the reasons."""
     return tuple(

@@ -36,6 +36,7 @@ from clusterprep.stored import FACT as STORED
 from clusterprep.stored import leave_deep, note, told
 from clusterprep.storing import store, store_code
 from clusterprep.trial import not_run, run_trial
+from clusterprep.unstepping import Unstepper
 from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
 from clusterprep.write import Writer, with_lost
@@ -265,14 +266,25 @@ def rollback(job: Job) -> Report:
         cut_off = any(run.by == job.run for runs in memories.values() for run in runs)  # and undone: that was the last
         run = None if cut_off and not job.settings.run else last_run(memories, job.inventory.cluster, job.settings.run)
         planned = () if run is None or writer.stuck else plan_rollback(memories, run, job.settings.force)
-        receipt = writer.write(planned, job.deadline, undoes=run)
+        steps = Unstepper(writer, None if writer.stuck else run, memories)
+        if not job.settings.force:
+            steps.refuse_built_upon(memories)
+        steps.take_back(job.settings.force)
+        left = steps.failed and not job.settings.force  # the files stay as they are, and the next rollback goes on
+        receipt = writer.write(() if left else planned, job.deadline, undoes=run, also=() if left else steps.nodes)
+        if receipt.done and not left:
+            steps.run_again()
         findings = _settle(job, plan, writer, fleet, findings)
-    if run is not None and receipt.done:
+    done = receipt.done and not steps.failed
+    if run is not None and done:
         job.given.forget(job.inventory.cluster, run)
     outcomes: dict[str, Outcome] = {n: ("undone" if o == "done" else o) for n, o in receipt.outcomes.items()}
-    changed = rows(planned, outcomes, receipt.details)
-    code = worse(exit_code(findings), 0 if receipt.done and not writer.stuck else 1)
-    notice = f"run {run} is undone" if planned else "there is nothing more to undo" if cut_off else NOTHING
+    if left:
+        outcomes = {change.node: "not-started" for change in planned}
+    changed = (*steps.rows(), *rows(planned, outcomes, receipt.details))
+    code = worse(exit_code(findings), 0 if done and not writer.stuck else 1)
+    some = f"run {run} is undone" if done else f"run {run} is not undone; rollback goes on where it stopped"
+    notice = some if planned or steps.nodes else "there is nothing more to undo" if cut_off else NOTHING
     job.notices.append(notice)
     for folder, nodes in writer.left.items():
         job.notices.append(f"{folder} of {fold(nodes)} stays: run {run} made it, and somebody else's files are in it")

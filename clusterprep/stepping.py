@@ -29,6 +29,7 @@ from clusterprep.write import LASTING, LIMIT, Writer
 
 Found = tuple[Deed, ...] | Absent | None  # of a step on a node; None where it is not for the node
 KEPT = "nothing takes it back"
+MOST = 6000  # letters of what a node says about a failure
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class Stepper:
         troubles = {}
         for name, answer in answers.items():
             if isinstance(answer, LinkLost) or "no" in answer:
-                troubles[name] = _said(answer)
+                troubles[name] = said(answer)
                 self.lost.update({name} if isinstance(answer, LinkLost) else ())
                 self._add(name, f"undoing failed, too: {troubles[name]}")
                 continue
@@ -285,7 +286,7 @@ def look_again(writer: Writer, fleet: Fleet, step: Step, nodes: Sequence[Node]) 
     for name, answer in answers.items():
         rows = None if isinstance(answer, LinkLost) else answer.get("answers")
         if not isinstance(rows, list) or len(rows) != len(asked[name].reads):
-            lost[name] = _said(answer)
+            lost[name] = said(answer)
         else:
             seen = questions.facts(asked[name], rows)
             sightings[name] = replace(sightings[name], facts={**sightings[name].facts, **seen})
@@ -301,15 +302,16 @@ def _told(place: int, step: Step, deed: Deed) -> dict[str, Any]:
 def _failure(step: Step, deeds: Sequence[Deed], answer: Frame | LinkLost) -> Failure:
     number = None if isinstance(answer, LinkLost) else answer.get("deed")
     target = deeds[number].target if isinstance(number, int) and 0 <= number < len(deeds) else None
-    return Failure(target, f"{_at(step)}: {_said(answer)}", isinstance(answer, LinkLost))
+    return Failure(target, f"{_at(step)}: {said(answer)}", isinstance(answer, LinkLost))
 
 
-def _said(answer: Frame | LinkLost) -> str:
-    """Why something was not done, and the last lines of the command that failed."""
+def said(answer: Frame | LinkLost) -> str:
+    """Why something was not done, and the last lines of the command that failed, without what a terminal would obey."""
     if isinstance(answer, LinkLost):
         return f"the node was lost: {answer.message}"
     tail = str(answer.get("said") or "").strip()
-    return str(answer.get("why")) + (f"\n{tail}" if tail else "")
+    text = str(answer.get("why")) + (f"\n{tail}" if tail else "")
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text[:MOST])
 
 
 def _at(step: Step) -> str:

@@ -31,7 +31,7 @@ ORDER = (
     "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "returning", "stepping",
-    "storing", "verify", "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
+    "unstepping", "storing", "verify", "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
     "concluding", "run", "selftest", "reports", "explain", "options", "words", "terminal", "init", "ending",
     "cli", "__main__",

@@ -184,11 +184,12 @@ def put_back(operation, force):
 
 
 def run_again(folder, deeds):
-    """Commands that read what is there now that the rest is as it was, each once."""
+    """Commands that read what is there now that the rest is as it was."""
     for deed in deeds:
         for operation in deed["operations"]:
             if operation.get("state") == "again":
-                yield operation
+                for run in operation["again"]:
+                    yield run
                 operation["state"] = "undone"
                 note(folder, deeds)
 
