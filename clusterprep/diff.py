@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clusterprep.errors import InputError, Problem
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, Outcome
 from clusterprep.playbook.steps import Owners, Step, at_once
 from clusterprep.render import Environment

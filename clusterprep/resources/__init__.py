@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from clusterprep.deeds import Deed
 from clusterprep.facts import Fact, under
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Inventory, Node, Read
 from clusterprep.render import Environment
 from clusterprep.wanted import Access, FileChange, FileState
