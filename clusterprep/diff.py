@@ -119,7 +119,7 @@ def refuse_doubles(owners: Owners, step: Step, node: Node, fleet: Fleet) -> None
     double = owners.take(step, step.resource.owned(step.params, fleet.inventory))
     if double is not None:
         first, where = double
-        message = f"on {node.name} {where} is written already by the step in line {first.line}"
+        message = f"on {node.name} {where} is {step.resource.verb} already by the step in line {first.line}"
         raise InputError((Problem(message, step.file, step.line, hint="their conditions hold both"),))
 
 

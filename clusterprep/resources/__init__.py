@@ -73,6 +73,11 @@ class Resource:
     variables: tuple[str, ...] = ()
     live: Callable[[Params], str] = lambda params: ""
 
+    @property
+    def verb(self) -> str:
+        """What becomes of it, in messages."""
+        return "written"
+
     def owned(self, params: Params, inventory: Inventory) -> tuple[Part, ...]:
         """The parts of files that belong to a step with these parameters."""
         if self.parts is not None:
@@ -119,6 +124,11 @@ class StepResource:
     live: Callable[[Params], str] = _live
     handles: bool = False
     only_handles: Callable[[Params], str] = lambda params: ""
+
+    @property
+    def verb(self) -> str:
+        """What becomes of it, in messages."""
+        return "done"
 
     def owned(self, params: Params, inventory: Inventory) -> tuple[Part, ...]:
         """What belongs to a step with these parameters."""
