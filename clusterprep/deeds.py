@@ -8,8 +8,9 @@ resource needs no new code on the nodes.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from clusterprep.frozen import dataclass
 
 Action = Literal["create", "update", "delete", "run", "restart", "reboot", "none"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clusterprep.errors import InputError, Problem
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, Outcome
 from clusterprep.playbook.steps import Owners, Step, at_once
 from clusterprep.render import Environment
@@ -118,7 +119,7 @@ def refuse_doubles(owners: Owners, step: Step, node: Node, fleet: Fleet) -> None
     double = owners.take(step, step.resource.owned(step.params, fleet.inventory))
     if double is not None:
         first, where = double
-        message = f"on {node.name} {where} is written already by the step in line {first.line}"
+        message = f"on {node.name} {where} is {step.resource.verb} already by the step in line {first.line}"
         raise InputError((Problem(message, step.file, step.line, hint="their conditions hold both"),))
 
 

@@ -225,11 +225,10 @@ class Fanout:
 
         A node that does not take the part answers the next request as unknown.
         """
-        modules = [list(module) for module in boot.sources(part)]
         chosen = list(self.links) if names is None else names
         for link in [self.links[name] for name in chosen if name in self.links]:
             with contextlib.suppress(LinkLost):  # the next request meets the same loss, and tells it
-                link.send("load", modules=modules)
+                link.load(part)
 
     def ask(self, op: str, bodies: Mapping[str, Mapping[str, Any]], timeout: float) -> dict[str, Frame | LinkLost]:
         """One request to each node named in `bodies`, all under way at once; a lost node is its LinkLost."""

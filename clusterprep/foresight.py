@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from clusterprep.deeds import Deed, Write
 from clusterprep.diff import Gap, changes, gap_rows, judged, left, refuse_doubles, rows
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, ChangeRow, Fleet, Inventory, Node, Outcome
 from clusterprep.playbook.steps import Owners, Step
 from clusterprep.render import Environment

@@ -169,6 +169,7 @@ def _write(
         if receipt.done and receipt.outcomes:
             written = [node for node in nodes_of("env", planned.files) if node in receipt.outcomes]
             job.given.remember(job.inventory.cluster, job.run, environment, written)
+        if receipt.done and receipt.outcomes and not stepper.lost:
             again, second = _look(job, writer.fanout, plan)
             fleet, findings = again, fixed(findings, second)
         # A grave finding says all there is to say; that nobody tried because GPUs are in use has to be said here.

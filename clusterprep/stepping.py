@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clusterprep import registry
@@ -18,6 +18,7 @@ from clusterprep.diff import Gap, judged
 from clusterprep.errors import ClusterprepError, LinkLost
 from clusterprep.fanout import MARGIN, Watch, look_request
 from clusterprep.foresight import Foreseen, Key, Planned, asked_by, deed_rows, in_order
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, Outcome
 from clusterprep.plan import Questions, make_plan
 from clusterprep.playbook.steps import Step, batches, fact_names, own_facts

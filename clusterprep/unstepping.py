@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.errors import LinkLost, Refused
+from clusterprep.frozen import dataclass
 from clusterprep.model import ChangeRow, Outcome
 from clusterprep.rollback import OldRun
 from clusterprep.stepping import KEPT, said

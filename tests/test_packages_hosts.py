@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import debs
+from tests import debs, systemd
+from tests.command import Answer, clusterprep
 from tests.lab import Host, Lab
 from tests.lab.faults.files import file_over
 from tests.test_cut_off import quiet
@@ -31,6 +32,8 @@ def lab(lab4: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     debs.build(folder, "lab-bad", "1.0", {"/usr/share/lab-lib": "mine"})
     debs.build(folder, "linux-image-9.1.0-2-lab", "9.1.1-1", {"/boot/vmlinuz-9.1.0-2-lab": "no kernel\n"})
     debs.build(folder, "linux-image-lab", "9.1.1-1", Depends="linux-image-9.1.0-2-lab (= 9.1.1-1)")
+    for name in ("rdma-core", "ibverbs-utils", "infiniband-diags"):
+        debs.build(folder, name, "50.0-2", {f"/usr/share/doc/{name}/lab": ""})
     debs.lay(folder, *lab4.hosts[:2])
     lab4.host("n2").run(["apt-get", "-q", "-y", "install", "lab-tool=1.0", "lab-lib=1.0", "lab-old"])
     yield lab4
@@ -171,3 +174,57 @@ def test_the_package_of_the_flavour_that_runs_is_found(lab: Lab) -> None:
             found = run(lab, "plan", kernel("9.0"), "--limit", "n1")
     assert "linux-lab: Unable to locate package linux-lab" in str(found.report["changes"])
     assert "linux-lab-hwe-22.04: Unable to locate" in str(found.report["changes"])
+
+
+def shipped(lab: Lab, command: str, name: str, *words: str) -> Answer:
+    return clusterprep(lab, command, "--playbook", name, "--only", "ssh.", *words)
+
+
+def test_the_shipped_kernel_playbook_installs_and_starts_anew_until_the_kernel_runs(lab: Lab) -> None:
+    """The host says that it runs an old kernel, and has the machine's own again once it has started anew."""
+    host = lab.host("n1")
+    systemd.install(host)
+    host.write("/boot/vmlinuz-5.4.0-1-lab", "no kernel\n")
+    file_over(host, "/proc/sys/kernel/osrelease", "5.4.0-1-lab\n")
+    predicted = shipped(lab, "plan", "kernel", "--limit", "n[1,3]")
+    done = shipped(lab, "apply", "kernel", "--limit", "n[1,3]", "--no-verify")
+    assert done.code == 0, done.report
+    assert [row for row in outcomes(done) if row[1] == "done"] == [
+        ("kernel", "done", ["n1"]),
+        ("reboot", "done", ["n1"]),
+    ]
+    assert {row[:3] for row in said(done)} == {row[:3] for row in said(predicted)}
+    assert debs.packages(host, "linux-image-lab") == ["install installed linux-image-lab 9.1.1-1"]
+    assert host.read("/proc/sys/kernel/osrelease") != "5.4.0-1-lab\n"
+    assert shipped(lab, "apply", "kernel", "--limit", "n[1,3]", "--no-verify").outcomes() == {"unchanged"}
+
+
+MODPROBE = """#!/bin/sh
+# loads by a note in /run, and knows two modules
+for name; do :; done
+case $name in ib_uverbs|rdma_ucm) ;; *) echo "modprobe: FATAL: Module $name not found." >&2; exit 1 ;; esac
+case $1 in
+-n) [ -e /run/loaded-$name ] || echo "insmod /lib/modules/$name.ko" ;;
+-r) rm -f /run/loaded-$name ;;
+*) touch /run/loaded-$name ;;
+esac
+"""
+
+
+def test_the_shipped_rdma_playbook_brings_libraries_and_modules_and_takes_them_away_again(lab: Lab) -> None:
+    host, names = lab.host("n2"), ("rdma-core", "ibverbs-utils", "infiniband-diags")
+    host.write("/usr/local/sbin/modprobe", MODPROBE, mode=0o755)
+    before = debs.packages(host, *names)
+    predicted = shipped(lab, "plan", "rdma", "--limit", "n2")
+    done = shipped(lab, "apply", "rdma", "--limit", "n2", "--no-verify")
+    assert (done.code, said(done)) == (0, said(predicted)), done.report
+    assert {(row["resource"], row["outcome"]) for row in done.report["changes"]} == {
+        ("package", "done"), ("module", "done"), ("limits", "done")
+    }  # fmt: skip
+    assert [row.split()[2] for row in debs.packages(host, *names)] == sorted(names)
+    assert host.read("/etc/modules-load.d/clusterprep-rdma_ucm.conf").endswith("\nrdma_ucm\n")
+    again = shipped(lab, "apply", "rdma", "--limit", "n2", "--no-verify")
+    assert again.outcomes() == {"unchanged"}, said(again)
+    assert run(lab, "rollback", "").outcomes() == {"undone"}
+    assert debs.packages(host, *names) == before
+    assert "loaded" not in host.run(["ls", "/run"]).stdout

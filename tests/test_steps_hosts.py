@@ -235,3 +235,11 @@ def test_a_node_that_does_not_come_back_stops_the_roll_out(lab: Lab) -> None:
     quiet(lab)
     assert apply(lab, REBOOT % "60s").code == 0
     assert run(lab, "rollback", "").code == 0
+
+
+def test_a_module_that_cannot_be_loaded_stops_all_before_anything_is_written(lab: Lab) -> None:
+    before = state(lab)
+    found = apply(lab, "- file: {path: /etc/lab-step.conf, content: x}\n- module: {name: no_such_module}\n")
+    assert (found.code, found.outcomes()) == (1, {"not-started"}), found.report
+    assert "no_such_module cannot be loaded" in str(found.report["changes"])
+    assert state(lab) == before

@@ -159,9 +159,8 @@ class Reader:
         self.handlers.add(name)
         if not (isinstance(own, StepResource) and own.handles):
             why = f"{own.name} is no handler: it is a state that is always wanted, not something to do after a change"
-            document.complain(
-                (number, "handler"), why, "leave out handler and notify: it is written where it is not so yet"
-            )
+            hint = f"leave out handler and notify: it is {own.verb} where it is not so yet"
+            document.complain((number, "handler"), why, hint)
 
     def params(self, document: Document, number: int, kind: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         resource = resources()[kind]
@@ -218,7 +217,7 @@ class Reader:
         for later, first, where in doubles(self.steps, self.inventory or Inventory("", ())):
             step = f"the step in line {first.line}" + ("" if later.file == first.file else f" of {first.file}")
             again = (later.file, later.line) == (first.file, first.line)
-            message = f"{where} is written already by {'itself: it is included twice' if again else step}"
+            message = f"{where} is {later.resource.verb} already by {'itself: it is included twice' if again else step}"
             self.problems.append(Problem(message, later.file, later.line))
         if self.problems:
             raise InputError(tuple(dict.fromkeys(self.problems)))

@@ -51,6 +51,8 @@ class Command(object):
 
     def poll(self, at):
         """Notice the end, or bring it about when the limit has passed."""
+        if self.ended:
+            return
         code = self.process.poll()
         if code is not None:
             self._end(code, "")

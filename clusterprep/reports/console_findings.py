@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Finding
 from clusterprep.reports.page import GUTTER, Page, Part
 from clusterprep.reports.plain import counted, distinct, field, folded

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from clusterprep.deeds import Deed
 from clusterprep.facts import Fact, under
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Inventory, Node, Read
 from clusterprep.render import Environment
 from clusterprep.wanted import Access, FileChange, FileState
@@ -72,6 +73,11 @@ class Resource:
     variables: tuple[str, ...] = ()
     live: Callable[[Params], str] = lambda params: ""
 
+    @property
+    def verb(self) -> str:
+        """What becomes of it, in messages."""
+        return "written"
+
     def owned(self, params: Params, inventory: Inventory) -> tuple[Part, ...]:
         """The parts of files that belong to a step with these parameters."""
         if self.parts is not None:
@@ -118,6 +124,11 @@ class StepResource:
     live: Callable[[Params], str] = _live
     handles: bool = False
     only_handles: Callable[[Params], str] = lambda params: ""
+
+    @property
+    def verb(self) -> str:
+        """What becomes of it, in messages."""
+        return "done"
 
     def owned(self, params: Params, inventory: Inventory) -> tuple[Part, ...]:
         """What belongs to a step with these parameters."""

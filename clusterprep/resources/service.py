@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterprep.deeds import Deed, Run
 from clusterprep.facts import Fact
+from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory, Json, Read
 from clusterprep.resources import Known, NoPlan, Params, Part, StepResource
 

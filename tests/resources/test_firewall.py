@@ -140,9 +140,7 @@ def test_the_listing_of_nft_is_the_table_that_was_loaded_whatever_form_its_sets_
     ("given", "files", "facts", "expected"),
     [
         pytest.param({}, {}, {}, [PATH, f"nft -f {PATH}", UNIT, "systemctl daemon-reload"], id="new"),
-        pytest.param(
-            {}, {PATH: TEXT, UNIT: UNIT_TEXT}, {RULES.name: Seen(MINE, True)}, [], id="as-wanted"
-        ),
+        pytest.param({}, {PATH: TEXT, UNIT: UNIT_TEXT}, {RULES.name: Seen(MINE, True)}, [], id="as-wanted"),
         pytest.param({}, {PATH: TEXT, UNIT: UNIT_TEXT}, {}, [f"nft -f {PATH}"], id="not-loaded"),
         pytest.param({}, {PATH: "x", UNIT: UNIT_TEXT}, {RULES.name: Seen(MINE, True)}, [PATH], id="another-file"),
         pytest.param(
