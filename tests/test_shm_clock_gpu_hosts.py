@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import nvidia_smi
+from tests import nvidia_smi, systemd
 from tests.lab import Host, Lab, faults
 from tests.test_cut_off import leftovers, quiet
 from tests.test_playbook_hosts import said
@@ -24,6 +24,8 @@ BOOK = """
 - nodes: n[2-4]
   clock: {sources: ["{{ first.address }}"], limit: 30s}
 - include: gpu
+- nodes: n[2-3]
+  include: clock-sync
 """
 GOOD, ODD = ("1", "0", "700"), ("0", "3", "450")
 CONF = "/etc/chrony/chrony.conf"
@@ -50,6 +52,8 @@ def timed(lab: Lab) -> Iterator[Lab]:
         host.write(CONF, conf)
         host.run(["chronyd", "-x"])
     lab.host("n4").write("/usr/local/sbin/systemctl", SYSTEMCTL, 0o755)
+    for host in lab.hosts[1:3]:  # where systemctl knows of a chrony that does not run
+        systemd.install(host, "chrony.service")
     yield lab
     for host in lab.hosts:
         host.run(["sh", "-c", "kill $(cat /run/chrony/chronyd.pid)"])
@@ -106,6 +110,7 @@ def test_all_of_it_is_predicted_done_once_and_undone(timed: Lab, gpus: Lab) -> N
     assert after[1][2] == "none /dev/shm tmpfs nosuid,nodev,size=96M 0 0\n"
     assert after[2][2].endswith("\ntmpfs\t/dev/shm\ttmpfs\tnosuid,nodev,size=96M\t0\t0\n")
     assert [sources(host) for host in hosts[1:]] == [[("*", first)]] * 3
+    assert [systemd.units(host) for host in hosts[1:3]] == [{"chrony.service": "active enabled 1"}] * 2
     assert "BEGIN clusterprep clock" in hosts[3].read(CONF)
     assert [nvidia_smi.settings(host) for host in hosts[:2]] == [[GOOD, GOOD]] * 2
     assert [len(nvidia_smi.said(host)) for host in hosts[:2]] == [0, 3]
@@ -117,6 +122,7 @@ def test_all_of_it_is_predicted_done_once_and_undone(timed: Lab, gpus: Lab) -> N
     assert [sources(host) for host in hosts[1:]] == [[]] * 3
     assert hosts[3].read(CONF) == NO_FOLDER
     assert hosts[3].read("/run/lab-systemctl") == "restart -- chrony.service\ntry-restart -- chrony.service\n"
+    assert [systemd.units(host) for host in hosts[1:3]] == [{"chrony.service": "1"}] * 2
     assert nvidia_smi.settings(hosts[1]) == [GOOD, ODD]
     assert leftovers(gpus) == []
 
