@@ -216,14 +216,15 @@ class Stepper:
 
     def _undo(self, names: Iterable[str], **how: bool) -> dict[str, str]:
         """Take back what this run did on these nodes; why it could not be done on some."""
-        bodies = {name: {**self._writer.body(name), **how} for name in names}
+        bodies = {name: {**self._writer.body(name), "go_on": True, **how} for name in names}
         answers = self._fanout.ask("take_back", bodies, LASTING)
         troubles = {}
         for name, answer in answers.items():
             if isinstance(answer, LinkLost) or "no" in answer:
                 troubles[name] = said(answer)
-                self.lost.update({name} if isinstance(answer, LinkLost) else ())
                 self._add(name, f"undoing failed, too: {troubles[name]}")
+            if isinstance(answer, LinkLost):
+                self.lost.add(name)
                 continue
             for number in answer.get("undone", ()):
                 self._taken_back(name, number, "undone", "")
