@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import statistics
 from collections import Counter
@@ -150,11 +151,9 @@ def _heat(measure: _Measure, good: Mapping[Pair, float], bad: Mapping[Pair, str]
     worse = {pair: measure.worse(value, usual) for pair, value in good.items()}
     found = _Found(good, bad, worse | dict.fromkeys(bad, math.inf), usual)
     known = set(nodes)
-    listed = sorted(
-        (pair for pair in found.worse if known.issuperset(pair) and _level(measure, found, pair)),
-        key=lambda pair: -found.worse[pair],
-    )
-    worst = tuple((*pair, _figure(measure, found, pair)) for pair in listed[:WORST])
+    slow = (pair for pair, much in found.worse.items() if much > measure.steps[0] and known.issuperset(pair))
+    listed = heapq.nlargest(WORST, slow, key=found.worse.__getitem__)
+    worst = tuple((*pair, _figure(measure, found, pair)) for pair in listed)
     if len(nodes) <= SIDE:
         return _each(measure, found, nodes, worst)
     return _blocks(measure, found, nodes, worst)
