@@ -220,10 +220,9 @@ class Fanout:
 
         A node that does not take the part answers the next request as unknown.
         """
-        modules = [list(module) for module in boot.sources(part)]
         for link in list(self.links.values()):
             with contextlib.suppress(LinkLost):  # the next request meets the same loss, and tells it
-                link.send("load", modules=modules)
+                link.load(part)
 
     def ask(self, op: str, bodies: Mapping[str, Mapping[str, Any]], timeout: float) -> dict[str, Frame | LinkLost]:
         """One request to each node named in `bodies`, all under way at once; a lost node is its LinkLost."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date
 from typing import Any, Literal
+
+from clusterprep.frozen import dataclass
 
 Json = Any  # what json.loads gives: None, bool, int, float, str, list, dict
 Verdict = Literal["pass", "fail", "unknown", "skip"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Report
 from clusterprep.reports.plain import counted, distinct, field
 from clusterprep.stored import RENEW

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Collective, RankRow, Stage
 from clusterprep.reports.plain import counted, duration, folded_ranks
 from clusterprep.units import format_size

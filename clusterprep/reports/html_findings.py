@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from clusterprep import registry
 from clusterprep.checks import Check
+from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Report, Sighting
 from clusterprep.reports.blocks import RANK, Block, blocks_of, cure, gathered, troubles
 from clusterprep.reports.blocks import WORDS as VERDICTS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Report
 from clusterprep.reports.blocks import RANK
 from clusterprep.reports.plain import NODES, counted, field, folded

@@ -7,10 +7,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts.pairs import Dial
+from clusterprep.frozen import dataclass
 from clusterprep.model import Report
 from clusterprep.reports.html_nodes import Roster
 from clusterprep.reports.plain import clean, duration, field

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import LaunchedRank, RankGpu, RankRow, Stage
 from clusterprep.reports.html_nodes import label
 from clusterprep.reports.plain import NODES, elapsed, folded_ranks

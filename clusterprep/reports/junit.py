@@ -7,10 +7,11 @@ warning does not count without --strict, so it is skipped with its message, as a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import ChangeRow, Culprit, Finding, LaunchResult, Report, VerifyResult
 from clusterprep.reports.plain import clean, counted, field, folded, folded_ranks
 

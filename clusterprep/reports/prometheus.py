@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Report, VerifyResult
 from clusterprep.reports import plain
 
@@ -20,7 +21,7 @@ VERDICTS = ("pass", "fail", "unknown", "error", "refused", "interrupted")
 NAME = 128  # characters of a label's value
 
 
-@dataclass
+@dataclass(frozen=True)
 class Metric:
     """Samples of one name: labels and a number each."""
 
