@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from clusterprep.model import ChangeRow, Culprit, EnvValue, Finding, LaunchResult, Report, VerifyResult
 from clusterprep.reports.advice import advice
-from clusterprep.reports.blocks import WORDS, Block, blocks_of, counts, troubles
+from clusterprep.reports.blocks import WORDS, Block, blocks_of, counts, cure, gathered, troubles
 from clusterprep.reports.plain import counted, distinct, duration, elapsed, field, folded, folded_ranks
 from clusterprep.units import format_size
 
@@ -129,14 +129,24 @@ def _advice(report: Report) -> str:
 
 
 def _trouble(report: Report) -> list[str]:
-    blocks = troubles(report.findings or ())
-    if not blocks:
+    groups = gathered(troubles(report.findings or ()))
+    if not groups:
         return []
-    told = ["### What is wrong\n", *map(_block, blocks[:BLOCKS])]
-    if rest := blocks[BLOCKS:]:
+    told = ["### What is wrong\n", *(_block(alike[0]) if len(alike) == 1 else _gap(alike) for alike in groups[:BLOCKS])]
+    if rest := [one for alike in groups[BLOCKS:] for one in alike]:
         rows = "".join(f"- {WORDS[one.verdict, one.severity]} {code(one.check)} {_where(one.nodes)}\n" for one in rest)
         told.append(details(f"{len(rest)} more checks", rows))
     return told
+
+
+def _gap(alike: Sequence[Block]) -> str:
+    """What one missing answer leaves open."""
+    first = alike[0]
+    mild = ", warnings" if first.severity == "warning" else ""
+    lines = [f"- **UNKNOWN** {len(alike)} checks {_where(first.nodes)} ({said(first.reason or '')}){mild}"]
+    lines += [f"  {said(words)}" for words in distinct(f.message for f in first.findings)[:WORDS_SHOWN]]
+    lines.append(f"  - left open: {', '.join(code(one.check) for one in alike[:ROWS])}")
+    return "\n".join(lines) + "\n\n" + block([cure(first)], "sh", "  ")
 
 
 def _block(one: Block) -> str:

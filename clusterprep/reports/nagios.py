@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterprep.model import Culprit, Report
-from clusterprep.reports.blocks import Block, counts, troubles
+from clusterprep.reports.blocks import Block, counts, gathered, troubles
 from clusterprep.reports.plain import clean, counted, field, folded
 
 STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")  # by exit code, as the plug-in guidelines number them
@@ -39,10 +41,10 @@ def _text(report: Report) -> str:
         return f"{name}: {field(str(report.error.get('message') or report.verdict))}"
     parts = [f"{name}: {counts(report)}"]
     parts += [f"{field(one.cause)} on {folded(one.nodes, NODES)}" for one in _culprits(report)[:SHOWN]]
-    blocks = troubles(report.findings or ())
-    parts += [_said(block) for block in blocks[:SHOWN]]
-    if len(blocks) > SHOWN:
-        parts.append(f"{len(blocks) - SHOWN} more")
+    groups = gathered(troubles(report.findings or ()))
+    parts += [_said(alike) for alike in groups[:SHOWN]]
+    if rest := sum(map(len, groups[SHOWN:])):
+        parts.append(f"{rest} more")
     if report.findings is None and report.nodes:
         lost = [node.node for node in report.nodes if not node.reached]
         parts += [f"not reached: {folded(lost, NODES)}"] if lost else []
@@ -56,8 +58,11 @@ def _culprits(report: Report) -> list[Culprit]:
     return [culprit for trial in trials if trial is not None for culprit in trial.culprits]
 
 
-def _said(block: Block) -> str:
-    first = block.findings[0]
+def _said(alike: Sequence[Block]) -> str:
+    """A check, or all those that one missing answer leaves open."""
+    block, first = alike[0], alike[0].findings[0]
+    if len(alike) > 1:
+        return f"{len(alike)} checks unknown on {folded(block.nodes, NODES)}: {field(first.message, VALUE)}"
     where = f" on {folded(block.nodes, NODES)}" if block.nodes else ""
     seen = f": {field(first.seen, VALUE)}" if first.seen else ""
     wanted = f", wanted {field(first.wanted, VALUE)}" if first.seen and first.wanted else ""
