@@ -12,7 +12,8 @@ import pytest
 HEAVY = {
     "ClusterShell", "asyncio", "concurrent", "cryptography", "email", "fabric", "http", "importlib.metadata",
     "importlib.resources", "invoke.context", "jinja2", "jsonschema", "multiprocessing", "numpy", "packaging",
-    "paramiko", "pydoc", "referencing", "rich", "secrets", "sqlite3", "tempfile", "torch", "unittest", "xml", "yaml", "zipfile",
+    "paramiko", "pydoc", "referencing", "rich", "secrets", "sqlite3", "tempfile", "torch", "unittest", "xml",
+    "yaml", "zipfile",
 }  # fmt: skip
 # Of our own, what stands for a command that was not given.
 OTHERS = {

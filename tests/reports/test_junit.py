@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import junitparser
 import pytest
-from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+from junitparser import Error, Failure, JUnitXml, Skipped
 
 from clusterprep.model import ChangeRow, Finding, Report
 from clusterprep.reports import render
@@ -17,7 +18,7 @@ from .three_fleets import FLEETS, half_dead, one_odd_node
 ALL = SITUATIONS | FLEETS
 
 
-def suites(of: Report) -> list[TestSuite]:
+def suites(of: Report) -> list[junitparser.TestSuite]:
     return list(JUnitXml.fromstring(render(of, "junit").encode()))
 
 
@@ -27,7 +28,7 @@ def outcomes(of: Report) -> dict[str, str]:
     return {case.name: words[type(case.result[0])] if case.result else "pass" for case in cases(of)}
 
 
-def cases(of: Report) -> list[TestCase]:
+def cases(of: Report) -> list[junitparser.TestCase]:
     return [case for suite in suites(of) for case in suite]
 
 
