@@ -385,6 +385,7 @@ def _report(
         changes=changes,
         verify=verify,
         notices=tuple(notices),
+        strict=job.settings.strict,
     )
 
 
