@@ -40,8 +40,8 @@ ORDER = (
 
 # Libraries that only compute.
 PURE = frozenset(
-    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum functools hashlib ipaddress "
-    "itertools json marshal math posixpath random re shlex statistics string textwrap types typing "
+    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum fnmatch functools hashlib "
+    "ipaddress itertools json marshal math posixpath random re shlex statistics string textwrap types typing "
     "ClusterShell packaging".split()
 )
 
