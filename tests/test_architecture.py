@@ -28,8 +28,8 @@ ORDER = (
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "diff", "foresight",
-    "rollback",
+    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "unified", "diff",
+    "foresight", "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "returning", "stepping",
     "unstepping", "storing", "verify", "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
