@@ -21,7 +21,7 @@ exec apt-get -q update
 
 
 def build(folder: Path, name: str, version: str, files: dict[str, str] | None = None, **fields: str) -> None:
-    """Lay a package into a folder, and its paragraph into the folder's list of packages."""
+    """Lay a package into a folder, and its paragraph into the folder's list. Scripts are files in /DEBIAN."""
     tree = folder / "trees" / f"{name}_{version}"
     (tree / "DEBIAN").mkdir(parents=True)
     said = {"Package": name, "Version": version, "Architecture": "all", "Maintainer": "The Lab <lab@example.org>"}
@@ -33,6 +33,7 @@ def build(folder: Path, name: str, version: str, files: dict[str, str] | None = 
         inside = tree / path.lstrip("/")
         inside.parent.mkdir(parents=True, exist_ok=True)
         inside.write_text(text)
+        inside.chmod(0o755 if inside.parent.name == "DEBIAN" else 0o644)
     deb = folder / f"{name}_{version}_all.deb"
     argv = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, deb]
     subprocess.run(argv, check=True, capture_output=True)

@@ -34,14 +34,14 @@ ORDER = (
     "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "returning", "stepping",
     "unstepping", "storing", "verify", "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
-    "concluding", "run", "selftest", "reports", "explain", "options", "words", "terminal", "init", "ending",
-    "cli", "__main__",
+    "concluding", "run", "selftest", "reports", "outputs", "explain", "options", "words", "terminal", "init",
+    "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
 PURE = frozenset(
-    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum functools hashlib ipaddress "
-    "itertools json marshal math posixpath random re shlex statistics string textwrap types typing "
+    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum fnmatch functools hashlib "
+    "ipaddress itertools json marshal math posixpath random re shlex statistics string textwrap types typing "
     "ClusterShell packaging".split()
 )
 
@@ -81,6 +81,7 @@ WORLDLY = {
     "words": "knows the folder and the variables of whoever launches",
     "launching": "takes the time of lines",
     "verify.collect": "runs ranks on nodes and waits for them",
+    "outputs": "writes reports to files",
     "reports": "renders through rich, loaded when asked for, and shows progress while a command runs",
 }
 

@@ -29,7 +29,8 @@ def lab(lab4: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         debs.build(folder, "lab-tool", version, {CONF: f"of {version}\n"}, Depends=f"lab-lib (>= {version})")
     debs.build(folder, "lab-old", "1.0")
     debs.build(folder, "lab-foe", "1.0", Conflicts="lab-old")
-    debs.build(folder, "lab-bad", "1.0", {"/usr/share/lab-lib": "mine"})
+    fails = "#!/bin/sh\necho no room; exit 3\n"
+    debs.build(folder, "lab-bad", "1.0", {"/usr/share/lab-lib": "mine", "/DEBIAN/postinst": fails})
     debs.build(folder, "linux-image-9.1.0-2-lab", "9.1.1-1", {"/boot/vmlinuz-9.1.0-2-lab": "no kernel\n"})
     debs.build(folder, "linux-image-lab", "9.1.1-1", Depends="linux-image-9.1.0-2-lab (= 9.1.1-1)")
     for name in ("rdma-core", "ibverbs-utils", "infiniband-diags"):
@@ -129,14 +130,14 @@ def test_what_no_source_has_is_said_before_anything_is_done(lab: Lab) -> None:
     assert "Version '3.*' for 'lab-tool' was not found" in str(found.report["changes"])
 
 
-def test_a_package_that_cannot_be_unpacked_leaves_its_node_as_it_was(lab: Lab) -> None:
+def test_a_package_that_cannot_be_unpacked_or_set_up_leaves_its_node_as_it_was(lab: Lab) -> None:
     before = state(lab)
     found = apply(lab, "- package: {name: lab-old}\n- package: {name: lab-bad}\n", *LIMIT)
     assert found.code == 1, found.report
-    assert ("package", "failed", ["n2"]) in outcomes(found)
-    (bad,) = [row for row in found.report["changes"] if row["outcome"] == "failed"]
-    assert "trying to overwrite '/usr/share/lab-lib'" in bad["detail"]
-    run(lab, "rollback", "")
+    bad = {row["nodes"][0]: row["detail"] for row in found.report["changes"] if row["outcome"] == "failed"}
+    assert list(bad) == ["n1", "n2"]
+    assert "no room" in bad["n1"]
+    assert "trying to overwrite '/usr/share/lab-lib'" in bad["n2"]
     assert state(lab) == before
 
 

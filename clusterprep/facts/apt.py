@@ -25,14 +25,16 @@ look() {
 }
 """
 INSTALL = LOOK + 'look "$@"'
+# The first word is what apt is allowed, or empty; of the others only those that are there are looked at.
 REMOVE = (
     LOOK
     + r"""
+allowed=$1; shift
 set -- "$@" -- $(dpkg-query -W -f '${db:Status-Status} ${binary:Package}\n' "$@" 2>/dev/null |
     sed -nE '/^(config-files|not-installed) /!s/^[^ ]+ //p')
 while [ "$1" != -- ]; do shift; done
 shift
-[ $# -eq 0 ] || look remove "$@"
+[ $# -eq 0 ] || look $allowed remove "$@"
 """
 )
 

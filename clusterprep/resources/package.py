@@ -74,7 +74,7 @@ def fact_name(params: Params) -> str:
 def asked(params: Params) -> Read:
     """What apt would do to bring this about."""
     if state_of(params) == "absent":
-        return simulated(REMOVE, *names_of(params))
+        return simulated(REMOVE, " ".join(flags(params)), *names_of(params))
     return simulated(INSTALL, *flags(params), "install", *requests(params))
 
 
@@ -143,8 +143,13 @@ def plan(params: Params, known: Known) -> Iterable[Deed]:
     for name_of_hold, operation in holds(params, found, wanting):
         operations.append(operation)
         words.append(name_of_hold)
-    does: Action = "delete" if state == "absent" else "update" if any(m.before for m in moves) else "create"
-    yield Deed(known.node.name, "package", ", ".join(names), does, tuple(operations), "\n".join(words))
+    yield Deed(known.node.name, "package", ", ".join(names), does(state, moves), tuple(operations), "\n".join(words))
+
+
+def does(state: str, moves: Sequence[Move]) -> Action:
+    if state == "absent":
+        return "delete"
+    return "update" if not moves or any(move.before for move in moves) else "create"
 
 
 def needs(params: Params, found: Apt, name: str) -> bool:
@@ -164,7 +169,8 @@ def refusal(outlook: Outlook) -> str:
     text = "; ".join(outlook.failed)
     if outlook.held or "held packages" in text.lower():
         held = f"{', '.join(outlook.held)}: " if outlook.held else ""
-        return f"{held}{text}: a package on hold would change; `hold: true` or `hold: false` in the step allows it"
+        cure = "`hold: false` in the step lets it go, `hold: true` keeps it so afterwards"
+        return f"{held}{text}: a package on hold would change; {cure}"
     if "Unable to locate" in text or "was not found" in text or "no installation candidate" in text:
         return f"{text}: no source of apt on this node has it; apt-get update there, or a source that is missing"
     return text
