@@ -106,7 +106,7 @@ class Stepper:
     # ------------------------------------------------------------ one batch
 
     def _batch(self, place: int, step: Step, names: Sequence[str]) -> None:
-        stale = [name for name in names if name in self._touched]
+        stale = list(names) if self._did else [name for name in names if name in self._touched]  # time has passed
         found: dict[str, Found] = {name: self._foreseen.of(place, name) for name in names if name not in stale}
         found.update(self._judged(step, stale, step.handler))
         failures = {n: Failure(None, _gap(step, f)) for n, f in found.items() if isinstance(f, Absent)}
