@@ -43,6 +43,7 @@ def report_of(
         changes=changes,
         verify=verify,
         notices=tuple(notices),
+        strict=job.settings.strict,
     )
 
 

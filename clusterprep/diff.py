@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +13,12 @@ from clusterprep.model import Absent, ChangeRow, Fleet, Node, Outcome
 from clusterprep.playbook.steps import Owners, Step, at_once
 from clusterprep.render import Environment
 from clusterprep.resources import Known, NoPlan, Params, known
+from clusterprep.unified import unified
 from clusterprep.wanted import FileChange, FileState
 
 # The name may stand anywhere in the line, as in «echo export WANDB_API_KEY=…», and be written as YAML or JSON has it.
 _SECRET = re.compile(r"^([ +-].*?(?:KEY|TOKEN|SECRET|PASS)[\w.-]*[\"']?\s*[=:]).*$", re.IGNORECASE | re.MULTILINE)
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines would end a line, and its name, at a form feed
+_WORDS = ("key", "token", "secret", "pass")
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ def diff(change: FileChange) -> str:
         head = f"{change.path}: {change.was or 'new'} → {change.access}\n"
     if change.before == change.after:
         return head
-    before, after = (text(content) for content in (change.before, change.after))
-    lines = difflib.unified_diff(before, after, change.path, change.path, n=2)
-    return head + _SECRET.sub(r"\1<redacted>", "".join(line if line.endswith("\n") else line + "\n" for line in lines))
+    lines = unified(change.path, change.before or b"", change.after or b"")
+    return head + _redacted(lines)
 
 
-def text(content: bytes | None) -> list[str]:
-    return _LINE.findall((content or b"").decode("utf-8", "backslashreplace"))
+def _redacted(lines: str) -> str:
+    folded = lines.casefold()  # a search for each word costs nothing beside the pattern
+    return _SECRET.sub(r"\1<redacted>", lines) if any(word in folded for word in _WORDS) else lines

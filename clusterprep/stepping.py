@@ -106,7 +106,7 @@ class Stepper:
     # ------------------------------------------------------------ one batch
 
     def _batch(self, place: int, step: Step, names: Sequence[str]) -> None:
-        stale = [name for name in names if name in self._touched]
+        stale = list(names) if self._did else [name for name in names if name in self._touched]  # time has passed
         found: dict[str, Found] = {name: self._foreseen.of(place, name) for name in names if name not in stale}
         found.update(self._judged(step, stale, step.handler))
         failures = {n: Failure(None, _gap(step, f)) for n, f in found.items() if isinstance(f, Absent)}
@@ -216,14 +216,15 @@ class Stepper:
 
     def _undo(self, names: Iterable[str], **how: bool) -> dict[str, str]:
         """Take back what this run did on these nodes; why it could not be done on some."""
-        bodies = {name: {**self._writer.body(name), **how} for name in names}
+        bodies = {name: {**self._writer.body(name), "go_on": True, **how} for name in names}
         answers = self._fanout.ask("take_back", bodies, LASTING)
         troubles = {}
         for name, answer in answers.items():
             if isinstance(answer, LinkLost) or "no" in answer:
                 troubles[name] = said(answer)
-                self.lost.update({name} if isinstance(answer, LinkLost) else ())
                 self._add(name, f"undoing failed, too: {troubles[name]}")
+            if isinstance(answer, LinkLost):
+                self.lost.add(name)
                 continue
             for number in answer.get("undone", ()):
                 self._taken_back(name, number, "undone", "")

@@ -100,13 +100,14 @@ class Unstepper:
     def _ask(self, names: Iterable[str], **how: bool) -> None:
         bodies = {name: {**self._writer.body(name), "run": self._run, **how} for name in names}
         for name, answer in self._writer.fanout.ask("take_back", bodies, LASTING).items():
+            if not isinstance(answer, LinkLost):
+                self._ends.update({(name, number): ("undone", "") for number in answer.get("undone", ())})
+                self._ends.update({(name, number): ("unchanged", KEPT) for number in answer.get("kept", ())})
             if isinstance(answer, LinkLost) or "no" in answer:
                 self.failed = True
-                at = [deed.number for deed in self._deeds[name] if deed.stands]
-                self._ends[name, at[-1]] = ("failed", f"{name}: {said(answer)}")
-                continue
-            self._ends.update({(name, number): ("undone", "") for number in answer.get("undone", ())})
-            self._ends.update({(name, number): ("unchanged", KEPT) for number in answer.get("kept", ())})
+                last = max(deed.number for deed in self._deeds[name] if deed.stands)
+                at = last if isinstance(answer, LinkLost) else answer.get("deed", last)
+                self._ends[name, at] = ("failed", f"{name}: {said(answer)}")
 
 
 def _remembers(runs: Iterable[OldRun], run: str | None) -> bool:

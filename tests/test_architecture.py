@@ -28,14 +28,14 @@ ORDER = (
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "diff", "foresight",
-    "rollback",
+    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "unified", "diff",
+    "foresight", "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "returning", "stepping",
     "unstepping", "storing", "verify", "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
-    "concluding", "run", "selftest", "reports", "explain", "options", "words", "terminal", "init", "ending",
-    "cli", "__main__",
+    "concluding", "run", "selftest", "reports", "outputs", "explain", "options", "words", "terminal", "init",
+    "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -81,6 +81,7 @@ WORLDLY = {
     "words": "knows the folder and the variables of whoever launches",
     "launching": "takes the time of lines",
     "verify.collect": "runs ranks on nodes and waits for them",
+    "outputs": "writes reports to files",
     "reports": "renders through rich, loaded when asked for, and shows progress while a command runs",
 }
 

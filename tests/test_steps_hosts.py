@@ -30,7 +30,7 @@ BOOK = r"""
   serial: 2
   command:
     run: [sh, -c, 'echo "$1" >> /etc/lab-made/count', sh, "{{ node }}"]
-    undo: rm /etc/lab-made/count
+    undo: rm -f /etc/lab-made/count
     unless: grep -q n /etc/lab-made/count
 - name: reread
   handler: true
@@ -88,7 +88,13 @@ def test_every_deed_is_predicted_done_once_and_undone(lab: Lab) -> None:
     assert (again.code, again.outcomes()) == (0, {"unchanged"}), said(again)
     assert run(lab, "plan", BOOK, "--detailed-exitcode").code == 0
     assert state(lab) == after
-    back = run(lab, "rollback", "")
+    lab.host("n3").run(["rm", f"{MADE}/count"])
+    newer = apply(lab, BOOK)
+    assert [outcome for _, outcome, nodes in outcomes(newer) if nodes == ["n3"]].count("done") == 1
+    refused = run(lab, "rollback", "", "--run", done.report["run"])
+    assert (refused.code, f"n3: run {newer.report['run']} changed command" in refused.stderr) == (4, True)
+    assert run(lab, "rollback", "").code == 0
+    back = run(lab, "rollback", "", "--run", done.report["run"])
     assert (back.code, back.outcomes()) == (0, {"undone"}), back.report
     assert [row["target"].split()[0] for row in back.report["changes"]][:2] == ["sh", "sh"]
     assert state(lab) == before

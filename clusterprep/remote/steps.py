@@ -112,31 +112,47 @@ def replace(operation):
 
 
 def take_back(request):
-    """Operation take_back: {"root", "run", "half", "again", "force"}: undo what a run did here, the last first.
+    """Operation take_back: undo what a run did here, the last first.
 
-    With `half` only if the run stopped in the middle of a deed; with `again` what is to be run once more follows.
-    The answer tells what of it was `undone`, and what nothing takes back, `kept`, as places in the journal.
+    {"root", "run", "half", "again", "go_on", "force"}: with `half` only if the run stopped in the middle of a deed;
+    with `again` what is to be run once all is back follows. Where an undo fails, it ends, unless `go_on` says that the
+    rest is to be undone all the same; by `force` what fails is then given up. The answer tells by places in the journal
+    what was `undone`, what nothing takes back, `kept`, and at which `deed` it failed.
     """
     folder = run_folder(request["root"], request["run"])
     deeds = deeds_of(folder)
-    undone, kept = [], []
+    answer = {"undone": [], "kept": []}
     if not request.get("half") or not all(is_whole(deed) for deed in deeds):
         for number, deed in reversed(list(enumerate(deeds))):
             todo = [each for each in reversed(deed["operations"]) if each.get("state") in ("begun", "done")]
             for operation in todo:
-                for run in undo_of(operation):
-                    refuse_failed(run, (yield run))
-                if operation["do"] in ("write", "value"):
-                    put_back(operation, request.get("force"))
-                operation["state"] = left_by(operation)
+                trouble = yield from undone(operation, request.get("force"))
                 note(folder, deeds)
-            if todo:
-                states = [operation["state"] for operation in todo]
-                (kept if "kept" in states else undone).append(number)
+                if trouble:
+                    answer = dict(trouble, **dict({"deed": number}, **answer))
+                    if not request.get("go_on") and not request.get("force"):
+                        return answer
+            states = [operation["state"] for operation in todo]
+            if todo and not {"begun", "done"} & set(states):
+                answer["kept" if "kept" in states else "undone"].append(number)
     if request.get("again"):
-        for run in run_again(folder, deeds):
+        trouble = yield from run_again(folder, deeds)
+        answer = dict(trouble or {}, **answer)
+    return answer
+
+
+def undone(operation, force):
+    """Take one operation back; why that failed, None where it did not."""
+    try:
+        for run in undo_of(operation):
             refuse_failed(run, (yield run))
-    return {"undone": undone, "kept": kept}
+        if operation["do"] in ("write", "value"):
+            put_back(operation, force)
+    except Stop as stop:
+        operation["state"] = "kept" if force else operation["state"]
+        return stop.body
+    operation["state"] = left_by(operation)
+    return None
 
 
 def is_whole(deed):
@@ -184,14 +200,16 @@ def put_back(operation, force):
 
 
 def run_again(folder, deeds):
-    """Commands that read what is there now that the rest is as it was."""
-    for deed in deeds:
-        for operation in deed["operations"]:
-            if operation.get("state") == "again":
-                for run in operation["again"]:
-                    yield run
-                operation["state"] = "undone"
-                note(folder, deeds)
+    """Run what reads what is there now that the rest is as it was; why that failed, None where it did not."""
+    try:
+        for operation in [each for deed in deeds for each in deed["operations"] if each.get("state") == "again"]:
+            for run in operation["again"]:
+                refuse_failed(run, (yield run))
+            operation["state"] = "undone"
+            note(folder, deeds)
+    except Stop as stop:
+        return stop.body
+    return None
 
 
 # ---------------------------------------------------------------- telling, stopping
