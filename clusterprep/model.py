@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal
 
+from clusterprep.past import Comparison, Run, Since
+
 Json = Any  # what json.loads gives: None, bool, int, float, str, list, dict
 Verdict = Literal["pass", "fail", "unknown", "skip"]
 Severity = Literal["error", "warning"]
@@ -187,7 +189,8 @@ class Finding:
     remedy: str = ""
     reason: str | None = None
     fixed: bool = False
-    silenced: str | None = None
+    silenced: str | None = None  # the reason of the silence
+    until: date | None = None  # the last day on which it holds
     age: float | None = None  # seconds since it was learned, where it was not now
 
 
@@ -361,3 +364,6 @@ class Report:
     launch: LaunchResult | None = None
     error: Mapping[str, Json] | None = None
     notices: tuple[str, ...] = ()  # limited run, what was settled first, unknown variable names
+    since: Since | None = None  # what turned since an earlier run
+    runs: tuple[Run, ...] | None = None  # earlier runs
+    comparison: Comparison | None = None  # of two earlier runs

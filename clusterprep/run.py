@@ -13,9 +13,10 @@ from clusterprep.diff import gap_code, gap_rows, nodes_of, none_started, rows
 from clusterprep.errors import ClusterprepError, NotKnown
 from clusterprep.fanout import Fanout
 from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, worse
-from clusterprep.history import refuse_clashes
+from clusterprep.history.given import refuse_clashes
+from clusterprep.history.samples import with_earlier
 from clusterprep.job import Job
-from clusterprep.judge import exit_code, fixed, judge, silenced
+from clusterprep.judge import exit_code, fixed, judge, lapsed, silenced
 from clusterprep.model import (
     ChangeRow,
     Finding,
@@ -304,6 +305,8 @@ def _look(job: Job, fanout: Fanout, plan: Plan, *, last: bool = False) -> tuple[
     fleet = fanout.survey(plan, last=last)
     if "pairs" in plan.stages:
         fleet = probe_pairs(fanout, fleet, _rendezvous(job, fleet))
+    if "history" in plan.stages and job.budget is None:
+        fleet = with_earlier(job.runs, fleet, job.started)
     fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))
     planned = [name for name in job.settings.catalogue if name not in PAGES]
     today = job.started.date()
@@ -366,7 +369,8 @@ def _report(
     changes: tuple[ChangeRow, ...] | None = None,
     verify: VerifyResult | None = None,
 ) -> Report:
-    notices = [*job.inventory.warnings, *job.notices]
+    over = lapsed(findings, job.inventory.silences, job.started.date())
+    notices = [*job.inventory.warnings, *job.notices, *over]
     if fleet.limited:
         kept = fold(node.name for node in fleet.inventory.nodes)
         notices.append(f"limited to {kept}: majorities and verify are over nothing else")

@@ -18,8 +18,8 @@ ORDER = (
     # what training scripts import, and nothing of ours does
     "guard",
     # words and values
-    "errors", "model", "wanted", "units", "versions", "noderange", "neighbours", "pairing", "derived", "plugins",
-    "diagnose",
+    "errors", "past", "model", "wanted", "units", "versions", "noderange", "neighbours", "pairing", "derived",
+    "plugins", "diagnose",
     # what runs on nodes, and imports nothing
     "remote",
     # facts and what follows from them, without looking at anything
@@ -27,12 +27,14 @@ ORDER = (
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "diff", "rollback",
+    "plan", "tags", "settings", "stored", "judge", "compared", "gates", "linted", "diagnosed", "reach", "diff",
+    "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "storing", "verify",
     "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
-    "run", "selftest", "reports", "explain", "options", "words", "terminal", "init", "ending", "cli", "__main__",
+    "run", "recorded", "selftest", "reports", "explain", "options", "words", "terminal", "init", "earlier", "ending",
+    "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -58,7 +60,9 @@ WORLDLY = {
     "playbook": "reads the user's files and ours",
     "here": "names this machine for `check --local`",
     "env.variables": "reads the registry of variables that came with us",
-    "history": "keeps what was given to the nodes in SQLite",
+    "history": "keeps runs and what was given to the nodes in SQLite",
+    "recorded": "takes the time of a run that an error ended",
+    "earlier": "declares the options of the commands about earlier runs, ends them",
     "plugins": "finds plug-ins by their files",
     "budget": "knows when its process was started",
     "deadline": "listens to signals and the alarm clock",
@@ -87,6 +91,7 @@ SPEAKERS = {
     "terminal": "speaks to people",
     "diagnose.sources": "reads standard input for `-`",
     "init.command": "is a part of the command line",
+    "earlier": "is a part of the command line",
     "ending": "says how a command ended",
     "deadline": "ends the process at the second signal, as the contract wants",
     "remote": "runs in processes of its own",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterprep.errors import InputError
-from clusterprep.history import Given
+from clusterprep.history.given import Given
 from clusterprep.model import ChangeRow, EnvValue, Inventory, Node, Report, Sighting
 from clusterprep.recalled import environment_of, report_of
 

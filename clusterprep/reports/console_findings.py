@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from clusterprep.model import Finding
+from clusterprep.past import Since
 from clusterprep.reports.page import GUTTER, Page, Part
 from clusterprep.reports.plain import counted, distinct, field, folded
 from clusterprep.stored import RENEW
@@ -68,6 +70,10 @@ class Block:
         return self.findings[0].silenced
 
     @property
+    def until(self) -> date | None:
+        return self.findings[0].until
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(node for finding in self.findings for node in finding.nodes))
 
@@ -76,20 +82,23 @@ def blocks_of(findings: Iterable[Finding]) -> list[Block]:
     """Findings gathered into blocks, in the order in which each one's first came; without nodes each stands alone."""
     gathered: dict[tuple[object, ...], list[Finding]] = {}
     for one in findings:
-        key: tuple[object, ...] = (one.check, one.verdict, one.severity, one.reason, one.fixed, one.silenced)
+        key: tuple[object, ...] = (one.check, one.verdict, one.severity, one.reason, one.fixed, one.silenced, one.until)
         if not one.nodes and one.verdict == "fail":
             key = (*key, one.message, one.seen)
         gathered.setdefault(key, []).append(one)
     return [Block(tuple(same)) for same in gathered.values()]
 
 
-def write_findings(page: Page, findings: Sequence[Finding]) -> None:
-    """Failures, unknowns, accepted ones, cured ones, then passes and skips in short."""
+def write_findings(page: Page, findings: Sequence[Finding], since: Since | None = None) -> None:
+    """Failures, unknowns, accepted ones, cured ones, then passes and skips in short; of equal ones new ones first."""
     blocks = blocks_of(findings)
     open_ones = [block for block in blocks if not block.fixed and not block.silenced]
     trouble = [block for block in open_ones if (block.verdict, block.severity) in _RANK]
-    for alike in _gathered(sorted(trouble, key=lambda block: _RANK[block.verdict, block.severity])):
-        _write_trouble(page, alike[0]) if len(alike) == 1 else _write_gap(page, alike)
+    new = {(turn.check, turn.verdict, turn.severity): turn.nodes for turn in (since.new if since else ())}
+    ranked = sorted(trouble, key=lambda block: (_RANK[block.verdict, block.severity], not _new(block, new)))
+    for alike in _gathered(ranked):
+        mark = [part for block in alike[:1] for part in _mark(block, new)]
+        _write_trouble(page, alike[0], mark) if len(alike) == 1 else _write_gap(page, alike, mark)
     for block in blocks:
         if block.silenced and not block.fixed and block.verdict in ("fail", "unknown"):
             _write_silenced(page, block)
@@ -100,6 +109,18 @@ def write_findings(page: Page, findings: Sequence[Finding]) -> None:
     page.blank()
     _write_passes(page, findings, {block.check for block in trouble})
     _write_skips(page, [block for block in blocks if block.verdict == "skip"])
+
+
+def _new(block: Block, new: Mapping[tuple[str, str, str], tuple[str, ...]]) -> list[str]:
+    """The nodes on which it was well in the earlier run."""
+    fresh = frozenset(new.get((block.check, block.verdict, block.severity), ()))
+    return [node for node in block.nodes if node in fresh]
+
+
+def _mark(block: Block, new: Mapping[tuple[str, str, str], tuple[str, ...]]) -> list[Part]:
+    nodes = _new(block, new)
+    where = "" if len(nodes) == len(block.nodes) else f" on {folded(nodes)}"
+    return [(f"  new{where}", "bold red")] if nodes else []
 
 
 def _gathered(blocks: Iterable[Block]) -> list[list[Block]]:
@@ -114,12 +135,13 @@ def _gathered(blocks: Iterable[Block]) -> list[list[Block]]:
     return list(gathered.values())
 
 
-def _write_gap(page: Page, blocks: Sequence[Block]) -> None:
+def _write_gap(page: Page, blocks: Sequence[Block], mark: Sequence[Part]) -> None:
     """What one missing answer leaves open; the checks' own fixes are for what they would have found."""
     page.blank()
     first, names = blocks[0], [field(block.check) for block in blocks]
     nodes = folded(first.nodes, None) if page.verbose else folded(first.nodes)
-    page.row(_WORDS["unknown", first.severity], (f"{len(names)} checks", "bold"), "  ", (nodes, "cyan"), *_aside(first))
+    head: list[Part] = [(f"{len(names)} checks", "bold"), "  ", (nodes, "cyan")]
+    page.row(_WORDS["unknown", first.severity], *head, *_aside(first), *mark)
     _write_messages(page, first)
     shown = names if page.verbose else names[:GAPS]
     more = f" and {len(names) - len(shown)} more (-v names them)" if len(shown) < len(names) else ""
@@ -128,9 +150,9 @@ def _write_gap(page: Page, blocks: Sequence[Block]) -> None:
     page.row(("    fix:", "dim"), (cure, "green"), keep=True)
 
 
-def _write_trouble(page: Page, block: Block) -> None:
+def _write_trouble(page: Page, block: Block, mark: Sequence[Part]) -> None:
     page.blank()
-    page.row(_WORDS[block.verdict, block.severity], *_head(page, block), *_aside(block))
+    page.row(_WORDS[block.verdict, block.severity], *_head(page, block), *_aside(block), *mark)
     _write_seen(page, block)
     _write_messages(page, block)
     _write_remedies(page, block)
@@ -140,7 +162,8 @@ def _write_silenced(page: Page, block: Block) -> None:
     page.blank()
     page.row(("SILENCED", "dim"), *_head(page, block), (f"  {block.verdict}, {block.severity}", "dim"))
     _write_seen(page, block)
-    page.under((f"accepted: {field(block.silenced or '')}", "dim"))
+    until = f", until {block.until:%Y-%m-%d}" if block.until else ""
+    page.under((f"accepted: {field(block.silenced or '')}{until}", "dim"))
 
 
 def _write_fixed(page: Page, block: Block) -> None:
