@@ -99,7 +99,7 @@ def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
     told = {
         "plain": [lab.ssh(host, "true") for host in lab.hosts],
         "probe": [lab.ssh(host, boot.command()) for host in lab.hosts],
-        "payload": boot.payload("0123456789abcdef", parts).decode(),
+        "payload": boot.payload("0123456789abcdef", parts, near=True).decode("latin-1"),
         "looks": [pings + _line(ROUNDS + 1, "look", reads=looks[host.name]) for host in lab.hosts],
         "listen": _line(ROUNDS + 2, "listen", **listen),
         "dial": _line(ROUNDS + 2, "dial", **dial),

@@ -50,7 +50,7 @@ class Round:
     """All hosts: look everywhere, then everybody dials the first one."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        asked = [(job["payload"] + looks).encode() for looks in job["looks"]]
+        asked = [job["payload"].encode("latin-1") + looks.encode() for looks in job["looks"]]
         asked[0] += job["listen"].encode()
         self._talks = [Talk(*pair) for pair in zip(job["probe"], asked, strict=True)]
         self._dial = job["dial"].encode()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 
 from clusterprep.errors import InputError
+from clusterprep.frozen import dataclass
 
 LEAST = 2.0  # seconds; starting and reporting alone take one on a small machine
 SHARE, NEEDED, ENOUGH = 0.25, 0.8, 2.0  # of the budget for ending and reporting, and seconds of it at least and at most

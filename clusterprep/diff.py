@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterprep.errors import InputError, Problem
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, Outcome
 from clusterprep.playbook.steps import Owners, Step
 from clusterprep.render import Environment

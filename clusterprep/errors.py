@@ -12,7 +12,7 @@ ClusterprepError                  exit code
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from clusterprep.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timezone
 
 from clusterprep.budget import Budget
 from clusterprep.deadline import Deadline
 from clusterprep.fanout import Fanout, Watch
+from clusterprep.frozen import dataclass
 from clusterprep.history.given import Given
 from clusterprep.history.runs import Runs
 from clusterprep.model import ChangeRow, Inventory

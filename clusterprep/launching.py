@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from clusterprep import diagnosed
 from clusterprep.errors import InputError
 from clusterprep.fanout import Fanout
+from clusterprep.frozen import dataclass
 from clusterprep.launch.display import Folded, Prefixed, Source, visible
 from clusterprep.launch.follow import run_launch
 from clusterprep.launch.logs import Logs

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date
 from typing import Any, Literal
 
+from clusterprep.frozen import dataclass
 from clusterprep.past import Comparison, Run, Since
 
 Json = Any  # what json.loads gives: None, bool, int, float, str, list, dict

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from ipaddress import IPv4Interface
 
 from clusterprep.derived import once_per_fleet
 from clusterprep.facts.network import Interface
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.neighbours import neighbours, one_machine
 from clusterprep.rails import FACTS as RAILS

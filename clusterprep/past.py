@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from clusterprep.frozen import dataclass
 
 Json = Any  # what json.loads gives
 

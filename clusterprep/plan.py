@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from clusterprep.checks import Check
 from clusterprep.errors import InputError, Problem
 from clusterprep.facts import Fact
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Json, Node, Read
 from clusterprep.network import FACTS
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from clusterprep.derived import once_per_fleet
 from clusterprep.facts.pci import Link, PciDevice, PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Node
 
 FACTS = ("rdma.devices", "pci.tree")

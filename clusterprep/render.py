@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from clusterprep.derived import once_per_fleet
 from clusterprep.env import Basis, Derived
+from clusterprep.frozen import dataclass
 from clusterprep.model import EnvValue, Fleet
 from clusterprep.network import choose
 from clusterprep.plugins import modules

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.diff import diff
 from clusterprep.errors import InputError, Refused
+from clusterprep.frozen import dataclass
 from clusterprep.wanted import Access, FileChange
 
 

@@ -164,7 +164,7 @@ def _write(
     result: VerifyResult | None = None
     tried: tuple[Finding, ...] = ()
     try:
-        job.watch.stage("write", len(fleet.reached))
+        job.watch.stage("write", len(fleet.reached), [node.name for node in fleet.reached])
         receipt = writer.write(planned, job.deadline)
         for node in fleet.reached:
             job.watch.step(node.name, receipt.outcomes.get(node.name, "unchanged"))

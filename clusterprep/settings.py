@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clusterprep.frozen import dataclass
 from clusterprep.plan import Selection
 
 

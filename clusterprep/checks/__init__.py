@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Node, Severity, Verdict
 from clusterprep.noderange import fold
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.derived import once_per_fleet
 from clusterprep.facts.firewall import Chain, Match, Rule, Ruleset
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.neighbours import one_machine
 from clusterprep.network import Choice, choose

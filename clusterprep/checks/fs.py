@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterprep.checks import Check, Outcome, Proof, Scene, each
 from clusterprep.facts.storage import LOCAL, SHM, Mount, Probes, Space, Wish, home, parse_wishes, wishes_of
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Node
 from clusterprep.units import UNLIMITED, format_size, parse_size
 

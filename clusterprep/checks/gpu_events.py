@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.checks.log import DAY, silence
 from clusterprep.facts.kernel_log import XID, Record, Xid, Xids
+from clusterprep.frozen import dataclass
 from clusterprep.model import Node
 from clusterprep.units import format_duration
 

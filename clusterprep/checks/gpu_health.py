@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.facts.gpu import PATIENCE, Readings
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Heat, Remap
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Node, Severity
 from clusterprep.units import parse_duration
 

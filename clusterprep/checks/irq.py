@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.facts.interrupts import Device, Interrupts
+from clusterprep.frozen import dataclass
 from clusterprep.model import Node
 from clusterprep.network import choose
 

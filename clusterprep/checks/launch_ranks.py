@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.checks.env import BASHRC, by_place, cure, holes, place, planted, said
 from clusterprep.checks.launch_nproc import gpus_of
 from clusterprep.facts.environment import Setting
+from clusterprep.frozen import dataclass
 from clusterprep.model import Node
 from clusterprep.network import choose
 

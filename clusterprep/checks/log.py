@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.facts.kernel_log import Log, Record
+from clusterprep.frozen import dataclass
 from clusterprep.model import Node
 from clusterprep.units import format_duration
 

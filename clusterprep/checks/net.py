@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.facts.pairs import Dial, Listen
+from clusterprep.frozen import dataclass
 from clusterprep.pairing import coverage
 
 OPEN = "nft list ruleset   # and the security group: allow TCP {port} and the ephemeral range between the nodes"

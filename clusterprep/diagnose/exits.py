@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from clusterprep.diagnose.model import Evidence, Line, Log, Weight
+from clusterprep.frozen import dataclass
 
 _SHORT = re.compile(
     r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)", re.IGNORECASE

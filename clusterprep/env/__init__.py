@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Fleet
 from clusterprep.network import Choice
 

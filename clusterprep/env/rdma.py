@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from clusterprep.env import Basis, Derived, grouped
 from clusterprep.facts.rdma import RdmaDevice
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.rails import TrainingSet, switched_off, training_sets
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from clusterprep.facts import Fact
+from clusterprep.frozen import dataclass
 from clusterprep.model import Read
 
 Counters = Mapping[str, Mapping[str, int]]  # by port («mlx5_0:1») and by the kernel's name of the counter

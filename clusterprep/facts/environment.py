@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.remote import launched
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact
+from clusterprep.frozen import dataclass
 from clusterprep.model import Read
 
 

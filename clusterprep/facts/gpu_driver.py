@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import Readings, columns, nvml_read, parse_driver, per_gpu, refused
 from clusterprep.facts.nvlink import FABRIC
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Node, Read
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import number, nvml_read, per_gpu, refused
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent
 
 

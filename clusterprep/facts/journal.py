@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact, under
+from clusterprep.frozen import dataclass
 from clusterprep.model import Read
 
 STATE = "/var/lib/clusterprep"

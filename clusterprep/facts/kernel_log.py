@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import parse_pci
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Node, Read
 
 XID = "NVRM: Xid"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact, file
 from clusterprep.facts.cpu import cpuinfo, virtual
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Read
 
 EDAC = "/sys/devices/system/edac/mc"

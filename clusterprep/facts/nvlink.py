@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts.gpu import Readings, number, per_gpu, refused, rows
 from clusterprep.facts.gpu_health import flag
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent
 
 GPU, SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clusterprep.facts import Fact, under
 from clusterprep.facts.journal import STATE
+from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Node, Read
 
 SCHEMA = 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact
+from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory, Node, Read
 
 # Runs in the job's interpreter, as the job's user. torch/version.py is read as text. NCCL is asked for its version

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from clusterprep.errors import InputError
+from clusterprep.frozen import dataclass
 from clusterprep.history.database import PATIENCE, Database, Statement, Unusable
 from clusterprep.history.packing import Unreadable, column_of, knowing, pack, pack_facts, unpack, unpack_facts
 from clusterprep.model import Absent, Report

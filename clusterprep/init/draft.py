@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from clusterprep.facts.torch import Torch
+from clusterprep.frozen import dataclass
 from clusterprep.init.kinds import Kind, kind_groups, kind_of
 from clusterprep.init.rows import fold_rows
 from clusterprep.init.sources import Source

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from clusterprep.facts.gpu import Nvml
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.network import choose
 from clusterprep.rails import training_sets

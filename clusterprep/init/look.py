@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterprep import registry
 from clusterprep.fanout import Fanout, Watch
+from clusterprep.frozen import dataclass
 from clusterprep.init.draft import FACTS
 from clusterprep.model import Fleet, Inventory, Node, Sighting
 from clusterprep.plan import make_plan

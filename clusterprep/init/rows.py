@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from clusterprep.frozen import dataclass
 
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,15})([^0-9]*)", re.DOTALL)
 _MOST = 4  # pieces in one bracket; nodes without any order are easier to read one by one

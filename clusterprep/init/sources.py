@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from clusterprep.errors import InputError, NotKnown
+from clusterprep.frozen import dataclass
 from clusterprep.load import load_ansible
 from clusterprep.model import Node, SshSettings
 from clusterprep.noderange import expand, fold

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from clusterprep.frozen import dataclass
 from clusterprep.inventory.yaml_tree import core_scalar
 
 Scalar = str | int | float | bool | None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from clusterprep.frozen import dataclass
 from clusterprep.inventory.demands import ALIASES, read_require
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.environment import read_env

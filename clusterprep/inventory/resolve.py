@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusterprep.env.dialects import refusal
+from clusterprep.frozen import dataclass
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.entries import Entries
 from clusterprep.inventory.environment import misspelt

@@ -6,11 +6,11 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import clusterprep
+from clusterprep.frozen import dataclass
 from clusterprep.inventory.ansible_words import ansible_hint
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place

@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from clusterprep.errors import InputError
+from clusterprep.frozen import dataclass
 
 _PYTHON = re.compile(r"(pypy|python)\d*(\.\d+)?")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")

@@ -6,10 +6,11 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from clusterprep.errors import InputError
+from clusterprep.frozen import dataclass
 from clusterprep.launch.command import Program
 from clusterprep.model import Node
 from clusterprep.remote.job import BEFORE, BEGIN

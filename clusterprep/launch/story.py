@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from clusterprep.frozen import dataclass
 from clusterprep.launch.display import Source, spans
 from clusterprep.launch.ends import codes
 from clusterprep.launch.plan import LaunchPlan

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Severity
 
 DIALECTS = ("nccl.conf", "shell", "env-file", "environment", "unit")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from clusterprep.env.variables import registry
+from clusterprep.frozen import dataclass
 from clusterprep.lint import Remark, Text, Versions
 from clusterprep.model import Severity
 

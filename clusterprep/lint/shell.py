@@ -6,8 +6,9 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from clusterprep.frozen import dataclass
 from clusterprep.lint import Entry, Scope
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from clusterprep.frozen import dataclass
 
 # strtoll with base 0 (NCCL, src/misc/param.cc): white space, a sign, then hexadecimal, octal or decimal; what follows
 # is ignored. A zero before an x that no hexadecimal digit follows is the number zero.

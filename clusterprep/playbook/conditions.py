@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NoReturn
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Node
 from clusterprep.playbook.names import Kind, Name, Value, find
 from clusterprep.units import parse_size

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from clusterprep.facts.cpu import Cpus
 from clusterprep.facts.gpu import Nvml
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Inventory, Node
 
 Kind = Literal["text", "number", "size", "version"]

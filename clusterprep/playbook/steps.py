@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Inventory, Node
 from clusterprep.playbook import variables
 from clusterprep.playbook.conditions import Condition, Truth

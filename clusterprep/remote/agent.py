@@ -5,16 +5,21 @@ may hang runs in a child. When the channel closes, or the controller gives no si
 seconds, everything that was started here is ended and the process exits.
 """
 
+import _frozen_importlib_external as importer
+import binascii
+import marshal
 import os
 import select
 import sys
 import time
+import zlib
 
 from clusterprep.remote.light import dumps, loads, signal
 
 HEARTBEAT = 1.0  # seconds; SSH and srun stay silent for half a minute and more when a node dies
 PATIENCE = 30.0  # seconds without a sign of the controller
 MAX_REQUEST = 32 << 20  # bytes in one request line; a longer one is not from our controller
+MAGIC = getattr(importer, "MAGIC_NUMBER", b"")  # says whose compiled code this Python runs
 TICK = 0.2  # seconds; how often polls run while nothing else happens
 
 
@@ -27,7 +32,7 @@ class Agent(object):
         self.polls = []  # called as poll(now) at least every TICK seconds while any is registered
         self.endings = []  # called once, in reverse order, before the process exits
         self.patience = patience
-        self.define = None  # makes a module of source text
+        self.define = None  # makes a module of source text or of compiled code
         self._in, self._out = in_fd, out_fd
         self._incoming, self._outgoing = b"", b""
         self._watched = {}
@@ -155,8 +160,13 @@ def ping(agent, request):
 
 
 def load(agent, request):
-    """Operation load: {"modules": [[name, source], …]}: more parts of the agent, sent when they are first needed."""
-    for name, source in request["modules"]:
+    """Operation load: more parts of the agent, sent when they are first needed.
+
+    {"modules": [[name, source], …]}, or {"code": …} with the same compiled, by marshal, zlib and base64.
+    """
+    packed = request.get("code")
+    modules = marshal.loads(zlib.decompress(binascii.a2b_base64(packed))) if packed else request["modules"]  # noqa: S302
+    for name, source in modules:
         introduce(agent, agent.define(name, source))
     return {}
 
@@ -174,7 +184,7 @@ def _stop(signum, frame):
 def main(nonce, define, modules, patience=PATIENCE):
     """Say hello and serve. The call of this function is the last line of what is sent.
 
-    `define(name, source)` makes a module of source text, as it made those in `modules`.
+    `define(name, source)` makes a module of source text or of compiled code, as it made those in `modules`.
     """
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, _stop)
@@ -183,6 +193,7 @@ def main(nonce, define, modules, patience=PATIENCE):
     agent.define = define
     for module in modules:
         introduce(agent, module)
-    agent.emit({"hello": 1, "uid": os.geteuid(), "python": sys.version.split()[0], "pid": os.getpid()})
+    hello = {"hello": 1, "uid": os.geteuid(), "python": sys.version.split()[0], "pid": os.getpid()}
+    agent.emit(dict(hello, magic=binascii.hexlify(MAGIC).decode("ascii")))
     agent.run()
     os._exit(0)  # nothing is left to clean up, and taking an interpreter down costs a node a millisecond

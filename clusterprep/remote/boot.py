@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import binascii
 import functools
+import marshal
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 
 # Reads nine digits and then that many bytes from stdin, unbuffered, and runs them only when all have come: a
@@ -22,6 +24,9 @@ _LOADER = (
     "n=int(g(9) or 0);z=g(n) if n else z;"
     'len(z)==n and exec((lambda s,_,c:zlib.decompress(binascii.a2b_base64(c))+s)(*z.partition(b"~")))'
 )
+QUICK = 1  # zlib's level where what is sent is large, and near: better ones cost more than they save
+MAGIC = MAGIC_NUMBER.hex()
+MARSHAL = 2  # a format of marshal that every Python 3 reads
 NO_PYTHON = "clusterprep-no-python"
 _SHELL = (
     "for p in /usr/bin/python3 python3 /usr/libexec/platform-python; do "
@@ -32,9 +37,21 @@ import sys
 def define(name, source):
     module = type(sys)(name)
     sys.modules[name] = module
-    exec(compile(source, name, "exec"), module.__dict__)
+    exec(source if isinstance(source, type(define.__code__)) else compile(source, name, "exec"), module.__dict__)
     return module
 modules = [define(name, source) for name, source in PARTS]
+"""
+# A near node gets the agent twice, as text and compiled for the controller's own Python, and takes what its Python
+# can: compiling costs it 8 to 30 ms, more than all that it does before it reads anything. Both have to be whole.
+_CHOOSE = """
+import marshal, sys
+import _frozen_importlib_external as importer
+def parcel():
+    n = int(g(9) or 0)
+    data = g(n)
+    return data if 0 < n == len(data) else sys.exit(1)
+text, code = parcel(), parcel()
+PARTS = marshal.loads(zlib.decompress(code[4:] if code[:4] == getattr(importer, "MAGIC_NUMBER", 0) else text))
 """
 
 
@@ -128,25 +145,72 @@ def _read(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((f"clusterprep.remote.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in names)
 
 
-def payload(nonce: str, parts: Sequence[str]) -> bytes:
-    """The bytes for the node's stdin: nine digits of length, the line that starts the agent, and its source, packed."""
+def payload(nonce: str, parts: Sequence[str], near: bool = False) -> bytes:
+    """The bytes for the node's stdin: nine digits of length, the line that starts the agent, and its source, packed.
+
+    For a `near` node the source is in two parcels behind that, nine digits of length and bytes each: first the text,
+    then the code for one release of Python.
+    """
     start = f'sys.modules["clusterprep.remote.agent"].main({nonce!r}, define, modules)\n'.encode()
-    source = _source(tuple(parts))
-    return b"%09d%b~%b" % (len(start) + 1 + len(source), start, source)
+    source = _choice() if near else _source(tuple(parts))
+    return b"%09d%b~%b%b" % (len(start) + 1 + len(source), start, source, _parcels(tuple(parts)) if near else b"")
+
+
+@functools.cache
+def text(part: str) -> dict[str, object]:
+    """The body of a request that brings a further part to an agent, as text."""
+    return {"modules": [list(module) for module in sources(part)]}
+
+
+@functools.cache
+def compiled(part: str) -> dict[str, object]:
+    """The same as code, for an agent whose Python has this one's MAGIC."""
+    return {"code": binascii.b2a_base64(_compiled(sources(part)), newline=False).decode()}
 
 
 def relay_payload(nonce: str) -> bytes:
     """The same for a task of a Slurm step."""
     start = f'sys.modules["clusterprep.remote.relay"].main({nonce!r})\n'.encode()
-    source = _packed(_read(("light", "relay")))
+    source = _packed(_text(_read(("light", "relay"))))
     return b"%09d%b~%b" % (len(start) + 1 + len(source), start, source)
 
 
 @functools.cache
 def _source(parts: tuple[str, ...]) -> bytes:
     """All but the last line, the same for every node: packed, as text."""
-    return _packed((*_read(("light", "agent")), *(module for part in parts for module in sources(part))))
+    return _packed(_text(_modules(parts)))
 
 
-def _packed(modules: tuple[tuple[str, str], ...]) -> bytes:
-    return binascii.b2a_base64(zlib.compress(f"PARTS = {modules!r}{_DEFINE}".encode(), 9), newline=False)
+@functools.cache
+def _choice() -> bytes:
+    return _packed(_CHOOSE + _DEFINE)
+
+
+@functools.cache
+def _parcels(parts: tuple[str, ...]) -> bytes:
+    modules = _modules(parts)
+    code = MAGIC_NUMBER + _compiled(modules)
+    text = zlib.compress(marshal.dumps(modules, MARSHAL), QUICK)
+    return b"%09d%b%09d%b" % (len(text), text, len(code), code)
+
+
+def _compiled(modules: Iterable[tuple[str, str]]) -> bytes:
+    return zlib.compress(marshal.dumps([(name, _code(name)) for name, _ in modules]), QUICK)
+
+
+def _code(name: str) -> object:
+    """The code of a module of ours, from where this Python keeps it compiled."""
+    spec = find_spec(name)
+    return spec.loader.get_code(name)  # type: ignore[union-attr]
+
+
+def _modules(parts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return (*_read(("light", "agent")), *(module for part in parts for module in sources(part)))
+
+
+def _text(modules: tuple[tuple[str, str], ...]) -> str:
+    return f"PARTS = {modules!r}{_DEFINE}"
+
+
+def _packed(text: str) -> bytes:
+    return binascii.b2a_base64(zlib.compress(text.encode(), 9), newline=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Finding
 from clusterprep.past import Since
 from clusterprep.reports.page import GUTTER, Page, Part

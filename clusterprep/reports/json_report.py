@@ -50,11 +50,13 @@ def _node_rows(nodes: Sequence[Sighting]) -> Iterator[str]:
     """A line for each node. What many nodes answered alike is one value that they share, and is put into words once."""
     shared = {key: count for key, count in Counter(id(v) for n in nodes for v in n.facts.values()).items() if count > 1}
     texts: dict[int, str] = {}
+    names = dict.fromkeys(name for node in nodes for name in node.facts)
+    keys = {name: json.dumps(_text(str(name))) for name in names}
     for place, node in enumerate(nodes):
         facts = []
         for name, value in node.facts.items():
             text = texts.get(id(value)) or json.dumps(json_of(value, _INSIDE), allow_nan=False)
-            facts.append(f"{json.dumps(_text(str(name)))}: {text}")
+            facts.append(f"{keys[name]}: {text}")
             if id(value) in shared:
                 texts[id(value)] = text
         row = json.dumps(json_of(_node(node)))[:-1]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact, under
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Inventory, Node, Read
 from clusterprep.render import Environment
 from clusterprep.wanted import Access, FileChange, FileState

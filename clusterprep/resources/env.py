@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from clusterprep.env.dialects import refusal
 from clusterprep.env.variables import nccl_reads
 from clusterprep.errors import InputError, Problem
+from clusterprep.frozen import dataclass
 from clusterprep.model import EnvValue, Inventory
 from clusterprep.resources import Known, Params, Part, Resource, file_change
 from clusterprep.wanted import FileChange

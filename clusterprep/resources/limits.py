@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory
 from clusterprep.resources import Known, Params, Resource, file_change
 from clusterprep.resources.file import MODE

@@ -16,6 +16,9 @@ class Channel(Protocol):
     peer: str | None
     """IP address of the node as the controller reached it, None where a jump host or srun is between."""
 
+    near: bool
+    """Whether bytes cost less time on the way than the node would need to compile what they say."""
+
     @property
     def alive(self) -> bool:
         """Whether the connection stands, be the command at its end or not."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from paramiko import Message, PKey, SSHException
 from paramiko.pkey import UnknownKeyType
 
+from clusterprep.frozen import dataclass
 from clusterprep.transports.host_patterns import matches
 from clusterprep.transports.known_hosts import fingerprint
 

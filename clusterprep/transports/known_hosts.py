@@ -9,9 +9,9 @@ import hmac
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
+from clusterprep.frozen import dataclass
 from clusterprep.transports.host_patterns import is_plain, matches
 
 Marker = Literal["", "@revoked", "@cert-authority"]

@@ -137,6 +137,11 @@ class Link:
         events, self._events = list(self._events), deque()
         return events
 
+    def load(self, part: str) -> None:
+        """Send a further part of the agent; whether it was taken shows in the answer to what is asked of it."""
+        compiled = self._channel.near and self.hello.get("magic") == boot.MAGIC
+        self.send("load", **(boot.compiled(part) if compiled else boot.text(part)))
+
     def pulse(self) -> None:
         """A sign of life for an agent that would otherwise end itself; never raises."""
         with contextlib.suppress(LinkLost):
@@ -233,7 +238,7 @@ def open_link(
     link = Link(node, channel, nonce)
     try:
         try:
-            channel.send(boot.payload(nonce, parts))
+            channel.send(boot.payload(nonce, parts, channel.near))
             if first is not None:
                 first(link)
         except LinkLost:  # a command that has ended already may have said why

@@ -49,6 +49,7 @@ class LocalChannel:
     """See clusterprep.transports.Channel. The command has a session of its own, so that it can be ended whole."""
 
     peer: str | None = "127.0.0.1"
+    near = True
     alive = True  # there is no connection that could break
 
     def __init__(self, command: str) -> None:

@@ -59,6 +59,7 @@ class _RecordedNode:
     """The far end of a channel: takes the agent's source, then answers requests from the recording."""
 
     alive = True
+    near = False
 
     def __init__(self, recorded: Mapping[str, Json]) -> None:
         self.peer: str | None = recorded.get("peer")

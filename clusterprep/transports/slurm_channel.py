@@ -22,6 +22,7 @@ class SlurmChannel:
     """See clusterprep.transports.Channel."""
 
     peer: str | None = None  # srun is between
+    near = False  # and carries each byte to all
 
     def __init__(self, step: Step, host: str, task: int, number: int) -> None:
         self.host, self.task, self.number = host, task, number

@@ -7,7 +7,8 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from clusterprep.frozen import dataclass
 
 ROOM = 8 << 20  # bytes that may wait
 LARGE = 4096  # bytes from which on it pays to wait for others that send the same

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from clusterprep.frozen import dataclass
 
 # Values may hold anything (Reason, Comment, OS), so the first of each name counts: Slurm prints these before such text.
 _FIELD = re.compile(r"(?:^|\s)(NodeName|NodeAddr|NodeHostName|Port|State|Partitions)=(\S*)")

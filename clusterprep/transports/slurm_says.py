@@ -7,9 +7,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from clusterprep.errors import Unreached
+from clusterprep.frozen import dataclass
 from clusterprep.noderange import expand, fold
 from clusterprep.transports.slurm_nodes import SlurmNode, parse_nodes
 

@@ -15,7 +15,7 @@ from clusterprep.model import Node
 from clusterprep.transports import Channel
 from clusterprep.transports.proxy_command import run_proxy
 from clusterprep.transports.ssh_route import Route, RouteMap
-from clusterprep.transports.tcp import dial
+from clusterprep.transports.tcp import dial, is_near
 from clusterprep.transports.wire import STALL, Wire
 
 M_ARENA_MAX = -8  # mallopt(3)
@@ -79,7 +79,7 @@ class SshTransport:
             connection = SshConnection(route, Wire(run_proxy(route.command), deadline, self._stall))
         else:
             tcp, peer = dial(route.host, route.port, deadline)
-            connection = SshConnection(route, Wire(tcp, deadline, self._stall), peer)
+            connection = SshConnection(route, Wire(tcp, deadline, self._stall), peer, is_near(tcp))
         if node is not None:
             self._opening[node] = connection.wire
         connection.open(self._host_keys, self._key_ring)

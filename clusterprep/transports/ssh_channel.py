@@ -23,8 +23,9 @@ PIECE = 32000  # bytes; what paramiko fits into one packet
 class SshChannel:
     """See clusterprep.transports.Channel. One thread may send while another one receives."""
 
-    def __init__(self, connection: SshConnection, session: Session, peer: str | None) -> None:
+    def __init__(self, connection: SshConnection, session: Session, peer: str | None, near: bool) -> None:
         self.peer = peer
+        self.near = near
         self._connection = connection
         self._session = session
         self._tail = b""

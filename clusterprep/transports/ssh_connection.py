@@ -24,9 +24,10 @@ NEVER = 86400.0  # seconds, for paramiko's own limits: the wire has one deadline
 class SshConnection:
     """A connection that starts a command, or carries connections to the hosts behind it."""
 
-    def __init__(self, route: Route, wire: Wire, peer: str | None = None) -> None:
+    def __init__(self, route: Route, wire: Wire, peer: str | None = None, near: bool = False) -> None:
         self.route = route
         self.wire = wire
+        self.near = near
         self.step = Step.GREETING
         self._peer = peer
         self._transport: NodeTransport | None = None
@@ -49,7 +50,7 @@ class SshConnection:
             self.close()
             raise explain(error, self) from error
         self.wire.limit(None)
-        return SshChannel(self, session, self._peer)
+        return SshChannel(self, session, self._peer, self.near)
 
     def tunnel(self, host: str, port: int, limit: float) -> Stream:
         """A TCP connection that this host makes to another one. Raises SSHException with the host's own words."""

@@ -8,12 +8,12 @@ import io
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from paramiko import ECDSAKey, Ed25519Key, Message, PKey, RSAKey
 
+from clusterprep.frozen import dataclass
 from clusterprep.transports.known_hosts import fingerprint
 from clusterprep.transports.ssh_agent import Agent
 from clusterprep.transports.ssh_route import Route

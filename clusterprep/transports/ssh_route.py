@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from clusterprep.errors import Unreached
+from clusterprep.frozen import dataclass
 from clusterprep.model import Node, SshSettings
 from clusterprep.transports.known_hosts import name_for
 from clusterprep.transports.ssh_config import SshConfig, expand, hostname, tokens

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.noderange import fold
 from clusterprep.verify.beginning import beginning

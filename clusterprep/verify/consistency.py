@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Severity
 from clusterprep.noderange import fold
 from clusterprep.remote.belongings import variables

@@ -9,9 +9,9 @@ evidence and is not read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Culprit
 from clusterprep.verify.evidence import (
     MOST,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts.gpu import Model
 from clusterprep.facts.nvlink import Links
 from clusterprep.facts.pci import Link
+from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.neighbours import crowd
 from clusterprep.network import choose

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.network import name_list
 from clusterprep.noderange import fold

@@ -6,8 +6,9 @@ Each is tried alone. Where none alone helps, all are tried together, and then as
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Collective, VerifyResult, Workaround
 from clusterprep.noderange import fold
 from clusterprep.units import format_size

@@ -10,8 +10,9 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.pairing import coverage
 from clusterprep.verify.pages import REMEDY_OF_LINKS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from clusterprep.frozen import dataclass
 from clusterprep.verify.probes import SURE, Evidence, Probe, Steps, calibrated, decided, partners
 
 

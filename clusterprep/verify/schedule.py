@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Node, VerifySettings
 from clusterprep.neighbours import crowd, neighbours
 

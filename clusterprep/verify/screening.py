@@ -20,8 +20,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from clusterprep.frozen import dataclass
 from clusterprep.pairing import ALL_PAIRS
 from clusterprep.verify.meaning import Blame, explained
 from clusterprep.verify.probes import CLEAR, SURE, Evidence, Probe, Settings, Steps, calibrated, decided, partners

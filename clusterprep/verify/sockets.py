@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
+from clusterprep.frozen import dataclass
 from clusterprep.neighbours import neighbours
 from clusterprep.verify.pace import MILESTONES
 from clusterprep.verify.timeline import Timeline

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Collective, Finding, Severity, Verdict
 from clusterprep.noderange import fold
 from clusterprep.units import format_size

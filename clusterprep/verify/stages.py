@@ -9,8 +9,9 @@ type once, and the data of all of them), links. What was not begun has no row: t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Sighting, Stage, Verdict
 from clusterprep.verify.beginning import NAME as INIT_TIME
 from clusterprep.verify.consistency import NAME as CONSISTENCY

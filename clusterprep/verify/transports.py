@@ -9,8 +9,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
+
+from clusterprep.frozen import dataclass
 
 SOCKET = "Socket"  # the network that is none of RDMA; every other name is NCCL's IB or a plug-in's
 LONGEST = 4096  # characters of a line that are looked at

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from clusterprep.frozen import dataclass
 from clusterprep.lint.values import nccl_integer
 from clusterprep.model import Finding
 from clusterprep.network import VARIABLE, lets_in

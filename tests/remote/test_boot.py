@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from clusterprep.remote import boot
 from clusterprep.transports.link import FrameReader
 
 NONCE = "0123456789abcdef"
+PYTHONS = [sys.executable, *map(str, sorted(Path.home().glob(".pyenv/versions/3.*/bin/python")))]
 
 
 def start(command: str | None = None) -> subprocess.Popen[bytes]:
@@ -37,16 +40,46 @@ def ask(number: int, **body: object) -> bytes:
     return json.dumps({"id": number, **body}).encode() + b"\n"
 
 
-def test_a_whole_transfer_says_hello_answers_and_ends_with_its_stdin() -> None:
-    frames, _, code = finish(start(), boot.payload(NONCE, ["look"]) + ask(1, op="ping"))
+near_and_far = pytest.mark.parametrize("near", [True, False], ids=["near", "far"])
+
+
+@near_and_far
+def test_a_whole_transfer_says_hello_answers_and_ends_with_its_stdin(near: bool) -> None:
+    frames, _, code = finish(start(), boot.payload(NONCE, ["look"], near) + ask(1, op="ping"))
     assert frames[0]["hello"] == 1
     assert frames[1]["id"] == 1
     assert code == 0
 
 
-def test_a_slow_transfer_arrives_whole() -> None:
+@pytest.mark.parametrize(("magic", "chosen"), [(boot.MAGIC_NUMBER, "code"), (b"3.99", "text")], ids=str)
+def test_code_is_for_the_python_that_compiled_it(magic: bytes, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boot, "MAGIC_NUMBER", magic)
+    monkeypatch.setattr(boot, "_compiled", lambda modules: b"no code")
+    boot._parcels.cache_clear()
+    frames, err, _ = finish(start(), boot.payload(NONCE, ["look"], near=True) + ask(1, op="ping"))
+    boot._parcels.cache_clear()
+    assert ([frame.get("id") for frame in frames], bool(err)) == (
+        ([], True) if chosen == "code" else ([None, 1], False)
+    )
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_near_node_may_have_any_python(python: str) -> None:
+    """Whole agents, all parts, in whatever Pythons there are here; the agent says whose code its own can run."""
+    parts = [*boot.parts_for(boot.kinds()), "act", "ranks", "job"]
+    command = [python, "-EsSB", "-c", shlex.split(boot.command())[-1]]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    frames, err, _ = finish(process, boot.payload(NONCE, parts, near=True) + ask(1, op="ping"))
+    assert ([frame.get("id") for frame in frames], err) == ([None, 1], b"")
+    ours = subprocess.run([python, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, check=True)
+    same = ours.stdout.split() == [b"%d" % number for number in sys.version_info[:2]]
+    assert (frames[0]["magic"] == boot.MAGIC) == same
+
+
+@near_and_far
+def test_a_slow_transfer_arrives_whole(near: bool) -> None:
     """Byte by byte over the start, then in uneven pieces with pauses."""
-    data = boot.payload(NONCE, ["look"]) + ask(1, op="ping")
+    data = boot.payload(NONCE, ["look"], near) + ask(1, op="ping")
     process = start()
     assert process.stdin is not None
     for piece in _pieces(data):
@@ -63,17 +96,21 @@ def _pieces(data: bytes) -> Iterator[bytes]:
     yield from (data[i : i + 4099] for i in range(40, len(data), 4099))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.0001, 0.3, 0.7, 0.999999], ids=str)
-def test_a_transfer_that_ends_early_does_nothing(share: float) -> None:
-    data = boot.payload(NONCE, ["look", "act"])
+@near_and_far
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.1, 0.3, 0.7, 0.999999], ids=str)
+def test_a_transfer_that_ends_early_does_nothing(share: float, near: bool) -> None:
+    data = boot.payload(NONCE, ["look", "act"], near)
     frames, _, _ = finish(start(), data[: int(len(data) * share)])
     assert frames == []
 
 
-def test_a_truncated_part_followed_by_requests_never_runs_them_as_source() -> None:
+@near_and_far
+@pytest.mark.parametrize("place", [2000, 20000])
+def test_a_truncated_part_followed_by_requests_never_runs_them_as_source(place: int, near: bool) -> None:
     """The length counts bytes: requests that slide into the gap spoil the source instead of running half of it."""
-    data = boot.payload(NONCE, ["look"])
-    cut = data[:2000] + data[2100:]
+    data = boot.payload(NONCE, ["look"], near)
+    place = min(place, len(data) // 2)
+    cut = data[:place] + data[place + 100 :]
     frames, err, _ = finish(start(), cut + ask(1, op="ping") * 20)
     assert frames == []
     assert err

@@ -22,6 +22,7 @@ class PipeChannel:
     """A subprocess as a channel."""
 
     peer = None
+    near = False
     alive = True
 
     def __init__(self, argv: Sequence[str]) -> None:
