@@ -77,6 +77,7 @@ class Database:
         """All statements or none. Raises Unusable."""
         with self._told("written"):
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.path.touch(mode=0o600)  # facts may say more of the nodes than everybody here should know
             with self._open() as database:
                 database.execute("begin immediate")  # waits for another writer here, where nothing is half done
                 try:
