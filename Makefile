@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What must hold is that torch comes first and exactly: anything that depends on it then takes this one.
 TORCH := torch==2.13.0
 
-.PHONY: help setup packages demo test test-all check format fleets readme bench test-bounds clean
+.PHONY: help setup packages demo test test-all check format fleets docs bench test-bounds clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ format: setup ## let ruff mend what it can
 fleets: setup ## as root: record the machines that `clusterprep selftest` plays, after a check reads something new
 	$(BIN)/python -m tests.fleets
 
-readme: setup ## renew what README.md, docs/checks.md and docs/causes.md show of the tool
+docs: setup ## as root: renew what README.md shows of the tool, its pictures and the lists in docs/
 	$(BIN)/python -m tests.readme
 
 # ---------------------------------------------------------------- less often

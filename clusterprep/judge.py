@@ -120,11 +120,16 @@ def _as_findings(check: Check, outcome: Outcome, declared: set[str]) -> Iterable
                 message=outcome.message,
                 seen=outcome.seen,
                 wanted=outcome.wanted,
-                remedy="" if sure else (outcome.remedy if outcome.remedy is not None else check.remedy),
+                remedy="" if sure else (outcome.remedy if outcome.remedy is not None else _general(check, nodes)),
                 reason=outcome.reason,
             )
         if not outcome.nodes:
             return
+
+
+def _general(check: Check, nodes: Sequence[str]) -> str:
+    """The remedy of a check's page, to be pasted: NODE is the first that needs it."""
+    return check.remedy.replace("NODE", nodes[0]) if nodes else check.remedy
 
 
 def _not_here(inventory: Inventory, catalogue: Iterable[str], trial: Collection[str]) -> Iterable[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import marshal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -93,6 +94,7 @@ def make_plan(
 
 
 Layout = tuple[tuple[int, ...], ...]
+PLAIN = 2  # a format of marshal without references, in which equal values of JSON are equal bytes
 _OWN = ("name", "address", "index")  # what tells nodes apart that are alike
 _ALIKE = tuple(field.name for field in fields(Node) if field.name not in _OWN)
 
@@ -166,11 +168,12 @@ def _hashable(value: Any) -> object:
 def _mark(raw: Json) -> bytes:
     """Equal only for equal answers; the answers themselves, of all nodes, would take too much memory.
 
-    Empty for one that is nested so deep that it cannot even be printed: then it is as if there were none.
+    marshal tells apart what JSON does (1, 1.0 and true), in half of the time that repr takes. Empty for an answer that
+    is nested too deep for it: then it is as if there were none.
     """
     try:
-        return hashlib.blake2b(repr(raw).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    except RecursionError:
+        return hashlib.blake2b(marshal.dumps(raw, PLAIN), digest_size=16).digest()
+    except ValueError:
         return b""
 
 

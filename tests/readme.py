@@ -1,6 +1,6 @@
-"""What the tool writes of its own pages: the run on top of README.md, its table of checks, and two lists in docs/.
+"""What the tool writes of its own pages: the run on top of README.md, its table of checks, pictures, lists in docs/.
 
-`make readme` renews them.
+`make docs` renews them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from clusterprep.checks import Check
 from clusterprep.diagnose.known import causes
 from clusterprep.diagnose.model import Cause
 from clusterprep.verify.pages import PAGES, Page
+from tests import pictures, variables_page
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RUN = re.compile(r"(?<=tests/test_readme.py compares -->\n```\n).*?(?=\n```\n)", re.DOTALL)
 PAGE = ROOT / "docs" / "checks.md"
 CAUSES = ROOT / "docs" / "causes.md"
+VARIABLES = ROOT / "docs" / "variables.md"
 TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
 GRAVER = "a warning, an error with RDMA"
 GRADES = {"time.offset": "an error over 1 s, else a warning", "eth.mtu": GRAVER, "lim.memlock": GRAVER}
@@ -55,7 +57,7 @@ def rows() -> list[str]:
 
 HEAD = """# Every check
 
-Written by `make readme` from the checks themselves; `clusterprep explain NAME` prints the same. A failure of severity
+Written by `make docs` from the checks themselves; `clusterprep explain NAME` prints the same. A failure of severity
 error counts for the exit code, a warning only with `--strict`. What the inventory requires of a check is always an
 error. {count} checks.
 """
@@ -87,7 +89,7 @@ def _entry(about: Check | Page) -> str:
 
 CAUSES_HEAD = """# Every cause that diagnose knows
 
-Written by `make readme` from the causes themselves; `clusterprep explain NAME` prints the same. A fatal or degraded
+Written by `make docs` from the causes themselves; `clusterprep explain NAME` prints the same. A fatal or degraded
 cause gives exit code 1, only harmless ones 0. {count} causes.
 """
 GRADES_OF_CAUSES = {
@@ -138,6 +140,8 @@ def main() -> None:
     text = TABLE.sub(lambda _: "".join(row + "\n" for row in rows()), text)
     PAGE.write_text(checks_page())
     CAUSES.write_text(causes_page())
+    VARIABLES.write_text(variables_page.page())
+    pictures.main()
     README.write_text(text)
 
 

@@ -41,7 +41,7 @@ ORDER = (
 # Libraries that only compute.
 PURE = frozenset(
     "__future__ base64 binascii bisect collections dataclasses datetime difflib enum functools hashlib ipaddress "
-    "itertools json math posixpath random re shlex statistics string textwrap types typing "
+    "itertools json marshal math posixpath random re shlex statistics string textwrap types typing "
     "ClusterShell packaging".split()
 )
 
@@ -115,6 +115,7 @@ FORBIDDEN_IMPORTS = frozenset({"pickle", "cPickle", "dill", "shelve", "marshal",
 # What may all the same, and why no text from outside becomes code by it.
 CODE = {
     ("frozen", "exec"): "constructors, of the names of fields of our own classes",
+    ("plan", "marshal"): "turns answers into bytes to compare them, and no bytes into anything",
     ("remote.boot", "marshal"): "packs our own code, and unpacks nothing",
     ("remote.agent", "marshal"): "unpacks what the controller sent, whose source it would run as well",
 }

@@ -9,7 +9,7 @@ import pytest
 from clusterprep.inventory.demands import check_names
 from clusterprep.inventory.schema import load_schema
 from clusterprep.playbook.names import NAMES
-from tests import readme
+from tests import pictures, readme, variables_page
 from tests.lab.fixtures import require_lab
 
 
@@ -20,13 +20,25 @@ def test_the_demo_works_and_prints_the_run_on_top() -> None:
     shown = readme.demo()
     assert shown.returncode == 0, shown.stdout + shown.stderr
     top = readme.run_shown(readme.README.read_text()).split("\n", 2)[2]
-    assert readme.shape(top) == readme.shape(readme.first_report(shown.stdout)), "`make readme` renews the run"
+    assert readme.shape(top) == readme.shape(readme.first_report(shown.stdout)), "`make docs` renews the run"
 
 
 def test_the_table_and_the_page_have_all_checks() -> None:
-    assert readme.rows_shown(readme.README.read_text()) == readme.rows(), "`make readme` renews the table"
-    assert readme.PAGE.read_text() == readme.checks_page(), "`make readme` renews docs/checks.md"
-    assert readme.CAUSES.read_text() == readme.causes_page(), "`make readme` renews docs/causes.md"
+    assert readme.rows_shown(readme.README.read_text()) == readme.rows(), "`make docs` renews the table"
+    assert readme.PAGE.read_text() == readme.checks_page(), "`make docs` renews docs/checks.md"
+    assert readme.CAUSES.read_text() == readme.causes_page(), "`make docs` renews docs/causes.md"
+    assert readme.VARIABLES.read_text() == variables_page.page(), "`make docs` renews docs/variables.md"
+
+
+def test_the_picture_is_what_the_tool_prints_of_the_recorded_fleet() -> None:
+    """Its words: how they are drawn is rich's, and differs between releases."""
+    drawn = pictures.console(pictures.report())
+    assert words(drawn) == words(pictures.CONSOLE.read_text()), "`make docs` renews docs/pictures"
+    assert not re.search(r"(?:href|src|url)\W*(?:https?:)?//", drawn), "a picture fetches nothing"
+
+
+def words(svg: str) -> list[str]:
+    return re.findall(r">([^<>{}]*\S[^<>{}]*)</text>", svg)
 
 
 def test_no_document_names_a_check_that_does_not_exist() -> None:
