@@ -12,7 +12,8 @@ from clusterprep.model import Absent, Node
 from clusterprep.rails import training_sets
 from clusterprep.units import format_duration
 
-FACTS = ("rdma.devices", "pci.tree", "ib.counters", "host.boot_id", "host.uptime")
+FACTS = ("rdma.devices", "pci.tree", "ib.counters")
+PAST = ("counters.earlier", "host.boot_id", "host.uptime")  # the latter two for whoever looks for the former
 FIRST = "the counters are noted now; a run in ten minutes or later can tell how fast they grow"
 FLAPPING = 5  # times a day
 
@@ -48,9 +49,19 @@ def of_samples(
                 yield Outcome("skip", (node.name,), FIRST, reason="first_sample")
             else:
                 ports = tuple(f"{rail.device.name}:{rail.port.number}" for rail in training.rails)
-                yield judge(node, scene.value(node, "ib.counters"), earlier, ports)
+                counters = scene.value(node, "ib.counters")
+                yield _lost(node, counters, earlier, ports) or judge(node, counters, earlier, ports)
 
     return judge_all
+
+
+def _lost(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) -> Outcome | None:
+    """What was counted in the earlier run and is not there now: nobody knows how much it grew."""
+    was = earlier.recent.ib
+    gone = [f"{port} {name}" for port in ports for name in was.get(port, {}) if name not in now.get(port, {})]
+    if not gone:
+        return None
+    return Outcome("unknown", (node.name,), f"{gone[0]} was counted before and is not now", reason="garbled")
 
 
 def errors(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) -> Outcome:
@@ -124,7 +135,7 @@ def _grown(name: str, by: int) -> Callable[[Any], Any]:
 COUNTERS = Check(
     "ib.counters",
     facts=FACTS,
-    uses=("counters.earlier",),
+    uses=PAST,
     judge=of_samples(errors),
     severity="warning",
     title="Errors of RDMA ports do not grow",
@@ -140,7 +151,7 @@ COUNTERS = Check(
 DOWNED = Check(
     "ib.downed",
     facts=FACTS,
-    uses=("counters.earlier",),
+    uses=PAST,
     judge=of_samples(downed),
     severity="warning",
     title="Links of RDMA ports stay up",

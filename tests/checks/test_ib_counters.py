@@ -12,7 +12,6 @@ from tests.rails import hcas, node
 
 HOUR = 3600.0
 QUIET = {f"mlx5_{number}:1": {"symbol_error": 5, "link_downed": 1} for number in range(4)}
-BOOT = {"host.boot_id": "b", "host.uptime": 1e6}
 
 
 def grown(name: str, by: int, port: str = "mlx5_2:1") -> dict[str, dict[str, int]]:
@@ -25,7 +24,7 @@ def seen(now: Any, then: Any, seconds: float = HOUR, long: Any = None, day: floa
     earlier = (
         None if then is None else Earlier(Sample(seconds, then), Sample(day, long) if long else Sample(seconds, then))
     )
-    facts = {**node(hcas()), **BOOT, "ib.counters": now, "counters.earlier": earlier}
+    facts = {**node(hcas()), "ib.counters": now, "counters.earlier": earlier}
     return fleet(n1=facts)
 
 
@@ -84,8 +83,15 @@ def test_ports_that_do_not_count_are_not_judged() -> None:
     assert told(seen(silent, silent), "ib.counters") == {"n1": "skip not_applicable"}
 
 
+@pytest.mark.parametrize("check", ["ib.counters", "ib.downed"])
+def test_a_counter_that_is_gone_is_not_known(check: str) -> None:
+    less = {**QUIET, "mlx5_1:1": {"link_downed": 1}}
+    assert told(seen(less, QUIET), check) == {"n1": "unknown warning garbled"}
+    assert told(seen(QUIET, less), check) == {"n1": "pass"}, "one that is new has no past"
+
+
 def test_a_node_without_ports_is_not_judged() -> None:
-    facts = {**node(()), **BOOT, "ib.counters": {}, "counters.earlier": None}
+    facts = {**node(()), "ib.counters": {}, "counters.earlier": None}
     assert told(fleet(n1=facts), "ib.counters") == {"n1": "skip not_applicable"}
 
 
