@@ -137,7 +137,7 @@ def measured(nodes: int, meter: Meter) -> None:
             runs.record(kept)
         with meter.stage("what is new"):
             since(kept.run, runs.report(report.run, only=("findings",)), findings)
-    for fmt in reports.built():
+    for fmt in reports.SUFFIXES:
         with meter.stage(f"report {fmt}"), Path(os.devnull).open("w", encoding="utf-8") as sink:
             sink.writelines(reports.pieces(report, fmt))
 

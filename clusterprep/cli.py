@@ -163,10 +163,11 @@ def diagnose(logs: tuple[str, ...], redact: bool, **words: Any) -> None:
     """Explain failure logs of NCCL and torch.distributed."""
     from clusterprep import diagnosed
     from clusterprep.reports import diagnosis as shown
+    from clusterprep.reports import format_of
     from clusterprep.terminal import show
 
     _check_formats(words)
-    shown.check_format(words["fmt"])
+    shown.check_formats(words["fmt"], *map(format_of, words["output"]))
     diagnosis, hosts = diagnosed.diagnose(logs)
     if words["inventory"]:
         diagnosis = _with_nodes(diagnosis, words)
@@ -298,12 +299,10 @@ def _launch(job: Job, words: dict[str, Any]) -> Report:
 
 
 def _check_formats(words: dict[str, Any]) -> None:
-    """Refuse a format that cannot be rendered before anything is touched."""
-    from clusterprep.reports import check_format, format_of
+    """Refuse a format that cannot be rendered, and a file that cannot be written, before anything is touched."""
+    from clusterprep.outputs import check
 
-    check_format(words["fmt"])
-    for name in words["output"]:
-        check_format(format_of(name))
+    check(words["fmt"], words["output"])
 
 
 def _inventory(words: dict[str, Any]) -> Inventory:
@@ -380,10 +379,10 @@ def _valid(inventory: Inventory) -> Report:
 
 def _finish(report: Report, words: dict[str, Any]) -> None:
     """Print the report, write the asked-for files, leave with its code."""
-    from clusterprep.reports import pieces
+    from clusterprep.reports import exit_code, pieces
     from clusterprep.terminal import show
 
-    show(words, report.code, lambda fmt, **page: pieces(report, fmt, **page))
+    show(words, exit_code(report, words["fmt"]), lambda fmt, **page: pieces(report, fmt, **page))
 
 
 # ---------------------------------------------------------------- ending

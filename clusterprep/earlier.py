@@ -132,10 +132,12 @@ def _answer(command: str, cluster: str) -> Report:
 
 
 def _check(words: dict[str, Any], formats: tuple[str, ...] | None = None) -> None:
-    """Refuse a format that cannot be rendered before anything is read."""
-    from clusterprep.reports import check_format, format_of
+    """Refuse a format that cannot be rendered, and a file that cannot be written, before anything is read."""
+    from clusterprep.outputs import check
+    from clusterprep.reports import format_of
 
-    for fmt in (check_format(words["fmt"]), *map(format_of, words["output"])):
+    check(words["fmt"], words["output"])
+    for fmt in (words["fmt"], *map(format_of, words["output"])):
         if formats and fmt not in formats:
             raise InputError.of(f"this cannot be shown as '{fmt}'", key="--format", hint=f"one of {', '.join(formats)}")
 

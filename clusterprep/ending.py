@@ -35,7 +35,7 @@ def ending(command: Callable[[], object], words: Sequence[str], name: str) -> in
     except BrokenPipeError:
         sys.stdout = None
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and we get the story
-        return _bug(error)
+        return _bug(error, words)
     return 0
 
 
@@ -51,13 +51,16 @@ def leave(code: int) -> None:
 
 
 def _say(error: ClusterprepError, words: Sequence[str], name: str, usage: click.ClickException | None = None) -> int:
-    """One error in the format that was asked for: JSON on stdout, and always a message on stderr."""
+    """One error in the format that was asked for, on stdout, and always a message on stderr."""
     from clusterprep.reports.plain import clean
 
-    if _wants_json(words):
-        from clusterprep.reports import render
+    code, fmt = error.code, _format(words)
+    if fmt:
+        from clusterprep.reports import exit_code, render
 
-        sys.stdout.write(render(failed(error, name), "json"))
+        report = failed(error, name)
+        code = exit_code(report, fmt)
+        sys.stdout.write(render(report, fmt))
     context = getattr(usage, "ctx", None)
     if context is not None:
         click.echo(context.get_usage(), err=True)
@@ -65,7 +68,7 @@ def _say(error: ClusterprepError, words: Sequence[str], name: str, usage: click.
     diff = error.diff if isinstance(error, Refused) else ""
     for line in f"clusterprep: {error.message}\n{diff}".splitlines():
         click.echo(clean(line), err=True)
-    return error.code
+    return code
 
 
 def failed(error: ClusterprepError, command: str) -> Report:
@@ -81,12 +84,19 @@ def failed(error: ClusterprepError, command: str) -> Report:
     return Report(command, "", "", now, 0.0, VERDICTS.get(error.code, "error"), error.code, error=details)
 
 
-def _wants_json(words: Sequence[str]) -> bool:
-    return "--format=json" in words or ("--format", "json") in itertools.pairwise(words)
+def _format(words: Sequence[str]) -> str:
+    """The format for a program that was asked for; empty where people read, and where there is no such format."""
+    following = [after for before, after in itertools.pairwise(words) if before == "--format"]
+    asked = [*following, *(word.removeprefix("--format=") for word in words if word.startswith("--format="))]
+    if not asked or asked[-1] == "console":
+        return ""
+    from clusterprep.reports import SUFFIXES
+
+    return asked[-1] if asked[-1] in SUFFIXES else ""
 
 
-def _bug(error: Exception) -> int:
-    """A bug of ours: one line, and the whole story in a file."""
+def _bug(error: Exception, words: Sequence[str]) -> int:
+    """A bug of ours: one line, and the whole story in a file. Nagios takes every other code for an outage."""
     import traceback
 
     from clusterprep.history import state_folder
@@ -100,4 +110,7 @@ def _bug(error: Exception) -> int:
         click.echo(f"clusterprep: a bug of ours ({type(error).__name__}: {error}); the story is in {log}", err=True)
     except OSError:
         click.echo(f"clusterprep: a bug of ours\n{story}", err=True)
-    return BUG
+    if _format(words) != "nagios":
+        return BUG
+    click.echo("CLUSTERPREP UNKNOWN - a bug of clusterprep")
+    return 3

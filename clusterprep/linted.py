@@ -46,6 +46,7 @@ def lint(
         code=code,
         findings=findings,
         notices=(_said(name, text), *_unknown(versions), *hints(text, versions), *_left_out(remarks)),
+        strict=strict,
     )
 
 

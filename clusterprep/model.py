@@ -246,6 +246,7 @@ class Stage:
     arrived: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
     limit: float | None = None  # seconds; None: none of its own
+    after: tuple[float, ...] = ()  # when each of `arrived` did, in seconds since the stage began, where it was seen
 
 
 @dataclass(frozen=True)
@@ -303,6 +304,18 @@ class Workaround:
 
 
 @dataclass(frozen=True)
+class PairSpeed:
+    """One measured pair of nodes: GB/s in each direction and the shortest round trip in seconds, by TCP."""
+
+    nodes: tuple[str, str]
+    word: str  # ok, or why it could not be measured
+    there_gbs: float | None = None
+    back_gbs: float | None = None
+    rtt: float | None = None
+    resent: int | None = None  # segments that had to be sent once more
+
+
+@dataclass(frozen=True)
 class VerifyResult:
     verdict: Verdict
     backend: str
@@ -315,6 +328,7 @@ class VerifyResult:
     culprits: tuple[Culprit, ...] = ()
     message: str = ""
     workarounds: tuple[Workaround, ...] = ()
+    pairs: tuple[PairSpeed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -365,6 +379,7 @@ class Report:
     launch: LaunchResult | None = None
     error: Mapping[str, Json] | None = None
     notices: tuple[str, ...] = ()  # limited run, what was settled first, unknown variable names
+    strict: bool = False  # warnings count too
     since: Since | None = None  # what turned since an earlier run
     runs: tuple[Run, ...] | None = None  # earlier runs
     comparison: Comparison | None = None  # of two earlier runs

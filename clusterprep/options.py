@@ -39,8 +39,10 @@ class Content(click.File):
 inventory = click.argument("inventory", metavar="INVENTORY")
 
 reporting = _all(
-    click.option("--format", "fmt", default="console", metavar="F", help="console or json, on stdout."),
-    click.option("--output", multiple=True, metavar="FILE", help="Also write there; the suffix decides the format."),
+    click.option(
+        "--format", "fmt", default="console", metavar="F", help="On stdout: console, json, html, markdown, junit, …"
+    ),
+    click.option("--output", multiple=True, metavar="FILE", help="Also write there, by suffix; repeats."),
     click.option("-v", "--verbose", count=True, help="Say more: passes, skips, facts."),
     click.option("--no-color", is_flag=True, help="Words and no colours."),
 )

@@ -389,6 +389,7 @@ def _report(
         changes=changes,
         verify=verify,
         notices=tuple(notices),
+        strict=job.settings.strict,
     )
 
 

@@ -15,6 +15,8 @@ from clusterprep.errors import InputError
 if TYPE_CHECKING:
     from clusterprep.model import ChangeRow, Node
 
+UNWRITTEN = {"nagios": 3}  # the exit code of a run that went well and whose files could not be written; else 2
+
 
 def password(words: dict[str, Any]) -> Callable[[Node], str | None]:
     secret = os.environ.get("CLUSTERPREP_BECOME_PASSWORD")
@@ -55,24 +57,22 @@ def line_on_stderr(text: str) -> None:
 
 
 def show(words: dict[str, Any], code: int, text: Callable[..., Iterable[str]]) -> None:
-    """The same for anything that can be rendered: `text` takes a format, and what its page is like."""
+    """The same for anything that can be rendered: `text` takes a format, and what its page is like.
+
+    What cannot be written is told at the end, for the report on stdout is worth more than the files besides.
+    """
+    from clusterprep.outputs import write
     from clusterprep.reports import format_of
 
     verbose = max(words["verbose"], 1 if words.get("diff") else 0)
-    for name in words["output"]:
-        _write(name, text(format_of(name), color=False, verbose=verbose, width=100, ascii_only=False))
+    page = {"color": False, "verbose": verbose, "width": 100, "ascii_only": False}
+    troubles = [write(name, text(format_of(name), **page)) for name in words["output"]]
     terminal = sys.stdout.isatty()
     color = terminal and not words["no_color"] and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size().columns if terminal else 80
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     sys.stdout.writelines(text(words["fmt"], color=color, verbose=verbose, width=width, ascii_only=not unicode))
     sys.stdout.flush()
-    raise SystemExit(code)
-
-
-def _write(name: str, text: Iterable[str]) -> None:
-    try:
-        with open(name, "w", encoding="utf-8") as sink:
-            sink.writelines(text)
-    except OSError as error:
-        raise InputError.of(f"cannot be written: {error.strerror}", file=name, key="--output") from None
+    for trouble in filter(None, troubles):
+        line_on_stderr(f"clusterprep: {trouble}")
+    raise SystemExit(code or (UNWRITTEN.get(words["fmt"], InputError.code) if any(troubles) else 0))

@@ -34,8 +34,8 @@ ORDER = (
     "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "storing", "verify",
     "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
-    "run", "recorded", "selftest", "reports", "explain", "options", "words", "terminal", "init", "earlier", "ending",
-    "cli", "__main__",
+    "run", "recorded", "selftest", "reports", "outputs", "explain", "options", "words", "terminal", "init", "earlier",
+    "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
@@ -81,6 +81,7 @@ WORLDLY = {
     "words": "knows the folder and the variables of whoever launches",
     "launching": "takes the time of lines",
     "verify.collect": "runs ranks on nodes and waits for them",
+    "outputs": "writes reports to files",
     "reports": "renders through rich, loaded when asked for, and shows progress while a command runs",
 }
 

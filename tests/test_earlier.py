@@ -14,7 +14,7 @@ import pytest
 from clusterprep.cli import cli
 from clusterprep.ending import ending
 from clusterprep.history.runs import Runs, packed
-from clusterprep.reports import built, render
+from clusterprep.reports import SUFFIXES, render
 from tests.command import CLI, report_schema
 from tests.history.fleets import FLEETS, NAMES, line
 from tests.history.regenerate import comparison
@@ -65,7 +65,7 @@ def test_a_report_is_rendered_as_it_was_the_first_time(
     state: Path, capsys: pytest.CaptureFixture[str], make: Any
 ) -> None:
     first = make()
-    for fmt in built():
+    for fmt in SUFFIXES:
         code, out, _ = asked(capsys, "report", first.run, "--format", fmt)
         assert out == render(first, fmt)
         assert code == 0

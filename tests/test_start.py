@@ -11,8 +11,9 @@ import pytest
 # Each of these takes milliseconds to import, some of them hundreds; a command names the ones that it needs.
 HEAVY = {
     "ClusterShell", "asyncio", "concurrent", "cryptography", "email", "fabric", "http", "importlib.metadata",
-    "importlib.resources", "invoke.context", "jsonschema", "multiprocessing", "numpy", "packaging", "paramiko", "pydoc",
-    "referencing", "rich", "secrets", "sqlite3", "tempfile", "torch", "unittest", "xml", "yaml", "zipfile",
+    "importlib.resources", "invoke.context", "jinja2", "jsonschema", "multiprocessing", "numpy", "packaging",
+    "paramiko", "pydoc", "referencing", "rich", "secrets", "sqlite3", "tempfile", "torch", "unittest", "xml",
+    "yaml", "zipfile",
 }  # fmt: skip
 # Of our own, what stands for a command that was not given.
 OTHERS = {

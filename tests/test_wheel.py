@@ -36,7 +36,8 @@ def test_the_wheel_carries_what_lies_beside_the_package(wheel: Path) -> None:
     wanted = {
         f"clusterprep/{path.relative_to(ROOT)}" for f in ("schemas", "playbooks") for path in (ROOT / f).iterdir()
     }
-    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "clusterprep").rglob("*.json")}
+    data = (ROOT / "clusterprep" / "data").rglob("*")
+    wanted |= {str(path.relative_to(ROOT)) for path in data if path.suffix in (".json", ".html", ".css", ".js")}
     assert wanted - inside == set()
     assert {"clusterprep/schemas/inventory.schema.json", "clusterprep/playbooks/site.yaml"} <= inside
     assert any(name.endswith("licenses/LICENSE") for name in inside)

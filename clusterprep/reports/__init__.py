@@ -13,7 +13,7 @@ from clusterprep.errors import InputError
 from clusterprep.model import Report
 from clusterprep.noderange import nearest
 
-# Every format of the contract and the suffix that `--output` knows it by; a format is built once its file exists.
+# Every format of the contract and the suffix that `--output` knows it by.
 SUFFIXES = {
     "console": ".txt",
     "json": ".json",
@@ -36,6 +36,19 @@ class InPieces(Protocol):
     """What a format's module offers besides where its text can be too large to be there as a whole."""
 
     def pieces(self, report: Report) -> Iterator[str]: ...
+
+
+@runtime_checkable
+class Ending(Protocol):
+    """What a format's module offers besides where those who read it have exit codes of their own."""
+
+    def exit_code(self, report: Report) -> int: ...
+
+
+def exit_code(report: Report, fmt: str) -> int:
+    """What a command ends with that shows its report in this format on stdout."""
+    module = load_format(fmt)
+    return module.exit_code(report) if isinstance(module, Ending) else report.code
 
 
 def render(
@@ -67,12 +80,14 @@ def load_early(fmt: str) -> None:
 
 
 def format_of(filename: str) -> str:
-    """The format that a file name's suffix asks for; InputError when it names none, or one that is not built yet."""
+    """The format that a file name's suffix asks for; InputError when it names none."""
     suffix = PurePath(filename).suffix.lower()
     for fmt, known in SUFFIXES.items():
         if suffix == known:
             return check_format(fmt)
-    raise InputError.of(f"'{filename}': the suffix names no report format", hint=f"one of {', '.join(_suffixes())}")
+    raise InputError.of(
+        f"'{filename}': the suffix names no report format", hint=f"one of {', '.join(SUFFIXES.values())}"
+    )
 
 
 def check_format(fmt: str) -> str:
@@ -80,18 +95,7 @@ def check_format(fmt: str) -> str:
     if fmt not in SUFFIXES:
         hint = nearest(fmt, SUFFIXES) or f"one of {', '.join(SUFFIXES)}"
         raise InputError.of(f"'{fmt}' is not a report format", hint=hint)
-    if not _module_of(fmt):
-        raise InputError.of(f"the report format '{fmt}' is not built yet", hint=f"built: {', '.join(built())}")
     return fmt
-
-
-def built() -> tuple[str, ...]:
-    """The formats that can be rendered today."""
-    return tuple(fmt for fmt in SUFFIXES if _module_of(fmt))
-
-
-def _suffixes() -> tuple[str, ...]:
-    return tuple(SUFFIXES[fmt] for fmt in built())
 
 
 def _module_of(fmt: str) -> str:

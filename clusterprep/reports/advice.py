@@ -8,11 +8,11 @@ from clusterprep.reports.plain import NODES, field, folded
 Advice = list[tuple[str, str]]  # label and text; "next" is a sentence, every other label stands before a command
 
 
-def advice(report: Report) -> Advice:
-    """What to do after this report."""
+def advice(report: Report, place: str = "above") -> Advice:
+    """What to do about this report; `place` is where what is wrong stands, seen from here."""
     sentences = {
         "error": "correct this, then run the same command again",
-        "refused": "settle what stands above, then run it again",
+        "refused": f"settle what stands {place}, then run it again",
         "interrupted": "run it again when you like; what an apply had written was put back",
     }
     if report.verdict in sentences:
@@ -20,8 +20,8 @@ def advice(report: Report) -> Advice:
     if report.launch is not None and report.launch.culprits and report.launch.logs:
         return _after_launch(report.launch)
     if report.verdict == "fail":
-        return _after_failure(report)
-    return _after_unknown(report) if report.verdict == "unknown" else _after_success(report)
+        return _after_failure(report, place)
+    return _after_unknown(report, place) if report.verdict == "unknown" else _after_success(report)
 
 
 def worst(report: Report, verdict: str) -> Finding | None:
@@ -30,7 +30,7 @@ def worst(report: Report, verdict: str) -> Finding | None:
     return min(counting, key=lambda one: one.severity != "error", default=None)
 
 
-def _after_failure(report: Report) -> Advice:
+def _after_failure(report: Report, place: str) -> Advice:
     culprits = report.verify.culprits if report.verify else ()
     if culprits:
         return [
@@ -40,7 +40,7 @@ def _after_failure(report: Report) -> Advice:
     if any(row.outcome in ("failed", "rolled-back") for row in report.changes or ()):
         return [("next", "mend what made the change fail, then run the same command again")]
     finding = worst(report, "fail")
-    do = "paste the fixes above" if finding and finding.remedy else "mend what stands above"
+    do = f"paste the fixes {place}" if finding and finding.remedy else f"mend what stands {place}"
     return [("next", f"{do}, then run the same command again"), *_explain(finding)]
 
 
@@ -52,14 +52,17 @@ def _after_launch(launch: LaunchResult) -> Advice:
     return [("read", f"less {folder}/{field(name)}"), ("more", f"clusterprep diagnose {folder}/*.log")]
 
 
-def _after_unknown(report: Report) -> Advice:
+def _after_unknown(report: Report, place: str) -> Advice:
     reached = [node.node for node in report.nodes or () if node.reached]
     lost = [node.node for node in report.nodes or () if not node.reached]
     if lost and reached:
         rest = folded(reached, None)
         without: Advice = [("add", f"--limit '{rest}'")] if len(rest) <= NODES else []
         return [("next", f"bring back {folded(lost)}, or go on without"), *without]
-    return [("next", "what could not be learned is not taken for good; see above"), *_explain(worst(report, "unknown"))]
+    return [
+        ("next", f"what could not be learned is not taken for good; see {place}"),
+        *_explain(worst(report, "unknown")),
+    ]
 
 
 def _after_success(report: Report) -> Advice:

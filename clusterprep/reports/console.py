@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from clusterprep.model import Finding, Json, Report, Sighting
+from clusterprep.model import Json, Report, Sighting
 from clusterprep.reports.advice import advice
-from clusterprep.reports.console_findings import Block, blocks_of, write_findings
+from clusterprep.reports.blocks import counts
+from clusterprep.reports.console_findings import write_findings
 from clusterprep.reports.console_history import write_comparison, write_runs, write_since
 from clusterprep.reports.console_launch import write_launch
 from clusterprep.reports.console_results import write_changes, write_env, write_env_paths, write_verify
@@ -106,46 +107,10 @@ def _write_verdict(page: Page, report: Report) -> None:
         return  # what was looked up is no verdict
     page.rule()
     style = _STYLES.get(report.verdict, "bold yellow")
-    page.row((field(report.verdict).upper(), style), (_counts(report), "bold"))
+    page.row((field(report.verdict).upper(), style), (counts(report), "bold"))
     for label, hint in advice(report):
         # Commands stay on one line, to be pasted; sentences may wrap.
         page.row((f"{label}:".rjust(8), "dim"), hint, keep=label != "next")
-
-
-def _counts(report: Report) -> str:
-    nodes = f" on {counted(len(report.nodes), 'node')}" if report.nodes else ""
-    if report.findings is None:
-        return _without_findings(report) + nodes
-    blocks = [block for block in blocks_of(report.findings) if not block.silenced and not block.fixed]
-    said = [
-        counted(_count(blocks, "fail", "error"), "error"),
-        counted(_count(blocks, "fail", "warning"), "warning"),
-        f"{_count(blocks, 'unknown')} unknown",
-    ]
-    return ", ".join(said) + nodes + _accepted(report.findings)
-
-
-def _without_findings(report: Report) -> str:
-    if report.error is not None:
-        lines = str(report.error.get("message") or "").split("\n")
-        return f"{counted(sum(bool(line.strip()) for line in lines), 'problem')}"
-    if report.env is not None:
-        return counted(len({value.name for value in report.env}), "variable")
-    if report.changes is not None:
-        return counted(len(report.changes), "change")
-    return "finished" if report.verify is None else f"verify {report.verify.verdict}"
-
-
-def _accepted(findings: Sequence[Finding]) -> str:
-    """What does not count, said beside what does."""
-    blocks = blocks_of(findings)
-    fixed = sum(block.fixed for block in blocks)
-    silenced = sum(bool(block.silenced) and not block.fixed for block in blocks)
-    return "".join(f", {number} {word}" for number, word in ((fixed, "fixed"), (silenced, "silenced")) if number)
-
-
-def _count(blocks: Sequence[Block], verdict: str, severity: str | None = None) -> int:
-    return sum(block.verdict == verdict and severity in (None, block.severity) for block in blocks)
 
 
 def _spaced(parts: Sequence[Part]) -> list[Part]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
 
-from clusterprep.frozen import dataclass
 from clusterprep.model import Finding
 from clusterprep.past import Since
+from clusterprep.reports.blocks import RANK, Block, blocks_of, cure, gathered, troubles
 from clusterprep.reports.page import GUTTER, Page, Part
 from clusterprep.reports.plain import counted, distinct, field, folded
-from clusterprep.stored import RENEW
 from clusterprep.units import format_duration
 
 SEEN = 4  # different values shown for one check without -v
@@ -20,17 +18,6 @@ WORDS = 3  # different messages, and different remedies
 NAMES = 40  # checks that pass, by name; more are told by area
 COLUMN = 28  # of the names with -v
 
-# What to do about an answer that did not come, whatever it was wanted for.
-CURES = {
-    "denied": "run it with sudo on the nodes (-b, --become), or as a user who may read it",
-    "missing_tool": "install on the node what the message names",
-    "hung": "dmesg -T | tail -50   # on the node: a driver or a file system that does not answer",
-    "the budget ended": "uptime; dmesg -T | tail -50   # on the node: then the same check without --budget",
-    "never stored": RENEW,
-    "out of date": RENEW,
-    "timed_out": "dmesg -T | tail -50; uptime   # on the node: what does not answer, or too much load",
-}
-_RANK = {("fail", "error"): 0, ("fail", "warning"): 1, ("unknown", "error"): 2, ("unknown", "warning"): 3}
 _WORDS: dict[tuple[str, str], Part] = {
     ("fail", "error"): ("FAIL", "bold red"),
     ("fail", "warning"): ("WARN", "bold yellow"),
@@ -39,64 +26,13 @@ _WORDS: dict[tuple[str, str], Part] = {
 }
 
 
-@dataclass(frozen=True)
-class Block:
-    """Findings of one check that differ only in what was seen where."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def check(self) -> str:
-        return self.findings[0].check
-
-    @property
-    def verdict(self) -> str:
-        return self.findings[0].verdict
-
-    @property
-    def severity(self) -> str:
-        return self.findings[0].severity
-
-    @property
-    def reason(self) -> str | None:
-        return self.findings[0].reason
-
-    @property
-    def fixed(self) -> bool:
-        return self.findings[0].fixed
-
-    @property
-    def silenced(self) -> str | None:
-        return self.findings[0].silenced
-
-    @property
-    def until(self) -> date | None:
-        return self.findings[0].until
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(node for finding in self.findings for node in finding.nodes))
-
-
-def blocks_of(findings: Iterable[Finding]) -> list[Block]:
-    """Findings gathered into blocks, in the order in which each one's first came; without nodes each stands alone."""
-    gathered: dict[tuple[object, ...], list[Finding]] = {}
-    for one in findings:
-        key: tuple[object, ...] = (one.check, one.verdict, one.severity, one.reason, one.fixed, one.silenced, one.until)
-        if not one.nodes and one.verdict == "fail":
-            key = (*key, one.message, one.seen)
-        gathered.setdefault(key, []).append(one)
-    return [Block(tuple(same)) for same in gathered.values()]
-
-
 def write_findings(page: Page, findings: Sequence[Finding], since: Since | None = None) -> None:
     """Failures, unknowns, accepted ones, cured ones, then passes and skips in short; of equal ones new ones first."""
     blocks = blocks_of(findings)
-    open_ones = [block for block in blocks if not block.fixed and not block.silenced]
-    trouble = [block for block in open_ones if (block.verdict, block.severity) in _RANK]
+    trouble = troubles(findings)
     new = {(turn.check, turn.verdict, turn.severity): turn.nodes for turn in (since.new if since else ())}
-    ranked = sorted(trouble, key=lambda block: (_RANK[block.verdict, block.severity], not _new(block, new)))
-    for alike in _gathered(ranked):
+    ranked = sorted(trouble, key=lambda block: (RANK[block.verdict, block.severity], not _new(block, new)))
+    for alike in gathered(ranked):
         mark = [part for block in alike[:1] for part in _mark(block, new)]
         _write_trouble(page, alike[0], mark) if len(alike) == 1 else _write_gap(page, alike, mark)
     for block in blocks:
@@ -123,18 +59,6 @@ def _mark(block: Block, new: Mapping[tuple[str, str, str], tuple[str, ...]]) -> 
     return [(f"  new{where}", "bold red")] if nodes else []
 
 
-def _gathered(blocks: Iterable[Block]) -> list[list[Block]]:
-    """Checks that are unknown for one and the same reason on the same nodes stand together: it is one thing to mend."""
-    gathered: dict[tuple[object, ...], list[Block]] = {}
-    for block in blocks:
-        key: tuple[object, ...] = (block.verdict, block.severity, block.reason, block.nodes)
-        key = (*key, *distinct(one.message for one in block.findings))
-        if block.verdict != "unknown" or any(one.seen for one in block.findings):
-            key = (*key, block.check, len(gathered))
-        gathered.setdefault(key, []).append(block)
-    return list(gathered.values())
-
-
 def _write_gap(page: Page, blocks: Sequence[Block], mark: Sequence[Part]) -> None:
     """What one missing answer leaves open; the checks' own fixes are for what they would have found."""
     page.blank()
@@ -146,8 +70,7 @@ def _write_gap(page: Page, blocks: Sequence[Block], mark: Sequence[Part]) -> Non
     shown = names if page.verbose else names[:GAPS]
     more = f" and {len(names) - len(shown)} more (-v names them)" if len(shown) < len(names) else ""
     page.under((f"left open: {', '.join(shown)}{more}", "dim"))
-    cure = CURES.get(first.reason or "", f"clusterprep explain {names[0]}   # how it is measured, and what that needs")
-    page.row(("    fix:", "dim"), (cure, "green"), keep=True)
+    page.row(("    fix:", "dim"), (cure(first), "green"), keep=True)
 
 
 def _write_trouble(page: Page, block: Block, mark: Sequence[Part]) -> None:

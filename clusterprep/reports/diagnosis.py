@@ -20,12 +20,11 @@ _STYLES = {"fatal": "bold red", "degraded": "bold yellow", "benign": "green"}
 FORMATS = ("console", "json")
 
 
-def check_format(fmt: str) -> None:
+def check_formats(*wanted: str) -> None:
     """Refuse what a diagnosis cannot be written as, before anything is read."""
-    if fmt not in FORMATS:
-        raise InputError.of(
-            f"a diagnosis is not written as '{fmt}'", key="--format", hint=f"one of {', '.join(FORMATS)}"
-        )
+    for fmt in wanted:
+        if fmt not in FORMATS:
+            raise InputError.of(f"a diagnosis is not written as '{fmt}'", hint=f"one of {', '.join(FORMATS)}")
 
 
 def render(diagnosis: Diagnosis, fmt: str, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:

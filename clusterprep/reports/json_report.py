@@ -22,6 +22,7 @@ from clusterprep.model import (
     LaunchResult,
     Report,
     Sighting,
+    Stage,
     VerifyResult,
 )
 
@@ -120,7 +121,8 @@ _FINDING = (
 _ENV = ("name", "value", "nodes", "why")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
 _WORKAROUND = ("settings", "works", "busbw_gbs", "bytes", "share", "why")
-_VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous", "stages")
+_VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous")
+_STAGE = ("name", "seconds", "verdict", "arrived", "missing", "limit")
 _LAUNCH = ("verdict", "mode", "world_size", "nproc_per_node", "rendezvous", "folders", "logs")
 _COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
@@ -183,10 +185,17 @@ def _change(change: ChangeRow) -> dict[str, Json]:
 def _verify(result: VerifyResult) -> dict[str, Json]:
     culprits: list[Json] = [_culprit(culprit) for culprit in result.culprits]
     rows: list[Json] = [_collective(row) for row in result.collectives]
-    told = {**_pick(result, _VERIFY), "collectives": rows, "ranks": _rows(result.ranks, lambda row: row)}
+    stages: list[Json] = [_stage(row) for row in result.stages]
+    told = {**_pick(result, _VERIFY), "stages": stages, "collectives": rows, "ranks": list(result.ranks)}
     tried: list[Json] = [_pick(row, _WORKAROUND) for row in result.workarounds]
     more: dict[str, Json] = {"workarounds": tried} if tried else {}
+    more |= {"pairs": list(result.pairs)} if result.pairs else {}
     return {**told, "culprits": culprits, **more, **_if_any("message", result.message)}
+
+
+def _stage(row: Stage) -> dict[str, Json]:
+    """When ranks arrived only where that was seen."""
+    return {**_pick(row, _STAGE), **({"after": row.after} if row.after else {})}
 
 
 def _launch(result: LaunchResult) -> dict[str, Json]:

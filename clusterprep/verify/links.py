@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from clusterprep.frozen import dataclass
-from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
+from clusterprep.model import Culprit, Finding, PairSpeed, Stage, Verdict, VerifyResult
 from clusterprep.pairing import coverage
 from clusterprep.verify.pages import REMEDY_OF_LINKS
 
@@ -253,7 +253,15 @@ def with_links(result: VerifyResult, links: Links) -> VerifyResult:
             *(both.get(one.nodes, one) if one in again else one for one in before),
             *(one for one in found if one.nodes not in both),
         ),
+        pairs=tuple(map(_pair, links.ways)),
     )
+
+
+def _pair(way: Way) -> PairSpeed:
+    ends = (way.dialer, way.listener)
+    if way.word != "ok":
+        return PairSpeed(ends, way.word)
+    return PairSpeed(ends, way.word, round(way.out / 1e9, 6), round(way.back / 1e9, 6), way.rtt, way.resent)
 
 
 def _stage(links: Links) -> Stage:

@@ -100,7 +100,8 @@ def _stage(timeline: Timeline, name: str, since: float, limit: float, arrived: R
     until = _last(done, since) if whole else end_of(timeline)
     missing = tuple(rank for rank in world if rank not in arrived)
     seconds = round(max(0.0, until - since), 6)
-    return Stage(name, seconds, "pass" if whole else "fail", tuple(sorted(arrived)), missing, limit)
+    after = tuple(round(max(0.0, event.at - since), 6) for _, event in sorted(arrived.items()))
+    return Stage(name, seconds, "pass" if whole else "fail", tuple(sorted(arrived)), missing, limit, after)
 
 
 def _last(events: Ranks, otherwise: float) -> float:

@@ -22,7 +22,7 @@ from clusterprep.explain import page
 from clusterprep.inventory.schema import schema_path
 from clusterprep.load import load_inventory
 from clusterprep.model import Finding
-from clusterprep.reports.diagnosis import as_json, check_format, document, render
+from clusterprep.reports.diagnosis import as_json, check_formats, document, render
 
 CLI = (sys.executable, "-m", "clusterprep")
 SCHEMA = Draft202012Validator(json.loads(schema_path("diagnosis").read_text()))
@@ -143,7 +143,7 @@ def test_a_small_log_takes_no_time() -> None:
 
 def test_other_formats_are_refused_before_anything_is_read() -> None:
     with pytest.raises(InputError, match="is not written as 'junit'"):
-        check_format("junit")
+        check_formats("junit")
     assert ran("/nonexistent", "--format", "yaml").returncode == 2
 
 

@@ -11,7 +11,7 @@ import pytest
 from clusterprep.history.packing import Unreadable, column_of, knowing, pack, pack_facts, unpack, unpack_facts
 from clusterprep.model import Absent, Finding, Report, Sighting
 from clusterprep.past import Since, Turn
-from clusterprep.reports import built, render
+from clusterprep.reports import SUFFIXES, render
 from tests.reports.situations import SITUATIONS, report
 
 
@@ -32,7 +32,7 @@ def test_all_but_the_facts_is_equal(name: str) -> None:
     assert unpack(pack(first)) == dataclasses.replace(first, nodes=bare)
 
 
-@pytest.mark.parametrize("fmt", built())
+@pytest.mark.parametrize("fmt", SUFFIXES)
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_it_looks_the_same_in_every_format(name: str, fmt: str) -> None:
     first = SITUATIONS[name]()

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from clusterprep.reports import render
+from clusterprep.reports import SUFFIXES, render
 
 from .situations import SITUATIONS
+from .three_fleets import FLEETS
 
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = {".txt": ("console", 0), ".v.txt": ("console", 1), ".json": ("json", 0)}
+EVERY = {suffix: (fmt, 0) for fmt, suffix in SUFFIXES.items()}
 TOO_LONG = {"many_nodes": (".v.txt", ".json")}  # half a megabyte that nobody would read
+# The page's own style and script, which have their hashes in its policy, and the release: the same in all of them.
+OURS = re.compile(r"(?<=<style>).*?(?=</style>)|(?<=<script>).*?(?=</script>)|sha256-[\w+/=]+", re.DOTALL)
+RELEASE = re.compile(r"(?<=<footer class=\"dim\">clusterprep )\S+(?=\. )")
 
 
 def wanted() -> dict[str, tuple[str, str, int]]:
-    """File name -> situation, format, verbosity."""
+    """File name -> situation, format, verbosity. The three fleets have every format."""
     return {
         f"{name}{suffix}": (name, fmt, verbose)
-        for name in SITUATIONS
-        for suffix, (fmt, verbose) in KINDS.items()
+        for names, kinds in ((SITUATIONS, KINDS), (FLEETS, EVERY))
+        for name in names
+        for suffix, (fmt, verbose) in kinds.items()
         if suffix not in TOO_LONG.get(name, ())
     }
 
@@ -26,7 +33,8 @@ def wanted() -> dict[str, tuple[str, str, int]]:
 def rendered(file: str) -> str:
     """What the file should hold."""
     name, fmt, verbose = wanted()[file]
-    return render(SITUATIONS[name](), fmt, color=False, verbose=verbose, width=80)
+    text = render((SITUATIONS | FLEETS)[name](), fmt, color=False, verbose=verbose, width=80)
+    return RELEASE.sub("0", OURS.sub("", text)) if fmt == "html" else text
 
 
 def main() -> None:

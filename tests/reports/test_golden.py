@@ -13,6 +13,7 @@ from clusterprep.reports import render
 
 from .regenerate import GOLDEN, rendered, wanted
 from .situations import SITUATIONS
+from .three_fleets import FLEETS
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
 
@@ -26,9 +27,9 @@ def test_no_golden_file_is_left_over() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == set(wanted())
 
 
-@pytest.mark.parametrize("name", SITUATIONS)
+@pytest.mark.parametrize("name", SITUATIONS | FLEETS)
 def test_json_validates(name: str) -> None:
-    Draft202012Validator(SCHEMA).validate(json.loads(render(SITUATIONS[name](), "json")))
+    Draft202012Validator(SCHEMA).validate(json.loads(render((SITUATIONS | FLEETS)[name](), "json")))
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
