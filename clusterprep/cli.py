@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -390,6 +391,8 @@ def _finish(report: Report, words: dict[str, Any]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point. Exits with a code of the contract."""
+    # Nearly all that is made here stays; looking for cycles among it was a fifth of the time for large fleets.
+    gc.set_threshold(50_000, 20, 50)
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if word in cli.commands), "clusterprep")
     leave(ending(lambda: cli.main(args=words, prog_name="clusterprep", standalone_mode=False), words, command))
