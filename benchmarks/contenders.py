@@ -49,7 +49,8 @@ def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
     yield from _ansible(lab, folder, tools)
     if (tools / "pyinfra").exists():
         flags = ("-y", "--parallel", str(len(lab.hosts)))
-        argv: tuple[str, ...] = (str(tools / "pyinfra"), *flags, *_pyinfra_files(lab, folder))
+        job = str(HERE / "pyinfra_job.py")
+        argv: tuple[str, ...] = (str(tools / "pyinfra"), *flags, pyinfra_inventory(lab, folder), job)
         yield Contender("pyinfra", "d", "pyinfra, common job", argv, writes=True)
     if next(tools.parent.glob("lib/python*/site-packages/pssh"), None):
         argv = (str(tools / "python"), str(HERE / "pssh_job.py"), str(folder / "job.json"))
@@ -119,15 +120,14 @@ def _ansible(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
     program = tools / "ansible-playbook"
     if not program.exists():
         return
-    _ansible_files(lab, folder)
-    # Ansible looks for its configuration in the environment first.
-    start = ("env", f"ANSIBLE_CONFIG={folder / 'ansible.cfg'}", str(program), "-i", str(folder / "ansible.ini"))
+    start = ansible_start(lab, folder, program)
     for forks in FORKS:
         argv = (*start, "--forks", str(forks), str(HERE / "ansible_job.yaml"))
         yield Contender(f"ansible-{forks}", "d", f"Ansible, {forks} forks, common job", argv, writes=True)
 
 
-def _ansible_files(lab: Lab, folder: Path) -> None:
+def ansible_start(lab: Lab, folder: Path, program: Path) -> tuple[str, ...]:
+    """How its command begins, with its inventory and settings in the folder."""
     common = f"-o UserKnownHostsFile={lab.known_hosts} -o KexAlgorithms=curve25519-sha256 -F none"
     rows = [f"{host.name} ansible_host={host.address}" for host in lab.hosts]
     settings = [
@@ -140,9 +140,12 @@ def _ansible_files(lab: Lab, folder: Path) -> None:
     (folder / "ansible.cfg").write_text(
         "[defaults]\nhost_key_checking = True\nnocows = True\n[ssh_connection]\npipelining = True\n"
     )
+    # Ansible looks for its configuration in the environment first.
+    return "env", f"ANSIBLE_CONFIG={folder / 'ansible.cfg'}", str(program), "-i", str(folder / "ansible.ini")
 
 
-def _pyinfra_files(lab: Lab, folder: Path) -> tuple[str, str]:
+def pyinfra_inventory(lab: Lab, folder: Path) -> str:
+    """Its inventory, written into the folder."""
     shared = {
         "ssh_user": "root",
         "ssh_key": str(lab.key),
@@ -153,7 +156,7 @@ def _pyinfra_files(lab: Lab, folder: Path) -> tuple[str, str]:
     }
     path = folder / "pyinfra_inventory.py"
     path.write_text(f"hosts = ({[host.address for host in lab.hosts]!r}, {shared!r})\n")
-    return str(path), str(HERE / "pyinfra_job.py")
+    return str(path)
 
 
 def content() -> str:

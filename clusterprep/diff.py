@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from clusterprep.errors import InputError, Problem
 from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, Outcome
-from clusterprep.playbook.steps import Owners, Step
+from clusterprep.playbook.steps import Owners, Step, at_once
 from clusterprep.render import Environment
 from clusterprep.resources import Known, NoPlan, Params, known
+from clusterprep.unified import unified
 from clusterprep.wanted import FileChange, FileState
 
 # The name may stand anywhere in the line, as in «echo export WANDB_API_KEY=…», and be written as YAML or JSON has it.
 _SECRET = re.compile(r"^([ +-].*?(?:KEY|TOKEN|SECRET|PASS)[\w.-]*[\"']?\s*[=:]).*$", re.IGNORECASE | re.MULTILINE)
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines would end a line, and its name, at a form feed
+_WORDS = ("key", "token", "secret", "pass")
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,19 @@ class Gap:
 
 
 # What is known and not as it could be planned, unlike what is not known: the node would have to be changed by hand.
-_KNOWN = frozenset({"not_a_file", "no_such_key", "fixed", "no_such_user", "broken_block"})
+# "cannot" is the word for what has none of its own.
+_KNOWN = frozenset({"not_a_file", "no_such_key", "fixed", "no_such_user", "broken_block", "cannot"})
 
 
 def changes(
     fleet: Fleet, steps: Sequence[Step], environment: Environment
 ) -> tuple[tuple[FileChange, ...], dict[str, Gap]]:
-    """Changes of every step on every node reached, and for each node that cannot be planned the reason.
+    """Changes of every step that is all or none on every node reached, and for each node that cannot be planned why.
 
     A step is planned against what the steps before it leave. Raises InputError where two steps want the same part of a
     file on a node, which for steps with `when` only shows there.
     """
+    steps = at_once(steps)
     planned: list[FileChange] = []
     gaps: dict[str, Gap] = {}
     contents: dict[bytes | None, bytes | None] = {}  # what many nodes are to have is in memory once
@@ -52,21 +55,21 @@ def changes(
         files: dict[str, FileState] = {}
         owners = Owners()
         for step, facts in zip(steps, asked, strict=True):
-            found = _planned(Known(fleet, node, files, dict.fromkeys(facts), environment), step)
+            found = judged(Known(fleet, node, files, dict.fromkeys(facts), environment), step)
             if isinstance(found, Absent):
                 gaps.setdefault(node.name, Gap(step.resource.name, found))
             elif found is not None:
                 if watched:
-                    _refuse_doubles(owners, step, node, fleet)
+                    refuse_doubles(owners, step, node, fleet)
                 for change in found:
                     after = contents.setdefault(change.after, change.after)
-                    planned.append(replace(change, after=after))
-                    files[change.path] = _left(change)
+                    planned.append(replace(change, after=after, notify=step.notify))
+                    files[change.path] = left(change)
     return tuple(planned), gaps
 
 
-def _planned(so_far: Known, step: Step) -> tuple[FileChange, ...] | Absent | None:
-    """The changes of one step on one node, why they are not known, or None where it is not for this node.
+def judged(so_far: Known, step: Step) -> tuple[Any, ...] | Absent | None:
+    """The changes or deeds of one step on one node, why they are not known, or None where it is not for this node.
 
     `so_far` has the files that steps before it leave, and by name the facts that the step needs.
     """
@@ -104,7 +107,7 @@ def _known(so_far: Known, step: Step, params: Params) -> Known | Absent:
     return replace(so_far, files=states, facts=facts)
 
 
-def _left(change: FileChange) -> FileState:
+def left(change: FileChange) -> FileState:
     """A file as a step leaves it."""
     access = change.access or change.was
     if access is None or change.after is None:
@@ -112,11 +115,11 @@ def _left(change: FileChange) -> FileState:
     return FileState(change.path, change.after, access.mode, access.uid, access.gid)
 
 
-def _refuse_doubles(owners: Owners, step: Step, node: Node, fleet: Fleet) -> None:
+def refuse_doubles(owners: Owners, step: Step, node: Node, fleet: Fleet) -> None:
     double = owners.take(step, step.resource.owned(step.params, fleet.inventory))
     if double is not None:
         first, where = double
-        message = f"on {node.name} {where} is written already by the step in line {first.line}"
+        message = f"on {node.name} {where} is {step.resource.verb} already by the step in line {first.line}"
         raise InputError((Problem(message, step.file, step.line, hint="their conditions hold both"),))
 
 
@@ -152,10 +155,6 @@ def nodes_of(resource: str, planned: Iterable[FileChange]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(change.node for change in planned if change.resource == resource))
 
 
-def none_started(planned: Iterable[FileChange]) -> dict[str, Outcome]:
-    return {change.node: "not-started" for change in planned}
-
-
 def gap_rows(gaps: Mapping[str, Gap]) -> tuple[ChangeRow, ...]:
     """The nodes that cannot be planned, with the reasons."""
     return tuple(
@@ -170,10 +169,10 @@ def diff(change: FileChange) -> str:
         head = f"{change.path}: {change.was or 'new'} → {change.access}\n"
     if change.before == change.after:
         return head
-    before, after = (text(content) for content in (change.before, change.after))
-    lines = difflib.unified_diff(before, after, change.path, change.path, n=2)
-    return head + _SECRET.sub(r"\1<redacted>", "".join(line if line.endswith("\n") else line + "\n" for line in lines))
+    lines = unified(change.path, change.before or b"", change.after or b"")
+    return head + _redacted(lines)
 
 
-def text(content: bytes | None) -> list[str]:
-    return _LINE.findall((content or b"").decode("utf-8", "backslashreplace"))
+def _redacted(lines: str) -> str:
+    folded = lines.casefold()  # a search for each word costs nothing beside the pattern
+    return _SECRET.sub(r"\1<redacted>", lines) if any(word in folded for word in _WORDS) else lines

@@ -77,8 +77,8 @@ def failed(error: ClusterprepError, command: str) -> Report:
     details = {"code": error.code, "message": error.message, "file": where.file, "line": where.line, "key": where.key}
     from datetime import datetime, timezone
 
+    from clusterprep.concluding import VERDICTS
     from clusterprep.model import Report
-    from clusterprep.run import VERDICTS
 
     now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     return Report(command, "", "", now, 0.0, VERDICTS.get(error.code, "error"), error.code, error=details)

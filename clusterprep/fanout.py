@@ -215,12 +215,18 @@ class Fanout:
             with contextlib.suppress(LinkLost, KeyError):
                 self.links[name].send(op)
 
-    def load(self, part: str) -> None:
-        """Send a further part of the agent to every node, without waiting: what is asked of it next comes after it.
+    def redial(self, node: Node) -> Link:
+        """A new agent on a node, with the reading parts that the last one had. Raises Unreached."""
+        self._forget(node.name)
+        return self._open(node, None)
+
+    def load(self, part: str, names: Iterable[str] | None = None) -> None:
+        """Send a further part of the agent to every node, or to these, without waiting: what is asked next follows it.
 
         A node that does not take the part answers the next request as unknown.
         """
-        for link in list(self.links.values()):
+        chosen = list(self.links) if names is None else names
+        for link in [self.links[name] for name in chosen if name in self.links]:
             with contextlib.suppress(LinkLost):  # the next request meets the same loss, and tells it
                 link.load(part)
 

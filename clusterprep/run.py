@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from clusterprep import registry
-from clusterprep.diff import changes as compare
-from clusterprep.diff import gap_code, gap_rows, nodes_of, none_started, rows
+from clusterprep.concluding import report_of
+from clusterprep.diff import gap_code, nodes_of, rows
 from clusterprep.errors import ClusterprepError, NotKnown
 from clusterprep.fanout import Fanout
+from clusterprep.foresight import Foreseen, foresee
 from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, worse
 from clusterprep.history import refuse_clashes
 from clusterprep.job import Job
 from clusterprep.judge import exit_code, fixed, judge, silenced
 from clusterprep.model import (
-    ChangeRow,
     Finding,
     Fleet,
     Outcome,
     Report,
-    Sighting,
     VerifyResult,
 )
 from clusterprep.noderange import fold
@@ -30,24 +28,23 @@ from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Selection, make_plan, select
 from clusterprep.playbook.steps import Step, fact_names, own_facts
 from clusterprep.reach import FACT as PATHS
-from clusterprep.reach import launch_paths
 from clusterprep.render import FACTS as ENV_FACTS
 from clusterprep.render import Environment, render
 from clusterprep.rollback import last_run, plan_rollback
+from clusterprep.stepping import Stepper, put_back
 from clusterprep.stored import FACT as STORED
 from clusterprep.stored import leave_deep, note, told
 from clusterprep.storing import store, store_code
 from clusterprep.trial import not_run, run_trial
+from clusterprep.unstepping import Unstepper
 from clusterprep.verify.expected import FACTS as MODEL_FACTS
 from clusterprep.verify.pages import PAGES
-from clusterprep.wanted import FileChange
 from clusterprep.write import Writer, with_lost
 
 if TYPE_CHECKING:  # a check in a prolog does not wait for what launches
     from clusterprep.launch.plan import Wanted
     from clusterprep.launching import Screen
 
-VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "unknown", 4: "refused", 5: "pass", 130: "interrupted"}
 NOTHING = "there is nothing to undo"
 JOURNAL = "state.journal"
 TRIAL_FACTS = tuple(dict.fromkeys((*ENV_FACTS, *MODEL_FACTS)))
@@ -71,7 +68,7 @@ def check(job: Job) -> Report:
         stored = store(fanout, fleet, findings, plan.checks) if job.settings.store else None
     code = worse(exit_code(findings, job.settings.strict), store_code(stored))
     job.notices.extend(note(findings))
-    return _report(job, code, fleet=fleet, findings=findings, changes=stored)
+    return report_of(job, code, fleet=fleet, findings=findings, changes=stored)
 
 
 def show_env(job: Job) -> tuple[Report, Environment]:
@@ -81,7 +78,7 @@ def show_env(job: Job) -> tuple[Report, Environment]:
         fleet, findings = _look(job, fanout, plan, last=True)
     environment = render(fleet)
     code = exit_code(findings) or (3 if environment.gaps else 0)
-    return _report(job, code, fleet=fleet, findings=findings, env=environment), environment
+    return report_of(job, code, fleet=fleet, findings=findings, env=environment), environment
 
 
 def plan_changes(job: Job) -> Report:
@@ -90,13 +87,11 @@ def plan_changes(job: Job) -> Report:
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan, last=True)
     environment = render(fleet)
-    planned, gaps = compare(fleet, job.steps, environment)
-    code = worse(exit_code(findings, job.settings.strict), gap_code(gaps))
-    pending = any(change.action != "none" for change in planned)
-    if code == 0 and pending and job.settings.detailed_exitcode:
+    foreseen = foresee(fleet, job.steps, environment)
+    code = worse(exit_code(findings, job.settings.strict), gap_code(foreseen.gaps))
+    if code == 0 and foreseen.pending and job.settings.detailed_exitcode:
         code = 5
-    changed = (*rows(planned, {}, {}), *gap_rows(gaps))
-    return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
+    return report_of(job, code, fleet=fleet, findings=findings, env=environment, changes=foreseen.rows())
 
 
 def apply(job: Job) -> Report:
@@ -111,11 +106,11 @@ def apply(job: Job) -> Report:
             again, second = _look(job, fanout, plan)
             fleet, findings = again, fixed(findings, second)
         environment = render(fleet) if wanted else Environment((), {})
-        planned, gaps = compare(fleet, job.steps, environment)
-        if blocked(fleet, findings, job.settings.partial) or gaps or writer.stuck:
-            changed = (*rows(planned, none_started(planned), writer.stuck), *gap_rows(gaps))
-            code = worse(exit_code(findings, job.settings.strict), gap_code(gaps) or 3)
-            report = _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
+        planned = foresee(fleet, job.steps, environment)
+        if blocked(fleet, findings, job.settings.partial) or planned.gaps or writer.stuck:
+            changed = planned.none_started(writer.stuck)
+            code = worse(exit_code(findings, job.settings.strict), gap_code(planned.gaps) or 3)
+            report = report_of(job, code, fleet=fleet, findings=findings, env=environment, changes=changed)
         else:
             _refuse_clashes(job, planned, environment)
             report = _write(job, plan, writer, fleet, findings, environment, planned)
@@ -140,11 +135,11 @@ def _remembered(job: Job, report: Report) -> Report:
     return dataclasses.replace(report, notices=(*report.notices, *job.given.troubles))
 
 
-def _refuse_clashes(job: Job, planned: Iterable[FileChange], environment: Environment) -> None:
+def _refuse_clashes(job: Job, planned: Foreseen, environment: Environment) -> None:
     if job.settings.left_out:
         given = job.given.last(job.inventory.cluster)
         others = {name: given[name] for name in job.settings.left_out if name in given}
-        refuse_clashes(environment, nodes_of("env", planned), others)
+        refuse_clashes(environment, nodes_of("env", planned.files), others)
 
 
 def _write(
@@ -154,40 +149,47 @@ def _write(
     fleet: Fleet,
     findings: tuple[Finding, ...],
     environment: Environment,
-    planned: tuple[FileChange, ...],
+    planned: Foreseen,
 ) -> Report:
-    preview = rows(planned, {}, {})
-    if any(change.action != "none" for change in planned) and not job.confirm(preview):
-        changed = rows(planned, none_started(planned), {})
-        return _report(job, 0, fleet=fleet, findings=findings, env=environment, changes=changed)
+    if planned.pending and not job.confirm(planned.rows()):
+        changed = planned.none_started()
+        return report_of(job, 0, fleet=fleet, findings=findings, env=environment, changes=changed)
+    stepper = Stepper(writer, fleet, job.steps, environment, planned)
     result: VerifyResult | None = None
     tried: tuple[Finding, ...] = ()
     try:
         job.watch.stage("write", len(fleet.reached))
-        receipt = writer.write(planned, job.deadline)
+        receipt = writer.write(planned.files, job.deadline, also=planned.nodes)
         for node in fleet.reached:
             job.watch.step(node.name, receipt.outcomes.get(node.name, "unchanged"))
+        if receipt.done:
+            stepper.perform(job.watch)
+        else:
+            stepper.leave()
         if receipt.done and receipt.outcomes:
-            written = [node for node in nodes_of("env", planned) if node in receipt.outcomes]
+            written = [node for node in nodes_of("env", planned.files) if node in receipt.outcomes]
             job.given.remember(job.inventory.cluster, job.run, environment, written)
+        if receipt.done and receipt.outcomes and not stepper.lost:
             again, second = _look(job, writer.fanout, plan)
             fleet, findings = again, fixed(findings, second)
         # A grave finding says all there is to say; that nobody tried because GPUs are in use has to be said here.
         standing = _without_missing(job, fleet, findings)
-        if receipt.done and job.settings.verify and not in_the_way(standing, on_busy=True):
+        well = receipt.done and not stepper.failed
+        if well and job.settings.verify and not in_the_way(standing, on_busy=True):
             result, tried = _verify(job, writer.fanout, fleet, environment, standing)
             findings = (*findings, *tried)
     except ClusterprepError as error:
-        if writer.committed:
-            writer.undo()
+        troubles = put_back(writer, stepper, job.deadline)
         if writer.taken_back:
             job.given.forget(job.inventory.cluster, job.run)
             error.message += "; what had been written was put back on all nodes"
+        error.message += "".join(f"\n{trouble}" for trouble in troubles)
         raise
+    receipt.lost |= stepper.lost
     findings = _settle(job, plan, writer, fleet, findings)
-    changed = rows(planned, receipt.outcomes, receipt.details)
-    code = after_write(exit_code(findings, job.settings.strict), receipt.done, result, tried)
-    return _report(job, code, fleet=fleet, findings=findings, env=environment, changes=changed, verify=result)
+    changed = (*rows(planned.files, receipt.outcomes, receipt.details), *stepper.rows())
+    code = after_write(exit_code(findings, job.settings.strict), well, result, tried)
+    return report_of(job, code, fleet=fleet, findings=findings, env=environment, changes=changed, verify=result)
 
 
 def _settle(job: Job, plan: Plan, writer: Writer, fleet: Fleet, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -215,7 +217,7 @@ def verify(job: Job) -> Report:
         findings = (*findings, *tried)
     code = after_write(exit_code(findings, job.settings.strict), True, result, tried)
     job.notices.extend(job.given.troubles)
-    return _report(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
+    return report_of(job, code, fleet=fleet, findings=findings, env=environment, verify=result)
 
 
 def launch(job: Job, wanted: Wanted, screen: Screen) -> Report:
@@ -231,7 +233,7 @@ def launch(job: Job, wanted: Wanted, screen: Screen) -> Report:
     job.notices.extend(notices)
     code = launching.code_of(result)
     code = worse(exit_code(findings), code) if gates else code
-    return dataclasses.replace(_report(job, code, fleet, findings), launch=result)
+    return dataclasses.replace(report_of(job, code, fleet, findings), launch=result)
 
 
 def print_launch(job: Job, wanted: Wanted, form: str) -> tuple[int, str]:
@@ -255,7 +257,7 @@ def rollback(job: Job) -> Report:
     with job.fanout() as fanout:
         fleet, findings = _look(job, fanout, plan)
         if blocked(fleet, findings, job.settings.partial):
-            return _report(job, worse(exit_code(findings), 3), fleet=fleet, findings=findings)
+            return report_of(job, worse(exit_code(findings), 3), fleet=fleet, findings=findings)
         writer = Writer(fanout, fleet, job.run)
         writer.lock()
         if _recover(job, writer, by=job.run):
@@ -265,18 +267,29 @@ def rollback(job: Job) -> Report:
         cut_off = any(run.by == job.run for runs in memories.values() for run in runs)  # and undone: that was the last
         run = None if cut_off and not job.settings.run else last_run(memories, job.inventory.cluster, job.settings.run)
         planned = () if run is None or writer.stuck else plan_rollback(memories, run, job.settings.force)
-        receipt = writer.write(planned, job.deadline, undoes=run)
+        steps = Unstepper(writer, None if writer.stuck else run, memories)
+        if not job.settings.force:
+            steps.refuse_built_upon(memories)
+        steps.take_back(job.settings.force)
+        left = steps.failed and not job.settings.force  # the files stay as they are, and the next rollback goes on
+        receipt = writer.write(() if left else planned, job.deadline, undoes=run, also=() if left else steps.nodes)
+        if receipt.done and not left:
+            steps.run_again()
         findings = _settle(job, plan, writer, fleet, findings)
-    if run is not None and receipt.done:
+    done = receipt.done and not steps.failed
+    if run is not None and done:
         job.given.forget(job.inventory.cluster, run)
     outcomes: dict[str, Outcome] = {n: ("undone" if o == "done" else o) for n, o in receipt.outcomes.items()}
-    changed = rows(planned, outcomes, receipt.details)
-    code = worse(exit_code(findings), 0 if receipt.done and not writer.stuck else 1)
-    notice = f"run {run} is undone" if planned else "there is nothing more to undo" if cut_off else NOTHING
+    if left:
+        outcomes = {change.node: "not-started" for change in planned}
+    changed = (*steps.rows(), *rows(planned, outcomes, receipt.details))
+    code = worse(exit_code(findings), 0 if done and not writer.stuck else 1)
+    some = f"run {run} is undone" if done else f"run {run} is not undone; rollback goes on where it stopped"
+    notice = some if planned or steps.nodes else "there is nothing more to undo" if cut_off else NOTHING
     job.notices.append(notice)
     for folder, nodes in writer.left.items():
         job.notices.append(f"{folder} of {fold(nodes)} stays: run {run} made it, and somebody else's files are in it")
-    return _report(job, code, fleet=fleet, findings=findings, changes=changed)
+    return report_of(job, code, fleet=fleet, findings=findings, changes=changed)
 
 
 def _plan(job: Job, only: tuple[str, ...] = (), facts: Iterable[str] = (), steps: Sequence[Step] = ()) -> Plan:
@@ -355,41 +368,3 @@ def _without_missing(job: Job, fleet: Fleet, findings: Iterable[Finding]) -> lis
     again = f"clusterprep apply {fleet.inventory.path} --retry-failed {job.run}"
     job.notices.append(f"{fold(missing)} was not reached and keeps what it has; later: {again}")
     return [finding for finding in findings if there.intersection(finding.nodes)]
-
-
-def _report(
-    job: Job,
-    code: int,
-    fleet: Fleet,
-    findings: tuple[Finding, ...],
-    env: Environment | None = None,
-    changes: tuple[ChangeRow, ...] | None = None,
-    verify: VerifyResult | None = None,
-) -> Report:
-    notices = [*job.inventory.warnings, *job.notices]
-    if fleet.limited:
-        kept = fold(node.name for node in fleet.inventory.nodes)
-        notices.append(f"limited to {kept}: majorities and verify are over nothing else")
-    return Report(
-        command=job.settings.command,
-        run=job.run,
-        cluster=job.inventory.cluster,
-        started=f"{job.started:%Y-%m-%dT%H:%M:%SZ}",
-        seconds=round(time.monotonic() - job.clock, 3),
-        verdict=VERDICTS.get(code, "error"),
-        code=code,
-        nodes=tuple(_without_files(s) for s in fleet.sightings.values()),
-        findings=findings,
-        env=None if env is None else env.values,
-        env_paths=launch_paths(fleet, writing=job.settings.command != "check"),
-        changes=changes,
-        verify=verify,
-        notices=tuple(notices),
-        strict=job.settings.strict,
-    )
-
-
-def _without_files(sighting: Sighting) -> Sighting:
-    """A sighting for the report: the bytes of files that may be rewritten are no facts to publish."""
-    facts = {name: value for name, value in sighting.facts.items() if not name.startswith(("target:", "owner:"))}
-    return dataclasses.replace(sighting, facts=facts)

@@ -18,6 +18,8 @@ from clusterprep.playbook.steps import Playbook, Step
 def chosen(playbook: Playbook, selection: Selection, checks: Collection[str]) -> tuple[tuple[Step, ...], Selection]:
     """The steps that stay, and the selection of checks that is left; `checks` are the tags and areas of checks.
 
+    A handler stays, too, where a step that notifies it does.
+
     Raises InputError for a word that is neither, and where no step stays.
     """
     known = sorted({*playbook.tags, *checks})
@@ -33,6 +35,8 @@ def chosen(playbook: Playbook, selection: Selection, checks: Collection[str]) ->
         raise InputError(tuple(wrong))
     wanted, unwanted = playbook.tags & set(selection.tags), playbook.tags & set(selection.skip_tags)
     steps = tuple(s for s in playbook.steps if (not wanted or wanted & set(s.tags)) and not unwanted & set(s.tags))
+    due = {name for step in steps for name in step.notify}
+    steps = tuple(step for step in playbook.steps if step in steps or (step.handler and step.name in due))
     if not steps:
         raise InputError.of(f"no step of {playbook.path} is left", key="--tags" if wanted else "--skip-tags")
     return steps, dataclasses.replace(

@@ -38,7 +38,8 @@ class FileChange:
 
     `path` is the file's own; the node's `root` is put before it where it is written. A file that exists keeps its
     owner and mode, unless `access` says which it gets; `was` has those of the file as it is. A `running` change is of
-    a value of the kernel's, at its path below /proc/sys, which cannot be renamed into place.
+    a value of the kernel's, at its path below /proc/sys, which cannot be renamed into place. `notify` names the
+    handlers that are to follow it.
     """
 
     node: str
@@ -50,6 +51,7 @@ class FileChange:
     access: Access | None = None
     was: Access | None = None
     running: bool = False
+    notify: tuple[str, ...] = ()
 
     @property
     def action(self) -> str:

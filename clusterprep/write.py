@@ -19,6 +19,7 @@ from clusterprep.transports.link import Frame
 from clusterprep.wanted import FileChange
 
 LIMIT = 60.0  # seconds for one phase on all nodes: a few small files and their fsyncs
+LASTING = 3600.0  # seconds for the commands of an undo, each of which has a limit of its own
 
 
 @dataclass
@@ -91,8 +92,12 @@ class Writer:
         # Settling begins only when all nodes have committed, so one that is done speaks for all.
         forward = any(isinstance(journal, Journal) and journal.state(run) == "done" for journal in journals)
         done: dict[str, str] = {}
+        begun = set(states)
+        standing = {name for name, state in states.items() if forward and state == "committed"}
+        self._take_back(run, begun - standing, force=force)
+        self._take_back(run, standing, half=True, again=True, force=force)
         for op in ("settle", "undo"):
-            chosen = [n for n, s in states.items() if (op == "settle") == (forward and s == "committed")]
+            chosen = [n for n in states if (op == "settle") == (n in standing) and n not in self.stuck]
             more = {"run": run} if op == "settle" else {"undo": run, "force": force, "by": by}
             answers = self.fanout.ask(op, {name: {**self._bodies[name], **more} for name in chosen}, LIMIT)
             for name, answer in answers.items():
@@ -108,7 +113,14 @@ class Writer:
                     if isinstance(answer, dict) and not {"no", "nothing"} & set(answer)
                 }
             )
+        self._take_back(run, begun - standing - set(self.stuck), again=True)
         return Recovered(run, tuple(n for n in states if n in done), forward) if done else None
+
+    def _take_back(self, run: str, names: Iterable[str], **how: bool) -> None:
+        """Undo what a run that was cut off did step by step; a node that cannot do it is stuck."""
+        self.fanout.load("steps", names)
+        bodies = {name: {**self._bodies[name], "run": run, **how} for name in names}
+        self.stuck.update(refusals(self.fanout.ask("take_back", bodies, LASTING)))
 
     def memories(self) -> dict[str, tuple[OldRun, ...]]:
         """Every run that each node remembers. Raises LinkLost where one cannot say."""
@@ -123,9 +135,29 @@ class Writer:
                 raise LinkLost("garbled", f"{name}: its list of runs cannot be read: {why}") from None
         return memories
 
-    def write(self, changes: Iterable[FileChange], deadline: Deadline, undoes: str | None = None) -> Receipt:
-        """Lock, stage and commit. Raises Refused where a lock is held or a file changed since it was planned."""
+    def body(self, name: str) -> dict[str, Any]:
+        """What every request about this run says to a node."""
+        return dict(self._bodies[name])
+
+    def rejoin(self, names: Iterable[str]) -> dict[str, str]:
+        """Take the lock of nodes again whose agent is a new one; why some could not be taken."""
+        bodies = {name: self._bodies[name] for name in names}
+        self.fanout.load("act", bodies)
+        return refusals(self.fanout.ask("lock", bodies, LIMIT))
+
+    def write(
+        self,
+        changes: Iterable[FileChange],
+        deadline: Deadline,
+        undoes: str | None = None,
+        also: Iterable[str] = (),
+    ) -> Receipt:
+        """Lock, stage and commit. Raises Refused where a lock is held or a file changed since it was planned.
+
+        The run begins on the nodes of `also`, too, where it has no file to write: what follows needs its journal.
+        """
         todo = _by_node(change for change in changes if change.action != "none")
+        todo.update({name: [] for name in also if name not in todo})
         failed = self.lock()
         if not todo:
             return self.receipt

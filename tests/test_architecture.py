@@ -18,7 +18,8 @@ ORDER = (
     # what training scripts import, and nothing of ours does
     "guard",
     # words and values
-    "frozen", "errors", "model", "wanted", "units", "versions", "noderange", "neighbours", "pairing", "derived",
+    "frozen", "errors", "model", "wanted", "deeds", "units", "versions", "noderange", "neighbours", "pairing",
+    "derived",
     "plugins", "diagnose",
     # what runs on nodes, and imports nothing
     "remote",
@@ -27,19 +28,20 @@ ORDER = (
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "diff", "rollback",
+    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "unified", "diff",
+    "foresight", "rollback",
     # stages that act, and their means
-    "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "storing", "verify",
-    "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
+    "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "returning", "stepping",
+    "unstepping", "storing", "verify", "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
-    "run", "selftest", "reports", "outputs", "explain", "options", "words", "terminal", "init", "ending", "cli",
-    "__main__",
+    "concluding", "run", "selftest", "reports", "outputs", "explain", "options", "words", "terminal", "init",
+    "ending", "cli", "__main__",
 )  # fmt: skip
 
 # Libraries that only compute.
 PURE = frozenset(
-    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum functools hashlib ipaddress "
-    "itertools json marshal math posixpath random re shlex statistics string textwrap types typing "
+    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum fnmatch functools hashlib "
+    "ipaddress itertools json marshal math posixpath random re shlex statistics string textwrap types typing "
     "ClusterShell packaging".split()
 )
 
@@ -66,7 +68,9 @@ WORLDLY = {
     "deadline": "listens to signals and the alarm clock",
     "fanout": "starts threads and watches the clock",
     "job": "notes when a command began",
-    "run": "takes the time of a run",
+    "concluding": "takes the time of a run",
+    "returning": "waits for nodes that go down",
+    "stepping": "does what steps say",
     "selftest": "plays the recordings that came with us",
     "transports": "reaches other machines",
     "remote": "runs on nodes, but for boot, which reads the source of the others",
@@ -100,7 +104,7 @@ SPEECH = frozenset(
 )
 
 ON_CONTROLLER = {"boot"}  # of remote/: it sends the others
-WRITING = {"act", "disk", "store", "ranks", "job", "trial"}  # of what runs on nodes; `check` sends none
+WRITING = {"act", "disk", "steps", "store", "ranks", "job", "trial"}  # of what runs on nodes; `check` sends none
 JOB_LIBRARIES = {"trial": {"torch"}}  # the job's own interpreter runs this one
 
 FORBIDDEN_CALLS = frozenset(

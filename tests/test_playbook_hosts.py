@@ -123,6 +123,19 @@ def test_every_change_is_predicted_made_once_and_undone(lab: Lab) -> None:
     assert leftovers(lab) == []
 
 
+def test_the_shipped_preflight_is_all_or_none_and_takes_nothing_that_it_does_not_say(lab: Lab) -> None:
+    before = state(lab)
+    preflight = ("--playbook", "preflight", "--only", "ssh.")
+    done = clusterprep(lab, "apply", *preflight, "--no-verify", inventory=inventory(lab))
+    assert (done.code, done.outcomes()) == (0, {"done"}), done.report
+    assert {change["resource"] for change in done.report["changes"]} == {"hosts", "limits", "sysctl", "env"}
+    assert [value(host, KEYS[0]) for host in lab.hosts] == ["8192\n"] * 4
+    again = clusterprep(lab, "apply", *preflight, "--no-verify", inventory=inventory(lab))
+    assert (again.code, again.outcomes()) == (0, {"unchanged"}), said(again)
+    assert run(lab, "rollback").outcomes() == {"undone"}
+    assert state(lab) == before
+
+
 def as_wanted(lab: Lab, after: list[dict[str, str]]) -> None:
     assert [row[BANNER].split("\n")[0] for row in after] == ["600 nobody nogroup"] * 4
     assert lab.host("n2").read(BANNER) == f"n2 at {lab.host('n2').address} of 4: {{{{ kept }}}}\n"

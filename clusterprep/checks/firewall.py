@@ -208,7 +208,7 @@ def _judged(scene: Scene, node: Node, choice: Choice, own: int, peers: tuple[int
             if set(ends) == {"drop"}:
                 way = f"from the other nodes over {name}" if inbound else f"to the other nodes over {name}"
                 message = f"the packet filter drops connections {way}"
-                cure = _remedy(rules, chain, name, choice.network)
+                cure = remedy(rules, chain, name, choice.network)
                 return Outcome("fail", (node.name,), message, ends["drop"], wanted, cure)
             if "drop" in ends:
                 doubts.append(ends["drop"])
@@ -235,7 +235,7 @@ def _came_about(fleet: Fleet) -> frozenset[str]:
     return frozenset(outgoing & incoming - failed)
 
 
-def _remedy(rules: Ruleset, chain: Chain, interface: str, network: str | None) -> str:
+def remedy(rules: Ruleset, chain: Chain, interface: str, network: str | None) -> str:
     """A command of the tool that keeps these rules."""
     source = network or "NETWORK"
     if any(other.name.startswith("ufw-") for other in rules):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted, kinds, uniform
+from clusterprep.facts.kernel import waiting
 from clusterprep.model import Node
 from clusterprep.versions import kernel_conditions, kernel_satisfies
 
@@ -41,28 +41,6 @@ def kernel(scene: Scene) -> Iterable[Outcome]:
                 "fail", (node.name,), message, seen, f"{newest}, the newest installed", f"ssh {node.name} reboot"
             )
     yield from as_wanted(scene, releases, kernel_satisfies, "the running kernel")
-
-
-def waiting(running: str, installed: Iterable[str]) -> str | None:
-    """The newest installed kernel of the running one's flavour, if it is newer.
-
-    A running kernel that is not among them was booted from elsewhere: by the network, or it is a container's host's.
-    """
-    numbers, flavour = _taken_apart(running)
-    alike = {release: _taken_apart(release) for release in installed}
-    if running not in alike:
-        return None
-    newer = [(other[0], release) for release, other in alike.items() if other[1] == flavour and other[0] > numbers]
-    return max(newer)[1] if newer else None
-
-
-def _taken_apart(release: str) -> tuple[tuple[int, ...], str]:
-    """Numbers and flavour: ((6, 8, 0, 45), "-generic"); el9_4 and el9_5 are one flavour."""
-    match = re.match(r"(?:\d+[.-])*\d+(?=[^\d]|$)", release)
-    if match is None:
-        return (), release
-    numbers = tuple(int(number) for number in re.split(r"[.-]", match[0]))
-    return numbers, re.sub(r"(\.el\d+)_\d+", r"\1", release[match.end() :])
 
 
 def cmdline(scene: Scene) -> Iterable[Outcome]:

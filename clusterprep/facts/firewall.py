@@ -188,7 +188,7 @@ def _payload(protocol: str, field: str, values: tuple[str, ...], negated: bool) 
         known = {"saddr": "saddr", "daddr": "daddr", "protocol": "proto"}
         return [Match(known[field], values, negated) if field in known else OTHER]
     if protocol == "ip6":
-        return [Match("family", ("ipv6",))]
+        return [Match("family", ("ipv6",)), Match(f"{field}6", values, negated)]
     named = [] if protocol == "th" else [Match("proto", (protocol,))]
     if field == "flags":
         return [*named, OTHER]

@@ -34,6 +34,7 @@ class Interface:
     carrier_changes: int | None = None  # since the interface was made, ups and downs together
     first: str | None = None  # "10.0.0.1/24", of any scope: the kernel's first, which NCCL binds; None: the first above
     tunnel: bool = False
+    ipv6: tuple[str, ...] = ()  # "fd00::1", global scope only
     index: int = field(default=0, compare=False)  # the kernel's number, in whose order it lists interfaces
 
     @property
@@ -82,6 +83,7 @@ def _interface(row: dict[str, Any]) -> Interface:
         carrier_changes=int(row["carrier_changes"]) if row.get("carrier_changes") else None,
         first=None if every[:1] == usable[:1] else _written(every[0]),
         tunnel=int(row["type"]) in TUNNELS,
+        ipv6=tuple(a["address"] for a in row["addresses"] if ":" in a["address"] and a["scope"] == 0),
         index=int(row["ifindex"] or 0),
     )
 

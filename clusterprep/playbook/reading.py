@@ -19,11 +19,11 @@ from clusterprep.playbook import variables
 from clusterprep.playbook.conditions import Condition, ConditionError, groups_of, parse
 from clusterprep.playbook.names import UNDECLARED, everybody, undeclared
 from clusterprep.playbook.steps import Playbook, Step, doubles, resources
+from clusterprep.resources import Resource, StepResource
 
 AROUND = ("name", "tags", "when", "nodes", "serial", "notify", "handler")  # the keys of a step that are no resource
 # Scalars below these keys are text as written: mode: 0644 stays "0644", and a value `on` stays "on".
 _TEXTS = ("name", "tags", "when", "nodes", "include", "notify", "file", "line", "limits", "sysctl")
-WRITTEN = [dict.fromkeys(_TEXTS, True)]
 MAX_DEPTH, MAX_FILES = 10, 100  # playbooks within playbooks, and all that are included
 MAX_TEMPLATE = 1 << 20  # bytes, as of any file that is written
 
@@ -51,7 +51,7 @@ class Reader:
     def read(self, path: Path, around: Around, chain: tuple[Path, ...] = ()) -> None:
         """A file and what it includes. InputError where there is nothing to go on with."""
         self.files += 1
-        document = read_document(path, WRITTEN, "a playbook", top="list")
+        document = read_document(path, as_written(), "a playbook", top="list")
         bad = {place[0] for place in check(document, "playbook", document.data) if place}
         document.problems = [_with_hint(problem) for problem in document.problems]
         at = len(self.problems)
@@ -78,7 +78,8 @@ class Reader:
         params = self.params(document, number, kind, entry[kind])
         line = document.line((number,))
         name, own = entry.get("name", kind), resources()[kind]
-        step = Step(name, own, params, around.tags, around.when, around.nodes, document.path, line)
+        orders = (entry.get("serial"), tuple(entry.get("notify", ())), bool(entry.get("handler")))
+        step = Step(name, own, params, around.tags, around.when, around.nodes, document.path, line, *orders)
         self.fits(document, number, kind, step)
         self.steps.append(step)
 
@@ -140,18 +141,26 @@ class Reader:
                 self.problems.extend(error.problems)
 
     def orders(self, document: Document, number: int, entry: Mapping[str, Any], kind: str) -> None:
-        """`serial`, `notify` and `handler`, which are about what is done on one node after the other."""
-        if "serial" in entry:
+        """`serial` and `handler`, which are about what is done step by step, and whom a step notifies."""
+        own = resources()[kind]
+        if "serial" in entry and isinstance(own, Resource):
             why = f"serial has no meaning for {kind}: it is written on all nodes or on none"
             document.complain((number, "serial"), why, "leave it out; --limit takes some nodes only")
         if entry.get("handler"):
-            self.handlers.add(str(entry.get("name", kind)))
-            why = f"{kind} is no handler: it is a state that is always wanted, not something to do after a change"
-            document.complain(
-                (number, "handler"), why, "leave out handler and notify: it is written where it is not so yet"
-            )
+            self.handler(document, number, str(entry.get("name", kind)), own)
+        elif isinstance(own, StepResource) and (why := own.only_handles(entry[kind])):
+            document.complain((number, kind), why)
         for at, name in enumerate(entry.get("notify", ())):
             self.notified.append((document, (number, "notify", at), name))
+
+    def handler(self, document: Document, number: int, name: str, own: Resource | StepResource) -> None:
+        if name in self.handlers:
+            document.complain((number, "handler"), f"another handler is called '{name}': notify would not tell which")
+        self.handlers.add(name)
+        if not (isinstance(own, StepResource) and own.handles):
+            why = f"{own.name} is no handler: it is a state that is always wanted, not something to do after a change"
+            hint = f"leave out handler and notify: it is {own.verb} where it is not so yet"
+            document.complain((number, "handler"), why, hint)
 
     def params(self, document: Document, number: int, kind: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         resource = resources()[kind]
@@ -165,6 +174,8 @@ class Reader:
                 document.complain((number, kind, *place), why)
             else:
                 _judge_variables(document, (number, kind, *place), text)
+        if isinstance(resource, StepResource):
+            return given if document.problems else resource.normal(given)
         return self.with_template(document, (number, kind, "template"), given) if "template" in given else given
 
     def with_template(self, document: Document, place: Place, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -206,10 +217,16 @@ class Reader:
         for later, first, where in doubles(self.steps, self.inventory or Inventory("", ())):
             step = f"the step in line {first.line}" + ("" if later.file == first.file else f" of {first.file}")
             again = (later.file, later.line) == (first.file, first.line)
-            message = f"{where} is written already by {'itself: it is included twice' if again else step}"
+            message = f"{where} is {later.resource.verb} already by {'itself: it is included twice' if again else step}"
             self.problems.append(Problem(message, later.file, later.line))
         if self.problems:
             raise InputError(tuple(dict.fromkeys(self.problems)))
+
+
+def as_written() -> list[dict[str, Any]]:
+    """Where scalars of a playbook are text as written; resources that go step by step say it themselves."""
+    own = {name: found.texts for name, found in resources().items() if isinstance(found, StepResource) and found.texts}
+    return [{**dict.fromkeys(_TEXTS, True), **own}]
 
 
 def _names_of(step: Step) -> list[Any]:

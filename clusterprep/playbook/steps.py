@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from clusterprep.facts import Fact
@@ -12,21 +13,28 @@ from clusterprep.playbook import variables
 from clusterprep.playbook.conditions import Condition, Truth
 from clusterprep.playbook.names import Name, Value, value_of
 from clusterprep.plugins import modules
-from clusterprep.resources import Part, Resource, target
+from clusterprep.resources import Part, Resource, StepResource, target
 
 
 @dataclass(frozen=True)
 class Step:
-    """One wanted state. `nodes` has the names it is for, None means all; every condition of `when` has to hold."""
+    """One wanted state. `nodes` has the names it is for, None means all; every condition of `when` has to hold.
+
+    `serial` is how many nodes at once, or their share in percent; `notify` has the names of the handlers that are to
+    follow a change, and a `handler` is done where it was notified.
+    """
 
     name: str
-    resource: Resource
+    resource: Resource | StepResource
     params: Mapping[str, Any]
     tags: tuple[str, ...] = ()
     when: tuple[Condition, ...] = ()
     nodes: frozenset[str] | None = None
     file: str | None = None
     line: int | None = None
+    serial: int | str | None = None
+    notify: tuple[str, ...] = ()
+    handler: bool = False
 
     def names(self) -> Iterator[Name]:
         """Every name whose value decides what this step does."""
@@ -66,10 +74,24 @@ class Playbook:
         return frozenset(tag for step in self.steps for tag in step.tags)
 
 
-def resources() -> dict[str, Resource]:
+def resources() -> dict[str, Resource | StepResource]:
     """The kinds of wanted state that are built, by the name a step calls them."""
     found = (module.RESOURCE for module in modules("clusterprep.resources"))
     return {resource.name: resource for resource in found}
+
+
+def at_once(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The steps that are written on all nodes or on none."""
+    return tuple(step for step in steps if isinstance(step.resource, Resource))
+
+
+def batches(serial: int | str | None, nodes: Sequence[str], whole: int) -> Iterator[tuple[str, ...]]:
+    """Nodes in the groups that are done at once. A share is of the `whole` that a step is for, at least one."""
+    size = serial or max(1, len(nodes))
+    if isinstance(size, str):
+        size = max(1, whole * int(size.rstrip("%")) // 100)
+    for start in range(0, len(nodes), size):
+        yield tuple(nodes[start : start + size])
 
 
 def doubles(steps: Iterable[Step], inventory: Inventory) -> Iterator[tuple[Step, Step, str]]:
@@ -127,7 +149,26 @@ def fact_names(steps: Iterable[Step]) -> tuple[str, ...]:
 
 def own_facts(steps: Iterable[Step], inventory: Inventory) -> tuple[Fact, ...]:
     """What nobody but these steps asks for: the files that they may touch, and what their resources need besides."""
-    pairs = [(step.resource, step.params) for step in steps]
-    paths = dict.fromkeys(path for resource, params in pairs for path in resource.paths(params, inventory))
-    facts = [fact for resource, params in pairs for fact in resource.facts(params, inventory)]
-    return (*facts, *map(target, paths))
+    paths: dict[str, None] = {}
+    facts: dict[str, Fact] = {}
+    nodes: dict[str, frozenset[str] | None] = {}
+    for step in steps:
+        paths.update(dict.fromkeys(step.resource.paths(step.params, inventory)))
+        for fact in step.resource.facts(step.params, inventory):
+            mine, others = step.nodes, nodes.get(fact.name, frozenset())
+            nodes[fact.name] = None if mine is None or others is None else mine | others
+            facts[fact.name] = fact
+    return (*(_asked_of(fact, nodes[name]) for name, fact in facts.items()), *map(target, paths))
+
+
+def _asked_of(fact: Fact, nodes: frozenset[str] | None) -> Fact:
+    """A fact of these nodes alone: what a step asks may run a command. One of the registry is as it is for all."""
+    if nodes is None or ":" not in fact.name:
+        return fact
+    return replace(
+        fact,
+        reads=lambda node, inventory: fact.reads(node, inventory) if node.name in nodes else (),
+        parse=lambda *answers: fact.parse(*answers) if answers else None,
+        apiece=True,
+        narrow=None,
+    )

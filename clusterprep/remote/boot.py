@@ -94,6 +94,7 @@ _MODULES = {
     "results": ("results",),
     "store": ("results", "disk", "store"),
     "act": ("disk", "act"),
+    "steps": ("processes", "commands", "steps"),  # needs act
     "stream": ("stream",),
     "ranks": ("nccl_lines", "processes", "sockets", "children", "ranks"),
     "job": ("processes", "children", "printed", "job"),

@@ -252,6 +252,7 @@ READERS = {
     "interfaces": read_interfaces,
     "limits": read_limits,
     "command": read_command,
+    "alone": read_command,  # in a child of its own, for one that may take its time
     "job_python": read_job_python,
 }
 # Reads that share a child: the kernel's own tables and /etc, the resolver, quick tools. The others each have their own.

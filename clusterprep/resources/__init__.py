@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from typing import Any
 
+from clusterprep.deeds import Deed
 from clusterprep.facts import Fact, under
 from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Fleet, Inventory, Node, Read
@@ -26,13 +28,25 @@ class NoPlan(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """What a resource compares on one node: `files` as the steps before it leave them, and no fact is absent."""
+    """What a resource compares on one node: `files` as the steps before it leave them, and no fact is absent.
+
+    For resources that go step by step, `earlier` are the deeds of the steps before it that were planned and not done
+    yet: what is not there may come by one of them, such as a service by its package. `written` are the files that the
+    playbook will have written, by path. `notified` is true for a handler whose turn has come.
+    """
 
     fleet: Fleet
     node: Node
     files: Mapping[str, FileState]
     facts: Mapping[str, Any]
     environment: Environment
+    earlier: tuple[Deed, ...] = ()
+    written: Mapping[str, FileState] = field(default_factory=dict)
+    notified: bool = False
+
+    def awaits(self, *resources: str) -> bool:
+        """Whether a step before this one will do something by one of these resources, which may bring what lacks."""
+        return any(deed.resource in resources and deed.operations for deed in self.earlier)
 
 
 def _nothing(*_: Any) -> tuple[Any, ...]:
@@ -59,11 +73,66 @@ class Resource:
     variables: tuple[str, ...] = ()
     live: Callable[[Params], str] = lambda params: ""
 
+    @property
+    def verb(self) -> str:
+        """What becomes of it, in messages."""
+        return "written"
+
     def owned(self, params: Params, inventory: Inventory) -> tuple[Part, ...]:
         """The parts of files that belong to a step with these parameters."""
         if self.parts is not None:
             return self.parts(params, inventory)
         return tuple((path, "") for path in self.paths(params, inventory))
+
+
+def _live(params: Params) -> str:
+    return "it is about the running system"
+
+
+def _same(params: Params) -> Params:
+    return params
+
+
+@dataclass(frozen=True)
+class StepResource:
+    """A kind of wanted state that cannot be all or none: it is done step by step, and undone where it can be.
+
+    `plan(params, known)` compares and gives a `Deed` for each thing that the step is about, without operations where it
+    is as wanted already; or it raises NoPlan. It is called again after the step has been done, from facts that were
+    read again, and must then find nothing to do, or the step has failed. `facts` say what has to be known, as fresh
+    Facts of its own; `paths` which files, which then are in `known.files`. None of them is absent when plan is called,
+    but for a fact that is lenient by itself. Facts are asked of the step's nodes, whatever its `when` says.
+
+    `parts` names what the step has for itself, such as («service chrony», ""): two steps that want the same are an
+    error. `wrong(params)` yields a key and what is wrong with it, `variables` are the parameters that may hold
+    `{{ name }}`, `facts` and `paths` see them as written. `normal(params)` gives the parameters as plan is to have
+    them, before variables are put in. `texts` says which scalars are text as written, so that `on` stays "on": True for
+    all, or a mapping of parameters. `live(params)` says why a root other than / cannot have it.
+    `handles`: it may be a handler; plan then is called with `known.notified` when its turn has come. `only_handles`
+    says why a step with these parameters has to be one, if it has.
+    """
+
+    name: str
+    plan: Callable[[Params, Known], Iterable[Deed]]
+    facts: Callable[[Params, Inventory], tuple[Fact, ...]] = _nothing
+    paths: Callable[[Params, Inventory], tuple[str, ...]] = _nothing
+    parts: Callable[[Params, Inventory], tuple[Part, ...]] = _nothing
+    wrong: Callable[[Params], Iterable[tuple[str, str]]] = _nothing
+    normal: Callable[[Params], Params] = _same
+    variables: tuple[str, ...] = ()
+    texts: Any = None
+    live: Callable[[Params], str] = _live
+    handles: bool = False
+    only_handles: Callable[[Params], str] = lambda params: ""
+
+    @property
+    def verb(self) -> str:
+        """What becomes of it, in messages."""
+        return "done"
+
+    def owned(self, params: Params, inventory: Inventory) -> tuple[Part, ...]:
+        """What belongs to a step with these parameters."""
+        return self.parts(params, inventory)
 
 
 def target(path: str) -> Fact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from clusterprep.frozen import dataclass
@@ -30,38 +31,45 @@ def with_block(content: bytes, marks: Marks, block: bytes | None, top: bool = Fa
 
     Every other byte stays, but for a newline that the last line lacked. ValueError where the marks are no pair.
     """
-    lines = content.splitlines(keepends=True) if b"\r" not in content else _lines(content)
-    found = [(number, line.rstrip(b"\r\n")) for number, line in enumerate(lines)]
-    begins = [number for number, line in found if line == marks.begin]
-    ends = [number for number, line in found if line == marks.end]
+    begins, ends = _places(content, marks.begin), _places(content, marks.end)
     if not begins and not ends:
-        return content if block is None else _added(lines, _marked(block, marks, _newline(lines)), top)
+        return content if block is None else _added(content, _marked(block, marks, _newline(content)), top)
     if len(begins) != 1 or len(ends) != 1 or begins > ends:
         raise ValueError(f"«{marks.begin.decode()}» and its END stand there {len(begins)} and {len(ends)} times")
-    ours = [] if block is None else [_marked(block, marks, _newline(lines))]
-    return b"".join([*lines[: begins[0]], *ours, *lines[ends[0] + 1 :]])
+    ours = b"" if block is None else _marked(block, marks, _newline(content))
+    return content[: begins[0][0]] + ours + content[ends[0][1] :]
 
 
-def _lines(content: bytes) -> list[bytes]:
-    """Lines that end in a newline alone: bytes.splitlines would end one at a lone carriage return too."""
-    parts = content.split(b"\n")
-    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+def _places(content: bytes, mark: bytes) -> list[tuple[int, int]]:
+    """Where a line that is this mark begins and ends. Lines end in a newline alone, and a carriage return before it.
+
+    Found without taking the content apart: a block may have a line for each of ten thousand nodes, on each of them.
+    """
+    found = []
+    at = content.find(mark)
+    while at >= 0:
+        end = content.find(b"\n", at) + 1 or len(content)
+        if content[max(at - 1, 0) : at] in (b"", b"\n") and content[at:end].rstrip(b"\r\n") == mark:
+            found.append((at, end))
+        at = content.find(mark, at + 1)
+    return found
 
 
-def _newline(lines: list[bytes]) -> bytes:
-    return b"\r\n" if lines and lines[0].endswith(b"\r\n") else b"\n"
+def _newline(content: bytes) -> bytes:
+    return b"\r\n" if content[: content.find(b"\n") + 1].endswith(b"\r\n") else b"\n"
 
 
+@functools.lru_cache(16)  # what all nodes are to have is put together once
 def _marked(block: bytes, marks: Marks, newline: bytes) -> bytes:
     rows = [marks.begin, *block.rstrip(b"\n").split(b"\n"), marks.end]
     return b"".join(row.rstrip(b"\r") + newline for row in rows)
 
 
-def _added(lines: list[bytes], block: bytes, top: bool) -> bytes:
+def _added(content: bytes, block: bytes, top: bool) -> bytes:
     if top:
-        return block + b"".join(lines)
-    missing = _newline(lines) if lines and not lines[-1].endswith(b"\n") else b""
-    return b"".join(lines) + missing + block
+        return block + content
+    missing = _newline(content) if content and not content.endswith(b"\n") else b""
+    return content + missing + block
 
 
 def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:

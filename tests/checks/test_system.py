@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from clusterprep.checks.system import parameters, waiting
+from clusterprep.checks.system import parameters
+from clusterprep.facts.kernel import waiting
 from clusterprep.model import Gpus
 from tests.fleet import absent, findings, fleet, silent, told
 

@@ -46,7 +46,12 @@ def match(left: Any, right: Any, op: str = "==") -> tuple[Match, ...]:
         (SYN, "syn", "==", (Match("flags", ("fin,syn,rst,ack", "syn")),)),
         ({"fib": {"result": "type", "flags": ["daddr"]}}, "local", "==", (Match("dsttype", ("local",)),)),
         ({"fib": {"result": "oif", "flags": ["saddr"]}}, False, "==", (OTHER,)),
-        ({"payload": {"protocol": "ip6", "field": "saddr"}}, "fe80::1", "==", (Match("family", ("ipv6",)),)),
+        (
+            {"payload": {"protocol": "ip6", "field": "saddr"}},
+            "fe80::1",
+            "==",
+            (Match("family", ("ipv6",)), Match("saddr6", ("fe80::1",))),
+        ),
         (
             {"payload": {"protocol": "udp", "field": "dport"}}, {"range": [5000, 6000]}, "==",
             (Match("proto", ("udp",)), Match("dport", ("5000-6000",))),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from clusterprep.diff import changes, rows
 from clusterprep.model import Fleet
+from clusterprep.playbook.reading import load_playbook
 from clusterprep.render import Environment
 from clusterprep.resources import Known, NoPlan
 from clusterprep.resources.hosts import PATH, RESOURCE, block, without_other_meanings
@@ -76,3 +80,31 @@ def test_an_address_that_nobody_knows_in_numbers_is_a_gap() -> None:
 def test_a_broken_block_is_left_alone() -> None:
     with pytest.raises(NoPlan, match="mend it by hand"):
         planned(named(n1="10.0.0.1"), BEGIN + LOCAL)
+
+
+def calls(nodes: int, listed: int, own: bytes) -> int:
+    """How many calls it takes to plan all nodes and to show it; `listed` of them stand in an older block."""
+    addresses = {f"n{number}": f"10.0.{number >> 8}.{number & 255}" for number in range(1, nodes + 1)}
+    lines = [f"{address}\t{name}\n".encode() for name, address in addresses.items()]
+    older = BEGIN + b"".join(lines[:listed]) + END if listed else b""
+    contents = {name: older + LOCAL + own.replace(b"NAME", name.encode()) for name in addresses}
+    files = {name: {f"target:{PATH}": FileState(PATH, content)} for name, content in contents.items()}
+    seen = fleet(some={name: {"address": text} for name, text in addresses.items()}, **files)
+    steps, count = load_playbook("hosts").steps, itertools.count()
+    sys.setprofile(lambda *_: next(count))
+    try:
+        planned, _ = changes(seen, steps, Environment((), {}))
+        shown = rows(planned, {}, {})
+    finally:
+        sys.setprofile(None)
+    assert {row.action for row in shown} == {"update"}
+    assert sum(len(row.nodes) for row in shown) == nodes
+    return next(count)
+
+
+@pytest.mark.parametrize("own", [b"127.0.1.1 NAME.example NAME\n", b"127.0.1.1 NAME.example\n"])
+@pytest.mark.parametrize("missing", [0, 1], ids=["no-block-yet", "a-node-more"])
+def test_lines_that_all_nodes_share_are_looked_at_once_and_not_for_each_node(missing: int, own: bytes) -> None:
+    """Ten thousand lines on each of ten thousand nodes are a hundred million; comparing bytes is little beside them."""
+    few, many = (calls(nodes, missing * (nodes - missing), own) for nodes in (100, 200))
+    assert many / few < 2.1

@@ -1,0 +1,119 @@
+"""The way back of an earlier run's deeds: what its journals have, undone in reverse, around the files of that run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from clusterprep.errors import LinkLost, Refused
+from clusterprep.frozen import dataclass
+from clusterprep.model import ChangeRow, Outcome
+from clusterprep.rollback import OldRun
+from clusterprep.stepping import KEPT, said
+from clusterprep.write import LASTING, LIMIT, Writer
+
+ENDED = frozenset({"undone", "kept"})  # states of an operation about which nothing more is to be done
+
+
+@dataclass(frozen=True)
+class OldDeed:
+    """A deed as a node's journal has it; `number` is its place there, `states` say how far its operations came."""
+
+    number: int
+    resource: str
+    target: str
+    action: str
+    diff: str
+    states: tuple[str, ...]
+
+    @property
+    def stands(self) -> bool:
+        """Whether anything of it is still to be undone."""
+        return not ENDED.issuperset(self.states)
+
+
+class Unstepper:
+    """The deeds of one run on the nodes that remember it as done: `take_back`, then the files, then `run_again`."""
+
+    def __init__(self, writer: Writer, run: str | None, memories: Mapping[str, Sequence[OldRun]]) -> None:
+        self._writer, self._run = writer, run
+        self._deeds: dict[str, tuple[OldDeed, ...]] = {}
+        self._ends: dict[tuple[str, int], tuple[Outcome, str]] = {}
+        self.failed = False
+        names = [name for name, runs in memories.items() if _remembers(runs, run)]
+        if run is not None and names:
+            writer.fanout.load("steps", names)
+            found = self._asked(names, run)
+            self._deeds = {name: deeds for name, deeds in found.items() if any(deed.stands for deed in deeds)}
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes on which there is something to undo."""
+        return tuple(self._deeds)
+
+    def refuse_built_upon(self, memories: Mapping[str, Sequence[OldRun]]) -> None:
+        """Refused where a newer run did something about the same thing."""
+        newer = {
+            run.run: [name for name in self._deeds if _remembers(memories[name], run.run)]
+            for runs in memories.values()
+            for run in runs
+            if self._run is not None and run.run > self._run and run.undoes is None
+        }
+        for later, names in newer.items():
+            for name, deeds in self._asked(names, later).items():
+                theirs = {(deed.resource, deed.target) for deed in deeds if deed.stands}
+                for deed in self._deeds[name]:
+                    if (deed.resource, deed.target) in theirs:
+                        what = f"{name}: run {later} changed {deed.resource} {deed.target} after run {self._run}"
+                        raise Refused(f"{what}; --force undoes it all the same")
+
+    def take_back(self, force: bool) -> None:
+        """Undo it on all nodes at once; `failed` where that was not possible."""
+        self._ask(self.nodes, force=force)
+
+    def run_again(self) -> None:
+        """What has to read what is there now that all is as it was."""
+        self._ask([name for name in self.nodes if not self.failed], again=True)
+
+    def rows(self) -> tuple[ChangeRow, ...]:
+        """What became of every deed, equal ones in one row, the last first."""
+        folded: dict[tuple[str, str, str, str, Outcome, str], list[str]] = {}
+        for name, deeds in self._deeds.items():
+            for deed in reversed([deed for deed in deeds if deed.stands]):
+                outcome, why = self._ends.get((name, deed.number), ("not-started", ""))
+                key = (deed.resource, deed.target, deed.action, deed.diff, outcome, why)
+                folded.setdefault(key, []).append(name)
+        return tuple(
+            ChangeRow(tuple(nodes), resource, target, action, outcome, text, why)
+            for (resource, target, action, text, outcome, why), nodes in folded.items()
+        )
+
+    def _asked(self, names: Iterable[str], run: str) -> dict[str, tuple[OldDeed, ...]]:
+        bodies = {name: {**self._writer.body(name), "run": run} for name in names}
+        found = {}
+        for name, answer in self._writer.fanout.ask("deeds", bodies, LIMIT).items():
+            if isinstance(answer, LinkLost) or not isinstance(answer.get("deeds"), list):
+                raise LinkLost("garbled", f"{name}: what run {run} did there cannot be read: {said(answer)}")
+            found[name] = tuple(_deed(number, row) for number, row in enumerate(answer["deeds"]))
+        return found
+
+    def _ask(self, names: Iterable[str], **how: bool) -> None:
+        bodies = {name: {**self._writer.body(name), "run": self._run, **how} for name in names}
+        for name, answer in self._writer.fanout.ask("take_back", bodies, LASTING).items():
+            if not isinstance(answer, LinkLost):
+                self._ends.update({(name, number): ("undone", "") for number in answer.get("undone", ())})
+                self._ends.update({(name, number): ("unchanged", KEPT) for number in answer.get("kept", ())})
+            if isinstance(answer, LinkLost) or "no" in answer:
+                self.failed = True
+                last = max(deed.number for deed in self._deeds[name] if deed.stands)
+                at = last if isinstance(answer, LinkLost) else answer.get("deed", last)
+                self._ends[name, at] = ("failed", f"{name}: {said(answer)}")
+
+
+def _remembers(runs: Iterable[OldRun], run: str | None) -> bool:
+    return any(old.run == run and old.state == "done" for old in runs)
+
+
+def _deed(number: int, row: Sequence[Any]) -> OldDeed:
+    _, _, resource, target, action, diff, states = row
+    return OldDeed(number, str(resource), str(target), str(action), str(diff), tuple(map(str, states)))

@@ -1,0 +1,41 @@
+"""What a resource that goes step by step would do on one node, without a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clusterprep.deeds import Deed, Run
+from clusterprep.model import Fleet, Inventory, Node
+from clusterprep.render import Environment
+from clusterprep.resources import Known, StepResource
+from clusterprep.wanted import FileState
+
+EMPTY = Inventory("test", ())
+
+
+def deeds(
+    resource: StepResource,
+    params: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    files: Mapping[str, bytes | None] | None = None,
+    node: Node | None = None,
+    **more: Any,
+) -> list[Deed]:
+    """The deeds for parameters that are right, given all facts and files that the resource asks for and no others."""
+    assert not list(resource.wrong(params))
+    assert {fact.name for fact in resource.facts(params, EMPTY)} == set(facts)
+    states = {path: FileState(path, content) for path, content in (files or {}).items()}
+    assert set(resource.paths(params, EMPTY)) == set(states)
+    known = Known(Fleet(EMPTY, {}), node or Node("n1", "n1", 0), states, facts, Environment((), {}), **more)
+    return list(resource.plan(resource.normal(params), known))
+
+
+def earlier(resource: str) -> dict[str, Any]:
+    """A step of another resource that is planned before this one."""
+    return {"earlier": (Deed("n1", resource, "x", "run", (Run(("x",)),)),)}
+
+
+def commands(deed: Deed) -> list[str]:
+    """The commands of a deed as lines."""
+    return [" ".join(each.argv) for each in deed.operations if isinstance(each, Run)]
