@@ -47,7 +47,7 @@ def show(run: str, **words: Any) -> None:
     _check(words)
     found, whole = _readable(lambda runs: _whole(runs, run))
     notice = f"recorded by clusterprep {found.tool} from {found.inventory or 'no inventory'}; no node was asked"
-    _finish(replace(whole, notices=(notice, *whole.notices)), words, code=0)
+    _finish(replace(whole, notices=(notice, *whole.notices)), words)
 
 
 @click.command()
@@ -57,7 +57,7 @@ def report(run: str, **words: Any) -> None:
     """Render the report of an earlier run again, in any format. RUN: its name, or `last`."""
     _check(words)
     _, whole = _readable(lambda runs: _whole(runs, run))
-    _finish(whole, words, code=0)
+    _finish(whole, words)
 
 
 @click.command()
@@ -142,9 +142,11 @@ def _check(words: dict[str, Any], formats: tuple[str, ...] | None = None) -> Non
             raise InputError.of(f"this cannot be shown as '{fmt}'", key="--format", hint=f"one of {', '.join(formats)}")
 
 
-def _finish(report: Report, words: dict[str, Any], code: int | None = None) -> NoReturn:
-    from clusterprep.reports import pieces
+def _finish(report: Report, words: dict[str, Any]) -> NoReturn:
+    """What was asked for could be shown, so the code is 0; who asks as Nagios gets the code of what is shown."""
+    from clusterprep.reports import exit_code, pieces
     from clusterprep.terminal import show as shown
 
-    shown(words, report.code if code is None else code, lambda fmt, **page: pieces(report, fmt, **page))
-    raise SystemExit(0)
+    code = exit_code(report, words["fmt"]) if words["fmt"] == "nagios" else 0
+    shown(words, code, lambda fmt, **page: pieces(report, fmt, **page))
+    raise SystemExit(code)
