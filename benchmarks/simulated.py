@@ -19,13 +19,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from clusterprep import registry, reports
+from clusterprep.compared import since
 from clusterprep.diff import changes, rows
+from clusterprep.history.runs import Runs, packed
 from clusterprep.judge import exit_code, judge
 from clusterprep.load import load_inventory
 from clusterprep.model import Fleet, Inventory, Report, VerifyResult
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, Questions, make_plan
 from clusterprep.playbook.reading import load_playbook
+from clusterprep.recorded import line_of
 from clusterprep.render import FACTS, render
 from clusterprep.resources import target
 from clusterprep.trial import given_environment, gpus_in_use, rendezvous_of
@@ -126,6 +129,14 @@ def measured(nodes: int, meter: Meter) -> None:
         changed,
         verify,
     )
+    with meter.stage("to the history"):
+        kept = packed(report, line_of(report, "large.yaml"))
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Runs(Path(folder))
+        with meter.stage("write it"):
+            runs.record(kept)
+        with meter.stage("what is new"):
+            since(kept.run, runs.report(report.run, only=("findings",)), findings)
     for fmt in reports.SUFFIXES:
         with meter.stage(f"report {fmt}"), Path(os.devnull).open("w", encoding="utf-8") as sink:
             sink.writelines(reports.pieces(report, fmt))

@@ -6,6 +6,7 @@ import dataclasses
 import time
 
 from clusterprep.job import Job
+from clusterprep.judge import lapsed
 from clusterprep.model import ChangeRow, Finding, Fleet, Report, Sighting, VerifyResult
 from clusterprep.noderange import fold
 from clusterprep.reach import launch_paths
@@ -24,7 +25,8 @@ def report_of(
     verify: VerifyResult | None = None,
 ) -> Report:
     """The report of a command that came to its end, with this exit code."""
-    notices = [*job.inventory.warnings, *job.notices]
+    over = lapsed(findings, job.inventory.silences, job.started.date())
+    notices = [*job.inventory.warnings, *job.notices, *over]
     if fleet.limited:
         kept = fold(node.name for node in fleet.inventory.nodes)
         notices.append(f"limited to {kept}: majorities and verify are over nothing else")

@@ -38,8 +38,8 @@ Item = TypeVar("Item")
 class Watch(Protocol):
     """What a progress display must offer."""
 
-    def stage(self, name: str, total: int) -> None: ...
-    def step(self, node: str, outcome: str) -> None: ...
+    def stage(self, name: str, total: int, nodes: Sequence[str] = ()) -> None: ...
+    def step(self, node: str, outcome: str, seconds: float | None = None) -> None: ...
 
 
 class Fanout:
@@ -124,13 +124,14 @@ class Fanout:
             seen[node.name] = self._sight(node, plan, questions, sheets[node.name])
             if last and "pairs" not in plan.stages and not _is_coarse(seen[node.name]):
                 self._forget(node.name)
-            self._watch.step(node.name, "reached" if seen[node.name].reached else str(seen[node.name].reason))
+            sighting = seen[node.name]
+            self._watch.step(node.name, "reached" if sighting.reached else str(sighting.reason), sighting.seconds)
 
         questions = Questions(plan, self.inventory)
         sheets = {node.name: questions.of(node) for node in self.inventory.nodes}
         kinds = {read.kind for sheet in sheets.values() for read in sheet.reads}
         self._parts = (*boot.parts_for(kinds), *(("dial",) if "pairs" in plan.stages else ()))
-        self._watch.stage("look", len(self.inventory.nodes))
+        self._watch.stage("look", len(self.inventory.nodes), list(sheets))
         self._each_node(work)
         fleet = Fleet(self.inventory, {node.name: seen.get(node.name) or _late(node) for node in self.inventory.nodes})
         return self._refine_clocks(fleet) if "clock" in plan.stages else fleet

@@ -11,7 +11,8 @@ from clusterprep.budget import Budget
 from clusterprep.deadline import Deadline
 from clusterprep.fanout import Fanout, Watch
 from clusterprep.frozen import dataclass
-from clusterprep.history import Given
+from clusterprep.history.given import Given
+from clusterprep.history.runs import Runs
 from clusterprep.model import ChangeRow, Inventory
 from clusterprep.playbook.steps import Step
 from clusterprep.settings import Settings
@@ -32,6 +33,7 @@ class Job:
     deadline: Deadline
     confirm: Callable[[Sequence[ChangeRow]], bool]
     given: Given
+    runs: Runs
     run: str
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     clock: float = field(default_factory=time.monotonic)

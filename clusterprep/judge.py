@@ -9,6 +9,7 @@ from datetime import date
 from clusterprep.checks import Check, Outcome, Scene
 from clusterprep.derived import once_per_fleet
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
+from clusterprep.noderange import fold
 
 
 def judge(
@@ -154,9 +155,22 @@ def _silence(finding: Finding, silences: Sequence[Silence], today: date) -> Iter
         quiet = tuple(node for node in left if node in silence.nodes)
         if quiet:
             left = tuple(node for node in left if node not in silence.nodes)
-            yield replace(finding, nodes=quiet, silenced=silence.reason)
+            yield replace(finding, nodes=quiet, silenced=silence.reason, until=silence.until)
     if left or not finding.nodes:
         yield replace(finding, nodes=left)
+
+
+def lapsed(findings: Iterable[Finding], silences: Iterable[Silence], today: date) -> tuple[str, ...]:
+    """A sentence for each silence whose time is over while what it was about is still there, and counts again."""
+    found: dict[str, None] = {}
+    over = [silence for silence in silences if silence.until is not None and today > silence.until]
+    counting = [f for f in findings if f.verdict in ("fail", "unknown") and not f.fixed and f.silenced is None]
+    for silence in over:
+        nodes = [n for f in counting if f.check == silence.check for n in f.nodes if n in silence.nodes]
+        if nodes:
+            when = f"the silence of {silence.check} on {fold(dict.fromkeys(nodes))} ({silence.reason})"
+            found[f"{when} ended on {silence.until}: it counts again"] = None
+    return tuple(found)
 
 
 def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, ...]:
@@ -167,7 +181,7 @@ def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, .
     ages: dict[tuple[object, ...], float] = {}
     for finding in findings:
         alike = (finding.check, finding.verdict, finding.severity, finding.seen, finding.wanted)
-        key: tuple[object, ...] = (*alike, finding.silenced)
+        key: tuple[object, ...] = (*alike, finding.silenced, finding.until)
         if finding.verdict in ("unknown", "skip"):
             key = (*key, finding.reason)
         first.setdefault(key, finding)

@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any, Literal
 
 from clusterprep.frozen import dataclass
+from clusterprep.past import Comparison, Run, Since
 
 Json = Any  # what json.loads gives: None, bool, int, float, str, list, dict
 Verdict = Literal["pass", "fail", "unknown", "skip"]
@@ -189,7 +190,8 @@ class Finding:
     remedy: str = ""
     reason: str | None = None
     fixed: bool = False
-    silenced: str | None = None
+    silenced: str | None = None  # the reason of the silence
+    until: date | None = None  # the last day on which it holds
     age: float | None = None  # seconds since it was learned, where it was not now
 
 
@@ -378,3 +380,6 @@ class Report:
     error: Mapping[str, Json] | None = None
     notices: tuple[str, ...] = ()  # limited run, what was settled first, unknown variable names
     strict: bool = False  # warnings count too
+    since: Since | None = None  # what turned since an earlier run
+    runs: tuple[Run, ...] | None = None  # earlier runs
+    comparison: Comparison | None = None  # of two earlier runs

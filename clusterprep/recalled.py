@@ -7,7 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from clusterprep.errors import InputError
-from clusterprep.history import Given
+from clusterprep.history.database import Unusable
+from clusterprep.history.given import Given, outcomes
+from clusterprep.history.runs import Runs
 from clusterprep.model import EnvValue, Inventory, Report
 from clusterprep.noderange import fold
 from clusterprep.render import Environment
@@ -45,6 +47,18 @@ def report_of(given: Given, inventory: Inventory, run: str, started: datetime) -
     moment = f"{started:%Y-%m-%dT%H:%M:%SZ}"
     report = Report("env", run, inventory.cluster, moment, 0.0, "pass", 0, notices=tuple(notices))
     return replace(report, env=environment.values), environment
+
+
+def failed_in(given: Given, runs: Runs, cluster: str, run: str) -> tuple[str, ...]:
+    """The nodes that failed in a run of a cluster: an apply, or any other that is recorded. InputError for others."""
+    if run in given.applies(cluster):
+        return given.failed(cluster, run)
+    try:
+        found = runs.named(run, cluster, "--retry-failed")
+        ended = outcomes(runs.report(found.run))
+    except Unusable as error:
+        raise InputError.of(str(error), key="--retry-failed") from None
+    return tuple(node for node, (_, failed) in ended.items() if failed == "yes")
 
 
 def _all(values: Iterable[EnvValue]) -> str:

@@ -13,7 +13,8 @@ from clusterprep.errors import ClusterprepError, NotKnown
 from clusterprep.fanout import Fanout
 from clusterprep.foresight import Foreseen, foresee
 from clusterprep.gates import BUSY, GATES, after_write, blocked, in_the_way, worse
-from clusterprep.history import refuse_clashes
+from clusterprep.history.given import refuse_clashes
+from clusterprep.history.samples import with_earlier
 from clusterprep.job import Job
 from clusterprep.judge import exit_code, fixed, judge, silenced
 from clusterprep.model import (
@@ -158,7 +159,7 @@ def _write(
     result: VerifyResult | None = None
     tried: tuple[Finding, ...] = ()
     try:
-        job.watch.stage("write", len(fleet.reached))
+        job.watch.stage("write", len(fleet.reached), [node.name for node in fleet.reached])
         receipt = writer.write(planned.files, job.deadline, also=planned.nodes)
         for node in fleet.reached:
             job.watch.step(node.name, receipt.outcomes.get(node.name, "unchanged"))
@@ -317,6 +318,8 @@ def _look(job: Job, fanout: Fanout, plan: Plan, *, last: bool = False) -> tuple[
     fleet = fanout.survey(plan, last=last)
     if "pairs" in plan.stages:
         fleet = probe_pairs(fanout, fleet, _rendezvous(job, fleet))
+    if "history" in plan.stages and job.budget is None:
+        fleet = with_earlier(job.runs, fleet, job.started)
     fleet = dataclasses.replace(fleet, limited=bool(job.settings.left_out))
     planned = [name for name in job.settings.catalogue if name not in PAGES]
     today = job.started.date()

@@ -17,6 +17,7 @@ from typing import Any
 
 from clusterprep import registry
 from clusterprep.checks import Check, Proof
+from clusterprep.facts.counters import EARLIER, IB, Earlier, Sample
 from clusterprep.fanout import Fanout
 from clusterprep.judge import judge
 from clusterprep.load import load_inventory
@@ -34,8 +35,8 @@ Verdicts = dict[tuple[str, str], set[str]]  # by check and node
 class _Quiet:
     """Nobody watches: it takes a second or two."""
 
-    def stage(self, name: str, total: int) -> None: ...
-    def step(self, node: str, outcome: str) -> None: ...
+    def stage(self, name: str, total: int, nodes: Sequence[str] = ()) -> None: ...
+    def step(self, node: str, outcome: str, seconds: float | None = None) -> None: ...
 
 
 def selftest(checks: Mapping[str, Check] | None = None) -> Report:
@@ -69,7 +70,18 @@ def recorded_fleet(name: str, checks: Sequence[Check]) -> Fleet:
     transports = dict.fromkeys(("ssh", "local"), ReplayTransport(recording))
     with Fanout(inventory, transports, 64, lambda node: None, _Quiet()) as fanout:
         fleet = fanout.survey(plan)
-        return probe_pairs(fanout, fleet, inventory.nodes[0].name) if "pairs" in plan.stages else fleet
+        fleet = probe_pairs(fanout, fleet, inventory.nodes[0].name) if "pairs" in plan.stages else fleet
+        return with_past(fleet) if "history" in plan.stages else fleet
+
+
+def with_past(fleet: Fleet) -> Fleet:
+    """As if there had been a run an hour ago, and nothing had been counted since."""
+    sightings = dict(fleet.sightings)
+    for node in fleet.reached:
+        counters = fleet.fact(node.name, IB.name)
+        sample = Sample(3600.0, {} if isinstance(counters, Absent) else counters)
+        sightings[node.name] = _with(sightings[node.name], EARLIER.name, Earlier(sample, sample))
+    return dataclasses.replace(fleet, sightings=sightings)
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ class Stepper:
         for place, step in in_order(self._steps):
             nodes = self._nodes_of(place, step)
             if nodes:
-                self._watch.stage(step.name, len(nodes))
+                self._watch.stage(step.name, len(nodes), nodes)
             whole = sum(step.nodes is None or node.name in step.nodes for node in self._fleet.reached)
             for batch in batches(step.serial, nodes, whole):
                 self._batch(place, step, batch)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterprep.fanout import Fanout
-from clusterprep.history import Given
+from clusterprep.history.given import Given
 from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, VerifyResult
 from clusterprep.network import choose
 from clusterprep.noderange import fold

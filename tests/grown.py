@@ -25,7 +25,7 @@ from clusterprep.checks import Check
 from clusterprep.facts.clock import Offset
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Json, Node, Read, Sighting
 from clusterprep.plan import Questions
-from clusterprep.selftest import unpacked
+from clusterprep.selftest import unpacked, with_past
 from clusterprep.transports.replay import read_key
 
 KIND = "hgx-h100-ib"
@@ -208,7 +208,8 @@ def _plantable(check: Check) -> bool:
 
 
 def planted(fleet: Fleet, fated: Fates) -> Fleet:
-    """The fleet with the faults that are facts."""
+    """The fleet with the faults that are facts, and an hour ago without any."""
+    fleet = with_past(fleet)
     seen = dict(fleet.sightings)
     for name, check in fated.checks.items():
         proof = check.proof

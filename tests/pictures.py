@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import tempfile
 from datetime import date
@@ -19,9 +20,10 @@ from clusterprep.model import Report
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Questions, make_plan
 from tests import grown
+from tests.browser import Browser, found
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
-CONSOLE = FOLDER / "check.svg"
+CONSOLE, PAGE = FOLDER / "check.svg", FOLDER / "report.png"
 NODES, WIDTH = 64, 110
 FAULTS = {
     "node00009": "kernel.version",
@@ -84,9 +86,30 @@ def console(seen: Report) -> str:
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
+def page(seen: Report, picture: Path) -> None:
+    """The top of the HTML page, as Chromium shows it; nothing where there is no Chromium."""
+    program = found()
+    if program is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.html"
+        file.write_text(reports.render(seen, "html"), encoding="utf-8")
+        browser = Browser(program, Path(folder) / "profile")
+        try:
+            tab = browser.page()
+            tab.look(width=1100, height=900)
+            tab.open(file)
+            shot = tab.call("Page.captureScreenshot", format="png")
+        finally:
+            browser.close()
+    picture.write_bytes(base64.b64decode(shot["data"]))
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    CONSOLE.write_text(console(report()))
+    seen = report()
+    CONSOLE.write_text(console(seen))
+    page(seen, PAGE)
 
 
 if __name__ == "__main__":

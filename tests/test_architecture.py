@@ -18,7 +18,7 @@ ORDER = (
     # what training scripts import, and nothing of ours does
     "guard",
     # words and values
-    "frozen", "errors", "model", "wanted", "deeds", "units", "versions", "noderange", "neighbours", "pairing",
+    "frozen", "errors", "past", "model", "wanted", "deeds", "units", "versions", "noderange", "neighbours", "pairing",
     "derived",
     "plugins", "diagnose",
     # what runs on nodes, and imports nothing
@@ -28,13 +28,14 @@ ORDER = (
     # what the user wants
     "inventory", "load", "here", "limit", "playbook",
     # stages that compute
-    "plan", "tags", "settings", "stored", "judge", "gates", "linted", "diagnosed", "reach", "unified", "diff",
-    "foresight", "rollback",
+    "plan", "tags", "settings", "stored", "judge", "compared", "gates", "linted", "diagnosed", "reach", "unified",
+    "diff", "foresight", "rollback",
     # stages that act, and their means
     "history", "recalled", "transports", "budget", "deadline", "fanout", "pairs", "write", "returning", "stepping",
     "unstepping", "storing", "verify", "streams", "groups", "workarounds", "trial", "launch", "launching", "job",
     # the stages in a row, and what is shown of them
-    "concluding", "run", "selftest", "reports", "outputs", "explain", "options", "words", "terminal", "init",
+    "concluding", "run", "recorded", "selftest", "reports", "outputs", "explain", "options", "words", "terminal",
+    "init", "earlier",
     "ending", "cli", "__main__",
 )  # fmt: skip
 
@@ -62,7 +63,9 @@ WORLDLY = {
     "here": "names this machine for `check --local`",
     "frozen": "has a lock, as threads may want the first value of a class together",
     "env.variables": "reads the registry of variables that came with us",
-    "history": "keeps what was given to the nodes in SQLite",
+    "history": "keeps runs and what was given to the nodes in SQLite",
+    "recorded": "takes the time of a run that an error ended",
+    "earlier": "declares the options of the commands about earlier runs, ends them",
     "plugins": "finds plug-ins by their files",
     "budget": "knows when its process was started",
     "deadline": "listens to signals and the alarm clock",
@@ -94,6 +97,7 @@ SPEAKERS = {
     "terminal": "speaks to people",
     "diagnose.sources": "reads standard input for `-`",
     "init.command": "is a part of the command line",
+    "earlier": "is a part of the command line",
     "ending": "says how a command ended",
     "deadline": "ends the process at the second signal, as the contract wants",
     "remote": "runs in processes of its own",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.cli import LATER
 from tests.command import CLI, report_schema
 
 GOOD = "nodes: [{name: n1, address: 127.0.0.1, transport: local}]\n"
@@ -26,13 +25,6 @@ def good(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", sorted(LATER))
-def test_what_is_not_built_says_so(name: str) -> None:
-    done = run(name, "whatever", "--with", "options")
-    assert done.returncode == 2
-    assert f"`clusterprep {name}` is not built yet" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -46,7 +38,7 @@ def test_what_is_not_built_says_so(name: str) -> None:
         (("check", "{good}", "--timeout", "soon"), "--timeout"),
         (("check", "{good}", "--format", "htlm"), "htlm"),
         (("check", "{good}", "--output", "report.pdf"), "report.pdf"),
-        (("apply", "{good}", "--retry-failed", "x"), "no apply of cluster"),
+        (("apply", "{good}", "--retry-failed", "x"), "no run is recorded"),
         (("env", "{good}", "--from-run", "x"), "no apply is remembered as 'x'"),
         (("env", "{good}", "--node", "n11"), "did you mean n1?"),
         (("check", "{good}", "--forks", "0"), "--forks"),

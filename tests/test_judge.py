@@ -21,7 +21,7 @@ from clusterprep.facts.gpu_driver import FabricState, Library
 from clusterprep.facts.gpu_health import Heat
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
-from clusterprep.judge import exit_code, fixed, judge, merge
+from clusterprep.judge import exit_code, fixed, judge, lapsed, merge
 from clusterprep.model import Absent, Finding, Fleet, Interfaces, Inventory, Node, Silence
 from tests.fleet import REASONS, TODAY, absent, by_node, eth, findings, fleet, healthy, silent, told, with_facts
 
@@ -365,6 +365,20 @@ def test_a_silence_for_one_node_leaves_the_other() -> None:
 )
 def test_a_silence_holds_until_its_date(days: int, code: int) -> None:
     assert exit_code(silenced(broken(), accept("n2", "n4", until=TODAY + timedelta(days)))) == code
+
+
+def test_a_silence_tells_its_end_and_what_counts_again_is_said() -> None:
+    held = accept("n2", "n4", until=TODAY)
+    assert {f.until for f in silenced(broken(), held) if f.verdict == "fail"} == {TODAY}
+    assert lapsed(silenced(broken(), held), [held], TODAY) == ()
+    over = accept("n1", "n2", "n4", until=TODAY - timedelta(1))
+    still = accept("n4", reason="newer")
+    found = silenced(broken(), over, still)
+    yesterday = TODAY - timedelta(1)
+    assert lapsed(found, [over, still], TODAY) == (
+        f"the silence of torch.version on n2 (ticket 4711) ended on {yesterday}: it counts again",
+    )
+    assert lapsed(silenced(healthy(5), over), [over], TODAY) == (), "what is mended needs no silence"
 
 
 def test_an_expired_silence_does_not_hide_one_that_holds() -> None:

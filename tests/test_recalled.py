@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from clusterprep.errors import InputError
-from clusterprep.history import Given
+from clusterprep.history.given import Given
+from clusterprep.history.runs import Runs, packed
 from clusterprep.model import ChangeRow, EnvValue, Inventory, Node, Report, Sighting
-from clusterprep.recalled import environment_of, report_of
+from clusterprep.recalled import environment_of, failed_in, report_of
+from clusterprep.recorded import line_of
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 VALUES = (
@@ -76,3 +78,17 @@ def test_asking_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         environment_of(Given(tmp_path), inventory("n1"), "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_who_failed_in_any_recorded_run(tmp_path: Path) -> None:
+    """An apply by its notes, whatever else by its report; a beginning of a name will do."""
+    given, runs = remembered(tmp_path, "20261121-093000-0001", failed="n2"), Runs(tmp_path)
+    nodes = tuple(Sighting(name, name, name != "n3") for name in ("n1", "n2", "n3"))
+    report = Report("check", "20261121-094000-0002", "c", "2026-11-21T09:40:00Z", 1.0, "unknown", 3, nodes=nodes)
+    runs.record(packed(report, line_of(report, "i.yaml")))
+    assert failed_in(given, runs, "c", "20261121-093000-0001") == ("n2",)
+    assert failed_in(given, runs, "c", "20261121-094") == failed_in(given, runs, "c", "last") == ("n3",)
+    with pytest.raises(InputError, match="--retry-failed: no run is recorded as 'never'"):
+        failed_in(given, runs, "c", "never")
+    with pytest.raises(InputError, match="no run is recorded yet"):
+        failed_in(given, runs, "other", "last")

@@ -26,6 +26,7 @@ OF_INVENTORIES = {"ClusterShell", "jsonschema", "yaml", "packaging"}
 # jsonschema comes with these.
 AND_THEIRS = {"referencing", "importlib.resources", "tempfile", "zipfile"}
 OF_REPORTS = {"ClusterShell", "packaging", "rich"}
+OF_HISTORY = {"sqlite3"}  # two milliseconds
 OF_SSH = {"paramiko", "cryptography", "concurrent", "email", "importlib.metadata"}
 
 INVENTORY = """\
@@ -60,7 +61,7 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
     loaded = imported(*words, code=0)
     assert sorted((HEAVY | ours(OTHERS, WORK)) & loaded) == []
     assert {name for name in loaded if name.startswith("clusterprep.")} <= ours(
-        {"__main__", "cli", "ending", "errors", "frozen", "init", "init.command", "options"}
+        {"__main__", "cli", "earlier", "ending", "errors", "frozen", "init", "init.command", "options"}
     )
 
 
@@ -77,7 +78,10 @@ def test_the_local_check_needs_neither_inventory_nor_ssh() -> None:
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "clusterprep.transports.local" in loaded
     assert (
-        sorted((HEAVY - OF_REPORTS | ours(OTHERS, SSH, {"load", "inventory.yaml_tree", "inventory.schema"})) & loaded)
+        sorted(
+            (HEAVY - OF_REPORTS - OF_HISTORY | ours(OTHERS, SSH, {"load", "inventory.yaml_tree", "inventory.schema"}))
+            & loaded
+        )
         == []
     )
 
@@ -85,4 +89,5 @@ def test_the_local_check_needs_neither_inventory_nor_ssh() -> None:
 def test_a_check_by_ssh_imports_no_more_than_it_needs(inventory: str) -> None:
     loaded = imported("check", inventory, "--only", "kernel.version", code=3)
     assert {"paramiko", *ours(SSH)} <= loaded
-    assert sorted((HEAVY - OF_INVENTORIES - AND_THEIRS - OF_REPORTS - OF_SSH | ours(OTHERS)) & loaded) == []
+    needed = OF_INVENTORIES | AND_THEIRS | OF_REPORTS | OF_HISTORY | OF_SSH
+    assert sorted((HEAVY - needed | ours(OTHERS)) & loaded) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.history import Given
+from clusterprep.history.given import Given
 from tests.command import Answer, clusterprep
 from tests.lab import Lab, faults
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import date
 
 from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Report
@@ -60,6 +61,10 @@ class Block:
         return self.findings[0].silenced
 
     @property
+    def until(self) -> date | None:
+        return self.findings[0].until
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(node for finding in self.findings for node in finding.nodes))
 
@@ -68,7 +73,7 @@ def blocks_of(findings: Iterable[Finding]) -> list[Block]:
     """Findings gathered into blocks, in the order in which each one's first came; without nodes each stands alone."""
     gathered: dict[tuple[object, ...], list[Finding]] = {}
     for one in findings:
-        key: tuple[object, ...] = (one.check, one.verdict, one.severity, one.reason, one.fixed, one.silenced)
+        key: tuple[object, ...] = (one.check, one.verdict, one.severity, one.reason, one.fixed, one.silenced, one.until)
         if not one.nodes and one.verdict == "fail":
             key = (*key, one.message, one.seen)
         gathered.setdefault(key, []).append(one)

@@ -8,6 +8,7 @@ from clusterprep.model import Json, Report, Sighting
 from clusterprep.reports.advice import advice
 from clusterprep.reports.blocks import counts
 from clusterprep.reports.console_findings import write_findings
+from clusterprep.reports.console_history import write_comparison, write_runs, write_since
 from clusterprep.reports.console_launch import write_launch
 from clusterprep.reports.console_results import write_changes, write_env, write_env_paths, write_verify
 from clusterprep.reports.page import Page, Part
@@ -26,12 +27,14 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
     _write_header(page, report)
     _write_error(page, report)
     _write_unreached(page, report)
-    write_findings(page, report.findings or ())
+    write_findings(page, report.findings or (), report.since)
     write_env(page, report.env)
     write_env_paths(page, report.env_paths)
     write_changes(page, report.changes)
     write_verify(page, report.verify)
     write_launch(page, report.launch)
+    write_runs(page, report)
+    write_comparison(page, report.comparison)
     _write_verdict(page, report)
     return page.show()
 
@@ -44,7 +47,8 @@ def _write_header(page: Page, report: Report) -> None:
         parts.append(f"{sum(node.reached for node in report.nodes)}/{counted(len(report.nodes), 'node')} reached")
     if report.run:
         parts.append((f"run {field(report.run, _NAME)}", "dim"))
-    parts.append((elapsed(report.seconds), "dim"))
+    if report.runs is None and report.comparison is None:  # what is looked up takes no time worth a word
+        parts.append((elapsed(report.seconds), "dim"))
     page.row(("clusterprep", "bold"), *_spaced(parts), indent=len("clusterprep "))
     page.rule()
     shown = report.notices if page.verbose else report.notices[:_NOTICES]
@@ -98,6 +102,9 @@ def _write_lost(page: Page, nodes: Sequence[Sighting]) -> None:
 
 def _write_verdict(page: Page, report: Report) -> None:
     page.blank()
+    write_since(page, report.since, report.started)
+    if report.runs is not None or report.comparison is not None:
+        return  # what was looked up is no verdict
     page.rule()
     style = _STYLES.get(report.verdict, "bold yellow")
     page.row((field(report.verdict).upper(), style), (counts(report), "bold"))

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import Finding
-from clusterprep.reports.blocks import Block, blocks_of, cure, gathered, troubles
+from clusterprep.past import Since
+from clusterprep.reports.blocks import RANK, Block, blocks_of, cure, gathered, troubles
 from clusterprep.reports.page import GUTTER, Page, Part
 from clusterprep.reports.plain import counted, distinct, field, folded
 from clusterprep.units import format_duration
@@ -25,12 +26,15 @@ _WORDS: dict[tuple[str, str], Part] = {
 }
 
 
-def write_findings(page: Page, findings: Sequence[Finding]) -> None:
-    """Failures, unknowns, accepted ones, cured ones, then passes and skips in short."""
+def write_findings(page: Page, findings: Sequence[Finding], since: Since | None = None) -> None:
+    """Failures, unknowns, accepted ones, cured ones, then passes and skips in short; of equal ones new ones first."""
     blocks = blocks_of(findings)
     trouble = troubles(findings)
-    for alike in gathered(trouble):
-        _write_trouble(page, alike[0]) if len(alike) == 1 else _write_gap(page, alike)
+    new = {(turn.check, turn.verdict, turn.severity): turn.nodes for turn in (since.new if since else ())}
+    ranked = sorted(trouble, key=lambda block: (RANK[block.verdict, block.severity], not _new(block, new)))
+    for alike in gathered(ranked):
+        mark = [part for block in alike[:1] for part in _mark(block, new)]
+        _write_trouble(page, alike[0], mark) if len(alike) == 1 else _write_gap(page, alike, mark)
     for block in blocks:
         if block.silenced and not block.fixed and block.verdict in ("fail", "unknown"):
             _write_silenced(page, block)
@@ -43,12 +47,25 @@ def write_findings(page: Page, findings: Sequence[Finding]) -> None:
     _write_skips(page, [block for block in blocks if block.verdict == "skip"])
 
 
-def _write_gap(page: Page, blocks: Sequence[Block]) -> None:
+def _new(block: Block, new: Mapping[tuple[str, str, str], tuple[str, ...]]) -> list[str]:
+    """The nodes on which it was well in the earlier run."""
+    fresh = frozenset(new.get((block.check, block.verdict, block.severity), ()))
+    return [node for node in block.nodes if node in fresh]
+
+
+def _mark(block: Block, new: Mapping[tuple[str, str, str], tuple[str, ...]]) -> list[Part]:
+    nodes = _new(block, new)
+    where = "" if len(nodes) == len(block.nodes) else f" on {folded(nodes)}"
+    return [(f"  new{where}", "bold red")] if nodes else []
+
+
+def _write_gap(page: Page, blocks: Sequence[Block], mark: Sequence[Part]) -> None:
     """What one missing answer leaves open; the checks' own fixes are for what they would have found."""
     page.blank()
     first, names = blocks[0], [field(block.check) for block in blocks]
     nodes = folded(first.nodes, None) if page.verbose else folded(first.nodes)
-    page.row(_WORDS["unknown", first.severity], (f"{len(names)} checks", "bold"), "  ", (nodes, "cyan"), *_aside(first))
+    head: list[Part] = [(f"{len(names)} checks", "bold"), "  ", (nodes, "cyan")]
+    page.row(_WORDS["unknown", first.severity], *head, *_aside(first), *mark)
     _write_messages(page, first)
     shown = names if page.verbose else names[:GAPS]
     more = f" and {len(names) - len(shown)} more (-v names them)" if len(shown) < len(names) else ""
@@ -56,9 +73,9 @@ def _write_gap(page: Page, blocks: Sequence[Block]) -> None:
     page.row(("    fix:", "dim"), (cure(first), "green"), keep=True)
 
 
-def _write_trouble(page: Page, block: Block) -> None:
+def _write_trouble(page: Page, block: Block, mark: Sequence[Part]) -> None:
     page.blank()
-    page.row(_WORDS[block.verdict, block.severity], *_head(page, block), *_aside(block))
+    page.row(_WORDS[block.verdict, block.severity], *_head(page, block), *_aside(block), *mark)
     _write_seen(page, block)
     _write_messages(page, block)
     _write_remedies(page, block)
@@ -68,7 +85,8 @@ def _write_silenced(page: Page, block: Block) -> None:
     page.blank()
     page.row(("SILENCED", "dim"), *_head(page, block), (f"  {block.verdict}, {block.severity}", "dim"))
     _write_seen(page, block)
-    page.under((f"accepted: {field(block.silenced or '')}", "dim"))
+    until = f", until {block.until:%Y-%m-%d}" if block.until else ""
+    page.under((f"accepted: {field(block.silenced or '')}{until}", "dim"))
 
 
 def _write_fixed(page: Page, block: Block) -> None:

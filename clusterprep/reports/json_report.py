@@ -80,6 +80,9 @@ def document(report: Report) -> dict[str, Json]:
         "changes": _rows(report.changes, _change),
         "verify": None if report.verify is None else _verify(report.verify),
         "launch": None if report.launch is None else _launch(report.launch),
+        "since": report.since,
+        "runs": _rows(report.runs, lambda run: run),
+        "comparison": report.comparison,
     }
     head = {key: getattr(report, key) for key in _HEAD}
     present = {key: value for key, value in sections.items() if value is not None}
@@ -162,8 +165,9 @@ def _node(seen: Sighting) -> dict[str, Json]:
 
 
 def _finding(finding: Finding) -> dict[str, Json]:
-    """Its age only where it was not learned now."""
-    return {**_pick(finding, _FINDING), **({} if finding.age is None else {"age_s": round(finding.age)})}
+    """The end of its silence only where there is one, its age only where it was not learned now."""
+    until = {} if finding.until is None else {"until": finding.until.isoformat()}
+    return {**_pick(finding, _FINDING), **until, **({} if finding.age is None else {"age_s": round(finding.age)})}
 
 
 def _env(value: EnvValue) -> dict[str, Json]:

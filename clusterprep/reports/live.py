@@ -16,6 +16,7 @@ from clusterprep.reports.plain import elapsed, field, folded
 from clusterprep.reports.progress import GONE, Clock, Lines, in_encoding_of
 
 BAR = 20  # columns
+FEW = 32  # nodes; as long as more are waited for, their number says enough, and to fold names takes time
 NODES = 40  # characters of the nodes waited for, so that it stays one line
 
 
@@ -64,9 +65,11 @@ class LiveLine(Lines):
 
     def _drawn(self) -> RenderableType:
         # Drawn from rich's own thread; a lock here could wait for a step that waits for rich.
-        done, pending = len(self._outcomes), self._pending()
+        done = len(self._outcomes)
+        pending = self._pending() if self._total - done <= FEW else ()
         waiting = f"waiting for {folded(pending, NODES)}" if pending else ""
-        told = in_encoding_of(self._stream, f"{done}/{self._total}  {elapsed(self._seconds())}  {waiting}")
+        parts = (f"{done}/{self._total}", self._troubles(), elapsed(self._seconds()), waiting)
+        told = in_encoding_of(self._stream, "  ".join(part for part in parts if part))
         bar = ProgressBar(total=max(self._total, 1), completed=done, width=BAR)
         line = Table.grid(padding=(0, 1))
         line.add_row(Text(field(self._name, 20)), bar, Text(told, no_wrap=True, overflow="ellipsis"))

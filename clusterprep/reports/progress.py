@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import RLock
@@ -13,6 +14,10 @@ from typing import TextIO
 from clusterprep.reports.plain import ascii_of, distinct, elapsed, field, folded
 
 Clock = Callable[[], float]
+
+SLOW = 2.0  # seconds; quicker nodes are not worth a word
+TIMES = 3  # the median's; what is slower than that stands out
+SLOWEST = 3  # nodes named
 
 _WELL = frozenset({"", "ok", "pass", "done", "reached", "unchanged", "finished"})  # outcomes not worth a word
 GONE = (OSError, ValueError)  # nobody reads stderr any more: no reason to stop between two commits
@@ -31,6 +36,7 @@ class Progress:
         self._total = 0
         self._nodes: tuple[str, ...] = ()
         self._outcomes: dict[str, str] = {}
+        self._took: dict[str, float] = {}
         self._began = 0.0
 
     def stage(self, name: str, total: int, nodes: Sequence[str] = ()) -> None:
@@ -38,13 +44,15 @@ class Progress:
         with self._lock:
             self._end()
             self._name, self._total, self._nodes = name, total, tuple(nodes)
-            self._outcomes, self._began = {}, self._clock()
+            self._outcomes, self._took, self._began = {}, {}, self._clock()
             self._stage_began()
 
-    def step(self, node: str, outcome: str = "ok") -> None:
-        """One node is through, with `outcome`: "ok", or the word for what went wrong."""
+    def step(self, node: str, outcome: str = "ok", seconds: float | None = None) -> None:
+        """One node is through, with `outcome`: "ok", or the word for what went wrong; `seconds`: what it took."""
         with self._lock:
             self._outcomes[node] = outcome
+            if seconds is not None:
+                self._took[node] = seconds
             if self._name and len(self._outcomes) >= self._total:
                 self._end()
 
@@ -84,7 +92,23 @@ class Progress:
                 parts.append(f"{field(outcome, 80)}: {nodes}")
         if pending := self._pending():
             parts.append(f"no answer yet: {folded(pending)}")
+        if slowest := self._slowest():
+            parts.append(f"slowest: {slowest}")
         return "; ".join(parts)
+
+    def _slowest(self) -> str:
+        """`n7 4.1 s, n3 3.9 s`: nodes that answered well, and far later than most."""
+        well = {node: took for node, took in self._took.items() if self._outcomes.get(node) in _WELL}
+        if len(well) < 3:
+            return ""
+        late = max(SLOW, TIMES * sorted(well.values())[len(well) // 2])
+        last = sorted((node for node, took in well.items() if took > late), key=lambda node: -well[node])
+        return ", ".join(f"{field(node, 64)} {elapsed(well[node])}" for node in last[:SLOWEST])
+
+    def _troubles(self) -> str:
+        """`3 timed_out, 1 refused`: what has gone wrong so far."""
+        counts = Counter(outcome for outcome in list(self._outcomes.values()) if outcome not in _WELL)
+        return ", ".join(f"{number} {field(outcome, 20)}" for outcome, number in counts.most_common(2))
 
     def _pending(self) -> tuple[str, ...]:
         return tuple(node for node in self._nodes if node not in self._outcomes)

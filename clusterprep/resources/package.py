@@ -31,8 +31,9 @@ LOCK = 300  # seconds to wait for whoever holds the lock of dpkg, such as unatte
 # Nobody is there to be asked, and services of others are not restarted on the way (needrestart's «list only»).
 QUIET = (("DEBIAN_FRONTEND", "noninteractive"), ("NEEDRESTART_MODE", "l"), ("APT_LISTCHANGES_FRONTEND", "none"))
 OLD = ("--force-confdef", "--force-confold")  # files of settings stay as they are
-APT = ("apt-get", "-q", "-y", "-o", f"DPkg::Lock::Timeout={LOCK}", *(f"-oDpkg::Options::={word}" for word in OLD))
-MARK = ("apt-mark", "-o", f"DPkg::Lock::Timeout={LOCK}")
+WAIT = ("-o", f"DPkg::Lock::Timeout={LOCK}")
+APT = ("apt-get", "-q", "-y", *WAIT, *(f"-oDpkg::Options::={word}" for word in OLD))
+MARK = ("apt-mark", *WAIT)
 # Debian Policy 5.6.1, and an architecture. A minus at the end would ask apt to take the package away.
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+](?::[a-z0-9-]+)?")
 BRINGERS = ("package", "command")  # resources whose deeds may bring a package into reach
@@ -229,10 +230,11 @@ def undo(outlook: Outlook, held: Sequence[str]) -> tuple[Run, ...] | None:
     old = [f"{move.name}={move.before}" for move in outlook.moves if move.before is not None]
     new = [move.name for move in outlook.moves if move.before is None]
     kept = [name for name in new if outlook.state(name).status == "config-files"]
-    # A lock is waited for by apt alone, and a command that was cut off leaves packages half done.
+    # A lock is waited for by apt alone; and what dpkg noted when it was cut off, without which apt does nothing, is
+    # taken up by a call that sets up no package: whatever hung there would hang again.
     runs = [
-        Run(("apt-get", "-q", "-o", f"DPkg::Lock::Timeout={LOCK}", "check"), LOCK + 60.0, codes=(0, 100), env=QUIET),
-        Run(("dpkg", *OLD, "--configure", "-a"), LIMIT, codes=(0, 1, 2), env=QUIET),
+        Run(("apt-get", "-q", *WAIT, "check"), LOCK + 60.0, codes=(0, 100), env=QUIET),
+        Run(("dpkg", "--triggers-only", "-a"), LIMIT, codes=(0, 1, 2), env=QUIET),
     ]
     if old:
         argv = (*APT, "--allow-downgrades", "--allow-change-held-packages", "install", "--", *old)

@@ -27,6 +27,7 @@ from clusterprep.model import Finding, Fleet, Inventory, Json, Node, Read
 from clusterprep.pairs import probe_pairs
 from clusterprep.plan import Plan, make_plan
 from clusterprep.reports.progress import Progress
+from clusterprep.selftest import with_past
 from clusterprep.transports.replay import ReplayTransport, record
 from tests import nvml
 from tests.asked import reads
@@ -187,10 +188,10 @@ def world(name: str) -> World:
 
 
 def looked(inventory: Inventory, recorded_nodes: Mapping[str, Mapping[str, Json]]) -> tuple[Fleet, tuple[Finding, ...]]:
-    """What `check` sees and says of a recording: the survey, the ports, the judgement."""
+    """What `check` sees and says of a recording: the survey, the ports, an hour without errors, the judgement."""
     plan = everything()
     transports = {"ssh": ReplayTransport(recorded_nodes)}
     with Fanout(inventory, transports, len(inventory.nodes), lambda node: None, Progress()) as fanout:
         fleet = fanout.survey(plan)
-        fleet = probe_pairs(fanout, fleet, inventory.nodes[0].name)
+        fleet = with_past(probe_pairs(fanout, fleet, inventory.nodes[0].name))
     return fleet, judge(fleet, plan.checks, TODAY)

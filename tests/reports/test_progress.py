@@ -98,6 +98,33 @@ def test_live_draws_who_is_waited_for_and_leaves_the_line() -> None:
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h")  # the cursor is given back
 
 
+def test_the_slowest_of_those_that_answered_are_named() -> None:
+    stream = Terminal()
+    progress = Lines(stream, Clock())
+    names = tuple(f"n{number}" for number in range(1, 9))
+    progress.stage("look", 8, names)
+    for name, took in zip(names, (0.5, 0.6, 0.5, 9.25, 0.4, 2.5, 0.5, 30.0), strict=True):
+        progress.step(name, "timed_out" if took == 30.0 else "reached", took)
+    assert stream.getvalue().endswith("timed_out: n8; slowest: n4 9.2 s, n6 2.5 s\n")
+    progress.stage("look", 3, names[:3])
+    for name in names[:3]:
+        progress.step(name, "reached", 1.9)
+    assert "slowest" not in stream.getvalue().splitlines()[-1]
+
+
+def test_live_counts_what_went_wrong_so_far() -> None:
+    stream = Terminal()
+    progress = LiveLine(stream, Clock())
+    names = tuple(f"n{number:03}" for number in range(1, 513))
+    progress.stage("look", 512, names)
+    for name in names[:500]:
+        progress.step(name, "reached")
+    for name in names[500:503]:
+        progress.step(name, "timed_out")
+    progress.close()
+    assert "503/512  3 timed_out  0.0 s  waiting for n[504-512]" in stream.getvalue()
+
+
 def test_hostile_names_stay_text_on_a_live_line() -> None:
     stream = Terminal()
     progress = LiveLine(stream)

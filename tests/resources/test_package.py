@@ -38,7 +38,7 @@ def ways_back(deed: Deed) -> list[list[str] | None]:
     """The undo of each, without waiting for the lock and mending what is half done."""
     runs = [run for run in deed.operations if isinstance(run, Run)]
     return [
-        None if r.undo is None else [s for s in map(shown, r.undo) if "check" not in s and "--configure" not in s]
+        None if r.undo is None else [s for s in map(shown, r.undo) if "check" not in s and "--triggers" not in s]
         for r in runs
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,10 +27,10 @@ class Watch:
         self.threads: list[int] = []
         self.files: list[int] = []
 
-    def stage(self, name: str, total: int) -> None:
+    def stage(self, name: str, total: int, nodes: Sequence[str] = ()) -> None:
         assert not self.names
 
-    def step(self, node: str, outcome: str) -> None:
+    def step(self, node: str, outcome: str, seconds: float | None = None) -> None:
         self.names.append(node)
         self.threads.append(threading.active_count())
         self.files.append(open_files())

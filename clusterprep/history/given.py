@@ -2,56 +2,36 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from clusterprep.env.variables import registry
-from clusterprep.errors import InputError, Refused
+from clusterprep.errors import Refused
+from clusterprep.history.database import Database, Statement, Unusable
 from clusterprep.model import EnvValue, Report
 from clusterprep.noderange import fold
 from clusterprep.render import Environment
 
-_SCHEMA = (
-    """create table if not exists given (
-    cluster text not null, node text not null, run text not null, name text not null, value text not null,
-    primary key (cluster, node, run, name))""",
-    """create table if not exists outcome (
-    cluster text not null, run text not null, node text not null, outcome text not null, failed text not null,
-    primary key (cluster, run, node))""",
-    """create table if not exists environment (
-    cluster text not null, run text not null, place integer not null,
-    name text not null, value text not null, nodes text not null, why text not null, declared integer not null,
-    primary key (cluster, run, place))""",
-    """create table if not exists speed (
-    cluster text not null, trial text not null, run text not null, busbw text not null,
-    primary key (cluster, trial, run))""",
-)
 REMEMBERED = 20  # runs whose speed counts
+KEPT = 200  # applies of a cluster whose outcomes and environment are kept
 _WELL = ("done", "unchanged")  # what a node that was written to ends with
-PATIENCE = 10.0  # seconds to wait for another run that is writing
-
-
-def state_folder() -> Path:
-    """$XDG_STATE_HOME/clusterprep, by default ~/.local/state/clusterprep."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "clusterprep"
 
 
 class Given:
     """The environment that each node was last given. The file appears with the first run that writes."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "history.sqlite"
-        self.troubles: list[str] = []  # what could not be noted; a run that wrote goes on without
+    def __init__(self, folder: Path, kept: int = KEPT) -> None:
+        self._database = Database(folder)
+        self._kept = kept
+        self.troubles: list[str] = []  # what could not be read or noted; a run goes on without
 
     def last(self, cluster: str) -> dict[str, dict[str, str]]:
         """Node → name → value, as each node's newest run left it."""
-        if not self._path.exists():
-            return {}
         query = """select node, name, value from given g where cluster = ? and run =
                    (select max(run) from given where cluster = g.cluster and node = g.node)"""
         found: dict[str, dict[str, str]] = {}
-        for node, name, value in self._do([(query, (cluster,))])[0]:
+        for node, name, value in self._read(query, cluster):
             found.setdefault(node, {})[name] = value
         return found
 
@@ -66,7 +46,7 @@ class Given:
 
     def forget(self, cluster: str, run: str) -> None:
         """Note that a run was rolled back."""
-        if self._path.exists():
+        if self._database.path.exists():
             self._keep([("delete from given where cluster = ? and run = ?", (cluster, run))])
 
     def note(self, cluster: str, report: Report) -> None:
@@ -75,7 +55,7 @@ class Given:
             ("insert or replace into outcome values (?, ?, ?, ?, ?)", (cluster, report.run, node, outcome, failed))
             for node, (outcome, failed) in outcomes(report).items()
         ]
-        self._keep(rows)
+        self._keep([*rows, _without_old("outcome", cluster, self._kept)])
 
     def keep(self, cluster: str, report: Report) -> None:
         """Note the environment that an apply had, whatever became of it, for `env --from-run`."""
@@ -86,34 +66,25 @@ class Given:
             )
             for n, v in enumerate(report.env or ())
         ]
-        self._keep(rows)
+        self._keep([*rows, _without_old("environment", cluster, self._kept)])
 
     def environment(self, cluster: str, run: str) -> tuple[EnvValue, ...]:
         """The values that an apply had, as it had them; none for a run that is not remembered."""
         query = """select name, value, nodes, why, declared from environment
                    where cluster = ? and run = ? order by place"""
-        rows = self._do([(query, (cluster, run))])[0] if self._path.exists() else []
+        rows = self._read(query, cluster, run)
         return tuple(EnvValue(n, v, tuple(nodes.split(" ")), why, bool(int(d))) for n, v, nodes, why, d in rows)
 
     def runs(self, cluster: str, most: int = 3) -> tuple[str, ...]:
         """The newest applies whose environment is remembered, newest first."""
         query = "select distinct run from environment where cluster = ? order by run desc limit ?"
-        rows = self._do([(query, (cluster, str(most)))])[0] if self._path.exists() else []
+        rows = self._read(query, cluster, most)
         return tuple(run for (run,) in rows)
 
     def speeds(self, cluster: str, trial: str) -> tuple[float, ...]:
         """GB/s of the newest runs of a trial, which its nodes, ranks, backend, collective and size make the same."""
-        import sqlite3
-
         query = "select busbw from speed where cluster = ? and trial = ? order by run desc limit ?"
-        if not self._path.exists():
-            return ()
-        try:
-            rows = self._do([(query, (cluster, trial, str(REMEMBERED)))])[0]
-        except (OSError, sqlite3.Error) as error:
-            self.troubles.append(f"{self._path} could not be read: {error}")
-            return ()
-        return tuple(float(busbw) for (busbw,) in rows)
+        return tuple(float(busbw) for (busbw,) in self._read(query, cluster, trial, REMEMBERED))
 
     def note_speed(self, cluster: str, trial: str, run: str, busbw: float) -> None:
         """Note how fast a trial was. One that was judged too slow is best not noted, or it would become normal."""
@@ -121,30 +92,38 @@ class Given:
         self._keep([("insert or replace into speed values (?, ?, ?, ?)", row)])
 
     def failed(self, cluster: str, run: str) -> tuple[str, ...]:
-        """The nodes that failed in an apply. Raises InputError for a run that is not remembered."""
-        query = "select node, failed from outcome where cluster = ? and run = ?"
-        rows = self._do([(query, (cluster, run))])[0] if self._path.exists() else []
-        if not rows:
-            raise InputError.of(f"no apply of cluster {cluster!r} is remembered as {run!r}", key="--retry-failed")
-        return tuple(node for node, failed in rows if failed == "yes")
+        """The nodes that failed in an apply; none, too, for one that is not remembered."""
+        query = "select node from outcome where cluster = ? and run = ? and failed = 'yes'"
+        return tuple(node for (node,) in self._read(query, cluster, run))
 
-    def _keep(self, statements: Iterable[tuple[str, tuple[str, ...]]]) -> None:
-        import sqlite3
+    def applies(self, cluster: str) -> tuple[str, ...]:
+        """The applies of which it is known on which nodes they failed, newest first."""
+        rows = self._read("select distinct run from outcome where cluster = ? order by run desc", cluster)
+        return tuple(run for (run,) in rows)
 
+    def _read(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
         try:
-            self._do(statements)
-        except (OSError, sqlite3.Error) as error:
-            self.troubles.append(f"{self._path} could not be written: {error}")
+            return self._database.read(query, values)
+        except Unusable as error:
+            self._complain(error)
+            return []
 
-    def _do(self, statements: Iterable[tuple[str, tuple[str, ...]]]) -> list[list[tuple[str, ...]]]:
-        import contextlib
-        import sqlite3
+    def _keep(self, statements: Iterable[Statement]) -> None:
+        try:
+            self._database.write(*statements)
+        except Unusable as error:
+            self._complain(error)
 
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with contextlib.closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database, database:
-            for table in _SCHEMA:
-                database.execute(table)
-            return [database.execute(query, values).fetchall() for query, values in statements]
+    def _complain(self, error: Unusable) -> None:
+        if str(error) not in self.troubles:
+            self.troubles.append(str(error))
+
+
+def _without_old(table: str, cluster: str, kept: int) -> Statement:
+    """What takes away all but the newest applies of a cluster."""
+    newest = f"select distinct run from {table} where cluster = ? order by run desc limit {kept}"
+    old = f"delete from {table} where cluster = ? and run not in ({newest})"
+    return old, (cluster, cluster)
 
 
 def outcomes(report: Report) -> dict[str, tuple[str, str]]:

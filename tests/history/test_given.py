@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.errors import InputError, Refused
-from clusterprep.history import Given, outcomes, refuse_clashes
+from clusterprep.errors import Refused
+from clusterprep.history.given import Given, outcomes, refuse_clashes
 from clusterprep.model import ChangeRow, EnvValue, Finding, Report, Sighting
 from clusterprep.render import Environment
 
@@ -80,13 +80,20 @@ def test_what_failed_in_a_run_is_remembered(tmp_path: Path, told: Report, failed
 
 
 @pytest.mark.parametrize(("cluster", "run"), [("c", "never"), ("other", "r")])
-def test_a_run_that_nobody_remembers_is_wrong_input(tmp_path: Path, cluster: str, run: str) -> None:
+def test_nobody_failed_in_a_run_that_is_not_remembered(tmp_path: Path, cluster: str, run: str) -> None:
     given = Given(tmp_path)
-    with pytest.raises(InputError, match="no apply of cluster"):
-        given.failed(cluster, run)
-    given.note("c", report("r"))
-    with pytest.raises(InputError, match="no apply of cluster"):
-        given.failed(cluster, run)
+    given.note("c", report("r", lost="d"))
+    assert given.failed(cluster, run) == ()
+    assert (given.applies("c"), given.applies("other")) == (("r",), ())
+
+
+def test_old_applies_are_forgotten_and_what_nodes_were_given_is_not(tmp_path: Path) -> None:
+    given = Given(tmp_path, kept=5)
+    given.remember("c", "run-000", environment(("a",), NCCL_ALGO="Ring"), ["a"])
+    for number in range(8):
+        given.note("c", report(f"run-{number:03}", lost="d"))
+    assert given.applies("c") == tuple(f"run-{number:03}" for number in range(7, 2, -1))
+    assert given.last("c") == {"a": {"NCCL_ALGO": "Ring"}}
 
 
 def test_a_run_that_wrote_goes_on_where_the_history_cannot_be_written(tmp_path: Path) -> None:
@@ -95,8 +102,8 @@ def test_a_run_that_wrote_goes_on_where_the_history_cannot_be_written(tmp_path: 
     given = Given(folder / "deep")
     given.note("c", report("r"))
     given.remember("c", "r", environment(("a",), NCCL_ALGO="Ring"), ["a"])
-    assert len(given.troubles) == 2
-    assert "history.sqlite" in given.troubles[0]
+    (trouble,) = given.troubles
+    assert "history.sqlite could not be written: " in trouble
 
 
 def test_speeds_of_the_same_trial_are_remembered_newest_first(tmp_path: Path) -> None:
@@ -118,4 +125,6 @@ def test_a_history_that_cannot_be_read_is_no_history(tmp_path: Path) -> None:
     given = Given(tmp_path)
     assert given.speeds("c", "x") == ()
     given.note_speed("c", "x", "run-1", 1.0)
+    assert given.last("c") == {}
     assert len(given.troubles) == 2
+    assert all("mv " in trouble for trouble in given.troubles)

@@ -1,0 +1,11 @@
+"""What this machine remembers of earlier runs: their reports, what nodes were given, how fast trials were."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def state_folder() -> Path:
+    """$XDG_STATE_HOME/clusterprep, by default ~/.local/state/clusterprep."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "clusterprep"

@@ -1,0 +1,67 @@
+"""Writes the golden files anew: `python -m tests.history.regenerate`; read the diff before you keep it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clusterprep.compared import MOVING, compare, fact_changes, since
+from clusterprep.model import Report
+from clusterprep.past import Comparison
+from clusterprep.reports import render
+
+from .fleets import FLEETS, line
+
+GOLDEN = Path(__file__).parent / "golden"
+KINDS = {".txt": ("console", 0), ".v.txt": ("console", 1), ".json": ("json", 0)}
+
+
+def comparison(old: Report, new: Report) -> Comparison:
+    """The comparison of two reports that are at hand with their facts."""
+    before, after = ({node.node: node.facts for node in report.nodes or ()} for report in (old, new))
+    names = sorted({name for facts in (*before.values(), *after.values()) for name in facts} - MOVING)
+    changes = [change for name in names for change in fact_changes(name, _of(before, name), _of(after, name))]
+    return compare((line(old), old), (line(new), new), changes)
+
+
+def _of(nodes: Mapping[str, Mapping[str, Any]], fact: str) -> dict[str, Any]:
+    return {name: facts[fact] for name, facts in nodes.items() if fact in facts}
+
+
+def wanted() -> dict[str, tuple[Report, str, int]]:
+    """File name -> report, format, verbosity."""
+    reports = [make() for make in FLEETS]
+    shown = {"history": _answer("history", runs=tuple(line(one) for one in reversed(reports)))}
+    for (old, new), name in zip(itertools.pairwise(reports), ("odd", "dead"), strict=True):
+        shown[f"compare_{name}"] = _answer("compare", comparison=comparison(old, new))
+        nodes = tuple(replace(node, facts={}) for node in new.nodes or ())
+        told = since(line(old), old, new.findings or ())
+        shown[f"since_{name}"] = replace(new, nodes=nodes, env=None, verify=None, since=told)
+    return {
+        f"{name}{suffix}": (report, fmt, verbose)
+        for name, report in shown.items()
+        for suffix, (fmt, verbose) in KINDS.items()
+        if name == "history" or not verbose
+    }
+
+
+def _answer(command: str, **sections: object) -> Report:
+    return Report(command, "", "test", "2026-11-21T11:30:00Z", 0.0, "pass", 0, **sections)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """Write them all, and remove those that nothing makes any more."""
+    GOLDEN.mkdir(exist_ok=True)
+    files = wanted()
+    for old in GOLDEN.iterdir():
+        if old.name not in files:
+            old.unlink()
+    for file, (report, fmt, verbose) in files.items():
+        (GOLDEN / file).write_text(render(report, fmt, verbose=verbose), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
