@@ -29,6 +29,7 @@ from clusterprep.units import format_size
 LONG = 4000  # characters of anything that is shown; the formats' own limits are shorter
 VALUES, CHANGES = 400, 200  # values of the environment, and changes
 DIFF = 400  # lines of one difference
+TURNS = 20  # checks that turned since an earlier run, of each kind
 TEMPLATE = "report.html"
 
 
@@ -87,6 +88,7 @@ def context(report: Report) -> dict[str, Any]:
         "script": Markup(script),  # noqa: S704 - ours
         "style": Markup(style),  # noqa: S704 - ours
         "names": _as_data(roster.names),
+        "since": _since(report, roster),
         "reached": sum(node.reached for node in report.nodes or ()),
         "lost": _lost(report),
         "culprits": [one for trial in (verify, report.launch) if trial is not None for one in trial.culprits],
@@ -110,6 +112,18 @@ def context(report: Report) -> dict[str, Any]:
         "launched": html_trial.launched_lines(report.launch.ranks) if report.launch else [],
         "error_lines": str((report.error or {}).get("message") or "").split("\n")[:DIFF],
     }
+
+
+def _since(report: Report, roster: Roster) -> dict[str, Any] | None:
+    """What turned since an earlier run: how many, and the first of them with their nodes."""
+    since = report.since
+    if since is None:
+        return None
+    parts = [
+        (word, len(turns), [(turn.check, roster.label(turn.nodes)) for turn in turns[:TURNS]])
+        for word, turns in (("new", since.new), ("fixed", since.fixed))
+    ]
+    return {"run": since.run, "started": since.started, "parts": parts}
 
 
 def _policy(script: str, style: str) -> str:

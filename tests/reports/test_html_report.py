@@ -13,6 +13,7 @@ from itertools import product
 import pytest
 
 from clusterprep.model import Finding, Report
+from clusterprep.past import Since, Turn
 from clusterprep.reports import html_charts, html_pairs, render
 from clusterprep.reports.html_nodes import Roster, grid_of
 
@@ -187,3 +188,16 @@ def luminance(color: str) -> float:
     parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_what_turned_since_an_earlier_run_is_told_on_top() -> None:
+    new = tuple(Turn(f"area.check{number}", "fail", "error", ("gpu03",)) for number in range(30))
+    since = Since(
+        "20261120-080000-ab12", "2026-11-20T08:00:00Z", new, (Turn("eth.mtu", "pass", "error", ("gpu<05>",)),)
+    )
+    head = render(replace(one_odd_node(), since=since), "html").partition("</header>")[0]
+    told = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", head))
+    assert "since run 20261120-080000-ab12 of 2026-11-20 08:00:00 UTC: 30 new: area.check0 gpu03; area.check1" in told
+    assert "area.check19 gpu03; …, 1 fixed: eth.mtu gpu&lt;05&gt;" in told
+    assert "area.check20" not in told
+    assert "since run" not in render(one_odd_node(), "html")
