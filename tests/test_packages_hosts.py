@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests import debs, systemd
-from tests.command import Answer, clusterprep
+from tests.command import Answer, clusterprep, finished, started
 from tests.lab import Host, Lab
 from tests.lab.faults.files import file_over
 from tests.test_cut_off import quiet
@@ -33,10 +34,12 @@ def lab(lab4: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     debs.build(folder, "lab-bad", "1.0", {"/usr/share/lab-lib": "mine", "/DEBIAN/postinst": fails})
     debs.build(folder, "linux-image-9.1.0-2-lab", "9.1.1-1", {"/boot/vmlinuz-9.1.0-2-lab": "no kernel\n"})
     debs.build(folder, "linux-image-lab", "9.1.1-1", Depends="linux-image-9.1.0-2-lab (= 9.1.1-1)")
+    hangs = "#!/bin/sh\ntouch /run/lab-hangs; sleep 600\n"
+    debs.build(folder, "lab-old", "2.0", {"/DEBIAN/postinst": hangs}, Depends="lab-lib")
     for name in ("rdma-core", "ibverbs-utils", "infiniband-diags"):
         debs.build(folder, name, "50.0-2", {f"/usr/share/doc/{name}/lab": ""})
     debs.lay(folder, *lab4.hosts[:2])
-    lab4.host("n2").run(["apt-get", "-q", "-y", "install", "lab-tool=1.0", "lab-lib=1.0", "lab-old"])
+    lab4.host("n2").run(["apt-get", "-q", "-y", "install", "lab-tool=1.0", "lab-lib=1.0", "lab-old=1.0"])
     yield lab4
     quiet(lab4)
 
@@ -132,12 +135,24 @@ def test_what_no_source_has_is_said_before_anything_is_done(lab: Lab) -> None:
 
 def test_a_package_that_cannot_be_unpacked_or_set_up_leaves_its_node_as_it_was(lab: Lab) -> None:
     before = state(lab)
-    found = apply(lab, "- package: {name: lab-old}\n- package: {name: lab-bad}\n", *LIMIT)
+    found = apply(lab, "- package: {name: lab-old, version: 1.0}\n- package: {name: lab-bad}\n", *LIMIT)
     assert found.code == 1, found.report
     bad = {row["nodes"][0]: row["detail"] for row in found.report["changes"] if row["outcome"] == "failed"}
     assert list(bad) == ["n1", "n2"]
     assert "no room" in bad["n1"]
     assert "trying to overwrite '/usr/share/lab-lib'" in bad["n2"]
+    assert state(lab) == before
+
+
+def test_an_upgrade_that_hangs_and_is_interrupted_is_taken_back(lab: Lab) -> None:
+    host, before = lab.host("n2"), state(lab)
+    book = lab.folder / "hangs.yaml"
+    book.write_text("- package: {name: lab-old, state: latest}\n")
+    words = ("--playbook", str(book), "--only", "ssh.", "--limit", "n2", "--no-verify")
+    process = started(lab, "apply", *words)
+    host.run(["sh", "-c", "until [ -e /run/lab-hangs ]; do sleep 0.1; done"], timeout=60)
+    process.send_signal(signal.SIGINT)
+    assert finished(process).code == 130
     assert state(lab) == before
 
 
