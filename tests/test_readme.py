@@ -9,7 +9,7 @@ import pytest
 from clusterprep.inventory.demands import check_names
 from clusterprep.inventory.schema import load_schema
 from clusterprep.playbook.names import NAMES
-from tests import pictures, readme, variables_page
+from tests import pictures, readme, resources_page, variables_page
 from tests.lab.fixtures import require_lab
 
 
@@ -27,6 +27,7 @@ def test_the_table_and_the_page_have_all_checks() -> None:
     assert readme.rows_shown(readme.README.read_text()) == readme.rows(), "`make docs` renews the table"
     assert readme.PAGE.read_text() == readme.checks_page(), "`make docs` renews docs/checks.md"
     assert readme.CAUSES.read_text() == readme.causes_page(), "`make docs` renews docs/causes.md"
+    assert readme.RESOURCES.read_text() == resources_page.page(), "`make docs` renews docs/resources.md"
     assert readme.VARIABLES.read_text() == variables_page.page(), "`make docs` renews docs/variables.md"
 
 
