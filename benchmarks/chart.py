@@ -22,7 +22,8 @@ HOSTS = {
     "apply": ("clusterprep apply, common job", "#4393c3"),
     "ssh": ("plain ssh, true", "#777777"),
 }
-SIMULATED = ("simulated: all that clusterprep computes", "#1b7837")
+SIMULATED = ("simulated nodes: what check computes", "#1b7837")
+CHECK = ("load", "plan", "parse", "pairs", "judge", "report console")  # the stages of a check
 LABELS = (1, 2, 5, 10, 20, 50, 100, 200)  # seconds
 
 
@@ -41,12 +42,12 @@ def hosts(sizes: list[dict[str, Any]], family: str) -> list[tuple[int, float]]:
 
 
 def simulated(costs: list[dict[str, Any]]) -> list[tuple[int, float]]:
-    """(nodes, CPU seconds of all stages)."""
-    sizes = sorted({cost["nodes"] for cost in costs})
-    return [
-        (nodes, sum(cost["seconds"] for cost in costs if cost["nodes"] == nodes and "listed" not in cost["stage"]))
-        for nodes in sizes
-    ]
+    """(nodes, CPU seconds of the stages of a check)."""
+    found: dict[int, float] = {}
+    for cost in costs:
+        if cost["stage"] in CHECK:
+            found[cost["nodes"]] = found.get(cost["nodes"], 0.0) + cost["seconds"]
+    return sorted(found.items())
 
 
 def main(fanout: str, fleets: str, out: str) -> None:
