@@ -77,9 +77,10 @@ class Stepper:
             if change.action != "none":
                 self._touched.add(change.node)
                 self._notified.setdefault(change.node, set()).update(change.notify)
-        if self._touched or self._foreseen.nodes:
+        steps = in_order(self._steps)
+        if steps and (self._touched or self._foreseen.nodes):
             self._fanout.load("steps")
-        for place, step in in_order(self._steps):
+        for place, step in steps:
             nodes = self._nodes_of(place, step)
             if nodes:
                 self._watch.stage(step.name, len(nodes), nodes)
