@@ -25,6 +25,7 @@ _LOADER = (
     'len(z)==n and exec((lambda s,_,c:zlib.decompress(binascii.a2b_base64(c))+s)(*z.partition(b"~")))'
 )
 QUICK = 1  # zlib's level where what is sent is large, and near: better ones cost more than they save
+MOST = 98304  # bytes of both parcels: 70 KB cost us nothing that could be measured, 155 KB more than the node saves
 MAGIC = MAGIC_NUMBER.hex()
 MARSHAL = 2  # a format of marshal that every Python 3 reads
 NO_PYTHON = "clusterprep-no-python"
@@ -150,11 +151,14 @@ def payload(nonce: str, parts: Sequence[str], near: bool = False) -> bytes:
     """The bytes for the node's stdin: nine digits of length, the line that starts the agent, and its source, packed.
 
     For a `near` node the source is in two parcels behind that, nine digits of length and bytes each: first the text,
-    then the code for one release of Python.
+    then the code for one release of Python; but for what is so large that sending it costs us more than it saves there.
     """
     start = f'sys.modules["clusterprep.remote.agent"].main({nonce!r}, define, modules)\n'.encode()
-    source = _choice() if near else _source(tuple(parts))
-    return b"%09d%b~%b%b" % (len(start) + 1 + len(source), start, source, _parcels(tuple(parts)) if near else b"")
+    parcels = _parcels(tuple(parts)) if near else b""
+    if len(parcels) > MOST:
+        parcels = b""
+    source = _choice() if parcels else _source(tuple(parts))
+    return b"%09d%b~%b%b" % (len(start) + 1 + len(source), start, source, parcels)
 
 
 @functools.cache
