@@ -200,7 +200,13 @@ def read_command(*argv):
 
 
 def read_job_python(python, user, script):
-    """What `script` prints as JSON when the job's interpreter runs it as the job's user."""
+    """What `script` prints as JSON when the job's interpreter runs it as the job's user (None: who logged in).
+
+    Nobody else's interpreter is run by root: what it imports may be that user's to write.
+    """
+    user = user or os.environ.get("SUDO_USER")
+    if user and os.geteuid() != 0 and not is_own(user):
+        raise NoAnswer("denied", "%s cannot be run as %s" % (python, user))
     if not os.path.exists(python):
         raise NoAnswer("missing_tool", "%s does not exist" % python)
     result = run([python, "-c", script], user=user)
