@@ -242,7 +242,7 @@ def test_a_playbook_says_what_it_says_or_nothing(place: str, tmp_path: Path) -> 
         assert {ends[text] for text in KERNELS} == {"refused"}, ends
 
 
-FREE = {"name", "file path below", "line marker", "tags", "module options", "command creates", "limits"}
+FREE = {"name", "file path below", "line marker", "tags", "command creates", "limits"}
 
 
 # ---------------------------------------------------------------- YAML itself
