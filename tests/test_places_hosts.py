@@ -174,4 +174,5 @@ def test_a_disk_that_takes_nothing_more_leaves_nothing_half(folder: str, options
         assert done.code == 1
         assert words in why(done)["n1"]
         assert host.run(["find", folder, "-type", "f", "-not", "-name", "lock"]).stdout == ""
+        assert host.run(["sh", "-c", f"ls -A {STATE}/runs"]).stdout == ""
         assert lab.host("n2").run(["ls", "-A", "/srv/t"]).stdout == ""
