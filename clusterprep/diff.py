@@ -34,7 +34,7 @@ class Gap:
 
 # What is known and not as it could be planned, unlike what is not known: the node would have to be changed by hand.
 # "cannot" is the word for what has none of its own.
-_KNOWN = frozenset({"not_a_file", "no_such_key", "fixed", "no_such_user", "broken_block", "cannot"})
+_KNOWN = frozenset({"not_a_file", "not_ours", "no_such_key", "fixed", "no_such_user", "broken_block", "cannot"})
 
 
 def changes(

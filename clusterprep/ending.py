@@ -104,9 +104,11 @@ def _bug(error: Exception, words: Sequence[str]) -> int:
     state = state_folder()
     story = "".join(traceback.format_exception(error))
     try:
-        state.mkdir(parents=True, exist_ok=True)
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = state / f"bug-{os.getpid()}.log"
-        log.write_text(story)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(os.open(log, flags, 0o600), "w", encoding="utf-8") as sink:  # it may quote what nodes said
+            sink.write(story)
         click.echo(f"clusterprep: a bug of ours ({type(error).__name__}: {error}); the story is in {log}", err=True)
     except OSError:
         click.echo(f"clusterprep: a bug of ours\n{story}", err=True)

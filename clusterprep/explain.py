@@ -48,11 +48,25 @@ def _check_page(check: Check | Page) -> str:
         _part("Why it matters", check.why),
         _part("How it is measured", check.how),
         f"Remedy\n  {check.remedy}",
+        _part("Who may know it", powers(check)) if isinstance(check, Check) else "",
         "A failure is an error." if check.severity == "error" else _WARNING,
         _DEEP if isinstance(check, Check) and is_deep(check, registry.facts()) else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
+
+def powers(check: Check) -> str:
+    """What the facts of a check need on a node, in sentences."""
+    needs = [registry.facts()[name].needs for name in (*check.facts, *check.uses)]
+    told = [_POWERS[need.who, need.partly].format(why=need.why) for need in needs if need.who != "anybody"]
+    return " ".join(dict.fromkeys(told)) or "Whoever may log in."
+
+
+_POWERS = {
+    ("job_user", False): "The job's user and root: {why}. To others it is denied; --become takes root's rights.",
+    ("root", False): "Root: {why}. To others it is denied; --become takes root's rights.",
+    ("root", True): "Whoever may log in, and all of it root: {why}. --become takes root's rights.",
+}
 
 _GRADES = {
     "fatal": "The job cannot go on.",

@@ -8,8 +8,12 @@ from datetime import date
 
 from clusterprep.checks import Check, Outcome, Scene
 from clusterprep.derived import once_per_fleet
+from clusterprep.facts.account import Rights
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.noderange import fold
+
+# What would let a user of the node learn what was denied to him.
+BECOME = "clusterprep check INVENTORY --become   # by sudo on the node, or log in as a user who may read it"
 
 
 def judge(
@@ -101,7 +105,14 @@ def _unknown(fleet: Fleet, check: Check, node: Node, absent: Absent) -> Outcome:
         return Outcome("skip", (node.name,), absent.detail or "does not apply here", reason=absent.reason)
     severity: Severity = "error" if check.grave(fleet, node) else check.severity
     message = absent.detail or "could not be determined"
-    return Outcome("unknown", (node.name,), message, reason=absent.reason, severity=severity)
+    cure = BECOME if absent.reason == "denied" and not _is_root(fleet, node) else None
+    return Outcome("unknown", (node.name,), message, remedy=cure, reason=absent.reason, severity=severity)
+
+
+def _is_root(fleet: Fleet, node: Node) -> bool:
+    """Whether the node was looked at as root, so that sudo would bring no more."""
+    rights = fleet.fact(node.name, "ssh.rights")
+    return rights.uid == 0 if isinstance(rights, Rights) else bool(node.ssh.become) or node.ssh.user == "root"
 
 
 def _as_findings(check: Check, outcome: Outcome, declared: set[str]) -> Iterable[Finding]:

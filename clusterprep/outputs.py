@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -36,6 +37,8 @@ def check_places(names: Sequence[str]) -> None:
 def write(name: str, text: Iterable[str]) -> str:
     """Write the parts to a file, and say why not where that fails: then the file is as it was."""
     path = Path(os.path.realpath(name))
+    if why := _led_away(name):
+        return f"{name}: {why}"
     try:
         if _is_special(path) or not os.access(path.parent, os.W_OK):
             with path.open("w", encoding="utf-8") as sink:
@@ -51,11 +54,26 @@ def _in_the_way(name: str) -> str:
     path = Path(os.path.realpath(name))
     if path.is_dir():
         return "is a folder"
+    if why := _led_away(name):
+        return why
     if not path.parent.is_dir():
         return f"there is no folder '{path.parent}'"
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         return "cannot be written: permission denied"
     return ""
+
+
+def _led_away(name: str) -> str:
+    """Why a link is not followed: in /tmp anybody may lay one where a report is expected, to a file of ours."""
+    place = Path(name).absolute()
+    for _ in range(40):  # as many as the kernel follows
+        if not place.is_symlink():
+            return ""
+        owner = place.lstat().st_uid
+        if owner not in (0, os.geteuid()):
+            return f"{place} is a link that user {owner} has laid; it is not followed"
+        place = place.parent / place.readlink()
+    return "is a link to itself"
 
 
 def _is_special(path: Path) -> bool:
@@ -64,10 +82,10 @@ def _is_special(path: Path) -> bool:
 
 
 def _replace(path: Path, text: Iterable[str]) -> None:
-    """Beside it first, under a name that no collector reads, with the mode that the file has."""
-    draft = path.parent / f".{path.name[:200]}.{os.getpid()}.tmp"
+    """Beside it first, under a name that no collector reads and nobody can foresee, with the mode that the file has."""
+    draft = path.parent / f".{path.name[:200]}.{secrets.token_hex(8)}.tmp"
     try:
-        with draft.open("w", encoding="utf-8") as sink:
+        with draft.open("x", encoding="utf-8") as sink:
             if path.exists():
                 draft.chmod(stat.S_IMODE(path.stat().st_mode))
             sink.writelines(text)

@@ -22,7 +22,10 @@ def store(
     deep = [check for check in checks if is_deep(check, facts())]
     fanout.load("store")
     nodes = {node.name: node for node in fleet.reached}
-    bodies = {name: {"path": path_of(node), "results": kept(findings, deep, node)} for name, node in nodes.items()}
+    bodies = {
+        name: {"path": path_of(node), "root": node.root, "results": kept(findings, deep, node)}
+        for name, node in nodes.items()
+    }
     answers = fanout.ask("store", bodies, LIMIT)
     failed = refusals(answers)
     new = {name for name, answer in answers.items() if isinstance(answer, dict) and answer.get("before") is False}

@@ -16,7 +16,7 @@ from clusterprep.checks import Check
 from clusterprep.diagnose.known import causes
 from clusterprep.diagnose.model import Cause
 from clusterprep.verify.pages import PAGES, Page
-from tests import pictures, resources_page, variables_page
+from tests import pictures, privileges_page, resources_page, variables_page
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -24,6 +24,7 @@ RUN = re.compile(r"(?<=tests/test_readme.py compares -->\n```\n).*?(?=\n```\n)",
 PAGE = ROOT / "docs" / "checks.md"
 CAUSES = ROOT / "docs" / "causes.md"
 VARIABLES, RESOURCES = ROOT / "docs" / "variables.md", ROOT / "docs" / "resources.md"
+PRIVILEGES = ROOT / "docs" / "privileges.md"
 TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
 GRAVER = "a warning, an error with RDMA"
 GRADES = {"time.offset": "an error over 1 s, else a warning", "eth.mtu": GRAVER, "lim.memlock": GRAVER}
@@ -142,6 +143,7 @@ def main() -> None:
     CAUSES.write_text(causes_page())
     VARIABLES.write_text(variables_page.page())
     RESOURCES.write_text(resources_page.page())
+    PRIVILEGES.write_text(privileges_page.page())
     pictures.main()
     README.write_text(text)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from clusterprep.ending import ending
 from clusterprep.errors import InputError
-from clusterprep.outputs import check, write
+from clusterprep.outputs import check, check_places, write
 from clusterprep.reports import SUFFIXES
 from tests.command import CLI
 
@@ -106,6 +108,57 @@ def test_a_full_disk_spoils_neither_the_report_nor_the_other_files(good: Path, t
     assert "No space left on device" in done.stderr
     assert other.read_text().startswith("<?xml")
     assert run(*words, "--format", "nagios").returncode == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links away")
+def test_a_link_of_somebody_else_is_not_followed(good: Path, tmp_path: Path) -> None:
+    """In /tmp anybody can lay one to a file that he may not write, where somebody will write a report."""
+    precious, link, way = tmp_path / "precious", tmp_path / "report.json", tmp_path / "other.json"
+    precious.write_text("mine")
+    link.symlink_to(precious)
+    way.symlink_to(link)
+    assert write(str(way), ["a report"]) == ""
+    assert precious.read_text() == "a report", "a link of one's own is what one wants"
+    precious.write_text("mine")
+    os.lchown(link, 4711, 4711)
+    for name in (link, way):
+        with pytest.raises(InputError, match=r"report\.json is a link that user 4711 has laid; it is not followed"):
+            check_places([str(name)])
+        assert "is a link that user 4711 has laid" in write(str(name), ["a report"])
+    assert precious.read_text() == "mine"
+
+
+def test_nobody_foresees_the_name_of_a_draft(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def text() -> Iterator[str]:
+        seen.append(next(path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")))
+        yield "x"
+
+    for _ in range(2):
+        assert write(str(tmp_path / "a.json"), text()) == ""
+    assert len(set(seen)) == 2
+
+
+def test_the_story_of_a_bug_is_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may quote what nodes said; nor does it go where a link leads."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def fault() -> int:
+        raise ZeroDivisionError("what a node said")
+
+    before = os.umask(0)
+    try:
+        assert ending(fault, [], "check") == 70
+        (log,) = (tmp_path / "state/clusterprep").iterdir()
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (log.parent, log)] == [0o700, 0o600]
+        assert "what a node said" in log.read_text()
+        log.unlink()
+        log.symlink_to(tmp_path / "elsewhere")
+        assert ending(fault, [], "check") == 70
+    finally:
+        os.umask(before)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_devices_are_written_to(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from clusterprep.inventory.demands import check_names
 from clusterprep.inventory.schema import load_schema
 from clusterprep.playbook.names import NAMES
-from tests import pictures, readme, resources_page, variables_page
+from tests import pictures, privileges_page, readme, resources_page, variables_page
 from tests.lab.fixtures import require_lab
 
 
@@ -28,6 +28,7 @@ def test_the_table_and_the_page_have_all_checks() -> None:
     assert readme.PAGE.read_text() == readme.checks_page(), "`make docs` renews docs/checks.md"
     assert readme.CAUSES.read_text() == readme.causes_page(), "`make docs` renews docs/causes.md"
     assert readme.RESOURCES.read_text() == resources_page.page(), "`make docs` renews docs/resources.md"
+    assert readme.PRIVILEGES.read_text() == privileges_page.page(), "`make docs` renews docs/privileges.md"
     assert readme.VARIABLES.read_text() == variables_page.page(), "`make docs` renews docs/variables.md"
 
 
@@ -45,6 +46,7 @@ def words(svg: str) -> list[str]:
 def test_no_document_names_a_check_that_does_not_exist() -> None:
     areas = {name.split(".")[0] for name in check_names()}
     pages = [readme.README, *readme.ROOT.glob("*.md"), *(readme.ROOT / "docs").glob("*.md")]
+    pages.remove(readme.PRIVILEGES)  # it names facts, and is made from them
     named = {n for page in pages for n in re.findall(r"`([a-z]+\.[a-z_0-9]+)`", page.read_text())}
     keys = {f"ssh.{key}" for key in load_schema("inventory")["$defs"]["ssh"]["properties"]}
     assert {n for n in named if n.split(".")[0] in areas} - check_names() - keys - {"nccl.conf", *NAMES} == set()

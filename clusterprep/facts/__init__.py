@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory, Node, Read
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Who may learn a fact on a node: whoever may log in, the job's user (or root, who becomes it), or root alone.
+
+    `why` says what is kept from others. What they learn all the same, with gaps that the checks tell, is kept `partly`.
+    """
+
+    who: Literal["anybody", "job_user", "root"]
+    why: str = ""
+    partly: bool = False
+
+
+ANYBODY = Needs("anybody")
+JOB_USER = Needs("job_user", "it runs as the job's user, and nobody but root can become somebody else")
 
 
 @dataclass(frozen=True)
@@ -21,6 +37,7 @@ class Fact:
     interpreter, shells with their start-up files), which nobody can promise to be quick: where there is a budget it is
     left to stored results. With `apiece` the reads name the node itself; those of
     all other facts are asked for once for nodes that differ in name and address alone, and tests hold that.
+    `needs` says who may learn it.
     `narrow(answer)` takes from the first answer what counts, and parse gets nothing else of it: for what is only a part
     of a long answer, so that nodes are seen to be alike in it although they differ elsewhere.
     """
@@ -33,6 +50,7 @@ class Fact:
     deep: bool = False
     apiece: bool = False
     narrow: Callable[[Any], Any] | None = None
+    needs: Needs = ANYBODY
 
 
 def file(path: str, etc: bool = False) -> Callable[[Node, Inventory], tuple[Read, ...]]:

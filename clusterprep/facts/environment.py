@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from clusterprep.facts import Fact
+from clusterprep.facts import JOB_USER, Fact
 from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.remote import launched
@@ -155,7 +155,7 @@ def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("environment", (node.job_user or node.ssh.user, node.transport == "ssh"), limit=LIMIT),)
 
 
-PATHS = Fact("env.paths", _asked, parse_paths, deep=True)
-EFFECTIVE = Fact("env.effective", _asked, parse_effective, deep=True)
-CONF_LINES = Fact("env.conf_lines", _asked, parse_conf, deep=True)
-LIBRARIES = Fact("env.libraries", _asked, parse_libraries, deep=True)
+PATHS = Fact("env.paths", _asked, parse_paths, deep=True, needs=JOB_USER)
+EFFECTIVE = Fact("env.effective", _asked, parse_effective, deep=True, needs=JOB_USER)
+CONF_LINES = Fact("env.conf_lines", _asked, parse_conf, deep=True, needs=JOB_USER)
+LIBRARIES = Fact("env.libraries", _asked, parse_libraries, deep=True, needs=JOB_USER)

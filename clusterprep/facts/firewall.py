@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from clusterprep.facts import Fact
+from clusterprep.facts import Fact, Needs
 from clusterprep.frozen import dataclass
 from clusterprep.model import Read
 
@@ -320,4 +320,5 @@ def _target(name: str) -> str:
     return "drop" if name == "REJECT" else "none" if name in SILENT_TARGETS else "unsure"
 
 
-FIREWALL = Fact("net.filter", lambda node, inventory: (Read("firewall"),), parse_firewall)
+NEEDS = Needs("root", "the kernel lists its packet filters to root alone, where it has any in use")
+FIREWALL = Fact("net.filter", lambda node, inventory: (Read("firewall"),), parse_firewall, needs=NEEDS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from clusterprep.facts import Fact
+from clusterprep.facts import Fact, Needs
 from clusterprep.facts.gpu import parse_pci
 from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Node, Read
@@ -144,5 +144,6 @@ def _xids(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (*_log(node, inventory), Read("pci", ("0x10de",)))
 
 
-LOG = Fact("log.records", _log, parse_log)
-XIDS = Fact("gpu.xids", _xids, parse_xids, lenient=True)
+NEEDS = Needs("root", "/dev/kmsg is root's where kernel.dmesg_restrict is 1, as most systems have it")
+LOG = Fact("log.records", _log, parse_log, needs=NEEDS)
+XIDS = Fact("gpu.xids", _xids, parse_xids, lenient=True, needs=NEEDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from clusterprep.facts import Fact
+from clusterprep.facts import JOB_USER, Fact
 from clusterprep.model import Inventory, Node, Read
 
 
@@ -28,7 +28,7 @@ def limits(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("limits", (node.job_user or node.ssh.user,), limit=5.0),)
 
 
-MEMLOCK = Fact("lim.memlock", limits, parse_memlock)
-NOFILE = Fact("lim.nofile", limits, lambda answer: parse_number(answer, "nofile"))
-STACK = Fact("lim.stack", limits, lambda answer: parse_number(answer, "stack"))
-NPROC = Fact("lim.nproc", limits, lambda answer: parse_number(answer, "nproc"))
+MEMLOCK = Fact("lim.memlock", limits, parse_memlock, needs=JOB_USER)
+NOFILE = Fact("lim.nofile", limits, lambda answer: parse_number(answer, "nofile"), needs=JOB_USER)
+STACK = Fact("lim.stack", limits, lambda answer: parse_number(answer, "stack"), needs=JOB_USER)
+NPROC = Fact("lim.nproc", limits, lambda answer: parse_number(answer, "nproc"), needs=JOB_USER)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
-from clusterprep.facts import Fact
+from clusterprep.facts import JOB_USER, Fact
 from clusterprep.facts.torch import FINDER, nccl_version
 from clusterprep.model import Absent, Inventory, Node, Read
 
@@ -234,4 +234,4 @@ def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("nccl_address", (node.python, who, node.transport == "ssh", FINDER + PROBE), limit=LIMIT),)
 
 
-ADDRESS = Fact("nccl.address", _asked, parse_answers, deep=True)
+ADDRESS = Fact("nccl.address", _asked, parse_answers, deep=True, needs=JOB_USER)

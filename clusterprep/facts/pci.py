@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from clusterprep.facts import Fact, file
+from clusterprep.facts import Fact, Needs, file
 from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Read
 
@@ -179,7 +179,10 @@ def parse_passthrough(text: str | None) -> bool:
 
 
 _TREE = Read("pci_tree")
+NEEDS = Needs(
+    "root", "of the configuration space of a PCI device the kernel shows 64 bytes to others, and ACS lies behind"
+)
 
 TREE = Fact("pci.tree", lambda node, inventory: (_TREE,), parse_tree)
-ACS = Fact("pci.acs", lambda node, inventory: (_TREE,), parse_acs)
+ACS = Fact("pci.acs", lambda node, inventory: (_TREE,), parse_acs, needs=NEEDS)
 IOMMU = Fact("pci.passthrough", file("/proc/cmdline"), parse_passthrough)

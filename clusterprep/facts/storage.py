@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterprep.facts import Fact, file
+from clusterprep.facts import Fact, Needs, file
 from clusterprep.model import Absent, Inventory, Node, Read
 
 ANSWER = 2.0  # seconds in which a file system must answer statvfs
@@ -178,7 +178,10 @@ def probe(node: Node, inventory: Inventory) -> tuple[Read, ...]:
 
 
 SHM_SPACE = Fact("shm.space", probe, parse_shm)
-SEGMENTS = Fact("shm.segments", lambda node, inventory: (Read("shm_segments", (), limit=10.0),), parse_segments)
+NEEDS = Needs("root", "what processes of others have open or mapped is shown to root alone", partly=True)
+SEGMENTS = Fact(
+    "shm.segments", lambda node, inventory: (Read("shm_segments", (), limit=10.0),), parse_segments, needs=NEEDS
+)
 PROBES = Fact("fs.probes", probe, parse_probes)
 MOUNTS = Fact("fs.mounts", file("/proc/self/mountinfo"), parse_mounts)
 FSTAB = Fact("fs.fstab", file("/etc/fstab", etc=True), parse_fstab)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterprep.facts import Fact, file
+from clusterprep.facts import Fact, Needs, file
 from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory, Node, Read
 
@@ -113,7 +113,8 @@ def _ids(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return tuple(Read("file", (path,)) for path in paths)
 
 
-TASKS = Fact("proc.tasks", _tasks, parse_tasks)
+NEEDS = Needs("root", "in which call a task of others waits is shown to root alone", partly=True)
+TASKS = Fact("proc.tasks", _tasks, parse_tasks, needs=NEEDS)
 IDS = Fact("proc.ids", _ids, parse_ids)
 LOAD = Fact("proc.load", file("/proc/loadavg"), parse_load)
 CORES = Fact("proc.cores", file("/sys/devices/system/cpu/online"), parse_cores)

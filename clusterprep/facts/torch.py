@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterprep.facts import Fact
+from clusterprep.facts import JOB_USER, Fact
 from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory, Node, Read
 
@@ -307,13 +307,13 @@ def nccl_version(code: int) -> str:
 
 def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     """One run of the interpreter brings all facts of this file."""
-    return (Read("job_python", (node.python, node.job_user, SCRIPT), limit=JOB_LIMIT),)
+    return (Read("job_python", (node.python, node.job_user or node.ssh.user, SCRIPT), limit=JOB_LIMIT),)
 
 
-TORCH = Fact("torch.build", _asked, parse_torch, deep=True)
-LIBRARIES = Fact("nccl.libraries", _asked, parse_libraries, deep=True)
-PLUGINS = Fact("nccl.plugins", _asked, parse_plugins, deep=True)
-PYTHON = Fact("python.env", _asked, parse_python, deep=True)
+TORCH = Fact("torch.build", _asked, parse_torch, deep=True, needs=JOB_USER)
+LIBRARIES = Fact("nccl.libraries", _asked, parse_libraries, deep=True, needs=JOB_USER)
+PLUGINS = Fact("nccl.plugins", _asked, parse_plugins, deep=True, needs=JOB_USER)
+PYTHON = Fact("python.env", _asked, parse_python, deep=True, needs=JOB_USER)
 LIBCUDA = Fact(
-    "cuda.libcuda", _asked, parse_libcuda, deep=True
+    "cuda.libcuda", _asked, parse_libcuda, deep=True, needs=JOB_USER
 )  # the real path of the libcuda.so.1 that would be loaded

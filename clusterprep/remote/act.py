@@ -16,10 +16,14 @@ from clusterprep.remote.disk import (
     current,
     decoded,
     guarded,
+    keep,
+    kept,
     make_folder,
     maybe,
     missing_folders,
+    own_text,
     refuse_pinned,
+    refuse_shared,
     remove_file,
     replace_file,
     set_value,
@@ -41,7 +45,10 @@ _staged = {}  # type: dict[str, str]
 
 
 def state_folder(root):
-    return under(root, STATE)
+    """Where our own state lies, unless others could change what is there, or lead it elsewhere."""
+    folder = under(root, STATE)
+    refuse_shared(os.path.join(folder, "runs"), root)
+    return folder
 
 
 def lock(agent, request):
@@ -77,7 +84,9 @@ def taken(fd):
 def run_folder(root, run):
     if not run or not all(c.isalnum() or c == "-" for c in run):
         raise Stop("failed", "bad run name %r" % (run,))
-    return os.path.join(state_folder(root), "runs", run)
+    folder = os.path.join(state_folder(root), "runs", run)
+    refuse_shared(os.path.join(folder, "manifest.json"), root)
+    return folder
 
 
 def write_manifest(folder, manifest):
@@ -87,8 +96,7 @@ def write_manifest(folder, manifest):
 
 def read_manifest(folder):
     """What a run did; one of a release that knew files alone, and left owner and mode as they were, says less."""
-    with open(os.path.join(folder, "manifest.json")) as source:
-        manifest = loads(source.read())
+    manifest = loads(own_text(os.path.join(folder, "manifest.json")).decode("ascii"))
     for entry in manifest["files"]:
         entry.setdefault("running", False)
         for key in ("access", "resource"):
@@ -103,6 +111,7 @@ def remembered(root):
     for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
         folder = os.path.join(runs, name)
         if os.path.exists(os.path.join(folder, "manifest.json")):
+            refuse_shared(os.path.join(folder, "manifest.json"), root)
             yield folder, read_manifest(folder)
 
 
@@ -182,6 +191,7 @@ def now(entry):
     """Bytes of a file, or a value of the kernel's, and mode, user and group; None and None where there is none."""
     if entry["running"]:
         return value_of(entry["place"]), None
+    refuse_shared(entry["place"], entry["place"][: -len(entry["path"].lstrip("/"))])
     seen, state = current(entry["place"])
     return seen, state and [stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid]
 
@@ -194,21 +204,6 @@ def refuse_fixed(place):
 
 def changed(path, place, seen, when, **more):
     return Stop("changed", "%s changed %s" % (place, when), path=path, current=maybe(seen), **more)
-
-
-def keep(folder, name, data):
-    """Bytes beside the manifest; null where there is no file."""
-    if data is None:
-        return None
-    write_new(os.path.join(folder, name), data, 0o600, os.geteuid(), os.getegid())
-    return name
-
-
-def kept(folder, name):
-    if name is None:
-        return None
-    with open(os.path.join(folder, name), "rb") as source:
-        return source.read()
 
 
 def discard(manifest):

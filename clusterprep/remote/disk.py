@@ -4,9 +4,9 @@ import binascii
 import errno
 import fcntl
 import os
-import stat
 import sys
 
+from clusterprep.remote.places import opened, owned_text, refusal
 from clusterprep.remote.readers import encoded
 
 MAX_FILE = 1 << 20
@@ -53,23 +53,30 @@ def maybe(data):
 def current(path):
     """Bytes and state of a regular file, (None, None) where there is none; anything else is refused."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd, state = opened(path)
+    except ValueError as error:
+        raise Stop("not_a_file", str(error))
     except OSError as error:
         if error.errno == errno.ENOENT:
             return None, None
-        if error.errno == errno.ELOOP:
-            raise Stop("not_a_file", "%s is a symbolic link; it is not followed" % path)
-        if error.errno == errno.ENXIO:
-            raise Stop("not_a_file", "%s is not a regular file" % path)
         raise
+    with os.fdopen(fd, "rb") as source:
+        return source.read(MAX_FILE + 1), state
+
+
+def refuse_shared(path, root):
+    """Stop where others than root could change the folder of a file, or lead it elsewhere, while it is written."""
+    why = refusal(path, root)
+    if why:
+        raise Stop("not_ours", "%s is not touched: %s" % (path, why))
+
+
+def own_text(path):
+    """The text of a file of our own state, unless somebody else could have written it."""
     try:
-        state = os.fstat(fd)
-        if not stat.S_ISREG(state.st_mode):
-            raise Stop("not_a_file", "%s is not a regular file" % path)
-        with os.fdopen(os.dup(fd), "rb") as source:
-            return source.read(MAX_FILE + 1), state
-    finally:
-        os.close(fd)
+        return owned_text(path)
+    except ValueError as error:
+        raise Stop("not_ours", str(error))
 
 
 def refuse_pinned(path):
@@ -124,6 +131,18 @@ def write_new(path, data, mode, uid, gid):
     except BaseException:
         os.unlink(path)
         raise
+
+
+def keep(folder, name, data):
+    """Bytes beside the manifest; null where there is no file."""
+    if data is None:
+        return None
+    write_new(os.path.join(folder, name), data, 0o600, os.geteuid(), os.getegid())
+    return name
+
+
+def kept(folder, name):
+    return None if name is None else own_text(os.path.join(folder, name))
 
 
 def replace_file(path, data, mode, uid, gid):

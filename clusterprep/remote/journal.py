@@ -38,10 +38,10 @@ def _there(read, path):
 
 
 def _holder(path):
-    source = _there(lambda path: open(path, "rb"), path)
-    if source is None:
+    fd = _there(lambda path: os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), path)
+    if fd is None:
         return None
-    with source:
+    with os.fdopen(fd, "rb") as source:
         try:
             fcntl.flock(source.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)  # for an instant: closing lets it go
         except OSError:

@@ -10,7 +10,6 @@ import struct
 from clusterprep.remote.light import loads, socket
 
 MAX_TEXT = 256 << 10  # bytes of one file or of a command's output that travel home
-MAX_TARGET = 1 << 20  # bytes of a configuration file that we may rewrite
 
 
 class NoAnswer(Exception):
@@ -56,25 +55,6 @@ def read_files(*patterns):
             except (OSError, NoAnswer):
                 continue
     return found
-
-
-def read_target(path):
-    """A file that we may rewrite: bytes, mode, owner; links and devices are named, never followed."""
-    import stat
-
-    state = os.lstat(path)
-    if not stat.S_ISREG(state.st_mode):
-        raise NoAnswer("not_a_file", "%s is a link, folder or device; it is not touched" % path)
-    if state.st_size > MAX_TARGET:
-        raise NoAnswer("truncated", "%s has %d bytes" % (path, state.st_size))
-    with open(path, "rb") as source:
-        data = source.read(MAX_TARGET)
-    return {
-        "data": encoded(data),
-        "mode": stat.S_IMODE(state.st_mode),
-        "uid": state.st_uid,
-        "gid": state.st_gid,
-    }
 
 
 def encoded(data):
@@ -220,7 +200,13 @@ def read_command(*argv):
 
 
 def read_job_python(python, user, script):
-    """What `script` prints as JSON when the job's interpreter runs it as the job's user."""
+    """What `script` prints as JSON when the job's interpreter runs it as the job's user (None: who logged in).
+
+    Nobody else's interpreter is run by root: what it imports may be that user's to write.
+    """
+    user = user or os.environ.get("SUDO_USER")
+    if user and os.geteuid() != 0 and not is_own(user):
+        raise NoAnswer("denied", "%s cannot be run as %s" % (python, user))
     if not os.path.exists(python):
         raise NoAnswer("missing_tool", "%s does not exist" % python)
     result = run([python, "-c", script], user=user)
@@ -245,7 +231,6 @@ def has_library(name):
 READERS = {
     "file": read_file,
     "files": read_files,
-    "target": read_target,
     "resolve": read_resolve,
     "own_name": read_own_name,
     "pci": read_pci,
@@ -256,7 +241,7 @@ READERS = {
     "job_python": read_job_python,
 }
 # Reads that share a child: the kernel's own tables and /etc, the resolver, quick tools. The others each have their own.
-LANES = dict.fromkeys(("file", "files", "target", "pci", "interfaces"), "files")
+LANES = dict.fromkeys(("file", "files", "pci", "interfaces"), "files")
 LANES.update(dict.fromkeys(("resolve", "own_name"), "names"), command="tools", limits="tools")
 # Reads that cannot wait for anything where this says so, and then need no child: kind -> predicate over the arguments.
 INSTANT = {"limits": is_own}

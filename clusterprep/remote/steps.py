@@ -16,6 +16,7 @@ from clusterprep.remote.disk import (
     guarded,
     make_folder,
     missing_folders,
+    own_text,
     refuse_pinned,
     remove_file,
     replace_file,
@@ -35,8 +36,7 @@ def deeds_of(folder):
     path = os.path.join(folder, JOURNAL)
     if not os.path.exists(path):
         return []
-    with open(path) as source:
-        return loads(source.read())
+    return loads(own_text(path).decode("ascii"))
 
 
 def note(folder, deeds):

@@ -3,20 +3,21 @@
 import fcntl
 import os
 
-from clusterprep.remote.disk import Stop, guarded, make_folder, replace_file
+from clusterprep.remote.disk import Stop, guarded, make_folder, refuse_shared, replace_file
 from clusterprep.remote.light import dumps
 from clusterprep.remote.results import moment
 
 
 @guarded
 def store(agent, request):
-    """Operation store: {"path", "results": what to keep} → {"before": whether there were some}.
+    """Operation store: {"path", "root", "results": what to keep} → {"before": whether there were some}.
 
     The node adds the moment by its own clocks. Who reads sees the old results or the new ones, and a node that loses
     its power has the old ones or the new ones.
     """
     path, text = request["path"], dumps(dict(request["results"], **moment()))
     folder = os.path.dirname(path)
+    refuse_shared(path, request["root"])
     make_folder(folder)
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

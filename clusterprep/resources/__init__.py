@@ -139,9 +139,22 @@ def target(path: str) -> Fact:
     """The state of a file that may be rewritten, as a fact named after its path."""
     return Fact(
         f"target:{path}",
-        lambda node, inventory: (Read("target", (under(node, path),)),),
+        lambda node, inventory: (Read("target", (under(node, path), *((node.root,) if node.root != "/" else ()))),),
         lambda answer: parse_target(path, answer),
     )
+
+
+LIVE = ("/proc", "/sys", "/dev")
+STATE = "/var/lib/clusterprep"
+
+
+def misplaced(path: str) -> str | None:
+    """Why no step may write a file at this path, which is under no node's root yet; None where one may."""
+    if any(path == top or path.startswith(f"{top}/") for top in LIVE):
+        return f"expected the path of a file; {path} is a part of the running system (sysctl sets values of the kernel)"
+    if path == STATE or path.startswith(f"{STATE}/"):
+        return f"expected a file of yours; {STATE} holds what undoes a run"
+    return None
 
 
 def parse_target(path: str, answer: dict[str, Any] | None) -> FileState:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from clusterprep.facts import Fact
 from clusterprep.facts.account import Account, parse_account
 from clusterprep.model import Inventory, Read
-from clusterprep.resources import Known, NoPlan, Params, Resource, file_change
+from clusterprep.resources import Known, NoPlan, Params, Resource, file_change, misplaced
 from clusterprep.wanted import Access, FileChange, FileState
 
 MODE = 0o644  # of a new file, where none is given
@@ -26,6 +26,8 @@ def owner(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
 
 
 def wrong(params: Params) -> Iterable[tuple[str, str]]:
+    if why := misplaced(str(params["path"])):
+        yield "path", why
     given = [key for key in ("content", "template") if key in params]
     if len(given) != 1:
         yield "", "expected either content or template" + ("; seen both" if given else "")

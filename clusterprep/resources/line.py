@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory
-from clusterprep.resources import Known, NoPlan, Params, Part, Resource, file_change
+from clusterprep.resources import Known, NoPlan, Params, Part, Resource, file_change, misplaced
 from clusterprep.resources.file import MODE
 from clusterprep.wanted import FileChange
 
@@ -82,6 +82,8 @@ def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
 
 def wrong(params: Params) -> Iterable[tuple[str, str]]:
     absent = params.get("state") == "absent"
+    if why := misplaced(str(params["path"])):
+        yield "path", why
     if str(params["marker"]).startswith(OWN):
         yield "marker", f"a marker that begins with '{OWN}' is one of the tool's own"
     if "block" not in params and not absent:

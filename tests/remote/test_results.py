@@ -16,7 +16,7 @@ from clusterprep.remote.store import store
 
 
 def stored(path: Path, **results: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = store(None, {"path": str(path), "results": results})
+    answer: dict[str, Any] = store(None, {"path": str(path), "root": "/", "results": results})
     return answer
 
 

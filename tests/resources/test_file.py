@@ -113,7 +113,7 @@ def looked(answer: Any) -> Any:
     inventory = Inventory("test", (NODE,))
     plan = make_plan((), {}, [target("/etc/nccl.conf")])
     (read,) = reads(plan, NODE, inventory)
-    assert read.args == ("/srv/image/etc/nccl.conf",)
+    assert read.args == ("/srv/image/etc/nccl.conf", "/srv/image")
     return interpret(plan, NODE, inventory, {read: answer})["target:/etc/nccl.conf"]
 
 
