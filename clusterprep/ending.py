@@ -104,8 +104,9 @@ def _bug(error: Exception, words: Sequence[str]) -> int:
     state = state_folder()
     story = "".join(traceback.format_exception(error))
     try:
-        state.mkdir(parents=True, exist_ok=True)
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = state / f"bug-{os.getpid()}.log"
+        log.touch(mode=0o600)  # what nodes said may stand in it
         log.write_text(story)
         click.echo(f"clusterprep: a bug of ours ({type(error).__name__}: {error}); the story is in {log}", err=True)
     except OSError:

@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from paramiko import Channel as Session
-from paramiko import SSHException
+from paramiko import Message, SSHException
+from paramiko.common import cMSG_CHANNEL_REQUEST
 
 from clusterprep.errors import LinkLost
 
@@ -73,6 +74,17 @@ class SshChannel:
         self._drain()
         self._news.set()  # reading may have taken the sign from a thread that waits for stdout
         return self._tail
+
+    def kill(self) -> None:
+        """Ask sshd for SIGKILL (RFC 4254, 6.9; OpenSSH since 7.9), which paramiko has no method for."""
+        request = Message()
+        request.add_byte(cMSG_CHANNEL_REQUEST)
+        request.add_int(self._session.remote_chanid)
+        request.add_string("signal")
+        request.add_boolean(False)  # no answer wanted
+        request.add_string("KILL")
+        with contextlib.suppress(*GONE):
+            self._connection.transport._send_user_message(request)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """End the connection, and with it the remote command's stdin; waits for nobody."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import paramiko
@@ -18,6 +19,7 @@ from clusterprep.transports.ssh_login import Login
 from clusterprep.transports.ssh_route import Route
 from clusterprep.transports.wire import Stream, Wire
 
+WEAK = ("sha1", "md5", "cbc", "arcfour", "none")  # in names of key exchanges, ciphers and MACs
 NEVER = 86400.0  # seconds, for paramiko's own limits: the wire has one deadline for everything
 
 
@@ -92,12 +94,15 @@ class SshConnection:
 
     def _connect(self, host_keys: HostKeys, key_ring: KeyRing) -> None:
         wire: Any = self.wire
-        self._transport = transport = NodeTransport(wire, packetizer_class=PatientPacketizer)
+        self._transport = transport = NodeTransport(
+            wire, packetizer_class=PatientPacketizer, disabled_algorithms={"pubkeys": ["ssh-rsa"]}
+        )
         options = transport.get_security_options()
-        known = set(options.key_types)  # paramiko 5 has given up ssh-rsa
+        known = set(options.key_types)
         wanted = host_keys.algorithms(self.route)
         options.key_types = [name for name in wanted if name.removesuffix(CERTIFICATE) in known]
-        options.ciphers = sorted(options.ciphers, key=_is_slow)
+        options.kex, options.digests = _safe(options.kex), _safe(options.digests)
+        options.ciphers = sorted(_safe(options.ciphers), key=_is_slow)
         transport.banner_timeout = transport.auth_timeout = NEVER
         transport.start_client()
         key = transport.get_remote_server_key()
@@ -165,6 +170,11 @@ class Tunnel:
     def _say_goodbye(self) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             self._channel.close()
+
+
+def _safe(names: Iterable[str]) -> list[str]:
+    """Without what OpenSSH has given up itself; CBC with a MAC behind it is also what Terrapin needs."""
+    return [name for name in names if not any(weak in name for weak in WEAK)]
 
 
 def _is_slow(cipher: str) -> bool:
