@@ -14,7 +14,7 @@ import sys
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +31,11 @@ SUDO, PHRASE = b"canary-of-sudo-5d0e", b"canary-of-key-61af"
 CONTROLLER, FILE, LOGIN = b"canary-of-controller-0b77", b"canary-of-file-94c2", b"canary-of-login-e3d8"
 ALL = (SUDO, PHRASE, CONTROLLER, FILE, LOGIN)
 GIVEN = 'exec 3< {0}/sudo 4< {0}/phrase; exec "$@"'
-BUG = "import clusterprep.run as r\ndef check(job): raise RuntimeError(repr((job, job.password(None))))\nr.check = check\n"
+BUG = """\
+import clusterprep.run as stages
+def check(job): raise RuntimeError(repr((job, job.password(None))))
+stages.check = check
+"""
 JOB = "import os, time; assert os.environ['WANDB_API_KEY']; time.sleep(0.3); print('trained')"
 
 
@@ -48,19 +52,24 @@ class Watcher:
 
     looks: int = 0
     agents: int = 0
+    known: set[tuple[str, bytes]] = field(default_factory=set)
     seen: dict[tuple[str, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     _over: threading.Event = field(default_factory=threading.Event)
 
     def _look(self) -> None:
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdecimal() or int(folder.name) == os.getpid():
-                continue
+        for name in filter(str.isdecimal, (path.name for path in Path("/proc").iterdir())):
             with contextlib.suppress(OSError):
-                line = (folder / "cmdline").read_bytes()
-                self.agents += b"-EsSB" in line
-                for part, data in (("argv", line), ("environ", (folder / "environ").read_bytes())):
-                    self.seen[part, line.replace(b"\0", b" ").decode(errors="replace")[:200]] |= canaries(data)
+                line = Path(f"/proc/{name}/cmdline").read_bytes()
+                if line and (name, line) not in self.known and int(name) != os.getpid():
+                    self.known.add((name, line))
+                    self._note(line, Path(f"/proc/{name}/environ").read_bytes())
         self.looks += 1
+
+    def _note(self, line: bytes, environment: bytes) -> None:
+        words = line.replace(b"\0", b" ").decode(errors="replace")[:200]
+        self.agents += b"-EsSB" in line
+        self.seen["argv", words] |= canaries(line)
+        self.seen["environ", words] |= canaries(environment)
 
     def _watch(self) -> None:
         while not self._over.wait(0.05):
@@ -129,35 +138,36 @@ class Runs:
         numbers = {"CLUSTERPREP_BECOME_PASSWORD_FD": "3", "CLUSTERPREP_KEY_PASSPHRASE_FD": "4"}
         state = {"XDG_STATE_HOME": str(self.folder / "state"), "WANDB_API_KEY": CONTROLLER.decode()}
         line = ["sh", "-c", given.format(self.folder), "sh", *CLI, *words]
-        done = self.lab.controller.run(line, env={**state, **(numbers if given else {}), **env}, timeout=120)
+        done = self.lab.controller.run(line, env={**state, **(numbers if given is GIVEN else {}), **env}, timeout=120)
         self.said[name or words[0]] = f"{done.stdout}\0{done.stderr}".encode()
         self.codes[name or words[0]] = done.returncode
 
     def write(self, command: str, *words: str) -> None:
         """The same with a report in every format."""
-        outputs = [f"--output={self.folder}/{command}{suffix}" for suffix in SUFFIXES.values()]
-        self.run(command, str(self.folder / "inventory.yaml"), "--verbose", *outputs, *words)
+        self.run(command, str(self.folder / "inventory.yaml"), "-v", *outputs(self.folder / command), *words)
+
+
+def outputs(path: Path) -> list[str]:
+    return [f"--output={path}{suffix}" for suffix in SUFFIXES.values()]
 
 
 @pytest.fixture
-def runs(lab4: Lab, tmp_path: Path) -> Iterator[Runs]:
+def runs(make_lab: Callable[..., Lab], tmp_path: Path) -> Runs:
     """Hosts with secrets of their own, an ordinary user with a password, and a key with a passphrase."""
+    lab = make_lab(2)
     key = new_key(tmp_path / "key", passphrase=PHRASE.decode())
-    for host in lab4.hosts:
+    for host in lab.hosts:
         faults.add_user(host, USER, "password", SUDO.decode())
         host.write(f"/home/{USER}/.ssh/authorized_keys", f"{public(key)}\n")
         host.write(f"/home/{USER}/.profile", f'export NCCL_DEBUG=WARN HF_TOKEN="{LOGIN.decode()} {LOGIN.decode()}"\n')
         host.write(CONF, f"# site\nNCCL_SITE_TOKEN={FILE.decode()}\n", 0o600)
     (tmp_path / "sudo").write_bytes(SUDO + b"\n")
     (tmp_path / "phrase").write_bytes(PHRASE + b"\n")
-    ssh = {**lab4.inventory_content()["ssh"], "user": USER, "identity_file": str(key)}
-    lab4.inventory(tmp_path / "inventory.yaml", ssh=ssh, become=True, job_user=USER)
+    ssh = {**lab.inventory_content()["ssh"], "user": USER, "identity_file": str(key)}
+    lab.inventory(tmp_path / "inventory.yaml", ssh=ssh, become=True, job_user=USER, verify={"sizes": ["8"]})
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "sitecustomize.py").write_text(BUG)
-    yield Runs(lab4, tmp_path)
-    for host in lab4.hosts:
-        host.run(["userdel", "--force", "--remove", USER])
-        host.run(["rm", "-rf", CONF, STATE, "/etc/profile.d/clusterprep-nccl.sh"])
+    return Runs(lab, tmp_path)
 
 
 def everything(runs: Runs) -> None:
@@ -171,8 +181,7 @@ def everything(runs: Runs) -> None:
     runs.run("launch", inventory, *job, given='exec "$@"', **environment)
     path = f"{runs.folder}/broken:{Path.cwd()}"
     runs.run("check", inventory, given='exec "$@"', name="bug", PYTHONPATH=path, **environment)
-    for fmt in SUFFIXES:
-        runs.run("report", "last", "--format", fmt, name=f"report {fmt}")
+    runs.run("report", "last", *outputs(runs.folder / "again"), name="report")
     runs.run("history", "show", "last")
     runs.run("compare", "last~1", "last")
 
@@ -193,7 +202,7 @@ def on_the_nodes(runs: Runs) -> None:
         assert all(re.fullmatch(rf"{STATE}/runs/[-0-9a-f]+/\d+\.(before|after)", name) for name in kept), kept
         assert set(host.run(["stat", "-c", "%U %a", CONF, *kept]).stdout.splitlines()) == {"root 600"}
         pattern = "|".join(canary.decode() for canary in ALL)
-        scratch = ["grep", "-rlE", pattern, "/run", "/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108
+        scratch = ["grep", "-rlE", pattern, "/run", "/tmp", "/var/tmp", "/dev/shm"]
         assert host.run(scratch, check=False).stdout == ""
         assert canaries((host.folder / "sshd.log").read_bytes()) == set()
 
@@ -219,7 +228,7 @@ def test_no_secret_leaves_the_place_that_it_was_given_to(runs: Runs) -> None:
     given = {runs.folder / "sudo", runs.folder / "phrase"}
     left = {path: canaries(path.read_bytes()) for path in files(runs.folder) if path not in given}
     assert {path: found for path, found in left.items() if found} == {}
-    assert sum(path.suffix in SUFFIXES.values() for path in left) == 3 * len(SUFFIXES)
+    assert sum(path.suffix in SUFFIXES.values() for path in left) == 4 * len(SUFFIXES)
     assert [name for name in left if name.name.startswith("bug-")]
     cells = list(rows(state / "history.sqlite"))
     assert any(b"NCCL_DEBUG" in cell for cell in cells)

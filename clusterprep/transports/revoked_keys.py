@@ -40,7 +40,6 @@ def _in_krl(path: str, content: bytes, blob: bytes) -> bool:
     """What ssh-keygen says; also where it does not know the file or the key."""
     length = int.from_bytes(blob[:4], "big")
     line = b"%b %b\n" % (blob[4 : 4 + length], base64.b64encode(blob))
-    asked = subprocess.run(
-        ["ssh-keygen", "-Q", "-f", path, "/dev/stdin"], input=line, capture_output=True, timeout=LIMIT, check=False
-    )
+    question = ["ssh-keygen", "-Q", "-f", path, "/dev/stdin"]
+    asked = subprocess.run(question, input=line, capture_output=True, timeout=LIMIT, check=False)
     return asked.returncode != 0

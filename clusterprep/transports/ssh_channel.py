@@ -8,8 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from paramiko import Channel as Session
-from paramiko import Message, SSHException
-from paramiko.common import cMSG_CHANNEL_REQUEST
+from paramiko import SSHException
 
 from clusterprep.errors import LinkLost
 
@@ -76,15 +75,9 @@ class SshChannel:
         return self._tail
 
     def kill(self) -> None:
-        """Ask sshd for SIGKILL (RFC 4254, 6.9; OpenSSH since 7.9), which paramiko has no method for."""
-        request = Message()
-        request.add_byte(cMSG_CHANNEL_REQUEST)
-        request.add_int(self._session.remote_chanid)
-        request.add_string("signal")
-        request.add_boolean(False)  # no answer wanted
-        request.add_string("KILL")
+        """Ask sshd for SIGKILL; one before OpenSSH 7.9 does not heed it."""
         with contextlib.suppress(*GONE):
-            self._connection.transport._send_user_message(request)  # type: ignore[attr-defined]
+            self._connection.transport.send_signal(self._session.remote_chanid, "KILL")
 
     def close(self) -> None:
         """End the connection, and with it the remote command's stdin; waits for nobody."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import paramiko
+from paramiko.common import cMSG_CHANNEL_REQUEST
 from paramiko.packet import Packetizer
 
 from clusterprep.transports.host_key_policy import CERTIFICATE, HostKeys
@@ -115,7 +116,7 @@ class SshConnection:
 class NodeTransport(paramiko.Transport):
     """Keeps the other side's own words; paramiko logs them and raises something general.
 
-    The methods are paramiko's inner ones: should they be renamed, the words are missing and nothing else.
+    The methods are paramiko's inner ones: should they be renamed, the words are missing, and a test says so.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -128,6 +129,16 @@ class NodeTransport(paramiko.Transport):
     def refusal(self) -> str:
         """Why the channel that this thread asked for last was not opened."""
         return self._refusals.pop(getattr(self._mine, "number", -1), "")
+
+    def send_signal(self, channel: int, name: str) -> None:
+        """A signal to the command of a channel (RFC 4254, 6.9), without asking for an answer."""
+        request = paramiko.Message()
+        request.add_byte(cMSG_CHANNEL_REQUEST)
+        request.add_int(channel)
+        request.add_string("signal")
+        request.add_boolean(False)
+        request.add_string(name)
+        self._send_user_message(request)  # type: ignore[attr-defined]
 
     def _next_channel(self) -> int:
         self._mine.number = number = super()._next_channel()  # type: ignore[misc]

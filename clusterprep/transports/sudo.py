@@ -35,8 +35,9 @@ class SudoPassword:
         self._news = threading.Condition()
         self._taken: set[str | None] = set()  # users whose password a node has taken
         self._trying: set[str | None] = set()
-        self._refusing: dict[str, str | None] = {}  # node -> user, in the order in which they refused
-        self._silent: dict[str, str | None] = {}  # nodes that never answered, while no other had taken it
+        self._refusing: set[str] = set()  # nodes
+        self._refusals: dict[str | None, Unreached] = {}  # what a user's first node said, where it refused
+        self._silent: dict[str, str | None] = {}  # node -> user, where it never answered
 
     def refuse_again(self, node: Node) -> None:
         """Raises Unreached where trying this password on a node could only lock the account."""
@@ -45,10 +46,10 @@ class SudoPassword:
         user = node.ssh.user
         if user in self._taken:
             return
-        for name in self._of(user, self._refusing):
-            why = f"sudo on {name} did not let us in, so the password was not tried here: that could lock the account"
-            raise Unreached("sudo_refused", why, f"{REFUSED}; where {name} alone is different, leave it out by --limit")
-        silent = self._of(user, self._silent)
+        if user in self._refusals:
+            known = self._refusals[user]
+            raise Unreached(known.reason, known.message, known.remedy)
+        silent = [name for name, its in self._silent.items() if its == user]
         if len(silent) >= MOST_SILENT:
             why = f"sudo on {' and '.join(silent)} gave no answer to the password, so it was not tried here"
             raise Unreached("hung", why, "what does sudo ask on the nodes: a directory that is down? see its log there")
@@ -67,8 +68,8 @@ class SudoPassword:
             yield self._secret.encode("utf-8", "surrogateescape")
         except Unreached as error:
             with self._news:
-                (self._refusing if error.reason == "sudo_refused" else self._silent)[node.name] = user
-            raise
+                told = self._noted(node, error, first)
+            raise told from None
         else:
             with self._news:
                 self._taken.add(user)
@@ -82,9 +83,18 @@ class SudoPassword:
         """A text of the node's without the password, which a program in the place of sudo may have printed."""
         return text.replace(self._secret, "…")
 
-    @staticmethod
-    def _of(user: str | None, nodes: dict[str, str | None]) -> list[str]:
-        return [name for name, its in nodes.items() if its == user]
+    def _noted(self, node: Node, error: Unreached, first: bool) -> Unreached:
+        """What the node said, for it and, where it was the first, for all others: equal findings become one."""
+        if error.reason != "sudo_refused":
+            self._silent[node.name] = node.ssh.user
+            return error
+        self._refusing.add(node.name)
+        if not first:
+            return error
+        why = f"{node.name} was given the password first, and no other node after that, as it could lock the account"
+        cure = f"{error.remedy}; where {node.name} alone has another password, leave it out by --limit"
+        found = self._refusals[node.ssh.user] = Unreached(error.reason, f"{error.message} ({why})", cure)
+        return found
 
 
 def open_with_sudo(transport: Transport, node: Node, password: SudoPassword | None) -> Channel:

@@ -64,7 +64,7 @@ def test_a_wrong_password_is_shown_once(password: SudoPassword) -> None:
     directory = Directory(password, REFUSAL)
     assert directory.ask_all(NODES) == ["sudo_refused"] * 32
     assert directory.shown == 1
-    with pytest.raises(Unreached, match=r"sudo on n\d+ did not let us in, so the password was not tried here"):
+    with pytest.raises(Unreached, match=r"try again\. \(n\d+ was given the password first, and no other"):
         password.refuse_again(replace(NODES[0], name="n99"))
 
 
