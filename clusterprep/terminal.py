@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 PASSWORD, PASSPHRASE = "CLUSTERPREP_BECOME_PASSWORD", "CLUSTERPREP_KEY_PASSPHRASE"
 STDERR = 2
-LONGEST = 1024  # bytes of a secret; sudo takes 255
+LONGEST = 1024  # bytes of a line with a secret
+MOST_OF_SUDO = 255  # SUDO_CONV_REPL_MAX before 1.8.28; what is left would be the input of the command
 UNWRITTEN = {"nagios": 3}  # the exit code of a run that went well and whose files could not be written; else 2
 
 
@@ -29,6 +30,8 @@ def password(words: dict[str, Any]) -> Callable[[Node], SudoPassword | None]:
     given = take_secret(PASSWORD)
     if words.get("ask_become_pass"):
         given = click.prompt("sudo password", hide_input=True, err=True)
+    if len(given.encode("utf-8", "surrogateescape")) > MOST_OF_SUDO:
+        raise InputError.of(f"no sudo takes a password of more than {MOST_OF_SUDO} bytes", key=PASSWORD)
     secret = SudoPassword(given) if given else None
     return lambda node: secret
 
@@ -56,7 +59,7 @@ def take_secret(name: str) -> str:
     """
     value, number = os.environ.pop(name, ""), os.environ.pop(f"{name}_FD", "")
     if not number:
-        return value
+        return _one_line(value, name)
     key = f"{name}_FD"
     if value:
         raise InputError.of(f"{name} is given as well; one of them will do", key=key)
@@ -69,6 +72,14 @@ def take_secret(name: str) -> str:
         raise InputError.of(f"file {number} cannot be read: {why}", key=key, hint=f"{key}=3 … 3< FILE") from None
     if not line:
         raise InputError.of(f"the first line of file {number} is empty", key=key)
+    return _one_line(line, key)
+
+
+def _one_line(text: str, key: str) -> str:
+    """Without the end of the line, which variables made from files have."""
+    line = text.removesuffix("\n").removesuffix("\r")
+    if "\n" in line or len(line) >= LONGEST:
+        raise InputError.of("it is not one line, as a password is", key=key)
     return line
 
 
@@ -79,7 +90,7 @@ def _first_line(number: int) -> str:
         line += letter
     if number > STDERR:
         os.close(number)
-    return line.decode("utf-8", "surrogateescape").removesuffix("\r")
+    return line.decode("utf-8", "surrogateescape")
 
 
 def confirm(rows: Sequence[ChangeRow]) -> bool:

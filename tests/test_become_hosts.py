@@ -78,10 +78,9 @@ def refusals(answer: Answer) -> dict[str, Sequence[str]]:
 # ---------------------------------------------------------------- a password
 
 
-@pytest.mark.parametrize("defaults", [(), ("use_pty", "lecture=always", "!visiblepw", "passwd_tries=1")], ids=str)
-def test_the_right_password_on_all_nodes(lab: Lab, defaults: tuple[str, ...]) -> None:
-    for host in lab.hosts:
-        rules(host, ASKS, *defaults)
+def test_the_right_password_on_all_nodes(lab: Lab) -> None:
+    for name in ("n3", "n4"):
+        rules(lab.host(name), ASKS, "use_pty", "lecture=always", "!visiblepw", "passwd_tries=1")
     answer = check(lab, RIGHT)
     assert (reached(answer), counted(lab)) == (NAMES, [0, 0, 0, 0]), answer.report
     for host in lab.hosts:
@@ -125,21 +124,14 @@ def test_one_node_that_has_another_password(lab: Lab) -> None:
 # ---------------------------------------------------------------- none
 
 
-def test_no_password_where_none_is_wanted_or_sudo_remembers_one(lab: Lab) -> None:
+def test_no_password_where_none_is_wanted_or_sudo_remembers_one_and_a_terminal_that_there_is_not(lab: Lab) -> None:
     rules(lab.host("n1"), FREE)
-    for name in ("n2", "n3"):
-        rules(lab.host(name), ASKS, "timestamp_type=global")
+    rules(lab.host("n2"), ASKS, "timestamp_type=global")
+    rules(lab.host("n3"), FREE, "requiretty")
     lab.host("n2").run(["sudo", "-S", "-v"], user=USER, input=f"{RIGHT}\n")
-    answer = check(lab, None)
+    answer = check(lab, None, "--limit", "n[1-3]")
     assert (reached(answer), counted(lab)) == (["n1", "n2"], [0, 0, 0, 0])
-    assert [(words, names) for words, names in refusals(answer).items() if "password is required" in words] == [
-        ("sudo did not let us in: sudo: a password is required", ["n3", "n4"])
-    ]
-
-
-def test_sudo_that_wants_a_terminal_says_so_with_a_remedy(lab: Lab) -> None:
-    rules(lab.host("n1"), ASKS, "requiretty")
-    (found,) = check(lab, RIGHT, "--limit", "n1").findings("ssh.reach")
+    (found,) = answer.findings("ssh.reach")
     assert "must have a tty" in found["message"]
     assert f"Defaults:{USER} !requiretty" in found["remedy"]
 
@@ -150,7 +142,6 @@ ECHO = 'read -r word; echo "heard $word" >> /tmp/heard; echo "you said $word" >&
 HOSTILE = {
     "twice": 'printf "%s\\n%s\\n" "$4" "$4" >&2; ' + ECHO,
     "again": 'echo "$4" >&2; ' + ECHO + '; echo "$4" >&2; ' + ECHO,
-    "and-ends": 'echo "$4" >&2; ' + ECHO,
 }
 
 

@@ -51,6 +51,22 @@ def test_the_first_line_of_a_file_descriptor(
 
 
 @pytest.mark.parametrize(
+    ("value", "words"),
+    [("one\ntwo", "not one line"), ("x" * 256, "more than 255 bytes"), ("x" * 1024, "not one line")],
+    ids=["two lines", "longer than sudo reads", "endless"],
+)
+def test_what_sudo_would_leave_to_the_agent_is_refused(monkeypatch: pytest.MonkeyPatch, value: str, words: str) -> None:
+    monkeypatch.setenv(NAME, value)
+    with pytest.raises(InputError, match=words):
+        terminal.password({})
+
+
+def test_the_end_of_a_file_s_line_is_none_of_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, "open sesame\n")
+    assert terminal.take_secret(NAME) == "open sesame"
+
+
+@pytest.mark.parametrize(
     ("number", "words"),
     [
         ("three", "CLUSTERPREP_BECOME_PASSWORD_FD: 'three' is not the number of an open file"),
