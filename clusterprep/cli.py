@@ -334,7 +334,7 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any, b
     from clusterprep.job import Job, new_run_name
     from clusterprep.limit import limit_to, limit_to_failed
     from clusterprep.neighbours import refuse_writing
-    from clusterprep.terminal import ask_passphrase, confirm, password, progress
+    from clusterprep.terminal import confirm, passphrases, password, progress
     from clusterprep.transports import transports_for
     from clusterprep.words import chosen_steps, settings_of
 
@@ -354,7 +354,7 @@ def _job(command: str, words: dict[str, Any], whole: Inventory, deadline: Any, b
         settings=settings_of(command, words, selection, tuple(check_names()), left_out),
         inventory=inventory,
         steps=steps,
-        transports=transports_for(inventory, ask_passphrase),
+        transports=transports_for(inventory, passphrases()),
         password=password(words),
         watch=progress(words),
         deadline=deadline,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,14 +10,11 @@ from clusterprep.errors import InputError, Problem
 from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, Outcome
 from clusterprep.playbook.steps import Owners, Step, at_once
+from clusterprep.redaction import redacted
 from clusterprep.render import Environment
 from clusterprep.resources import Known, NoPlan, Params, known
 from clusterprep.unified import unified
 from clusterprep.wanted import FileChange, FileState
-
-# The name may stand anywhere in the line, as in «echo export WANDB_API_KEY=…», and be written as YAML or JSON has it.
-_SECRET = re.compile(r"^([ +-].*?(?:KEY|TOKEN|SECRET|PASS)[\w.-]*[\"']?\s*[=:]).*$", re.IGNORECASE | re.MULTILINE)
-_WORDS = ("key", "token", "secret", "pass")
 
 
 @dataclass(frozen=True)
@@ -170,9 +166,4 @@ def diff(change: FileChange) -> str:
     if change.before == change.after:
         return head
     lines = unified(change.path, change.before or b"", change.after or b"")
-    return head + _redacted(lines)
-
-
-def _redacted(lines: str) -> str:
-    folded = lines.casefold()  # a search for each word costs nothing beside the pattern
-    return _SECRET.sub(r"\1<redacted>", lines) if any(word in folded for word in _WORDS) else lines
+    return head + redacted(lines)

@@ -50,6 +50,7 @@ def screen(words: Mapping[str, Any], run: str, say: Callable[[str], None]) -> Sc
 
     runs = state_folder() / "launch"
     if words["log_dir"] is None:
+        runs.mkdir(parents=True, exist_ok=True, mode=0o700)  # what jobs print is not for everybody here
         forget_old(runs)
     return Screen(say, words["fold"], Path(words["log_dir"]) if words["log_dir"] else runs / run)
 

@@ -122,6 +122,7 @@ def test_a_bug_is_one_line_and_a_log_file(good: Path, tmp_path: Path) -> None:
     """A package whose judge is broken: what a bug of ours looks like to a user."""
     breaker = tmp_path / "sitecustomize.py"
     breaker.write_text("import clusterprep.run as r\ndef check(job): raise RuntimeError('boom')\nr.check = check\n")
+    (tmp_path / "state/clusterprep").mkdir(parents=True)
     environment = {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}", "XDG_STATE_HOME": str(tmp_path / "state"), "PATH": "/bin"}
     done = run("check", str(good), env=environment)
     assert done.returncode == 70
@@ -129,6 +130,7 @@ def test_a_bug_is_one_line_and_a_log_file(good: Path, tmp_path: Path) -> None:
     log = next((tmp_path / "state/clusterprep").iterdir())
     assert str(log) in done.stderr
     assert "boom" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
 
 
 def test_explain_has_a_page_for_every_check_and_for_variables() -> None:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from clusterprep.checks import Check, Outcome, Proof, Scene
 from clusterprep.checks.env import BASHRC, by_place, cure, holes, known, place, planted, said
+from clusterprep.env.variables import of_nccl
 from clusterprep.facts import Fact, file, under
 from clusterprep.facts.environment import CONF, Paths, Row, Setting, in_effect
 from clusterprep.facts.nccl_address import Answers, Bound
@@ -16,16 +17,17 @@ from clusterprep.facts.torch import Torch
 from clusterprep.lint import Entry, Remark, Text, Versions, conf, names, numbers, together, words
 from clusterprep.lint.read import read
 from clusterprep.model import Absent, Node
+from clusterprep.redaction import REDACTED, redacted
 from clusterprep.versions import leading_numbers
 
 MOST = 50  # remarks of one check about one node; whoever has more has one cause for them
 
 
 def parse_etc(text: str | None) -> str | None:
-    """None: there is no such file."""
+    """The text without other people's secrets, as it is shown and kept; None: there is no such file."""
     if text is not None and "\0" in text:
         raise ValueError("a zero byte in a file of text")
-    return text
+    return text and redacted(text, spared=of_nccl)
 
 
 def versions_of(torch: object) -> Versions:
@@ -164,7 +166,8 @@ def _mend(path: str, remark: Remark) -> str:
     """The line put right; what cannot be known is left to the user's editor."""
     if remark.remedy.endswith(" FILE"):
         return f"{remark.remedy.removesuffix('FILE')}{shlex.quote(path)}"
-    if not remark.remedy or remark.wanted.endswith("=value") or "\\" in remark.wanted:
+    certain = not (remark.wanted.endswith("=value") or "\\" in remark.wanted or REDACTED in remark.wanted)
+    if not (remark.remedy and certain):
         return f"sed -n {remark.line}p {shlex.quote(path)}   # {remark.wanted}"
     return f"sed -i {shlex.quote(f'{remark.line}c{chr(92)}{remark.wanted}')} {shlex.quote(path)}"
 

@@ -19,6 +19,12 @@ def registry() -> Mapping[str, Mapping[str, Any]]:
     return {entry["name"]: entry for entry in json.loads(text)["variables"]}
 
 
+def of_nccl(name: str) -> bool:
+    """Whether NCCL or a plug-in of it reads this name: a partition key is the number of a table's row, no secret."""
+    entry = registry().get(name)
+    return entry is not None and entry["owner"] in ("nccl", "ofi")
+
+
 def nccl_reads(name: str) -> bool:
     """Whether a value in nccl.conf has an effect. Unknown NCCL_ names are NCCL's until it is known otherwise."""
     entry = registry().get(name)

@@ -78,10 +78,10 @@ def _source(words: dict[str, Any]) -> Source:
 
 def _look(words: dict[str, Any], source: Source) -> Fleet:
     from clusterprep.init.look import UNKNOWN_KEY, Looker
-    from clusterprep.terminal import ask_passphrase, password, progress
+    from clusterprep.terminal import passphrases, password, progress
 
     watch = progress(words)
-    looker = Looker(words["forks"], password(words), watch, ask_passphrase, _say)
+    looker = Looker(words["forks"], password(words), watch, passphrases(), _say)
     try:
         fleet = looker.look(tuple(n for n in source.nodes if n.name not in source.passed_over), words["accept_new"])
     finally:

@@ -20,7 +20,10 @@ _GROUP_WORDS = re.compile(r"(?:hosts|children)[\"']?\s*:")
 _JINJA = re.compile(r"\{[{%#]")
 _TRUE, _FALSE = frozenset({"yes", "true", "on", "1", "y", "t"}), frozenset({"no", "false", "off", "0", "n", "f", ""})
 _CONNECTIONS = {"ssh": "ssh", "smart": "ssh", "paramiko": "ssh", "paramiko_ssh": "ssh", "local": "local"}
-_PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_become_password", "ansible_become_pass")
+_PASSWORDS = (
+    "ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "ansible_become_password", "ansible_become_pass",
+    "ansible_sudo_pass", "ansible_private_key_passphrase",
+)  # fmt: skip
 _ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
 
 

@@ -17,9 +17,6 @@ _WORDS = {
     "ansible_become": "here it is `become`",
     "ansible_connection": "here it is `transport: ssh`, `local` or `slurm`",
     "ansible_python_interpreter": "here it is `python`",
-    "ansible_ssh_pass": "passwords are never written down here; use a key, or an agent",
-    "ansible_password": "passwords are never written down here; use a key, or an agent",
-    "ansible_become_password": "passwords are never written down here; use --ask-become-pass",
     # of playbooks
     "tasks": "there are no plays here: the steps are the list itself",
     "gather_facts": "there are no plays here; what a step needs to know is asked for by itself",
@@ -34,8 +31,24 @@ _WORDS = {
 }
 
 
+_NEVER = "passwords are never written down here; use"
+PASSWORDS = {
+    "become": f"{_NEVER} --ask-become-pass, or CLUSTERPREP_BECOME_PASSWORD of the environment",
+    "key": f"{_NEVER} ssh-add, or CLUSTERPREP_KEY_PASSPHRASE of the environment",
+    "login": f"{_NEVER} a key, or an agent",
+}
+
+
 def ansible_hint(key: str) -> str | None:
-    """What to write instead of a key of Ansible's; None for any other key."""
+    """What to write instead of a key of Ansible's, or of a password's; None for any other key."""
     if key in _WORDS:
         return _WORDS[key]
+    if "pass" in key.lower():
+        return PASSWORDS[_kind_of_password(key.lower())]
     return "Ansible's variables have no meaning here" if key.startswith("ansible_") else None
+
+
+def _kind_of_password(key: str) -> str:
+    if "become" in key or "sudo" in key:
+        return "become"
+    return "key" if "phrase" in key or "key" in key else "login"

@@ -46,14 +46,8 @@ def misspelt(names: Iterable[str]) -> list[str]:
 def _refusal(name: str) -> str | None:
     if name in _REFUSED or name.startswith(_REFUSED_STARTS):
         return f"'{name}' decides how programs are found and started on the node, and is never set from an inventory"
-    if _SECRET.search(name) and not _of_nccl(name):
+    from clusterprep.env.variables import of_nccl
+
+    if _SECRET.search(name) and not of_nccl(name):
         return f"'{name}' may be a secret, as any name with KEY, TOKEN, SECRET or PASS: all users of a node can read it"
     return None
-
-
-def _of_nccl(name: str) -> bool:
-    """Whether NCCL or a plug-in of it reads this name: a partition key is the number of a table's row, no secret."""
-    from clusterprep.env.variables import registry
-
-    entry = registry().get(name)
-    return entry is not None and entry["owner"] in ("nccl", "ofi")

@@ -60,14 +60,14 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
     """The shell line for a node.
 
     `become` is the nonce that sudo prints as its prompt, `ready` the one that Python prints once it runs
-    under sudo; both are None when the login user does the work itself. Without `password` sudo never asks.
+    under sudo; both are None when the login user does the work itself. Without `password` sudo never asks, and takes
+    what its own memory of an earlier password allows; with one it neither uses that memory nor leaves one.
     """
     loader = _LOADER
     prefix = ""
     if become is not None:
         loader = f'import os;os.write(1,b"{ready} ");' + _LOADER
-        ask = f"-S -p {become}" if password else "-n"
-        prefix = f"sudo -k {ask} -- "
+        prefix = f"sudo -k -S -p {become} -- " if password else "sudo -n -- "
     return f"exec {prefix}/bin/sh -c '{_SHELL}' '{loader}'"
 
 

@@ -13,6 +13,7 @@ STARTS = (
     "GROUP_WORLD_SIZE", "NNODES", "NPROC_PER_NODE", "COMPUTE_PROFILE", "OPENCL_PROFILE", "NSIGHT_CUDA_DEBUGGER",
 )  # fmt: skip
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASS")
+SETTERS = ("export", "setenv", "set", "-gx", "-x", "-Ux")
 JOBS = ("NCCL_", "TORCH_", "GLOO_", "MASTER_", "UCX_", "FI_")  # names that a unit sets for jobs, whatever it is called
 LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 BOOTED = "/run/systemd/system"  # sd_booted(3)
@@ -44,10 +45,22 @@ def told(line):
     if not any(wanted(name) for name in names):
         return None
     if any(word in name.upper() for name in names for word in SECRETS):
-        line = " ".join(
-            word for word in line.split(" ") if not any(s in word.partition("=")[0].upper() for s in SECRETS)
-        )
+        line = without_secrets(line)
     return line
+
+
+def without_secrets(line):
+    """A line without secret names and all behind them up to the next name that matters: a value may hold blanks."""
+    found, hidden = [], False
+    for word in line.split(" "):
+        names = named(word) or [word]
+        if any(secret in name.upper() for name in names for secret in SECRETS):
+            hidden = True
+        elif wanted(names[0]):
+            hidden = False
+        if not hidden or word in SETTERS:
+            found.append(word)
+    return " ".join(found)
 
 
 def kept(variables):

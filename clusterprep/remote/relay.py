@@ -237,7 +237,7 @@ class Relay(object):
         return True
 
     def _serve(self, channel, op, body):
-        """open COMMAND, data BYTES, zdata SQUEEZED, grant NUMBER, close."""
+        """open COMMAND, data BYTES, zdata SQUEEZED, grant NUMBER, kill, close."""
         child = self.children.get(channel)
         if op == "open" and child is None:
             try:
@@ -254,6 +254,8 @@ class Relay(object):
                     dismiss(child)
         elif op == "grant":
             child.credit += int(body)
+        elif op == "kill":
+            child.kill()
         elif op == "close":
             dismiss(child)
 

@@ -35,6 +35,9 @@ class Channel(Protocol):
     def stderr(self) -> bytes:
         """The last 8 KiB of what came on stderr so far; stderr is drained all the time."""
 
+    def kill(self) -> None:
+        """End the remote command by SIGKILL, as far as the user may, before `close` ends its input; never raises."""
+
     def close(self) -> None:
         """End the remote command and the connection; never raises, never waits longer than a second."""
 

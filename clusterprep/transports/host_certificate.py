@@ -75,7 +75,8 @@ class HostCertificate:
     def _is_signed(self) -> bool:
         try:
             key = PKey.from_type_string(Message(self.authority).get_text(), self.authority)
-            return bool(key.verify_ssh_sig(self.signed, Message(self.signature)))
+            by_sha1 = Message(self.signature).get_text() == "ssh-rsa"
+            return not by_sha1 and bool(key.verify_ssh_sig(self.signed, Message(self.signature)))
         except (SSHException, UnknownKeyType, ValueError):
             return False
 

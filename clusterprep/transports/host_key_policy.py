@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from clusterprep.errors import Unreached
 from clusterprep.transports.known_hosts import KnownHosts, KnownKey, fingerprint, hashed, name_for
+from clusterprep.transports.revoked_keys import refuse_listed
 from clusterprep.transports.ssh_route import Route
 
 SYSTEM_FILE = "/etc/ssh/ssh_known_hosts"
 CERTIFICATE = "-cert-v01@openssh.com"
-_RSA = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")  # not "ssh-rsa", which signs SHA-1; OpenSSH has given it up, too
 _ALL = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", *_RSA)
 
 
@@ -41,6 +42,8 @@ class HostKeys:
         elsewhere = [key for name in route.key_names[1:] for key in self._under(name, route)]
         everywhere = [*known, *elsewhere]
         _refuse_revoked(route, type_, blob, everywhere)
+        if route.revoked is not None:
+            refuse_listed(route.revoked, route.host, type_, (blob, *([certificate] if certificate else [])))
         objection = _objection(route, certificate, everywhere)
         plain = _plain(known)
         if objection is None or any(key.blob == blob for key in plain or _plain(elsewhere)):

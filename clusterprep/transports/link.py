@@ -15,6 +15,7 @@ from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.remote import boot
 from clusterprep.transports import Channel, Transport
+from clusterprep.transports.sudo import SudoPassword, open_with_sudo
 
 HELLO_LIMIT = 10.0  # seconds from the started command to the agent's first word
 PARTING_LIMIT = 1.0  # seconds for what a command that has ended has left on the way
@@ -24,7 +25,7 @@ DIGITS = 9  # of a length
 MAX_JUNK = 1 << 20  # bytes of banners and profile output before the first word of the agent
 
 Frame = dict[str, Any]
-Password = Callable[[Node], "str | None"]
+Password = Callable[[Node], SudoPassword | None]
 
 
 class FrameReader:
@@ -233,7 +234,7 @@ def open_link(
     """
     nonce = os.urandom(8).hex()
     if node.ssh.become:
-        channel = _open_with_sudo(transport, node, password(node))
+        channel = open_with_sudo(transport, node, password(node))
     else:
         channel = transport.open(node, boot.command())
     link = Link(node, channel, nonce)
@@ -249,38 +250,3 @@ def open_link(
         link.close()
         raise
     return link
-
-
-def _open_with_sudo(transport: Transport, node: Node, password: str | None) -> Channel:
-    """Start Python under sudo. The password goes out only after sudo's own prompt has been seen."""
-    prompt, ready = os.urandom(8).hex(), os.urandom(8).hex()
-    command = boot.command(become=prompt, ready=ready, password=password is not None)
-    channel = transport.open(node, command)
-    try:
-        _answer_sudo(channel, prompt, ready, password)
-    except BaseException:
-        channel.close()
-        raise
-    return channel
-
-
-def _answer_sudo(channel: Channel, prompt: str, ready: str, password: str | None) -> None:
-    end, out, asked = time.monotonic() + HELLO_LIMIT, b"", False
-    while ready.encode() not in out:
-        try:
-            data = channel.recv(0.1)
-        except TimeoutError:
-            data = None
-        out = (out + (data or b""))[-MAX_JUNK:]
-        prompts = channel.stderr().count(prompt.encode()) + out.count(prompt.encode())
-        if prompts == 1 and not asked and password is not None:
-            channel.send(password.encode() + b"\n")
-            asked = True
-        if data == b"" or prompts > 1 or time.monotonic() > end:
-            raise _sudo_refused(channel, prompt)
-
-
-def _sudo_refused(channel: Channel, prompt: str) -> Unreached:
-    words = " ".join(channel.stderr().decode("utf-8", "replace").replace(prompt, "").split())[-300:]
-    remedy = "run it again with --ask-become-pass, or give the user NOPASSWD: ALL in /etc/sudoers.d"
-    return Unreached("sudo_refused", f"sudo did not let us in: {words or 'no answer'}", remedy)

@@ -120,5 +120,8 @@ class _RecordedNode:
     def stderr(self) -> bytes:
         return b""
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """There is no process to end."""
+
+    def close(self) -> None:
+        """Nor here."""

@@ -74,6 +74,11 @@ class SshChannel:
         self._news.set()  # reading may have taken the sign from a thread that waits for stdout
         return self._tail
 
+    def kill(self) -> None:
+        """Ask sshd for SIGKILL; one before OpenSSH 7.9 does not heed it."""
+        with contextlib.suppress(*GONE):
+            self._connection.transport.send_signal(self._session.remote_chanid, "KILL")
+
     def close(self) -> None:
         """End the connection, and with it the remote command's stdin; waits for nobody."""
         self._connection.close()

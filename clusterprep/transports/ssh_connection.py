@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import paramiko
+from paramiko.common import cMSG_CHANNEL_REQUEST
 from paramiko.packet import Packetizer
 
 from clusterprep.transports.host_key_policy import CERTIFICATE, HostKeys
@@ -18,6 +20,7 @@ from clusterprep.transports.ssh_login import Login
 from clusterprep.transports.ssh_route import Route
 from clusterprep.transports.wire import Stream, Wire
 
+WEAK = ("sha1", "md5", "cbc", "arcfour", "none")  # in names of key exchanges, ciphers and MACs
 NEVER = 86400.0  # seconds, for paramiko's own limits: the wire has one deadline for everything
 
 
@@ -92,12 +95,15 @@ class SshConnection:
 
     def _connect(self, host_keys: HostKeys, key_ring: KeyRing) -> None:
         wire: Any = self.wire
-        self._transport = transport = NodeTransport(wire, packetizer_class=PatientPacketizer)
+        self._transport = transport = NodeTransport(
+            wire, packetizer_class=PatientPacketizer, disabled_algorithms={"pubkeys": ["ssh-rsa"]}
+        )
         options = transport.get_security_options()
-        known = set(options.key_types)  # paramiko 5 has given up ssh-rsa
+        known = set(options.key_types)
         wanted = host_keys.algorithms(self.route)
         options.key_types = [name for name in wanted if name.removesuffix(CERTIFICATE) in known]
-        options.ciphers = sorted(options.ciphers, key=_is_slow)
+        options.kex, options.digests = _safe(options.kex), _safe(options.digests)
+        options.ciphers = sorted(_safe(options.ciphers), key=_is_slow)
         transport.banner_timeout = transport.auth_timeout = NEVER
         transport.start_client()
         key = transport.get_remote_server_key()
@@ -110,7 +116,7 @@ class SshConnection:
 class NodeTransport(paramiko.Transport):
     """Keeps the other side's own words; paramiko logs them and raises something general.
 
-    The methods are paramiko's inner ones: should they be renamed, the words are missing and nothing else.
+    The methods are paramiko's inner ones: should they be renamed, the words are missing, and a test says so.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -123,6 +129,16 @@ class NodeTransport(paramiko.Transport):
     def refusal(self) -> str:
         """Why the channel that this thread asked for last was not opened."""
         return self._refusals.pop(getattr(self._mine, "number", -1), "")
+
+    def send_signal(self, channel: int, name: str) -> None:
+        """A signal to the command of a channel (RFC 4254, 6.9), without asking for an answer."""
+        request = paramiko.Message()
+        request.add_byte(cMSG_CHANNEL_REQUEST)
+        request.add_int(channel)
+        request.add_string("signal")
+        request.add_boolean(False)
+        request.add_string(name)
+        self._send_user_message(request)  # type: ignore[attr-defined]
 
     def _next_channel(self) -> int:
         self._mine.number = number = super()._next_channel()  # type: ignore[misc]
@@ -165,6 +181,11 @@ class Tunnel:
     def _say_goodbye(self) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             self._channel.close()
+
+
+def _safe(names: Iterable[str]) -> list[str]:
+    """Without what OpenSSH has given up itself; CBC with a MAC behind it is also what Terrapin needs."""
+    return [name for name in names if not any(weak in name for weak in WEAK)]
 
 
 def _is_slow(cipher: str) -> bool:

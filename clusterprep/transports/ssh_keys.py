@@ -20,6 +20,7 @@ from clusterprep.transports.ssh_route import Route
 
 Ask = Callable[[str], str]
 TRIES = 3  # passphrases for one key, as OpenSSH's NumberOfPasswordPrompts
+NEEDED = "needs its passphrase: ssh-add {}"
 _MAGIC = b"openssh-key-v1\0"
 _BEGIN = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 
@@ -114,13 +115,13 @@ class KeyRing:
         with contextlib.suppress(TypeError):  # cryptography's word for "there is a passphrase"
             return _read(data, None)
         if self._ask is None:
-            raise UnusableKeyError(f"{path} (needs its passphrase: ssh-add {path})")
-        for _ in range(TRIES):
+            raise UnusableKeyError(f"{path} ({NEEDED.format(path)})")
+        for tried in range(TRIES):
             words = self._ask(f"Passphrase for {path}: ")
             if not words:
-                break
+                raise UnusableKeyError(f"{path} ({'wrong passphrase' if tried else NEEDED.format(path)})")
             with contextlib.suppress(ValueError):
-                return _read(data, words.encode())
+                return _read(data, words.encode("utf-8", "surrogateescape"))
         raise UnusableKeyError(f"{path} (wrong passphrase)")
 
 

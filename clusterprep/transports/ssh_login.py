@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusterprep.transports.ssh_connection import SshConnection
 
 EXTENSION_WAIT = 0.2  # seconds; a server lists its signature algorithms right after the key exchange, or never
-_RSA = {"rsa-sha2-512", "rsa-sha2-256", "ssh-rsa"}
+_RSA = {"rsa-sha2-512", "rsa-sha2-256"}
 
 
 class Login:

@@ -37,6 +37,7 @@ class Route:
     hash_known_hosts: bool
     command: str | None = None  # ProxyCommand, expanded
     via: Route | None = None  # jump host
+    revoked: str | None = None  # file of RevokedHostKeys
 
 
 class RouteMap:
@@ -128,6 +129,7 @@ def _bare(
         known_hosts=settings.known_hosts,
         host_keys=settings.host_keys,
         hash_known_hosts=_says_yes(options, "hashknownhosts"),
+        revoked=_revoked(options.get("revokedhostkeys", ["none"])[0], words),
     )
 
 
@@ -150,6 +152,10 @@ def _says_yes(options: Mapping[str, list[str]], option: str) -> bool:
 
 def _path(text: str, words: Mapping[str, str]) -> str:
     return os.path.expanduser(os.path.expandvars(expand(text, words)))
+
+
+def _revoked(text: str, words: Mapping[str, str]) -> str | None:
+    return None if text.lower() == "none" else _path(text, words)
 
 
 def _agent(text: str, words: Mapping[str, str]) -> str | None:

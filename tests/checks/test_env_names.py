@@ -230,3 +230,12 @@ def test_a_file_that_is_not_there_is_known_and_a_binary_one_is_not() -> None:
     assert learned("env.etc_conf", ["no", "missing", "no such file"]) is None
     assert learned("env.etc_conf", ["ok", "NCCL_DEBUG=WARN\n"]) == "NCCL_DEBUG=WARN\n"
     assert learned("env.etc_conf", ["ok", "\0ELF"]).reason == "garbled"
+
+
+def test_secrets_of_others_are_neither_kept_nor_shown_and_a_partition_key_is_none() -> None:
+    text = "NCCL_IB_PKEY=1\nexport NCCL_SITE_TOKEN=canary\n  NCCL_IB_PKEY=2 # x\n"
+    kept = learned("env.etc_conf", ["ok", text])
+    assert kept == text.replace("canary", "<redacted>")
+    remedies = {bad.remedy for bad in findings(fleet(n1=node(etc=kept)), "env.nccl_conf")}
+    assert "sed -n 2p /etc/nccl.conf   # NCCL_SITE_TOKEN=<redacted>" in remedies
+    assert r"sed -i '3c\NCCL_IB_PKEY=2' /etc/nccl.conf" in remedies

@@ -174,6 +174,22 @@ def test_names_that_matter(name: str, good: bool) -> None:
     assert launched.wanted(name) is good
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("export NCCL_DEBUG=WARN HF_TOKEN=canary", "export NCCL_DEBUG=WARN"),
+        ('export HF_TOKEN="canary canary" NCCL_DEBUG=WARN', "export NCCL_DEBUG=WARN"),
+        ('export NCCL_DEBUG=WARN HF_TOKEN="canary a=canary canary"', "export NCCL_DEBUG=WARN"),
+        ("NCCL_DEBUG=WARN;HF_TOKEN=canary;NCCL_ALGO=Ring", ""),
+        ("setenv HF_TOKEN canary ; setenv NCCL_DEBUG WARN", "setenv setenv NCCL_DEBUG WARN"),
+        ("export NCCL_DEBUG=WARN FOO=bar", "export NCCL_DEBUG=WARN FOO=bar"),
+        ("export HF_TOKEN=canary", None),
+    ],
+)
+def test_a_line_is_told_without_what_may_be_secret(line: str, told: str | None) -> None:
+    assert launched.told(line) == told
+
+
 def test_a_unit_and_its_drop_in_are_read_with_their_lines(tmp_path: Path) -> None:
     env_file = tmp_path / "nccl.env"
     env_file.write_text("# x\nNCCL_ALGO=Ring\n")

@@ -329,3 +329,13 @@ def test_a_node_without_python_says_so(slurm4: Slurm, start: Start) -> None:
     finally:
         host.run(["mv", *hidden[::-1]])
     assert (lost.reason, str(lost)) == ("no_python", "no python3 was found on the node")
+
+
+def test_a_command_is_killed_before_its_input_ends(start: Start) -> None:
+    """sudo that waits for a password takes the end of its input for a wrong one."""
+    (channel,) = opened(start(), "echo on; cat; echo its input ended >&2; sleep 60", ("n1",))
+    assert channel.recv(10) == b"on\n"
+    channel.kill()
+    assert channel.recv(10) == b""
+    assert b"its input ended" not in channel.stderr()
+    channel.close()

@@ -17,7 +17,7 @@ from clusterprep.model import Node, SshSettings
 from clusterprep.transports.ssh import SshTransport
 from clusterprep.transports.ssh_route import Route, RouteMap
 from tests.transports.peers import deaf
-from tests.transports.sshd import Sshd, free_port, new_key, public
+from tests.transports.sshd import Sshd, fingerprint, free_port, new_key, public
 
 Fresh = Callable[..., SshTransport]
 
@@ -139,6 +139,18 @@ def test_a_jump_host_s_key_is_verified_too(bastion: Sshd, sshd: Sshd, transport:
     with pytest.raises(Unreached, match=r"jump host bastion: the host key of .* is not known") as caught:
         transport.open(behind(bastion, sshd, tmp_path, sshd.known()), "true")
     assert caught.value.reason == "host_key_unknown"
+
+
+def test_a_jump_host_whose_key_has_changed(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    """Also where new keys would be learnt."""
+    other = new_key(tmp_path / "other")
+    known = f"{sshd.known()}[127.0.0.1]:{bastion.port} {public(other)}\n"
+    node = behind(bastion, sshd, tmp_path, known)
+    with pytest.raises(Unreached, match=r"jump host bastion: the host key of .* is not the known one") as caught:
+        transport.open(replace(node, ssh=replace(node.ssh, host_keys="accept-new")), "true")
+    assert caught.value.reason == "host_key_changed"
+    assert all(fingerprint(key) in str(caught.value) for key in (other, bastion.host_key()))
+    assert (tmp_path / "known_hosts").read_text() == known
 
 
 def test_the_node_s_key_behind_a_jump_host(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ class PipeChannel:
     def stderr(self) -> bytes:
         return b""
 
+    def kill(self) -> None:
+        self.process.kill()
+
     def close(self) -> None:
         self._in.close()
         try:
