@@ -24,7 +24,7 @@ from tests.verify.moments import ranks, wait_for
 __all__ = ["lab"]
 
 pytestmark = pytest.mark.lab
-STILL = 7.0  # seconds; five of silence are a lost node, and ranks are held on a leash
+STILL = 6.5  # seconds; five of silence are a lost node, and ranks are held on a leash
 TOO_LONG = 35.0
 
 
@@ -62,7 +62,7 @@ def dialled(process: subprocess.Popen[str]) -> bool:
     return any(row[2].endswith(":0016") and row[3] == "01" for row in rows)
 
 
-@pytest.mark.parametrize("moment", ["login", "look"])
+@pytest.mark.parametrize("moment", ["login", pytest.param("look", marks=pytest.mark.slow)])
 def test_a_check_goes_on(lab: Lab, moment: str) -> None:
     """While it logs in, of which a limit of five seconds would be over, and while agents look."""
     ssh = {**lab.inventory_content()["ssh"], "connect_timeout": 5}
@@ -108,6 +108,7 @@ def test_what_came_meanwhile_may_be_read_late() -> None:
         assert process.communicate("\n", timeout=20)[0] == "{'id': 1} True\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["stage answered", "commit n2"])
 def test_an_apply_goes_on(all_new: Lab, point: str) -> None:
     process = stopped(all_new, point)
@@ -117,6 +118,7 @@ def test_an_apply_goes_on(all_new: Lab, point: str) -> None:
     equal(all_new, NEW)
 
 
+@pytest.mark.slow
 def test_a_node_that_falls_silent_meanwhile_is_lost_all_the_same(lab: Lab) -> None:
     """Its agent is stopped, and so are we: what is left of the limit is waited for, and no more."""
     process = stopped(lab, "stage n1")
@@ -132,6 +134,7 @@ def test_a_node_that_falls_silent_meanwhile_is_lost_all_the_same(lab: Lab) -> No
     quiet(lab)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_verify_goes_on(lab: Lab) -> None:
     """The leash by which ranks are held is longer than that."""
