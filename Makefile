@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What must hold is that torch comes first and exactly: anything that depends on it then takes this one.
 TORCH := torch==2.13.0
 
-.PHONY: help setup packages demo test test-all check format fleets docs bench test-bounds clean
+.PHONY: help setup packages demo test test-all check format soak fleets docs bench test-bounds clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ check: setup ## lint, format, types, Python 3.6 for what runs on nodes, and 3.8 
 format: setup ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+# Ends by itself: 1 when anything was wrong. ARGS='--nodes 16 --minutes 3 --seed 7' for less.
+soak: setup ## as root: ten minutes of commands over 64 hosts that flap; renews docs/reliability.md
+	$(BIN)/python -m tests.soak --write $(ARGS)
 
 fleets: setup ## as root: record the machines that `clusterprep selftest` plays, after a check reads something new
 	$(BIN)/python -m tests.fleets

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from clusterprep.awake import awake
 from clusterprep.budget import Budget
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.facts.clock import Offset
@@ -221,6 +222,11 @@ class Fanout:
         self._forget(node.name)
         return self._open(node, None)
 
+    def bear_silence(self, seconds: float) -> None:
+        """So long may the agents that are there now be silent until they count as lost."""
+        for link in list(self.links.values()):
+            link.silence_limit = seconds
+
     def load(self, part: str, names: Iterable[str] | None = None) -> None:
         """Send a further part of the agent to every node, or to these, without waiting: what is asked next follows it.
 
@@ -245,10 +251,10 @@ class Fanout:
                 numbers[name] = link.send(op, **body)
             except LinkLost as lost:
                 answers[name] = lost
-        end = time.monotonic() + timeout
+        end = awake() + timeout
         for name, number in numbers.items():
             try:
-                answers[name] = self.links[name].receive(number, max(0.05, end - time.monotonic()))
+                answers[name] = self.links[name].receive(number, max(0.05, end - awake()))
             except LinkLost as lost:
                 answers[name] = lost
         return answers

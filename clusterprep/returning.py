@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
+from clusterprep.awake import awake
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.fanout import Fanout
 from clusterprep.model import Node
@@ -33,7 +34,7 @@ def wait_for(
     missing: dict[str, str] = {}
 
     def wait(node: Node) -> None:
-        why = _waited(fanout, node, time.monotonic() + limits[node.name], before.get(node.name, ""))
+        why = _waited(fanout, node, awake() + limits[node.name], before.get(node.name, ""))
         if why:
             missing[node.name] = f"{why}, {limits[node.name]:g} s after it was told to go down"
 
@@ -43,7 +44,7 @@ def wait_for(
 
 def _waited(fanout: Fanout, node: Node, until: float, before: str) -> str:
     why = "it did not go down"
-    while time.monotonic() < until:
+    while awake() < until:
         time.sleep(PAUSE)
         try:
             now = _boot_id(fanout.redial(node).request("look", SLOW, reads=[_READ]))

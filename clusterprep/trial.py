@@ -12,6 +12,7 @@ from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, VerifyResul
 from clusterprep.network import choose
 from clusterprep.noderange import fold
 from clusterprep.render import Environment
+from clusterprep.transports.link import SILENCE_LIMIT
 from clusterprep.workarounds import with_workarounds
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def run_trial(
     from clusterprep.verify import blame, collect, groups, links
 
     plan = _plan(fleet, environment, incident_sizes)
+    fanout.bear_silence(SILENCE_LIMIT)  # what was written is there, and here a node that falls silent is the finding
     timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
     first = blame.judge(timeline)
     measured = measure_links(fanout, fleet) if len(fleet.reached) > 1 else None

@@ -15,7 +15,7 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet, Outcome
 from clusterprep.noderange import fold
 from clusterprep.rollback import OldRun, parse_runs
-from clusterprep.transports.link import Frame
+from clusterprep.transports.link import WRITING_LIMIT, Frame
 from clusterprep.wanted import FileChange
 
 LIMIT = 60.0  # seconds for one phase on all nodes: a few small files and their fsyncs
@@ -164,6 +164,7 @@ class Writer:
         if failed:
             self._mark(todo, failed, "failed", "not-started")
             return self.receipt
+        self.fanout.bear_silence(WRITING_LIMIT)
         try:
             if failed := self._stage(todo, undoes):
                 self.undo()
@@ -178,6 +179,7 @@ class Writer:
 
     def undo(self) -> None:
         """Put the old bytes back on every node that staged; a node that cannot be asked keeps its manifest."""
+        self.fanout.bear_silence(WRITING_LIMIT)
         bodies = {name: {**self._bodies[name], "undo": self._run} for name in self._bodies if name in self._staged}
         answers = self.fanout.ask("undo", bodies, LIMIT)
         for name, answer in answers.items():
@@ -191,6 +193,7 @@ class Writer:
 
     def settle(self) -> None:
         """Say on every node that what was committed stays. From the first that knows it there is no way back."""
+        self.fanout.bear_silence(WRITING_LIMIT)
         bodies = {name: self._bodies[name] for name in self._bodies if name in self._staged}
         answers = self.fanout.ask("settle", bodies, LIMIT)
         for name, why in refusals(answers).items():

@@ -18,8 +18,8 @@ ORDER = (
     # what training scripts import, and nothing of ours does
     "guard",
     # words and values
-    "frozen", "errors", "past", "model", "wanted", "deeds", "units", "versions", "noderange", "neighbours", "pairing",
-    "derived", "redaction",
+    "frozen", "awake", "errors", "past", "model", "wanted", "deeds", "units", "versions", "noderange", "neighbours",
+    "pairing", "derived", "redaction",
     "plugins", "diagnose",
     # what runs on nodes, and imports nothing
     "remote",
@@ -67,6 +67,7 @@ WORLDLY = {
     "recorded": "takes the time of a run that an error ended",
     "earlier": "declares the options of the commands about earlier runs, ends them",
     "plugins": "finds plug-ins by their files",
+    "awake": "watches the clock, from a thread",
     "budget": "knows when its process was started",
     "deadline": "listens to signals and the alarm clock",
     "fanout": "starts threads and watches the clock",

@@ -15,7 +15,7 @@ from clusterprep.remote.processes import MARK, descendants, process_stat, read_p
 
 LOOK = 0.5  # seconds between looks at the state of the processes
 PATIENCE = 2.0  # seconds that killed processes get to disappear before they are called stuck
-LEASH = 6.0  # seconds without a sign of the controller, which comes every second; then all are ended
+LEASH = 15.0  # seconds without a sign of the controller, which comes every second; then all are ended
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from clusterprep.awake import awake
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.remote import boot
@@ -20,6 +20,7 @@ from clusterprep.transports.sudo import SudoPassword, open_with_sudo
 HELLO_LIMIT = 10.0  # seconds from the started command to the agent's first word
 PARTING_LIMIT = 1.0  # seconds for what a command that has ended has left on the way
 SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats are a lost node
+WRITING_LIMIT = 20.0  # seconds of silence once a run has begun to write: to lose a node then costs all nodes the run
 MAX_FRAME = 16 << 20  # bytes of one answer
 DIGITS = 9  # of a length
 MAX_JUNK = 1 << 20  # bytes of banners and profile output before the first word of the agent
@@ -90,21 +91,21 @@ class Link:
         self._reader = FrameReader(nonce)
         self._sending = threading.Lock()
         self._events: deque[Frame] = deque()
-        self._heard = time.monotonic()
+        self._heard = awake()
         self._asked = 0
         self._awaited: set[int] = set()
         self._answers: dict[int, Frame] = {}  # that came while another one was waited for
         self.lost: LinkLost | None = None
+        self.silence_limit = HELLO_LIMIT  # before its first word an agent does not beat
         self._ended = False
-        self._up = False  # before its first word an agent does not beat: Python may take long to start
 
     @property
     def peer(self) -> str | None:
         return self._channel.peer
 
     def silent_for(self) -> float:
-        """Seconds since the agent's last word; more than SILENCE_LIMIT means that it is gone."""
-        return time.monotonic() - self._heard
+        """Seconds since the agent's last word in which we could hear it; more than `silence_limit`: it is gone."""
+        return awake() - self._heard
 
     def send(self, op: str, **body: Any) -> int:
         """Send a request and give its number for `receive`."""
@@ -123,7 +124,7 @@ class Link:
 
         Raises LinkLost when the agent ends, falls silent or has not answered after `timeout` seconds.
         """
-        end = time.monotonic() + timeout
+        end = awake() + timeout
         while number not in self._answers:
             self._read(end)
         return self._answers.pop(number)
@@ -135,7 +136,7 @@ class Link:
     def poll(self, timeout: float) -> list[Frame]:
         """Events that have arrived, waiting up to `timeout` seconds for the first one."""
         if not self._events:
-            self._read(time.monotonic() + timeout, patient=True)
+            self._read(awake() + timeout, patient=True)
         events, self._events = list(self._events), deque()
         return events
 
@@ -163,13 +164,13 @@ class Link:
 
     def _read(self, end: float, patient: bool = False) -> None:
         """Read once and sort what came into answers and events; heartbeats have done their work by coming."""
-        now = time.monotonic()
+        now = awake()
         if now >= end and not patient:
             raise self._gone("timed_out", "the agent did not answer in time")
         try:
             data = self._channel.recv(max(0.001, min(end - now, 1.0)))
         except TimeoutError:
-            if self._up and self.silent_for() > SILENCE_LIMIT:
+            if self.silent_for() > self.silence_limit:
                 raise self._gone("hung", f"no sign of life for {self.silent_for():.1f} s") from None
             return
         except LinkLost as lost:
@@ -178,7 +179,7 @@ class Link:
         if not data:
             self._ended = True
             raise self._gone("hung", self._last_words())
-        self._heard = time.monotonic()
+        self._heard = awake()
         try:
             frames = self._reader.feed(data)
         except ValueError as error:
@@ -200,13 +201,14 @@ class Link:
 
     def wait_hello(self, limit: float) -> None:
         """Wait for the agent's first word; raises Unreached with the reason when it does not come."""
-        end = time.monotonic() + limit
+        end = awake() + limit
         try:
             while not self._events:
                 self._read(end)
         except LinkLost as lost:
             raise self._no_hello(lost) from None
-        self.hello, self._up = self._events.popleft(), True
+        self.hello = self._events.popleft()
+        self.silence_limit = SILENCE_LIMIT
 
     def _no_hello(self, lost: LinkLost) -> Unreached:
         said = f"{self._reader.rest} {self._channel.stderr().decode('utf-8', 'replace')}".strip()

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import IO
 
+from clusterprep.awake import awake
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.transports import Channel
@@ -68,12 +69,12 @@ class LocalChannel:
 
     def send(self, data: bytes) -> None:
         """Send all of data. Raises LinkLost when the command is gone or takes nothing for 20 s."""
-        view, since = memoryview(data), time.monotonic()
+        view, since = memoryview(data), awake()
         while view:
             taken = self._write(view)
             if taken:
-                view, since = view[taken:], time.monotonic()
-            elif time.monotonic() - since > STALL:
+                view, since = view[taken:], awake()
+            elif awake() - since > STALL:
                 raise LinkLost("hung", f"the local command took nothing for {STALL:.0f} s")
 
     def recv(self, timeout: float) -> bytes:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
+from clusterprep.awake import awake
 from clusterprep.errors import Unreached
 from clusterprep.model import Inventory, Node
 from clusterprep.noderange import fold
@@ -228,7 +229,7 @@ def _dial_all(found: Mapping[str, SlurmNode], limit: float) -> dict[str, Unreach
 
 def _dial(node: SlurmNode, port: int, limit: float) -> Unreached | None:
     try:
-        connection, _ = dial(node.address, node.port or port, time.monotonic() + limit)
+        connection, _ = dial(node.address, node.port or port, awake() + limit)
     except Unreached as trouble:
         return Unreached(
             trouble.reason, f"slurmd of {node.name}: {trouble}", f"systemctl status slurmd   # on {node.name}"

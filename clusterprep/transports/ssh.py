@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import TYPE_CHECKING
 
+from clusterprep.awake import awake
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
 from clusterprep.transports import Channel
@@ -19,6 +19,7 @@ from clusterprep.transports.tcp import dial, is_near
 from clusterprep.transports.wire import STALL, Wire
 
 M_ARENA_MAX = -8  # mallopt(3)
+LOOK = 0.5  # seconds between two looks at the deadline while another thread reaches a jump host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ class SshTransport:
 
     def open(self, node: Node, command: str) -> Channel:
         """Start command on the node within node.ssh.connect_timeout. Raises Unreached."""
-        deadline = time.monotonic() + node.ssh.connect_timeout
+        deadline = awake() + node.ssh.connect_timeout
         self._opening[node.name] = None
         try:
             return self._connect(self._routes.to(node), deadline, node.name).start(command)
@@ -91,9 +92,9 @@ class SshTransport:
         while True:
             connection = self._jump(jump, deadline)
             try:
-                stream = connection.tunnel(route.host, route.port, max(deadline - time.monotonic(), 0.05))
+                stream = connection.tunnel(route.host, route.port, max(deadline - awake(), 0.05))
             except Exception as error:
-                if connection.alive or time.monotonic() > deadline:
+                if connection.alive or awake() > deadline:
                     raise tunnel_refused(error, jump, route) from error
             else:
                 return Wire(stream, deadline, self._stall)
@@ -110,7 +111,10 @@ class SshTransport:
         if mine:
             self._fulfil(future, route, deadline)
         try:
-            return future.result(max(deadline - time.monotonic(), 0.05))
+            while not future.done() and awake() < deadline:
+                with contextlib.suppress(NotYet):
+                    future.exception(LOOK)
+            return future.result(0.05)
         except NotYet as error:
             raise Unreached("timed_out", f"jump host {route.host} is not reached in time") from error
         except Unreached as error:

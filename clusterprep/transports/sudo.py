@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterator
 from typing import Literal
 
+from clusterprep.awake import awake
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
 from clusterprep.remote import boot
@@ -133,7 +133,7 @@ class _Talk:
 
     def _heard(self, prompts: int) -> Literal["ready", "asked"]:
         """What comes first: Python, or so many prompts. Raises Unreached where sudo ends, or says neither in time."""
-        end = time.monotonic() + LIMIT
+        end = awake() + LIMIT
         while True:
             data = self._received()
             self._out = (self._out + (data or b""))[-KEPT:]
@@ -144,7 +144,7 @@ class _Talk:
                 raise self._refused()
             if asked == prompts:
                 return "asked"
-            if time.monotonic() > end:
+            if awake() > end:
                 what = "sudo -v   # on the node: what does it wait for?"
                 raise Unreached("hung", f"sudo gives no answer: {self._words()}", what)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-import time
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
+
+from clusterprep.awake import awake
 
 STALL = 20.0  # seconds without a byte taken after which a peer counts as gone (Channel.send)
 SLICE = 0.2  # seconds between two looks at the deadline until login is done
@@ -59,7 +60,7 @@ class Wire:
         return data
 
     def send(self, data: bytes) -> int:
-        since = time.monotonic()
+        since = awake()
         while True:
             try:
                 return self._stream.send(data)
@@ -82,7 +83,7 @@ class Wire:
     # what we call
 
     def limit(self, deadline: float | None) -> None:
-        """Set the moment (time.monotonic) at which everything on this wire ends; None once the login is done."""
+        """Set the moment (clusterprep.awake) at which everything on this wire ends; None once the login is done."""
         self._deadline = deadline
         with contextlib.suppress(OSError):
             self._stream.settimeout(IDLE if deadline is None else SLICE)
@@ -91,14 +92,14 @@ class Wire:
         """The items; the time it takes to get one does not count: somebody may be typing a passphrase."""
         rest = iter(items)
         while True:
-            deadline, since = self._deadline, time.monotonic()
+            deadline, since = self._deadline, awake()
             self._deadline = None
             try:
                 item = next(rest)
             except StopIteration:
                 return
             finally:
-                self._deadline = deadline and deadline + time.monotonic() - since
+                self._deadline = deadline and deadline + awake() - since
             yield item
 
     def _more(self) -> bytes:
@@ -129,7 +130,7 @@ class Wire:
                 raise self._end()
 
     def _refuse_delay(self, stalled: float | None = None) -> None:
-        now = time.monotonic()
+        now = awake()
         if self._closed:
             raise self._end()
         if self._deadline is not None and now > self._deadline:

@@ -6,9 +6,10 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from clusterprep.awake import awake
 from clusterprep.errors import LinkLost
 from clusterprep.model import Node
 from clusterprep.remote import boot
@@ -39,7 +40,6 @@ class NodeLink(Protocol):
 def run_verify(
     links: Sequence[NodeLink],
     plan: TrialPlan,
-    clock: Callable[[], float] = time.monotonic,
     standing: Standing | None = None,
 ) -> Timeline:
     """Start the ranks of `plan`, follow them until they finish or enough is known, stop them everywhere.
@@ -49,7 +49,7 @@ def run_verify(
 
     With `standing` ranks are only started where none stand that fit, and stay where they finished; `dismiss` ends them.
     """
-    return _Trial(links, plan, clock, standing).run()
+    return _Trial(links, plan, standing).run()
 
 
 def dismiss(links: Iterable[NodeLink], standing: Standing) -> None:
@@ -85,11 +85,9 @@ def _given(plan: TrialPlan, node: str) -> tuple[Mapping[str, str], ...]:
 class _Trial:
     """The one that decides; the threads of the nodes only carry."""
 
-    def __init__(
-        self, links: Sequence[NodeLink], plan: TrialPlan, clock: Callable[[], float], standing: Standing | None
-    ) -> None:
-        self._links, self._plan, self._clock, self._standing = links, plan, clock, standing
-        self._began = clock()
+    def __init__(self, links: Sequence[NodeLink], plan: TrialPlan, standing: Standing | None) -> None:
+        self._links, self._plan, self._standing = links, plan, standing
+        self._began, self._woke = time.monotonic(), awake()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._seen: list[Event] = []
         self._kept = Kept()
@@ -118,7 +116,12 @@ class _Trial:
     # ------------------------------------------------------------ deciding
 
     def _now(self) -> float:
-        return self._clock() - self._began
+        """When something happened: nodes go on while we sleep, and their clocks are set against this one."""
+        return time.monotonic() - self._began
+
+    def _paced(self) -> float:
+        """For how long we have been listening: limits count that alone."""
+        return awake() - self._woke
 
     def _follow(self) -> None:
         decision = Decision.WAIT
@@ -127,11 +130,11 @@ class _Trial:
                 raise self._bug
             for event in self._arriving():
                 self._note(event)
-            decision = self._pace.decide(self._now(), self._quiet())
-            if self._pace.stalls(self._now()):
+            decision = self._pace.decide(self._paced(), self._quiet())
+            if self._pace.stalls(self._paced()):
                 self._stalled.set()
             if decision is Decision.GO:
-                self._pace.went(self._now())
+                self._pace.went(self._paced())
                 self._seen.append(Event("", "go", self._now()))
                 self._go.set()
         self._done = decision is Decision.DONE
@@ -141,7 +144,7 @@ class _Trial:
 
     def _note(self, event: Event) -> None:
         self._seen.append(event)
-        self._pace.note(event, self._now())
+        self._pace.note(event, self._paced())
         if event.what == "lost":
             self._lost.add(event.node)
 

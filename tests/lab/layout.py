@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ HOST_ENVIRONMENT = {
 }
 # What a supervisor prints once all hosts accept connections.
 READY = "ready"
+POWER = signal.SIGUSR1  # to the supervisor: start what is down
 # A block of addresses stays clear of .0, .1 and .255, which some software takes for something else.
 BLOCK = 250
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.lab import kernel, node, timekeeper, wires
-from tests.lab.layout import CONTROLLER_ADDRESS, PREFIX_LENGTH, READY, HostSpec, Layout, Spec, State
+from tests.lab.layout import CONTROLLER_ADDRESS, POWER, PREFIX_LENGTH, READY, HostSpec, Layout, Spec, State
 
 # Hosts that come to life at the same time; more only wait for each other in the kernel.
 TOGETHER = 32
@@ -120,10 +120,10 @@ class Supervisor:
             State(os.getpid(), self.controller_net, self.pids).save(self.layout.state)
 
     def watch(self) -> None:
-        """Wait for the end of the owner or for a signal; restart hosts that were rebooted."""
+        """Wait for the end of the owner or for a signal; restart rebooted hosts, on POWER all that are down."""
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, POWER):
             signal.signal(number, lambda *_: None)
         poll = select.poll()
         poll.register(woken, select.POLLIN)
@@ -131,9 +131,12 @@ class Supervisor:
             poll.register(os.pidfd_open(self.spec.owner), select.POLLIN)
         self._reap()
         while all(fd == woken for fd, _ in poll.poll()):
-            if {signal.SIGTERM, signal.SIGINT} & set(os.read(woken, 4096)):
+            told = set(os.read(woken, 4096))
+            if {signal.SIGTERM, signal.SIGINT} & told:
                 return
             self._reap()
+            if POWER in told:
+                self._power_on()
 
     def _reap(self) -> None:
         """Collect ended children; reboot(2) in a host ends its process 1 with SIGHUP."""
@@ -146,6 +149,12 @@ class Supervisor:
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGHUP:
                 self._start_again(name)
             self._save_state()
+
+    def _power_on(self) -> None:
+        for host in self.spec.hosts:
+            if host.name not in self.pids:
+                self._start_again(host.name)
+        self._save_state()
 
     def _start_again(self, name: str) -> None:
         host = next(host for host in self.spec.hosts if host.name == name)

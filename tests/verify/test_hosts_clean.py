@@ -16,7 +16,7 @@ from tests.verify.moments import begun, connected, ranks, wait_for
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 slow = pytest.mark.slow
 GONE = 3.0  # seconds for sshd to take a session down after the command has returned
-FORSAKEN = 10.0  # seconds for agents whose controller was killed; the leash of ranks is six
+FORSAKEN = 10.0  # seconds for agents whose controller was killed; the channel ends with it, and no leash is waited for
 PLACES = ("/dev/shm", "/tmp", "/var/tmp", "/run")
 # What is on a host: processes without the looking ones, sockets that are not just fading away, and files.
 LOOK = (

@@ -43,7 +43,7 @@ from tests.lab.faults.network import (
     slow_user,
     switch_mtu,
 )
-from tests.lab.faults.power import freeze, machine_pids, power_off, reboot
+from tests.lab.faults.power import freeze, machine_pids, power_off, power_on, reboot
 from tests.lab.faults.services import service, services
 from tests.lab.faults.software import compiled_nccl, job_environment
 from tests.lab.faults.sshd import cont_sshd, new_host_key, old_kernel, reload_sshd, session_environment, stop_sshd
@@ -111,6 +111,7 @@ __all__ = [
     "old_kernel",
     "own_sysctl",
     "power_off",
+    "power_on",
     "read_only",
     "reboot",
     "refuse_port",

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.lab.faults.fault import Fault
-from tests.lab.rooms import Host
+from tests.lab.layout import POWER
+from tests.lab.rooms import Host, state_of
 
 
 def freeze(host: Host) -> Fault:
@@ -41,11 +42,17 @@ def machine_pids(host: Host) -> list[int]:
 
 
 def power_off(host: Host) -> None:
-    """End the host at once, as by its switch; it does not come back."""
+    """End the host at once, as by its switch; it stays down until `power_on`."""
     watched = os.pidfd_open(host.pid)
     with contextlib.closing(os.fdopen(watched)):
         signal.pidfd_send_signal(watched, signal.SIGKILL)
     _wait_until(lambda: not host.alive(), f"{host.name} to end")
+
+
+def power_on(host: Host, timeout: float = 20) -> None:
+    """Start a host that is down, and all others that are: its files are those that it had."""
+    os.kill(state_of(host.layout).supervisor, POWER)
+    _wait_until(host.alive, f"{host.name} to start", timeout)
 
 
 def reboot(host: Host, timeout: float = 10) -> None:
