@@ -72,14 +72,12 @@ test-bounds: test-lowest test-newest ## the tests without lab, with every depend
 test-lowest: | packages
 	$(PYTHON) -m venv --clear .venv-lowest
 	sed -n 's/^    "\([A-Za-z0-9-]*\)>=\([0-9.]*\)[",].*/\1==\2/p' pyproject.toml > .venv-lowest/bounds.txt
-	.venv-lowest/bin/pip install --quiet -c .venv-lowest/bounds.txt hatchling
-	.venv-lowest/bin/pip install --quiet -c .venv-lowest/bounds.txt --no-build-isolation -e '.[dev,torch]'
+	PIP_CONSTRAINT=.venv-lowest/bounds.txt .venv-lowest/bin/pip install --quiet -e '.[dev,torch]'
 	.venv-lowest/bin/python -m pytest -m 'not lab and not slow' $(ARGS)
 
 test-newest: | packages
 	$(PYTHON) -m venv --clear .venv-newest
-	.venv-newest/bin/pip install --quiet 'hatchling<2'
-	.venv-newest/bin/pip install --quiet --no-build-isolation -e '.[dev,torch]'
+	.venv-newest/bin/pip install --quiet -e '.[dev,torch]'
 	.venv-newest/bin/python -m pytest -m 'not lab and not slow' $(ARGS)
 
 clean: ## take away what these targets made

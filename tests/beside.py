@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 PYTEST = (sys.executable, "-m", "pytest")
 ALL, WAIT, COMPUTE = "not slow", "not slow and (lab or timed)", "not slow and not lab and not timed"
@@ -122,11 +122,11 @@ def together(ends: Sequence[int]) -> int:
 
 def merge(parts: Sequence[Path], target: Path) -> None:
     """One JUnit report that has the suites of all."""
-    whole = ElementTree.Element("testsuites", name="pytest tests")
+    whole = ET.Element("testsuites", name="pytest tests")
     for part in parts:
-        whole.extend(ElementTree.parse(part).getroot())  # noqa: S314  # pytest has just written it
+        whole.extend(ET.parse(part).getroot())  # noqa: S314  # pytest has just written it
     target.parent.mkdir(parents=True, exist_ok=True)
-    ElementTree.ElementTree(whole).write(target, encoding="utf-8", xml_declaration=True)
+    ET.ElementTree(whole).write(target, encoding="utf-8", xml_declaration=True)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ def _fetch(release: str, path: Path) -> None:
         "--timeout=10",
     ]
     with tempfile.TemporaryDirectory(dir=folder()) as place:
-        argv = [sys.executable, "-m", "pip", "install", *words, "--target", place, "-r", str(LOCKED / f"nccl-{release}.txt")]
+        locked = str(LOCKED / f"nccl-{release}.txt")
+        argv = [sys.executable, "-m", "pip", "install", *words, "--target", place, "-r", locked]
         try:
             done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT)
         except subprocess.TimeoutExpired:

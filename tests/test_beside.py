@@ -1,4 +1,4 @@
-"""`make test` as two runs of pytest: both are shown, either fails it, one report, and a Ctrl-C leaves nothing behind."""
+"""`make test` as two runs of pytest: both are shown, either fails it, one report, and a Ctrl-C puts everything away."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -24,7 +24,7 @@ from pathlib import Path
 @pytest.mark.lab
 def test_of_hosts(): assert os.nice(0) == {nice}
 
-def test_of_figures(): assert os.nice(0) == {nice} + 10 and {truth}
+def test_of_figures(): assert os.nice(0) == min({nice} + 10, 19) and {truth}
 
 @pytest.mark.slow
 def test_of_minutes(): assert False
@@ -66,8 +66,9 @@ def test_both_are_shown_and_one_report_has_all(tmp_path: Path) -> None:
     assert done.stdout.index("test_both.py::test_of_hosts PASSED") < done.stdout.index("test_of_figures PASSED")
     assert "test_of_minutes" not in done.stdout
     assert done.stdout.count("slowest 3 durations") == 2
-    cases = ElementTree.parse(tmp_path / "all/report.xml").getroot().findall("./testsuite/testcase")
-    assert sorted(case.get("name") or "" for case in cases) == ["test_of_figures", "test_of_hosts"]
+    report = ET.parse(tmp_path / "all/report.xml")  # noqa: S314  # of ours
+    cases = sorted(case.get("name") or "" for case in report.iterfind("./testsuite/testcase"))
+    assert cases == ["test_of_figures", "test_of_hosts"]
 
 
 def test_a_failure_of_either_is_the_end_of_both(tmp_path: Path) -> None:

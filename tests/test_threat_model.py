@@ -14,14 +14,14 @@ NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 TEXT = PAGE.read_text()
 
 
-def tests_of(path: Path) -> set[str]:
+def there(path: Path) -> set[str]:
     return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("path", sorted({path for path, _ in NAMED.findall(TEXT)}))
 def test_every_test_that_it_names_exists(path: str) -> None:
     named = {test for where, test in NAMED.findall(TEXT) if where == path}
-    assert named - tests_of(ROOT / "tests" / path) == set()
+    assert named - there(ROOT / "tests" / path) == set()
 
 
 def test_every_answer_names_a_test() -> None:

@@ -13,7 +13,7 @@ from tests.command import Answer, clusterprep
 from tests.lab import Lab, faults
 
 pytestmark = pytest.mark.torch
-# Where two nodes say as much as four: from four on, a trial that is slow goes on to groups of nodes, which takes longer.
+# Where two nodes say as much as four: from four on, a trial that is slow goes on to groups, which takes longer.
 TWO = [{"name": "n[1-2]", "address": "10.77.0.[2-3]"}]
 
 
