@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 NODE_CODE = $(filter-out %/__init__.py %/boot.py,$(wildcard clusterprep/remote/*.py))
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start commands by the thousand, which would each compile all that they import.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Nothing that is locked is built here, so nothing comes in unlocked to build it with.
 LOCKED := --quiet --require-hashes --only-binary=:all:
