@@ -10,7 +10,7 @@ import pytest
 
 pytest_plugins = ["tests.lab.fixtures"]
 
-LAB_FIXTURES = frozenset({"lab4", "lab8", "slurm4", "make_lab"})
+LAB_FIXTURES = frozenset({"lab1", "lab4", "lab8", "slurm4", "make_lab"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
