@@ -6,11 +6,17 @@ BIN := $(VENV)/bin
 NODE_CODE = $(filter-out %/__init__.py %/boot.py,$(wildcard clusterprep/remote/*.py))
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start commands by the thousand, which would each compile all that they import.
+unexport PYTHONDONTWRITEBYTECODE
 
-# What must hold is that torch comes first and exactly: anything that depends on it then takes this one.
-TORCH := torch==2.13.0
+# Nothing that is locked is built here, so nothing comes in unlocked to build it with.
+LOCKED := --quiet --require-hashes --only-binary=:all:
+# Its build differs by machine: the one for processors where there is one, else that of the index, each by its hash.
+# Where only others can be had: make TORCH=torch==2.13.0
+TORCH :=
 
-.PHONY: help setup packages demo test test-all check format soak fleets docs bench test-bounds clean
+.PHONY: help setup packages demo test test-all check format soak fleets docs bench lock clean
+.PHONY: test-bounds test-lowest test-newest
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +26,9 @@ setup: $(VENV)/.installed ## the virtual environment in .venv, and as root the l
 demo: setup ## four real hosts, two planted faults, apply before and after their cure
 	@$(BIN)/python -m tests.demo
 
+# Those on hosts, which mostly wait, and those that compute are run beside each other: tests/beside.py.
 test: setup ## the tests, but for those that take minutes each
-	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	@$(BIN)/python -m tests.beside $(ARGS)
 
 test-all: setup ## every test
 	$(BIN)/python -m pytest $(ARGS)
@@ -52,20 +59,35 @@ docs: setup ## as root: renew what README.md shows of the tool, its pictures and
 bench: .venv-bench/.installed setup ## compare with Ansible, pyinfra, parallel-ssh and plain ssh
 	$(BIN)/python benchmarks/fanout.py $(ARGS)
 
-.venv-bench/.installed: benchmarks/requirements.txt | packages
+.venv-bench/.installed: requirements/bench.txt | packages
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install --quiet -r benchmarks/requirements.txt
+	.venv-bench/bin/pip install $(LOCKED) -r requirements/bench.txt
 	@touch $@
 
+lock: setup .venv-lock/.installed ## renew requirements/ where pyproject.toml asks for it; ARGS=--upgrade: with the newest releases
+	@.ci/lock $(ARGS)
+
+.venv-lock/.installed: requirements/lock.txt | packages
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install $(LOCKED) -r requirements/lock.txt
+	@touch $@
+
+test-bounds: test-lowest test-newest ## the tests without lab, with every dependency at its lower bound, and at its newest allowed
+
 # The lower bounds of pyproject.toml as exact versions: every line of its lists of the form "name>=version".
-test-bounds: | packages ## the tests without lab and torch, with every dependency at its lower bound
-	$(PYTHON) -m venv --clear .venv-bounds
-	sed -n 's/^    "\([A-Za-z0-9-]*\)>=\([0-9.]*\)[",].*/\1==\2/p' pyproject.toml > .venv-bounds/bounds.txt
-	.venv-bounds/bin/pip install --quiet -c .venv-bounds/bounds.txt -e '.[dev]'
-	.venv-bounds/bin/python -m pytest -m 'not lab and not slow and not torch' $(ARGS)
+test-lowest: | packages
+	$(PYTHON) -m venv --clear .venv-lowest
+	sed -n 's/^    "\([A-Za-z0-9-]*\)>=\([0-9.]*\)[",].*/\1==\2/p' pyproject.toml > .venv-lowest/bounds.txt
+	PIP_CONSTRAINT=.venv-lowest/bounds.txt .venv-lowest/bin/pip install --quiet -e '.[dev,torch]'
+	.venv-lowest/bin/python -m pytest -m 'not lab and not slow' $(ARGS)
+
+test-newest: | packages
+	$(PYTHON) -m venv --clear .venv-newest
+	.venv-newest/bin/pip install --quiet -e '.[dev,torch]'
+	.venv-newest/bin/python -m pytest -m 'not lab and not slow' $(ARGS)
 
 clean: ## take away what these targets made
-	rm -rf .venv .venv-bench .venv-bounds build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-lock .venv-lowest .venv-newest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---------------------------------------------------------------- set-up
@@ -73,12 +95,18 @@ clean: ## take away what these targets made
 packages:
 	@.ci/packages
 
-$(VENV)/.installed: pyproject.toml $(VENV)/.torch
-	$(BIN)/pip install --quiet -e '.[dev]'
+$(VENV)/.installed: pyproject.toml $(VENV)/.locked
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/.torch: $(VENV)/.made
-	$(BIN)/pip install --quiet $(TORCH)
+# Last comes what a build for GPUs brings along; one for processors needs nothing that is not there.
+$(VENV)/.locked: requirements/dev.txt requirements/torch.txt requirements/torch-cpu.txt $(VENV)/.made
+	$(BIN)/pip install $(LOCKED) -r requirements/dev.txt
+ifeq ($(TORCH),)
+	$(BIN)/pip install $(LOCKED) --no-deps -r requirements/torch-cpu.txt 2>/dev/null || \
+	$(BIN)/pip install $(LOCKED) --no-deps -r requirements/torch.txt
+endif
+	$(BIN)/pip install --quiet $(or $(TORCH),torch)
 	@touch $@
 
 $(VENV)/.made: | packages

@@ -13,8 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-# From releases of torch of 2024, 2025 and 2026: each reads its files in another way.
-RELEASES = {"2.21.5": "nvidia-nccl-cu12", "2.27.5": "nvidia-nccl-cu12", "2.32.3": "nvidia-nccl-cu13"}
+# From releases of torch of 2024, 2025 and 2026: each reads its files in another way. .ci/lock names their packages.
+RELEASES = ("2.21.5", "2.27.5", "2.32.3")
+LOCKED = Path(__file__).parents[1] / "requirements"
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 LIMIT = 100  # seconds for one wheel, which has 200 to 300 MB
 
@@ -44,9 +45,10 @@ def library(release: str) -> Path:
 
 
 def _fetch(release: str, path: Path) -> None:
-    wanted = f"{RELEASES[release]}=={release}"
+    wanted = f"NCCL {release}"
     words = [
         "--quiet",
+        "--require-hashes",
         "--no-deps",
         "--no-compile",
         "--no-cache-dir",
@@ -55,7 +57,8 @@ def _fetch(release: str, path: Path) -> None:
         "--timeout=10",
     ]
     with tempfile.TemporaryDirectory(dir=folder()) as place:
-        argv = [sys.executable, "-m", "pip", "install", *words, "--target", place, wanted]
+        locked = str(LOCKED / f"nccl-{release}.txt")
+        argv = [sys.executable, "-m", "pip", "install", *words, "--target", place, "-r", locked]
         try:
             done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT)
         except subprocess.TimeoutExpired:

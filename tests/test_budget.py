@@ -35,10 +35,15 @@ INVENTORY = "nodes: [{name: n1, address: 127.0.0.1, transport: local%s}]\n"
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def lab1() -> Iterator[Lab]:
     require_lab()
     with Lab(1) as lab:
-        yield lab.hosts[0]
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def host(lab1: Lab) -> Host:
+    return lab1.hosts[0]
 
 
 @pytest.fixture(scope="module")

@@ -45,11 +45,15 @@ def test_the_wheel_carries_what_lies_beside_the_package(wheel: Path) -> None:
 
 
 def test_it_validates_the_example_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    """What is locked is laid out, and the wheel takes of it what it says that it needs; nothing else can be had."""
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
-    run(tmp_path / "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=tmp_path)
-    installed = tmp_path / "venv/bin/clusterprep"
+    pip = (tmp_path / "venv/bin/pip", "--quiet", "--disable-pip-version-check")
+    laid, locked = tmp_path / "laid", ROOT / "requirements/run.txt"
+    run(*pip, "download", "--require-hashes", "--only-binary=:all:", "-r", locked, "--dest", laid, cwd=tmp_path)
+    run(*pip, "install", "--no-index", "--find-links", laid, wheel, cwd=tmp_path)
+    command = tmp_path / "venv/bin/clusterprep"
     example = ROOT / "inventory.example.yaml"
-    assert "is valid" in run(installed, "validate", example, cwd=tmp_path)
-    assert "time.offset" in run(installed, "explain", "time.offset", cwd=tmp_path)
+    assert "is valid" in run(command, "validate", example, cwd=tmp_path)
+    assert "time.offset" in run(command, "explain", "time.offset", cwd=tmp_path)
     imported = "import clusterprep, sys; print(clusterprep.__file__)"
     assert str(tmp_path) in run(tmp_path / "venv/bin/python", "-c", imported, cwd=tmp_path)

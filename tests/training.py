@@ -7,7 +7,6 @@ no framework brings another.
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-WANTED = Path(__file__).with_name("training.txt")
+LOCKED = Path(__file__).parents[1] / "requirements/training.txt"  # of training.txt beside this, without torch
 LIMIT = 300  # seconds
 
 
@@ -30,9 +29,9 @@ def python() -> str:
     folder().mkdir(parents=True, exist_ok=True)
     with (folder() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists() or done.read_text() != WANTED.read_text():
+        if not done.exists() or done.read_text() != LOCKED.read_text():
             _make(path)
-            done.write_text(WANTED.read_text())
+            done.write_text(LOCKED.read_text())
     return str(path)
 
 
@@ -40,8 +39,9 @@ def _make(path: Path) -> None:
     _run([sys.executable, "-m", "venv", str(folder())])
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder()), "platbase": str(folder())}))
     (own / "torch_of_the_tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    torch = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
-    _run([str(path), "-m", "pip", "install", "--quiet", "--no-compile", "-r", str(WANTED), torch])
+    # Compiled now, for the hosts of a lab may not write here: each rank would compile all that it imports.
+    words = ["--quiet", "--compile", "--no-deps", "--require-hashes", "--only-binary=:all:"]
+    _run([str(path), "-m", "pip", "install", *words, "-r", str(LOCKED)])
 
 
 def _run(argv: list[str]) -> None:

@@ -13,6 +13,8 @@ from clusterprep.load import load_inventory
 from tests.command import CLI, clusterprep
 from tests.lab import Lab
 
+pytestmark = pytest.mark.lab
+
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:

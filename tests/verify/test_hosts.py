@@ -14,7 +14,7 @@ from tests.lab import Host, Lab, faults
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
-TIMEOUT = 15  # seconds; the time limit of verify in these tests
+TIMEOUT = 10  # seconds; the time limit of verify in these tests
 SIZES = ["8", *["16M"] * 200]  # far more than can be done before the fault
 
 
