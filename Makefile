@@ -4,13 +4,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_CODE = $(filter-out %/__init__.py %/boot.py,$(wildcard clusterprep/remote/*.py))
+TARGETS ?= agent inventory playbook conf logs
+SECONDS ?= 600
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # What must hold is that torch comes first and exactly: anything that depends on it then takes this one.
 TORCH := torch==2.13.0
 
-.PHONY: help setup packages demo test test-all check format fleets docs bench test-bounds clean
+.PHONY: help setup packages demo test test-all check format fleets docs bench test-bounds fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,8 +62,12 @@ test-bounds: | packages ## the tests without lab and torch, with every dependenc
 	.venv-bounds/bin/pip install --quiet -c .venv-bounds/bounds.txt -e '.[dev]'
 	.venv-bounds/bin/python -m pytest -m 'not lab and not slow and not torch' $(ARGS)
 
+fuzz: setup ## input that nobody thought of, TARGETS for SECONDS each; what breaks a promise is kept as a test
+	$(BIN)/pip install --quiet -e '.[fuzz]'
+	@for target in $(TARGETS); do echo "fuzz: $$target for $(SECONDS) s"; $(BIN)/python -m tests.fuzz $$target $(SECONDS) || exit 1; done
+
 clean: ## take away what these targets made
-	rm -rf .venv .venv-bench .venv-bounds build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-bounds build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---------------------------------------------------------------- set-up

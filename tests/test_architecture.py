@@ -19,7 +19,7 @@ ORDER = (
     "guard",
     # words and values
     "frozen", "errors", "past", "model", "wanted", "deeds", "units", "versions", "noderange", "neighbours", "pairing",
-    "derived",
+    "derived", "strangers", "typed",
     "plugins", "diagnose",
     # what runs on nodes, and imports nothing
     "remote",

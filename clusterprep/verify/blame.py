@@ -8,6 +8,7 @@ from dataclasses import replace
 from clusterprep.frozen import dataclass
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.noderange import fold
+from clusterprep.strangers import words
 from clusterprep.verify.beginning import beginning
 from clusterprep.verify.consistency import consistency
 from clusterprep.verify.culprits import Fault, faults, wrong_ranks
@@ -72,7 +73,8 @@ def _too_slow(timeline: Timeline) -> bool:
 def _message(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
     words = _outcome(timeline, rows, found)
     left = [
-        f"{event.node}: processes {event.data.get('left')} could not be ended" for event in timeline.of("left_over")
+        f"{event.node}: processes {words(event.data.get('left'))} could not be ended"
+        for event in timeline.of("left_over")
     ]
     if finished(timeline):
         left += [f"{event.node} fell silent after its ranks had finished" for event in timeline.of("lost")]
