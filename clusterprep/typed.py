@@ -29,7 +29,8 @@ def _promise(function: Callable[..., Any]) -> Test:
 
 
 def _of_class(value: object) -> bool:
-    return not dataclasses.is_dataclass(value) or _test(type(value))(value)
+    kind: Any = type(value)
+    return not hasattr(kind, "__dataclass_fields__") or bool(_test(kind)(value))
 
 
 @functools.cache
@@ -47,13 +48,17 @@ def _test(hint: Any) -> Test:
         return lambda value: any(test(value) for test in tests)
     if origin is tuple:
         return _tuple(inside)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
+    return _container(origin, inside) if isinstance(origin, type) else _plain(hint)
+
+
+def _container(origin: type, inside: tuple[Any, ...]) -> Test:
+    if issubclass(origin, Mapping):
         key, item = map(_test, inside)
         return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
-    if isinstance(origin, type) and issubclass(origin, (Sequence, AbstractSet)):
+    if issubclass(origin, (Sequence, AbstractSet)):
         (item,) = map(_test, inside)
         return lambda value: isinstance(value, origin) and all(map(item, value))
-    return _plain(hint)
+    return lambda value: True
 
 
 def _tuple(inside: tuple[Any, ...]) -> Test:
@@ -82,13 +87,14 @@ def _plain(hint: Any) -> Test:
 
 def _fields(kind: type) -> Test:
     hints: dict[str, Any] = {}
+    made: Any = kind
 
     def test(value: object) -> bool:
         if type(value) is not kind:
             return False
         if not hints:  # only now, for a class may hold itself
             own = typing.get_type_hints(kind)
-            hints.update({field.name: _test(own[field.name]) for field in dataclasses.fields(kind)})
+            hints.update({field.name: _test(own[field.name]) for field in dataclasses.fields(made)})
         return all(fits(getattr(value, name)) for name, fits in hints.items())
 
     return test

@@ -105,9 +105,9 @@ class Unstepper:
         bodies = {name: {**self._writer.body(name), "run": self._run, **how} for name in names}
         for name, answer in self._writer.fanout.ask("take_back", bodies, LASTING).items():
             if not isinstance(answer, LinkLost):
-                for key, outcome in (("undone", ("undone", "")), ("kept", ("unchanged", KEPT))):
-                    numbers = (number for number in rows(answer.get(key)) if isinstance(number, int))
-                    self._ends.update({(name, number): outcome for number in numbers})
+                undone, kept = ([n for n in rows(answer.get(key)) if isinstance(n, int)] for key in ("undone", "kept"))
+                self._ends.update({(name, number): ("undone", "") for number in undone})
+                self._ends.update({(name, number): ("unchanged", KEPT) for number in kept})
             if isinstance(answer, LinkLost) or "no" in answer:
                 self.failed = True
                 last = max(deed.number for deed in self._deeds[name] if deed.stands)

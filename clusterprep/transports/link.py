@@ -24,6 +24,7 @@ PARTING_LIMIT = 1.0  # seconds for what a command that has ended has left on the
 SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats are a lost node
 MAX_JUNK = 1 << 20  # bytes of what sudo may say before it lets us in
 MAX_UNTAKEN = 4 * MAX_FRAME  # bytes that come before anybody takes an event or an answer
+MOST_EVENTS = 50_000  # that wait; they are taken ten times a second
 LONGEST = 300  # characters of a node's own words in a message
 
 Password = Callable[[Node], "str | None"]
@@ -137,8 +138,8 @@ class Link:
         except ValueError as error:
             raise self._gone("garbled", str(error)) from None
         self._sort(frames)
-        if self.received - self._taken > MAX_UNTAKEN:
-            raise self._gone("garbled", f"more than {MAX_UNTAKEN >> 20} MiB came that nobody had asked for")
+        if self.received - self._taken > MAX_UNTAKEN or len(self._events) > MOST_EVENTS:
+            raise self._gone("garbled", "more came that nobody had asked for than an agent of ours would say")
 
     def _sort(self, frames: Iterable[Frame]) -> None:
         self._events.extend(f for f in frames if "id" not in f and "beat" not in f)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from clusterprep import strangers
 from clusterprep.frozen import dataclass
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.noderange import fold
-from clusterprep.strangers import words
 from clusterprep.verify.beginning import beginning
 from clusterprep.verify.consistency import consistency
 from clusterprep.verify.culprits import Fault, faults, wrong_ranks
@@ -73,7 +73,7 @@ def _too_slow(timeline: Timeline) -> bool:
 def _message(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
     words = _outcome(timeline, rows, found)
     left = [
-        f"{event.node}: processes {words(event.data.get('left'))} could not be ended"
+        f"{event.node}: processes {strangers.words(event.data.get('left'))} could not be ended"
         for event in timeline.of("left_over")
     ]
     if finished(timeline):

@@ -50,7 +50,7 @@ def _is_item(item: Any) -> bool:
 
 def _first(given: Any) -> object:
     """The first wrong element of a collective."""
-    keys = {"index": _size, "seen": _word, "wanted": float, "source": _or_none(_size)}
+    keys: Mapping[str, Value] = {"index": _size, "seen": _word, "wanted": float, "source": _or_none(_size)}
     return _held(given, keys)
 
 
@@ -69,8 +69,8 @@ def _held(given: Any, keys: Mapping[str, Value]) -> object:
 _COLLECTIVE: Mapping[str, Value] = {"op": _word, "bytes": _size}
 # Of each kind of event what has to be there, and below what may be.
 NEEDED: Mapping[str, Mapping[str, Value]] = {
-    **dict.fromkeys(("spawned", "started", "no_torch", "imported", "no_cuda", "ready", "store", "joined"), {}),
-    **dict.fromkeys(("met", "finished", "error", "parted", "holds", "nccl", "exit", "closed", "begun"), {}),
+    **{what: {} for what in ("spawned", "started", "no_torch", "imported", "no_cuda", "ready", "store", "joined")},
+    **{what: {} for what in ("met", "finished", "error", "parted", "holds", "nccl", "exit", "closed")},
     **dict.fromkeys(("entered", "warmed"), _COLLECTIVE),
     "left": {**_COLLECTIVE, "seconds": real, "wrong": _size},
     "state": {"state": _word},

@@ -193,7 +193,7 @@ def one(data: bytes) -> None:
 
 
 def _chosen(data: bytes) -> tuple[Question, bytes]:
-    """The question that two bytes name; or behind \\xff\\xff a part of its words, by which a finding stays what it is."""
+    """The question that two bytes name, or behind two of 255 a part of its words: so a finding stays what it is."""
     questions = world().questions
     if data[:2] == b"\xff\xff" and b"\n" in data:
         words, _, data = data[2:].partition(b"\n")
@@ -203,9 +203,10 @@ def _chosen(data: bytes) -> tuple[Question, bytes]:
 
 
 def _stream(data: bytes) -> None:
-    """Frames come out alike however the stream is cut, and nothing piles up. NONCE may be written as \\xff."""
+    """Frames come out alike however the stream is cut, and nothing piles up. A byte of 255 is the nonce."""
     stream = data.replace(b"\xff", b"\n" + NONCE.encode() + b" ")
     whole = _fed([stream])
+    assert whole[:1] != ["refused"] or whole[1], "a long message"
     step = 1 + len(stream) // 7
     assert _fed([stream[at : at + step] for at in range(0, len(stream), step)]) == whole
 
@@ -218,8 +219,7 @@ def _fed(pieces: Sequence[bytes]) -> list[Any]:
             assert len(reader._buffer) <= max(MAX_JUNK, MAX_FRAME) + len(piece)
             assert len(reader.rest) <= 2048
     except ValueError as error:
-        assert len(str(error)) < 300
-        return ["refused"]  # what came before is of no use: the node is lost
+        return ["refused", len(str(error)) < 300]  # what came before is of no use: the node is lost
     assert all(isinstance(frame, dict) for frame in found)
     return found
 

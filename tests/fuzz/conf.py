@@ -14,7 +14,7 @@ from clusterprep.lint import DIALECTS
 from clusterprep.linted import lint
 from clusterprep.model import EnvValue
 from clusterprep.resources.env import nccl_conf, without_block
-from tests.fuzz.files import texts_of
+from tests.fuzz.files import placed, texts_of
 from tests.fuzz.wellformed import FORMATS, checked
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -35,7 +35,7 @@ def one(data: bytes) -> None:
     try:
         report = lint("x.conf", content, NOW, dialect=dialect, nccl=nccl, torch=torch, strict=bool(chosen & 128))
     except InputError as error:
-        assert all(problem.file == "x.conf" for problem in error.problems)
+        placed(error, "x.conf")
     else:
         text = checked(report, list(FORMATS)[chosen % len(FORMATS)])
         assert len(text) < ROOM + LONGER * len(content)

@@ -40,3 +40,8 @@ def texts_of(*patterns: str) -> Iterator[bytes]:
     for pattern in patterns:
         for path in sorted(HERE.glob(pattern)):
             yield path.read_bytes()
+
+
+def placed(error: InputError, file: str) -> None:
+    """Every problem is one of this file."""
+    assert {problem.file for problem in error.problems} == {file}

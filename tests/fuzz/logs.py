@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from clusterprep.diagnosed import diagnose, without_names
 from clusterprep.errors import InputError
 from clusterprep.reports.diagnosis import render
-from tests.fuzz.files import HERE
+from tests.fuzz.files import HERE, placed
 from tests.fuzz.wellformed import only_text
 
 ROOM, LONGER = 60_000, 100  # characters of a report: by itself, and per byte that was read
@@ -23,7 +23,7 @@ def one(data: bytes) -> None:
     try:
         diagnosis, hosts = diagnose(["-"], stdin=io.BytesIO(data))
     except InputError as error:
-        assert all(problem.file == "-" for problem in error.problems)
+        placed(error, "-")
         return
     assert diagnose(["-"], stdin=io.BytesIO(data))[0] == diagnosis
     for told in (diagnosis, without_names(diagnosis, hosts)):
