@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_CODE = $(filter-out %/__init__.py %/boot.py,$(wildcard clusterprep/remote/*.py))
+TARGETS ?= agent inventory playbook conf logs
+SECONDS ?= 600
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start commands by the thousand, which would each compile all that they import.
@@ -15,7 +17,7 @@ LOCKED := --quiet --require-hashes --only-binary=:all:
 # Where only others can be had: make TORCH=torch==2.13.0
 TORCH :=
 
-.PHONY: help setup packages demo test test-all check format soak fleets docs bench lock clean
+.PHONY: help setup packages demo test test-all check format soak fleets docs bench fuzz lock clean
 .PHONY: test-bounds test-lowest test-newest
 
 help: ## this list
@@ -86,8 +88,12 @@ test-newest: | packages
 	.venv-newest/bin/pip install --quiet -e '.[dev,torch]'
 	.venv-newest/bin/python -m pytest -m 'not lab and not slow' $(ARGS)
 
+fuzz: setup ## input that nobody thought of, TARGETS for SECONDS each; what breaks a promise is kept as a test
+	$(BIN)/pip install --quiet -e '.[fuzz]'
+	@for target in $(TARGETS); do echo "fuzz: $$target for $(SECONDS) s"; $(BIN)/python -m tests.fuzz $$target $(SECONDS) || exit 1; done
+
 clean: ## take away what these targets made
-	rm -rf .venv .venv-bench .venv-lock .venv-lowest .venv-newest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-lock .venv-lowest .venv-newest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---------------------------------------------------------------- set-up

@@ -32,6 +32,18 @@ class Problem:
         return f"{head} {self.message}{tail}".strip()
 
 
+def printable(text: str) -> str:
+    """What a file holds must not steer the terminal that shows it."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _shown(problem: Problem) -> Problem:
+    key, hint = (word and printable(word) for word in (problem.key, problem.hint))
+    return Problem(printable(problem.message), problem.file, problem.line, key, hint)
+
+
 class ClusterprepError(Exception):
     """The root: a message for people, an exit code for scripts."""
 
@@ -48,8 +60,8 @@ class InputError(ClusterprepError):
     code = 2
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
-        self.problems = problems
+        self.problems = tuple(map(_shown, problems))
+        super().__init__("\n".join(map(str, self.problems)))
 
     @classmethod
     def of(cls, message: str, **where: str | int | None) -> InputError:

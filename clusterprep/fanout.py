@@ -18,6 +18,7 @@ from clusterprep.facts.clock import Offset
 from clusterprep.model import Absent, Fleet, Inventory, Json, Node, Read, Sighting
 from clusterprep.plan import Plan, Questions, Sheet
 from clusterprep.remote import boot
+from clusterprep.strangers import real, words
 from clusterprep.transports import Transport
 from clusterprep.transports.link import Frame, Link, Password, open_link
 
@@ -353,7 +354,7 @@ def ask_reads(link: Link, asked: Sequence[Read], number: int | None = None, budg
     frame = link.receive(number, limit)
     answers = frame.get("answers")
     if not isinstance(answers, list) or len(answers) != len(asked):
-        raise LinkLost("garbled", str(frame.get("why") or "the answer does not fit the question"))
+        raise LinkLost("garbled", words(frame.get("why") or "the answer does not fit the question"))
     return answers
 
 
@@ -370,8 +371,8 @@ def best_clock(link: Link, asked: float, numbers: Iterable[int]) -> Offset | Abs
         frame = link.receive(number, 10.0)
         heard = time.time()
         try:
-            seen, sent = float(frame["seen"]), float(frame["sent"])
-        except (KeyError, TypeError, ValueError):
+            seen, sent = real(frame.get("seen")), real(frame.get("sent"))
+        except ValueError:
             return Absent("garbled", "a clock exchange brought no time stamps")
         found.append(Offset(((seen - asked) + (sent - heard)) / 2, max(0.0, (heard - asked) - (sent - seen)) / 2))
     return min(found, key=lambda offset: offset.bound, default=Absent("garbled"))

@@ -11,6 +11,9 @@ from clusterprep.derived import once_per_fleet
 from clusterprep.facts.account import Rights
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.noderange import fold
+from clusterprep.strangers import words
+
+LONGEST = 20_000  # characters of one text of a finding; those of whole fleets fold, so that more is a node's own
 
 # What would let a user of the node learn what was denied to him.
 BECOME = "clusterprep check INVENTORY --become   # by sudo on the node, or log in as a user who may read it"
@@ -47,17 +50,47 @@ def _findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
         lacking |= _absences(fleet)[name]
     knowing = tuple(node for node in fleet.reached if node.name not in lacking) if lacking else fleet.reached
     outcomes = [_unknown(fleet, check, node, lacking[node.name]) for node in fleet.reached if node.name in lacking]
-    try:
-        judged = list(check.judge(Scene(fleet, knowing, check.name))) if knowing or not check.facts else []
-    except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' answers with it
-        message = f"a bug in this check: {type(error).__name__}: {error}"
-        names = tuple(node.name for node in knowing)
-        grave = any(check.grave(fleet, node) for node in knowing)
-        severity: Severity = "error" if grave else check.severity
-        judged = [Outcome("unknown", names, message, reason="a bug in clusterprep", severity=severity)]
+    judged = _judged(fleet, check, knowing) if knowing or not check.facts else []
     declared = {node.name for node in fleet.inventory.nodes if check.name in node.require}
     for outcome in _without_false_passes(_together([*outcomes, *judged])):
         yield from _as_findings(check, outcome, declared)
+
+
+def _judged(fleet: Fleet, check: Check, knowing: tuple[Node, ...]) -> list[Outcome]:
+    """What a check says; where it breaks, of those nodes alone over whose answers it does, if it can be told which."""
+    try:
+        return list(check.judge(Scene(fleet, knowing, check.name)))
+    except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' answers with it
+        over = [node for node in knowing if _breaks(fleet, check, node)]
+        if not over or len(over) == len(knowing):
+            return [_broken(fleet, check, knowing, error)]
+        spoilt = dict.fromkeys(check.facts, Absent("garbled", "it breaks a check"))
+        sightings = dict(fleet.sightings)
+        for node in over:
+            before = sightings[node.name]
+            sightings[node.name] = replace(before, facts={**before.facts, **spoilt})
+        rest = tuple(node for node in knowing if node not in over)
+        message = f"this check breaks over what the node answered: {type(error).__name__}: {error}"
+        alone = _broken(fleet, check, over, error)
+        return [
+            replace(alone, message=words(message), reason="garbled"),
+            *_judged(replace(fleet, sightings=sightings), check, rest),
+        ]
+
+
+def _breaks(fleet: Fleet, check: Check, node: Node) -> bool:
+    try:
+        list(check.judge(Scene(fleet, (node,), check.name)))
+    except Exception:  # noqa: BLE001 - as above
+        return True
+    return False
+
+
+def _broken(fleet: Fleet, check: Check, nodes: Sequence[Node], error: Exception) -> Outcome:
+    message = words(f"a bug in this check: {type(error).__name__}: {error}")
+    severity: Severity = "error" if any(check.grave(fleet, node) for node in nodes) else check.severity
+    names = tuple(node.name for node in nodes)
+    return Outcome("unknown", names, message, reason="a bug in clusterprep", severity=severity)
 
 
 def _together(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -128,9 +161,9 @@ def _as_findings(check: Check, outcome: Outcome, declared: set[str]) -> Iterable
                 verdict=outcome.verdict,
                 severity="error" if grade == "error" else "warning",
                 nodes=nodes,
-                message=outcome.message,
-                seen=outcome.seen,
-                wanted=outcome.wanted,
+                message=words(outcome.message, LONGEST),
+                seen=words(outcome.seen, LONGEST),
+                wanted=words(outcome.wanted, LONGEST),
                 remedy="" if sure else (outcome.remedy if outcome.remedy is not None else _general(check, nodes)),
                 reason=outcome.reason,
             )

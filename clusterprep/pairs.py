@@ -17,6 +17,7 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Absent, Fleet
 from clusterprep.network import Pick, choose
 from clusterprep.pairing import pairing, spans
+from clusterprep.strangers import whole, words
 
 DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three, a dropped segment after 0.2, 0.6 and 1.4
 AGAIN_LIMIT = 1.5  # seconds for finding the largest size, on connections that are known to open
@@ -63,7 +64,7 @@ def _listen(
             rows = []
         if name == host:
             listen, rows = _listened(host, port, rows[:1], answer), rows[1:]
-        listening[name] = [row for row in rows if isinstance(row, int)]
+        listening[name] = [row for row in rows if type(row) is int and 0 < row < 65536]
     return listening, listen
 
 
@@ -75,15 +76,15 @@ def _host_missing(fanout: Fanout, fleet: Fleet, host: str) -> Absent:
 
 def _listened(host: str, port: int, rows: Sequence[Any], answer: Mapping[str, Any]) -> Listen | Absent:
     if not rows:
-        return Absent("garbled", str(answer.get("why") or "no answer"))
+        return Absent("garbled", words(answer.get("why") or "no answer"))
     row = rows[0]
     if row == port:
         return Listen(host, port, "ok")
     if not isinstance(row, dict):
-        return Absent("garbled", f"asked for port {port}, got {row!r}"[:200])
+        return Absent("garbled", words(f"asked for port {port}, got {row!r}"))
     owner = row.get("owner")
-    name = f"{owner.get('name')} (pid {owner.get('pid')})" if isinstance(owner, dict) else ""
-    return Listen(host, port, str(row.get("no")), name)
+    name = words(f"{owner.get('name')} (pid {owner.get('pid')})", 80) if isinstance(owner, dict) else ""
+    return Listen(host, port, words(row.get("no"), 40), name)
 
 
 def _spans(fleet: Fleet, name: str) -> list[list[int]]:
@@ -126,18 +127,18 @@ def _dial(
         rows, mine = answer.get("dials"), [target for target in busy[name] for _ in sizes or (0,)]
         try:
             found[name] = tuple(_row(name, target, row) for target, row in zip(mine, rows or (), strict=True))
-        except (TypeError, ValueError, IndexError):
-            found[name] = Absent("garbled", str(answer.get("why") or "no answer")[:200])
+        except (TypeError, ValueError, LookupError):
+            found[name] = Absent("garbled", words(answer.get("why") or "no answer"))
     return found
 
 
 def _row(dialer: str, target: Target, row: Sequence[Any]) -> Dial:
-    """One answer of an agent. Raises TypeError, ValueError or IndexError for any other shape."""
+    """One answer of an agent. Raises TypeError, ValueError or LookupError for any other shape."""
     if row[0] != "ok":
         return Dial(dialer, *target, str(row[0])[:40])
     _, micros, packet, carried, path_mtu = row
-    size = int(packet)
-    return Dial(dialer, *target, "ok", int(micros) / 1e6, size, size if carried is True else None, int(path_mtu))
+    size = whole(packet)
+    return Dial(dialer, *target, "ok", whole(micros) / 1e6, size, size if carried is True else None, whole(path_mtu))
 
 
 def _measure_again(fanout: Fanout, dials: dict[str, tuple[Dial, ...] | Absent]) -> None:

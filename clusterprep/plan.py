@@ -15,6 +15,8 @@ from clusterprep.facts import Fact
 from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Json, Node, Read
 from clusterprep.network import FACTS
+from clusterprep.strangers import words
+from clusterprep.typed import returns
 
 PORTS = ("net.port_range",)  # where the nodes listen for each other
 
@@ -94,6 +96,7 @@ def make_plan(
 
 
 Layout = tuple[tuple[int, ...], ...]
+REASON = 80  # characters of why something is not known
 PLAIN = 2  # a format of marshal without references, in which equal values of JSON are equal bytes
 _OWN = ("name", "address", "index")  # what tells nodes apart that are alike
 _ALIKE = tuple(field.name for field in fields(Node) if field.name not in _OWN)
@@ -185,7 +188,7 @@ def _answer(raw: Json) -> Any:
         return raw[1]
     if raw[1] == "missing":
         return None
-    return Absent(str(raw[1]), str(raw[2]) if len(raw) > 2 else "")
+    return Absent(words(raw[1], REASON), words(raw[2]) if len(raw) > 2 else "")
 
 
 def _value(fact: Fact, answers: Sequence[Any]) -> Any:
@@ -193,6 +196,9 @@ def _value(fact: Fact, answers: Sequence[Any]) -> Any:
         if isinstance(answer, Absent) and not fact.lenient:
             return answer
     try:
-        return fact.parse(*answers)
+        value = fact.parse(*answers)
+        if not returns(fact.parse, value):
+            return Absent("garbled", "a value of another type than this fact has")
     except Exception as error:  # noqa: BLE001 - the answer is a stranger's: whatever it breaks, it is the answer that is broken
-        return Absent("garbled", f"{type(error).__name__}: {error}")
+        return Absent("garbled", words(f"{type(error).__name__}: {error}"))
+    return value

@@ -9,6 +9,7 @@ from typing import Any
 from clusterprep.diff import diff
 from clusterprep.errors import InputError, Refused
 from clusterprep.frozen import dataclass
+from clusterprep.strangers import text
 from clusterprep.wanted import Access, FileChange
 
 
@@ -61,7 +62,7 @@ def _file(row: Mapping[str, Any]) -> OldFile:
     before, after, now = (_decode(row[key]) for key in ("before", "after", "now"))
     was, access = (_access(row.get(key)) for key in ("was", "access"))
     return OldFile(
-        path=row["path"],
+        path=text(row["path"], 4096),
         mode=int(row["mode"]),
         before=before,
         after=after,

@@ -25,6 +25,7 @@ from clusterprep.playbook.steps import Step, batches, fact_names, own_facts
 from clusterprep.render import Environment
 from clusterprep.resources import Known
 from clusterprep.returning import boot_ids, wait_for
+from clusterprep.strangers import rows
 from clusterprep.transports.link import Frame
 from clusterprep.write import LASTING, LIMIT, Writer
 
@@ -227,9 +228,9 @@ class Stepper:
             if isinstance(answer, LinkLost):
                 self.lost.add(name)
                 continue
-            for number in answer.get("undone", ()):
+            for number in rows(answer.get("undone")):
                 self._taken_back(name, number, "undone", "")
-            for number in answer.get("kept", ()):
+            for number in rows(answer.get("kept")):
                 self._taken_back(name, number, "done", KEPT)
         return troubles
 

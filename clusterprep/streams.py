@@ -17,6 +17,8 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
 from clusterprep.network import Pick, choose
 from clusterprep.pairing import disjoint, rounds
+from clusterprep.strangers import real, whole, words
+from clusterprep.strangers import rows as listed
 from clusterprep.verify.links import (
     PAIR_LIMIT,
     Links,
@@ -105,7 +107,7 @@ def _dial_again(
     found, good = list[Way](), list[tuple[str, str]]()
     for dialer, answer in fanout.ask("dial", bodies, DIAL_LIMIT + 3.0).items():
         rows = None if isinstance(answer, LinkLost) else answer.get("dials")
-        for listener, row in zip(targets[dialer], rows or (), strict=False):
+        for listener, row in zip(targets[dialer], listed(rows), strict=False):
             if not isinstance(row, list) or not row:
                 continue
             if row[0] != "ok":
@@ -117,7 +119,7 @@ def _dial_again(
 
 def _port(answer: Any) -> int | None:
     port = None if isinstance(answer, LinkLost) else answer.get("port")
-    return port if isinstance(port, int) and 0 < port < 65536 else None
+    return port if type(port) is int and 0 < port < 65536 else None
 
 
 def _round(
@@ -133,16 +135,16 @@ def _round(
 def _way(dialer: str, listener: str, answer: Any) -> Way:
     """One answer of an agent; what is none is a pair that was not measured."""
     if isinstance(answer, LinkLost):
-        return Way(dialer, listener, "lost", answer.message[:200])
+        return Way(dialer, listener, "lost", words(answer.message))
     try:
         word, *rest = answer["answers"][0]
         if word != "ok":
             reason, why = rest
-            return Way(dialer, listener, str(reason)[:40], str(why)[:200])
+            return Way(dialer, listener, words(reason, 40), words(why))
         (found,) = rest
-        connect, rtt, worst, out, back = (float(found[key]) for key in ("connect", "rtt", "worst", "out", "back"))
+        connect, rtt, worst, out, back = (real(found[key]) for key in ("connect", "rtt", "worst", "out", "back"))
         return Way(
-            dialer, listener, "ok", "", connect, rtt, worst, out, back, int(found["resent"]), int(found["pings"])
+            dialer, listener, "ok", "", connect, rtt, worst, out, back, whole(found["resent"]), whole(found["pings"])
         )
-    except (TypeError, ValueError, KeyError, IndexError):
+    except (TypeError, ValueError, LookupError):
         return Way(dialer, listener, "garbled", "no answer that can be read")

@@ -10,6 +10,7 @@ from clusterprep.frozen import dataclass
 from clusterprep.model import ChangeRow, Outcome
 from clusterprep.rollback import OldRun
 from clusterprep.stepping import KEPT, said
+from clusterprep.strangers import rows
 from clusterprep.write import LASTING, LIMIT, Writer
 
 ENDED = frozenset({"undone", "kept"})  # states of an operation about which nothing more is to be done
@@ -94,19 +95,24 @@ class Unstepper:
         for name, answer in self._writer.fanout.ask("deeds", bodies, LIMIT).items():
             if isinstance(answer, LinkLost) or not isinstance(answer.get("deeds"), list):
                 raise LinkLost("garbled", f"{name}: what run {run} did there cannot be read: {said(answer)}")
-            found[name] = tuple(_deed(number, row) for number, row in enumerate(answer["deeds"]))
+            try:
+                found[name] = tuple(_deed(number, row) for number, row in enumerate(answer["deeds"]))
+            except (TypeError, ValueError) as error:
+                raise LinkLost("garbled", f"{name}: what run {run} did there cannot be read: {error}") from None
         return found
 
     def _ask(self, names: Iterable[str], **how: bool) -> None:
         bodies = {name: {**self._writer.body(name), "run": self._run, **how} for name in names}
         for name, answer in self._writer.fanout.ask("take_back", bodies, LASTING).items():
             if not isinstance(answer, LinkLost):
-                self._ends.update({(name, number): ("undone", "") for number in answer.get("undone", ())})
-                self._ends.update({(name, number): ("unchanged", KEPT) for number in answer.get("kept", ())})
+                undone, kept = ([n for n in rows(answer.get(key)) if isinstance(n, int)] for key in ("undone", "kept"))
+                self._ends.update({(name, number): ("undone", "") for number in undone})
+                self._ends.update({(name, number): ("unchanged", KEPT) for number in kept})
             if isinstance(answer, LinkLost) or "no" in answer:
                 self.failed = True
                 last = max(deed.number for deed in self._deeds[name] if deed.stands)
-                at = last if isinstance(answer, LinkLost) else answer.get("deed", last)
+                said_at = None if isinstance(answer, LinkLost) else answer.get("deed")
+                at = said_at if isinstance(said_at, int) else last
                 self._ends[name, at] = ("failed", f"{name}: {said(answer)}")
 
 

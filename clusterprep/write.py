@@ -15,9 +15,11 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet, Outcome
 from clusterprep.noderange import fold
 from clusterprep.rollback import OldRun, parse_runs
+from clusterprep.strangers import rows, words
 from clusterprep.transports.link import WRITING_LIMIT, Frame
 from clusterprep.wanted import FileChange
 
+LONGEST = 4000  # characters of a node's own words
 LIMIT = 60.0  # seconds for one phase on all nodes: a few small files and their fsyncs
 LASTING = 3600.0  # seconds for the commands of an undo, each of which has a limit of its own
 
@@ -130,8 +132,8 @@ class Writer:
                 raise LinkLost(answer.reason, f"{name} was lost before anything was written: {answer.message}")
             try:
                 memories[name] = parse_runs(answer)
-            except (KeyError, TypeError, ValueError) as error:
-                why = answer.get("why") or error
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                why = words(answer.get("why") or error, LONGEST)
                 raise LinkLost("garbled", f"{name}: its list of runs cannot be read: {why}") from None
         return memories
 
@@ -200,8 +202,8 @@ class Writer:
             self.receipt.details[name] = why
             self.receipt.lost.add(name)
         for name, answer in answers.items():
-            for folder in answer.get("left", ()) if isinstance(answer, dict) else ():
-                self.left.setdefault(str(folder), []).append(name)
+            for folder in rows(answer.get("left")) if isinstance(answer, dict) else ():
+                self.left.setdefault(words(folder, LONGEST), []).append(name)
         self._staged.clear()
         self.committed = False
 
@@ -233,8 +235,9 @@ class Writer:
                 self.undo()
                 planned = {change.path: change for change in todo[name]}
                 path = str(answer.get("path"))
-                edit = _edit(name, path, _encode(planned[path].before), answer.get("current"))
-                raise Refused(f"{name}: {answer.get('why')}; {result}", edit)
+                before = _encode(planned[path].before) if path in planned else None
+                edit = _edit(name, path, before, answer.get("current"))
+                raise Refused(f"{name}: {words(answer.get('why'), LONGEST)}; {result}", edit)
 
     def _mark(self, todo: Iterable[str], failed: Mapping[str, str], bad: Outcome, rest: Outcome) -> None:
         for name in todo:
@@ -307,7 +310,7 @@ def _encode(data: bytes | None) -> str | None:
 def _why(answer: Any) -> str:
     if isinstance(answer, LinkLost):
         return f"the node was lost: {answer.message}"
-    return f"{answer.get('no')}: {answer.get('why')}"
+    return words(f"{answer.get('no')}: {answer.get('why')}", LONGEST)
 
 
 def refusals(answers: Mapping[str, Frame | LinkLost]) -> dict[str, str]:
@@ -317,5 +320,8 @@ def refusals(answers: Mapping[str, Frame | LinkLost]) -> dict[str, str]:
 
 def _edit(node: str, path: str, before: object, now: object) -> str:
     """What somebody else changed meanwhile, as a diff; both as base64, None for no such file."""
-    old, new = (base64.b64decode(text) if isinstance(text, str) else None for text in (before, now))
+    try:
+        old, new = (base64.b64decode(text) if isinstance(text, str) else None for text in (before, now))
+    except ValueError:  # the node says what is there, and this is nothing that could be there
+        old, new = None, None
     return diff(FileChange(node, "env", path, old, new))

@@ -19,7 +19,7 @@ ORDER = (
     "guard",
     # words and values
     "frozen", "awake", "errors", "past", "model", "wanted", "deeds", "units", "versions", "noderange", "neighbours",
-    "pairing", "derived", "redaction",
+    "pairing", "derived", "redaction", "strangers", "typed",
     "plugins", "diagnose",
     # what runs on nodes, and imports nothing
     "remote",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from clusterprep.model import Node
 
 NAME = "CUDA_VISIBLE_DEVICES"
 REMEDY = "clusterprep apply INVENTORY   # with gpus: {count: …, use: …}; or take the line out that sets it"
+_INDEX = re.compile(r"-?[0-9]{1,9}")
 NOT_OURS = ("nccl", "slurm")  # CUDA reads no nccl.conf, and Slurm hands out devices itself
 
 
@@ -114,7 +116,7 @@ def _hole(value: str, count: int | None) -> str | None:
     CUDA C++ Programming Guide, environment variables: an invalid index hides it and all behind it, a doubled one all.
     """
     items = value.split(",")
-    if value in (UNSET, "«»") or not all(item.lstrip("-").isdigit() or not item for item in items):
+    if value in (UNSET, "«»") or not all(_INDEX.fullmatch(item) or not item for item in items):
         return None  # UUIDs, or nothing at all
     for at, item in enumerate(items):
         if not item or int(item) < 0 or (count is not None and int(item) >= count):
@@ -126,7 +128,7 @@ def _hole(value: str, count: int | None) -> str | None:
 
 def _full(value: str, count: int | None) -> bool:
     items = value.split(",")
-    return count is not None and all(item.isdigit() for item in items) and {*map(int, items)} == {*range(count)}
+    return count is not None and all(_INDEX.fullmatch(item) for item in items) and {*map(int, items)} == {*range(count)}
 
 
 VISIBLE = Check(

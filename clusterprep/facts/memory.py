@@ -13,6 +13,7 @@ from clusterprep.model import Absent, Read
 
 EDAC = "/sys/devices/system/edac/mc"
 NODES = "/sys/devices/system/node"
+MOST_NODES = 1024  # NUMA nodes: NODES_SHIFT is 10 at most (Linux, arch/*/Kconfig)
 
 _CPU_LIST = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?")
 _TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
@@ -104,9 +105,11 @@ def parse_numa(files: Mapping[str, str]) -> tuple[NumaNode, ...] | Absent:
 
 
 def _numbers(text: str) -> set[int]:
-    """The numbers of «0-1,3»."""
-    ends = [part.split("-") for part in text.split(",")]
-    return {number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)}
+    """The numbers of «0-1,3»; ValueError where one is larger than any kernel counts, before all up to it are made."""
+    ends = [tuple(map(int, part.split("-"))) for part in text.split(",")]
+    if any(not 0 <= number < MOST_NODES for end in ends for number in end):
+        raise ValueError(f"a NUMA node beyond {MOST_NODES}")
+    return {number for end in ends for number in range(end[0], end[-1] + 1)}
 
 
 def parse_balancing(setting: str | None, online: str | None) -> int | Absent:

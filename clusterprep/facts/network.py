@@ -95,8 +95,10 @@ def _written(address: dict[str, Any]) -> str:
 def parse_port_range(text: str | None) -> tuple[int, int]:
     if text is None:
         raise ValueError("no IPv4 port range")
-    low, high = text.split()
-    return int(low), int(high)
+    low, high = map(int, text.split())
+    if not 0 < low <= high < 65536:
+        raise ValueError(f"no range of ports: {text!r:.40}")
+    return low, high
 
 
 INTERFACES = Fact("net.interfaces", lambda node, inventory: (Read("interfaces"),), parse_interfaces)

@@ -35,15 +35,7 @@ class Document:
             raise InputError(tuple(sorted(dict.fromkeys(self.problems), key=lambda found: found.line or 0)))
 
     def _at_line(self, place: Place, message: str, line: int, hint: str | None) -> None:
-        key = printable(key_text(place)) or None
-        self.problems.append(Problem(printable(message), self.path, line, key, hint))
-
-
-def printable(text: str) -> str:
-    """What a file holds must not steer the terminal that shows it."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+        self.problems.append(Problem(message, self.path, line, key_text(place) or None, hint))
 
 
 def read_document(

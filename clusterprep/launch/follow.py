@@ -15,6 +15,7 @@ from clusterprep.launch.display import Source
 from clusterprep.launch.plan import LaunchPlan, Share
 from clusterprep.launch.story import Told, Why
 from clusterprep.transports.link import Link
+from clusterprep.verify.frames import event_of
 from clusterprep.verify.timeline import Event
 
 START_ANSWER = 20.0  # seconds for an agent to fork its processes
@@ -28,7 +29,6 @@ QUIET = 2.5  # seconds without a word of a node, which may be about to be lost
 DUMP = 1.0  # seconds for ranks to say where they are
 MOST = 20_000  # events that wait to be shown; a terminal that stands still must not fill the memory
 KEPT = 400  # lines of each stream for the story; a stack of every thread takes some hundred
-FRAME_KEYS = ("rank", "what", "mono", "wall")
 
 
 class Hear(Protocol):
@@ -56,6 +56,8 @@ class _Launch:
         self._printed: dict[Source, deque[str]] = {}
         self._states: dict[int, str] = {}
         self._running = {share.node.name: 1 if not plan.wanted.direct else share.count for share in plan.shares}
+        self._ranks = {share.node.name: frozenset(share.ranks) for share in plan.shares}
+        self._said = dict.fromkeys(self._running, 0)
         self._missed = dict.fromkeys(self._running, 0)  # lines of each node that nobody took
         self._failed_at: float | None = None
         self._stop, self._ask = threading.Event(), threading.Event()
@@ -149,7 +151,7 @@ class _Launch:
 
     def _print(self, event: Event) -> None:
         source: Source = (event.node, event.rank)
-        lines = [str(line) for line in event.data.get("lines", ())]
+        lines = list(event.data["lines"])
         left_out = int(event.data.get("left_out", 0)) + self._missed[event.node]
         if left_out:
             self._missed[event.node] = 0
@@ -192,7 +194,10 @@ class _Launch:
     def _ask_where(self, link: Link) -> None:
         """Which rank is stopped or stuck, and where the others are: they print it."""
         answer = link.request("stacks", ANSWER)
-        self._states.update((int(rank), str(state)) for rank, state in answer.get("states", {}).items())
+        states = answer.get("states")
+        known = {str(rank): rank for rank in self._ranks[link.node.name]}
+        told = states.items() if isinstance(states, dict) else ()
+        self._states.update((known[rank], str(state)) for rank, state in told if rank in known)
         until = self._now() + DUMP
         while self._now() < until:
             self._pass_on(link, link.poll(POLL))
@@ -204,14 +209,20 @@ class _Launch:
             self._tell(link, "left_over", answer)
 
     def _pass_on(self, link: Link, frames: Sequence[dict[str, Any]]) -> None:
-        at = self._now()
+        at, name = self._now(), link.node.name
         for frame in frames:
             if "what" in frame:
-                data = {key: value for key, value in frame.items() if key not in FRAME_KEYS}
-                if frame["what"] == "lines" and self._arrived.qsize() > MOST:
-                    self._missed[link.node.name] += len(data.get("lines", ()))
+                try:
+                    what, rank, data = event_of(frame, self._ranks[name])
+                except ValueError as error:
+                    raise LinkLost("garbled", f"no agent of ours would say this: {error}") from None
+                if what == "lines" and self._arrived.qsize() > MOST:
+                    self._missed[name] += len(data["lines"])
                     continue
-                self._arrived.put(Event(link.node.name, str(frame["what"]), at, frame.get("rank"), data))
+                self._said[name] += what != "lines"
+                if self._said[name] > MOST:
+                    raise LinkLost("garbled", f"it told of more than {MOST} things that happened to its processes")
+                self._arrived.put(Event(name, what, at, rank, data))
 
     def _tell(self, link: Link, what: str, data: dict[str, Any]) -> None:
         self._arrived.put(Event(link.node.name, what, self._now(), None, data))

@@ -13,6 +13,7 @@ from clusterprep.launch.plan import LaunchPlan
 from clusterprep.launch.stacks import odd, own, stack_of
 from clusterprep.model import Culprit, LaunchedRank, LaunchResult
 from clusterprep.remote.processes import signal_name
+from clusterprep.strangers import words
 from clusterprep.verify.timeline import Event
 
 TOGETHER = 1.0  # seconds; what ends so shortly after the first end may be its consequence
@@ -76,7 +77,9 @@ def judge(plan: LaunchPlan, told: Told) -> LaunchResult:
         world_size=plan.world_size,
         nproc_per_node=plan.nproc_per_node,
         rendezvous=plan.rendezvous,
-        folders={event.node: str(event.data.get("folder", "")) for event in told.events if event.what == "begun"},
+        folders={
+            event.node: words(event.data.get("folder", ""), 4096) for event in told.events if event.what == "begun"
+        },
         ranks=rows,
         culprits=culprits,
         timed_out=told.why == "timeout",
@@ -158,7 +161,7 @@ def _rank(plan: LaunchPlan, told: Told, end: End) -> Culprit:
 
 
 def _node(event: Event, told: Told) -> Culprit:
-    reason = str(event.data.get("why") or event.data.get("detail") or event.data.get("reason") or "no answer")
+    reason = words(event.data.get("why") or event.data.get("detail") or event.data.get("reason") or "no answer", 2000)
     what = "did not start its processes" if event.what == "refused" else "was lost while the job ran"
     return Culprit("node", (event.node,), 0.95, f"{event.node} {what}: {reason}", _last(told, event.node, None))
 

@@ -10,6 +10,7 @@ from clusterprep.frozen import dataclass
 # is ignored. A zero before an x that no hexadecimal digit follows is the number zero.
 _STRTOLL = re.compile(r"[ \t\n\v\f\r]*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 _STOI = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")  # std::stoi, base 10 (torch, Utils.hpp)
+_MOST_DIGITS = 22  # of 64 bits in octal
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 _BETWEEN = re.compile(r"(?<![\w.])(-?\d+)\.\.(-?\d+)(?![\w.])")
@@ -36,7 +37,10 @@ def nccl_integer(text: str) -> Number | None:
     if match is None:
         return Number(0, text, digits=False)
     sign, hexadecimal, octal, decimal = match.groups()
-    size = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+    digits = (hexadecimal or octal or decimal).lstrip("0") or "0"
+    if len(digits) > _MOST_DIGITS:  # Python refuses to make a number of thousands of them
+        return None
+    size = int(digits, 16 if hexadecimal else 8 if octal else 10)
     value = -size if sign == "-" else size
     if not _LOWEST <= value <= _HIGHEST:
         return None
@@ -46,9 +50,12 @@ def nccl_integer(text: str) -> Number | None:
 def torch_integer(text: str) -> Number | None:
     """As std::stoi reads it. None where it throws, and the process group cannot be made."""
     match = _STOI.match(text)
-    if match is None or not -(1 << 31) <= int(match[1]) < 1 << 31:
+    digits = match[1].lstrip("+-0") or "0" if match else ""
+    value = int(digits) if match and len(digits) <= _MOST_DIGITS else 1 << 63
+    value = -value if match and match[1].startswith("-") else value
+    if match is None or not -(1 << 31) <= value < 1 << 31:
         return None
-    return Number(int(match[1]), text[match.end() :], digits=True)
+    return Number(value, text[match.end() :], digits=True)
 
 
 @dataclass(frozen=True)

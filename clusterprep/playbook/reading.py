@@ -10,7 +10,7 @@ from typing import Any
 
 import clusterprep
 from clusterprep.errors import InputError, Problem
-from clusterprep.inventory.document import Document, printable, read_document, read_text
+from clusterprep.inventory.document import Document, read_document, read_text
 from clusterprep.inventory.schema import check
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model import Inventory, Node
@@ -212,7 +212,7 @@ class Reader:
         for document, place, name in self.notified:
             if name not in self.handlers:
                 hint = nearest(name, self.handlers) or "a handler is a step with `handler: true` and this name"
-                message, line = printable(f"no step is a handler called '{name}'"), document.line(place)
+                message, line = f"no step is a handler called '{name}'", document.line(place)
                 self.problems.append(Problem(message, document.path, line, "notify", hint))
         for later, first, where in doubles(self.steps, self.inventory or Inventory("", ())):
             step = f"the step in line {first.line}" + ("" if later.file == first.file else f" of {first.file}")

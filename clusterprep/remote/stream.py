@@ -21,6 +21,7 @@ from clusterprep.remote.readers import NoAnswer, offer
 TCP_INFO = 11  # linux/tcp.h
 CONNECT_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three
 PING = 64  # bytes
+FASTEST = 1e13  # bytes per second
 PINGS_LIMIT = 3.0  # seconds that all pings together may take
 FRAME = 1 << 16  # bytes, the first of which says whether more follow
 JIFFY = 0.01  # seconds; the kernel counts such times in ticks of at most so long
@@ -178,6 +179,11 @@ class Talk(object):
 DOING = ("connecting", "small messages", "", "", "", "data to it", "data from it")
 
 
+def possible(rate):
+    """What the other side says of its rate, and 0.0 where no network is so fast: it may not be one of us."""
+    return rate if 0.0 <= rate < FASTEST else 0.0
+
+
 def read_stream(address, port, token, pings, size):
     """{"connect", "rtt" (median), "worst": s, "pings", "resent": numbers of both sides, "out", "back": bytes/s}."""
     sock, found = socket.socket(socket.AF_INET, socket.SOCK_STREAM), {}
@@ -194,10 +200,10 @@ def read_stream(address, port, token, pings, size):
         own = talk.send(size)
         theirs, lost = struct.unpack("!dI", talk.take(12))
         found["resent"] += lost
-        found["out"] = max(own, theirs)
+        found["out"] = max(own, possible(theirs))
         own = talk.receive()
         sock.sendall(b"k")
-        found["back"] = max(own, struct.unpack("!d", talk.take(8))[0])
+        found["back"] = max(own, possible(struct.unpack("!d", talk.take(8))[0]))
     except OSError as error:
         late = isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT
         doing = DOING[min(len(found), len(DOING) - 1)]

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterprep.awake import awake
@@ -15,70 +15,20 @@ from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.remote import boot
 from clusterprep.transports import Channel, Transport
+from clusterprep.transports.frames import MAX_FRAME, Frame, FrameReader
 from clusterprep.transports.sudo import SudoPassword, open_with_sudo
+
+__all__ = ["Frame", "FrameReader", "Link", "Password", "open_link"]
 
 HELLO_LIMIT = 10.0  # seconds from the started command to the agent's first word
 PARTING_LIMIT = 1.0  # seconds for what a command that has ended has left on the way
 SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats are a lost node
 WRITING_LIMIT = 20.0  # seconds of silence once a run has begun to write: to lose a node then costs all nodes the run
-MAX_FRAME = 16 << 20  # bytes of one answer
-DIGITS = 9  # of a length
-MAX_JUNK = 1 << 20  # bytes of banners and profile output before the first word of the agent
+MAX_UNTAKEN = 4 * MAX_FRAME  # bytes that come before anybody takes an event or an answer
+MOST_EVENTS = 50_000  # that wait; they are taken ten times a second
+LONGEST = 300  # characters of a node's own words in a message
 
-Frame = dict[str, Any]
 Password = Callable[[Node], SudoPassword | None]
-
-
-class FrameReader:
-    """Finds frames `NONCE LENGTH JSON` at line starts in a byte stream and drops everything else."""
-
-    def __init__(self, nonce: str) -> None:
-        self._mark = b"\n" + nonce.encode() + b" "
-        self._buffer = b"\n"
-        self.junk = b""  # the last of what was no frame, for messages
-
-    def feed(self, data: bytes) -> list[Frame]:
-        """All frames completed by `data`. Raises ValueError when the stream cannot be an agent's."""
-        self._buffer += data
-        frames: list[Frame] = []
-        while (at := self._buffer.find(self._mark)) >= 0:
-            start = at + len(self._mark)
-            head = self._buffer[start : start + DIGITS + 1]
-            digits, space, _ = head.partition(b" ")
-            if head and not digits.isdigit():
-                self._drop(start)  # the nonce and no length: no frame of the agent
-                continue
-            if len(digits) > DIGITS or int(digits or b"0") > MAX_FRAME:
-                raise ValueError(f"an answer of {digits.decode()} bytes was announced")
-            start += len(digits) + 1
-            length = int(digits or b"0")
-            if not space or len(self._buffer) <= start + length:  # the newline after the payload belongs to the frame
-                self._drop(at)
-                return frames
-            frames.append(self._parse(self._buffer[start : start + length]))
-            self._drop(at, start + length)
-        if len(self._buffer) > MAX_JUNK:
-            raise ValueError("more than 1 MiB came that is no answer of the agent")
-        return frames
-
-    def _drop(self, until: int, then: int | None = None) -> None:
-        self.junk = (self.junk + self._buffer[:until])[-2048:]
-        self._buffer = self._buffer[until if then is None else then :]
-
-    @staticmethod
-    def _parse(payload: bytes) -> Frame:
-        try:
-            frame = json.loads(payload)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"an answer is no JSON: {error}") from None
-        if not isinstance(frame, dict):
-            raise ValueError("an answer is no JSON object")  # noqa: TRY004 - bad data, not a bad call
-        return frame
-
-    @property
-    def rest(self) -> str:
-        """What came and was no frame, as text for a message."""
-        return (self.junk + self._buffer)[-2048:].decode("utf-8", "replace").strip()
 
 
 class Link:
@@ -92,6 +42,8 @@ class Link:
         self._sending = threading.Lock()
         self._events: deque[Frame] = deque()
         self._heard = awake()
+        self.received = 0  # bytes
+        self._taken = 0  # bytes that had come when somebody took something last
         self._asked = 0
         self._awaited: set[int] = set()
         self._answers: dict[int, Frame] = {}  # that came while another one was waited for
@@ -127,6 +79,7 @@ class Link:
         end = awake() + timeout
         while number not in self._answers:
             self._read(end)
+        self._taken = self.received
         return self._answers.pop(number)
 
     def request(self, op: str, timeout: float, **body: Any) -> Frame:
@@ -138,6 +91,7 @@ class Link:
         if not self._events:
             self._read(awake() + timeout, patient=True)
         events, self._events = list(self._events), deque()
+        self._taken = self.received
         return events
 
     def load(self, part: str) -> None:
@@ -180,19 +134,25 @@ class Link:
             self._ended = True
             raise self._gone("hung", self._last_words())
         self._heard = awake()
+        self.received += len(data)
         try:
             frames = self._reader.feed(data)
         except ValueError as error:
             raise self._gone("garbled", str(error)) from None
+        self._sort(frames)
+        if self.received - self._taken > MAX_UNTAKEN or len(self._events) > MOST_EVENTS:
+            raise self._gone("garbled", "more came that nobody had asked for than an agent of ours would say")
+
+    def _sort(self, frames: Iterable[Frame]) -> None:
         self._events.extend(f for f in frames if "id" not in f and "beat" not in f)
         for frame in frames:
             number = frame.get("id")
-            if isinstance(number, int) and number in self._awaited:  # once each, or a node could fill our memory
+            if type(number) is int and number in self._awaited:  # once each, or a node could fill our memory
                 self._awaited.discard(number)
                 self._answers[number] = frame
 
     def _last_words(self) -> str:
-        words = " ".join(self._channel.stderr().decode("utf-8", "replace").split())[-300:]
+        words = " ".join(self._channel.stderr().decode("utf-8", "replace").split())[-LONGEST:]
         return "the agent ended" + (f": {words}" if words else "")
 
     def _gone(self, reason: str, detail: str) -> LinkLost:
@@ -212,7 +172,7 @@ class Link:
 
     def _no_hello(self, lost: LinkLost) -> Unreached:
         said = f"{self._reader.rest} {self._channel.stderr().decode('utf-8', 'replace')}".strip()
-        tail = " ".join(said.split())[-300:]
+        tail = " ".join(said.split())[-LONGEST:]
         if boot.NO_PYTHON in said:
             return Unreached("no_python", "no python3 was found on the node", "apt-get install python3-minimal")
         if self._ended and (tail or self._channel.alive):

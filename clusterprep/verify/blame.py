@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from clusterprep import strangers
 from clusterprep.frozen import dataclass
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.noderange import fold
@@ -72,7 +73,8 @@ def _too_slow(timeline: Timeline) -> bool:
 def _message(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
     words = _outcome(timeline, rows, found)
     left = [
-        f"{event.node}: processes {event.data.get('left')} could not be ended" for event in timeline.of("left_over")
+        f"{event.node}: processes {strangers.words(event.data.get('left'))} could not be ended"
+        for event in timeline.of("left_over")
     ]
     if finished(timeline):
         left += [f"{event.node} fell silent after its ranks had finished" for event in timeline.of("lost")]

@@ -13,6 +13,8 @@ from clusterprep.awake import awake
 from clusterprep.errors import LinkLost
 from clusterprep.model import Node
 from clusterprep.remote import boot
+from clusterprep.strangers import real
+from clusterprep.verify.frames import MOST_BYTES, event_of
 from clusterprep.verify.pace import Decision, Pace
 from clusterprep.verify.schedule import TrialPlan, own_part
 from clusterprep.verify.timeline import Event, Kept, Timeline, in_order
@@ -24,13 +26,13 @@ POLL = 0.1  # seconds; also how late «go» and «stop» can reach a node
 HOLD = 1.0  # seconds between signs of ours to the ranks' leash (remote/ranks.py, LEASH)
 STANDING_LEASH = 600.0  # seconds; between its trials a rank may have none for a while. Its agent has a leash of its own
 PARTING = 1.0  # seconds that ranks get to leave a group that worked
-FRAME_KEYS = ("rank", "what", "mono", "wall")
 
 
 class NodeLink(Protocol):
     """What a trial needs of a conversation with one agent; every call may raise LinkLost."""
 
     node: Node
+    received: int  # bytes so far
 
     def request(self, op: str, timeout: float, **body: Any) -> dict[str, Any]: ...
     def poll(self, timeout: float) -> list[dict[str, Any]]: ...
@@ -92,6 +94,7 @@ class _Trial:
         self._seen: list[Event] = []
         self._kept = Kept()
         self._lost: set[str] = set()
+        self._before = {link.node.name: link.received for link in links}
         self._pace = Pace(plan, 0.0)
         self._go, self._stop = threading.Event(), threading.Event()
         self._grace, self._done = 0.0, False
@@ -207,7 +210,8 @@ class _Trial:
         link.request("part", ANSWER)
         left, limit = {rank.rank for rank in self._plan.ranks_by_node[link.node.name]}, self._now() + ANSWER
         while left and self._now() < limit:
-            left -= {frame.get("rank") for frame in link.poll(POLL) if frame.get("what") == "parted"}
+            parted = [frame.get("rank") for frame in link.poll(POLL) if frame.get("what") == "parted"]
+            left -= {rank for rank in parted if isinstance(rank, int)}
         return not left
 
     def _end(self, link: NodeLink) -> None:
@@ -241,13 +245,18 @@ class _Trial:
         self._tell(link, "sockets", link.request("sockets", ANSWER))
 
     def _pass_on(self, link: NodeLink, frames: Sequence[dict[str, Any]]) -> None:
-        at = self._now()
+        at, ranks = self._now(), {rank.rank for rank in self._plan.ranks_by_node[link.node.name]}
+        if link.received - self._before[link.node.name] > MOST_BYTES:
+            raise LinkLost("garbled", f"its ranks said more than {MOST_BYTES >> 20} MiB")
         for frame in frames:
-            if "what" in frame:
-                data = {key: value for key, value in frame.items() if key not in FRAME_KEYS}
-                mono = float(frame["mono"])
-                what, rank = str(frame["what"]), frame.get("rank")
-                self._events.put(self._kept.event(link.node.name, what, at, rank, data, mono))
+            if "what" not in frame:
+                continue
+            try:
+                what, rank, data = event_of(frame, ranks)
+                mono = real(frame.get("mono"))
+            except ValueError as error:
+                raise LinkLost("garbled", f"no agent of ours would say this: {error}") from None
+            self._events.put(self._kept.event(link.node.name, what, at, rank, data, mono))
 
     def _tell(self, link: NodeLink, what: str, data: dict[str, Any]) -> None:
         self._events.put(Event(link.node.name, what, self._now(), None, data))

@@ -53,6 +53,10 @@ class Meddler:
                 self._do(self._pids)
         return frames
 
+    @property
+    def received(self) -> int:
+        return self._link.received
+
     def silent_for(self) -> float:
         return self._link.silent_for()
 

@@ -58,6 +58,8 @@ class FakeLink:
             frame |= {"op": step.op, "bytes": step.bytes, "seconds": 0.01, "wrong": 0, "first": None}
         return frame
 
+    received = 0
+
     def silent_for(self) -> float:
         return time.monotonic() - self._heard
 

@@ -1,0 +1,325 @@
+"""What a node sends: frames, then facts, then findings, then a report in every format.
+
+May happen: the stream is refused with ValueError, which makes the node lost, and a fact is Absent. Never: another
+exception, a check that passes the node without a fact that it needs, a check that breaks, another node that is judged
+otherwise than before, a report that is not well-formed or far longer than what was sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+from clusterprep import registry, selftest
+from clusterprep.checks import Check
+from clusterprep.judge import judge
+from clusterprep.load import load_inventory
+from clusterprep.model import Absent, Finding, Fleet, Json, Node, Report, Sighting
+from clusterprep.plan import Plan, Questions, Sheet
+from clusterprep.reach import launch_paths
+from clusterprep.render import planned
+from clusterprep.transports.frames import MAX_FRAME, MAX_JUNK, FrameReader
+from clusterprep.transports.replay import read_key
+from tests.fuzz.wellformed import FORMATS, checked
+
+NONCE = "00112233aabbccdd"
+FLEET = "hgx-h100-ib"
+VICTIM = 1  # neither the rendezvous host, nor a majority
+TODAY = date(2026, 11, 21)
+LONGER = 40  # times what was sent
+ROOM = 400_000  # characters of a report of so many healthy nodes
+WORD = 3000  # characters of one text of a finding, beyond what was sent
+
+# Checks whose answer about others follows from what one node says of itself, and why that is right.
+ABOUT_OTHERS = {
+    "host.identity": "the other node of two that have one machine id is as suspect",
+}
+
+
+# ---------------------------------------------------------------- a healthy fleet, of which one node is spoilt
+
+
+@dataclass(frozen=True)
+class Question:
+    """One read of the victim, the facts that are made of it, and the checks that are made of those."""
+
+    key: str
+    questions: Questions
+    sheet: Sheet
+    answers: tuple[bytes, ...]  # healthy ones, as they travel
+    place: int  # of this read among them
+    checks: tuple[Check, ...]
+
+    @property
+    def healthy(self) -> Json:
+        return json.loads(self.answers[self.place])
+
+
+@dataclass(frozen=True)
+class World:
+    fleet: Fleet
+    node: Node
+    questions: tuple[Question, ...]
+    said: Mapping[str, frozenset[tuple[str, str, str]]]  # by check: verdict, severity and node
+
+
+@functools.cache
+def world() -> World:
+    checks = tuple(registry.checks().values())
+    fleet = selftest.recorded_fleet(FLEET, checks)
+    with selftest._files(FLEET) as (path, recording):
+        inventory = load_inventory(path)
+        answers = recording[inventory.nodes[VICTIM].name]["answers"]
+    node = inventory.nodes[VICTIM]
+    said = {check.name: _said(judge(fleet, [check], TODAY)) for check in checks}
+    return World(fleet, node, tuple(_questions(fleet, node, checks, answers)), said)
+
+
+def _questions(fleet: Fleet, node: Node, checks: Sequence[Check], answers: Mapping[str, Json]) -> Iterator[Question]:
+    needed = {name for check in checks for name in (*check.facts, *check.uses)}
+    facts = [fact for fact in registry.facts().values() if fact.stage is None and fact.name in needed]
+    reads = dict.fromkeys(read for fact in facts for read in fact.reads(node, fleet.inventory))
+    for read in reads:
+        mine = tuple(fact for fact in facts if read in fact.reads(node, fleet.inventory))
+        names = {fact.name for fact in mine}
+        questions = Questions(Plan((), mine), fleet.inventory)
+        sheet = questions.of(node)
+        told = tuple(json.dumps(answers.get(read_key(one), ["no", "missing"])).encode() for one in sheet.reads)
+        judged = tuple(check for check in checks if names & {*check.facts, *check.uses})
+        yield Question(read_key(read), questions, sheet, told, sheet.reads.index(read), judged)
+
+
+def _said(findings: Sequence[Finding]) -> frozenset[tuple[str, str, str]]:
+    return frozenset((f.verdict, f.severity, node) for f in findings for node in f.nodes)
+
+
+# ---------------------------------------------------------------- ways to spoil an answer
+
+
+def _raw(question: Question, at: int, payload: bytes) -> bytes:
+    """The value of the answer, as it comes."""
+    return b'["ok",' + payload + b"]"
+
+
+def _row(question: Question, at: int, payload: bytes) -> bytes:
+    """The answer as a whole."""
+    return payload
+
+
+def _text(question: Question, at: int, payload: bytes) -> bytes:
+    """Every text of the answer is another one."""
+    return json.dumps(_texts(question.healthy, lambda text: payload.decode("utf-8", "surrogateescape"))).encode()
+
+
+def _spliced(question: Question, at: int, payload: bytes) -> bytes:
+    """Something stands in the middle of every text."""
+    words = payload.decode("utf-8", "surrogateescape")
+
+    def splice(text: str) -> str:
+        cut = at % (len(text) + 1)
+        return text[:cut] + words + text[cut + (at >> 8) % 40 :]
+
+    return json.dumps(_texts(question.healthy, splice)).encode()
+
+
+def _leaf(question: Question, at: int, payload: bytes) -> bytes:
+    """One value of the answer is another one: one of ODD where a byte names it, else what comes."""
+    payload = ODD[payload[0] % len(ODD)] if len(payload) == 1 else payload
+    mark, number = "\x00here\x00", [at % max(1, _size(question.healthy))]
+    told = json.dumps(_marked(question.healthy, number, mark)).encode()
+    return told.replace(json.dumps(mark).encode(), payload, 1)
+
+
+def _texts(value: Json, turn: Callable[[str], str], top: bool = True) -> Json:
+    """The first word says that there is an answer, and stays."""
+    if isinstance(value, str):
+        return turn(value)
+    if isinstance(value, dict):
+        return {key: _texts(item, turn, top=False) for key, item in value.items()}
+    if isinstance(value, list):
+        return [item if top and place == 0 else _texts(item, turn, False) for place, item in enumerate(value)]
+    return value
+
+
+def _size(value: Json) -> int:
+    """How many values there are, all that hold others included."""
+    if isinstance(value, (dict, list)):
+        return 1 + sum(map(_size, value.values() if isinstance(value, dict) else value))
+    return 1
+
+
+def _marked(value: Json, number: list[int], mark: str) -> Json:
+    """With the value that has this number replaced, counted from the outside."""
+    if number[0] == 0:
+        number[0] = -1
+        return mark
+    number[0] -= 1
+    if isinstance(value, dict):
+        return {key: item if number[0] < 0 else _marked(item, number, mark) for key, item in value.items()}
+    if isinstance(value, list):
+        return [item if number[0] < 0 else _marked(item, number, mark) for item in value]
+    return value
+
+
+ODD = tuple(
+    word.encode()
+    for word in (
+        "null", "true", "0", "-1", "1.5", "1e308", "18446744073709551615", "99999999999999999999", "1e999", "NaN",
+        '""', '"x"', '"-1"', '"nan"', '"inf"', '"0-4294967295"', '"\\ud800"', '"\\u001b[31m"', '"[red]\\n</script>"',
+        '"a\\"b\\\\c{d=\\"e\\"}"', '"9999999999999999999999999"', "[]", "{}", "[null]", '["x"]', "[[1]]", '{"x":1}',
+        '{"\\u202e":[]}', "[" * 63 + "]" * 63, "[" * 200 + "]" * 200, '"' + "9" * 5000 + '"', '"' + "a" * 9000 + '"',
+    )
+)  # fmt: skip
+WAYS = (_raw, _row, _text, _spliced, _leaf)
+
+
+# ---------------------------------------------------------------- one input
+
+
+def one(data: bytes) -> None:
+    """The first byte chooses how the rest is meant: as a stream, or as the answer to one question."""
+    way = data[0] % (len(WAYS) + 1) if data else 0
+    if way == len(WAYS):
+        _stream(data[1:])
+    elif len(data) > 5:
+        question, data = _chosen(data[1:])
+        _answer(WAYS[way], question, int.from_bytes(data[:2], "big"), data[2:])
+
+
+def _chosen(data: bytes) -> tuple[Question, bytes]:
+    """The question that two bytes name, or behind two of 255 a part of its words: so a finding stays what it is."""
+    questions = world().questions
+    if data[:2] == b"\xff\xff" and b"\n" in data:
+        words, _, data = data[2:].partition(b"\n")
+        named = [question for question in questions if words.decode("utf-8", "replace") in question.key]
+        return (named or questions)[0], data
+    return questions[int.from_bytes(data[:2], "big") % len(questions)], data[2:]
+
+
+def _stream(data: bytes) -> None:
+    """Frames come out alike however the stream is cut, and nothing piles up. A byte of 255 is the nonce."""
+    stream = data.replace(b"\xff", b"\n" + NONCE.encode() + b" ")
+    whole = _fed([stream])
+    assert whole[:1] != ["refused"] or whole[1], "a long message"
+    step = 1 + len(stream) // 7
+    assert _fed([stream[at : at + step] for at in range(0, len(stream), step)]) == whole
+
+
+def _fed(pieces: Sequence[bytes]) -> list[Any]:
+    reader, found = FrameReader(NONCE), []
+    try:
+        for piece in pieces:
+            found += reader.feed(piece)
+            assert len(reader._buffer) <= max(MAX_JUNK, MAX_FRAME) + len(piece)
+            assert len(reader.rest) <= 2048
+    except ValueError as error:
+        return ["refused", len(str(error)) < 300]  # what came before is of no use: the node is lost
+    assert all(isinstance(frame, dict) for frame in found)
+    return found
+
+
+def _answer(way: Callable[[Question, int, bytes], bytes], question: Question, at: int, payload: bytes) -> None:
+    """From the bytes of a frame to a report."""
+    here = world()
+    rows = list(question.answers)
+    rows[question.place] = row = way(question, at, payload)
+    answers = _received(b'{"id":1,"answers":[' + b",".join(rows) + b"]}")
+    if answers is None or len(answers) != len(rows):
+        return  # the node is lost, with the reason
+    question.questions._known.clear()
+    before = here.fleet.sightings[here.node.name]
+    facts = question.questions.facts(question.sheet, answers)
+    after = replace(before, facts={**before.facts, **facts})
+    fleet = replace(here.fleet, sightings={**here.fleet.sightings, here.node.name: after})
+    findings = judge(fleet, question.checks, TODAY)
+    _fair(here, question, facts, findings)
+    _bounded(findings, len(row))
+    _shown(fleet, after, findings, row)
+
+
+def _received(payload: bytes) -> list[Json] | None:
+    with contextlib.suppress(ValueError):
+        frames = FrameReader(NONCE).feed(b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload))
+        answers = frames[0].get("answers") if frames else None
+        return answers if isinstance(answers, list) else None
+    return None
+
+
+def _fair(here: World, question: Question, facts: Mapping[str, Any], findings: Sequence[Finding]) -> None:
+    """Nobody passes without what is needed, no check breaks, and the others are judged as before."""
+    name = here.node.name
+    gone = {fact for fact, value in facts.items() if isinstance(value, Absent)}
+    blind = {check.name for check in question.checks if gone & set(check.facts)}
+    for finding in findings:
+        assert finding.reason != "a bug in clusterprep", f"{question.key}: {finding.check}: {finding.message}"
+        if finding.verdict == "pass" and finding.check in blind:
+            assert name not in finding.nodes, f"{finding.check} passes without {gone}"
+        for node in finding.nodes:
+            told = (finding.verdict, finding.severity, node)
+            fine = node == name or told in here.said[finding.check] or finding.check in ABOUT_OTHERS
+            fine = fine or finding.verdict in ("pass", "skip")  # there may be something to compare with now
+            assert fine, f"{question.key}: {finding.check} of {node} is {finding.verdict}: {finding.message:.300}"
+
+
+def _bounded(findings: Sequence[Finding], sent: int) -> None:
+    for finding in findings:
+        for text in (finding.message, finding.seen, finding.wanted, finding.remedy, finding.reason or ""):
+            assert len(text) <= WORD + LONGER * sent, f"{finding.check} says {len(text)} characters"
+
+
+def _shown(fleet: Fleet, sighting: Sighting, findings: tuple[Finding, ...], payload: bytes) -> None:
+    """The environment that follows, and now and then a format, for some take a hundred times as long as the rest."""
+    env = planned(fleet)
+    assert all(value.value is None or value.value.isprintable() for value in env.values)
+    chosen = zlib.crc32(payload) % (2 * len(FORMATS))
+    if chosen < len(FORMATS):
+        text = checked(_report(fleet, sighting, findings), list(FORMATS)[chosen])
+        assert len(text) <= ROOM + LONGER * len(payload)
+
+
+def _report(fleet: Fleet, sighting: Sighting, findings: tuple[Finding, ...]) -> Report:
+    paths = launch_paths(fleet, writing=False)
+    others = tuple(replace(s, facts={}) for s in fleet.sightings.values() if s.node != sighting.node)
+    return Report(
+        command="check",
+        run="20261121-093000-4f2a",
+        cluster="fuzz",
+        started="2026-11-21T09:30:00Z",
+        seconds=1.0,
+        verdict="fail",
+        code=1,
+        nodes=(sighting, *others),
+        findings=findings,
+        env=planned(fleet).values,
+        env_paths=paths,
+    )
+
+
+# ---------------------------------------------------------------- where to begin
+
+DICTIONARY = (
+    *(
+        word.encode()
+        for word in ("null", "true", "1e999", "-0", "NaN", "Infinity", "[]", "{}", '""', "[[", '"\\ud800"')
+    ),
+    *(word.encode() for word in ('"missing"', '"denied"', '["no",', '["ok",', "\\u001b[31m", "</script>", "[red]")),
+    *(word.encode() for word in ("0-4294967295", "18446744073709551615", "-1", "99999999999999999999", "1e308", "\n")),
+    b"\xff",
+)
+
+
+def seeds() -> Iterator[bytes]:
+    """Each question answered as a healthy node does, and each way to spoil an answer once."""
+    for number, question in enumerate(world().questions):
+        head = bytes([1]) + number.to_bytes(2, "big") + b"\0\0"
+        if len(question.answers[question.place]) < 4096:
+            yield head + question.answers[question.place]
+        for way, payload in ((0, b"7"), (2, b"x"), (3, b"0-99999999999"), (4, bytes([number % len(ODD)]))):
+            yield bytes([way]) + number.to_bytes(2, "big") + b"\0\7" + payload
+    yield b'\5\xff9 {"id":7}\n\xff0 \n\xff12 {"id":'

@@ -1,0 +1,96 @@
+"""Hosts whose python3 is not one: each is known for what it is, and nobody else is judged otherwise for it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterprep.reports import SUFFIXES
+from tests.command import CLI, Answer, answer, clusterprep
+from tests.fuzz.wellformed import FORMATS
+from tests.hostile import LOST, SPOILT, WAYS, hostile
+from tests.lab import Lab
+from tests.lab.fixtures import require_lab
+
+HEALTHY = 2
+MEMORY = 700  # MiB of the controller; without hostile nodes it takes 80
+SECONDS = 60
+ONLY = "--only=ssh.reach,host.identity,kernel.version,os.release,time.offset"
+MEASURED = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:]).returncode
+print("PEAK", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def among(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One check of two healthy hosts and one for each way, and before that of the healthy ones alone."""
+    require_lab()
+    folder = tmp_path_factory.mktemp("hostile")
+    with Lab(HEALTHY + len(WAYS)) as lab, ExitStack() as undone:
+        names = [host.name for host in lab.hosts[:HEALTHY]]
+        alone = clusterprep(lab, "check", ONLY, f"--limit={','.join(names)}")
+        for host, way in zip(lab.hosts[HEALTHY:], WAYS, strict=True):
+            undone.enter_context(hostile(host, way))
+        outputs = [f"--output={folder / f'report{suffix}'}" for suffix in SUFFIXES.values()]
+        argv = [*CLI, "check", str(lab.inventory()), "--format", "json", ONLY, *outputs]
+        done = lab.controller.run([sys.executable, "-c", MEASURED, *argv], timeout=SECONDS)
+        of = {way: host.name for host, way in zip(lab.hosts[HEALTHY:], WAYS, strict=True)}
+        yield alone, answer(done), of, folder, names
+
+
+def told(said: Answer, name: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for finding in said.report["findings"]:
+        if name in finding["nodes"]:
+            found.setdefault(finding["check"], set()).add(finding["verdict"])
+    return found
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("way", LOST)
+def test_who_is_no_agent_is_not_known_and_the_reason_is_said(among: Any, way: str) -> None:
+    _, said, of, _, _ = among
+    (row,) = (node for node in said.report["nodes"] if node["name"] == of[way])
+    assert (row["reached"], row["reason"]) == (False, LOST[way])
+    assert told(said, of[way]) == {"ssh.reach": {"unknown"}}
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("way", [way for way in SPOILT if way != "twice"])
+def test_what_is_no_answer_passes_nothing(among: Any, way: str) -> None:
+    _, said, of, _, _ = among
+    found = told(said, of[way])
+    judged = ("time.offset",) if way == "clock" else ("host.identity", "kernel.version", "os.release")
+    assert {check: found[check] for check in judged} == {check: {"unknown"} for check in judged}
+
+
+@pytest.mark.lab
+def test_the_others_are_judged_as_without_them(among: Any) -> None:
+    alone, said, of, _, names = among
+    for name in (*names, of["twice"]):
+        assert told(said, name) == told(alone, names[0])
+    assert said.code == 3
+
+
+@pytest.mark.lab
+def test_it_costs_little(among: Any) -> None:
+    _, said, _, _, _ = among
+    (peak,) = (line for line in said.stderr.splitlines() if line.startswith("PEAK "))
+    assert int(peak.split()[1]) < MEMORY
+    assert said.report["seconds"] < SECONDS / 2
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_every_format_is_well_formed(among: Any, fmt: str) -> None:
+    _, _, _, folder, _ = among
+    text = Path(folder / f"report{SUFFIXES[fmt]}").read_text("utf-8")
+    FORMATS[fmt](text)
+    assert len(text) < 200_000
