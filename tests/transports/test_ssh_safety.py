@@ -33,7 +33,7 @@ Host *
   RemoteCommand touch {mark}
   RequestTTY force
   ControlMaster auto
-  ControlPath {mark}-%C
+  ControlPath {mark}.m
   StrictHostKeyChecking no
   UserKnownHostsFile /dev/null
   GlobalKnownHostsFile /dev/null
@@ -108,7 +108,7 @@ def test_nothing_is_forwarded_whatever_ssh_config_says(
     assert "not a tty" in said
     assert [word for word in (*words, "DISPLAY=", "CANARY") if word in said] == []
     assert not (tmp_path / "mark").exists()
-    assert not list(tmp_path.glob("mark-*"))
+    assert not list(tmp_path.glob("mark.m*"))
 
 
 def test_no_option_of_ssh_config_makes_a_key_known(
