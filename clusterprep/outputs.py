@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -83,7 +82,7 @@ def _is_special(path: Path) -> bool:
 
 def _replace(path: Path, text: Iterable[str]) -> None:
     """Beside it first, under a name that no collector reads and nobody can foresee, with the mode that the file has."""
-    draft = path.parent / f".{path.name[:200]}.{secrets.token_hex(8)}.tmp"
+    draft = path.parent / f".{path.name[:200]}.{os.urandom(8).hex()}.tmp"
     try:
         with draft.open("x", encoding="utf-8") as sink:
             if path.exists():
