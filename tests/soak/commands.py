@@ -75,8 +75,7 @@ class OwnProcess:
         guard.cancel()
         self.ended.set()
         self.peak = used.ru_maxrss
-        # Python itself ends by SIGINT where that comes before our first line.
-        return self._place.told(code, killed=code in (-signal.SIGKILL, -signal.SIGINT) and not overdue)
+        return self._place.told(code, killed=code == -signal.SIGKILL and not overdue)
 
 
 class Resident:
