@@ -131,6 +131,8 @@ def stage(agent, request):
     for _, manifest in remembered(root):
         if manifest["state"] in UNSETTLED:
             raise Stop("unsettled", "run %s was begun here and never settled" % manifest["run"])
+    if not request.get("undoes"):  # which reads the run that it undoes until it is settled
+        forget_old(root)
     folder = run_folder(root, run)
     manifest = {"run": run, "cluster": request["cluster"], "undoes": request.get("undoes"), "state": "staged"}
     owners = former_owners(root, request.get("undoes"))
@@ -370,8 +372,10 @@ def remove_folder(folder):
 
 
 def forget_old(root):
-    settled = [folder for folder, manifest in remembered(root) if manifest["state"] not in UNSETTLED]
-    for folder in settled[:-KEEP]:
+    """Runs that failed count too, or they would fill the disk; but none of them pushes out the last that is done."""
+    settled = [(folder, m["state"]) for folder, m in remembered(root) if m["state"] not in UNSETTLED]
+    last = [folder for folder, state in settled if state == "done"][-1:]
+    for folder in [folder for folder, _ in settled[:-KEEP] if folder not in last]:
         remove_folder(folder)
 
 

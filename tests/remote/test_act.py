@@ -299,6 +299,17 @@ def test_old_runs_are_forgotten_but_never_one_that_is_not_settled(node: Node) ->
     assert (len(runs), runs[-1]) == (act.KEEP, f"20261121-{act.KEEP + 4:06d}-0000")
 
 
+def test_runs_that_fail_are_forgotten_too_and_the_last_that_is_done_is_not(node: Node) -> None:
+    for step in ("stage", "commit", "settle"):
+        assert node.ask(step, files=[]) == {}
+    for number in range(act.KEEP + 5):
+        name = f"20261122-{number:06d}-0000"
+        for step in ("stage", "commit", "undo"):
+            assert node.ask(step, name, files=[]) == {}
+    runs = [run for run, _, _ in read_journal(str(node.root / STATE))["runs"]]
+    assert (len(runs), runs[0], node.state(RUN)) == (act.KEEP + 2, RUN, "done")
+
+
 def test_the_journal_can_be_read_by_everybody_and_the_bytes_by_their_owner(node: Node) -> None:
     before = os.umask(0o077)
     try:

@@ -53,19 +53,18 @@ def _words() -> argparse.Namespace:
     return words.parse_args()
 
 
-def _conditions(wanted: Wanted) -> dict[str, object]:
+def _conditions(wanted: Wanted) -> list[str]:
     """What a reader has to know about the run, without its date and without whose machine it was."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     python = ".".join(platform.python_version_tuple()[:2])
-    return {
-        "hosts": wanted.nodes,
-        "% of them wrong at any time": round(wanted.share * 100),
-        "minutes": f"{wanted.seconds / 60:g}",
-        f"seed {wanted.seed}": None,
-        "cores and": os.cpu_count(),
-        "GiB of memory for controller and hosts together": round(memory),
-        f"Python {python}": None,
-    }
+    return [
+        f"{wanted.nodes} hosts",
+        f"{wanted.share:.0%} of them wrong at any time",
+        f"{wanted.seconds / 60:g} minutes",
+        f"seed {wanted.seed}",
+        f"{os.cpu_count()} cores and {memory:.0f} GiB of memory for the controller and all hosts together",
+        f"Python {python}",
+    ]
 
 
 if __name__ == "__main__":

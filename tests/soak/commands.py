@@ -67,6 +67,7 @@ class OwnProcess:
 
     def wait(self) -> Told:
         guard = threading.Timer(LIMIT, os.killpg, (self.pid, signal.SIGKILL))
+        guard.daemon = True
         guard.start()
         _, status, used = os.wait4(self.pid, 0)  # and not Popen's own, which forgets the memory
         self._process.returncode = code = os.waitstatus_to_exitcode(status)
@@ -98,6 +99,7 @@ class Resident:
     def wait(self) -> Told:
         assert self._process.stdout is not None
         guard = threading.Timer(LIMIT, self._process.kill)
+        guard.daemon = True
         guard.start()
         answer = self._process.stdout.readline()
         guard.cancel()

@@ -99,6 +99,9 @@ class Passing(threading.Thread):
             }[self.harm.kind](self._host)
 
     def _strike_command(self) -> None:
+        while self.harm.kind == "interrupted" and not _heeds(self._pid, signal.SIGTERM):
+            if self._ended.wait(LOOK):  # before that it is Python that starts, and ends as Python does
+                return
         self.struck = True
         with contextlib.suppress(ProcessLookupError):
             if self.harm.kind == "controller-stopped":
@@ -122,6 +125,14 @@ class Passing(threading.Thread):
     def _flap(self, host: Host) -> None:
         with faults.cable_out(host):
             time.sleep(self.harm.lasts)
+
+
+def _heeds(pid: int, signum: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal of its own."""
+    with contextlib.suppress(FileNotFoundError):
+        rows = dict(row.split(":", 1) for row in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return bool(int(rows["SigCgt"], 16) >> (signum - 1) & 1)
+    return False
 
 
 def _kill_sessions(host: Host) -> None:

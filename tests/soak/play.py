@@ -21,7 +21,7 @@ from tests.soak.verdict import Case, Told
 
 FORKS = 16  # logins at once; two processors serve both ends of each
 CHECKS = "ssh.,host.identity,time.offset,eth.mtu,state."
-GRACE = 3.0  # seconds for what ends with a command to be gone
+GRACE = 5.0  # seconds for what ends with a command to be gone
 PATIENCE = 45.0  # seconds for agents that nobody could tell, which end themselves after 30
 USUAL = {"check": 3.0, "apply": 6.0, "rollback": 4.0, "verify": 10.0}  # seconds, until there are measured ones
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -72,9 +72,9 @@ def _halves(values: Sequence[int]) -> str:
     return f"{median(values[:half]) / MEBI:.0f} and {median(values[half:]) / MEBI:.0f} MiB"
 
 
-def markdown(tally: Tally, conditions: Mapping[str, object]) -> str:
-    """The page docs/reliability.md."""
-    said = ", ".join(f"{value} {name}" if value else name for name, value in conditions.items())
+def markdown(tally: Tally, conditions: Sequence[str]) -> str:
+    """The page docs/reliability.md; `conditions` are those of the run, in words."""
+    said = ", ".join(conditions)
     head = ["| fault | " + " | ".join(COMMANDS) + " |", "|---|" + "---:|" * len(COMMANDS)]
     rows = [
         f"| {kind.title} | " + " | ".join(_cell(tally, kind.name, command) for command in COMMANDS) + " |"
@@ -111,9 +111,11 @@ when any of this is seen:
 * **Growth.** The peak memory of commands of one kind, or memory, threads and open files of one process that runs
   checks again and again.
 
-Faults that come and go start at a random moment and take effect only if the command still runs then. Under
-`controller-…` everything on the nodes was in order, and what is interrupted is clusterprep itself. Nodes that were in
-order and were not reached count as no violation, as a busy machine may be the reason, but they are counted above.
+Several faults are there at once, on different nodes, and each of them counts. Faults that come and go start at a random
+moment, and take effect only if the command still runs then; the last three rows are done to the command. An apply over
+nodes that are down is told to go on without them (`--partial`). A node on which nothing was wrong and that was not
+reached is no violation, as a busy machine may be the reason, but it is counted above. The figures say what was tried,
+not that nothing else can happen.
 
 `make soak ARGS='--seed N'` repeats the same schedule; what happens within a command depends on moments and differs.
 """

@@ -21,4 +21,4 @@ def test_a_short_soak(tmp_path: Path) -> None:
     assert soak.tally.wrong == []
     assert sum(soak.tally.tried.values()) > 1
     assert {"check", "apply"} <= set(soak.tally.commands)
-    assert "Violations: 0." in markdown(soak.tally, {"hosts": HOSTS})
+    assert "Violations: 0." in markdown(soak.tally, [f"{HOSTS} hosts"])
