@@ -314,7 +314,9 @@ def _meet(own: Row, judge: Callable[[Sequence[Row]], Row], name: str, group: Any
     if not answers:
         raise GuardError(f"no answer at {where}: the store of torch.distributed, mostly on rank 0, stands still")
     if isinstance(answers[0], Exception):
-        message = f"no answer at {where}: the store of torch.distributed, mostly on rank 0, is gone ({answers[0]})"
+        # torch 2.0 gives up a connection that takes long in these words; newer ones wait longer than we do.
+        how = "stands still" if "Socket Timeout" in str(answers[0]) else "is gone"
+        message = f"no answer at {where}: the store of torch.distributed, mostly on rank 0, {how} ({answers[0]})"
         raise GuardError(message) from answers[0]
     return answers[0]
 

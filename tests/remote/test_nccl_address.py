@@ -21,6 +21,7 @@ from clusterprep.remote.readers import NoAnswer
 from tests.lab.faults.software import nccl_source
 
 SSH, LOGIN = PATHS = ("ssh command", "login shell")
+BARE = sys._base_executable  # without this environment, whose torch may bring an NCCL
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, for a library that answers")
 BROKEN = "int ncclGetVersion(int *v) { *v = 22105; return 0; }\nint ncclGetUniqueId(char *id) { return *(int *)0; }\n"
@@ -46,7 +47,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     def ask(given: dict[str, str] | None = None, script: str = "", first: Any = None, **more: str) -> dict[str, Any]:
         entry = SimpleNamespace(pw_name="alice", pw_dir=str(tmp_path), pw_shell="/bin/bash")
         session = None if given is None else {**given, **more}
-        found: dict[str, Any] = nccl_address.answers(entry, session, first, sys.executable, script or FINDER + PROBE)
+        found: dict[str, Any] = nccl_address.answers(entry, session, first, BARE, script or FINDER + PROBE)
         return found
 
     monkeypatch.setattr(shells, "SHELL_LIMIT", 2.0)
