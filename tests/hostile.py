@@ -30,7 +30,8 @@ LOST = {
     "drip": "timed_out",
 }
 SPOILT = ("types", "nothing", "words", "clock", "twice")
-WAYS = (*LOST, *SPOILT)
+WRITING = "writes"  # an agent as any other, until something is to be written
+WAYS = (*LOST, *SPOILT, WRITING)
 
 _PROGRAM = r'''#!REAL
 import json, os, re, sys, time
@@ -137,9 +138,15 @@ def real():
             emit(self, body)
             emit(self, dict(body, id=77))
     agent.Agent.emit = emitted
+    answer = agent.Agent.answer
+    def answered(self, request, **body):
+        if WAY == "writes" and request["op"] == "stage":
+            body = {"no": "changed", "why": [EVIL * 9], "path": ["x"], "current": "%", "left": 7}
+        answer(self, request, **body)
+    agent.Agent.answer = answered
     exec(start, here)
 
-SPOILT = ("types", "nothing", "words", "clock", "twice")
+SPOILT = ("types", "nothing", "words", "clock", "twice", "writes")
 real() if WAY in SPOILT else fake()
 '''
 

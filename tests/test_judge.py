@@ -23,7 +23,7 @@ from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
 from clusterprep.judge import exit_code, fixed, judge, lapsed, merge
 from clusterprep.model import Absent, Finding, Fleet, Interfaces, Inventory, Node, Silence
-from tests.fleet import REASONS, TODAY, absent, by_node, eth, findings, fleet, healthy, silent, told, with_facts
+from tests.fleet import REASONS, TODAY, absent, by_node, eth, findings, fleet, healthy, same, silent, told, with_facts
 
 NAMES = ("n1", "n2", "n3", "n4")
 
@@ -205,6 +205,17 @@ def check_of(judge_all: Any, **fields: Any) -> Check:
 
 def judged(check: Check, seen: Fleet) -> tuple[Finding, ...]:
     return judge(seen, [check], TODAY)
+
+
+def test_an_answer_over_which_a_check_breaks_is_its_nodes_own_trouble() -> None:
+    def divides(scene: Scene) -> Iterable[Outcome]:
+        shares = {node.name: 1 / scene.value(node, "lim.memlock") for node in scene.nodes}
+        return [Outcome("pass", tuple(shares), f"{len(shares)} of them")]
+
+    seen = fleet(**same("lim.memlock", 1, 0, 2, 4))
+    found = judged(replace(check_of(divides), facts=("lim.memlock",)), seen)
+    expected = dict.fromkeys(("n1", "n3", "n4"), "pass") | {"n2": "unknown warning garbled"}
+    assert by_node(found) == expected
 
 
 def test_a_bug_in_a_check_is_unknown_for_the_nodes_it_saw_and_keeps_what_was_known_before() -> None:

@@ -197,3 +197,8 @@ def test_balancing_is_a_number(setting: list[Any], online: list[Any], expected: 
 )
 def test_balancing_that_is_not_known_is_not_off(setting: list[Any], online: list[Any], expected: str) -> None:
     assert reason(learned("numa.balancing", setting, online)) == expected
+
+
+@pytest.mark.parametrize("memory", ["0-1024", "0-99999999999", "-1", "0--1"])
+def test_more_numa_nodes_than_a_kernel_counts_are_none(memory: str) -> None:
+    assert learned("numa.nodes", numa("0-1", "2-3", memory=memory)).reason == "garbled"

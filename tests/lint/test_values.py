@@ -140,3 +140,14 @@ def test_no_default_of_the_registry_is_out_of_its_own_range() -> None:
     ]
     assert wrong == []
     assert len(numeric) > 200
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "-" + "9" * 5000])
+def test_a_number_of_thousands_of_digits_is_too_large(text: str) -> None:
+    assert (nccl_integer(text), torch_integer(text)) == (None, None)
+
+
+def test_noughts_in_front_make_no_number_too_large() -> None:
+    small = torch_integer("-" + "0" * 5000 + "7")
+    octal = nccl_integer("0" * 5000 + "7")
+    assert (small and small.value, octal and octal.value) == (-7, 7)
