@@ -89,7 +89,7 @@ test-newest: | packages
 	.venv-newest/bin/python -m pytest -m 'not lab and not slow' $(ARGS)
 
 fuzz: setup ## input that nobody thought of, TARGETS for SECONDS each; what breaks a promise is kept as a test
-	$(BIN)/pip install --quiet -e '.[fuzz]'
+	$(BIN)/pip install $(LOCKED) -r requirements/fuzz.txt
 	@for target in $(TARGETS); do echo "fuzz: $$target for $(SECONDS) s"; $(BIN)/python -m tests.fuzz $$target $(SECONDS) || exit 1; done
 
 clean: ## take away what these targets made
