@@ -65,7 +65,12 @@ class Soak:
     def finish(self) -> None:
         """With nothing wrong any more everything has to work at once, and in the end nothing is left."""
         self._until_quiet()
-        for command in ("apply", "check", "rollback"):
+        for command in (
+            "apply",
+            "check",
+            "rollback",
+            "apply",
+        ):  # a rollback brings back what applies with --partial left
             case = self._round(Round(-1, command, (), FIRST_VALUE - 1))
             if case.told.code != 0:
                 self._wrong(case.round, [f"at the end, with nothing wrong: exit {case.told.code}: {_story(case.told)}"])
