@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from clusterprep import registry, reports
+from clusterprep.cli import CYCLES
 from clusterprep.compared import since
 from clusterprep.diff import changes, rows
 from clusterprep.history.runs import Runs, packed
@@ -192,6 +194,7 @@ def main() -> None:
     parser.add_argument("--here", action="store_true", help="one size, in this process, as JSON on stdout")
     words = parser.parse_args()
     if words.here:
+        gc.set_threshold(*CYCLES)
         meter = Meter(words.nodes[0])
         measured(words.nodes[0], meter)
         json.dump([asdict(cost) for cost in meter.costs], sys.stdout)

@@ -48,6 +48,7 @@ class Link:
         self._answers: dict[int, Frame] = {}  # that came while another one was waited for
         self.lost: LinkLost | None = None
         self._ended = False
+        self._up = False  # before its first word an agent does not beat: Python may take long to start
 
     @property
     def peer(self) -> str | None:
@@ -122,7 +123,7 @@ class Link:
         try:
             data = self._channel.recv(max(0.001, min(end - now, 1.0)))
         except TimeoutError:
-            if self.silent_for() > SILENCE_LIMIT:
+            if self._up and self.silent_for() > SILENCE_LIMIT:
                 raise self._gone("hung", f"no sign of life for {self.silent_for():.1f} s") from None
             return
         except LinkLost as lost:
@@ -165,7 +166,7 @@ class Link:
                 self._read(end)
         except LinkLost as lost:
             raise self._no_hello(lost) from None
-        self.hello = self._events.popleft()
+        self.hello, self._up = self._events.popleft(), True
 
     def _no_hello(self, lost: LinkLost) -> Unreached:
         said = f"{self._reader.rest} {self._channel.stderr().decode('utf-8', 'replace')}".strip()

@@ -8,6 +8,7 @@ import pytest
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
+from clusterprep.remote import boot
 from clusterprep.transports import Channel
 from clusterprep.transports.link import Link, open_link
 from clusterprep.transports.local import LocalChannel, LocalTransport
@@ -53,6 +54,12 @@ def test_a_connection_that_broke_says_nothing_about_python() -> None:
     with pytest.raises(Unreached) as error:
         open_link(Ends("exit 0", alive=False), NODE, ["look"], lambda node: None)
     assert (error.value.reason, error.value.answered) == ("hung", False)
+
+
+def test_a_python_that_takes_its_time_to_start_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterprep.transports.link.SILENCE_LIMIT", 0.3)
+    link = open_link(Ends(f"sleep 1.5; {boot.command()}"), NODE, ["look"], lambda node: None)
+    link.close()
 
 
 def test_what_is_asked_behind_the_agent_is_answered_in_any_order() -> None:
