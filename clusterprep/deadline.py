@@ -15,6 +15,11 @@ from clusterprep.errors import ClusterprepError, Interrupted, OutOfTime
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def heeded() -> list[signal.Signals]:
+    """The signals that end a command: not a hang-up under nohup, which ignores it beforehand."""
+    return [signum for signum in SIGNALS if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN]
+
+
 class Deadline:
     """Turns signals and the time limit into exceptions; a second signal leaves at once.
 
@@ -29,7 +34,7 @@ class Deadline:
         self._signals = 0
 
     def __enter__(self) -> Deadline:
-        self._before = {signum: signal.signal(signum, self._signal) for signum in SIGNALS}
+        self._before = {signum: signal.signal(signum, self._signal) for signum in heeded()}
         if self._seconds is not None:
             self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._alarm)
             signal.setitimer(signal.ITIMER_REAL, self._seconds)

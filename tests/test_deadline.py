@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -47,6 +48,39 @@ def test_handlers_are_given_back() -> None:
     with Deadline(5):
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_nohup_asks_for_is_heeded() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Deadline():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# Sends a signal when `click` is looked for, which is early: before a line of the command has run.
+EARLY = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), int(sys.argv.pop()))
+sys.meta_path.insert(0, Finder())
+from clusterprep.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
+def test_a_signal_while_it_starts_is_an_interruption_too(signum: int) -> None:
+    argv = [sys.executable, "-c", EARLY, "check", "--local", "--format", "json", str(int(signum))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "clusterprep: interrupted\n")
+    assert (report := json.loads(done.stdout))["verdict"] == "interrupted"
+    assert report["command"] == "check"
 
 
 def test_a_second_signal_leaves_at_once() -> None:
