@@ -154,7 +154,7 @@ def test_modes_are_ours_whatever_the_umask_of_the_session(umask: str, lab: Lab) 
     modes = dict(reversed(row.split()) for row in found)
     kept = {name: mode for name, mode in modes.items() if name.startswith("0.")}
     assert (modes["new"], modes["x"], modes["clusterprep"], modes["runs"]) == ("755", "644", "755", "755")
-    assert (modes["lock"], modes["manifest.json"], set(kept.values())) == ("644", "644", {"600"})
+    assert (modes["lock"], modes["manifest.json"], set(kept.values())) == ("600", "644", {"600"})
 
 
 @pytest.mark.parametrize(

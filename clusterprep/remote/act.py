@@ -57,12 +57,12 @@ def lock(agent, request):
     if folder in _locks:
         return {}
     make_folder(folder)
-    fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(fd, 0o600)  # who may open it may lock it, and so could keep us out
     if not taken(fd):
         holder = os.read(fd, 200).decode("utf-8", "replace").strip()
         os.close(fd)
         raise Stop("locked", holder or "another run")
-    os.fchmod(fd, 0o644)
     os.ftruncate(fd, 0)
     words = (request["run"], request["cluster"], time.strftime("%F %T %z"))
     os.pwrite(fd, ("run %s of cluster %s, since %s\n" % words).encode("utf-8"), 0)

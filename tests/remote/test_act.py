@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -337,6 +338,7 @@ def held(node: Node) -> None:
 def test_a_lock_is_seen_while_it_is_held_and_taken_once(node: Node) -> None:
     assert read_journal(str(node.root / STATE)) == {"runs": [], "holder": None}
     assert node.ask("lock") == node.ask("lock") == {}
+    assert stat.S_IMODE((node.root / STATE / "lock").stat().st_mode) == 0o600, "whoever may open it may lock us out"
     holder = read_journal(str(node.root / STATE))["holder"]
     assert holder.startswith(f"run {RUN} of cluster demo, since ")
     mine = act._locks.pop(str(node.root / STATE))
