@@ -319,7 +319,7 @@ def test_the_store_lies_below_the_root_and_belongs_to_one_set_of_settings(host: 
 
 
 def test_what_cannot_be_kept_is_a_change_that_failed(host: Host) -> None:
-    with faults.tmpfs(host, str(Path(STORE).parent), "ro"):
+    with faults.tmpfs(host, str(Path(STORE).parent), "ro,mode=755"):
         seen = check(host, "--deep", "--store", "--only", "env.nccl_conf")
     assert (seen.code, seen.outcomes()) == (1, {"failed"})
     assert "read_only" in seen.report["changes"][0]["detail"]
