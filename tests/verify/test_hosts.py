@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from clusterprep.remote.children import LEASH
 from tests.command import Answer, finished, started
 from tests.lab import Host, Lab, faults
 
@@ -85,7 +86,7 @@ def test_a_frozen_sshd_is_its_node(lab: Lab) -> None:
     with contextlib.ExitStack() as stack:
         found, seconds = verify_with(lab, lambda: stack.enter_context(faults.stop_sshd(host)) and None)
         assert seconds < TIMEOUT + 5
-        wait_for(lambda: not ranks(host), 3)  # its agent let nobody hold the ranks for longer
+        wait_for(lambda: not ranks(host), LEASH)  # its agent let nobody hold the ranks for longer
     assert culprits(found) == [("node", ["n2"], None)]
     assert complete_but_for(found, "n2")
 
@@ -95,7 +96,7 @@ def test_a_dropped_interface_is_its_node(lab: Lab) -> None:
     with contextlib.ExitStack() as stack:
         found, seconds = verify_with(lab, lambda: stack.enter_context(faults.link_down(host)) and None)
         assert seconds < TIMEOUT + 5
-        wait_for(lambda: not ranks(host), 3)
+        wait_for(lambda: not ranks(host), LEASH)
     assert culprits(found) == [("node", ["n4"], None)]
     assert complete_but_for(found, "n4")
 
