@@ -39,8 +39,8 @@ def _test(hint: Any) -> Test:
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return lambda value: True
-    if hint is None or hint is type(None):
-        return lambda value: value is None
+    if kinds := _exactly(hint):
+        return lambda value: type(value) in kinds
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in inside
     if origin in (typing.Union, types.UnionType):
@@ -51,20 +51,41 @@ def _test(hint: Any) -> Test:
     return _container(origin, inside) if isinstance(origin, type) else _plain(hint)
 
 
+def _exactly(hint: Any) -> frozenset[type]:
+    """The classes of the values that fit, where nothing but the class counts; none for any other annotation.
+
+    Most of what nodes say is lists of such values, whose classes can be compared without a call for each.
+    """
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        parts = list(map(_exactly, typing.get_args(hint)))
+        return frozenset().union(*parts) if all(parts) else frozenset()
+    if hint is float:
+        return frozenset((int, float))
+    return frozenset((hint,)) if hint in (str, int, bool, bytes, type(None)) else frozenset()
+
+
+def _all(hint: Any) -> Callable[[Any], bool]:
+    """Whether all of some values fit."""
+    if kinds := _exactly(hint):
+        return lambda values: kinds.issuperset(map(type, values))
+    test = _test(hint)
+    return lambda values: all(map(test, values))
+
+
 def _container(origin: type, inside: tuple[Any, ...]) -> Test:
     if issubclass(origin, Mapping):
-        key, item = map(_test, inside)
-        return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
+        keys, items = map(_all, inside)
+        return lambda value: isinstance(value, Mapping) and keys(value) and items(value.values())
     if issubclass(origin, (Sequence, AbstractSet)):
-        (item,) = map(_test, inside)
-        return lambda value: isinstance(value, origin) and all(map(item, value))
+        (items,) = map(_all, inside)
+        return lambda value: isinstance(value, origin) and items(value)
     return lambda value: True
 
 
 def _tuple(inside: tuple[Any, ...]) -> Test:
     if len(inside) == 2 and inside[1] is Ellipsis:
-        item = _test(inside[0])
-        return lambda value: isinstance(value, tuple) and all(map(item, value))
+        items = _all(inside[0])
+        return lambda value: isinstance(value, tuple) and items(value)
     tests = tuple(map(_test, inside))
     return lambda value: (
         isinstance(value, tuple)
@@ -74,10 +95,6 @@ def _tuple(inside: tuple[Any, ...]) -> Test:
 
 
 def _plain(hint: Any) -> Test:
-    if hint is float:
-        return lambda value: type(value) in (int, float)
-    if hint in (str, int, bool, bytes):
-        return lambda value: type(value) is hint
     if not isinstance(hint, type) or hint is object:
         return lambda value: True
     if "__dataclass_fields__" in vars(hint):  # a look at them would make the class, which its first value does
@@ -86,15 +103,21 @@ def _plain(hint: Any) -> Test:
 
 
 def _fields(kind: type) -> Test:
-    hints: dict[str, Any] = {}
-    made: Any = kind
+    @functools.cache
+    def inside() -> tuple[list[tuple[str, frozenset[type]]], list[tuple[str, Test]]]:
+        """The fields of which only the class counts, and the tests of the others."""
+        made: Any = kind
+        hints = typing.get_type_hints(kind)
+        names = [field.name for field in dataclasses.fields(made)]
+        exact = [(name, kinds) for name in names if (kinds := _exactly(hints[name]))]
+        return exact, [(name, _test(hints[name])) for name in names if not _exactly(hints[name])]
 
     def test(value: object) -> bool:
         if type(value) is not kind:
             return False
-        if not hints:  # only now, for a class may hold itself
-            own = typing.get_type_hints(kind)
-            hints.update({field.name: _test(own[field.name]) for field in dataclasses.fields(made)})
-        return all(fits(getattr(value, name)) for name, fits in hints.items())
+        exact, others = inside()  # only now, for a class may hold itself
+        return all(type(getattr(value, name)) in kinds for name, kinds in exact) and all(
+            fits(getattr(value, name)) for name, fits in others
+        )
 
     return test
