@@ -32,8 +32,13 @@ class Problem:
         return f"{head} {self.message}{tail}".strip()
 
 
+LONGEST = 4000  # characters of one message
+
+
 def printable(text: str) -> str:
-    """What a file holds must not steer the terminal that shows it."""
+    """What a file holds must neither steer nor fill the terminal that shows it."""
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… ({len(text):,} characters)"
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

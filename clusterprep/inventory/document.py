@@ -65,7 +65,10 @@ def parse_document(
         wanted = "a mapping of keys" if top == "mapping" else "a list of steps"
         message = f"expected {wanted} at the top, seen a {'single value' if tree.kind == 'scalar' else tree.kind}"
         raise InputError.of(message, file=file, line=tree.line)
-    return Document(file, tree, written)
+    document = Document(file, tree, written)
+    if document.data is None:  # a tag before all of it, so that there is nothing to go on with
+        document.settle()
+    return document
 
 
 def _read(file: str, what: str) -> bytes:
