@@ -6,14 +6,13 @@ import signal
 import sys
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from clusterprep.signals import SIGNALS, heeded
 
 
 def main() -> None:
     """Entry point. Exits with a code of the contract, also while what it needs is still being imported."""
-    for signum in SIGNALS:
-        if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:  # which nohup asks for
-            signal.signal(signum, _interrupted)
+    for signum in heeded():
+        signal.signal(signum, _interrupted)
     try:
         from clusterprep.cli import main as command
     except KeyboardInterrupt:

@@ -11,13 +11,7 @@ from types import FrameType
 
 from clusterprep.budget import Budget
 from clusterprep.errors import ClusterprepError, Interrupted, OutOfTime
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def heeded() -> list[signal.Signals]:
-    """The signals that end a command: not a hang-up under nohup, which ignores it beforehand."""
-    return [signum for signum in SIGNALS if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN]
+from clusterprep.signals import heeded
 
 
 class Deadline:

@@ -18,8 +18,8 @@ ORDER = (
     # what training scripts import, and nothing of ours does
     "guard",
     # words and values
-    "frozen", "awake", "errors", "past", "model", "wanted", "deeds", "units", "versions", "noderange", "neighbours",
-    "pairing", "derived", "redaction", "strangers", "typed",
+    "signals", "frozen", "awake", "errors", "past", "model", "wanted", "deeds", "units", "versions", "noderange",
+    "neighbours", "pairing", "derived", "redaction", "strangers", "typed",
     "plugins", "diagnose",
     # what runs on nodes, and imports nothing
     "remote",
@@ -68,6 +68,7 @@ WORLDLY = {
     "earlier": "declares the options of the commands about earlier runs, ends them",
     "plugins": "finds plug-ins by their files",
     "awake": "watches the clock, from a thread",
+    "signals": "asks how signals are dealt with",
     "budget": "knows when its process was started",
     "deadline": "listens to signals and the alarm clock",
     "fanout": "starts threads and watches the clock",

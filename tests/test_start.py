@@ -61,7 +61,7 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
     loaded = imported(*words, code=0)
     assert sorted((HEAVY | ours(OTHERS, WORK)) & loaded) == []
     assert {name for name in loaded if name.startswith("clusterprep.")} <= ours(
-        {"__main__", "cli", "earlier", "ending", "errors", "frozen", "init", "init.command", "options"}
+        {"__main__", "cli", "earlier", "ending", "errors", "frozen", "init", "init.command", "options", "signals"}
     )
 
 
