@@ -89,6 +89,7 @@ def foreign(slurm: Slurm, name: str, words: str = "a fan is broken") -> None:
     slurm.run("scontrol", "update", f"node={name}", "state=drain", f"reason={words}", check=True)
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_are_clean(script: Path) -> None:
