@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -17,17 +16,15 @@ from typing import Any
 
 import pytest
 
-from clusterprep.model import Node, VerifyResult, VerifySettings
+from clusterprep.model import VerifyResult
 from clusterprep.transports.link import Link
 from clusterprep.verify.blame import findings, judge
 from clusterprep.verify.collect import run_verify
-from clusterprep.verify.schedule import TrialPlan, plan_trial
 from tests.verify.agents import agents, gone
+from tests.verify.loopback import LARGE, TIMEOUT, nodes, plan
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
-TIMEOUT = 8.0
-LARGE = 128 << 20  # bytes; long enough that a fault hits a rank in the middle
 Frame = dict[str, Any]
 
 
@@ -59,26 +56,6 @@ class Meddler:
 
     def silent_for(self) -> float:
         return self._link.silent_for()
-
-
-def free_port() -> int:
-    """Below the ephemeral range: no client of somebody else's gets it in between, nor one of ours its own call."""
-    for port in random.sample(range(20000, 30000), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
-
-
-def nodes(*pythons: str) -> tuple[Node, ...]:
-    chosen = pythons or (sys.executable, sys.executable)
-    return tuple(Node(f"n{i + 1}", "127.0.0.1", i, python=python, nproc_per_node=2) for i, python in enumerate(chosen))
-
-
-def plan(of: Sequence[Node], port: int | None = None, **settings: Any) -> TrialPlan:
-    env = {node.name: {"GLOO_SOCKET_IFNAME": "lo"} for node in of}
-    given = VerifySettings(**{"sizes": (8, 1001, LARGE), "timeout": TIMEOUT, **settings})
-    return plan_trial(of, env, ("127.0.0.1", port or free_port()), given, {})
 
 
 @contextlib.contextmanager
