@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from clusterprep.remote.tasks import read_tasks
 from tests.fleet import fleet, told
 from tests.fleets import Machine
 from tests.fleets.play import answers
+from tests.patience import eventually
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 PASSWD = {"/etc/passwd": "root:x:0:0::/root:/bin/sh\n"}
@@ -150,10 +150,7 @@ def test_what_the_agent_itself_has_started_is_nobody_elses_stuck_task(tmp_path: 
 
 
 def _until_in_d(pid: int) -> None:
-    end = time.monotonic() + 10
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "D":
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "D")
 
 
 def test_this_machine_has_tasks() -> None:

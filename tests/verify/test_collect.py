@@ -21,10 +21,11 @@ from clusterprep.transports.link import Link
 from clusterprep.verify.blame import findings, judge
 from clusterprep.verify.collect import run_verify
 from tests.verify.agents import agents, gone
-from tests.verify.loopback import LARGE, TIMEOUT, nodes, plan
+from tests.verify.loopback import LARGE, nodes, plan
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
+HOURS = 36_000.0  # seconds; a limit that no test lives to see
 Frame = dict[str, Any]
 
 
@@ -151,8 +152,7 @@ def test_what_ranks_print_of_their_connections_is_judged(tmp_path: Path) -> None
 def test_a_killed_rank_is_named_at_once() -> None:
     with agents(nodes()) as links, ended(links):
         meddler = Meddler(links[1], entered_large(2), lambda pids: os.kill(pids[2], signal.SIGKILL))
-        result = judge(run_verify([links[0], meddler], plan(nodes())))
-        assert time.monotonic() - (meddler.done or 0) < 4
+        result = judge(run_verify([links[0], meddler], plan(nodes(), timeout=HOURS)))
     assert blamed(result) == [("rank", ("n2",), 2)]
     assert result.culprits[0].cause == "the process was killed by SIGKILL"
     assert [row.bytes for row in result.collectives] == [8, 1004]  # what was complete stays
@@ -162,8 +162,7 @@ def test_a_killed_rank_is_named_at_once() -> None:
 def test_a_stopped_rank_is_named_and_ended() -> None:
     with agents(nodes()) as links, ended(links):
         meddler = Meddler(links[0], entered_large(1), lambda pids: os.kill(pids[1], signal.SIGSTOP))
-        result = judge(run_verify([meddler, links[1]], plan(nodes())))
-        assert time.monotonic() - (meddler.done or 0) < 6
+        result = judge(run_verify([meddler, links[1]], plan(nodes(), timeout=HOURS)))
     assert blamed(result) == [("rank", ("n1",), 1)]
     assert "state T" in result.culprits[0].cause
     assert result.stages[-1].verdict == "fail"
@@ -209,8 +208,7 @@ def test_a_node_that_falls_silent_is_named_and_ends_its_ranks_itself() -> None:
     with agents(nodes(), relayed=True) as links, ended(links, 12):
         meddler = Meddler(links[1], entered_large(3), lambda pids: links[1].relay(signal.SIGSTOP))
         meddler.leash = 3.0
-        result = judge(run_verify([links[0], meddler], plan(nodes())))
-        assert time.monotonic() - (meddler.done or 0) < TIMEOUT + 5
+        result = judge(run_verify([links[0], meddler], plan(nodes(), timeout=HOURS)))
         assert gone(links, 4)  # long before the agent gives up its controller
         links[1].relay(signal.SIGCONT)
     assert blamed(result) == [("node", ("n2",), None)]
