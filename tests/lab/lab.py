@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.lab.layout import BASE, BLOCK, HOST_ENVIRONMENT, PREFIX, READY, Layout, Spec
+from tests.lab import processes
+from tests.lab.layout import BASE, BLOCK, HOST_ENVIRONMENT, PREFIX, READY, RESET, Layout, Spec
 from tests.lab.rooms import Controller, Host, state_of
 from tests.lab.timekeeper import synchronised
 
@@ -98,6 +99,7 @@ class Lab:
         if reason := why_not():
             raise RuntimeError(reason)
         sweep()
+        processes.raise_open_files()  # commands on hosts have the limits of this process
         layout = Layout(Path(tempfile.mkdtemp(prefix=PREFIX, dir=BASE)))
         count, keep, chrony, slurm = self._wanted
         Spec.of(count, keep, chrony=chrony, slurm=slurm, owner=owner).save(layout.spec)
@@ -119,6 +121,21 @@ class Lab:
             with self._process:
                 self._process.wait(STOP_LIMIT)
         self._layout = None
+
+    def reset(self) -> None:
+        """Bring hosts, networks and HOME to the state in which they were born. Raises RuntimeError if that fails."""
+        before = state_of(self.layout)
+        deadline = time.monotonic() + START_LIMIT
+        watched = os.pidfd_open(before.supervisor)
+        try:
+            signal.pidfd_send_signal(watched, RESET)
+            while state_of(self.layout).resets == before.resets:
+                gone, _, _ = select.select([watched], [], [], 0.01)
+                if gone or time.monotonic() > deadline:
+                    message = f"the lab cannot be reset: {self.layout.log.read_text()}"
+                    raise RuntimeError(message)
+        finally:
+            os.close(watched)
 
     @property
     def layout(self) -> Layout:

@@ -81,7 +81,7 @@ class Slurm:
 
     def __init__(self, lab: Lab, extra: Sequence[str] = ()) -> None:
         self.lab = lab
-        self._extra = tuple(extra)
+        self._extra = self._first_extra = tuple(extra)
         self._daemons: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> Slurm:
@@ -122,6 +122,14 @@ class Slurm:
                 host.run(["pkill", "-KILL", "slurmstepd|slurmd|munged"], check=False)
         for name in list(self._daemons):
             self._end(name)
+
+    def reset(self) -> None:
+        """Begin anew, with the lines of slurm.conf of the beginning, over hosts as they were born."""
+        for name in list(self._daemons):
+            self._end(name)
+        self.lab.reset()
+        self._extra = self._first_extra
+        self.start()
 
     def run(self, *argv: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
         """A command of Slurm's on the controller."""
