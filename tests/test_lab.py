@@ -303,7 +303,7 @@ ip route; ip rule; ip neighbour show nud permanent
 tc qdisc show dev eth0; nft list ruleset
 sysctl net 2>/dev/null | grep -vE 'random|secret|stable|fib_sync_mem|nf_conntrack_count'
 cut -d' ' -f4- /proc/self/mountinfo | sed -E 's/ (shared|master):[0-9]+//; s/rdev=.*//'
-ps -eo args | sort | grep -v '^nsenter'
+seen=$(ps -eo comm=); echo "$seen" | sort -u
 """
 CONTROLLER_STATE = "ip -brief -4 address; ip route; ip neighbour show nud permanent; tc qdisc; nft list ruleset"
 RATE = "rate 10mbit burst 32kbit latency 400ms".split()
