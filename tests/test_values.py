@@ -12,7 +12,7 @@ from tests.command import clusterprep
 from tests.lab import Host, Lab
 from tests.lab.faults.files import inside
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 MADE = "/tmp/executed"
 PROFILE, CONF = "/etc/profile.d/clusterprep-nccl.sh", "/etc/nccl.conf"

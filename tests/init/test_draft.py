@@ -44,6 +44,7 @@ def written(fleet: Fleet, folder: Path, source: Source | None = None) -> tuple[I
     return load_inventory(path), path.read_text()
 
 
+@pytest.mark.machine
 @needs_root
 @pytest.mark.parametrize(
     ("kind", "gpus", "groups"),
@@ -74,6 +75,7 @@ def test_checks_pass_with_what_was_drafted(kind: str, gpus: set[int], groups: se
     } == set(), text
 
 
+@pytest.mark.machine
 @needs_root
 def test_how_an_inventory_looks(tmp_path: Path) -> None:
     _, text = written(seen("hgx-h100-ib"), tmp_path)

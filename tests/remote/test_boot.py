@@ -199,6 +199,7 @@ def test_the_line_for_the_node_holds_nothing_that_any_shell_would_change() -> No
     assert " -n " in boot.command(become="ab12", ready="cd34")
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(shutil.which("csh") is None and shutil.which("fish") is None, reason="no csh or fish here")
 @pytest.mark.parametrize("shell", [s for s in ("csh", "fish") if shutil.which(s)])
 def test_other_login_shells_pass_the_line_unchanged(shell: str) -> None:
@@ -235,6 +236,7 @@ def looked(reads: list[list[Any]]) -> list[Any]:
     return list(next(frame for frame in frames if "id" in frame)["answers"])
 
 
+@pytest.mark.machine
 def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> None:
     """A fifo without a writer blocks open() for ever: its own read is hung, the others are answered."""
     fifo = tmp_path / "stuck"

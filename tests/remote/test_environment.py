@@ -140,6 +140,7 @@ def test_folders_of_ld_library_path(look: Look, home: Path) -> None:
 # ---------------------------------------------------------------- the user
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_the_profile_runs_as_the_user_and_never_as_root() -> None:
     found = environment.read_environment("nobody", True)

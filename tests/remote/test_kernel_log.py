@@ -12,6 +12,8 @@ from clusterprep.remote.kernel_log import KEPT, LINE, read_kernel_log
 from tests.fleets import Machine
 from tests.fleets.play import answers
 
+pytestmark = pytest.mark.machine
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 UPTIME = "9000.00 1.0\n"
 

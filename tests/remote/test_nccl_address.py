@@ -23,7 +23,10 @@ from tests.lab.faults.software import nccl_source
 SSH, LOGIN = PATHS = ("ssh command", "login shell")
 BARE = sys._base_executable  # without this environment, whose torch may bring an NCCL
 COMPILER = shutil.which("cc")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, for a library that answers")
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, for a library that answers"),
+]
 BROKEN = "int ncclGetVersion(int *v) { *v = 22105; return 0; }\nint ncclGetUniqueId(char *id) { return *(int *)0; }\n"
 WITHOUT = "int ncclGetVersion(int *v) { *v = 22105; return 0; }\n"
 CHATTY = "#include <stdio.h>\n" + nccl_source(22105).replace(

@@ -201,6 +201,7 @@ def start_again(agent: Heard) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(not OLD_PYTHONS, reason="no Python 3.6 here")
 def test_the_program_of_the_ranks_runs_in_an_old_python_as_far_as_it_can(agent: Heard) -> None:
     config = {"backend": "gloo", "gpus": 0, "timeout": 5.0, "steps": [], "same_files": []}
@@ -210,6 +211,7 @@ def test_the_program_of_the_ranks_runs_in_an_old_python_as_far_as_it_can(agent: 
     assert agent.one("exit")["code"] == trial.EXIT_NO_TORCH
 
 
+@pytest.mark.machine
 @as_root
 def test_ranks_run_as_the_user_of_the_job(agent: Heard) -> None:
     agent.start(user="nobody", python="/usr/bin/python3")
@@ -221,6 +223,7 @@ def test_ranks_run_as_the_user_of_the_job(agent: Heard) -> None:
     assert agent.ask("stop")["left"] == []
 
 
+@pytest.mark.machine
 @as_root
 def test_a_killed_agent_leaves_nothing_of_another_user(agent: Heard) -> None:
     agent.start(user="nobody", python="/usr/bin/python3")

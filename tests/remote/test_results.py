@@ -78,6 +78,7 @@ def test_what_others_could_have_written_is_not_read(
     assert (told.value.reason, str(path) in told.value.why) == (reason, True)
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "deep.json"

@@ -71,6 +71,7 @@ print(json.dumps([read_probe(0.5, "/", "~a", "~b", "~c"), time.monotonic() - sta
 """
 
 
+@pytest.mark.machine
 @needs_root
 def test_what_hangs_costs_its_limit_once_and_the_others_answer(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()

@@ -42,6 +42,7 @@ def read(*tasks: dict[str, str], user: str | None = None) -> Any:
     return answers(Machine("n1", "", files), [asked], Inventory("test", (Node("n1", "", 0),)))[asked]
 
 
+@pytest.mark.machine
 @needs_root
 def test_threads_of_the_user_are_counted_without_those_of_the_kernel() -> None:
     status, value = read(INIT, task(2, "kthreadd", flags=KERNEL), task(30, "python (3) x", threads=40), user="root")
@@ -49,16 +50,19 @@ def test_threads_of_the_user_are_counted_without_those_of_the_kernel() -> None:
     assert (value["uid"], value["threads"], value["tasks"], value["stuck"], value["seconds"]) == (0, 41, 3, [], 0)
 
 
+@pytest.mark.machine
 @needs_root
 def test_a_user_who_is_not_there_has_none() -> None:
     assert read(INIT, user="nobody-here")[1]["threads"] is None
 
 
+@pytest.mark.machine
 @needs_root
 def test_a_proc_that_hides_others_is_denied() -> None:
     assert read(task(30, "python3"))[:2] == ["no", "denied"]
 
 
+@pytest.mark.machine
 @needs_root
 def test_what_stays_in_d_is_named_with_its_children() -> None:
     sleeping = task(30, "a) D (b", "D")
@@ -70,6 +74,7 @@ def test_what_stays_in_d_is_named_with_its_children() -> None:
     assert value["seconds"] == 1.0
 
 
+@pytest.mark.machine
 @needs_root
 def test_a_stat_that_is_cut_is_no_task() -> None:
     assert read(INIT, {"/proc/30/stat": "30 (python3) D 1 30"})[1]["tasks"] == 1

@@ -35,6 +35,7 @@ def lines(keys: list[str]) -> str:
     )
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("hashed", [False, True], ids=["plain", "hashed"])
 def test_the_same_lines_as_openssh(lines: str, tmp_path: Path, name: str, hashed: bool) -> None:
@@ -50,6 +51,7 @@ def test_the_same_lines_as_openssh(lines: str, tmp_path: Path, name: str, hashed
     assert known.skipped == 0
 
 
+@pytest.mark.machine
 def test_markers_and_broken_lines(keys: list[str]) -> None:
     known = KnownHosts(
         [
@@ -75,6 +77,7 @@ def test_a_missing_file_knows_nobody(tmp_path: Path) -> None:
     assert KnownHosts.from_path(str(tmp_path / "none")).lookup("n1") == ()
 
 
+@pytest.mark.machine
 def test_names_and_fingerprints_are_openssh_s(tmp_path: Path) -> None:
     key = new_key(tmp_path / "key")
     (line,) = KnownHosts([f"n1 {public(key)}"], "file").lookup("n1")
@@ -82,6 +85,7 @@ def test_names_and_fingerprints_are_openssh_s(tmp_path: Path) -> None:
     assert (name_for("N1", 22), name_for("n1", 2222), name_for("::1", 2222)) == ("n1", "[n1]:2222", "[::1]:2222")
 
 
+@pytest.mark.machine
 def test_ten_thousand_lines_and_256_nodes_are_quick(keys: list[str]) -> None:
     began = time.process_time()
     known = KnownHosts((f"gpu{number:05},10.1.{number >> 8}.{number & 255} {keys[0]}" for number in range(10_000)), "f")

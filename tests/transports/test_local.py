@@ -85,6 +85,7 @@ def test_close_ends_what_will_not_end() -> None:
     channel.close()  # once more does no harm
 
 
+@pytest.mark.machine
 def test_the_session_is_its_own() -> None:
     channel = start("ps -o sid= -p $$")
     assert int(read_all(channel)) != os.getsid(0)

@@ -35,6 +35,7 @@ def refused(transport: SshTransport, node: Node) -> Unreached:
 # ---------------------------------------------------------------- the channel
 
 
+@pytest.mark.machine
 def test_bytes_go_both_ways_and_the_end_is_seen(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "head -c 3000000 | wc -c; echo done")
     channel.send(b"x" * 3_000_000)
@@ -44,6 +45,7 @@ def test_bytes_go_both_ways_and_the_end_is_seen(sshd: Sshd, transport: SshTransp
     channel.close()
 
 
+@pytest.mark.machine
 def test_much_stderr_does_not_stop_the_command(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     command = "head -c 4194304 /dev/zero | tr '\\0' e >&2; echo last words >&2; echo out"
     channel = transport.open(sshd.node(tmp_path), command)
@@ -53,6 +55,7 @@ def test_much_stderr_does_not_stop_the_command(sshd: Sshd, transport: SshTranspo
     channel.close()
 
 
+@pytest.mark.machine
 def test_recv_waits_no_longer_than_told(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "cat")
     began = time.monotonic()
@@ -62,6 +65,7 @@ def test_recv_waits_no_longer_than_told(sshd: Sshd, transport: SshTransport, tmp
     channel.close()
 
 
+@pytest.mark.machine
 def test_send_while_another_thread_receives(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "cat")
     sender = threading.Thread(target=lambda: [channel.send(b"y" * 65536) for _ in range(64)])
@@ -73,6 +77,7 @@ def test_send_while_another_thread_receives(sshd: Sshd, transport: SshTransport,
     channel.close()
 
 
+@pytest.mark.machine
 def test_close_ends_the_command_s_input(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     channel = transport.open(sshd.node(tmp_path), f"echo ready; cat > /dev/null; touch {mark}")
@@ -103,6 +108,7 @@ def frozen(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.machine
 def test_a_frozen_sshd_holds_nobody_up(fresh: Fresh, sshd: Sshd, tmp_path: Path) -> None:
     transport = fresh(stall=1.0)
     channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 60")
@@ -117,6 +123,7 @@ def test_a_frozen_sshd_holds_nobody_up(fresh: Fresh, sshd: Sshd, tmp_path: Path)
         assert time.monotonic() - began < 1
 
 
+@pytest.mark.machine
 def test_close_while_another_thread_is_stuck_in_send(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 60")
     ends: list[BaseException] = []
@@ -138,6 +145,7 @@ def test_close_while_another_thread_is_stuck_in_send(sshd: Sshd, transport: SshT
     assert ends
 
 
+@pytest.mark.machine
 def test_an_sshd_that_dies_is_noticed(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 2")
     os.kill(int(channel.recv(10)), signal.SIGKILL)
@@ -149,6 +157,7 @@ def test_an_sshd_that_dies_is_noticed(sshd: Sshd, transport: SshTransport, tmp_p
 # ---------------------------------------------------------------- what does not start
 
 
+@pytest.mark.machine
 def test_a_name_that_nobody_knows(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     node = replace(sshd.node(tmp_path), address="no-such-host.invalid")
     error = refused(transport, node)
@@ -156,6 +165,7 @@ def test_a_name_that_nobody_knows(sshd: Sshd, transport: SshTransport, tmp_path:
     assert "no-such-host.invalid" in str(error)
 
 
+@pytest.mark.machine
 def test_a_name_of_which_one_address_answers(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     node = replace(sshd.node(tmp_path, sshd.known(name=f"[localhost]:{sshd.port}")), address="localhost")
     channel = transport.open(node, "echo hello")  # where localhost is ::1 too, sshd is not there
@@ -164,10 +174,12 @@ def test_a_name_of_which_one_address_answers(sshd: Sshd, transport: SshTransport
     channel.close()
 
 
+@pytest.mark.machine
 def test_a_closed_port(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     assert refused(transport, sshd.node(tmp_path, port=free_port())).reason == "refused"
 
 
+@pytest.mark.machine
 def test_a_port_behind_a_dropping_firewall(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     with deaf() as port:
         began = time.monotonic()
@@ -176,6 +188,7 @@ def test_a_port_behind_a_dropping_firewall(sshd: Sshd, transport: SshTransport, 
         assert 0.4 < time.monotonic() - began < 1
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
     ("talk", "words"),
     [
@@ -207,6 +220,7 @@ def paramiko_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if type(thread).__name__ == "NodeTransport"}
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
     ("short", "reason", "words", "limit"),
     [(3000, "no_banner", "in the middle of the key exchange", 0.6), (1, "hung", "start of the command", 1.5)],
@@ -228,6 +242,7 @@ def test_an_sshd_that_stops_on_the_way(
         assert time.monotonic() - began < limit + 0.7
 
 
+@pytest.mark.machine
 def test_a_login_that_hangs(transport: SshTransport, tmp_path: Path) -> None:
     """As where the directory that knows the users' keys is down."""
     command = ("AuthorizedKeysCommand /usr/bin/sleep 60", "AuthorizedKeysCommandUser nobody")
@@ -241,6 +256,7 @@ def test_a_login_that_hangs(transport: SshTransport, tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.machine
 def test_too_many_connections_at_once(transport: SshTransport, tmp_path: Path) -> None:
     server = Sshd.start(tmp_path / "full", "MaxStartups 1:100:1")
 
@@ -265,6 +281,7 @@ def test_importing_it_is_light() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.machine
 def test_a_process_that_reached_nobody_ends_at_once(sshd: Sshd, tmp_path: Path) -> None:
     """paramiko's own handshake timer would keep it for 15 s."""
     code = (

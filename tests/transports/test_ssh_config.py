@@ -82,6 +82,7 @@ def shown(name: str, options: dict[str, list[str]]) -> dict[str, str]:
     return {option: value for option, value in values.items() if value not in ("none", "no")}
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
     "name", ["gpu01", "gpu02", "gpu03", "gpu13", "other", "plain", "quoted", "10.0.0.[7]", "10.0.0.7"]
 )

@@ -20,6 +20,8 @@ from clusterprep.transports.ssh import SshTransport
 from tests.transports.peers import listening
 from tests.transports.sshd import Sshd, fingerprint, keygen, new_key, public
 
+pytestmark = pytest.mark.machine
+
 Fresh = Callable[..., SshTransport]
 
 

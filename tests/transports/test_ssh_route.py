@@ -124,6 +124,7 @@ def hello(transport: SshTransport, node: Node) -> bytes:
     return data[:5]
 
 
+@pytest.mark.machine
 def test_eight_nodes_through_one_login_on_the_jump_host(
     bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path
 ) -> None:
@@ -135,12 +136,14 @@ def test_eight_nodes_through_one_login_on_the_jump_host(
     assert bastion.log().count("Accepted publickey") == logins + 1
 
 
+@pytest.mark.machine
 def test_a_jump_host_s_key_is_verified_too(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     with pytest.raises(Unreached, match=r"jump host bastion: the host key of .* is not known") as caught:
         transport.open(behind(bastion, sshd, tmp_path, sshd.known()), "true")
     assert caught.value.reason == "host_key_unknown"
 
 
+@pytest.mark.machine
 def test_a_jump_host_whose_key_has_changed(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     """Also where new keys would be learnt."""
     other = new_key(tmp_path / "other")
@@ -153,6 +156,7 @@ def test_a_jump_host_whose_key_has_changed(bastion: Sshd, sshd: Sshd, transport:
     assert (tmp_path / "known_hosts").read_text() == known
 
 
+@pytest.mark.machine
 def test_the_node_s_key_behind_a_jump_host(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     with pytest.raises(Unreached) as caught:
         transport.open(behind(bastion, sshd, tmp_path, bastion.known()), "true")
@@ -160,10 +164,12 @@ def test_the_node_s_key_behind_a_jump_host(bastion: Sshd, sshd: Sshd, transport:
     assert f"echo '{sshd.known().strip()}' >>" in caught.value.remedy  # ssh-keyscan would not get there
 
 
+@pytest.mark.machine
 def test_two_jump_hosts(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     assert hello(transport, behind(bastion, sshd, tmp_path, jump=f",root@gpu9:{sshd.port}")) == b"hello"
 
 
+@pytest.mark.machine
 def test_a_jump_host_that_has_died_is_opened_anew(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     first = Sshd.start(tmp_path / "first")
     try:
@@ -177,6 +183,7 @@ def test_a_jump_host_that_has_died_is_opened_anew(sshd: Sshd, transport: SshTran
         first.stop()
 
 
+@pytest.mark.machine
 def test_a_dead_jump_host_is_waited_for_once(
     bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path
 ) -> None:
@@ -192,6 +199,7 @@ def test_a_dead_jump_host_is_waited_for_once(
     assert time.monotonic() - began < 1.2
 
 
+@pytest.mark.machine
 def test_what_a_jump_host_cannot_reach(bastion: Sshd, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     node = behind(bastion, sshd, tmp_path)
     closed = replace(node, ssh=replace(node.ssh, port=free_port()))
@@ -202,6 +210,7 @@ def test_what_a_jump_host_cannot_reach(bastion: Sshd, sshd: Sshd, transport: Ssh
         assert caught.value.reason == reason
 
 
+@pytest.mark.machine
 def test_a_jump_host_that_forwards_nothing(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     server = Sshd.start(tmp_path / "closed", "AllowTcpForwarding no")
     try:
@@ -212,6 +221,7 @@ def test_a_jump_host_that_forwards_nothing(sshd: Sshd, transport: SshTransport, 
         server.stop()
 
 
+@pytest.mark.machine
 def test_a_proxy_command(fresh: Fresh, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     relay = tmp_path / "relay.py"
     relay.write_text(
@@ -232,6 +242,7 @@ def test_a_proxy_command(fresh: Fresh, sshd: Sshd, transport: SshTransport, tmp_
     assert caught.value.reason == "no_banner"
 
 
+@pytest.mark.machine
 def test_the_host_key_under_its_alias(fresh: Fresh, sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("HostKeyAlias rack1")
     known = f"rack1 {public(sshd.host_key())}\n"

@@ -18,6 +18,8 @@ from clusterprep.transports.ssh import SshTransport
 from tests.transports.peers import listening, silent
 from tests.transports.sshd import Sshd, free_port
 
+pytestmark = pytest.mark.machine
+
 
 class Watch:
     """Who was through, in that order, and how many threads of ours and files there were then."""
