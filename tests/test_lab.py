@@ -43,7 +43,7 @@ def connect(source: Host, target: Host, port: int = 22, patience: float = 5) -> 
     return source.run(command, check=False).stderr.strip()
 
 
-def until(holds: Callable[[], bool], seconds: float = 10) -> bool:
+def until(holds: Callable[[], bool], seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -386,6 +386,7 @@ def files(host: Host) -> list[str]:
     return found
 
 
+@pytest.mark.hosts
 def test_a_reset_takes_back_whatever_was_done_to_a_host(lab4: Lab) -> None:
     lab4.reset()
     born, kinds = looked_at(lab4), list(DIRT)
@@ -401,6 +402,7 @@ def test_a_reset_takes_back_whatever_was_done_to_a_host(lab4: Lab) -> None:
         assert [ssh(lab4, host, "hostname") for host in lab4.hosts] == ["n1", "n2", "n3", "n4"]
 
 
+@pytest.mark.hosts
 def test_a_reset_takes_back_what_was_done_to_the_controller(lab4: Lab) -> None:
     lab4.reset()
     born = looked_at(lab4)
@@ -416,6 +418,7 @@ def test_a_reset_takes_back_what_was_done_to_the_controller(lab4: Lab) -> None:
     assert changed(born, looked_at(lab4)) == []
 
 
+@pytest.mark.hosts
 def test_a_reset_brings_back_hosts_that_are_down_or_frozen(lab4: Lab) -> None:
     lab4.reset()
     born, boots = looked_at(lab4), [host.read(BOOT_ID) for host in lab4.hosts]
@@ -429,7 +432,9 @@ def test_a_reset_brings_back_hosts_that_are_down_or_frozen(lab4: Lab) -> None:
     assert [ssh(lab4, host, "hostname") for host in lab4.hosts] == ["n1", "n2", "n3", "n4"]
 
 
+@pytest.mark.hosts
 def test_a_lab_that_cannot_be_reset_is_replaced() -> None:
+    require_lab()
     shared = SharedLab()
     try:
         first = shared.borrow()
@@ -443,7 +448,9 @@ def test_a_lab_that_cannot_be_reset_is_replaced() -> None:
         shared.stop()
 
 
-def test_hosts_do_not_depend_on_what_started_the_tests(tmp_path: Path) -> None:
+@pytest.mark.hosts
+def test_hosts_do_not_depend_on_what_started_the_tests() -> None:
+    require_lab()
     asked = "umask; grep -E '^Sig(Blk|Ign)' /proc/self/status; ulimit -Sn; ls -A /srv /home /opt /mnt /media; locale"
     script = (
         "import os, sys; from tests.lab import Lab\nwith Lab(1) as lab:\n (host,) = lab.hosts\n"

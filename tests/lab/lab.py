@@ -26,7 +26,7 @@ from tests.lab.timekeeper import synchronised
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_LIMIT = 120.0
-STOP_LIMIT = 30.0
+STOP_LIMIT = 60.0
 _TOOLS = {
     "/usr/sbin/sshd": "openssh-server",
     "ssh-keygen": "openssh-client",
@@ -199,7 +199,7 @@ class Lab:
         # OpenSSH's default key exchange costs 60 ms of processor time per connection on a small machine.
         return (*strict, "KexAlgorithms=curve25519-sha256", "LogLevel=ERROR")
 
-    def wait_time_sync(self, timeout: float = 20) -> None:
+    def wait_time_sync(self, timeout: float = 60) -> None:
         """Wait until the clock of every host follows the lab's time source."""
         deadline = time.monotonic() + timeout
         for host in self.hosts:

@@ -26,7 +26,7 @@ from tests.lab.layout import CONTROLLER_ADDRESS, HOST_ENVIRONMENT
 from tests.lab.rooms import Host
 
 CONF = "/etc/slurm/slurm.conf"  # on hosts; the controller's lies in the lab's folder, as its /etc is the machine's
-START_LIMIT = 30.0
+START_LIMIT = 60.0
 PARTITION = "main"
 _TOOLS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"}
 _CONF = """\
