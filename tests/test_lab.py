@@ -17,7 +17,8 @@ import pytest
 from tests.lab import Host, Lab, faults, sweep
 from tests.lab.fixtures import SharedLab, lab4, make_lab, require_lab, shared_lab
 from tests.lab.lab import REPOSITORY
-from tests.lab.layout import address_of
+from tests.lab.layout import Spec, address_of
+from tests.lab.node import EMPTY
 
 __all__ = ["lab4", "make_lab", "shared_lab"]
 
@@ -80,6 +81,15 @@ def test_hosts_are_separate(lab4: Lab) -> None:
         assert not Path(place, "mark").exists()
     for file in ("/etc/machine-id", "/etc/hostname", "/proc/sys/kernel/random/boot_id", "/etc/hosts"):
         assert (one.read(file) == other.read(file)) == (file == "/etc/hosts")
+
+
+@pytest.mark.hosts
+def test_folders_of_the_machines_owner_are_empty_but_for_what_is_kept(lab4: Lab) -> None:
+    kept = [Path(path) for path in Spec.load(lab4.layout.spec).keep]
+    for name in EMPTY:
+        place = Path("/", name)
+        wanted = {path.relative_to(place).parts[0] for path in kept if place in path.parents}
+        assert set(lab4.hosts[0].run(["ls", "-A", place]).stdout.split()) == wanted
 
 
 @pytest.mark.hosts
