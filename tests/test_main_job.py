@@ -393,7 +393,7 @@ def test_a_signal_during_verify_puts_all_nodes_back(lab: Lab, signum: signal.Sig
 
 
 def _wait_until_ranks(lab: Lab) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not all(host.processes("clusterprep-rank") for host in lab.hosts):
         assert time.monotonic() < end, "no ranks appeared"
         time.sleep(0.05)
