@@ -8,6 +8,7 @@ tests/test_surroundings.py runs a part of the tests in surroundings that are unl
 from __future__ import annotations
 
 import os
+import pwd
 import resource
 import shutil
 import signal
@@ -23,19 +24,21 @@ import pytest
 UMASK = 0o022  # the default of every distribution; files that must be private are tested to be so below it
 NOFILE = 1024  # the usual soft limit
 PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-SET = {"LANG": "C.UTF-8", "TERM": "dumb", "TZ": "UTC"}
+SET = {"LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
 
 # What may come in from outside. Everything else is left out: a list of what might disturb would never be complete.
-KEPT = frozenset({
-    *("CI", "CC", "TMPDIR", "USER", "LOGNAME"),
-    # What the interpreter that runs the tests, and so each that they start, may be in need of.
-    *("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"),
-    # The tests' own.
-    *("CLUSTERPREP_LAB_DIR", "CLUSTERPREP_NCCL_DIR", "CLUSTERPREP_FUZZ_CORPUS", "CLUSTERPREP_TEST_TOTALS"),
-    # The way to an index of packages.
-    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-})
+KEPT = frozenset(
+    {
+        *("CI", "CC", "TMPDIR", "USER", "LOGNAME"),
+        # What the interpreter that runs the tests, and so each that they start, may be in need of.
+        *("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"),
+        # The tests' own.
+        *("CLUSTERPREP_LAB_DIR", "CLUSTERPREP_NCCL_DIR", "CLUSTERPREP_FUZZ_CORPUS", "CLUSTERPREP_TEST_TOTALS"),
+        # The way to an index of packages.
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    }
+)
 KEPT_BEGINNINGS = ("PYTEST_", "PIP_", "COV_", "COVERAGE_", "HYPOTHESIS_")
 
 # Which belong to the terminal, not to the tests: a job in the background would stop if these were not ignored.
@@ -80,9 +83,21 @@ def environment(given: Mapping[str, str], root: Path, home: Path) -> dict[str, s
     return kept | SET | {"HOME": str(home), "PATH": path, "PYTHONPATH": modules}
 
 
+def login_home() -> Path:
+    """Return the home that the system knows of the user who runs the tests: HOME is another one here."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a container's user may be a number alone
+        return Path("/")
+
+
 def complete_path(given: str) -> str:
-    """Return a PATH with the usual folders behind those given; none of it depends on where a process runs."""
-    folders = [folder for folder in given.split(":") if os.path.isabs(folder)]
+    """Return a PATH with the usual folders behind those given.
+
+    A relative folder would depend on where a process runs. Where one may not be searched, as root's own after `su`,
+    a program that does not exist is told as one that is denied.
+    """
+    folders = [folder for folder in given.split(":") if os.path.isabs(folder) and os.access(folder, os.X_OK)]
     return ":".join(dict.fromkeys([*folders, *PLACES]))
 
 

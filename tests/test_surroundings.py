@@ -62,7 +62,9 @@ def test_the_user_has_no_settings_here() -> None:
 
 
 def test_commands_in_another_folder_are_those_of_this_checkout(tmp_path: Path) -> None:
-    script = "import clusterprep, json, locale; print(json.dumps([clusterprep.__file__, locale.getpreferredencoding()]))"
+    script = (
+        "import clusterprep, json, locale; print(json.dumps([clusterprep.__file__, locale.getpreferredencoding()]))"
+    )
     said = json.loads(subprocess.check_output([sys.executable, "-c", script], cwd=tmp_path, text=True))
     assert said == [str(ROOT / "clusterprep" / "__init__.py"), "UTF-8"]
     assert Path.cwd() == ROOT
@@ -70,17 +72,22 @@ def test_commands_in_another_folder_are_those_of_this_checkout(tmp_path: Path) -
 
 def test_few_variables_come_in_from_outside(tmp_path: Path) -> None:
     given = {
-        **{"PATH": "/opt/bin:.::/bin", "HOME": "/home/alice", "PYTHONPATH": "/opt/lib", "CI": "true"},
+        **{"PATH": "/usr:.::/bin", "HOME": "/home/alice", "PYTHONPATH": "/opt/lib", "CI": "true"},
         **{"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7", "SSH_AUTH_SOCK": "/run/agent", "XDG_STATE_HOME": "/data"},
         **{"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Kolkata", "COLUMNS": "40", "PYTEST_XDIST_WORKER": "gw0"},
     }
     assert environment(given, ROOT, tmp_path) == {
         **SET,
         **{"CI": "true", "PYTEST_XDIST_WORKER": "gw0", "PIP_CACHE_DIR": "/home/alice/.cache/pip"},
-        **{"HOME": str(tmp_path), "PATH": complete_path("/opt/bin:/bin"), "PYTHONPATH": f"{ROOT}:/opt/lib"},
+        **{
+            "HOME": str(tmp_path),
+            "PATH": "/usr:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin",
+            "PYTHONPATH": f"{ROOT}:/opt/lib",
+        },
     }
 
 
 def test_the_usual_folders_are_on_the_path_behind_those_given() -> None:
     assert complete_path("") == ":".join(PLACES)
-    assert complete_path("relative:/bin::/opt/bin:/bin").startswith("/bin:/opt/bin:/usr/local/sbin:")
+    assert complete_path("relative:/bin::/usr:/bin").startswith("/bin:/usr:/usr/local/sbin:")
+    assert complete_path("/not/there") == complete_path("")
