@@ -12,7 +12,6 @@ import pwd
 import resource
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -97,7 +96,7 @@ def complete_path(given: str) -> str:
     A relative folder would depend on where a process runs. Where one may not be searched, as root's own after `su`,
     a program that does not exist is told as one that is denied.
     """
-    folders = [folder for folder in given.split(":") if os.path.isabs(folder) and os.access(folder, os.X_OK)]
+    folders = [folder for folder in given.split(":") if folder.startswith("/") and os.access(folder, os.X_OK)]
     return ":".join(dict.fromkeys([*folders, *PLACES]))
 
 

@@ -71,19 +71,16 @@ def test_commands_in_another_folder_are_those_of_this_checkout(tmp_path: Path) -
 
 
 def test_few_variables_come_in_from_outside(tmp_path: Path) -> None:
-    given = {
-        **{"PATH": "/usr:.::/bin", "HOME": "/home/alice", "PYTHONPATH": "/opt/lib", "CI": "true"},
-        **{"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7", "SSH_AUTH_SOCK": "/run/agent", "XDG_STATE_HOME": "/data"},
-        **{"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Kolkata", "COLUMNS": "40", "PYTEST_XDIST_WORKER": "gw0"},
-    }
-    assert environment(given, ROOT, tmp_path) == {
+    given = dict(PATH="/usr:.::/bin", HOME="/home/alice", PYTHONPATH="/opt/lib", CI="true", PYTEST_XDIST_WORKER="gw0")
+    of_user = dict(NCCL_DEBUG="INFO", SLURM_JOB_ID="7", SSH_AUTH_SOCK="/run/agent", LC_ALL="de_DE.UTF-8", COLUMNS="40")
+    assert environment(given | of_user | {"TZ": "Asia/Kolkata"}, ROOT, tmp_path) == {
         **SET,
-        **{"CI": "true", "PYTEST_XDIST_WORKER": "gw0", "PIP_CACHE_DIR": "/home/alice/.cache/pip"},
-        **{
-            "HOME": str(tmp_path),
-            "PATH": "/usr:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin",
-            "PYTHONPATH": f"{ROOT}:/opt/lib",
-        },
+        "CI": "true",
+        "HOME": str(tmp_path),
+        "PATH": "/usr:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin",
+        "PIP_CACHE_DIR": "/home/alice/.cache/pip",
+        "PYTEST_XDIST_WORKER": "gw0",
+        "PYTHONPATH": f"{ROOT}:/opt/lib",
     }
 
 
