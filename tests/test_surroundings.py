@@ -71,8 +71,20 @@ def test_commands_in_another_folder_are_those_of_this_checkout(tmp_path: Path) -
 
 
 def test_few_variables_come_in_from_outside(tmp_path: Path) -> None:
-    given = dict(PATH="/usr:.::/bin", HOME="/home/alice", PYTHONPATH="/opt/lib", CI="true", PYTEST_XDIST_WORKER="gw0")
-    of_user = dict(NCCL_DEBUG="INFO", SLURM_JOB_ID="7", SSH_AUTH_SOCK="/run/agent", LC_ALL="de_DE.UTF-8", COLUMNS="40")
+    given = {
+        "PATH": "/usr:.::/bin",
+        "HOME": "/home/alice",
+        "PYTHONPATH": "/opt/lib",
+        "CI": "true",
+        "PYTEST_XDIST_WORKER": "gw0",
+    }
+    of_user = {
+        "NCCL_DEBUG": "INFO",
+        "SLURM_JOB_ID": "7",
+        "SSH_AUTH_SOCK": "/run/agent",
+        "LC_ALL": "de_DE.UTF-8",
+        "COLUMNS": "40",
+    }
     assert environment(given | of_user | {"TZ": "Asia/Kolkata"}, ROOT, tmp_path) == {
         **SET,
         "CI": "true",
