@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -222,7 +221,7 @@ def test_a_file_and_standard_input_are_judged_alike(tmp_path: Path) -> None:
     [
         (("missing.env",), "missing.env"),
         (("/",), "directory"),
-        ((sys.executable,), "zero byte"),
+        (("/proc/self/cmdline",), "zero byte"),
         (("/dev/zero",), "MiB"),
         (("/proc/self/mem",), "error"),
         ((), "FILE"),

@@ -17,9 +17,10 @@ import pytest
 
 from clusterprep.remote import boot
 from clusterprep.transports.link import FrameReader
+from tests.surroundings import login_home
 
 NONCE = "0123456789abcdef"
-PYTHONS = [sys.executable, *map(str, sorted(Path.home().glob(".pyenv/versions/3.*/bin/python")))]
+PYTHONS = [sys.executable, *map(str, sorted(login_home().glob(".pyenv/versions/3.*/bin/python")))]
 
 
 def start(command: str | None = None) -> subprocess.Popen[bytes]:

@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from clusterprep.model import Node
 from clusterprep.remote import boot, job
 from clusterprep.remote.processes import process_stat
 from tests.patience import LONG, eventually
+from tests.surroundings import login_home
 from tests.verify.agents import gone, open_agent, processes_of
 
 # What torchrun is for the agent: a process that starts others, whose streams are its own unless they say otherwise.
@@ -194,7 +194,7 @@ def test_the_folder_is_told_and_home_is_the_way_out(agent: Heard) -> None:
     assert agent.launch("pass", folders=["/usr"])["folder"] == "/usr"
     agent.ask("finish")
     answer = agent.launch("pass", folders=["/not/here"])
-    assert answer["folder"] == str(Path.home().resolve())
+    assert answer["folder"] == str(login_home().resolve())
     agent.ask("finish")
     assert agent.launch("pass", folders=["/not/here"], strict=True)["no"] == "no_folder"
 

@@ -17,6 +17,7 @@ from clusterprep.errors import LinkLost
 from clusterprep.model import Node
 from clusterprep.remote import boot, nccl_lines, ranks, trial
 from tests.patience import LONG, eventually
+from tests.surroundings import login_home
 from tests.verify.agents import gone, open_agent, processes_of
 
 # A rank without torch: tells what it is asked to, then does what its config says.
@@ -30,7 +31,7 @@ def main(fd):
     exec(config["then"])
 """
 SLEEP = "time.sleep(600)"
-OLD_PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.6.*/bin/python"))
+OLD_PYTHONS = sorted(login_home().glob(".pyenv/versions/3.6.*/bin/python"))
 PYTHONS = [sys.executable, *map(str, OLD_PYTHONS[-1:])]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
 
