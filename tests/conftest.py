@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.surroundings", "tests.lab.fixtures", "tests.totals"]
 
 LAB_FIXTURES = frozenset({"lab1", "lab4", "lab8", "slurm4", "make_lab"})
+
+# How long an example takes is a matter of the machine's load; the time limit of a test ends one that hangs.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,7 +34,7 @@ SAMPLE = (
 )
 LEAST = 150  # tests that a run of the sample has at least, or it is no sample
 PURE = "not hosts and not torch and not machine and not clock and not slow"
-NOBODY = 65534  # a user without a home, who owns nothing
+UNPRIVILEGED = 65534  # a user without a home, who owns nothing
 COPIED = ("clusterprep", "tests", "schemas", "playbooks", "examples", "requirements", "pyproject.toml", "README.md")
 AT_DEPARTURE = ("sh", "-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh")
 OF_A_USER = {
@@ -83,7 +83,7 @@ CASES = {
     "variables-of-a-user": Surroundings(variables=OF_A_USER),
     "blank-in-its-name": Surroundings(elsewhere=True),
     "no-ipv6-no-dns": Surroundings(("unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")),
-    "read-only-of-another-user": Surroundings(elsewhere=True, user=NOBODY),
+    "read-only-of-another-user": Surroundings(elsewhere=True, user=UNPRIVILEGED),
 }
 
 

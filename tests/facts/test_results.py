@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterprep.facts.results import CUT, Results, rows_of
@@ -201,7 +201,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(key=st.sampled_from(sorted({*STORED, "findings"})), value=json_values)
 def test_one_value_of_any_other_kind_is_garbled_or_means_nothing(key: str, value: Any) -> None:
     said = learned("store.results", answer(**{key: value}))
@@ -212,7 +211,6 @@ def test_one_value_of_any_other_kind_is_garbled_or_means_nothing(key: str, value
         assert said.reason == "garbled"
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(place=st.integers(0, len(SAID)), length=st.integers(0, 40), put=st.text(max_size=10))
 def test_a_text_with_a_part_replaced_makes_no_pass(place: int, length: int, put: str) -> None:
     text = SAID[:place] + put + SAID[place + length :]
