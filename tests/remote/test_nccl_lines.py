@@ -160,6 +160,7 @@ def test_a_rank_that_says_nothing_of_nccl_tells_nothing(agent: Heard) -> None:
     assert not [event for event in agent.events if event["what"] == "nccl"]
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("release", real_nccl.RELEASES)
 def test_nvidias_own_library_is_heard_though_its_rank_is_killed(agent: Heard, release: str) -> None:
     """C's stdout is not buffered in a rank: a kill at once after the call takes no line with it."""

@@ -187,6 +187,7 @@ os._exit(0)  # as a rank ends: what C's stdout still held would be lost
 """
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("release", real_nccl.RELEASES)
 def test_nvidias_own_library_says_its_interface_as_it_is_told_to(release: str, tmp_path: Path) -> None:
     """Its choice of an interface needs no GPU. A conf file sends the lines elsewhere, and must not succeed."""
