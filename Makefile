@@ -6,6 +6,12 @@ BIN := $(VENV)/bin
 NODE_CODE = $(filter-out %/__init__.py %/boot.py,$(wildcard clusterprep/remote/*.py))
 TARGETS ?= agent inventory playbook conf logs
 SECONDS ?= 600
+PYTEST = $(BIN)/python -m pytest
+PURE := not hosts and not torch and not machine and not clock and not slow
+# Beyond eight processes each spends longer on collecting the tests than on running its share.
+PARALLEL ?= --numprocesses=auto --maxprocesses=8
+# Tests on hosts mostly wait, so there are more processes than cores. Modules share what they have set up.
+PARALLEL_HOSTS ?= --numprocesses=4 --dist=loadfile
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start commands by the thousand, which would each compile all that they import.
@@ -17,7 +23,7 @@ LOCKED := --quiet --require-hashes --only-binary=:all:
 # Where only others can be had: make TORCH=torch==2.13.0
 TORCH :=
 
-.PHONY: help setup packages demo test test-all check format soak fleets docs bench fuzz lock clean
+.PHONY: help setup packages demo test test-hosts test-all check format soak fleets docs bench fuzz lock clean
 .PHONY: test-bounds test-lowest test-newest
 
 help: ## this list
@@ -28,21 +34,25 @@ setup: $(VENV)/.installed ## the virtual environment in .venv, and as root the l
 demo: setup ## four real hosts, two planted faults, apply before and after their cure
 	@$(BIN)/python -m tests.demo
 
-# Those on hosts, which mostly wait, and those that compute are run beside each other: tests/beside.py.
-test: setup ## the tests, but for those that take minutes each
-	@$(BIN)/python -m tests.beside $(ARGS)
+# A test is in the first of these unless a marker says why not: pyproject.toml lists the markers.
+test: $(VENV)/.tests ## pure tests, in minutes: no root, no torch, no packages of the machine
+	$(PYTEST) $(PARALLEL) --dist=worksteal -m "$(PURE)" $(ARGS)
 
-test-all: setup ## every test
-	$(BIN)/python -m pytest $(ARGS)
+test-hosts: setup ## as root: tests on lab hosts, and with torch, Slurm, Chromium and NVIDIA's NCCL
+	$(PYTEST) $(PARALLEL_HOSTS) -m "not slow and not ($(PURE))" $(ARGS)
 
-check: setup ## lint, format, types, Python 3.6 for what runs on nodes, and 3.8 for the guard
+test-all: test ## every test, also those that take minutes each
+	$(MAKE) setup
+	$(PYTEST) $(PARALLEL_HOSTS) -m "not ($(PURE))" $(ARGS)
+
+check: $(VENV)/.tests ## lint, format, types, Python 3.6 for what runs on nodes, and 3.8 for the guard
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/vermin --quiet --no-tips -t=3.6- --violations $(NODE_CODE)
 	$(BIN)/vermin --quiet --no-tips -t=3.8- --violations clusterprep/__init__.py clusterprep/guard.py
 
-format: setup ## let ruff mend what it can
+format: $(VENV)/.tests ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -101,13 +111,20 @@ clean: ## take away what these targets made
 packages:
 	@.ci/packages
 
-$(VENV)/.installed: pyproject.toml $(VENV)/.locked
+$(VENV)/.installed: $(VENV)/.tests $(VENV)/.torch | packages
+	@touch $@
+
+# This checkout, and what the tests without torch need.
+$(VENV)/.tests: pyproject.toml $(VENV)/.locked
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Last comes what a build for GPUs brings along; one for processors needs nothing that is not there.
-$(VENV)/.locked: requirements/dev.txt requirements/torch.txt requirements/torch-cpu.txt $(VENV)/.made
+$(VENV)/.locked: requirements/dev.txt $(VENV)/.made
 	$(BIN)/pip install $(LOCKED) -r requirements/dev.txt
+	@touch $@
+
+# Last comes what a build for GPUs brings along; one for processors needs nothing that is not there.
+$(VENV)/.torch: requirements/torch.txt requirements/torch-cpu.txt $(VENV)/.locked
 ifeq ($(TORCH),)
 	$(BIN)/pip install $(LOCKED) --no-deps -r requirements/torch-cpu.txt 2>/dev/null || \
 	$(BIN)/pip install $(LOCKED) --no-deps -r requirements/torch.txt
@@ -115,7 +132,8 @@ endif
 	$(BIN)/pip install --quiet $(or $(TORCH),torch)
 	@touch $@
 
-$(VENV)/.made: | packages
+$(VENV)/.made:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 10) or sys.exit("clusterprep needs Python 3.10 or newer, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.11 ..." % v[:2])'
+	@.ci/packages python3-venv
 	$(PYTHON) -m venv $(VENV)
 	@touch $@

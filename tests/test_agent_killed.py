@@ -14,7 +14,7 @@ from tests.tracing import strace
 
 __all__ = ["lab"]  # the fixture: four hosts on which nothing was ever written, and a playbook of two files
 
-pytestmark = [pytest.mark.lab, pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")]
+pytestmark = [pytest.mark.hosts, pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")]
 VICTIM = "n3"
 RENAMES = 5  # the journal says staged; two files; committed, done
 SYNCS = 30  # more than there are

@@ -10,7 +10,7 @@ import pytest
 from tests.command import clusterprep
 from tests.lab import Lab, faults
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 FAR = 40  # milliseconds each way
 # How often the controller speaks after an answer, on one connection; docs/performance.md says what each is for.

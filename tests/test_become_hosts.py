@@ -12,6 +12,8 @@ import pytest
 from tests.command import Answer, clusterprep
 from tests.lab import Host, Lab, faults
 
+pytestmark = pytest.mark.hosts
+
 USER, RIGHT, WRONG = "alice", "correct-horse", "wrong-horse"
 NAMES = ["n1", "n2", "n3", "n4"]
 RULES = f"/etc/sudoers.d/{USER}"

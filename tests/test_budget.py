@@ -180,6 +180,7 @@ def test_one_that_hangs_does_not_hold_up_its_lane() -> None:
     assert [answer[1]["out"] for answer in answers[1:]] == [f"{n}\n" for n in range(40)]
 
 
+@pytest.mark.hosts
 def test_a_hung_mount_leaves_open_what_needs_it_alone(host: Host) -> None:
     well = verdicts(timed(host, 6))
     with faults.hung_mount(host, "/boot"):
@@ -194,6 +195,7 @@ def test_a_hung_mount_leaves_open_what_needs_it_alone(host: Host) -> None:
     assert changed <= slow | {"proc.load", "proc.dstate", "log.kernel"}
 
 
+@pytest.mark.hosts
 def test_a_driver_that_does_not_answer_is_not_known(host: Host) -> None:
     hanging = faults.gpus(host, [{"count": 2, "model": "h100"}], hangs=["nvmlDeviceGetHandleByIndex_v2"], bus=False)
     with hanging:
@@ -203,6 +205,7 @@ def test_a_driver_that_does_not_answer_is_not_known(host: Host) -> None:
     assert "pass" in verdicts(seen)["fs.ro"]
 
 
+@pytest.mark.hosts
 @pytest.mark.slow
 def test_an_interpreter_that_does_not_start(host: Host) -> None:
     with faults.written(host, "/usr/bin/python3", "#!/bin/sh\nexec sleep 1000\n", 0o755):
@@ -213,6 +216,7 @@ def test_an_interpreter_that_does_not_start(host: Host) -> None:
     assert "budget" in seen.findings("ssh.reach", "unknown")[0]["message"]
 
 
+@pytest.mark.hosts
 @pytest.mark.slow
 def test_tools_that_the_kernel_keeps_cost_no_more_than_others(host: Host, frozen: str) -> None:
     """Frozen processes do not die: no waiting for killed ones may add up. What is left dies when they thaw."""
@@ -225,6 +229,7 @@ def test_tools_that_the_kernel_keeps_cost_no_more_than_others(host: Host, frozen
     assert verdicts(seen)["fs.ro"] == {"pass"}
 
 
+@pytest.mark.hosts
 @pytest.mark.slow
 def test_a_store_that_hangs_costs_its_own_checks(host: Host) -> None:
     with faults.hung_mount(host, str(Path(STORE).parent)):
@@ -234,6 +239,7 @@ def test_a_store_that_hangs_costs_its_own_checks(host: Host) -> None:
     assert {f["severity"] for f in seen.findings("torch.version", "unknown")} == {"warning"}
 
 
+@pytest.mark.hosts
 @pytest.mark.slow
 def test_nodes_that_do_not_answer_in_time_are_as_if_they_were_off(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(4)
@@ -249,6 +255,7 @@ def test_nodes_that_do_not_answer_in_time_are_as_if_they_were_off(make_lab: Call
     assert again.blamed("env.nccl_conf", "unknown") == ["n2", "n3"]
 
 
+@pytest.mark.hosts
 @pytest.mark.slow
 def test_a_check_without_a_budget_waits_as_before(host: Host) -> None:
     seen = check(host, "--only", "env.nccl_conf,time.")
@@ -259,6 +266,7 @@ def test_a_check_without_a_budget_waits_as_before(host: Host) -> None:
 # ---------------------------------------------------------------- what is kept
 
 
+@pytest.mark.hosts
 def test_a_kept_failure_counts_with_its_age_until_it_is_looked_at_again(host: Host) -> None:
     with faults.written(host, CONF, BLANK):
         stored = check(host, "--deep", "--store")
@@ -276,6 +284,7 @@ def test_a_kept_failure_counts_with_its_age_until_it_is_looked_at_again(host: Ho
     assert timed(host, 6).code == 0
 
 
+@pytest.mark.hosts
 @pytest.mark.slow
 def test_a_selection_holds_for_what_is_kept(host: Host) -> None:
     check(host, "--deep", "--store")
@@ -283,6 +292,7 @@ def test_a_selection_holds_for_what_is_kept(host: Host) -> None:
     assert "env.nccl_conf" not in verdicts(check(host, "--budget", "6", "--skip", "env."))
 
 
+@pytest.mark.hosts
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -307,6 +317,7 @@ def test_a_store_that_cannot_be_trusted_is_not_known(host: Host, kept: str, spoi
     assert "Traceback" not in seen.stderr
 
 
+@pytest.mark.hosts
 @pytest.mark.slow
 def test_the_store_lies_below_the_root_and_belongs_to_one_set_of_settings(host: Host) -> None:
     host.write("/srv/node/etc/nccl.conf", BLANK)
@@ -318,6 +329,7 @@ def test_the_store_lies_below_the_root_and_belongs_to_one_set_of_settings(host: 
     assert timed(host, 6, target="/root/node.yaml").findings("env.nccl_conf", "unknown")[0]["reason"] == "out of date"
 
 
+@pytest.mark.hosts
 def test_what_cannot_be_kept_is_a_change_that_failed(host: Host) -> None:
     with faults.tmpfs(host, str(Path(STORE).parent), "ro,mode=755"):
         seen = check(host, "--deep", "--store", "--only", "env.nccl_conf")

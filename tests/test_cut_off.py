@@ -17,6 +17,8 @@ from tests.lab import Lab, faults
 from tests.lab.faults.files import inside
 from tests.lab.rooms import Host
 
+pytestmark = pytest.mark.hosts
+
 OLD_FILE, NEW_FILE = "/etc/lab-limits.conf", "/etc/clusterprep/hello"
 OLD, NEW = ("old\n", None), ("new\n", "hello\n")
 RUNS = "/var/lib/clusterprep"

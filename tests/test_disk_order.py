@@ -20,7 +20,7 @@ from tests.command import clusterprep
 from tests.lab import Host, Lab
 from tests.tracing import strace
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 TARGETS = {
     "/etc/profile.d/clusterprep-nccl.sh": "profile.d",

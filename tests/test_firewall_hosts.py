@@ -14,7 +14,7 @@ from tests.lab.faults.network import drop_policy
 from tests.test_cut_off import quiet
 from tests.test_playbook_hosts import said
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 PATH, UNIT = "/etc/nftables.d/clusterprep.nft", "clusterprep-firewall.service"
 

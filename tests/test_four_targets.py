@@ -14,7 +14,7 @@ from tests.command import Answer, clusterprep
 from tests.lab import Host, Lab
 from tests.lab.faults.files import inside
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 TARGETS = {
     "/etc/profile.d/clusterprep-nccl.sh": "profile.d",

@@ -9,6 +9,8 @@ import pytest
 from tests.command import Answer, clusterprep
 from tests.lab import Lab, faults
 
+pytestmark = pytest.mark.hosts
+
 AREAS = "gpu.,nvl.,fw.gpu,nv.module_vs_lib"
 
 

@@ -14,7 +14,7 @@ from tests.lab import Lab
 from tests.lab.faults.files import inside
 from tests.test_hostile import TRICKS
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 RAN = "/srv/hostile-ran"
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")

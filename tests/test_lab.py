@@ -58,15 +58,18 @@ def runs(pid: int) -> bool:
 # Hosts
 
 
+@pytest.mark.hosts
 def test_ssh_with_strict_host_keys_reaches_every_host(lab4: Lab) -> None:
     assert [ssh(lab4, host, "hostname") for host in lab4.hosts] == ["n1", "n2", "n3", "n4"]
 
 
+@pytest.mark.hosts
 def test_hosts_reach_each_other(lab4: Lab) -> None:
     first, *others = lab4.hosts
     assert [connect(host, first) for host in others] == ["", "", ""]
 
 
+@pytest.mark.hosts
 def test_hosts_are_separate(lab4: Lab) -> None:
     one, other = lab4.hosts[:2]
     for place in ("/tmp", "/dev/shm", "/run", "/var/tmp", "/etc", "/root"):
@@ -77,6 +80,7 @@ def test_hosts_are_separate(lab4: Lab) -> None:
         assert (one.read(file) == other.read(file)) == (file == "/etc/hosts")
 
 
+@pytest.mark.hosts
 def test_a_host_has_one_network_and_its_own_processes(lab4: Lab) -> None:
     host = lab4.hosts[0]
     assert sorted(host.run(["ls", "/sys/class/net"]).stdout.split()) == ["eth0", "lo"]
@@ -84,16 +88,19 @@ def test_a_host_has_one_network_and_its_own_processes(lab4: Lab) -> None:
     assert lab4.controller.run(["ip", "-brief", "-4", "address"]).stdout.split()[-1] == "10.77.0.1/16"
 
 
+@pytest.mark.hosts
 def test_own_name_is_the_address_in_the_lab(lab4: Lab) -> None:
     assert lab4.hosts[2].run(["getent", "hosts", "n3"]).stdout.split()[0] == "10.77.0.4"
 
 
+@pytest.mark.hosts
 def test_the_interpreter_and_the_checkout_are_visible(lab4: Lab) -> None:
     host = lab4.hosts[0]
     assert host.run([sys.executable, "-c", "print(1)"]).stdout == "1\n"
     assert host.run(["test", "-e", __file__], check=False).returncode == 0
 
 
+@pytest.mark.hosts
 def test_the_machine_cannot_be_changed_from_a_host(lab4: Lab) -> None:
     for command in ("date -s 2001-01-01", "sysctl -w vm.swappiness=1", "echo 1 > /sys/kernel/mm/ksm/run"):
         done = lab4.controller.run(lab4.ssh(lab4.hosts[0], command))
@@ -101,6 +108,7 @@ def test_the_machine_cannot_be_changed_from_a_host(lab4: Lab) -> None:
     assert ssh(lab4, lab4.hosts[0], "sysctl -w net.ipv4.tcp_rmem='4096 131072 99'").startswith("net.ipv4")
 
 
+@pytest.mark.hosts
 def test_a_command_that_hangs_ends_with_its_children(lab4: Lab) -> None:
     host = lab4.hosts[0]
     with pytest.raises(subprocess.TimeoutExpired):
@@ -108,6 +116,7 @@ def test_a_command_that_hangs_ends_with_its_children(lab4: Lab) -> None:
     assert until(lambda: not host.processes("sleep 4711"))
 
 
+@pytest.mark.hosts
 def test_inventory_names_all_hosts(lab4: Lab, tmp_path: Path) -> None:
     content = json.loads(lab4.inventory(tmp_path / "lab.yaml", cluster="other", python=None).read_text())
     assert content["cluster"] == "other"
@@ -123,6 +132,7 @@ def test_address_plan_avoids_the_ends_of_a_block() -> None:
 # Faults
 
 
+@pytest.mark.hosts
 def test_clock(lab4: Lab) -> None:
     host = lab4.hosts[0]
 
@@ -135,6 +145,7 @@ def test_clock(lab4: Lab) -> None:
     assert host.run(["ls", "/dev/shm"]).stdout.split() in ([], ["mark"])
 
 
+@pytest.mark.hosts
 def test_old_kernel(lab4: Lab) -> None:
     host = lab4.hosts[0]
     with faults.old_kernel(host):
@@ -142,6 +153,7 @@ def test_old_kernel(lab4: Lab) -> None:
     assert ssh(lab4, host, "uname -r") == os.uname().release
 
 
+@pytest.mark.hosts
 def test_mtu(lab4: Lab) -> None:
     host = lab4.hosts[0]
     with faults.mtu(host, 9000):
@@ -149,6 +161,7 @@ def test_mtu(lab4: Lab) -> None:
     assert ssh(lab4, host, "cat /sys/class/net/eth0/mtu") == "1500"
 
 
+@pytest.mark.hosts
 def test_dropped_port(lab4: Lab) -> None:
     one, other = lab4.hosts[:2]
     with faults.drop_port(other, 22):
@@ -158,6 +171,7 @@ def test_dropped_port(lab4: Lab) -> None:
     assert connect(one, other) == ""
 
 
+@pytest.mark.hosts
 def test_dropped_pair_leaves_the_others_alone(lab4: Lab) -> None:
     one, other, third = lab4.hosts[:3]
     with faults.drop_pair(one, other):
@@ -165,6 +179,7 @@ def test_dropped_pair_leaves_the_others_alone(lab4: Lab) -> None:
         assert connect(one, third) == connect(third, other) == ""
 
 
+@pytest.mark.hosts
 def test_link_down(lab4: Lab) -> None:
     one, other = lab4.hosts[:2]
     with faults.link_down(other):
@@ -172,6 +187,7 @@ def test_link_down(lab4: Lab) -> None:
     assert connect(one, other) == ""
 
 
+@pytest.mark.hosts
 def test_slow_link(lab4: Lab) -> None:
     host, command = lab4.hosts[0], "head -c 500000 /dev/zero | base64"
     with faults.slow(host, "10mbit"):
@@ -181,6 +197,7 @@ def test_slow_link(lab4: Lab) -> None:
     assert "tbf" not in host.run(["tc", "qdisc", "show"]).stdout
 
 
+@pytest.mark.hosts
 def test_more_interfaces(lab4: Lab) -> None:
     one, other = lab4.hosts[:2]
     with faults.docker0(one), faults.second_veth([one, other]):
@@ -190,6 +207,7 @@ def test_more_interfaces(lab4: Lab) -> None:
     assert one.run(["ls", "/sys/class/net"]).stdout.split() == ["eth0", "lo"]
 
 
+@pytest.mark.hosts
 def test_packet_loss_is_in_place_and_gone(lab4: Lab) -> None:
     host = lab4.hosts[0]
     with faults.loss(host, 0.25):
@@ -197,6 +215,7 @@ def test_packet_loss_is_in_place_and_gone(lab4: Lab) -> None:
     assert host.run(["nft", "list", "ruleset"]).stdout == ""
 
 
+@pytest.mark.hosts
 def test_names_and_keys(lab4: Lab) -> None:
     host = lab4.hosts[1]
     with faults.loopback_name(host):
@@ -206,6 +225,7 @@ def test_names_and_keys(lab4: Lab) -> None:
     assert ssh(lab4, host, "hostname") == "n2"
 
 
+@pytest.mark.hosts
 def test_frozen_sshd_lets_connect_and_says_nothing(lab4: Lab) -> None:
     host = lab4.hosts[1]
     with faults.stop_sshd(host):
@@ -215,6 +235,7 @@ def test_frozen_sshd_lets_connect_and_says_nothing(lab4: Lab) -> None:
     assert ssh(lab4, host, "hostname") == "n2"
 
 
+@pytest.mark.hosts
 def test_occupied_port(lab4: Lab) -> None:
     one, other = lab4.hosts[:2]
     with faults.occupy(one, 29500):
@@ -222,6 +243,7 @@ def test_occupied_port(lab4: Lab) -> None:
     assert connect(other, one, 29500) == "ConnectionRefusedError"
 
 
+@pytest.mark.hosts
 def test_recorded_devices_and_kernel_files(lab4: Lab) -> None:
     host = lab4.hosts[0]
     state = "/sys/class/infiniband/mlx5_0/ports/1/state"
@@ -234,6 +256,7 @@ def test_recorded_devices_and_kernel_files(lab4: Lab) -> None:
     assert not host.run(["ls", "/sys/class"]).stdout.count("infiniband")
 
 
+@pytest.mark.hosts
 def test_gpus_that_are_described(lab4: Lab) -> None:
     host = lab4.hosts[0]
     ask = "python3 -c 'import ctypes; n = ctypes.CDLL(\"libnvidia-ml.so.1\"); print(n.nvmlInit_v2())'"
@@ -245,6 +268,7 @@ def test_gpus_that_are_described(lab4: Lab) -> None:
     assert host.run(["sh", "-c", "ls /dev/nvidia* /usr/lib/x86_64-linux-gnu/libnvidia-ml*"], check=False).stdout == ""
 
 
+@pytest.mark.hosts
 def test_files_that_cannot_be_written(lab4: Lab) -> None:
     host = lab4.hosts[0]
     with faults.read_only(host, "/etc/profile.d"):
@@ -254,6 +278,7 @@ def test_files_that_cannot_be_written(lab4: Lab) -> None:
     assert ssh(lab4, host, "touch /etc/profile.d/x && rm /etc/profile.d/x") == ""
 
 
+@pytest.mark.hosts
 def test_hidden_python(lab4: Lab) -> None:
     host = lab4.hosts[0]
     with faults.hide_python(host):
@@ -261,6 +286,7 @@ def test_hidden_python(lab4: Lab) -> None:
     assert ssh(lab4, host, "python3 -V").startswith("Python 3")
 
 
+@pytest.mark.hosts
 def test_ordinary_users(lab4: Lab) -> None:
     host = lab4.hosts[0]
     with faults.add_user(host, "ann", "nopasswd"), faults.add_user(host, "bob", "password", "s3cret"):
@@ -271,6 +297,7 @@ def test_ordinary_users(lab4: Lab) -> None:
     assert host.run(["id", "ann"], check=False).returncode == 1
 
 
+@pytest.mark.hosts
 def test_reboot_and_power_off(make_lab: Callable[..., Lab]) -> None:
     one, other = make_lab(2).hosts
     boot = one.read("/proc/sys/kernel/random/boot_id")
@@ -282,6 +309,7 @@ def test_reboot_and_power_off(make_lab: Callable[..., Lab]) -> None:
     assert (one.alive(), other.alive()) == (True, False)
 
 
+@pytest.mark.hosts
 def test_time_source(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(2, chrony=True)
     lab.wait_time_sync()
@@ -306,6 +334,7 @@ def assert_nothing_left(folder: Path, pids: list[int]) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.hosts
 def test_stop_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(2, chrony=True)
     started = lab.controller.popen(["sleep", "4711"])
@@ -317,6 +346,7 @@ def test_stop_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
     assert started.wait() == -signal.SIGKILL
 
 
+@pytest.mark.hosts
 def test_killed_supervisor_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(2, chrony=True)
     folder, pids = lab.folder, everything(lab)
@@ -324,6 +354,7 @@ def test_killed_supervisor_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
     assert_nothing_left(folder, pids)
 
 
+@pytest.mark.hosts
 def test_killed_owner_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
     del make_lab  # only for the question whether there can be a lab
     script = (
@@ -336,6 +367,7 @@ def test_killed_owner_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
     assert_nothing_left(Path(folder), [int(pid) for pid in pids])
 
 
+@pytest.mark.hosts
 def test_by_hand(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     del make_lab
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.lab import Lab
 from tests.lab.slurm import Slurm
+
+pytestmark = pytest.mark.hosts
 
 
 def test_a_step_runs_on_every_host(slurm4: Slurm) -> None:

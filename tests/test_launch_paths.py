@@ -12,7 +12,7 @@ from tests.command import clusterprep
 from tests.lab import Host, Lab, faults
 from tests.lab.faults import Fault
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 TRAINER = "trainer"
 HOME = f"/home/{TRAINER}"
 SKEL = "# ~/.bashrc\ncase $- in\n    *i*) ;;\n      *) return;;\nesac\n"

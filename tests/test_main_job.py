@@ -17,6 +17,8 @@ from tests.command import CLI, clusterprep, finished, started
 from tests.lab import Lab, faults
 from tests.lab.rooms import Host
 
+pytestmark = pytest.mark.hosts
+
 PROFILE, CONF = "/etc/profile.d/clusterprep-nccl.sh", "/etc/nccl.conf"
 FOREIGN = "# ours, not yours\nNCCL_IB_TC=106\nno newline at the end"
 

@@ -14,7 +14,7 @@ from tests.command import clusterprep
 from tests.lab import Host, Lab, faults
 from tests.lab.fixtures import require_lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
 
 OLD, MIDDLE, NEW = RELEASES = tuple(real_nccl.RELEASES)
 PLACE = "/usr/lib/x86_64-linux-gnu/libnccl.so.2"

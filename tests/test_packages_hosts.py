@@ -15,7 +15,7 @@ from tests.test_cut_off import quiet
 from tests.test_playbook_hosts import said
 from tests.test_steps_hosts import apply, outcomes, run
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 CONF = "/etc/lab-tool.conf"
 NAMES = ("lab-tool", "lab-lib", "lab-old", "lab-foe", "lab-bad", "linux-image-lab", "linux-image-9.1.0-2-lab")

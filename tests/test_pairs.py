@@ -162,6 +162,7 @@ def test_a_node_that_does_not_tell_its_range_listens_in_the_usual_one() -> None:
     assert all(32768 <= first <= last <= 60999 for first, last in spans)
 
 
+@pytest.mark.hosts
 @pytest.mark.parametrize("check", ["net.ports", "eth.path_mtu"])
 def test_asked_for_alone_the_nodes_still_know_at_which_interface(lab4: Lab, check: str) -> None:
     answer = clusterprep(lab4, "check", "--only", check)

@@ -12,7 +12,7 @@ import pytest
 from tests.command import Answer, clusterprep
 from tests.lab import Host, Lab, faults
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 STATE = "/var/lib/clusterprep"
 TEXT = "content: of clusterprep\n"

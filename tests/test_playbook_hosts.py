@@ -14,7 +14,7 @@ from tests.lab import Host, Lab
 from tests.test_agent_killed import killed_at
 from tests.test_cut_off import leftovers, quiet
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 BANNER, CONF = "/etc/lab-banner", "/etc/lab.conf"
 LIMITS = (

@@ -67,7 +67,7 @@ def alice(host: Host, lab4: Lab) -> Answer:
     return looked(lab4, "alice")
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 def test_an_ordinary_user_is_denied_exactly_what_facts_say_that_root_needs(root: Answer, alice: Answer) -> None:
     there = {name for name in ALONE if reasons(root).get(name) != "not_applicable"}
     assert {"net.filter", "log.records"} <= there, "what root learns here"
@@ -77,7 +77,7 @@ def test_an_ordinary_user_is_denied_exactly_what_facts_say_that_root_needs(root:
     assert {name: reasons(alice).get(name) for name in others} == {name: reasons(root).get(name) for name in others}
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 def test_what_was_denied_is_unknown_with_its_cure_and_counts_as_its_severity_says(alice: Answer) -> None:
     denied = {name for name, reason in reasons(alice).items() if reason == "denied"}
     needing = {name for name, check in registry.checks().items() if denied & set(check.facts)}
@@ -89,7 +89,7 @@ def test_what_was_denied_is_unknown_with_its_cure_and_counts_as_its_severity_say
     assert not any(finding["check"] in needing for finding in alice.report["findings"] if finding["verdict"] == "pass")
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 def test_the_exit_code_is_that_of_the_severity(host: Host, lab4: Lab) -> None:
     for required, code in ((None, 0), ({"log.kernel": "any"}, 3)):
         done = looked(lab4, "alice", "--only", "log.kernel", **({"require": required} if required else {}))
@@ -97,7 +97,7 @@ def test_the_exit_code_is_that_of_the_severity(host: Host, lab4: Lab) -> None:
         assert (found["verdict"], found["severity"], done.code) == ("unknown", "error" if code else "warning", code)
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 def test_nobody_but_root_becomes_the_jobs_user(host: Host, root: Answer, lab4: Lab) -> None:
     """Its limits, its shells and its interpreter are then not known, and not those of whoever logged in."""
     done = looked(lab4, "alice", job_user="root")
@@ -107,7 +107,7 @@ def test_nobody_but_root_becomes_the_jobs_user(host: Host, root: Answer, lab4: L
     assert denied - ALONE == there
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 def test_the_rule_for_sudo_is_enough_and_is_what_it_says(lab4: Lab) -> None:
     assert SUDOERS is not None
     host = lab4.host("n2")

@@ -13,7 +13,7 @@ from tests import pictures, privileges_page, readme, resources_page, variables_p
 from tests.lab.fixtures import require_lab
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 @pytest.mark.timeout(240)
 def test_the_demo_works_and_prints_the_run_on_top() -> None:
     require_lab()

@@ -211,6 +211,7 @@ def on_the_nodes(runs: Runs) -> None:
         assert canaries((host.folder / "sshd.log").read_bytes()) == set()
 
 
+@pytest.mark.hosts
 def test_no_secret_leaves_the_place_that_it_was_given_to(runs: Runs) -> None:
     with Watcher().watching() as watcher:
         everything(runs)

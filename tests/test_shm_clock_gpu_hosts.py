@@ -16,7 +16,7 @@ from tests.test_cut_off import leftovers, quiet
 from tests.test_playbook_hosts import said
 from tests.test_steps_hosts import apply, outcomes, run
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 MIB = 1 << 20
 BOOK = """

@@ -18,6 +18,8 @@ from tests.command import CLI, Answer, answer, finished
 from tests.lab import Host
 from tests.lab.slurm import Slurm
 
+pytestmark = pytest.mark.hosts
+
 NAMES = ["n1", "n2", "n3", "n4"]
 FILES = ("/etc/profile.d/clusterprep-nccl.sh", "/etc/nccl.conf")
 LIMITS = {"memlock": "8MiB", "lim.nofile": "16384", "shm": "1GiB"}

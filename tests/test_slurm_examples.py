@@ -183,6 +183,7 @@ def test_a_tool_that_is_missing_and_a_folder_that_cannot_be_written(tmp_path: Pa
 # ---------------------------------------------------------------- under Slurm
 
 
+@pytest.mark.hosts
 def test_a_healthy_node_takes_the_job(slurm: Slurm) -> None:
     host = slurm.lab.host("n1")
     job_on(slurm, host)
@@ -190,6 +191,7 @@ def test_a_healthy_node_takes_the_job(slurm: Slurm) -> None:
     assert reason(slurm, "n1") == ""
 
 
+@pytest.mark.hosts
 def test_a_fault_drains_with_our_reason_and_the_job_waits(slurm: Slurm) -> None:
     host = slurm.lab.host("n2")
     with faults.resized(host, SMALL["folder"], SMALL["size"]):
@@ -200,6 +202,7 @@ def test_a_fault_drains_with_our_reason_and_the_job_waits(slurm: Slurm) -> None:
     assert "PENDING" in slurm.run("squeue", "--noheader", "--format=%T").stdout
 
 
+@pytest.mark.hosts
 @pytest.mark.parametrize(
     "tool",
     [
@@ -221,6 +224,7 @@ def test_a_broken_tool_drains_nobody(slurm: Slurm, tool: str | None) -> None:
     assert reason(slurm, "n3") == ""
 
 
+@pytest.mark.hosts
 @pytest.mark.slow
 def test_what_is_not_known_drains_nobody(slurm: Slurm) -> None:
     """An interpreter that does not start is no fault of the node, as far as anybody can tell."""
@@ -233,6 +237,7 @@ def test_what_is_not_known_drains_nobody(slurm: Slurm) -> None:
     assert '"verdict": "unknown"' in host.read("/run/clusterprep/last.json")
 
 
+@pytest.mark.hosts
 def test_a_drain_of_somebody_else_is_theirs(slurm: Slurm) -> None:
     host = slurm.lab.host("n1")
     foreign(slurm, "n1")
@@ -243,6 +248,7 @@ def test_a_drain_of_somebody_else_is_theirs(slurm: Slurm) -> None:
     assert slurm.states()["n1"] == "drained"
 
 
+@pytest.mark.hosts
 def test_a_reason_that_only_looks_like_ours_is_not(slurm: Slurm) -> None:
     for words in ("clusterprep", "x clusterprep: y", "Clusterprep: x", " "):
         foreign(slurm, "n1", words)
@@ -250,6 +256,7 @@ def test_a_reason_that_only_looks_like_ours_is_not(slurm: Slurm) -> None:
         assert slurm.states()["n1"] == "drained", words
 
 
+@pytest.mark.hosts
 def test_our_drain_is_resumed(slurm: Slurm) -> None:
     host = slurm.lab.host("n1")
     assert drain(host, "drain", "n1", 'gpu.lost $(reboot); "x"\nReason=y').returncode == 0
@@ -261,6 +268,7 @@ def test_our_drain_is_resumed(slurm: Slurm) -> None:
     assert drain(host, "resume", "n1").returncode == 0  # nothing to do
 
 
+@pytest.mark.hosts
 def test_who_comes_between_is_told(slurm: Slurm) -> None:
     """An administrator who drains the node at the same moment: the reason is theirs, and that is said."""
     host = slurm.lab.host("n1")
@@ -273,11 +281,13 @@ def test_who_comes_between_is_told(slurm: Slurm) -> None:
     assert reason(slurm, "n1") == "a fan"
 
 
+@pytest.mark.hosts
 def test_a_node_that_slurm_does_not_know_is_said(slurm: Slurm) -> None:
     done = drain(slurm.lab.host("n1"), "drain", "nobody", "x")
     assert (done.returncode, "nobody" in done.stderr) == (3, True)
 
 
+@pytest.mark.hosts
 @pytest.mark.slow
 def test_the_health_check_drains_and_takes_back_its_own_alone(slurm: Slurm) -> None:
     host = slurm.lab.host("n2")

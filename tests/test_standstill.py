@@ -23,7 +23,7 @@ from tests.verify.moments import ranks, wait_for
 
 __all__ = ["lab"]
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 STILL = 6.5  # seconds; five of silence are a lost node, and ranks are held on a leash
 TOO_LONG = 35.0
 

@@ -14,7 +14,7 @@ from tests.lab import Host, Lab
 from tests.test_cut_off import kill_agent, leftovers, quiet
 from tests.test_steps_hosts import MADE, apply, files, run, state
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 SLOW = "/etc/lab-slow"  # where this is, the command takes its time
 BOOK = r"""

@@ -12,7 +12,7 @@ from tests.lab import Host, Lab
 from tests.test_cut_off import leftovers, quiet
 from tests.test_playbook_hosts import said
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 MADE, CONF = "/etc/lab-made", "/etc/lab-step.conf"
 BOOK = r"""

@@ -17,6 +17,8 @@ from tests.hostile import LOST, SPOILT, WAYS, WRITING, hostile
 from tests.lab import Lab
 from tests.lab.fixtures import require_lab
 
+pytestmark = pytest.mark.hosts
+
 HEALTHY = 2
 MEMORY = 700  # MiB of the controller; without hostile nodes it takes 80
 SECONDS = 60
@@ -71,7 +73,7 @@ def told(said: Answer, name: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 @pytest.mark.parametrize("way", LOST)
 def test_who_is_no_agent_is_not_known_and_the_reason_is_said(among: Told, way: str) -> None:
     said, of = among.said, among.of
@@ -80,7 +82,7 @@ def test_who_is_no_agent_is_not_known_and_the_reason_is_said(among: Told, way: s
     assert told(said, of[way]) == {"ssh.reach": {"unknown"}}
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 @pytest.mark.parametrize("way", [way for way in SPOILT if way != "twice"])
 def test_what_is_no_answer_passes_nothing(among: Told, way: str) -> None:
     said, of = among.said, among.of
@@ -89,14 +91,14 @@ def test_what_is_no_answer_passes_nothing(among: Told, way: str) -> None:
     assert {check: found[check] for check in judged} == {check: {"unknown"} for check in judged}
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 def test_the_others_are_judged_as_without_them(among: Told) -> None:
     for name in (*among.names, among.of["twice"], among.of[WRITING]):
         assert told(among.said, name) == told(among.alone, among.names[0])
     assert among.said.code == 3
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 def test_an_answer_that_is_none_ends_a_write_on_all_nodes(among: Told) -> None:
     assert among.writing.code == 4
     assert among.of[WRITING] in among.writing.report["error"]["message"]
@@ -104,7 +106,7 @@ def test_an_answer_that_is_none_ends_a_write_on_all_nodes(among: Told) -> None:
     assert among.left == []
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 def test_it_costs_little(among: Told) -> None:
     said = among.said
     (peak,) = (line for line in said.stderr.splitlines() if line.startswith("PEAK "))
@@ -112,7 +114,7 @@ def test_it_costs_little(among: Told) -> None:
     assert said.report["seconds"] < SECONDS / 2
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_every_format_is_well_formed(among: Told, fmt: str) -> None:
     text = Path(among.folder / f"report{SUFFIXES[fmt]}").read_text("utf-8")

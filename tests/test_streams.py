@@ -17,7 +17,7 @@ from tests.lab import Lab, faults
 
 
 def hosts(test: Callable[..., None]) -> Callable[..., None]:
-    return pytest.mark.lab(pytest.mark.torch(test))
+    return pytest.mark.hosts(pytest.mark.torch(test))
 
 
 QUICK = {"sizes": ["8"], "timeout": 40}
@@ -192,6 +192,7 @@ def names(lab: Lab) -> list[str]:
     return [host.name for host in lab.hosts]
 
 
+@pytest.mark.hosts
 @hosts
 def test_healthy_links_blame_nobody(lab: Lab) -> None:
     for _ in range(5):
@@ -204,6 +205,7 @@ def test_healthy_links_blame_nobody(lab: Lab) -> None:
         assert (last["name"], last["verdict"]) == ("links", "pass")
 
 
+@pytest.mark.hosts
 @hosts
 def test_a_slow_node_is_named_though_every_sum_is_right(lab: Lab) -> None:
     with faults.slow(lab.host("n3"), "20mbit"):
@@ -214,6 +216,7 @@ def test_a_slow_node_is_named_though_every_sum_is_right(lab: Lab) -> None:
     assert found.blamed("nccl.correct", "pass") == names(lab)
 
 
+@pytest.mark.hosts
 @hosts
 @pytest.mark.parametrize("share", [0.02, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_a_node_that_loses_packets_is_named(lab: Lab, share: float) -> None:

@@ -13,7 +13,7 @@ from tests.lab import Host, Lab
 from tests.lab.faults.files import inside
 from tests.lab.fixtures import require_lab
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 MADE = "/tmp/executed"
 PROFILE, CONF = "/etc/profile.d/clusterprep-nccl.sh", "/etc/nccl.conf"

@@ -12,7 +12,7 @@ from clusterprep.history.given import Given
 from tests.command import Answer, clusterprep
 from tests.lab import Lab, faults
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 # Where two nodes say as much as four: from four on, a trial that is slow goes on to groups, which takes longer.
 TWO = [{"name": "n[1-2]", "address": "10.77.0.[2-3]"}]
 

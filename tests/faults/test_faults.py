@@ -29,6 +29,7 @@ def theatre(lab8: Lab) -> Iterator[seen.Theatre]:
         yield made
 
 
+@pytest.mark.hosts
 @pytest.mark.parametrize(("stage", "run"), RUNS)
 def test_who_is_ill_is_blamed_and_nobody_else(
     stage: Stage, run: Run, theatre: seen.Theatre, seen_faults: list[seen.Seen]

@@ -10,6 +10,8 @@ from tests.command import clusterprep
 from tests.faults.seen import charges
 from tests.lab import Lab, faults
 
+pytestmark = pytest.mark.hosts
+
 HOSTS, DEADLINE, MARGIN = 64, 10, 2  # hosts; seconds
 # What is the machine's and not the hosts': its load, its log and since when it runs; nothing keeps clocks here.
 MACHINE = {

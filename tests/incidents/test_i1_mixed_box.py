@@ -11,7 +11,7 @@ from tests.command import Answer, clusterprep
 from tests.fleets import tree
 from tests.lab import Lab, faults
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 # Six L40S, two of them on the second socket, and four L20 that share the sockets in halves.
 SEATS = [("l40s", f"0000:{bus:02x}:00.0", int(bus > 0x50)) for bus in (0x16, 0x17, 0x38, 0x39, 0x98, 0x99)]

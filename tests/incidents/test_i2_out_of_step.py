@@ -15,7 +15,7 @@ from tests.command import clusterprep
 from tests.incidents.sizes import tried
 from tests.lab import Host, Lab, processes
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 PORT = 29611  # not the rendezvous port, which verify uses afterwards
 
 # Every rank draws how many batches it has from a generator that nobody seeded alike: here it is its rank that seeds it.

@@ -12,7 +12,7 @@ from tests.command import Answer, clusterprep
 from tests.lab import Host, Lab, faults
 from tests.launch import TABLE, tables
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 
 
 @pytest.fixture(scope="module")

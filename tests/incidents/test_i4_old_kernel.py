@@ -11,7 +11,7 @@ from tests.fleets import tree
 from tests.incidents.sizes import FLOAT32, tried
 from tests.lab import Lab, faults
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 SEATS = ("0000:17:00.0", "0000:65:00.0", "0000:b3:00.0")
 LINK = {"max_link_width": 16, "current_link_width": 16}

@@ -10,7 +10,7 @@ from tests.command import clusterprep
 from tests.lab import Host, Lab, faults
 from tests.launch import TABLE, tables
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 NAMES = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE")
 
 

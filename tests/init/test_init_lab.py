@@ -13,7 +13,7 @@ from clusterprep.load import load_inventory
 from tests.command import CLI, clusterprep
 from tests.lab import Lab
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.lab import Host, Lab, faults
 from tests.lab.fixtures import require_lab
 from tests.launch import PROGRAMS, tables
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.hosts
 ENDS = str(PROGRAMS / "ends.py")
 
 

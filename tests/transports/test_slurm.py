@@ -19,6 +19,8 @@ from clusterprep.transports.slurm import SlurmTransport
 from tests.lab.slurm import Slurm
 from tests.transports.heard import read_all
 
+pytestmark = pytest.mark.hosts
+
 NAMES = ("n1", "n2", "n3", "n4")
 Start = Callable[..., SlurmTransport]
 

@@ -16,7 +16,7 @@ import pytest
 from tests.command import Answer, clusterprep
 from tests.lab import Lab, faults
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 QUICK = {"sizes": ["8", "64K"], "timeout": 20}
 HOME, SITE = "/opt/job/bin/python", "/opt/job/site"
 OTHERS = ["all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all"]

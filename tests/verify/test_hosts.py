@@ -13,7 +13,7 @@ from clusterprep.remote.children import LEASH
 from tests.command import Answer, finished, started
 from tests.lab import Host, Lab, faults
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 pytest.importorskip("torch")
 TIMEOUT = 10  # seconds; the time limit of verify in these tests
 SIZES = ["8", *["16M"] * 200]  # far more than can be done before the fault

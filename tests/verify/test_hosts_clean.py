@@ -13,7 +13,7 @@ from tests.command import started
 from tests.lab import Host, Lab
 from tests.verify.moments import begun, connected, ranks, wait_for
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 slow = pytest.mark.slow
 GONE = 3.0  # seconds for sshd to take a session down after the command has returned
 FORSAKEN = 10.0  # seconds for agents whose controller was killed; the channel ends with it, and no leash is waited for

@@ -18,7 +18,7 @@ from tests.lab import Host, Lab, faults
 from tests.lab.faults import Fault
 from tests.verify.moments import LATE, LONG, TIMEOUT, Told, begun, connected, ranks, verify_during
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 slow = pytest.mark.slow
 START = 60  # seconds; the limit of the start
 Plant = Callable[[Lab], Fault | None]

@@ -17,7 +17,7 @@ from tests.command import Answer, clusterprep
 from tests.lab import Host, Lab, faults
 from tests.verify.moments import ranks
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 TRAINER = "trainer"
 PACKETS = 400  # a second
 FEW = {"sizes": ["256K"], "timeout": 20, "min_busbw": 0.1}  # GB/s; four healthy hosts on two cores make more

@@ -7,7 +7,7 @@ import pytest
 from tests.command import clusterprep
 from tests.lab import Lab, faults
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 
 
 def test_the_network_that_works_is_found_and_nothing_is_written(lab4: Lab) -> None:

@@ -99,7 +99,7 @@ def test_nodes_of_one_machine_pass(tmp_path: Path, names: str) -> None:
     assert f"{pairs} of {pairs} directed pairs" in found.findings("net.tcp_bw", "pass")[0]["message"]
 
 
-@pytest.mark.lab
+@pytest.mark.hosts
 def test_they_need_no_network_but_loopback(tmp_path: Path) -> None:
     from tests.lab.fixtures import require_lab
 
