@@ -24,7 +24,7 @@ LOCKED := --quiet --require-hashes --only-binary=:all:
 TORCH :=
 
 .PHONY: help setup packages demo test test-hosts test-all check format soak fleets docs bench fuzz lock clean
-.PHONY: test-bounds test-lowest test-newest
+.PHONY: test-bounds test-lowest test-newest test-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ test-newest: | packages
 fuzz: setup ## input that nobody thought of, TARGETS for SECONDS each; what breaks a promise is kept as a test
 	$(BIN)/pip install $(LOCKED) -r requirements/fuzz.txt
 	@for target in $(TARGETS); do echo "fuzz: $$target for $(SECONDS) s"; $(BIN)/python -m tests.fuzz $$target $(SECONDS) || exit 1; done
+
+test-mutants: $(VENV)/.tests ## 300 small faults planted in the core, one at a time: how many the tests find; renews docs/mutants.md
+	$(BIN)/pip install $(LOCKED) -r requirements/mutants.txt
+	$(BIN)/python -m tests.mutants --write $(ARGS)
 
 clean: ## take away what these targets made
 	rm -rf .venv .venv-bench .venv-lock .venv-lowest .venv-newest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz

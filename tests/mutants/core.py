@@ -1,7 +1,7 @@
 """The modules that are mutated, each with the tests that have to find its faults.
 
-These are the modules in which a fault is a wrong verdict, a wrong value, a wrong blame or a file that is lost, and
-not merely an error message: what they decide is believed without being looked at again.
+In these modules a fault is a wrong verdict, a wrong value, a wrong blame or a lost file, and not
+merely an error message: what they decide is believed without being looked at again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ def _module(name: str, *tests: str) -> Module:
     return Module(f"clusterprep/{name}.py", tuple(f"tests/{test}.py" for test in tests))
 
 
-_ENV = "fleets/test_environments"  # what every described machine gets, written by hand
 _STORIES = ("verify/test_findings", "verify/test_blame")
 _GROUPS = ("verify/test_screening", "verify/test_groups")
 
@@ -40,7 +39,7 @@ CORE = (
         "a wrong verdict",
         (
             _module("judge", "test_judge"),
-            _module("gates", "test_gates", "test_verify_gates"),
+            _module("gates", "test_gates"),
             _module("stored", "test_stored"),
             _module("compared", "test_compared"),
         ),
@@ -61,17 +60,17 @@ CORE = (
         (
             _module("render", "test_render", "env/test_dialects", "test_diff"),
             _module("reach", "test_reach"),
-            _module("network", "test_network", "env/test_sockets", _ENV),
-            _module("rails", "test_rails", "env/test_rdma", _ENV),
-            _module("gids", "env/test_roce", "checks/test_roce", _ENV),
+            _module("network", "test_network", "env/test_sockets"),
+            _module("rails", "test_rails", "env/test_rdma"),
+            _module("gids", "env/test_roce", "checks/test_roce"),
             _module("env/dialects", "env/test_dialects"),
-            _module("env/fabric", "env/test_fabric", _ENV),
-            _module("env/job", "env/test_job", _ENV),
-            _module("env/peers", "env/test_peers", _ENV),
-            _module("env/rdma", "env/test_rdma", _ENV),
-            _module("env/roce", "env/test_roce", _ENV),
-            _module("env/sockets", "env/test_sockets", _ENV),
-            _module("env/threads", "env/test_threads", _ENV),
+            _module("env/fabric", "env/test_fabric"),
+            _module("env/job", "env/test_job"),
+            _module("env/peers", "env/test_peers"),
+            _module("env/rdma", "env/test_rdma"),
+            _module("env/roce", "env/test_roce"),
+            _module("env/sockets", "env/test_sockets"),
+            _module("env/threads", "env/test_threads"),
         ),
     ),
     Part(

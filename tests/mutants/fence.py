@@ -1,4 +1,4 @@
-"""Landlock: from here on this process and its children write below the folders named and nowhere else.
+"""Landlock: takes the right to write outside of some folders from this process and its children.
 
 A mutant of what writes files may write to any path, and the tests may run as root.
 """
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-# Rights and numbers of linux/landlock.h and of the table of system calls, which is the same on all machines from 424 on.
+# From linux/landlock.h, and system calls, which have the same number on all machines from 424 on.
 WRITE_FILE, TRUNCATE = 1 << 1, 1 << 14
 REMOVE_DIR, REMOVE_FILE, REFER = 1 << 4, 1 << 5, 1 << 13
 MAKE_ANYTHING = sum(1 << bit for bit in range(6, 13))
@@ -30,13 +30,13 @@ class _Beneath(ctypes.Structure):
 
 
 def write_only_below(folders: Iterable[Path]) -> None:
-    """Give up writing elsewhere. Raises OSError where the kernel has no Landlock of version 3 (Linux 6.2)."""
+    """Give up writing elsewhere. Raises OSError where the kernel has no Landlock 3 (Linux 6.2)."""
     library = ctypes.CDLL(None, use_errno=True)
 
     def call(number: int, *arguments: object) -> int:
         answer = library.syscall(number, *arguments)
         if answer < 0:
-            raise OSError(ctypes.get_errno(), "Landlock of Linux 6.2 is needed to try mutants safely")
+            raise OSError(ctypes.get_errno(), "trying mutants needs Landlock 3, of Linux 6.2")
         return int(answer)
 
     ruleset = _Ruleset(WRITING)

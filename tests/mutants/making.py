@@ -1,13 +1,14 @@
 """All mutants of a module, by the rules of mutmut; needs requirements/mutants.txt.
 
-Only mutmut's rules are used, and not its runner: that one keeps all mutants of a function beside it in one file, leaves
-out every function with a decorator, and so tests another text than the one that is sent to nodes or read by the
-tests of the architecture. Here a mutant is the source file with one place changed.
+Only mutmut's rules are used, and not its runner. That one puts all mutants of a function into one
+file, so the text that is sent to nodes would be another one, and it leaves out every function with
+a decorator. Here a mutant is the source file with one place changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import libcst
 from libcst.metadata import MetadataWrapper, PositionProvider
@@ -15,7 +16,7 @@ from mutmut.mutation.mutators import mutation_operators
 
 from tests.mutants.drawing import Place
 
-# Not run, or run with the same result whatever stands there: types, imports, how a class or a function is wrapped.
+# Types are not run, and a fault in an import or a decorator is one in every test of the module.
 SKIPPED = (libcst.Annotation, libcst.Import, libcst.ImportFrom, libcst.Decorator)
 
 
@@ -43,7 +44,7 @@ class Source:
 
 
 class _Changes(libcst.CSTVisitor):
-    """What mutmut's rules change: (old node, new node), with the line and the function around it."""
+    """What mutmut's rules change: (old node, new node), with line and function."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
@@ -73,12 +74,12 @@ def _mutated(node: libcst.CSTNode) -> Iterator[libcst.CSTNode]:
     for kind, rule in mutation_operators:
         if isinstance(node, kind):
             made = iter(rule(node))
-            # Of three mutants of a word (marked, small, capital) one: they would be found by the same tests.
-            yield from [next(made)] if isinstance(node, libcst.SimpleString) else made
+            # A word has three mutants (marked, small, capital), which the same tests find.
+            yield from islice(made, 1) if isinstance(node, libcst.SimpleString) else made
 
 
 def _is_text_for_people(node: libcst.CSTNode) -> bool:
-    """Whether this is a sentence and not a name, a verdict or a key: the golden files hold sentences to the letter."""
+    """Whether this is a sentence and no name, verdict or key: golden files hold sentences."""
     if isinstance(node, libcst.SimpleString):
-        return " " in node.value or '"""' in node.value or node.value in ('""', "''")
+        return " " in node.value or '"""' in node.value or node.value == '""'
     return isinstance(node, libcst.FormattedStringText)

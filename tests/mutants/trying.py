@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info")
+LEFT_OUT = shutil.ignore_patterns(".*", "shared", "build", "dist", "*.egg-info")
 PATIENCE = 4  # times the CPU that the tests need without a mutant, and so many seconds besides
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A file with another text, or as it is where that is None, and the tests that are asked; limit in CPU seconds."""
+    """A file with another text (None: as it is), the tests to ask, and their limit in CPU seconds."""
 
     path: str
     text: str | None
@@ -38,6 +38,9 @@ class Trial:
     by: str
     seconds: float
     said: str
+
+
+Tries = Callable[[Sequence[Attempt]], Iterator[Trial]]
 
 
 class Worker:
@@ -80,9 +83,10 @@ class Worker:
 
 
 @contextmanager
-def workers(count: int) -> Iterator[Callable[[Sequence[Attempt]], Iterator[Trial]]]:
-    """A function that tries many, `count` at a time, and gives the trials in their order."""
+def workers(count: int) -> Iterator[Tries]:
+    """Give a function that tries many, `count` at a time, and yields the trials in order."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(count) as pool:
+        Path(folder).chmod(0o755)  # tests become another user, who must get to their folders
         free: queue.Queue[Worker] = queue.Queue()
         all_of_them = []
         for number in range(count):
