@@ -202,6 +202,23 @@ def test_who_is_named(timeline: Timeline, culprits: list[Named]) -> None:
         assert finding.nodes == tuple(n.name for n in timeline.plan.nodes if n.name in finding.nodes)
 
 
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        pytest.param([], "", id="nothing"),
+        pytest.param(
+            [at_node("n2", "lost", 25.0, heard=20.0)], "n2 fell silent after its ranks had finished", id="silent"
+        ),
+        pytest.param(
+            [at_node("n1", "left_over", 25.0, left=[7, 9])], "n1: processes [7, 9] could not be ended", id="left-over"
+        ),
+    ],
+)
+def test_what_follows_a_finished_trial_is_said(extra: list[Event], words: str) -> None:
+    result = judge(story(*extra))
+    assert (result.verdict, result.message) == ("pass", words)
+
+
 def test_order_of_arrival_is_not_order_of_events() -> None:
     """n2 is heard late; the time of its own clock puts its rank's crash first."""
     late = [Event("n2", "exit", 21.5, 3, {"signal": 11, "name": "SIGSEGV", "asked": False}, mono=500.0)]
