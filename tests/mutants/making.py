@@ -81,5 +81,5 @@ def _mutated(node: libcst.CSTNode) -> Iterator[libcst.CSTNode]:
 def _is_text_for_people(node: libcst.CSTNode) -> bool:
     """Whether this is a sentence and no name, verdict or key: golden files hold sentences."""
     if isinstance(node, libcst.SimpleString):
-        return " " in node.value or '"""' in node.value or node.value == '""'
+        return " " in node.value or '"""' in node.value or node.value in ('""', "''")
     return isinstance(node, libcst.FormattedStringText)
