@@ -219,6 +219,11 @@ def test_what_follows_a_finished_trial_is_said(extra: list[Event], words: str) -
     assert (result.verdict, result.message) == ("pass", words)
 
 
+def test_a_declared_bandwidth_that_was_not_measured_is_a_grave_unknown() -> None:
+    row = finding(story(plan=make_plan(min_busbw=0.3), until=IN_COLLECTIVE, end="overdue"), "nccl.busbw_multi")
+    assert (row.verdict, row.severity, row.nodes) == ("unknown", "error", ("n1", "n2"))
+
+
 def test_order_of_arrival_is_not_order_of_events() -> None:
     """n2 is heard late; the time of its own clock puts its rank's crash first."""
     late = [Event("n2", "exit", 21.5, 3, {"signal": 11, "name": "SIGSEGV", "asked": False}, mono=500.0)]

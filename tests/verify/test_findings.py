@@ -266,6 +266,12 @@ def test_the_minority_is_named_with_its_values() -> None:
     assert row.seen == "numpy: none on rank [0-3,6-7], 2.1 on rank [4-5]"
 
 
+def test_what_is_equal_hides_nothing_that_comes_behind_it() -> None:
+    holds = {rank: {"packages": {"torch": "2.6.0", "zlib": "1"}} for rank in (4, 5)}
+    row = one(told(holds=holds), "rank.consistency")
+    assert (row.nodes, row.seen) == (("n3",), "zlib: none on rank [0-3,6-7], 1 on rank [4-5]")
+
+
 def test_without_a_majority_all_are_named() -> None:
     holds = {rank: {"packages": {"torch": "2.5.0"}} for rank in range(4)}
     assert one(told(holds=holds), "rank.consistency").nodes == ("n1", "n2", "n3", "n4")
