@@ -24,7 +24,7 @@ LOCKED := --quiet --require-hashes --only-binary=:all:
 TORCH :=
 
 .PHONY: help setup packages demo test test-hosts test-all check format soak fleets docs bench fuzz lock clean
-.PHONY: test-bounds test-lowest test-newest test-mutants
+.PHONY: test-bounds test-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,19 +84,9 @@ lock: setup .venv-lock/.installed ## renew requirements/ where pyproject.toml as
 	.venv-lock/bin/pip install $(LOCKED) -r requirements/lock.txt
 	@touch $@
 
-test-bounds: test-lowest test-newest ## the tests without lab, with every dependency at its lower bound, and at its newest allowed
-
-# The lower bounds of pyproject.toml as exact versions: every line of its lists of the form "name>=version".
-test-lowest: | packages
-	$(PYTHON) -m venv --clear .venv-lowest
-	sed -n 's/^    "\([A-Za-z0-9-]*\)>=\([0-9.]*\)[",].*/\1==\2/p' pyproject.toml > .venv-lowest/bounds.txt
-	PIP_CONSTRAINT=.venv-lowest/bounds.txt .venv-lowest/bin/pip install --quiet -e '.[dev,torch]'
-	.venv-lowest/bin/python -m pytest -m 'not lab and not slow' $(ARGS)
-
-test-newest: | packages
-	$(PYTHON) -m venv --clear .venv-newest
-	.venv-newest/bin/pip install --quiet -e '.[dev,torch]'
-	.venv-newest/bin/python -m pytest -m 'not lab and not slow' $(ARGS)
+# Every Python of pyproject.toml has to be there; PYTHONS='3.10 3.12' for some of them.
+test-bounds: $(VENV)/.tests ## the pure tests on Python 3.10 to 3.13, with dependencies at both ends of their bounds
+	@$(BIN)/python -m tests.bounds $(PARALLEL) --dist=worksteal -m "$(PURE)" $(ARGS)
 
 fuzz: setup ## input that nobody thought of, TARGETS for SECONDS each; what breaks a promise is kept as a test
 	$(BIN)/pip install $(LOCKED) -r requirements/fuzz.txt
@@ -107,7 +97,7 @@ test-mutants: $(VENV)/.tests ## 300 small faults planted in the core, one at a t
 	$(BIN)/python -m tests.mutants --write $(ARGS)
 
 clean: ## take away what these targets made
-	rm -rf .venv .venv-bench .venv-lock .venv-lowest .venv-newest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz
+	rm -rf .venv .venv-bench .venv-lock .venv-bounds build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---------------------------------------------------------------- set-up

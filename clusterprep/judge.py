@@ -228,6 +228,8 @@ def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, .
         key: tuple[object, ...] = (*alike, finding.silenced, finding.until)
         if finding.verdict in ("unknown", "skip"):
             key = (*key, finding.reason)
+        if finding.age is not None:  # its words are the node's own, and stand for no other node that words it otherwise
+            key = (*key, finding.message)
         first.setdefault(key, finding)
         names.setdefault(key, {}).update(dict.fromkeys(finding.nodes))
         if finding.age is not None:

@@ -11,12 +11,13 @@ from typing import Any
 from clusterprep import __version__
 from clusterprep.checks import Check
 from clusterprep.facts import Fact
-from clusterprep.facts.results import RESULTS, SCHEMA, Results, rows_of
+from clusterprep.facts.results import RESULTS, SCHEMA, Results, path_of, rows_of
 from clusterprep.model import Absent, Finding, Fleet, Node
 from clusterprep.settings import Settings
 from clusterprep.units import format_duration
 
 FACT = RESULTS.name
+NEVER, OLD = "never stored", "out of date"  # reasons
 LONGEST = 24 * 3600.0  # seconds; a timer that has missed a whole day does not run
 RENEW = "clusterprep check --local --deep --store   # from a timer: docs/prolog.md"
 
@@ -65,7 +66,8 @@ def told(fleet: Fleet, checks: Sequence[Check]) -> Iterable[Finding]:
     """The kept findings of deep checks on every node that was reached, with their age.
 
     Where there are none that still hold, a check is unknown and never more than a warning: it was not looked at on
-    purpose, and what a job waits for must not depend on whether a timer has run.
+    purpose, and what a job waits for must not depend on whether a timer has run. Remedies are to be pasted, so
+    they come from the check and never from the node.
     """
     for node in fleet.reached:
         results = fleet.fact(node.name, FACT)
@@ -73,28 +75,37 @@ def told(fleet: Fleet, checks: Sequence[Check]) -> Iterable[Finding]:
         for check in checks:
             if why is None and check.name in results.checks:
                 mine = (finding for finding in results.findings if finding.check == check.name)
-                yield from (replace(finding, nodes=(node.name,), age=results.age) for finding in mine)
+                yield from (_of_now(finding, check, node, results) for finding in mine)
             else:
-                reason, message = why or ("never stored", "the stored results do not hold this check yet")
+                reason, message = why or (NEVER, "the stored results do not hold this check yet")
                 yield Finding(check.name, "unknown", "warning", (node.name,), message, remedy=RENEW, reason=reason)
+
+
+def _of_now(finding: Finding, check: Check, node: Node, results: Results) -> Finding:
+    """The kept finding as it is told of this node."""
+    remedy = check.remedy.replace("NODE", node.name) if finding.verdict in ("fail", "unknown") else ""
+    return replace(finding, nodes=(node.name,), remedy=remedy, age=results.age)
 
 
 def _unusable(results: Results | Absent | None, node: Node) -> tuple[str, str] | None:
     """Reason and sentence why stored results say nothing about this node now."""
     if isinstance(results, Absent):
-        return results.reason, f"the stored results could not be used: {results.detail or results.reason}"
+        why = results.detail or results.reason
+        # Findings with one reason are folded, so a node that chooses its words gets none of those that are ours.
+        reason = "garbled" if results.reason in (NEVER, OLD) else results.reason
+        return reason, f"the stored results in {path_of(node)} could not be used: {why}"
     if results is None:
-        return "never stored", "it is not asked under a budget, and this node has no stored results"
+        return NEVER, "it is not asked under a budget, and this node has no stored results"
     if results.age is None:
-        return "out of date", "the stored results are from before the last boot"
+        return OLD, "the stored results are from before the last boot"
     if results.age > LONGEST:
         limit = format_duration(LONGEST)
         return (
-            "out of date",
+            OLD,
             f"the stored results are {format_duration(round(results.age))} old, and {limit} is the limit",
         )
     if results.about != settings_of(node):
-        return "out of date", "the stored results are about other settings of this node"
+        return OLD, "the stored results are about other settings of this node"
     return None
 
 

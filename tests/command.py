@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jsonschema import Draft202012Validator
 
+from clusterprep.cli import cli
+from clusterprep.ending import ending
 from clusterprep.inventory.schema import schema_path
 from tests.lab import Lab
 
@@ -21,6 +24,13 @@ CLI = (sys.executable, "-m", "clusterprep")
 @functools.cache
 def report_schema() -> Draft202012Validator:
     return Draft202012Validator(json.loads(schema_path("report").read_text()))
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Run a command within this process and return its exit code, stdout and stderr."""
+    code = ending(lambda: cli.main(args=list(words), prog_name="clusterprep", standalone_mode=False), words, words[0])
+    out, err = capsys.readouterr()
+    return code, out, err
 
 
 @dataclass(frozen=True)

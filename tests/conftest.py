@@ -1,14 +1,17 @@
-"""What all tests share: the lab's fixtures, the rule for markers, and the totals of a run."""
+"""What all tests share: their surroundings, the lab's fixtures, the rule for markers, and the totals of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
+from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.lab.fixtures", "tests.totals"]
+pytest_plugins = ["tests.surroundings", "tests.lab.fixtures", "tests.totals"]
 
 LAB_FIXTURES = frozenset({"lab1", "lab4", "lab8", "slurm4", "make_lab"})
+
+# How long an example takes is a matter of the machine's load; the time limit of a test ends one that hangs.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,11 +24,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if unmarked:
         listed = "\n  ".join(unmarked)
         raise pytest.UsageError(f"These tests use lab hosts. Mark them with @pytest.mark.hosts:\n  {listed}")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the history of commands that tests run apart from the user's own history."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,10 +123,14 @@ MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-TREES = {name: ast.parse(path.read_text(), str(path)) for name, path in MODULES.items()}
-
-
 ON_NODES = tuple(name.split(".")[1] for name in MODULES if name.startswith("remote.") and name[7:] not in ON_CONTROLLER)
+
+
+@functools.cache
+def tree_of(module: str) -> ast.Module:
+    """Return the syntax tree of a module, parsed when first asked for: collecting tests needs none."""
+    path = MODULES[module]
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def top(module: str) -> str:
@@ -138,7 +143,7 @@ def excused(module: str, table: dict[str, str]) -> bool:
 
 def imports(module: str) -> Iterator[tuple[str, int]]:
     """What a module imports, with the line: ours without the package's name in front, others by their first name."""
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(tree_of(module)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -174,13 +179,13 @@ def dotted(node: ast.AST) -> str:
 
 
 def names_used(module: str) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node)):
             yield name, node.lineno
 
 
 def calls(module: str) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Call):
             func = node.func
             yield (dotted(func) or (func.attr if isinstance(func, ast.Attribute) else "")), node
@@ -277,7 +282,7 @@ def test_the_guard_stands_alone_and_is_python_3_8() -> None:
     ast.parse(MODULES["guard"].read_text(), feature_version=(3, 8))
     assert not list(ours("guard"))
     assert {name for name, _ in foreign("guard")} <= sys.stdlib_module_names | {"torch", "numpy", "__future__"}
-    subscripted = [ast.unparse(node.value) for node in at_run_time(TREES["guard"]) if isinstance(node, ast.Subscript)]
+    subscripted = [ast.unparse(node.value) for node in at_run_time(tree_of("guard")) if isinstance(node, ast.Subscript)]
     assert not {"Callable", "Iterator", "Sequence", "dict", "list", "tuple"} & set(subscripted), "Python 3.9"
     package = ast.parse((PACKAGE / "__init__.py").read_text())
     assert not [node for node in ast.walk(package) if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -354,7 +359,7 @@ def test_every_transport_has_its_test() -> None:
     opening = [
         name.split(".")[1]
         for name in plug_ins("transports")
-        for node in TREES[name].body
+        for node in tree_of(name).body
         if isinstance(node, ast.ClassDef) and node.name == f"{name.split('.')[1].capitalize()}Transport"
     ]
     none([t for t in opening if not (ROOT / f"tests/transports/test_{t}.py").exists()], "has no test:")
@@ -373,8 +378,8 @@ def test_no_file_has_grown_into_a_god() -> None:
 def test_no_function_has_grown_into_a_god() -> None:
     found = [
         f"{place(module, node.lineno)}: {node.name} has {size} lines"
-        for module, tree in TREES.items()
-        for node in ast.walk(tree)
+        for module in MODULES
+        for node in ast.walk(tree_of(module))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (size := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION
     ]
@@ -386,4 +391,4 @@ def test_names_say_what_is_inside() -> None:
 
 
 def test_every_module_says_why_it_exists() -> None:
-    none([place(name, 1) for name, tree in TREES.items() if not ast.get_docstring(tree)], "has no first sentence:")
+    none([place(name, 1) for name in MODULES if not ast.get_docstring(tree_of(name))], "has no first sentence:")

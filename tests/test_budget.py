@@ -158,6 +158,7 @@ def test_words_that_contradict_each_other(words: tuple[str, ...], told: str) -> 
 # ---------------------------------------------------------------- what hangs
 
 
+@pytest.mark.machine
 def test_many_that_hang_are_given_up_at_once() -> None:
     """Each in a child of its own: none of them keeps what does answer, and none is left."""
     hanging = [Read("command", ("sleep", f"4711.{number}"), limit=100.0) for number in range(12)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import CLI, report_schema
+from tests.command import CLI, asked, report_schema
 
 GOOD = "nodes: [{name: n1, address: 127.0.0.1, transport: local}]\n"
 
@@ -46,13 +46,20 @@ def good(tmp_path: Path) -> Path:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_wrong_input_is_exit_2_with_a_message(good: Path, words: tuple[str, ...], told: str) -> None:
-    argv = [word.replace("{good}", str(good)) for word in words]
-    done = run(*argv)
-    assert done.returncode == 2, done
-    assert told in done.stderr
+def test_wrong_input_is_exit_2_with_a_message(
+    good: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    code, out, err = asked(capsys, *(word.replace("{good}", str(good)) for word in words))
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_a_process_ends_so_too() -> None:
+    done = run("check", "missing.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "missing.yaml" in done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stdout == ""
 
 
 def test_with_json_every_error_is_one_document(good: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("contributor") / "checkout"
     leave = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info", "shared")
     shutil.copytree(ROOT, folder, ignore=leave)
+    for path in [folder, *folder.rglob("*")]:  # modes are copied too, and a checkout may be read-only
+        path.chmod(path.stat().st_mode | stat.S_IWUSR)
     recipe = FILES.findall((ROOT / "CONTRIBUTING.md").read_text())
     assert len(recipe) == 2
     for name, text in recipe:

@@ -13,13 +13,14 @@ import pytest
 
 from clusterprep.deadline import Deadline
 from clusterprep.errors import Interrupted, OutOfTime
+from tests.patience import LONG
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
 def test_a_signal_interrupts_what_is_under_way(signum: int) -> None:
     def work() -> None:
         os.kill(os.getpid(), signum)
-        time.sleep(1)
+        time.sleep(LONG)
 
     with Deadline(), pytest.raises(Interrupted):
         work()
@@ -27,7 +28,7 @@ def test_a_signal_interrupts_what_is_under_way(signum: int) -> None:
 
 def test_the_time_limit_is_the_same_thing() -> None:
     with pytest.raises(OutOfTime, match=r"0\.05 s"), Deadline(0.05):
-        time.sleep(1)
+        time.sleep(LONG)
 
 
 def test_a_shielded_block_ends_before_the_interruption_is_raised() -> None:
@@ -86,13 +87,15 @@ def test_a_signal_while_it_starts_is_an_interruption_too(signum: int) -> None:
 def test_a_second_signal_leaves_at_once() -> None:
     code = (
         "import os, signal, time\nfrom clusterprep.deadline import Deadline\n"
-        "with Deadline() as d:\n  with d.shield():\n    print('up', flush=True)\n    time.sleep(20)"
+        "with Deadline() as d:\n  with d.shield():\n    print('up', flush=True)\n"
+        "    while d._pending is None: time.sleep(0.01)\n"
+        "    print('heard', flush=True)\n    time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
+    assert process.stdout.readline() == b"heard\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=5) == 130
+    assert process.wait(timeout=LONG) == 130
     process.stdout.close()

@@ -138,7 +138,7 @@ def traced(host: Host, log: Path) -> Iterator[None]:
     """Everything that sshd on this host starts is watched; the log is complete afterwards."""
     with strace(host, "-y", "-s", "300", "-e", CALLS, "-o", str(log)):
         yield
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while host.processes("EsSB") and time.monotonic() < end:
             time.sleep(0.02)
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from clusterprep.cli import cli
-from clusterprep.ending import ending
 from clusterprep.history.runs import Runs, packed
 from clusterprep.reports import SUFFIXES, exit_code, render
-from tests.command import CLI, report_schema
+from tests.command import CLI, asked, report_schema
 from tests.history.fleets import FLEETS, NAMES, line
 from tests.history.regenerate import comparison
 
@@ -31,13 +29,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         report = make()
         runs.record(packed(report, line(report)))
     return tmp_path / "clusterprep"
-
-
-def asked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
-    code = ending(lambda: cli.main(args=list(words), prog_name="clusterprep", standalone_mode=False), words, words[0])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:

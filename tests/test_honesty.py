@@ -28,7 +28,10 @@ from tests import fleets
 from tests.asked import interpret, reads
 from tests.fleets import play
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot")
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot"),
+]
 
 KINDS = ["hgx-h100-ib", "hgx-h100-roce", "bonded-frontend", "a10g-cloud-vm", "l20-mixed-box", "cpu-only"]
 CHECKS = tuple(registry.checks().values())

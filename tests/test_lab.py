@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Host, Lab, faults, sweep
-from tests.lab.fixtures import lab4, make_lab
+from tests.lab.fixtures import SharedLab, lab4, make_lab, require_lab, shared_lab
 from tests.lab.lab import REPOSITORY
-from tests.lab.layout import address_of
+from tests.lab.layout import Spec, address_of
+from tests.lab.node import EMPTY
 
-__all__ = ["lab4", "make_lab"]
+__all__ = ["lab4", "make_lab", "shared_lab"]
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 CONNECT = """
 import socket, sys
@@ -41,7 +44,7 @@ def connect(source: Host, target: Host, port: int = 22, patience: float = 5) -> 
     return source.run(command, check=False).stderr.strip()
 
 
-def until(holds: Callable[[], bool], seconds: float = 10) -> bool:
+def until(holds: Callable[[], bool], seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -78,6 +81,15 @@ def test_hosts_are_separate(lab4: Lab) -> None:
         assert not Path(place, "mark").exists()
     for file in ("/etc/machine-id", "/etc/hostname", "/proc/sys/kernel/random/boot_id", "/etc/hosts"):
         assert (one.read(file) == other.read(file)) == (file == "/etc/hosts")
+
+
+@pytest.mark.hosts
+def test_folders_of_the_machines_owner_are_empty_but_for_what_is_kept(lab4: Lab) -> None:
+    kept = [Path(path) for path in Spec.load(lab4.layout.spec).keep]
+    for name in EMPTY:
+        place = Path("/", name)
+        wanted = {path.relative_to(place).parts[0] for path in kept if place in path.parents}
+        assert set(lab4.hosts[0].run(["ls", "-A", place]).stdout.split()) == wanted
 
 
 @pytest.mark.hosts
@@ -317,6 +329,153 @@ def test_time_source(make_lab: Callable[..., Lab]) -> None:
     with faults.unsynchronised(host):
         assert "Not synchronised" in host.run(["chronyc", "-c", "tracking"]).stdout
     lab.wait_time_sync()
+
+
+# Resets
+
+STATE = """
+find /tmp /var/tmp /run /dev ! -path '/dev/pts/*' ! -name '*.pid' -printf '%p %M %U %l\\n' | sort
+hostname; umask; ulimit -n
+ip -brief address show eth0 | sed 's/fe80[^ ]*//'; ip -brief link | cut -d@ -f1; cat /sys/class/net/*/mtu
+ip route; ip rule; ip neighbour show nud permanent
+tc qdisc show dev eth0; nft list ruleset
+sysctl net 2>/dev/null | grep -vE 'random|secret|stable|fib_sync_mem|nf_conntrack_count'
+cut -d' ' -f4- /proc/self/mountinfo | sed -E 's/ (shared|master):[0-9]+//; s/rdev=.*//'
+seen=$(ps -eo comm=); echo "$seen" | sort -u
+"""
+CONTROLLER_STATE = "ip -brief -4 address; ip route; ip neighbour show nud permanent; tc qdisc; nft list ruleset"
+RATE = "rate 10mbit burst 32kbit latency 400ms".split()
+DIRT = {
+    "file created": "echo 1 > /etc/new",
+    "file changed": "echo '# more' >> /etc/passwd",
+    "file deleted": "rm /etc/hosts",
+    "mode": "chmod 600 /etc/profile",
+    "folder replaced": "rm -r /etc/profile.d && mkdir /etc/profile.d",
+    "start-up file": "echo 'exit 1' > /root/.bashrc",
+    "authorized keys": "rm -r /root/.ssh",
+    "scratch": "for d in /tmp /var/tmp /run /dev/shm /srv /home; do touch $d/mark; done",
+    "device": "mknod /dev/nvidia0 c 195 0",
+    "process": "setsid sleep 4711 > /dev/null 2>&1 &",
+    "queue": "tc qdisc add dev eth0 root tbf rate 10mbit burst 32kbit latency 400ms",
+    "filter": "nft add table inet t && nft add chain inet t c '{ type filter hook input priority 0; policy drop; }'",
+    "mtu": "ip link set eth0 mtu 9000",
+    "address": "ip address add 10.99.0.1/24 dev eth0",
+    "link": "ip link add v0 type veth peer name v1",
+    "route": "ip route add 10.98.0.0/16 dev eth0",
+    "neighbour": "ip neighbour add 10.77.0.99 lladdr 02:00:00:00:00:01 dev eth0",
+    "interface down": "ip link set eth0 down",
+    "sysctl": "sysctl -qw net.ipv4.ip_local_port_range='40000 40100'",
+    "mount": "mount -t tmpfs none /etc/profile.d",
+    "read-only": "mount -o remount,ro /",
+    "hostname": "hostname other",
+    "user": "useradd -m ann",
+}
+
+
+def looked_at(lab: Lab) -> list[list[str]]:
+    """What each host and the controller show of themselves: all of it is the same for a lab that is as new."""
+    hosts = [files(host) + host.run(["sh", "-c", STATE]).stdout.splitlines() for host in lab.hosts]
+    home = sorted(str(path.relative_to(lab.folder)) for path in lab.home.rglob("*"))
+    folder = sorted(path.name for path in lab.folder.iterdir())
+    shown = lab.controller.run(["sh", "-c", CONTROLLER_STATE]).stdout
+    return [*hosts, home, folder, shown.splitlines()]
+
+
+def changed(before: list[list[str]], after: list[list[str]]) -> list[str]:
+    """Lines that came or went, of all places."""
+    return [line for old, new in zip(before, after, strict=True) for line in {*old} ^ {*new}]
+
+
+def files(host: Host) -> list[str]:
+    """What differs from the machine's files, where that is not another thing for each birth: keys, and the id."""
+    upper, found = host.folder / "upper", []
+    for path in sorted(upper.rglob("*")):
+        own = path.name == "machine-id" or "key" in path.name
+        content = path.read_bytes() if path.is_file() and not own else b""
+        found.append(f"{path.relative_to(upper)} {path.lstat().st_mode:o} {content!r}")
+    return found
+
+
+@pytest.mark.hosts
+def test_a_reset_takes_back_whatever_was_done_to_a_host(lab4: Lab) -> None:
+    lab4.reset()
+    born, kinds = looked_at(lab4), list(DIRT)
+    for first in range(0, len(kinds), len(lab4.hosts)):
+        # One kind on each host, as some take away what the next ones need.
+        some = kinds[first : first + len(lab4.hosts)]
+        for host, kind in zip(lab4.hosts, some, strict=False):
+            host.run(["sh", "-c", DIRT[kind]])
+        dirty = looked_at(lab4)
+        assert [kind for number, kind in enumerate(some) if dirty[number] == born[number]] == []
+        lab4.reset()
+        assert changed(born, looked_at(lab4)) == [], some
+        assert [ssh(lab4, host, "hostname") for host in lab4.hosts] == ["n1", "n2", "n3", "n4"]
+
+
+@pytest.mark.hosts
+def test_a_reset_takes_back_what_was_done_to_the_controller(lab4: Lab) -> None:
+    lab4.reset()
+    born = looked_at(lab4)
+    (lab4.home / ".bashrc").touch()
+    (lab4.home / ".ssh/config").write_text("Host *\n  User nobody\n")
+    lab4.inventory()
+    lab4.controller.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", *RATE], check=True)
+    lab4.controller.run(["ip", "address", "add", "10.99.0.9/24", "dev", "eth0"], check=True)
+    with lab4.controller.popen(["sleep", "4711"]) as left:
+        lab4.reset()
+        assert left.wait() == -signal.SIGKILL
+    assert (lab4.home / ".ssh/config").read_text() == ""
+    assert changed(born, looked_at(lab4)) == []
+
+
+@pytest.mark.hosts
+def test_a_reset_brings_back_hosts_that_are_down_or_frozen(lab4: Lab) -> None:
+    lab4.reset()
+    born, boots = looked_at(lab4), [host.read(BOOT_ID) for host in lab4.hosts]
+    faults.power_off(lab4.hosts[0])
+    faults.freeze(lab4.hosts[1])
+    faults.reboot(lab4.hosts[2])
+    faults.second_veth(lab4.hosts[2:])
+    lab4.reset()
+    assert changed(born, looked_at(lab4)) == []
+    assert not {host.read(BOOT_ID) for host in lab4.hosts} & set(boots)
+    assert [ssh(lab4, host, "hostname") for host in lab4.hosts] == ["n1", "n2", "n3", "n4"]
+
+
+@pytest.mark.hosts
+def test_a_lab_that_cannot_be_reset_is_replaced() -> None:
+    require_lab()
+    shared = SharedLab()
+    try:
+        first = shared.borrow()
+        os.kill(first.supervisor, signal.SIGKILL)
+        assert until(lambda: not runs(first.hosts[0].pid))
+        second = shared.borrow()
+        assert second is not first
+        assert ssh(second, second.hosts[3], "hostname") == "n4"
+        assert shared.borrow() is second
+    finally:
+        shared.stop()
+
+
+@pytest.mark.hosts
+def test_hosts_do_not_depend_on_what_started_the_tests() -> None:
+    require_lab()
+    asked = "umask; grep -E '^Sig(Blk|Ign)' /proc/self/status; ulimit -Sn; ls -A /srv /home /opt /mnt /media; locale"
+    script = (
+        "import os, sys; from tests.lab import Lab\nwith Lab(1) as lab:\n (host,) = lab.hosts\n"
+        f" print(host.run(['sh', '-c', {asked!r}]).stdout,"
+        f" lab.controller.run(lab.ssh(host, {asked!r})).stdout)"
+    )
+    plain = [sys.executable, "-c", script]
+    odd = "umask 077; ulimit -Sn 256; trap '' HUP INT QUIT USR1; exec \"$@\""
+    environment = os.environ | {"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Kolkata", "LANGUAGE": "de"}
+    said = [
+        subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
+        for argv, env in ((plain, os.environ), (["sh", "-c", odd, "sh", *plain], environment))
+    ]
+    assert said[0].stdout.startswith("0022\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"), said[0].stderr
+    assert said[1].stdout == said[0].stdout, said[1].stderr
 
 
 # Ends

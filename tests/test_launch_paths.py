@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,15 +18,11 @@ SKEL = "# ~/.bashrc\ncase $- in\n    *i*) ;;\n      *) return;;\nesac\n"
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+def lab(lab4: Lab) -> Lab:
     """Four nodes without GPUs; the job is of a user of its own, who has the start-up files of Debian."""
-    from tests.lab.fixtures import require_lab
-
-    require_lab()
-    with Lab(4) as four:
-        for host in four.hosts:
-            faults.add_user(host, TRAINER)
-        yield four
+    for host in lab4.hosts:
+        faults.add_user(host, TRAINER)
+    return lab4
 
 
 def check(lab: Lab, user: str | None = TRAINER) -> dict[str, list[dict[str, object]]]:

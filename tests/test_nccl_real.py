@@ -12,7 +12,6 @@ import pytest
 from tests import real_nccl
 from tests.command import clusterprep
 from tests.lab import Host, Lab, faults
-from tests.lab.fixtures import require_lab
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
 
@@ -33,22 +32,21 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+def lab(lab4: Lab) -> Iterator[Lab]:
     """n1, n2 and n3 have a release each, n4 the newest once more; all have what containers leave behind."""
-    require_lab()
     try:
         libraries = [real_nccl.library(release) for release in RELEASES]
     except LookupError as why:
         pytest.skip(str(why))
-    with Lab(4, keep=(real_nccl.folder(),)) as hosts, contextlib.ExitStack() as undo:
-        for host, library in zip(hosts.hosts, [*libraries, libraries[-1]], strict=True):
+    with contextlib.ExitStack() as undo:
+        for host, library in zip(lab4.hosts, [*libraries, libraries[-1]], strict=True):
             host.run(["mkdir", "-p", "/usr/lib/x86_64-linux-gnu"])
             host.run(["ln", "-s", str(library), PLACE])
             undo.enter_context(faults.docker0(host))
             host.run(["ip", "link", "add", "veth9a", "type", "veth", "peer", "name", "veth9b"])
             for command in ("address add 169.254.7.1/16 dev veth9a", "link set veth9a up", "link set veth9b up"):
                 host.run(["ip", *command.split()])
-        yield hosts
+        yield lab4
 
 
 @dataclass(frozen=True)

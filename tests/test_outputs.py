@@ -110,6 +110,7 @@ def test_a_full_disk_spoils_neither_the_report_nor_the_other_files(good: Path, t
     assert run(*words, "--format", "nagios").returncode == 3
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links away")
 def test_a_link_of_somebody_else_is_not_followed(good: Path, tmp_path: Path) -> None:
     """In /tmp anybody can lay one to a file that he may not write, where somebody will write a report."""

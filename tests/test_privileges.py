@@ -127,6 +127,7 @@ def test_the_rule_for_sudo_is_enough_and_is_what_it_says(lab4: Lab) -> None:
 # ---------------------------------------------------------------- without a lab
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
 def test_acs_is_shown_to_root_alone(tmp_path: Path) -> None:
     """By the read itself: a bridge's configuration space in a file that the kernel shows as it shows such a space."""

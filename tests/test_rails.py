@@ -256,6 +256,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("kind", fleets.names())
 def test_what_people_declare_of_their_machines_is_what_is_derived(kind: str) -> None:
     if os.geteuid() != 0:

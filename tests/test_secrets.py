@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import sqlite3
 import subprocess
 import sys
@@ -23,12 +24,21 @@ import pytest
 from clusterprep.reports import SUFFIXES
 from tests.command import CLI
 from tests.lab import Lab, faults
+from tests.patience import eventually
 from tests.transports.sshd import new_key, public
 
 USER, CONF, STATE = "alice", "/etc/nccl.conf", "/var/lib/clusterprep"
+# Of each run its own: a checkout, or what an earlier run left, may lie in a folder that is searched for them.
+RUN = secrets.token_hex(4)
+
+
+def of_this_run(place: str) -> bytes:
+    return f"canary-of-{place}-{RUN}".encode()
+
+
 # What is given to us, what stands in the way of what we look at, and what is handed to a job.
-SUDO, PHRASE = b"canary-of-sudo-5d0e", b"canary-of-key-61af"
-CONTROLLER, FILE, LOGIN = b"canary-of-controller-0b77", b"canary-of-file-94c2", b"canary-of-login-e3d8"
+SUDO, PHRASE = of_this_run("sudo"), of_this_run("key")
+CONTROLLER, FILE, LOGIN = of_this_run("controller"), of_this_run("file"), of_this_run("login")
 ALL = (SUDO, PHRASE, CONTROLLER, FILE, LOGIN)
 GIVEN = 'exec 3< {0}/sudo 4< {0}/phrase; exec "$@"'
 BUG = """\
@@ -91,8 +101,11 @@ class Watcher:
 
 def test_the_watcher_sees_what_is_there() -> None:
     with Watcher().watching() as watcher:
-        words = [sys.executable, "-c", "import time; time.sleep(0.2)", SUDO.decode()]
-        subprocess.run(words, env={"A": PHRASE.decode()}, check=True)
+        words = [sys.executable, "-c", "import time; time.sleep(600)", SUDO.decode()]
+        with subprocess.Popen(words, env={"A": PHRASE.decode()}) as process:
+            looks = watcher.looks
+            assert eventually(lambda: watcher.looks >= looks + 2)  # one of them has begun since
+            process.kill()
     assert SUDO in set().union(*watcher.shown("argv").values())
     assert PHRASE in set().union(*watcher.shown("environ").values())
 

@@ -112,6 +112,7 @@ def test_the_command_says_how_many() -> None:
     assert f"{count} of {count} checks fire on their fault" in done.stdout
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("name", wanted())
 def test_the_recordings_are_what_the_machines_answer_today(name: str) -> None:
     """After a check has changed what it reads: `make fleets`."""

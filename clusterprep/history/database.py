@@ -94,8 +94,10 @@ class Database:
     def _open(self) -> Iterator[sqlite3.Connection]:
         connection = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None)
         with contextlib.closing(connection) as database:
+            has_other_tables = _has_other_tables(database)
+            # Asked last: tables and owner come with one commit, which another process may make between two questions.
             (owner,) = database.execute("pragma application_id").fetchone()
-            if owner not in (0, OURS) or (owner == 0 and _is_foreign(database)):
+            if owner not in (0, OURS) or (owner == 0 and has_other_tables):
                 raise Unusable(f"{self.path} is a database of another program; move it away")
             if (version := _version(database)) > VERSION:
                 raise Unusable(
@@ -117,8 +119,11 @@ def _version(database: sqlite3.Connection) -> int:
     return int(database.execute("pragma user_version").fetchone()[0])
 
 
-def _is_foreign(database: sqlite3.Connection) -> bool:
-    """A file of before there was an application id holds some of the first tables and nothing else."""
+def _has_other_tables(database: sqlite3.Connection) -> bool:
+    """Return whether there is a table that is not one of FIRST.
+
+    A file of before there was an application id holds some of these and nothing else.
+    """
     rows = database.execute("select name from sqlite_master where type = 'table' and name not like 'sqlite_%'")
     return bool({name for (name,) in rows} - FIRST)
 

@@ -23,8 +23,11 @@ def read_results(path):
         state = os.fstat(fd)
         if not stat.S_ISREG(state.st_mode):
             raise NoAnswer("not_a_file", "%s is no regular file; it is not read" % path)
-        if state.st_uid not in (0, os.geteuid()) or state.st_mode & 0o022:
-            raise NoAnswer("denied", "%s can be written by others than root; it is not read" % path)
+        # Who may write the folder could bring back an older file of root's.
+        folder = os.path.dirname(path)
+        for place, owned in (path, state), (folder, os.stat(folder)):
+            if owned.st_uid not in (0, os.geteuid()) or owned.st_mode & 0o022:
+                raise NoAnswer("denied", "%s can be written by others than root; %s is not read" % (place, path))
         with os.fdopen(os.dup(fd), "rb") as source:
             data = source.read(MAX_TEXT + 1)
     finally:

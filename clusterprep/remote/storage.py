@@ -19,10 +19,10 @@ HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of include/linux/proc_ns.h: 
 # ---------------------------------------------------------------- what answers
 
 
-def read_probe(seconds, *words):
+def read_probe(seconds, *words, busy=BUSY):
     """statvfs of each path, each in a child of its own and all at once, so that dead mounts cost `seconds` together.
 
-    On a busy machine those that wait for a processor get BUSY more.
+    On a busy machine those that wait for a processor get `busy` more.
 
     A word is a path, «~alice» for a user's home («~» for our own), or a type of file system whose mounts are all
     tried; «fuse.» takes every type that begins so. {"answers": {word or path: ["ok", state] or ["no", reason, why]},
@@ -32,12 +32,12 @@ def read_probe(seconds, *words):
     mounts = [path for path in _mounts([word for word in words if word[0] not in "/~"]) if path not in paths]
     paths += mounts[:MOUNTS]
     answers = dict((path, ["no", "hung", "no answer within %g s" % seconds]) for path in paths)
-    for index, answer in _asked(paths, seconds):
+    for index, answer in _asked(paths, seconds, busy):
         answers[paths[index]] = answer
     return {"answers": answers, "left": len(mounts[MOUNTS:])}
 
 
-def _asked(paths, seconds):
+def _asked(paths, seconds, busy):
     end = time.monotonic() + seconds
     source, sink = os.pipe()
     children = []
@@ -50,7 +50,7 @@ def _asked(paths, seconds):
                 os._exit(0)
         children.append(pid)
     os.close(sink)
-    answers = [loads(line.decode("ascii")) for line in _until(source, end, children)]
+    answers = [loads(line.decode("ascii")) for line in _until(source, end, end + busy, children)]
     os.close(source)
     for index, _ in answers:
         os.waitpid(children[index], 0)
@@ -60,10 +60,9 @@ def _asked(paths, seconds):
     return answers
 
 
-def _until(source, end, children):
+def _until(source, end, last, children):
     """The lines that come before all writers are gone or the time is over; a line is shorter than PIPE_BUF."""
     data = b""
-    last = end + BUSY
     while True:
         if select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
             piece = os.read(source, 1 << 16)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -127,18 +126,21 @@ def test_the_report_goes_into_files_too(tmp_path: Path) -> None:
     assert "rank_gpu_oom" in answer.stdout
 
 
-def test_a_small_log_takes_no_time() -> None:
-    """And neither torch nor what logs in to nodes is imported for it."""
+MOST_MODULES = 300  # 175 on Python 3.11, most of them of the standard library
+
+
+def test_a_small_log_needs_few_modules() -> None:
+    """To import them is what a command spends its time with; neither torch nor what logs in to nodes is among them."""
     code = (
         "import sys\nfrom clusterprep.cli import cli\n"
         "try:\n cli.main(['diagnose', '-', '--format', 'json'], standalone_mode=False)\n"
         "except SystemExit:\n pass\n"
         "heavy = {'torch', 'fabric', 'paramiko', 'jsonschema', 'yaml', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\nimport time\nprint(time.process_time(), file=sys.stderr)"
+        "assert not heavy, heavy\nprint(len(sys.modules), file=sys.stderr)"
     )
     answer = subprocess.run([sys.executable, "-c", code], input=LOG, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
-    assert float(answer.stderr) < 0.4
+    assert int(answer.stderr) < MOST_MODULES
 
 
 def test_other_formats_are_refused_before_anything_is_read() -> None:
@@ -256,9 +258,7 @@ def test_the_checks_are_run_on_the_nodes(tmp_path: Path) -> None:
     inventory = tmp_path / "cluster.yaml"
     inventory.write_text("transport: local\npython: /usr/bin/python3\nnodes: [{name: here, address: 127.0.0.1}]\n")
     log = "here:7:7 [0] NCCL WARN Call to accept failed : Too many open files\n"
-    started = time.monotonic()
     answer = ran("-", "--inventory", str(inventory), "--format", "json", stdin=log)
-    assert time.monotonic() - started < 60
     (cause,) = json.loads(answer.stdout)["causes"]
     assert (cause["check"], answer.returncode) == ("lim.nofile", 1)
     assert cause["now"][0].startswith("lim.nofile ")

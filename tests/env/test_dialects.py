@@ -76,6 +76,7 @@ def test_no_name_that_nccl_or_torch_reads_is_one_of_the_shells() -> None:
     assert refusal("slurm-task-prolog", "SLURM_PROLOG_CPU_MASK", "0x1") is not None
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("name", sorted(name for name in SHELLS_OWN if not re.fullmatch("PS[0-4]", name)))
 def test_a_name_that_shells_keep_is_not_taken_from_a_file(name: str, tmp_path: Path) -> None:
     """By one of them at least: it ends, says that it may not be set, or gives another value to its children."""

@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterprep.facts.results import CUT, Results, rows_of
 from clusterprep.model import Finding, Node
+from clusterprep.remote.readers import MAX_TEXT
 from tests.fleet import learned
 
 NODE = Node("n1", "10.0.0.1", 0)
@@ -99,11 +102,123 @@ def test_a_text_that_is_none_of_ours_is_garbled(text: str) -> None:
         {"findings": [{**rows_of((FOUND,), NODE)[0], "message": "x" * (CUT + 1)}]},
         {"findings": [{**rows_of((FOUND,), NODE)[0], "seen": ["x"]}]},
         {"findings": rows_of((FOUND,), NODE) * 3000},
+        {"uptime": "1000"},
+        {"uptime": True},
+        {"uptime": -1.0},
+        {"uptime": -1e300},
+        {"uptime": 10**400},
+        {"uptime": float("-inf")},
+        {"checks": ["torch.version"] * 3000},
+        {"checks": {"torch.version": 1}},
+        {"checks": [["torch.version"]]},
+        {"schema": [1]},
+        {"findings": [*rows_of((FOUND,), NODE), {**rows_of((FOUND,), NODE)[0], "verdict": "pass"}]},
+        {"findings": [*rows_of((LACKING,), NODE), {**rows_of((LACKING,), NODE)[0], "verdict": "pass"}]},
+        {"findings": [{**rows_of((LACKING,), NODE)[0], "reason": ["x"]}]},
+        {"findings": [{**rows_of((FOUND,), NODE)[0], "verdict": ["pass"]}]},
     ],
     ids=lambda changes: str(changes)[:60],
 )
 def test_what_we_would_not_have_written_is_garbled(changes: dict[str, Any]) -> None:
     assert learned("store.results", answer(**changes)).reason == "garbled"
+
+
+SAID = json.dumps({**STORED, "findings": rows_of((FOUND,), NODE)})
+NOW: dict[str, Any] = {"boot": "b", "uptime": 1060.0, "now": 1e9}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SAID.replace('"verdict": "fail"', '"verdict": "fail", "verdict": "pass"'),
+        SAID.replace('"checks":', '"checks": [], "checks":'),
+        SAID.replace("1000.0", "9" * 5000),
+        SAID.replace("1000.0", "1e999"),
+        SAID.replace("5.0", "NaN"),
+        SAID.replace("5.0", "-Infinity"),
+        SAID.replace("5.0", "[" * 50_000 + "]" * 50_000),
+        SAID + SAID,
+        SAID + "\x00",
+        SAID[:-1],
+        "\ufeff" + SAID,
+        SAID + " " * MAX_TEXT,
+        f'{{"schema": 1, "x": "{"y" * (64 << 20)}"}}',
+    ],
+    ids=[
+        "a-key-twice",
+        "checks-twice",
+        "digits",
+        "infinite",
+        "nan",
+        "minus-infinity",
+        "nested",
+        "twice",
+        "null-behind",
+        "cut-off",
+        "byte-order-mark",
+        "longer-than-a-node-sends",
+        "64-MB",
+    ],
+)
+def test_a_text_that_we_would_not_have_written_is_garbled(text: str) -> None:
+    said = learned("store.results", ["ok", {"text": text, **NOW}])
+    assert said.reason == "garbled"
+    assert len(said.detail) < 400
+    assert said.detail.isprintable()
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        None,
+        7,
+        "text",
+        [],
+        {},
+        {"text": SAID},
+        {"text": None, **NOW},
+        {"text": [SAID], **NOW},
+        {"text": {"schema": 1}, **NOW},
+        {"text": SAID, "boot": "b"},
+        {"text": SAID, "boot": "b", "uptime": None},
+        {"text": SAID, "boot": "b", "uptime": "1060"},
+        {"text": SAID, "boot": "b", "uptime": 1e308},
+        {"text": SAID, "boot": "b", "uptime": -5.0},
+        {"text": SAID, "boot": "b", "uptime": 10**400},
+        {"text": SAID, "boot": "b", "uptime": True},
+    ],
+    ids=lambda answered: str(answered)[-50:],
+)
+def test_an_answer_of_another_shape_is_garbled(answered: Any) -> None:
+    said = learned("store.results", ["ok", answered])
+    assert said is None if answered is None else said.reason == "garbled"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(key=st.sampled_from(sorted({*STORED, "findings"})), value=json_values)
+def test_one_value_of_any_other_kind_is_garbled_or_means_nothing(key: str, value: Any) -> None:
+    said = learned("store.results", answer(**{key: value}))
+    if isinstance(said, Results):
+        assert said.age is None or 0 <= said.age < 1e19
+        assert {one.verdict for one in said.findings} <= {"fail", "unknown"}
+    else:
+        assert said.reason == "garbled"
+
+
+@given(place=st.integers(0, len(SAID)), length=st.integers(0, 40), put=st.text(max_size=10))
+def test_a_text_with_a_part_replaced_makes_no_pass(place: int, length: int, put: str) -> None:
+    text = SAID[:place] + put + SAID[place + length :]
+    said = learned("store.results", ["ok", {"text": text, **NOW}])
+    if isinstance(said, Results):
+        assert [one.verdict for one in said.findings] in (["fail"], [])
+    else:
+        assert said.reason == "garbled"
 
 
 def test_an_unknown_without_a_reason_gets_one() -> None:

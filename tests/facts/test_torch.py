@@ -164,6 +164,7 @@ RUNPATH = ("-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib:$
 NO_PATH = ("-Wl,--disable-new-dtags",)
 
 
+@pytest.mark.machine
 @compiled
 @pytest.mark.parametrize(
     ("flags", "variable", "expected"),
@@ -192,6 +193,7 @@ def test_the_nccl_that_the_loader_would_take(
     assert found.system_version == ("2.26.2" if variable == "LD_LIBRARY_PATH" else found.system and "?")
 
 
+@pytest.mark.machine
 @compiled
 def test_names_behind_megabytes_of_symbols_are_found(tmp_path: Path) -> None:
     """libtorch_cuda has a table of names of many megabytes, and patchelf appends to it."""
@@ -203,6 +205,7 @@ def test_names_behind_megabytes_of_symbols_are_found(tmp_path: Path) -> None:
     assert run(tmp_path)["nccl_path"] == str(beside)
 
 
+@pytest.mark.machine
 @compiled
 def test_the_choice_is_the_loaders_own(tmp_path: Path) -> None:
     """What the script says beforehand is what dlopen of libtorch_cuda then maps."""

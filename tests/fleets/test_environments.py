@@ -17,7 +17,10 @@ from tests import fleets
 from tests.fleet import absent, with_facts
 from tests.fleets import play
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot")
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot"),
+]
 
 EXPECTED: Mapping[str, Any] = yaml.safe_load((fleets.HERE / "environments.yaml").read_text())
 ALWAYS = {"NCCL_DEBUG": "WARN", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}

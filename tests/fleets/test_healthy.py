@@ -12,7 +12,10 @@ from clusterprep.model import Finding
 from tests import fleets
 from tests.fleets import play
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot")
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot"),
+]
 
 
 def sentence(finding: Finding) -> str:

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from clusterprep.history.given import Given
 from clusterprep.history.runs import LEFT_OUT, Runs, packed
 from clusterprep.model import Finding, Report, Sighting
 from clusterprep.past import Run
+from tests.patience import LONG, eventually
 
 NOW = "2026-11-21T09:30:00Z"
 
@@ -179,7 +179,7 @@ def writers(folder: Path, *wanted: tuple[str, int, int]) -> Iterator[list[subpro
 
 def test_two_runs_at_once_are_both_kept(tmp_path: Path) -> None:
     with writers(tmp_path, ("a", 20, 50), ("b", 20, 50)) as both:
-        assert [process.wait(60) for process in both] == [0, 0]
+        assert [process.wait(LONG) for process in both] == [0, 0]
     names = {run.run for run in Runs(tmp_path).all()}
     assert names == {f"{who}{number:04}" for who in "ab" for number in range(20)}
 
@@ -193,7 +193,7 @@ def test_a_writer_that_is_killed_leaves_whole_runs(tmp_path: Path, after: int) -
             process.stdout.readline()
         seen = _wait_for_a_write(tmp_path)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(LONG)
         said = after + len(process.stdout.read().split("\n")[:-1])
     assert seen, "it was writing when it was killed"
     store = Runs(tmp_path)
@@ -208,11 +208,7 @@ def test_a_writer_that_is_killed_leaves_whole_runs(tmp_path: Path, after: int) -
 
 def _wait_for_a_write(folder: Path) -> bool:
     """Until a journal shows that a write is under way."""
-    ends = time.monotonic() + 20
-    while time.monotonic() < ends:
-        if (folder / f"{NAME}-journal").exists():
-            return True
-    return False
+    return eventually((folder / f"{NAME}-journal").exists, pause=0.0)
 
 
 # ---------------------------------------------------------------- files that cannot be used

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.command import clusterprep
@@ -15,17 +13,13 @@ NAMES = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE")
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+def lab(lab4: Lab) -> Lab:
     """Four nodes of eight GPUs each; half of them show their sessions four."""
-    from tests.lab.fixtures import require_lab
-
-    require_lab()
-    with Lab(4) as four:
-        for host in four.hosts:
-            faults.gpus(host, [{"count": 8}])
-        for host in four.hosts[1::2]:
-            faults.session_environment(host, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
-        yield four
+    for host in lab4.hosts:
+        faults.gpus(host, [{"count": 8}])
+    for host in lab4.hosts[1::2]:
+        faults.session_environment(host, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    return lab4
 
 
 def seen_by_a_login(lab: Lab, host: Host) -> dict[str, str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests import real_nccl
 from tests.lab.lab import Lab, why_not
 from tests.lab.slurm import Slurm, why_no_slurm
+
+HOSTS = 4
 
 
 def require_lab(*, slurm: bool = False) -> None:
@@ -20,20 +24,83 @@ def require_lab(*, slurm: bool = False) -> None:
         pytest.skip(reason)
 
 
+class SharedLab:
+    """Four hosts that the modules of one test process borrow in turn, each as if they were new."""
+
+    def __init__(self) -> None:
+        self._lab: Lab | None = None
+
+    def borrow(self) -> Lab:
+        """The lab in the state in which it was born; another one if that cannot be brought about."""
+        if self._lab is not None:
+            with contextlib.suppress(RuntimeError, OSError):
+                self._lab.reset()
+                return self._lab
+            self._lab.stop()
+        self._lab = Lab(HOSTS, real_nccl.kept())
+        self._lab.start(owner=os.getpid())
+        return self._lab
+
+    def stop(self) -> None:
+        """End the lab, if there is one."""
+        if self._lab is not None:
+            self._lab.stop()
+
+
+class SharedSlurm:
+    """Slurm over four hosts that the modules of one test process borrow in turn, each as if it were new."""
+
+    def __init__(self) -> None:
+        self._slurm: Slurm | None = None
+
+    def borrow(self) -> Slurm:
+        """Slurm with idle nodes on hosts in the state in which they were born."""
+        if self._slurm is not None:
+            with contextlib.suppress(RuntimeError, OSError):
+                self._slurm.reset()
+                return self._slurm
+            self.stop()
+        lab = Lab(HOSTS, slurm=True)
+        lab.start(owner=os.getpid())
+        self._slurm = Slurm(lab)
+        self._slurm.start()
+        return self._slurm
+
+    def stop(self) -> None:
+        """End Slurm and its hosts, if there are any."""
+        if self._slurm is not None:
+            self._slurm.stop()
+            self._slurm.lab.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_lab() -> Iterator[SharedLab]:
+    """The lab of this test process, which starts when a test first borrows it."""
+    shared = SharedLab()
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_slurm() -> Iterator[SharedSlurm]:
+    """Slurm of this test process, which starts when a test first borrows it."""
+    shared = SharedSlurm()
+    yield shared
+    shared.stop()
+
+
 @pytest.fixture(scope="module")
-def lab4() -> Iterator[Lab]:
-    """Four hosts for all tests of a module, each of which leaves them as it found them."""
+def lab4(shared_lab: SharedLab) -> Lab:
+    """Four hosts as new for a module, each test of which leaves them as it found them."""
     require_lab()
-    with Lab(4) as lab:
-        yield lab
+    return shared_lab.borrow()
 
 
 @pytest.fixture(scope="module")
-def slurm4() -> Iterator[Slurm]:
-    """Slurm over four hosts, for all tests of a module, each of which leaves it with idle nodes."""
+def slurm4(shared_slurm: SharedSlurm) -> Slurm:
+    """Slurm over four hosts as new for a module, each test of which leaves it with idle nodes."""
     require_lab(slurm=True)
-    with Lab(4, slurm=True) as lab, Slurm(lab) as slurm:
-        yield slurm
+    return shared_slurm.borrow()
 
 
 @pytest.fixture

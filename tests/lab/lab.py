@@ -19,13 +19,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.lab.layout import BASE, BLOCK, HOST_ENVIRONMENT, PREFIX, READY, Layout, Spec
+from tests.lab import processes
+from tests.lab.layout import BASE, BLOCK, HOST_ENVIRONMENT, PREFIX, READY, RESET, Layout, Spec
 from tests.lab.rooms import Controller, Host, state_of
 from tests.lab.timekeeper import synchronised
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_LIMIT = 120.0
-STOP_LIMIT = 30.0
+STOP_LIMIT = 60.0
 _TOOLS = {
     "/usr/sbin/sshd": "openssh-server",
     "ssh-keygen": "openssh-client",
@@ -98,6 +99,7 @@ class Lab:
         if reason := why_not():
             raise RuntimeError(reason)
         sweep()
+        processes.raise_open_files()  # commands on hosts have the limits of this process
         layout = Layout(Path(tempfile.mkdtemp(prefix=PREFIX, dir=BASE)))
         count, keep, chrony, slurm = self._wanted
         Spec.of(count, keep, chrony=chrony, slurm=slurm, owner=owner).save(layout.spec)
@@ -119,6 +121,21 @@ class Lab:
             with self._process:
                 self._process.wait(STOP_LIMIT)
         self._layout = None
+
+    def reset(self) -> None:
+        """Bring hosts, networks and HOME to the state in which they were born. Raises RuntimeError if that fails."""
+        before = state_of(self.layout)
+        deadline = time.monotonic() + START_LIMIT
+        watched = os.pidfd_open(before.supervisor)
+        try:
+            signal.pidfd_send_signal(watched, RESET)
+            while state_of(self.layout).resets == before.resets:
+                gone, _, _ = select.select([watched], [], [], 0.01)
+                if gone or time.monotonic() > deadline:
+                    message = f"the lab cannot be reset: {self.layout.log.read_text()}"
+                    raise RuntimeError(message)
+        finally:
+            os.close(watched)
 
     @property
     def layout(self) -> Layout:
@@ -182,7 +199,7 @@ class Lab:
         # OpenSSH's default key exchange costs 60 ms of processor time per connection on a small machine.
         return (*strict, "KexAlgorithms=curve25519-sha256", "LogLevel=ERROR")
 
-    def wait_time_sync(self, timeout: float = 20) -> None:
+    def wait_time_sync(self, timeout: float = 60) -> None:
         """Wait until the clock of every host follows the lab's time source."""
         deadline = time.monotonic() + timeout
         for host in self.hosts:

@@ -23,6 +23,7 @@ HOST_ENVIRONMENT = {
 # What a supervisor prints once all hosts accept connections.
 READY = "ready"
 POWER = signal.SIGUSR1  # to the supervisor: start what is down
+RESET = signal.SIGUSR2  # to the supervisor: make everything anew
 # A block of addresses stays clear of .0, .1 and .255, which some software takes for something else.
 BLOCK = 250
 
@@ -123,6 +124,7 @@ class State:
     supervisor: int
     controller_net: int
     pids: dict[str, int]
+    resets: int = 0
 
     def save(self, path: Path) -> None:
         """Replace the file in one step, as others read it at any time."""

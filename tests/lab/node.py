@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from tests.lab import kernel, timekeeper, wires
+from tests.lab import kernel, processes, timekeeper, wires
 from tests.lab.layout import CONTROLLER_ADDRESS, HOST_ENVIRONMENT, PREFIX_LENGTH, HostSpec, Layout, Spec
 
 SSHD = "/usr/sbin/sshd"
@@ -23,6 +23,9 @@ UNSHARED, CABLED = b"u", b"c"
 HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
 # Folders that each host has for itself; what lies below them on the machine is out of sight, unless kept.
 SCRATCH = ("tmp", "var/tmp", "run")
+# Folders whose content is the machine's owner's business; on a host they are empty, and keep what is put there.
+EMPTY = ("home", "media", "mnt", "opt", "srv")
+_OPAQUE = "trusted.overlay.opaque"  # of a folder in an upper layer: what lies below it is not shown
 _DEVICES = {
     "null": (1, 3),
     "zero": (1, 5),
@@ -115,8 +118,7 @@ def _detach(log: Path) -> None:
     for source, target in ((null, 0), (out, 1), (out, 2)):
         os.dup2(source, target)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    processes.default_signals()
 
 
 def _build_root(birth: Birth) -> None:
@@ -132,9 +134,17 @@ def _overlay(folder: Path) -> None:
     shutil.rmtree(folder / "work", ignore_errors=True)  # a volatile overlay refuses one that was used
     for name in ("upper", "work", "root"):
         (folder / name).mkdir(exist_ok=True)
+    _hide_places(folder / "upper")
     # volatile: nobody needs these files after a crash, and syncing 256 overlays takes seconds.
     data = f"lowerdir=/,upperdir={folder}/upper,workdir={folder}/work,volatile"
     kernel.mount("overlay", folder / "root", "overlay", data=data)
+
+
+def _hide_places(upper: Path) -> None:
+    for name in EMPTY:
+        if not (upper / name).exists():
+            (upper / name).mkdir()
+            os.setxattr(upper / name, _OPAQUE, b"y")
 
 
 def _special_file_systems(root: Path, folder: Path) -> None:
@@ -187,7 +197,7 @@ def _keep_visible(birth: Birth) -> None:
 def _hidden(path: Path) -> bool:
     if path.stat().st_dev != Path("/").stat().st_dev:
         return True  # an overlay shows one file system, not what is mounted below it
-    return any(path.is_relative_to(f"/{name}") for name in (*SCRATCH, "dev/shm"))
+    return any(path.is_relative_to(f"/{name}") for name in (*SCRATCH, *EMPTY, "dev/shm"))
 
 
 def _identity(birth: Birth) -> None:

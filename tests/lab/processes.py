@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,34 @@ class CommandFailed(subprocess.CalledProcessError):
         return f"{super().__str__()}\n{self.stdout}{self.stderr}"
 
 
+# A command gets them as from a terminal, also where the tests were started by nohup, which ignores some for good.
+_SIGNALS = ("env", "--default-signal", "--")
+_UMASK = 0o022
+
+
+def default_signals() -> None:
+    """Let every signal do to this process what the kernel does by default."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def default_limits() -> None:
+    """Give this process, and what it starts, the mask of signals, umask and open files that hosts are to have."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.umask(_UMASK)
+    raise_open_files()
+
+
+def raise_open_files() -> None:
+    """Let this process, and what it starts, open as many files as it may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def popen(argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[str]:
     """Start a command in a session of its own; text in and out unless ``options`` say otherwise."""
-    full: dict[str, Any] = {"text": True, "errors": "replace", "start_new_session": True} | options
-    process: subprocess.Popen[str] = subprocess.Popen([str(word) for word in argv], **full)
+    full: dict[str, Any] = {"text": True, "errors": "replace", "start_new_session": True, "umask": _UMASK} | options
+    process: subprocess.Popen[str] = subprocess.Popen([*_SIGNALS, *(str(word) for word in argv)], **full)
     return process
 
 

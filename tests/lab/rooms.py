@@ -23,6 +23,8 @@ _NOT_FOR_CONTROLLER = (
     "XDG_CACHE_HOME",
     "XDG_DATA_HOME",
 )
+# What a command says and how it writes times must not depend on where the tests run.
+_LOCALE = ("LANG", "LANGUAGE", "TZ")
 
 
 @functools.cache
@@ -133,8 +135,10 @@ class Controller:
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """The caller's environment without the way to the real user's keys and settings."""
-        kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_CONTROLLER}
-        return kept | {"HOME": str(self.layout.home)} | dict(extra or {})
+        left_out = (*_NOT_FOR_CONTROLLER, *_LOCALE)
+        kept = {name: value for name, value in os.environ.items() if name not in left_out and name[:3] != "LC_"}
+        own = {"HOME": str(self.layout.home), "LANG": HOST_ENVIRONMENT["LANG"]}
+        return kept | own | dict(extra or {})
 
     def run(
         self,

@@ -26,7 +26,7 @@ from tests.lab.layout import CONTROLLER_ADDRESS, HOST_ENVIRONMENT
 from tests.lab.rooms import Host
 
 CONF = "/etc/slurm/slurm.conf"  # on hosts; the controller's lies in the lab's folder, as its /etc is the machine's
-START_LIMIT = 30.0
+START_LIMIT = 60.0
 PARTITION = "main"
 _TOOLS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"}
 _CONF = """\
@@ -81,7 +81,7 @@ class Slurm:
 
     def __init__(self, lab: Lab, extra: Sequence[str] = ()) -> None:
         self.lab = lab
-        self._extra = tuple(extra)
+        self._extra = self._first_extra = tuple(extra)
         self._daemons: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> Slurm:
@@ -122,6 +122,14 @@ class Slurm:
                 host.run(["pkill", "-KILL", "slurmstepd|slurmd|munged"], check=False)
         for name in list(self._daemons):
             self._end(name)
+
+    def reset(self) -> None:
+        """Begin anew, with the lines of slurm.conf of the beginning, over hosts as they were born."""
+        for name in list(self._daemons):
+            self._end(name)
+        self.lab.reset()
+        self._extra = self._first_extra
+        self.start()
 
     def run(self, *argv: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
         """A command of Slurm's on the controller."""

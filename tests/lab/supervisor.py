@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.lab import kernel, node, timekeeper, wires
-from tests.lab.layout import CONTROLLER_ADDRESS, POWER, PREFIX_LENGTH, READY, HostSpec, Layout, Spec, State
+from tests.lab import kernel, node, processes, timekeeper, wires
+from tests.lab.layout import CONTROLLER_ADDRESS, POWER, PREFIX_LENGTH, READY, RESET, HostSpec, Layout, Spec, State
 
 # Hosts that come to life at the same time; more only wait for each other in the kernel.
 TOGETHER = 32
@@ -32,6 +32,7 @@ class Supervisor:
         self.pids: dict[str, int] = {}
         self.own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.controller_net: int | None = None
+        self.resets = 0
 
     def start(self) -> None:
         """Everything up to hosts that accept connections."""
@@ -117,13 +118,16 @@ class Supervisor:
 
     def _save_state(self) -> None:
         if self.controller_net is not None:
-            State(os.getpid(), self.controller_net, self.pids).save(self.layout.state)
+            State(os.getpid(), self.controller_net, self.pids, self.resets).save(self.layout.state)
 
     def watch(self) -> None:
-        """Wait for the end of the owner or for a signal; restart rebooted hosts, on POWER all that are down."""
+        """Wait for the end of the owner or for a signal.
+
+        Rebooted hosts are restarted, on POWER all that are down; on RESET everything is made anew.
+        """
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, POWER):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, POWER, RESET):
             signal.signal(number, lambda *_: None)
         poll = select.poll()
         poll.register(woken, select.POLLIN)
@@ -135,6 +139,8 @@ class Supervisor:
             if {signal.SIGTERM, signal.SIGINT} & told:
                 return
             self._reap()
+            if RESET in told:
+                self._reset()
             if POWER in told:
                 self._power_on()
 
@@ -155,6 +161,30 @@ class Supervisor:
             if host.name not in self.pids:
                 self._start_again(host.name)
         self._save_state()
+
+    def _reset(self) -> None:
+        """Make hosts, networks and HOME as at the start; only this process stays.
+
+        A host comes to life in less time than it takes to find out what was done to it, and nothing that was done
+        outlives its namespaces and its folder.
+        """
+        self.end()
+        if self.controller_net is not None:
+            os.close(self.controller_net)
+        self.pids.clear()
+        self._clear_folder()
+        self.resets += 1
+        self.start()
+
+    def _clear_folder(self) -> None:
+        own = (self.layout.lock, self.layout.spec, self.layout.state, self.layout.log)
+        for entry in self.layout.folder.iterdir():
+            if entry in own:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
     def _start_again(self, name: str) -> None:
         host = next(host for host in self.spec.hosts if host.name == name)
@@ -216,7 +246,7 @@ def _processes_in(net: int) -> list[int]:
 def main(folder: str, lock: str) -> int:
     """Run the lab described in ``folder``; the inherited descriptor ``lock`` says for how long."""
     os.set_inheritable(int(lock), False)
-    os.umask(0o022)
+    processes.default_limits()
     supervisor = Supervisor(Layout(Path(folder)))
     try:
         supervisor.start()

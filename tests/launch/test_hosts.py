@@ -76,7 +76,7 @@ def all_wait(lab: Lab) -> Callable[[], bool]:
     return lambda: all(len(host.processes("programs/ends.py")) >= 2 for host in lab.hosts)
 
 
-def wait_for(condition: Callable[[], bool], limit: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], limit: float = 60) -> None:
     end = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < end, "it did not come about"

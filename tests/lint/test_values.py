@@ -52,6 +52,7 @@ def texts() -> list[str]:
     return found + edges
 
 
+@pytest.mark.machine
 def test_integers_are_read_as_strtoll_reads_them(strtoll: Path) -> None:
     given = texts()
     done = subprocess.run(

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.cli import cli
-from clusterprep.ending import ending
 from clusterprep.errors import InputError
 from clusterprep.load import load_inventory
 from clusterprep.playbook.reading import load_playbook
-from tests.command import CLI
+from tests.command import CLI, asked
 
 HERE = Path(__file__).parent
 INVENTORY = HERE / "inventory.yaml"
@@ -47,12 +45,10 @@ def test_every_wrong_playbook_has_its_expectation_and_there_are_enough() -> None
 @pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
 def test_all_of_them_are_exit_2_before_any_node_is_asked(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The addresses of the inventory lead nowhere: a command that asked one would wait and end with 3."""
-    words = ["apply", str(INVENTORY), "--no-verify", "--playbook", str(path)]
-    code = ending(lambda: cli.main(args=words, prog_name="clusterprep", standalone_mode=False), words, "apply")
-    said = capsys.readouterr()
-    assert (code, said.out) == (2, "")
-    assert re.search(r"\.(yaml|txt):[0-9]+: ", said.err)
-    assert "Traceback" not in said.err
+    code, out, err = asked(capsys, "apply", str(INVENTORY), "--no-verify", "--playbook", str(path))
+    assert (code, out) == (2, "")
+    assert re.search(r"\.(yaml|txt):[0-9]+: ", err)
+    assert "Traceback" not in err
 
 
 def test_the_command_line_says_it_as_it_is() -> None:

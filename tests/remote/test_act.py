@@ -165,6 +165,7 @@ def test_a_rollback_that_is_undone_leaves_the_run_that_it_would_have_undone(node
     assert (node.state(), node.state(again), node.tree()) == ("undone", "done", {"etc/nccl.conf"})
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo", "device"])
 def test_only_files_are_written_to(node: Node, kind: str) -> None:
     place = node.root / "etc/nccl.conf"
@@ -291,6 +292,7 @@ def require_root() -> None:
         pytest.skip("needs root")
 
 
+@pytest.mark.machine
 def test_a_file_that_chattr_protects_is_seen_before_anything_is_renamed(node: Node) -> None:
     require_root()
     place = node.root / "etc/nccl.conf"
@@ -373,6 +375,7 @@ for op, request in json.load(sys.stdin):
 """
 
 
+@pytest.mark.machine
 def test_bytes_and_names_are_on_disk_before_the_journal_says_so(node: Node) -> None:
     """The system calls: each file is synced before its rename, its folder after it, and then the journal is written."""
     if shutil.which("strace") is None:

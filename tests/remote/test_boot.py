@@ -17,9 +17,10 @@ import pytest
 
 from clusterprep.remote import boot
 from clusterprep.transports.link import FrameReader
+from tests.surroundings import login_home
 
 NONCE = "0123456789abcdef"
-PYTHONS = [sys.executable, *map(str, sorted(Path.home().glob(".pyenv/versions/3.*/bin/python")))]
+PYTHONS = [sys.executable, *map(str, sorted(login_home().glob(".pyenv/versions/3.*/bin/python")))]
 
 
 def start(command: str | None = None) -> subprocess.Popen[bytes]:
@@ -199,6 +200,7 @@ def test_the_line_for_the_node_holds_nothing_that_any_shell_would_change() -> No
     assert " -n " in boot.command(become="ab12", ready="cd34")
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(shutil.which("csh") is None and shutil.which("fish") is None, reason="no csh or fish here")
 @pytest.mark.parametrize("shell", [s for s in ("csh", "fish") if shutil.which(s)])
 def test_other_login_shells_pass_the_line_unchanged(shell: str) -> None:
@@ -235,27 +237,28 @@ def looked(reads: list[list[Any]]) -> list[Any]:
     return list(next(frame for frame in frames if "id" in frame)["answers"])
 
 
+@pytest.mark.machine
 def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> None:
     """A fifo without a writer blocks open() for ever: its own read is hung, the others are answered."""
     fifo = tmp_path / "stuck"
     os.mkfifo(fifo)
-    reads = [["file", [str(fifo)], 0.5], ["file", ["/proc/version"], 5], ["command", ["sleep", "77.25"], 0.5]]
-    began = time.monotonic()
+    reads = [["file", [str(fifo)], 0.5], ["file", ["/proc/version"], 5], ["command", ["sleep", "777.25"], 0.5]]
     answers = looked(reads)
     assert [answer[1] for answer in (answers[0], answers[2])] == ["hung", "hung"]
     assert answers[1][0] == "ok"
-    assert time.monotonic() - began < 4
-    assert subprocess.run(["pgrep", "-f", "sleep 77.25"], capture_output=True, check=False).returncode == 1
+    assert subprocess.run(["pgrep", "-f", "sleep 777.25"], capture_output=True, check=False).returncode == 1
 
 
+@pytest.mark.clock  # the limit is held on real time; 3.5 s are left for machines that are busy, where it takes 1.5 s
 def test_many_stuck_reads_cost_little_more_than_one(tmp_path: Path) -> None:
     """Behind the first one the others no longer wait for each other; each is named, and what can be read is read."""
     for number in range(8):
         os.mkfifo(tmp_path / str(number))
-    stuck: list[list[Any]] = [["file", [str(tmp_path / str(number))], 0.5] for number in range(8)]
-    reads = [read for fifo in stuck for read in (fifo, ["file", ["/proc/version"], 0.5])]
+    limit = 1.0  # second
+    stuck: list[list[Any]] = [["file", [str(tmp_path / str(number))], limit] for number in range(8)]
+    reads = [read for fifo in stuck for read in (fifo, ["file", ["/proc/version"], limit])]
     began = time.monotonic()
     answers = looked(reads)
     assert [answer[1] for answer in answers[::2]] == ["hung"] * 8
     assert {answer[0] for answer in answers[1::2]} == {"ok"}
-    assert time.monotonic() - began < 3  # one after the other: 4 s
+    assert time.monotonic() - began < 5 * limit  # one after the other: 8, and beside nothing else: 1.5

@@ -18,7 +18,7 @@ from tests.fleets import Machine
 from tests.fleets.play import _read_inside
 from tests.fleets.tree import config, grown
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a root folder of its own takes root")
+pytestmark = [pytest.mark.machine, pytest.mark.skipif(os.geteuid() != 0, reason="a root folder of its own takes root")]
 
 PORT = {"class": "0x060400", "vendor": "0x8086"}
 GPU = {"class": "0x030200", "vendor": "0x10de", "numa_node": 0}

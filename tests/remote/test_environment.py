@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +30,7 @@ def look(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
         found: dict[str, Any] = environment.look(entry, given)
         return found
 
-    monkeypatch.setattr(shells, "SHELL_LIMIT", 0.7)
+    monkeypatch.setattr(shells, "SHELL_LIMIT", 3.0)  # only shells that hang take it all
     return ask
 
 
@@ -75,18 +74,16 @@ def test_junk_is_survived(look: Look, home: Path, junk: str) -> None:
     assert "NCCL_DEBUG" not in value(look())
 
 
-@pytest.mark.parametrize(("line", "word"), [("exit 3", "ends"), ("exec true", "ends"), ("sleep 77", "hangs")])
+@pytest.mark.parametrize(("line", "word"), [("exit 3", "ends"), ("exec true", "ends"), ("sleep 777", "hangs")])
 def test_what_ends_or_hangs_is_named_with_its_line(look: Look, home: Path, line: str, word: str) -> None:
     profile = home / ".profile"
     profile.write_text(f"export NCCL_ALGO=Ring\n\n{line}\n")
-    began = time.monotonic()
     found = look()
     _, reason, why = value(found)
     assert reason == ("hung" if word == "hangs" else "garbled")
     assert word in why
     assert why.endswith(f": {profile} line 3")
     assert value(found, "ssh command") is not None
-    assert time.monotonic() - began < 5
 
 
 def test_a_terminals_shell_that_ends_is_asked_again_without(look: Look, home: Path) -> None:
@@ -140,6 +137,7 @@ def test_folders_of_ld_library_path(look: Look, home: Path) -> None:
 # ---------------------------------------------------------------- the user
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_the_profile_runs_as_the_user_and_never_as_root() -> None:
     found = environment.read_environment("nobody", True)

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, for chroot and for network namespaces")
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(os.geteuid() != 0, reason="takes root, for chroot and for network namespaces"),
+]
 nft = pytest.mark.skipif(not (shutil.which("nft") and shutil.which("unshare")), reason="needs nft and unshare")
 
 ASK = """

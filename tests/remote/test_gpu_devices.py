@@ -13,7 +13,7 @@ from tests import nvml
 from tests.fleets import Machine
 from tests.fleets.play import answers
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chroot")
+pytestmark = [pytest.mark.machine, pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chroot")]
 INVENTORY = Inventory("test", (Node("n1", "10.0.0.1", 0),))
 
 

@@ -8,13 +8,15 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterprep.model import Node
 from clusterprep.remote import boot, job
+from clusterprep.remote.processes import process_stat
+from tests.patience import LONG, eventually
+from tests.surroundings import login_home
 from tests.verify.agents import gone, open_agent, processes_of
 
 # What torchrun is for the agent: a process that starts others, whose streams are its own unless they say otherwise.
@@ -51,14 +53,14 @@ class Heard:
 
     def _launch(self, processes: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         body = {"python": sys.executable, "user": None, "folders": ["/"], "strict": False, "processes": processes}
-        return self.link.request("launch", 10.0, **{**body, **more})
+        return self.link.request("launch", LONG, **{**body, **more})
 
-    def ask(self, op: str, limit: float = 10.0, **body: Any) -> dict[str, Any]:
+    def ask(self, op: str, limit: float = LONG, **body: Any) -> dict[str, Any]:
         answer = self.link.request(op, limit, **body)
         self.events += self.link.poll(0.0)
         return answer
 
-    def until(self, what: str, count: int = 1, limit: float = 10.0) -> list[dict[str, Any]]:
+    def until(self, what: str, count: int = 1, limit: float = LONG) -> list[dict[str, Any]]:
         end = time.monotonic() + limit
         while len(found := [event for event in self.events if event["what"] == what]) < count:
             assert time.monotonic() < end, f"{len(found)} of {count} {what} among {self.events}"
@@ -75,7 +77,7 @@ def agent() -> Iterator[Heard]:
     agent = Heard()
     yield agent
     agent.link.close()
-    assert gone([agent.link], 5)
+    assert gone([agent.link], LONG)
 
 
 def test_both_streams_and_the_end_of_each_rank(agent: Heard) -> None:
@@ -113,10 +115,7 @@ def test_ranks_end_with_a_runner_that_is_killed(agent: Heard) -> None:
     pids = [event["pid"] for event in agent.until("started", 2)]
     os.kill(agent.until("spawned")[0]["pid"], 9)
     assert agent.until("exit")[0]["signal"] == 9
-    end = time.monotonic() + 5
-    while any(b"sleep" in _argv(pid) for pid in pids):
-        assert time.monotonic() < end, "they outlive it"
-        time.sleep(0.05)
+    assert eventually(lambda: not any(b"sleep" in _argv(pid) for pid in pids)), "they outlive it"
 
 
 def _argv(pid: int) -> bytes:
@@ -137,7 +136,7 @@ def test_a_stranger_at_the_door_is_not_heard(agent: Heard) -> None:
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(f"\0{place}")
         stranger.sendall(b"wrong.mark 4 1 1\nI am rank 4\n")
-        time.sleep(0.6)
+        time.sleep(0.6)  # in which it would be heard; nothing is said to one that is not
     agent.ask("finish")
     assert agent.lines(4) == []
 
@@ -146,7 +145,7 @@ def test_a_flood_costs_lines_and_neither_memory_nor_the_job(agent: Heard) -> Non
     """Nobody reads for a while what is printed as fast as that goes."""
     agent.launch("for number in range(200000): print('x' * 60, number)\nprint('last')")
     time.sleep(1.5)
-    agent.until("exit", limit=60)
+    agent.until("exit", limit=100)
     left_out = sum(event.get("left_out", 0) for event in agent.events if event["what"] == "lines")
     assert len(agent.lines(0)) + left_out == 200001
 
@@ -165,7 +164,7 @@ def test_who_ignores_sigterm_is_killed_with_children_elsewhere(agent: Heard) -> 
     agent.until("lines")
     began = time.monotonic()
     assert agent.ask("finish", grace=1.0)["left"] == []
-    assert 1.0 <= time.monotonic() - began < 3
+    assert time.monotonic() - began >= 1.0
     assert agent.until("exit")[0]["asked"] is True
     assert processes_of([agent.link]) == []
 
@@ -175,9 +174,7 @@ def test_who_listens_may_say_a_last_word(agent: Heard) -> None:
         "import signal, sys, time; signal.signal(15, lambda *a: sys.exit(print('bye'))); print('up'); time.sleep(600)"
     )
     agent.until("lines")
-    began = time.monotonic()
-    agent.ask("finish", grace=5.0)
-    assert time.monotonic() - began < 3
+    agent.ask("finish", grace=600.0)
     assert agent.lines(0) == ["up", "bye"]
 
 
@@ -185,7 +182,8 @@ def test_ranks_say_where_they_are(agent: Heard) -> None:
     env = "import faulthandler, time; faulthandler.enable(); print('up')\ndef deep():\n time.sleep(600)\ndeep()"
     agent.launch(env, "import os, signal; print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)")
     agent.until("lines", 2)
-    time.sleep(0.3)
+    first, second = (event["pid"] for event in sorted(agent.until("spawned", 2), key=lambda event: event["rank"]))
+    assert eventually(lambda: (process_stat(first)[0], process_stat(second)[0]) == ("S", "T"))
     assert agent.ask("stacks")["states"] == {"0": "S", "1": "T"}
     assert agent.until("exit")[0]["signal"] == 6
     assert '  File "<string>", line 3 in deep' in agent.lines(0, "err")
@@ -196,7 +194,7 @@ def test_the_folder_is_told_and_home_is_the_way_out(agent: Heard) -> None:
     assert agent.launch("pass", folders=["/usr"])["folder"] == "/usr"
     agent.ask("finish")
     answer = agent.launch("pass", folders=["/not/here"])
-    assert answer["folder"] == str(Path.home().resolve())
+    assert answer["folder"] == str(login_home().resolve())
     agent.ask("finish")
     assert agent.launch("pass", folders=["/not/here"], strict=True)["no"] == "no_folder"
 
@@ -215,5 +213,5 @@ def test_a_program_that_is_not_there(agent: Heard) -> None:
 
 def test_nobody_holds_it_and_it_ends(agent: Heard) -> None:
     agent.launch("import time; time.sleep(600)", leash=0.5)
-    agent.until("exit", limit=5)
+    agent.until("exit")
     assert processes_of([agent.link]) == []

@@ -13,7 +13,10 @@ import pytest
 from clusterprep.remote.journal import read_journal
 
 NOBODY = 65534
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else for a moment")
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else for a moment"),
+]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ def test_ones_own_limits_are_those_of_this_process() -> None:
     assert found["nofile"] == (None if soft == resource.RLIM_INFINITY else soft)
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's session needs root")
 def test_another_users_limits_are_those_of_a_session_of_theirs() -> None:
     found = read_limits("nobody")
@@ -25,6 +26,7 @@ def test_another_users_limits_are_those_of_a_session_of_theirs() -> None:
     assert all(found[name] is None or found[name] >= 0 for name in LIMITS)
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's session needs root")
 def test_a_user_who_may_not_log_in_is_denied() -> None:
     with pytest.raises(NoAnswer, match="denied"):

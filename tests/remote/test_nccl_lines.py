@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 
 import pytest
 
 from clusterprep.remote.nccl_lines import LONGEST, MOST, TAIL, Output
 from tests import real_nccl
+from tests.operations import operations
 from tests.remote.test_ranks import Heard, agent
 from tests.verify import nccl_logs
 
@@ -97,13 +97,21 @@ def test_lines_without_end_need_no_memory() -> None:
     assert output.tail == b"y" * TAIL
 
 
-def test_twenty_thousand_lines_cost_no_time() -> None:
-    data = "".join(f"{HEAD}Channel {n % 32:02d}/0 : 0[0] -> 1[1] via P2P/CUMEM\n" for n in range(20_000)).encode()
-    output, start = Output(), time.process_time()
-    for at in range(0, len(data), 1 << 16):
-        output.hear(data[at : at + (1 << 16)])
-    assert time.process_time() - start < 1.0
-    assert len(output.lines) == 1
+A_LINE = 20  # operations at most; 10 when this was written
+
+
+def test_the_work_of_listening_grows_with_the_lines() -> None:
+    def work(lines: int) -> int:
+        data = "".join(f"{HEAD}Channel {n % 32:02d}/0 : 0[0] -> 1[1] via P2P/CUMEM\n" for n in range(lines)).encode()
+        output = Output()
+        pieces = [data[at : at + (1 << 16)] for at in range(0, len(data), 1 << 16)]
+        count = operations(lambda: [output.hear(piece) for piece in pieces])
+        assert len(output.lines) == 1
+        return count
+
+    few = work(10_000)
+    assert few < A_LINE * 10_000
+    assert work(20_000) < 2.2 * few
 
 
 # ---------------------------------------------------------------- in a real agent, of a real process

@@ -20,6 +20,8 @@ from tests import nvml
 from tests.asked import interpret, reads
 from tests.fleet import TODAY
 
+pytestmark = pytest.mark.machine
+
 ASK = """
 import json, sys
 from clusterprep.remote import look, nvml

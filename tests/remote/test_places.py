@@ -71,6 +71,7 @@ def target(at: Path) -> str:
     return str((inner if inner.is_dir() else at / "f") / "file")
 
 
+@pytest.mark.machine
 @as_root
 @pytest.mark.parametrize("name", PLACES)
 def test_where_others_decide_nothing_is_touched(name: str, tmp_path: Path) -> None:
@@ -141,6 +142,7 @@ def test_what_is_no_file_of_one_name_is_not_opened(name: str, tmp_path: Path, mo
     assert words in no.value.why
 
 
+@pytest.mark.machine
 @as_root
 def test_a_device_is_not_even_opened(tmp_path: Path) -> None:
     """The one here has no driver: to open it would be ENXIO, and for a watchdog the beginning of a reboot."""
@@ -149,6 +151,7 @@ def test_a_device_is_not_even_opened(tmp_path: Path) -> None:
         places.opened(str(tmp_path / "a"))
 
 
+@pytest.mark.machine
 @as_root
 @pytest.mark.parametrize(("mode", "owner"), [(0o666, 0), (0o664, 0), (0o600, STRANGER)])
 def test_a_journal_that_others_could_have_written_is_none(mode: int, owner: int, tmp_path: Path) -> None:

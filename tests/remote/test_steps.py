@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,7 +182,7 @@ def test_what_a_command_leaves_in_the_background_goes_on_and_holds_nobody_up(ste
 
 def test_the_environment_of_a_command_and_the_codes_that_it_may_end_with(steps: Steps) -> None:
     script = "import json, os; print(json.dumps([os.environ[w] for w in ('A', 'LC_ALL')] + [os.getcwd()])); exit(5)"
-    into = f'{sys.executable} -c "$0" > {steps.root}/said'
+    into = f'{shlex.quote(sys.executable)} -c "$0" > {steps.root}/said'
     assert "no" not in steps.perform(Run(("sh", "-c", into, script), codes=(0, 5), env=(("A", "1"),)))
     assert json.loads(steps.read("said") or b"") == ["1", "C.UTF-8", "/"]
 

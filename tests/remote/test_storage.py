@@ -16,6 +16,8 @@ import pytest
 
 from clusterprep.remote import storage
 from clusterprep.remote.storage import read_probe, read_shm_segments
+from tests.operations import operations
+from tests.patience import LONG
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 
@@ -50,16 +52,17 @@ def test_who_waits_for_a_processor_does_not_hang(monkeypatch: pytest.MonkeyPatch
     """Twice the limit of work: to the kernel it is the same as a processor that others keep busy."""
 
     def works(word: str) -> list[object]:
-        while time.process_time() < 0.6:
+        while time.process_time() < 0.2:
             pass
         return ["ok", word]
 
     monkeypatch.setattr(storage, "_state", works)
-    assert read_probe(0.3, "/a", "/b")["answers"] == {"/a": ["ok", "/a"], "/b": ["ok", "/b"]}
+    assert read_probe(0.1, "/a", "/b", busy=LONG)["answers"] == {"/a": ["ok", "/a"], "/b": ["ok", "/b"]}
 
 
 # In a root whose /etc/passwd is a pipe that nobody writes to, looking up a home waits for ever: three of them cost the
-# limit once.
+# limit once. It leaves those of them that find little of a processor more than a second to begin and to end.
+LIMIT = 1.5  # seconds
 HANGING = """
 import json, os, sys, time
 sys.path.insert(0, sys.argv[2])
@@ -67,22 +70,24 @@ import pwd
 from clusterprep.remote.storage import read_probe
 os.chroot(sys.argv[1]); os.chdir("/")
 start = time.monotonic()
-print(json.dumps([read_probe(0.5, "/", "~a", "~b", "~c"), time.monotonic() - start]))
+print(json.dumps([read_probe(float(sys.argv[3]), "/", "~a", "~b", "~c"), time.monotonic() - start]))
 """
 
 
+@pytest.mark.clock  # the limit is held on real time; what is over it costs 0.1 s, and 1.5 s are left for that
+@pytest.mark.machine
 @needs_root
 def test_what_hangs_costs_its_limit_once_and_the_others_answer(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mountinfo").touch()
     os.mkfifo(tmp_path / "etc/passwd")
-    argv = [sys.executable, "-c", HANGING, str(tmp_path), str(Path(__file__).resolve().parents[2])]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30)
+    argv = [sys.executable, "-c", HANGING, str(tmp_path), str(Path(__file__).resolve().parents[2]), str(LIMIT)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=LONG)
     found, seconds = json.loads(done.stdout)
     assert found["answers"]["/"][0] == "ok"
     assert {found["answers"][word][1] for word in ("~a", "~b", "~c")} == {"hung"}
-    assert 0.4 < seconds < 1.4
+    assert LIMIT <= seconds < 2 * LIMIT
 
 
 # ---------------------------------------------------------------- shared memory
@@ -125,6 +130,7 @@ def test_a_file_of_another_inode_with_the_same_name_is_not_it(segment: Path, tmp
 
 def test_without_segments_nobody_is_looked_into() -> None:
     if storage._none():
-        start = time.monotonic()
-        assert read_shm_segments() == {"files": [], "unread": {}, "whole": True}
-        assert time.monotonic() - start < 0.5
+        found: list[Any] = []
+        work = operations(lambda: found.append(read_shm_segments()))
+        assert found == [{"files": [], "unread": {}, "whole": True}]
+        assert work < 50 + 5 * sum(1 for _ in Path("/dev/shm").iterdir())  # a process takes dozens

@@ -17,6 +17,7 @@ import pytest
 
 from clusterprep.remote import processes, stream
 from clusterprep.remote.readers import NoAnswer
+from tests.patience import LONG, eventually
 
 TOKEN = "t" * 32
 
@@ -30,19 +31,24 @@ def server() -> Iterator[tuple[stream.Server, int]]:
     assert agent.endings == [made.end]
 
 
-def measured(port: int, token: str = TOKEN, size: int = 1 << 20) -> dict[str, Any]:
+SIZE = 1 << 20  # bytes
+
+
+def measured(port: int, token: str = TOKEN, size: int = SIZE) -> dict[str, Any]:
     found: dict[str, Any] = stream.read_stream("127.0.0.1", port, token, 50, size)
     return found
 
 
 def test_small_messages_and_data_both_ways(server: tuple[stream.Server, int]) -> None:
     for _ in range(3):
-        found = measured(server[1])
+        began = time.monotonic()
+        found = measured(server[1], size=SIZE)
+        took = time.monotonic() - began
         assert found["pings"] == 50
         assert found["resent"] == 0
-        assert 0 < found["rtt"] <= found["worst"] < 2
-        assert found["out"] > 1e6
-        assert found["back"] > 1e6
+        assert 0 < found["rtt"] <= found["worst"] < took
+        assert found["out"] > SIZE / (1 + took)
+        assert found["back"] > SIZE / (1 + took)
 
 
 def test_who_does_not_know_the_word_is_served_nothing(server: tuple[stream.Server, int]) -> None:
@@ -54,10 +60,11 @@ def test_who_does_not_know_the_word_is_served_nothing(server: tuple[stream.Serve
 
 
 def test_several_are_served_at_once_and_a_silent_one_holds_up_nobody(server: tuple[stream.Server, int]) -> None:
-    with socket.create_connection(("127.0.0.1", server[1])):
-        began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server[1])) as mute:
         assert measured(server[1])["pings"] == 50
-        assert time.monotonic() - began < 3
+        mute.setblocking(False)
+        with pytest.raises(BlockingIOError):  # that one is waited for all the same
+            mute.recv(1)
 
 
 def test_where_nobody_listens_is_said() -> None:
@@ -109,11 +116,8 @@ def test_the_child_ends_with_an_agent_that_is_killed() -> None:
     agent.wait()
     agent.stdin.close()
     agent.stdout.close()
-    end = time.monotonic() + 5
-    while processes.process_stat(pid)[0] not in "ZX":
-        assert time.monotonic() < end, "it outlived its agent"
-        time.sleep(0.02)
-    serving.settimeout(2)
+    assert eventually(lambda: processes.process_stat(pid)[0] in "ZX"), "it outlived its agent"
+    serving.settimeout(LONG)
     with serving, contextlib.suppress(ConnectionResetError):
         while data := serving.recv(4096):  # what was under way, and then the end
             assert set(data) == {ord("p")}

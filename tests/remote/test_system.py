@@ -38,6 +38,7 @@ def topology(sockets: int, cores: int, threads: int) -> dict[str, str]:
     return files
 
 
+@pytest.mark.machine
 @needs_root
 @pytest.mark.parametrize(("sockets", "cores", "threads"), [(2, 4, 2), (1, 4, 1), (2, 3, 1)])
 def test_sockets_cores_and_processors_are_counted(sockets: int, cores: int, threads: int) -> None:
@@ -47,6 +48,7 @@ def test_sockets_cores_and_processors_are_counted(sockets: int, cores: int, thre
     assert (value["sockets"], value["cores"], value["cpus"]) == (sockets, sockets * cores, sockets * cores * threads)
 
 
+@pytest.mark.machine
 @needs_root
 def test_a_machine_without_cpuinfo_says_so() -> None:
     assert asked({}, "cpus")[:2] == ["no", "missing"]
@@ -60,6 +62,7 @@ def policies(driver: str, **governors: str) -> dict[str, str]:
     return files
 
 
+@pytest.mark.machine
 @needs_root
 @pytest.mark.parametrize(
     ("files", "expected"),
@@ -82,6 +85,7 @@ def test_governors_are_gathered(files: dict[str, str], expected: list[Any]) -> N
     assert asked(files, "governors") == ["ok", expected]
 
 
+@pytest.mark.machine
 @needs_root
 @pytest.mark.parametrize(
     ("files", "expected"),
@@ -105,6 +109,7 @@ def test_kernels_are_those_that_could_be_booted(files: dict[str, str], expected:
     assert asked(files, "kernels") == ["ok", expected]
 
 
+@pytest.mark.machine
 @needs_root
 @pytest.mark.parametrize(
     ("user", "expected"),
@@ -118,6 +123,7 @@ def test_an_account_is_found_in_passwd(user: str | None, expected: Any) -> None:
     assert asked({"/etc/passwd": PASSWD}, "account", user) == ["ok", expected]
 
 
+@pytest.mark.machine
 @needs_root
 def test_root_asks_no_sudo() -> None:
     assert asked({}, "rights") == ["ok", {"uid": 0, "user": "root", "sudo": None}]
@@ -135,6 +141,7 @@ INTERRUPTS = """\
 CARD = "/sys/devices/pci0000:00/0000:00:01.0"
 
 
+@pytest.mark.machine
 @needs_root
 def test_lines_belong_to_cards_and_bonds_stand_on_them() -> None:
     files = {
@@ -155,6 +162,7 @@ def test_lines_belong_to_cards_and_bonds_stand_on_them() -> None:
     assert value["seconds"] >= system.WINDOW
 
 
+@pytest.mark.machine
 @needs_root
 def test_the_interrupts_of_virtio_belong_to_the_function_above_it() -> None:
     files = {f"{CARD}/msi_irqs/40": "msix\n", f"{CARD}/virtio0/status": "0x0f\n", "/proc/interrupts": INTERRUPTS}
@@ -162,6 +170,7 @@ def test_the_interrupts_of_virtio_belong_to_the_function_above_it() -> None:
     assert value["devices"][0]["irqs"] == ["40"]
 
 
+@pytest.mark.machine
 @needs_root
 def test_gpus_are_what_the_driver_holds_but_for_switches() -> None:
     gpu, switch = "/sys/devices/pci0000:17/0000:1b:00.0", "/sys/devices/pci0000:17/0000:07:00.0"
@@ -172,6 +181,7 @@ def test_gpus_are_what_the_driver_holds_but_for_switches() -> None:
     assert [(device["name"], device["irqs"]) for device in value["devices"]] == [("0000:1b:00.0", ["41"])]
 
 
+@pytest.mark.machine
 @needs_root
 def test_where_no_card_interrupts_nothing_is_waited_for() -> None:
     assert asked({}, "interrupts") == ["ok", {"seconds": system.WINDOW, "devices": [], "lower": {}}]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from clusterprep.remote.tasks import read_tasks
 from tests.fleet import fleet, told
 from tests.fleets import Machine
 from tests.fleets.play import answers
+from tests.patience import eventually
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 PASSWD = {"/etc/passwd": "root:x:0:0::/root:/bin/sh\n"}
@@ -42,6 +42,7 @@ def read(*tasks: dict[str, str], user: str | None = None) -> Any:
     return answers(Machine("n1", "", files), [asked], Inventory("test", (Node("n1", "", 0),)))[asked]
 
 
+@pytest.mark.machine
 @needs_root
 def test_threads_of_the_user_are_counted_without_those_of_the_kernel() -> None:
     status, value = read(INIT, task(2, "kthreadd", flags=KERNEL), task(30, "python (3) x", threads=40), user="root")
@@ -49,16 +50,19 @@ def test_threads_of_the_user_are_counted_without_those_of_the_kernel() -> None:
     assert (value["uid"], value["threads"], value["tasks"], value["stuck"], value["seconds"]) == (0, 41, 3, [], 0)
 
 
+@pytest.mark.machine
 @needs_root
 def test_a_user_who_is_not_there_has_none() -> None:
     assert read(INIT, user="nobody-here")[1]["threads"] is None
 
 
+@pytest.mark.machine
 @needs_root
 def test_a_proc_that_hides_others_is_denied() -> None:
     assert read(task(30, "python3"))[:2] == ["no", "denied"]
 
 
+@pytest.mark.machine
 @needs_root
 def test_what_stays_in_d_is_named_with_its_children() -> None:
     sleeping = task(30, "a) D (b", "D")
@@ -70,6 +74,7 @@ def test_what_stays_in_d_is_named_with_its_children() -> None:
     assert value["seconds"] == 1.0
 
 
+@pytest.mark.machine
 @needs_root
 def test_a_stat_that_is_cut_is_no_task() -> None:
     assert read(INIT, {"/proc/30/stat": "30 (python3) D 1 30"})[1]["tasks"] == 1
@@ -145,10 +150,7 @@ def test_what_the_agent_itself_has_started_is_nobody_elses_stuck_task(tmp_path: 
 
 
 def _until_in_d(pid: int) -> None:
-    end = time.monotonic() + 10
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "D":
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "D")
 
 
 def test_this_machine_has_tasks() -> None:

@@ -16,6 +16,8 @@ from .situations import SITUATIONS
 from .test_hostile import spoiled
 from .three_fleets import FLEETS, half_dead, one_odd_node
 
+pytestmark = pytest.mark.machine
+
 ALL = SITUATIONS | FLEETS
 HOSTILE = (
     "<img src=x onerror=window.ran=1>",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.lab.fixtures import require_lab
 from tests.lab.lab import Lab
 from tests.soak.play import Soak, Wanted
 from tests.soak.table import markdown
+
+pytestmark = pytest.mark.hosts
 
 SEED, HOSTS, SECONDS = 3817, 6, 8.0  # of this seed the first four rounds wait for nobody who is down
 

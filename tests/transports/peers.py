@@ -40,6 +40,8 @@ def silent(connection: socket.socket) -> None:
 
 
 def hangs_up(connection: socket.socket) -> None:
+    """Reset a connection once the other side has seen it come about."""
+    connection.recv(1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 

@@ -7,13 +7,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from clusterprep.model import Node, SshSettings
+from tests.patience import LONG, eventually
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
 
@@ -91,31 +91,29 @@ class Sshd:
         return server
 
     def _await(self) -> None:
-        end = time.monotonic() + 10
-        while time.monotonic() < end and self.process.poll() is None:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.01)
-        pytest.fail(f"sshd did not start: {(self.folder / 'log').read_text()}")
+        eventually(lambda: self.process.poll() is not None or self._listens())
+        if self.process.poll() is not None or not self._listens():
+            pytest.fail(f"sshd did not start: {self.log()}")
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def reload(self) -> None:
         """Read the configuration and its keys anew."""
         seen = self.log().count("Server listening")
         self.process.send_signal(signal.SIGHUP)
-        end = time.monotonic() + 5
-        while self.log().count("Server listening") == seen and time.monotonic() < end:
-            time.sleep(0.01)
+        assert eventually(lambda: self.log().count("Server listening") > seen)
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(5)
+        self.process.wait(LONG)
 
     def kill(self) -> None:
         """The server and every session of it, as in a power cut."""
         for pid in [*descendants(self.process.pid), self.process.pid]:
             os.kill(pid, signal.SIGKILL)
-        self.process.wait(5)
+        self.process.wait(LONG)
 
     def host_key(self, kind: str = "ed25519") -> Path:
         return self.folder / f"host_{kind}"

@@ -14,6 +14,8 @@ from clusterprep.model import Node
 from clusterprep.transports.ssh import SshTransport
 from tests.transports.sshd import Sshd, fingerprint, keygen, new_key, public
 
+pytestmark = pytest.mark.machine
+
 Fresh = Callable[..., SshTransport]
 
 

@@ -58,7 +58,7 @@ def _md5(data: bytes) -> bytes:
     return hashlib.md5(data, usedforsecurity=False).hexdigest().encode()
 
 
-def wait_for(true: Callable[[], object], seconds: float = 8.0) -> None:
+def wait_for(true: Callable[[], object], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until

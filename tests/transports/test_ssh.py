@@ -19,10 +19,14 @@ import pytest
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.transports.ssh import SshTransport
+from clusterprep.transports.ssh_channel import SshChannel
+from tests.patience import LONG, eventually
 from tests.transports.heard import read_all
 from tests.transports.peers import Relay, Talk, babbles, deaf, hangs_up, listening, says, silent
 from tests.transports.sshd import Sshd, free_port
 
+HOURS = 36_000.0  # seconds; a limit that no test lives to see
+SHORT = 1.5  # seconds; a limit that is waited for
 Fresh = Callable[..., SshTransport]
 
 
@@ -35,6 +39,7 @@ def refused(transport: SshTransport, node: Node) -> Unreached:
 # ---------------------------------------------------------------- the channel
 
 
+@pytest.mark.machine
 def test_bytes_go_both_ways_and_the_end_is_seen(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "head -c 3000000 | wc -c; echo done")
     channel.send(b"x" * 3_000_000)
@@ -44,6 +49,7 @@ def test_bytes_go_both_ways_and_the_end_is_seen(sshd: Sshd, transport: SshTransp
     channel.close()
 
 
+@pytest.mark.machine
 def test_much_stderr_does_not_stop_the_command(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     command = "head -c 4194304 /dev/zero | tr '\\0' e >&2; echo last words >&2; echo out"
     channel = transport.open(sshd.node(tmp_path), command)
@@ -53,15 +59,17 @@ def test_much_stderr_does_not_stop_the_command(sshd: Sshd, transport: SshTranspo
     channel.close()
 
 
+@pytest.mark.machine
 def test_recv_waits_no_longer_than_told(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "cat")
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         channel.recv(0.2)
-    assert 0.15 < time.monotonic() - began < 1
+    assert time.monotonic() - began >= 0.2
     channel.close()
 
 
+@pytest.mark.machine
 def test_send_while_another_thread_receives(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "cat")
     sender = threading.Thread(target=lambda: [channel.send(b"y" * 65536) for _ in range(64)])
@@ -73,6 +81,7 @@ def test_send_while_another_thread_receives(sshd: Sshd, transport: SshTransport,
     channel.close()
 
 
+@pytest.mark.machine
 def test_close_ends_the_command_s_input(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     channel = transport.open(sshd.node(tmp_path), f"echo ready; cat > /dev/null; touch {mark}")
@@ -85,15 +94,6 @@ def test_close_ends_the_command_s_input(sshd: Sshd, transport: SshTransport, tmp
     assert channel.recv(1) == b""
 
 
-def eventually(truth: Callable[[], bool], seconds: float = 5.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if truth():
-            return True
-        time.sleep(0.02)
-    return False
-
-
 @contextlib.contextmanager
 def frozen(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
@@ -103,22 +103,22 @@ def frozen(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.machine
 def test_a_frozen_sshd_holds_nobody_up(fresh: Fresh, sshd: Sshd, tmp_path: Path) -> None:
+    """Neither a limit nor the sshd, which is frozen until the end, lets go of what waits for them."""
     transport = fresh(stall=1.0)
     channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 60")
     with frozen(int(channel.recv(10))):
-        began = time.monotonic()
-        with pytest.raises(LinkLost, match="took nothing"):
+        with pytest.raises(LinkLost, match="took nothing for 1 s"):
             channel.send(b"x" * (64 << 20))
-        assert 0.5 < time.monotonic() - began < 4
-        began = time.monotonic()
         channel.close()
         transport.close()
-        assert time.monotonic() - began < 1
 
 
-def test_close_while_another_thread_is_stuck_in_send(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
-    channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 60")
+@pytest.mark.machine
+def test_close_while_another_thread_is_stuck_in_send(fresh: Fresh, sshd: Sshd, tmp_path: Path) -> None:
+    channel = fresh(stall=HOURS).open(sshd.node(tmp_path), "echo $PPID; sleep 60")
+    assert isinstance(channel, SshChannel)
     ends: list[BaseException] = []
 
     def fill() -> None:
@@ -130,18 +130,17 @@ def test_close_while_another_thread_is_stuck_in_send(sshd: Sshd, transport: SshT
     with frozen(int(channel.recv(10))):
         sender = threading.Thread(target=fill)
         sender.start()
-        time.sleep(0.3)
-        began = time.monotonic()
+        assert eventually(lambda: channel._session.out_window_size == 0)
         channel.close()
-        assert time.monotonic() - began < 1
-        sender.join(2)
+        sender.join(LONG)
     assert ends
 
 
+@pytest.mark.machine
 def test_an_sshd_that_dies_is_noticed(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 2")
     os.kill(int(channel.recv(10)), signal.SIGKILL)
-    assert channel.recv(5) == b""
+    assert channel.recv(LONG) == b""
     with pytest.raises(LinkLost):
         channel.send(b"x" * 100)
 
@@ -149,6 +148,7 @@ def test_an_sshd_that_dies_is_noticed(sshd: Sshd, transport: SshTransport, tmp_p
 # ---------------------------------------------------------------- what does not start
 
 
+@pytest.mark.machine
 def test_a_name_that_nobody_knows(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     node = replace(sshd.node(tmp_path), address="no-such-host.invalid")
     error = refused(transport, node)
@@ -156,6 +156,7 @@ def test_a_name_that_nobody_knows(sshd: Sshd, transport: SshTransport, tmp_path:
     assert "no-such-host.invalid" in str(error)
 
 
+@pytest.mark.machine
 def test_a_name_of_which_one_address_answers(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     node = replace(sshd.node(tmp_path, sshd.known(name=f"[localhost]:{sshd.port}")), address="localhost")
     channel = transport.open(node, "echo hello")  # where localhost is ::1 too, sshd is not there
@@ -164,41 +165,49 @@ def test_a_name_of_which_one_address_answers(sshd: Sshd, transport: SshTransport
     channel.close()
 
 
+@pytest.mark.machine
 def test_a_closed_port(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     assert refused(transport, sshd.node(tmp_path, port=free_port())).reason == "refused"
 
 
+@pytest.mark.machine
 def test_a_port_behind_a_dropping_firewall(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
     with deaf() as port:
         began = time.monotonic()
         error = refused(transport, sshd.node(tmp_path, port=port, connect_timeout=0.5))
         assert (error.reason, error.answered) == ("timed_out", False)
-        assert 0.4 < time.monotonic() - began < 1
+        assert time.monotonic() - began > 0.4
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
-    ("talk", "words"),
+    ("talk", "words", "limit"),
     [
-        (silent, "says nothing"),
-        (hangs_up, "closes the connection before its banner"),
-        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), 'not with SSH: "HTTP/1.1 400 Bad Request"'),
-        (babbles, "not with SSH"),
-        (says(b"SSH-2.0-x\r\n"), "in the middle of the key exchange"),
-        (says(b"SSH-1.5-old\r\n"), "Incompatible version"),
-        (says(b"SSH-2.0-x\r\n" + b"\0\0\0\x0c\x0a" + b"\xff" * 60), "ends the key exchange"),
+        (silent, "says nothing", SHORT),
+        (hangs_up, "closes the connection before its banner", HOURS),
+        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), 'not with SSH: "HTTP/1.1 400 Bad Request"', SHORT),
+        (babbles, "not with SSH", HOURS),
+        (says(b"SSH-2.0-x\r\n"), "in the middle of the key exchange", SHORT),
+        (says(b"SSH-1.5-old\r\n"), "Incompatible version", HOURS),
+        (says(b"SSH-2.0-x\r\n" + b"\0\0\0\x0c\x0a" + b"\xff" * 60), "ends the key exchange", HOURS),
     ],
     ids=["silent", "hangs up", "HTTP", "babble", "banner only", "SSH 1", "broken packets"],
 )
 def test_a_port_where_no_sshd_answers(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path, capfd: pytest.CaptureFixture[str], talk: Talk, words: str
+    sshd: Sshd,
+    transport: SshTransport,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    talk: Talk,
+    words: str,
+    limit: float,
 ) -> None:
+    """Only what says no more than sshd might keeps us until the limit."""
     before = paramiko_threads()
     with listening(talk) as port:
-        began = time.monotonic()
-        error = refused(transport, sshd.node(tmp_path, port=port, connect_timeout=1.5))
+        error = refused(transport, sshd.node(tmp_path, port=port, connect_timeout=limit))
         assert error.reason == "no_banner"
         assert words in str(error)
-        assert time.monotonic() - began < 2.1
     assert eventually(lambda: paramiko_threads() <= before)
     assert capfd.readouterr().err == ""
 
@@ -207,40 +216,42 @@ def paramiko_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if type(thread).__name__ == "NodeTransport"}
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
     ("short", "reason", "words", "limit"),
-    [(3000, "no_banner", "in the middle of the key exchange", 0.6), (1, "hung", "start of the command", 1.5)],
+    [(3000, "no_banner", "in the middle of the key exchange", 3.0), (1, "hung", "start of the command", 4.0)],
     ids=["in the key exchange", "at the command"],
 )
 def test_an_sshd_that_stops_on_the_way(
     sshd: Sshd, transport: SshTransport, tmp_path: Path, short: int, reason: str, words: str, limit: float
 ) -> None:
+    """The limits leave ten times as long as the way there takes."""
     whole = Relay(sshd.port)
     with listening(whole) as port:
         transport.open(sshd.node(tmp_path, sshd.known(name=f"[127.0.0.1]:{port}"), port=port), "sleep 9").close()
     cut = Relay(sshd.port, max(whole.passed - short, 200))
     with listening(cut) as port:
         known = sshd.known(name=f"[127.0.0.1]:{port}")
-        began = time.monotonic()
         error = refused(transport, sshd.node(tmp_path / "..", known, port=port, connect_timeout=limit))
         assert (error.reason, error.answered) == (reason, False)
         assert words in str(error)
-        assert time.monotonic() - began < limit + 0.7
 
 
+@pytest.mark.machine
 def test_a_login_that_hangs(transport: SshTransport, tmp_path: Path) -> None:
     """As where the directory that knows the users' keys is down."""
     command = ("AuthorizedKeysCommand /usr/bin/sleep 60", "AuthorizedKeysCommandUser nobody")
     server = Sshd.start(tmp_path / "slow", *command)
     try:
         (server.folder / "authorized_keys").unlink()
-        error = refused(transport, server.node(tmp_path, connect_timeout=1.0))
+        error = refused(transport, server.node(tmp_path, connect_timeout=3.0))
         assert error.reason == "hung"
         assert "the login gives no answer" in str(error)
     finally:
         server.stop()
 
 
+@pytest.mark.machine
 def test_too_many_connections_at_once(transport: SshTransport, tmp_path: Path) -> None:
     server = Sshd.start(tmp_path / "full", "MaxStartups 1:100:1")
 
@@ -265,15 +276,16 @@ def test_importing_it_is_light() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_process_that_reached_nobody_ends_at_once(sshd: Sshd, tmp_path: Path) -> None:
-    """paramiko's own handshake timer would keep it for 15 s."""
+def test_a_process_that_reached_nobody_ends_at_once() -> None:
+    """paramiko's own handshake timer would keep it for 15 s, as it waits in a thread that is no daemon."""
     code = (
-        "import sys\n"
+        "import sys, threading\n"
         "from clusterprep.model import Node, SshSettings\n"
         "from clusterprep.transports.ssh import SshTransport\n"
-        "NODE = Node('n', '127.0.0.1', 0, SshSettings('root', int(sys.argv[1]), connect_timeout=9))\n"
+        "NODE = Node('n', '127.0.0.1', 0, SshSettings('root', int(sys.argv[1]), connect_timeout=36_000))\n"
         "try: SshTransport().open(NODE, '')\n"
         "except Exception as error: print(error.reason)\n"
+        "print([thread for thread in threading.enumerate()[1:] if not thread.daemon])\n"
     )
 
     def leaves(connection: socket.socket) -> None:
@@ -282,6 +294,6 @@ def test_a_process_that_reached_nobody_ends_at_once(sshd: Sshd, tmp_path: Path) 
 
     with listening(leaves) as port:
         done = subprocess.run(
-            [sys.executable, "-c", code, str(port)], capture_output=True, text=True, timeout=8, check=True
+            [sys.executable, "-c", code, str(port)], capture_output=True, text=True, timeout=LONG, check=True
         )
-    assert (done.stdout, done.stderr) == ("no_banner\n", "")
+    assert (done.stdout, done.stderr) == ("no_banner\n[]\n", "")

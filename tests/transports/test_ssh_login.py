@@ -20,6 +20,8 @@ from clusterprep.transports.ssh import SshTransport
 from tests.transports.peers import listening
 from tests.transports.sshd import Sshd, fingerprint, keygen, new_key, public
 
+pytestmark = pytest.mark.machine
+
 Fresh = Callable[..., SshTransport]
 
 
@@ -110,11 +112,11 @@ def test_a_passphrase_is_asked_once_for_all_nodes(fresh: Fresh, sshd: Sshd, tmp_
 
     def ask(prompt: str) -> str:
         asked.append(prompt)
-        slow.wait(0.6)
+        slow.wait(1.6)
         return next(answers)
 
     transport = fresh(ask)
-    node = sshd.node(tmp_path, identity_file=str(key), connect_timeout=1.0)  # typing takes longer than that
+    node = sshd.node(tmp_path, identity_file=str(key), connect_timeout=3.0)  # typing takes longer than that
     nodes = [replace(node, name=f"n{number}") for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda one: who(transport, one), nodes)) == ["root"] * 4

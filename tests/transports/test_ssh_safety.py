@@ -17,6 +17,8 @@ from tests.transports.heard import read_all
 from tests.transports.peers import Relay, Talk, listening
 from tests.transports.sshd import Sshd, fingerprint, free_port, keygen, new_key, public
 
+pytestmark = pytest.mark.machine
+
 Fresh = Callable[..., SshTransport]
 
 # Whoever wrote this wants comfort from ssh; {port} and {mark} are for the test.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import resource
+import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,12 @@ from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet, Inventory, Node
 from clusterprep.plan import Plan, Selection, make_plan, select
 from clusterprep.transports.ssh import SshTransport
-from tests.transports.peers import listening, silent
+from tests.patience import eventually
+from tests.transports.peers import listening
 from tests.transports.sshd import Sshd, free_port
+
+pytestmark = pytest.mark.machine
+HOURS = 36_000.0  # seconds; a limit that no test lives to see
 
 
 class Watch:
@@ -50,20 +55,16 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@pytest.fixture
-def mute() -> Iterator[int]:
-    """A port that takes connections and says nothing, as a host does whose sshd is stopped."""
-    with listening(silent) as port:
-        yield port
-
-
-def test_a_silent_node_keeps_no_other_from_its_turn(
-    sshd: Sshd, transport: SshTransport, mute: int, tmp_path: Path
-) -> None:
-    """With a width of one, the first two nodes say nothing until their time is over; the others do not wait for it."""
+def test_a_silent_node_keeps_no_other_from_its_turn(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    """With a width of one, the first two nodes say nothing until the others are through, which do not wait for it."""
     good, watch = sshd.node(tmp_path), Watch()
-    bad = replace(good, ssh=replace(good.ssh, port=mute, connect_timeout=10.0))
-    fleet = survey(transport, [bad, bad, good, good, good], watch, "kernel.version", forks=1, last=True)
+
+    def silent_until_then(connection: socket.socket) -> None:
+        assert eventually(lambda: len(watch.names) >= 3)
+
+    with listening(silent_until_then) as mute:
+        bad = replace(good, ssh=replace(good.ssh, port=mute, connect_timeout=HOURS))
+        fleet = survey(transport, [bad, bad, good, good, good], watch, "kernel.version", forks=1, last=True)
     assert watch.names[:3] == ["n2", "n3", "n4"]
     assert sorted(watch.names[3:]) == ["n0", "n1"]
     assert [sighting.reason for sighting in fleet.sightings.values() if not sighting.reached] == ["no_banner"] * 2

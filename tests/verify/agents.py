@@ -7,7 +7,6 @@ import secrets
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from clusterprep.errors import LinkLost
 from clusterprep.model import Node
 from clusterprep.remote import boot
 from clusterprep.transports.link import Link
+from tests.patience import LONG, eventually
 
 
 class PipeChannel:
@@ -52,7 +52,7 @@ class PipeChannel:
     def close(self) -> None:
         self._in.close()
         try:
-            self.process.wait(10)
+            self.process.wait(LONG)
         finally:
             self.process.kill()
             self.process.wait()
@@ -84,7 +84,7 @@ def open_agent(node: Node, python: str = sys.executable, relayed: bool = False) 
     link = LocalLink(node, channel, nonce)
     try:
         channel.send(boot.payload(nonce, ("ranks",)))
-        link.wait_hello(10.0)
+        link.wait_hello(LONG)
     except BaseException:
         link.close()
         raise
@@ -134,7 +134,5 @@ def _carries(pid: int, marks: tuple[bytes, ...]) -> bool:
 
 def gone(links: Iterable[Link], limit: float) -> bool:
     """Whether nothing is left of the ranks of these agents within `limit` seconds."""
-    end, links = time.monotonic() + limit, list(links)
-    while processes_of(links) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not processes_of(links)
+    links = list(links)
+    return eventually(lambda: not processes_of(links), limit)

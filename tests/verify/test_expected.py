@@ -204,6 +204,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot")
 @pytest.mark.parametrize("kind", [name for name in fleets.names() if name != "cpu-only"])
 def test_described_machines(kind: str) -> None:

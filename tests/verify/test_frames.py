@@ -12,7 +12,7 @@ from clusterprep.verify.blame import judge
 from clusterprep.verify.collect import run_verify
 from clusterprep.verify.frames import event_of
 from tests.verify.stories import make_plan
-from tests.verify.test_many import FakeLink
+from tests.verify.test_many import HOURS, FakeLink
 
 RANKS = (2, 3)
 LEFT = {"rank": 2, "what": "left", "op": "all_reduce", "bytes": 8, "seconds": 0.1, "wrong": 0}
@@ -91,7 +91,7 @@ class Liar(FakeLink):
     ],
 )
 def test_a_node_that_tells_something_else_is_lost_and_alone_to_blame(more: dict[str, Any]) -> None:
-    plan = make_plan(4, 1, timeout=5.0)
+    plan = make_plan(4, 1, timeout=HOURS)
     links = [FakeLink(node, plan, None) for node in plan.nodes[:3]]
     result = judge(run_verify([*links, Liar(plan.nodes[3], plan, more)], plan))
     assert result.verdict == "fail"
@@ -104,7 +104,7 @@ def test_what_a_node_says_without_end_ends_the_node() -> None:
         def received(self) -> int:  # type: ignore[override]
             return 0 if not self.asked else 65 << 20
 
-    plan = make_plan(4, 1, timeout=5.0)
+    plan = make_plan(4, 1, timeout=HOURS)
     links = [FakeLink(node, plan, None) for node in plan.nodes[:3]]
     result = judge(run_verify([*links, Loud(plan.nodes[3], plan, None)], plan))
     assert [culprit.nodes for culprit in result.culprits] == [("n4",)]

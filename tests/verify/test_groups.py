@@ -16,8 +16,8 @@ from clusterprep.verify.probes import Probe
 from clusterprep.verify.schedule import Step, TrialPlan, of_some
 from clusterprep.verify.screening import Screening
 from tests.verify.agents import LocalLink, agents, gone, processes_of
+from tests.verify.loopback import free_port, plan
 from tests.verify.stories import at_node, failed, make_plan, story
-from tests.verify.test_collect import free_port, plan
 
 FAILED = VerifyResult("fail", "gloo", 8, 2, "10.0.0.1:29500")
 

@@ -16,7 +16,7 @@ from clusterprep.verify.blame import judge
 from clusterprep.verify.collect import run_verify
 from clusterprep.verify.schedule import GATHERED, SENT, with_incidents
 from tests.verify.agents import agents
-from tests.verify.test_collect import nodes, plan
+from tests.verify.loopback import nodes, plan
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")

@@ -16,8 +16,8 @@ import pytest
 
 from tests.command import CLI, Answer, finished
 from tests.verify.agents import children
+from tests.verify.loopback import free_port
 from tests.verify.moments import wait_for
-from tests.verify.test_collect import free_port
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")

@@ -49,13 +49,13 @@ def power_off(host: Host) -> None:
     _wait_until(lambda: not host.alive(), f"{host.name} to end")
 
 
-def power_on(host: Host, timeout: float = 20) -> None:
+def power_on(host: Host, timeout: float = 60) -> None:
     """Start a host that is down, and all others that are: its files are those that it had."""
     os.kill(state_of(host.layout).supervisor, POWER)
     _wait_until(host.alive, f"{host.name} to start", timeout)
 
 
-def reboot(host: Host, timeout: float = 10) -> None:
+def reboot(host: Host, timeout: float = 60) -> None:
     """Restart the host: its files stay, /run, /tmp and /dev/shm are empty, the boot id is another one."""
     before = host.pid
     call = "import ctypes; ctypes.CDLL(None).reboot(0x01234567)"
@@ -63,7 +63,7 @@ def reboot(host: Host, timeout: float = 10) -> None:
     _wait_until(lambda: host.alive() and host.pid != before, f"{host.name} to come back", timeout)
 
 
-def _wait_until(holds: Callable[[], bool], what: str, timeout: float = 10) -> None:
+def _wait_until(holds: Callable[[], bool], what: str, timeout: float = 60) -> None:
     deadline = time.monotonic() + timeout
     while not holds():
         if time.monotonic() > deadline:
