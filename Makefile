@@ -24,7 +24,7 @@ LOCKED := --quiet --require-hashes --only-binary=:all:
 TORCH :=
 
 .PHONY: help setup packages demo test test-hosts test-all check format soak fleets docs bench fuzz lock clean
-.PHONY: test-bounds
+.PHONY: test-bounds test-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,10 @@ test-bounds: $(VENV)/.tests ## the pure tests on Python 3.10 to 3.13, with depen
 fuzz: setup ## input that nobody thought of, TARGETS for SECONDS each; what breaks a promise is kept as a test
 	$(BIN)/pip install $(LOCKED) -r requirements/fuzz.txt
 	@for target in $(TARGETS); do echo "fuzz: $$target for $(SECONDS) s"; $(BIN)/python -m tests.fuzz $$target $(SECONDS) || exit 1; done
+
+test-mutants: $(VENV)/.tests ## 300 small faults planted in the core, one at a time: how many the tests find; renews docs/mutants.md
+	$(BIN)/pip install $(LOCKED) -r requirements/mutants.txt
+	$(BIN)/python -m tests.mutants --write $(ARGS)
 
 clean: ## take away what these targets made
 	rm -rf .venv .venv-bench .venv-lock .venv-bounds build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz

@@ -61,6 +61,8 @@ def test_of_a_node_that_was_not_reached_only_its_absence_is_told() -> None:
     before = report(said("pass", "n1", "n2"), said("unknown", "n3", check="ssh.reach", reason="x"), lost=("n3",))
     back = [said("fail", "n3"), said("pass", check="ssh.reach")]
     assert turns(before, back) == ((), (Turn("ssh.reach", "pass", "error", ("n3",)),))
+    refused = [said("fail", "n3", check="ssh.reach")]
+    assert turns(before, refused) == ((Turn("ssh.reach", "fail", "error", ("n3",)),), ())
     gone = turns(report(said("pass", check="ssh.reach")), [said("unknown", "n1", check="ssh.reach", reason="x")])
     assert gone == ((Turn("ssh.reach", "unknown", "error", ("n1",)),), ())
 

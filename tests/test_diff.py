@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterprep.diff import changes, diff, gap_code, gap_rows, rows
+from clusterprep.diff import Gap, changes, diff, gap_code, gap_rows, left, rows
 from clusterprep.errors import InputError
 from clusterprep.playbook.conditions import parse
 from clusterprep.playbook.steps import Step
@@ -236,6 +236,34 @@ def test_steps_whose_conditions_hold_both_are_refused_before_anything_is_written
     with pytest.raises(InputError, match=r"b:3: on n1 /etc/motd \(a\) is written already"):
         changes(seen, both, NO_GAPS)
     assert len(changes(seen, [both[0], line("a", "y", "kernel > 7")], NO_GAPS)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "was", "after", "expected"),
+    [
+        pytest.param(Access(0o600, 7, 8), None, b"a", FileState("/x", b"a", 0o600, 7, 8), id="wanted"),
+        pytest.param(None, Access(0o640, 5, 6), b"a", FileState("/x", b"a", 0o640, 5, 6), id="kept"),
+        pytest.param(Access(0o600, 7, 8), Access(0o640, 5, 6), b"a", FileState("/x", b"a", 0o600, 7, 8), id="both"),
+        pytest.param(None, None, b"a", FileState("/x", b"a", 0o755), id="of-whoever-writes"),
+        pytest.param(None, Access(0o640, 5, 6), None, FileState("/x", None, 0o755), id="gone"),
+    ],
+)
+def test_a_later_step_sees_the_owner_and_mode_that_an_earlier_one_leaves(
+    wanted: Access | None, was: Access | None, after: bytes | None, expected: FileState
+) -> None:
+    assert left(FileChange("n1", "file", "/x", b"b", after, 0o755, wanted, was)) == expected
+
+
+@pytest.mark.parametrize(
+    ("reasons", "code"),
+    [
+        pytest.param((), 0, id="none"),
+        pytest.param(("denied", "hung"), 3, id="not-known"),
+        pytest.param(("denied", "not_a_file"), 1, id="known-to-be-impossible"),
+    ],
+)
+def test_a_gap_that_is_known_fails_and_one_that_is_not_is_not_known(reasons: tuple[str, ...], code: int) -> None:
+    assert gap_code({reason: Gap("file", absent(reason)) for reason in reasons}) == code
 
 
 def test_owner_and_mode_are_changes_of_their_own() -> None:

@@ -90,6 +90,15 @@ def test_a_fact_that_is_not_known_is_a_gap_and_nothing_is_started(tmp_path: Path
     assert {row.outcome for row in found.none_started()} == {"not-started"}
 
 
+def test_what_became_of_a_node_stands_in_the_rows_of_its_files(tmp_path: Path) -> None:
+    found = foreseen(tmp_path, f"- file: {{path: {CONF}, content: x}}\n")
+    rows = found.rows({"n1": "done", "n2": "failed"}, {"n2": "no_space: /etc"})
+    ends = [(row.nodes, row.outcome, row.detail) for row in rows]
+    assert ends == [(("n1",), "done", ""), (("n2",), "failed", "no_space: /etc")]
+    (row,) = found.none_started({"n1": "refused", "n2": "refused"})
+    assert (row.nodes, row.outcome, row.detail) == (("n1", "n2"), "not-started", "refused")
+
+
 def test_two_steps_about_one_thing_whose_conditions_both_hold_are_refused(tmp_path: Path) -> None:
     book = "- when: kernel > 5\n  service: {name: a, running: true}\n- service: {name: a, running: false}\n"
     with pytest.raises(InputError, match="done already by the step in line 1"):

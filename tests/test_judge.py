@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from clusterprep import registry
 from clusterprep.checks import Check, Outcome, Scene
+from clusterprep.facts.account import Rights
 from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.facts.gpu import DeviceNodes, Nvml
 from clusterprep.facts.gpu_driver import FabricState, Library
 from clusterprep.facts.gpu_health import Heat
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
-from clusterprep.judge import exit_code, fixed, judge, lapsed, merge
+from clusterprep.judge import BECOME, exit_code, fixed, judge, lapsed, merge
 from clusterprep.model import Absent, Finding, Fleet, Interfaces, Inventory, Node, Silence
 from tests.fleet import REASONS, TODAY, absent, by_node, eth, findings, fleet, healthy, same, silent, told, with_facts
 
@@ -88,6 +89,21 @@ def test_a_missing_fact_of_a_required_check_is_an_error(check: str, fact: str) -
     seen = fleet(some={"n2": {"require": {check: wanted.get(check, "1")}}}, **facts)
     found = findings(with_facts(seen, {("n2", fact): absent()}), check)
     assert by_node(found)["n2"] == "unknown error denied"
+
+
+@pytest.mark.parametrize(
+    ("reason", "uid", "expected"),
+    [
+        pytest.param("denied", 1000, True, id="denied-to-a-user"),
+        pytest.param("denied", 0, False, id="denied-to-root"),
+        pytest.param("hung", 1000, False, id="hung"),
+    ],
+)
+def test_sudo_is_the_remedy_for_what_is_denied_to_a_user(reason: str, uid: int, expected: bool) -> None:
+    rights = Rights(uid, "root" if uid == 0 else "alice")
+    seen = fleet(n1={"lim.memlock": absent(reason), "rdma.devices": (), "ssh.rights": rights})
+    (found,) = findings(seen, "lim.memlock")
+    assert (found.remedy == BECOME) is expected
 
 
 def test_a_fact_that_was_never_asked_for_is_not_known() -> None:

@@ -89,6 +89,20 @@ FAR2 = card("0000:f1:00.1")
             {},
             id="one-of-the-same-make-and-rate-with-the-wrong-link-layer-belongs",
         ),
+        pytest.param(
+            (*hcas(2), hca("mlx5_2", nic_at(2), replace(UP, rate=200.0), **OTHER)),
+            flat(2, 3),
+            ["mlx5_0", "mlx5_1"],
+            {"mlx5_2": "InfiniBand at 200 Gbit/s beside InfiniBand at 400"},
+            id="another-make-at-half-the-rate-is-for-something-else",
+        ),
+        pytest.param(
+            (*hcas(2), hca("mlx5_2", nic_at(2), replace(UP, rate=201.0), **OTHER)),
+            flat(2, 3),
+            ["mlx5_0", "mlx5_1", "mlx5_2"],
+            {},
+            id="another-make-at-more-than-half-the-rate-belongs",
+        ),
         pytest.param(hcas(2, mlx5_0=INIT, mlx5_1=INIT), tree(2), ["mlx5_0", "mlx5_1"], {}, id="no-subnet-manager"),
         pytest.param(
             (*hcas(2, mlx5_0=INIT, mlx5_1=INIT), hca("mlx5_4", FAR.at, replace(ETHERNET, rate=100.0), **OTHER)),
@@ -150,6 +164,21 @@ def test_one_node_by_itself(devices: Any, pci: Any, kept: list[str], left: dict[
     assert names(found) == kept
     assert isinstance(found, TrainingSet)
     assert found.left_out == left
+
+
+@pytest.mark.parametrize(
+    ("devices", "pci", "why"),
+    [
+        pytest.param(hcas(), tree(), "the cards under one PCIe switch with a GPU", id="beside-gpus"),
+        pytest.param(hcas(2), flat(), "the fastest RDMA ports that are in use", id="fastest"),
+        pytest.param((hca("rxe0", None, ETHERNET),), tree(), "the only RDMA ports in use", id="software"),
+        pytest.param((), tree(), "no RDMA port is in use here", id="none"),
+    ],
+)
+def test_why_these_are_taken_is_said(devices: Any, pci: Any, why: str) -> None:
+    found = alone(devices, pci)
+    assert isinstance(found, TrainingSet)
+    assert found.why == why
 
 
 def test_equal_speed_and_number_of_both_link_layers_is_not_known() -> None:

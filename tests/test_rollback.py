@@ -196,6 +196,37 @@ def test_an_answer_is_runs_with_their_bytes() -> None:
     )
 
 
+def test_all_that_a_node_remembers_of_a_file_is_kept() -> None:
+    row = {
+        "path": "/proc/sys/x",
+        "mode": 0o600,
+        "before": encoded(b"1"),
+        "after": encoded(b"2"),
+        "now": encoded(b"3"),
+        "strange": "is a link",
+        "resource": "sysctl",
+        "running": True,
+        "was": [0o644, 1, 2],
+        "access": [0o600, 3, 4],
+    }
+    (found,) = parse_runs({"runs": [answer(files=[row], by=R3)]})
+    assert found.by == R3
+    assert found.files == (
+        OldFile(
+            "/proc/sys/x",
+            0o600,
+            b"1",
+            b"2",
+            b"3",
+            strange="is a link",
+            resource="sysctl",
+            running=True,
+            was=Access(0o644, 1, 2),
+            access=Access(0o600, 3, 4),
+        ),
+    )
+
+
 @pytest.mark.parametrize(
     "runs",
     [

@@ -93,5 +93,11 @@ def test_only_gpus_of_the_job_count() -> None:
     assert derived(node(BOARD, BROKEN), each={"gpus": Gpus(3, use=(1, 0))}) == WRITTEN
 
 
+def test_the_reason_names_the_pairs() -> None:
+    seen = fleet(n1=node(BOARD, {(0, 1): 4, (0, 2): 0, (1, 2): 5}))
+    (found,) = derive(Basis(seen, Choice()))
+    assert found.why.startswith("peer access is broken between GPUs 0 and 1, 1 and 2, which NVLink joins")
+
+
 def test_other_nodes_do_not_notice() -> None:
     assert derived(node(BOARD, BROKEN), node(BOARD, {})) == WRITTEN

@@ -46,6 +46,16 @@ def test_a_fast_network_without_rdma_gets_more_streams(speed: int) -> None:
     assert derived(node(1, speed), node(2, 100_000)) == BOTH
 
 
+def test_the_reason_names_the_slowest_link() -> None:
+    seen = fleet(n1=node(1, 200_000), n2=node(2, 100_000))
+    reasons = {d.why for d in derive(Basis(seen, choose(seen)))}
+    assert reasons == {"sockets carry the training over 100 Gbit/s, which one stream for each connection does not fill"}
+
+
+def test_rdma_that_the_inventory_switches_on_is_believed_where_none_was_found() -> None:
+    assert derived(node(1), node(2), each={"env": env(NCCL_IB_DISABLE="0")}) == {}
+
+
 @pytest.mark.parametrize(
     "second",
     [

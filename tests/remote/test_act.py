@@ -72,6 +72,18 @@ def test_staging_changes_nothing_that_anybody_reads_and_committing_all(node: Nod
     assert node.tree() == {"etc/nccl.conf", "etc/clusterprep", "etc/clusterprep/nccl.env"}
 
 
+def test_a_run_tells_the_bytes_that_were_those_it_wrote_and_those_that_are(node: Node) -> None:
+    node.stage()
+    node.ask("commit")
+    node.ask("settle")
+    (node.root / "etc/nccl.conf").write_text("mine\n")
+    (run,) = node.ask("runs")["runs"]
+    assert (run["run"], run["cluster"], run["state"], run["undoes"]) == (RUN, "demo", "done", None)
+    told = [[row[key] and base64.b64decode(row[key]) for key in ("before", "after", "now")] for row in run["files"]]
+    assert [row["path"] for row in run["files"]] == [CONF, NEW]
+    assert told == [[b"old\n", b"new\n", b"mine\n"], [None, b"new too\n", b"new too\n"]]
+
+
 @pytest.mark.parametrize("steps", [["stage"], ["stage", "commit"]])
 def test_undo_leaves_no_trace(node: Node, steps: list[str]) -> None:
     before = node.tree()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.deeds import Operation, Run, Write, wire
+from clusterprep.deeds import Operation, Run, Value, Write, wire
 from clusterprep.model import Node
 from clusterprep.remote.boot import parts_for
 from clusterprep.transports.link import Frame, Link, open_link
@@ -134,6 +134,19 @@ def test_a_file_that_is_another_one_stops_and_is_not_taken_back_either(steps: St
     assert steps.read("f") == b"edited\n"
     assert "no" not in steps.ask("take_back", force=True)
     assert steps.read("f") == b"old\n"
+
+
+def test_a_value_of_the_kernel_is_set_and_taken_back(steps: Steps) -> None:
+    """Its path is not below the root; here it is that of a file."""
+    place = steps.root / "some"
+    place.write_bytes(b"1 2\n")
+    refused = steps.perform(Value(str(place), b"1\t3\n", b"1\t4\n"))
+    assert (refused["no"], base64.b64decode(refused["current"])) == ("changed", b"1 2\n")
+    assert place.read_bytes() == b"1 2\n"
+    assert "no" not in steps.perform(Value(str(place), b"1\t2\n", b"3 4\n"))
+    assert place.read_bytes().strip() == b"3 4"
+    assert "no" not in steps.ask("take_back")
+    assert place.read_bytes().strip() == b"1 2"
 
 
 def test_a_link_in_place_of_a_file_is_not_followed(steps: Steps, tmp_path: Path) -> None:

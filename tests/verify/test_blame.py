@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from clusterprep.model import Finding, VerifyResult
 from clusterprep.verify.blame import findings, judge
+from clusterprep.verify.culprits import Fault
 from clusterprep.verify.schedule import TrialPlan
 from clusterprep.verify.timeline import Event, Timeline, in_order
 from tests.verify.stories import SITUATIONS, at_node, failed, killed, make_plan, on, recorded, story
@@ -200,6 +202,28 @@ def test_who_is_named(timeline: Timeline, culprits: list[Named]) -> None:
         assert finding.nodes == tuple(n.name for n in timeline.plan.nodes if n.name in finding.nodes)
 
 
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        pytest.param([], "", id="nothing"),
+        pytest.param(
+            [at_node("n2", "lost", 25.0, heard=20.0)], "n2 fell silent after its ranks had finished", id="silent"
+        ),
+        pytest.param(
+            [at_node("n1", "left_over", 25.0, left=[7, 9])], "n1: processes [7, 9] could not be ended", id="left-over"
+        ),
+    ],
+)
+def test_what_follows_a_finished_trial_is_said(extra: list[Event], words: str) -> None:
+    result = judge(story(*extra))
+    assert (result.verdict, result.message) == ("pass", words)
+
+
+def test_a_declared_bandwidth_that_was_not_measured_is_a_grave_unknown() -> None:
+    row = finding(story(plan=make_plan(min_busbw=0.3), until=IN_COLLECTIVE, end="overdue"), "nccl.busbw_multi")
+    assert (row.verdict, row.severity, row.nodes) == ("unknown", "error", ("n1", "n2"))
+
+
 def test_order_of_arrival_is_not_order_of_events() -> None:
     """n2 is heard late; the time of its own clock puts its rank's crash first."""
     late = [Event("n2", "exit", 21.5, 3, {"signal": 11, "name": "SIGSEGV", "asked": False}, mono=500.0)]
@@ -227,6 +251,219 @@ def test_evidence_is_quoted_with_times_and_last_lines() -> None:
 def test_a_link_has_two_ends_and_a_direction() -> None:
     (culprit,) = judge(TOLD["the only other node never reaches the store"][0]).culprits
     assert (culprit.source, culprit.target) == ("n2", "n1")
+
+
+# ---------------------------------------------------------------- what is said of them
+
+
+@dataclass(frozen=True)
+class Why:
+    """What stands in the report beside a name: how sure, for which check, since when, and what to do."""
+
+    confidence: float
+    check: str
+    at: float
+    cause: str
+    remedy: str
+    evidence: str
+
+
+# The first culprit of a story, a story for each rule.
+WHY = {
+    "a killed rank, and peers that err": Why(
+        0.97,
+        "nccl.hang",
+        20.0,
+        "the process was killed by SIGKILL",
+        "see dmesg -T for the kernel's out-of-memory killer",
+        "rank 3 ended with SIGKILL at +20.00 s, last heard of: entered all_reduce 1 MiB",
+    ),
+    "a crash before others abort": Why(
+        0.6,
+        "nccl.hang",
+        20.0,
+        "the process ended with SIGSEGV",
+        "read the last lines that it printed",
+        "rank 2 ended with SIGSEGV at +20.00 s, last heard of: entered all_reduce 1 MiB",
+    ),
+    "an end without a word": Why(
+        0.85,
+        "nccl.hang",
+        20.0,
+        "the process ended with exit code 1",
+        "read the last lines that it printed",
+        "rank 2 ended with exit code 1 at +20.00 s, last heard of: entered all_reduce 1 MiB",
+    ),
+    "ranks whose agent is gone": Why(
+        0.95,
+        "nccl.hang",
+        15.0,
+        "the node fell silent",
+        "look at the node's console: is it up, is its network, does sshd run?",
+        "last sign of life at +15.00 s, given up at +20.00 s: «no sign of life»",
+    ),
+    "a silent node, and peers that abort": Why(
+        0.95,
+        "nccl.hang",
+        19.0,
+        "the node fell silent",
+        "look at the node's console: is it up, is its network, does sshd run?",
+        "last sign of life at +19.00 s, given up at +25.00 s: «x»",
+    ),
+    "a stopped rank": Why(
+        0.97,
+        "nccl.hang",
+        20.0,
+        "the process is stopped by a signal (state T)",
+        "kill -CONT the process, and find who stops it",
+        "rank 1 is stopped since +20.00 s, last heard of: entered all_reduce 1 MiB",
+    ),
+    "a rank under a debugger": Why(
+        0.97,
+        "nccl.hang",
+        20.0,
+        "the process is stopped by a debugger (state t)",
+        "kill -CONT the process, and find who stops it",
+        "rank 1 is traced since +20.00 s, last heard of: entered all_reduce 1 MiB",
+    ),
+    "a rank stuck in the kernel": Why(
+        0.75,
+        "nccl.hang",
+        20.0,
+        "the process is stuck in the kernel (state D)",
+        "see dmesg -T for the driver or file system that it waits for",
+        "rank 1 waits in nv_wait since +20.00 s, last heard of: entered all_reduce 1 MiB",
+    ),
+    "no torch on a node": Why(
+        0.99,
+        "torch.version",
+        1.4,
+        "/usr/bin/python3 has no torch",
+        "install the job's torch for /usr/bin/python3, or correct python in the inventory",
+        "rank 3: «No module»",
+    ),
+    "a torch for CPUs where GPUs are": Why(
+        0.99,
+        "torch.version",
+        3.0,
+        "torch 2.6.0+cpu of /usr/bin/python3 is a build without CUDA",
+        "install the job's torch for /usr/bin/python3, or correct python in the inventory",
+        "rank 2: «x»",
+    ),
+    "a node that cannot start ranks": Why(
+        0.99,
+        "nccl.hang",
+        0.1,
+        "no rank can be started: /x: No such file",
+        "correct python and job_user of this node in the inventory",
+        "n1 answered missing_tool: «/x: No such file»",
+    ),
+    "an import that raises": Why(
+        0.95,
+        "nccl.hang",
+        2.0,
+        "RuntimeError while importing torch",
+        "do the same with this python as job_user on this node",
+        "rank 3: «libcudart.so.12: cannot open»",
+    ),
+    "a device that cannot be bound": Why(
+        0.95,
+        "nccl.hang",
+        3.0,
+        "RuntimeError while binding its device",
+        "do the same with this python as job_user on this node",
+        "rank 0: «CUDA error: out of memory»",
+    ),
+    "an import that never ends": Why(
+        0.8,
+        "nccl.hang",
+        30.0,
+        "torch was not imported in time",
+        "time the import of torch on this node; a slow file system is the usual reason",
+        "rank 2: last heard of: started",
+    ),
+    "the port of the store in use": Why(
+        0.98,
+        "net.ports",
+        5.0,
+        "port 29500 is already in use",
+        "end what listens there (ss -ltnp 'sport = :29500'), or choose another port with --master-port",
+        "rank 0: «code: -98, name: EADDRINUSE, message: address already in use»",
+    ),
+    "a store that could not be opened": Why(
+        0.8,
+        "nccl.hang",
+        30.0,
+        "the store at 10.0.0.1:29500 could not be opened",
+        "check that 10.0.0.1 is an address of n1 and resolves there",
+        "rank 0: «getaddrinfo failed»",
+    ),
+    "one of three nodes never reaches the store": Why(
+        0.8,
+        "nccl.hang",
+        30.0,
+        "the store at 10.0.0.1:29500 was not reached, though others reached it",
+        "check the way from this node to 10.0.0.1:29500",
+        "rank 2: last heard of: ready",
+    ),
+    "nobody but the host reaches the store": Why(
+        0.8,
+        "nccl.hang",
+        30.0,
+        "the store at 10.0.0.1:29500 was reached from no other node",
+        "open port 29500 on n1, and check that 10.0.0.1 is its address",
+        "rank 2: last heard of: ready",
+    ),
+    "the only other node never reaches the store": Why(
+        0.7,
+        "nccl.hang",
+        30.0,
+        "the store at 10.0.0.1:29500 was reached from no other node",
+        "open port 29500 on n1, and check that 10.0.0.1 is its address",
+        "rank 2: last heard of: ready",
+    ),
+    "wrong sums on one rank": Why(
+        0.7,
+        "nccl.correct",
+        12.003,
+        "results are wrong here and right elsewhere",
+        "test the device and its memory, PCIe link and network card; look at their error counters",
+        "rank 3: 17 wrong elements in all_reduce 1 MiB, first at element 5: 9.0 instead of 10",
+    ),
+    "wrong sums on one node": Why(
+        0.7,
+        "nccl.correct",
+        12.002,
+        "results are wrong here and right elsewhere",
+        "test the device and its memory, PCIe link and network card; look at their error counters",
+        "rank 2: 17 wrong elements in all_reduce 1 MiB, first at element 5: 9.0 instead of 10",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "why"), WHY.items(), ids=WHY.keys())
+def test_why_it_is_named(name: str, why: Why) -> None:
+    first = judge(TOLD[name][0]).culprits[0]
+    assert isinstance(first, Fault)
+    assert round(first.at, 3) == why.at
+    told = (first.confidence, first.check, first.cause, first.remedy, first.evidence[0])
+    assert told == (why.confidence, why.check, why.cause, why.remedy, why.evidence)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("SIGKILL", "see dmesg -T for the kernel's out-of-memory killer"), ("SIGTERM", "find who sends SIGTERM")],
+)
+def test_only_a_sigkill_may_be_that_of_the_kernel(name: str, remedy: str) -> None:
+    (first,) = judge(story(killed(3, name), until=IN_COLLECTIVE)).culprits
+    assert isinstance(first, Fault)
+    assert (first.cause, first.remedy) == (f"the process was killed by {name}", remedy)
+
+
+def test_a_crash_that_others_follow_is_less_certain_than_one_alone() -> None:
+    follows, alone = (killed(0, "SIGABRT", at) for at in (21.0, 21.01))
+    both = (judge(story(killed(2, "SIGSEGV", 20.0), late, until=IN_COLLECTIVE)) for late in (follows, alone))
+    assert [result.culprits[0].confidence for result in both] == [0.6, 0.85]
 
 
 # ---------------------------------------------------------------- what the report holds

@@ -92,10 +92,20 @@ def test_a_sound_trial_passes_every_check() -> None:
     assert named(timeline) == []
 
 
-@pytest.mark.parametrize("how", ["missing", "doubled", "wrong"])
+SHARE = {
+    "missing": "what this rank gives is missing",
+    "doubled": "what this rank gives is there twice",
+    "wrong": "what this rank gives is wrong on all others",
+}
+
+
+@pytest.mark.parametrize("how", SHARE)
 def test_a_rank_that_all_others_accuse_is_the_culprit(how: str) -> None:
     timeline = told({"all_reduce": everybody(5, how)})
     assert named(timeline) == [("rank", ("n3",), 5)]
+    (culprit,) = judge(timeline).culprits
+    assert (culprit.confidence, culprit.cause) == (0.9, f"{SHARE[how]} in all_reduce 1 MiB")
+    assert culprit.evidence
     assert one(timeline, "nccl.correct").nodes == ("n3",)
     assert one(timeline, "nccl.broadcast").verdict == "pass"
 
@@ -269,6 +279,12 @@ def test_the_minority_is_named_with_its_values() -> None:
     assert row.seen == "numpy: none on rank [0-3,6-7], 2.1 on rank [4-5]"
 
 
+def test_what_is_equal_hides_nothing_that_comes_behind_it() -> None:
+    holds = {rank: {"packages": {"torch": "2.6.0", "zlib": "1"}} for rank in (4, 5)}
+    row = one(told(holds=holds), "rank.consistency")
+    assert (row.nodes, row.seen) == (("n3",), "zlib: none on rank [0-3,6-7], 1 on rank [4-5]")
+
+
 def test_without_a_majority_all_are_named() -> None:
     holds = {rank: {"packages": {"torch": "2.5.0"}} for rank in range(4)}
     assert one(told(holds=holds), "rank.consistency").nodes == ("n1", "n2", "n3", "n4")
@@ -282,7 +298,8 @@ def test_many_differences_on_the_same_node_are_one_finding() -> None:
 
 
 def test_what_was_given_differently_is_no_difference_and_what_was_changed_on_the_way_is() -> None:
-    assert one(told(), "rank.consistency").verdict == "pass"
+    row = one(told(), "rank.consistency")
+    assert (row.verdict, row.nodes, row.severity) == ("pass", ("n1", "n2", "n3", "n4"), "warning")
     holds = {rank: {"environment": {"NCCL_SOCKET_IFNAME": "lo"}} for rank in (0, 1)}
     row = one(told(holds=holds), "rank.consistency")
     assert row.nodes == ("n1",)

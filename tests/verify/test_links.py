@@ -15,6 +15,7 @@ from clusterprep.verify.links import (
     Links,
     Way,
     bad_pairs,
+    culprits,
     dialled,
     findings,
     judge,
@@ -69,7 +70,9 @@ def test_healthy_links_blame_nobody(count: int) -> None:
     links = healthy(count)
     assert judge(links) == ()
     (row,) = findings(links)
-    assert (row.verdict, row.nodes) == ("pass", links.nodes)
+    assert (row.check, row.verdict, row.severity, row.nodes) == ("net.tcp_bw", "pass", "error", links.nodes)
+    result = with_links(VerifyResult("pass", "gloo", 2, 1, "n1:1"), links)
+    assert [(stage.name, stage.verdict, stage.seconds) for stage in result.stages] == [("links", "pass", 0.1)]
 
 
 @pytest.mark.parametrize("count", [3, 4, 16, 100])
@@ -77,7 +80,24 @@ def test_healthy_links_blame_nobody(count: int) -> None:
     "bad", [{"word": "timed_out"}, {"word": "refused"}, {"resent": 5}, {"connect": 1.03}, {"out": SLOW, "back": SLOW}]
 )
 def test_a_bad_node_is_named_alone(count: int, bad: dict[str, float]) -> None:
-    assert blamed(spoilt(healthy(count), "n2", **bad)) == [("n2",)]
+    links = spoilt(healthy(count), "n2", **bad)
+    assert blamed(links) == [("n2",)]
+    (culprit,) = culprits(links)
+    assert (culprit.kind, culprit.nodes, culprit.confidence) == ("node", ("n2",), 0.9)
+    wanted = "no pair under a fifth of the usual speed, and no lost packets"
+    assert {(row.check, row.severity, row.wanted) for row in findings(links)} == {("net.tcp_bw", "error", wanted)}
+    assert with_links(VerifyResult("pass", "gloo", 2, 1, "n1:1"), links).stages[-1].verdict == "fail"
+
+
+def test_links_that_were_not_measured_are_not_known() -> None:
+    links = healthy(3)
+    links = replace(links, ways=tuple(one for one in links.ways if "n3" not in (one.dialer, one.listener)))
+    rows = {row.verdict: row for row in findings(links)}
+    assert rows["pass"].nodes == ("n1", "n2")
+    unknown = rows["unknown"]
+    assert (unknown.check, unknown.severity, unknown.nodes) == ("net.tcp_bw", "error", ("n3",))
+    none = replace(links, ways=())
+    assert with_links(VerifyResult("pass", "gloo", 2, 1, "n1:1"), none).stages[-1].verdict == "unknown"
 
 
 @pytest.mark.parametrize("count", [3, 4, 16])
@@ -87,6 +107,8 @@ def test_a_bad_pair_is_a_link(count: int, bad: dict[str, float]) -> None:
     assert blamed(links) == [("n2", "n3")]
     (culprit,) = with_links(VerifyResult("pass", "gloo", 2, 1, "n1:1"), links).culprits
     assert (culprit.kind, culprit.nodes, culprit.source) == ("link", ("n2", "n3"), None)
+    assert culprit.confidence == 0.85
+    assert culprit.evidence
 
 
 def test_a_slow_direction_of_a_pair_has_its_ends_in_order() -> None:

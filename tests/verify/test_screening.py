@@ -33,6 +33,16 @@ def told(nodes: Sequence[str], answer: Callable[[Probe], float | None]) -> Scree
 NODES = tuple(f"n{number}" for number in range(1, 25))
 
 
+def test_what_was_measured_is_counted_from_nothing() -> None:
+    evidence = Evidence(Settings())
+    assert (evidence.groups, evidence.rounds, evidence.measured) == (0, 0, 0)
+    group, pair = Probe("group", NODES[:4]), Probe("pair", NODES[:2])
+    evidence.add((group,), (1.0,))
+    assert (evidence.groups, evidence.rounds, evidence.measured) == (1, 0, 1)
+    evidence.add((pair, group), (1.0, None))
+    assert (evidence.groups, evidence.rounds, evidence.measured) == (2, 1, 3)
+
+
 # ---------------------------------------------------------------- one fault of each kind, without noise
 
 

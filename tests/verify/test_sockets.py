@@ -9,7 +9,7 @@ import pytest
 from clusterprep.model import EnvSetting, Node, VerifySettings
 from clusterprep.verify.blame import judge
 from clusterprep.verify.schedule import plan_trial
-from clusterprep.verify.sockets import SYN_RECV, SYN_SENT, cuts
+from clusterprep.verify.sockets import SYN_RECV, SYN_SENT, Edge, _leads_out, _node_words, cuts
 from clusterprep.verify.timeline import Event, Timeline
 from tests.verify.stories import at_node, killed, make_plan, on, story
 
@@ -39,6 +39,35 @@ def hung(*events: Event, **more: Any) -> Timeline:
 
 def blamed(timeline: Timeline) -> list[tuple[str, tuple[str, ...], str | None, str | None]]:
     return [(one.kind, one.nodes, one.source, one.target) for one in judge(timeline).culprits]
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ("10.0.0.1", True),
+        ("2001:db8::1", True),
+        ("127.0.0.1", False),
+        ("::1", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("no address", False),
+        (None, False),
+    ],
+)
+def test_only_an_address_that_others_may_dial_tells_a_node(own: object, expected: bool) -> None:
+    assert _leads_out(own) is expected
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        pytest.param([("n1", "n2")], "TCP to n2 gets no answer, with 1 other", id="to"),
+        pytest.param([("n2", "n1"), ("n2", "n3")], "TCP from n2 gets no answer, with 2 others", id="from"),
+        pytest.param([("n1", "n2"), ("n2", "n3")], "TCP to and from n2 gets no answer, with 2 others", id="both"),
+    ],
+)
+def test_the_direction_that_gets_no_answer_is_said(ends: list[tuple[str, str]], words: str) -> None:
+    assert _node_words("n2", [Edge(source, target, "") for source, target in ends]) == words
 
 
 def test_an_address_of_a_machine_is_that_of_none_of_its_nodes() -> None:

@@ -64,7 +64,8 @@ def test_collectives_after_the_sweep_are_correctness() -> None:
 
 
 def test_wrong_data_in_the_sweep_fail_correctness_although_nothing_comes_after_it() -> None:
-    assert verdicts(story(wrong={1: 5}))["correctness"] == "fail"
+    row = stages(story(wrong={1: 5}))[-1]
+    assert row == Stage("correctness", 0.0, "fail", (0, 1, 2, 3), (), 10.0)
 
 
 def test_what_is_not_told_by_all_is_no_consistency() -> None:

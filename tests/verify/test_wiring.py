@@ -157,6 +157,11 @@ def test_nodes_without_devices_are_blamed_for_the_sockets_of_all() -> None:
     assert "because of nodes without RDMA" in unknown.message
 
 
+def test_two_letters_of_an_interface_are_a_prefix_that_is_held_to() -> None:
+    env = {**RDMA, "NCCL_SOCKET_IFNAME": "et"}
+    assert {finding.verdict for finding in told(said(iface="br0"), plan(env))} == {"fail"}
+
+
 def test_another_interface_than_the_one_written() -> None:
     lines = {rank: speaks(rank, iface="docker0" if rank > 1 else "eth0") for rank in range(4)}
     passed, failed = sorted(told(lines), key=lambda finding: finding.verdict, reverse=True)
