@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.machine
 
 ROOT = Path(__file__).resolve().parents[1]
 # What has most to do with the process and the machine it runs in: signals, files and their modes, commands that are
-# started, text and times of day, the history, SSH's settings, the width of lines. Some 200 tests, three seconds.
+# started, text and times of day, the history, SSH's settings, the width of lines. Some 140 tests, which take
+# eight seconds of a processor.
 SAMPLE = (
     "tests/test_surroundings.py",
     "tests/test_deadline.py",
@@ -32,10 +33,11 @@ SAMPLE = (
     "tests/transports/test_ssh_config.py",
     "tests/transports/test_known_hosts.py",
 )
-LEAST = 150  # tests that a run of the sample has at least, or it is no sample
+LEAST = 130  # tests that a run of the sample has at least, or it is no sample
 PURE = "not hosts and not torch and not machine and not clock and not slow"
 UNPRIVILEGED = 65534  # a user without a home, who owns nothing
 COPIED = ("clusterprep", "tests", "schemas", "playbooks", "examples", "requirements", "pyproject.toml", "README.md")
+GERMAN = "de_DE.UTF-8"
 AT_DEPARTURE = ("sh", "-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh")
 OF_A_USER = {
     "NCCL_DEBUG": "INFO",
@@ -74,7 +76,7 @@ CASES = {
     "nohup": Surroundings(("nohup",)),
     "signals-ignored": Surroundings(AT_DEPARTURE),
     "env-i": Surroundings(empty=True),
-    "german": Surroundings(variables={"LC_ALL": "de_DE.UTF-8"}),
+    "german": Surroundings(variables={"LC_ALL": GERMAN}),
     "unknown-locale": Surroundings(variables={"LC_ALL": "xx_YY.UTF-8"}),
     "kolkata": Surroundings(variables={"TZ": "Asia/Kolkata"}),
     "umask-077": Surroundings(umask=0o077),
@@ -84,6 +86,11 @@ CASES = {
     "blank-in-its-name": Surroundings(elsewhere=True),
     "no-ipv6-no-dns": Surroundings(("unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")),
     "read-only-of-another-user": Surroundings(elsewhere=True, user=UNPRIVILEGED),
+}
+# Left to `make test-all`: another case has the same cause, or root or an open interpreter is needed.
+RARER = {
+    *("signals-ignored", "unknown-locale", "umask-000", "variables-of-a-user"),
+    *("no-ipv6-no-dns", "read-only-of-another-user"),
 }
 
 
@@ -132,9 +139,23 @@ def counted(done: subprocess.CompletedProcess[str], outcome: str) -> int:
     return int(found[1]) if found else 0
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.fixture(scope="module")
+def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has the locale de_DE.UTF-8, which few machines have."""
+    folder = tmp_path_factory.mktemp("locales")
+    argv = ["localedef", "-i", "de_DE", "-f", "UTF-8", str(folder / GERMAN)]
+    subprocess.run(argv, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in RARER else ()) for name in CASES]
+)
 def test_the_sample_passes(name: str, request: pytest.FixtureRequest) -> None:
     where = CASES[name]
+    if where.variables.get("LC_ALL") == GERMAN:
+        folder = request.getfixturevalue("locales")
+        where = replace(where, variables={**where.variables, "LOCPATH": str(folder)})
     if where.user is not None or "unshare" in where.through:
         require(where)
     folder = request.getfixturevalue("elsewhere") if where.elsewhere else ROOT
@@ -159,6 +180,6 @@ def require(where: Surroundings) -> None:
 @pytest.mark.parametrize("name", ["nohup", "signals-ignored", "umask-077", "kolkata", "env-i", "variables-of-a-user"])
 def test_the_sample_fails_without_the_plugin(name: str) -> None:
     """Or it would prove nothing that it passes with it."""
-    done = run(CASES[name], ROOT, "-p", "no:tests.surroundings", "tests/test_surroundings.py", "tests/test_deadline.py")
+    done = run(CASES[name], ROOT, "-p", "no:tests.surroundings", "tests/test_surroundings.py")
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-2000:]
     assert counted(done, "failed") >= 1
