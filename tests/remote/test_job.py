@@ -194,7 +194,9 @@ def test_the_folder_is_told_and_home_is_the_way_out(agent: Heard) -> None:
     assert agent.launch("pass", folders=["/usr"])["folder"] == "/usr"
     agent.ask("finish")
     answer = agent.launch("pass", folders=["/not/here"])
-    assert answer["folder"] == str(login_home().resolve())
+    home = login_home()
+    # The home of some users, «nobody» for one, does not exist.
+    assert answer["folder"] == (str(home.resolve()) if home.is_dir() else "/")
     agent.ask("finish")
     assert agent.launch("pass", folders=["/not/here"], strict=True)["no"] == "no_folder"
 
