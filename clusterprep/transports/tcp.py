@@ -88,6 +88,12 @@ def _unreached(host: str, port: int, error: OSError, limit: float) -> Unreached:
     where = f"{host} port {port}"
     if error.errno == errno.ECONNREFUSED:
         return Unreached("refused", f"{where} refuses TCP connections", f"is sshd running and is {port} its port?")
+    if error.errno == errno.ECONNRESET:  # it was accepted, and reset before connect() returned
+        return Unreached(
+            "no_banner",
+            f"{where} closes the connection before its banner: {error.strerror}",
+            "an overloaded sshd, its MaxStartups, or a firewall? fewer --forks may help",
+        )
     if isinstance(error, TimeoutError):
         return Unreached(
             "timed_out",
