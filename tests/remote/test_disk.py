@@ -327,8 +327,7 @@ def test_a_value_is_shown_as_text_whatever_it_holds(data: bytes | None, text: st
     assert disk.shown(data) == text
 
 
-@pytest.mark.parametrize(
-    ("root", "path"), [("/", "/etc/f"), ("/img", "/etc/f"), ("/img/", "etc/f"), ("/img", "//etc/f")]
-)
+@pytest.mark.parametrize("root", ["/", "/img", "/img/"])
+@pytest.mark.parametrize("path", ["/etc/f", "etc/f", "//etc/f", "/X11/f"])
 def test_a_path_is_always_below_the_root(root: str, path: str) -> None:
-    assert disk.under(root, path) == root.rstrip("/") + "/etc/f"
+    assert disk.under(root, path) == f"{root.rstrip('/')}/{path.lstrip('/')}"
