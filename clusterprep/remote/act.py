@@ -270,17 +270,22 @@ def settle(agent, request):
     mark(folder, manifest["undoes"], "undone")
     manifest["state"] = "done"
     write_manifest(folder, manifest)
-    left = []
-    if manifest["undoes"]:
-        left = drop_folders(read_manifest(os.path.join(os.path.dirname(folder), manifest["undoes"])))
+    original = other_folder(folder, manifest["undoes"])
+    left = drop_folders(read_manifest(original)) if original else []
     forget_old(request["root"])
     return {"left": left} if left else {}
 
 
+def other_folder(folder, other):
+    """The folder of another run; None where this node does not remember it."""
+    original = os.path.join(os.path.dirname(folder), other or "")
+    return original if os.path.exists(os.path.join(original, "manifest.json")) else None
+
+
 def mark(folder, other, state):
     """Give the run that this one undoes another state."""
-    original = os.path.join(os.path.dirname(folder), other or "")
-    if other and os.path.isdir(original):
+    original = other_folder(folder, other)
+    if original:
         manifest = read_manifest(original)
         if manifest["state"] != state:
             write_manifest(original, dict(manifest, state=state))

@@ -145,11 +145,17 @@ def kept(folder, name):
     return None if name is None else own_text(os.path.join(folder, name))
 
 
-def replace_file(path, data, mode, uid, gid):
-    """Old bytes or new bytes, never half of them."""
+def remove_beside(path):
+    """Remove what a replacement that was cut off left beside a file. Returns its name, which is free now."""
     beside = "%s.clusterprep-new" % path
     if os.path.lexists(beside):
         os.unlink(beside)
+    return beside
+
+
+def replace_file(path, data, mode, uid, gid):
+    """Old bytes or new bytes, never half of them."""
+    beside = remove_beside(path)
     write_new(beside, data, mode, uid, gid)
     os.rename(beside, path)
     sync_folder(os.path.dirname(path))

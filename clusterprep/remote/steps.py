@@ -18,6 +18,7 @@ from clusterprep.remote.disk import (
     missing_folders,
     own_text,
     refuse_pinned,
+    remove_beside,
     remove_file,
     replace_file,
     set_value,
@@ -191,7 +192,9 @@ def put_back(operation, force):
         raise changed(operation["path"], place, seen, "after it was written", after=operation["after"])
     if operation["running"]:
         set_value(place, old)
-    elif old is None:
+        return
+    remove_beside(place)
+    if old is None:
         if seen is not None:
             remove_file(place)
         drop_folders(operation)

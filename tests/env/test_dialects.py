@@ -151,6 +151,29 @@ def test_what_is_not_refused_all_readers_get(tmp_path: Path, texts: list[str]) -
     assert misread(values, tmp_path) == {}
 
 
+@pytest.mark.parametrize(
+    ("value", "sign"), [("a b", "a blank"), ("'", "a quote"), ('"', "a quote"), ("a\\b", "a backslash"), ("a;b", ";")]
+)
+def test_the_sign_that_is_not_read_is_named(value: str, sign: str) -> None:
+    assert f"do not all read {sign} (character " in str(refusal("env-file", NAME, value))
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        (0xFDCF, False),
+        (0xFDD0, True),
+        (0xFDEF, True),
+        (0xFDF0, False),
+        (0xFFFD, False),
+        (0xFFFE, True),
+        (0x1FFFF, True),
+    ],
+)
+def test_each_code_point_that_is_no_character_is_refused(code: int, refused: bool) -> None:
+    assert (f"U+{code:04X} (character 2)" in str(refusal("env-file", NAME, "a" + chr(code)))) is refused
+
+
 @pytest.mark.parametrize("value", REFUSED)
 def test_what_is_refused_some_reader_would_get_otherwise(value: str, tmp_path: Path) -> None:
     why = refusal("env-file", NAME, value)

@@ -77,10 +77,10 @@ CORE = (
         "journal",
         "a file that is not put back, or written where it must not be",
         (
-            _module("remote/journal", "remote/test_act"),
+            _module("remote/journal", "remote/test_journal", "remote/test_act"),
             _module("remote/act", "remote/test_act"),
             _module("remote/steps", "remote/test_steps"),
-            _module("remote/disk", "remote/test_act", "remote/test_steps"),
+            _module("remote/disk", "remote/test_disk", "remote/test_act", "remote/test_steps"),
         ),
     ),
     Part(

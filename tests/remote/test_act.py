@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import errno
+import fcntl
+import itertools
 import json
 import os
 import re
@@ -10,13 +13,16 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterprep.remote import act, disk
 from clusterprep.remote.journal import read_journal
+from tests.system_calls import Cut, noted, out_of_order, path_of, tree_of
 
 RUN, NEXT = "20261121-093000-4f2a", "20261121-101500-0001"
 CONF, NEW = "/etc/nccl.conf", "/etc/clusterprep/nccl.env"
@@ -362,6 +368,432 @@ def test_a_lock_is_seen_while_it_is_held_and_taken_once(node: Node) -> None:
     assert read_journal(str(node.root / STATE))["holder"] is None
     assert node.ask("lock", NEXT) == {}
     held(node)
+
+
+def test_the_lock_says_who_holds_it_now_and_not_who_held_it(node: Node) -> None:
+    place = node.root / STATE / "lock"
+    place.parent.mkdir(parents=True)
+    place.write_text("run of an earlier day " * 9)
+    place.chmod(0o666)
+    assert node.ask("lock") == {}
+    held(node)
+    said = place.read_text()
+    assert re.fullmatch(rf"run {RUN} of cluster demo, since \d{{4}}-\d\d-\d\d [\d:]{{8}} [+-]\d{{4}}\n", said)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(node: Node) -> None:
+    aim = node.root / "etc/nccl.conf"
+    place = node.root / STATE / "lock"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(aim)
+    assert node.ask("lock")["no"] == "failed"
+    assert (aim.read_text(), stat.S_IMODE(aim.stat().st_mode)) == ("old\n", 0o640)
+
+
+@pytest.mark.parametrize(("said", "told"), [("run 7\n", "run 7"), ("", "another run")])
+def test_a_lock_that_stays_held_is_given_up_after_a_few_tries(
+    node: Node, monkeypatch: pytest.MonkeyPatch, said: str, told: str
+) -> None:
+    place = node.root / STATE / "lock"
+    place.parent.mkdir(parents=True)
+    place.write_text(said)
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with place.open() as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert node.ask("lock") == {"no": "locked", "why": told}
+        assert pauses == [act.PAUSE] * (act.TRIES - 1) + [0]
+        assert place.read_text() == said
+        pauses.clear()
+        monkeypatch.setattr(time, "sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
+        assert node.ask("lock") == {}, "`check` holds it for an instant"
+    held(node)
+
+
+# ---------------------------------------------------------------- cut off, and refused
+
+OTHER_LIFE = "20261121-120000-0002"
+GONE, KEY = "/etc/gone", "/etc/key"
+
+
+class Kinds(Node):
+    """A node, and a run that changes, makes and removes a file, gives one another mode, and sets a value."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        super().__init__(root)
+        for path, mode in ((GONE, 0o604), (KEY, 0o644)):
+            (root / path.lstrip("/")).write_text("it\n")
+            (root / path.lstrip("/")).chmod(mode)
+        (root / "proc/sys/net").mkdir(parents=True)
+        (root / "proc/sys/net/some").write_text("1\n")
+        self.before = tree_of(root)
+
+    def files(self, back: bool = False) -> list[dict[str, Any]]:
+        """What a run changes, or, `back`, its rollback."""
+        texts = ((CONF, "old\n", "new\n"), (NEW, None, "new too\n"), (GONE, "it\n", None))
+        mode, access = (0o644, 0o600) if not back else (0o600, 0o644)
+        change = {"before": "1\n", "after": "2\n"}
+        one, other = change.values() if not back else reversed(change.values())
+        return [
+            {**wanted(VALUE, one, other), "running": True, "resource": "sysctl"},
+            *({**wanted(path, *(reversed(pair) if back else pair)), "mode": 0o604} for path, *pair in texts),
+            {**wanted(KEY, "it\n", "it\n"), "mode": mode, "access": [access, os.geteuid(), os.getegid()]},
+        ]
+
+    def begin(self, run: str = RUN, back: bool = False, **more: Any) -> dict[str, Any]:
+        return self.ask("stage", run, files=self.files(back), **more)
+
+    def through(self, run: str = RUN, **more: Any) -> None:
+        """The whole of a run."""
+        assert self.begin(run, **more) == {}
+        assert self.ask("commit", run) == {}
+        assert self.ask("settle", run) == {}
+
+
+def after_a_run(folder: Path) -> Any:
+    node = Kinds(folder)
+    with noted():
+        node.through()
+    after = tree_of(node.root)
+    assert after != node.before
+    return after
+
+
+def died() -> None:
+    """What an agent remembers ends with it."""
+    act._staged.clear()
+
+
+def test_a_run_that_is_killed_at_any_call_is_undone_or_done(tmp_path: Path) -> None:
+    after = after_a_run(tmp_path / "whole")
+    states = []
+    for number in itertools.count():
+        node = Kinds(tmp_path / str(number))
+        with noted(number, Cut()) as calls:
+            node.through()
+        died()
+        states.append(node.state())
+        with noted():
+            answer = node.ask("undo")
+        assert answer == {None: {"nothing": "not begun"}, "done": {"nothing": "done"}}.get(states[-1], {}), number
+        assert tree_of(node.root) == (after if states[-1] == "done" else node.before), (number, calls.made[-1])
+        if not calls.ended:
+            break
+    assert list(dict.fromkeys(states)) == [None, "staged", "committed", "done"]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_undo_that_is_killed_at_any_call_is_done_again(tmp_path: Path, committed: bool) -> None:
+    for number in itertools.count():
+        node = Kinds(tmp_path / str(number))
+        with noted():
+            node.begin()
+            assert not committed or node.ask("commit") == {}
+        died()
+        with noted(number, Cut()) as calls:
+            node.ask("undo")
+        with noted():
+            assert node.ask("undo") in ({}, {"nothing": "undone"})
+        assert (tree_of(node.root), node.state()) == (node.before, "undone"), (number, calls.made[-1])
+        if not calls.ended:
+            break
+    assert number > 4
+
+
+def test_a_rollback_that_is_killed_at_any_call_has_undone_the_run_or_not(tmp_path: Path) -> None:
+    ends = []
+    for number in itertools.count():
+        node = Kinds(tmp_path / str(number))
+        with noted():
+            node.through()
+        after = tree_of(node.root)
+        with noted(number, Cut()) as calls:
+            node.through(NEXT, back=True, undoes=RUN)
+        died()
+        with noted():
+            node.ask("undo", NEXT)
+        ends.append((node.state(), node.state(NEXT)))
+        is_back = ends[-1] == ("undone", "done")
+        seen = tree_of(node.root)
+        seen.pop("etc/clusterprep", None)  # goes when all else of the rollback is on disk
+        if not is_back:
+            after.pop("etc/clusterprep")
+        assert seen == (node.before if is_back else after), (number, calls.made[-1])
+        if not calls.ended:
+            break
+    assert list(dict.fromkeys(ends)) == [("done", None), ("done", "undone"), ("undone", "done")]
+    assert tree_of(node.root) == node.before
+
+
+@pytest.mark.parametrize("op", ["stage", "commit"])
+def test_a_call_that_is_refused_leaves_all_as_it_was(tmp_path: Path, op: str) -> None:
+    """As a disk that is full; that of a value has a word of its own."""
+    for number in itertools.count():
+        node = Kinds(tmp_path / str(number))
+        if op == "commit":
+            node.begin()
+        with noted(number, OSError(errno.ENOSPC, "No space left on device", "f")) as calls:
+            answer = node.begin() if op == "stage" else node.ask(op)
+        if not calls.ended:
+            assert answer == {}
+            break
+        refused = calls.made[number]
+        of_value = refused.path.endswith(VALUE)
+        assert answer["no"] == ("failed" if of_value else "no_space"), refused
+        assert tree_of(node.root) == node.before, refused
+        assert node.state() == (None if op == "stage" else "undone")
+        folder = node.root / STATE / "runs" / RUN
+        assert op == "commit" or not folder.exists() or not [*folder.iterdir()]
+    assert number > 10
+
+
+def test_nothing_is_told_before_it_is_on_disk(tmp_path: Path) -> None:
+    node = Kinds(tmp_path / "node")
+    with noted() as calls:
+        node.through()
+        node.begin(NEXT, back=True, undoes=RUN)
+        node.ask("commit", NEXT)
+        node.ask("undo", NEXT)
+    assert out_of_order(calls, ("manifest.json",)) == []
+    told = [Path(call.path).name for call in calls.made if call.name == "rename"]
+    once = ["nccl.conf", "nccl.env", "key"]
+    journal = "manifest.json"
+    assert told[:6] == [journal, *once, journal, journal]
+    assert sorted(told[6:]) == sorted([journal, "nccl.conf", "gone", "key", journal, *once, journal])
+
+
+def test_no_name_that_becomes_a_link_is_followed_and_no_secret_is_seen_before_its_mode(tmp_path: Path) -> None:
+    node = Kinds(tmp_path / "node")
+    with noted() as calls:
+        node.begin()
+        node.ask("commit")
+        node.ask("undo")
+    for call in calls.opened:
+        assert call.flags & (os.O_NOFOLLOW | os.O_DIRECTORY), call
+        assert call.flags & os.O_EXCL or not call.flags & os.O_CREAT, call
+    assert {call.mode for call in calls.opened if call.flags & os.O_CREAT} == {0o600}
+
+
+# ---------------------------------------------------------------- who else is there
+
+
+@pytest.mark.parametrize("op", ["lock", "stage", "commit", "settle", "undo", "runs"])
+@pytest.mark.parametrize("folder", [STATE, f"{STATE}/runs"])
+def test_state_of_ours_that_others_can_change_is_not_believed(tmp_path: Path, op: str, folder: str) -> None:
+    node = Kinds(tmp_path / "node")
+    node.begin()
+    (node.root / folder).chmod(0o777)
+    answer = node.begin(NEXT) if op == "stage" else node.ask(op)
+    if (op, folder) == ("lock", f"{STATE}/runs"):
+        assert answer == {}, "the lock does not lie there"
+        held(node)
+    else:
+        assert answer["no"] == "not_ours"
+    (node.root / folder).chmod(0o755)
+    assert node.state() == "staged"
+
+
+@pytest.mark.parametrize("op", ["commit", "undo", "settle", "runs"])
+def test_a_manifest_that_others_can_write_is_not_believed(node: Node, op: str) -> None:
+    node.stage()
+    manifest = node.root / STATE / "runs" / RUN / "manifest.json"
+    manifest.chmod(0o666)
+    assert node.ask(op)["no"] == "not_ours"
+    manifest.chmod(0o644)
+    assert (node.text(CONF), node.state()) == ("old\n", "staged")
+
+
+@pytest.mark.parametrize("op", ["stage", "commit", "undo"])
+def test_a_file_in_a_folder_that_others_can_change_is_not_touched(node: Node, op: str) -> None:
+    for step in ("stage", "commit")[: ["stage", "commit", "undo"].index(op)]:
+        assert (node.stage() if step == "stage" else node.ask(step)) == {}
+    seen = node.text(CONF)
+    (node.root / "etc").chmod(0o777)
+    answer = node.stage() if op == "stage" else node.ask(op)
+    assert answer["no"] == "not_ours"
+    assert "can be written by everybody" in answer["why"]
+    assert (node.text(CONF), node.text(NEW)) == (seen, "new too\n" if op == "undo" else None)
+
+
+def test_a_link_that_leads_out_of_the_root_is_not_followed(tmp_path: Path) -> None:
+    for name in ("outside", "root"):
+        (tmp_path / name).mkdir()
+    node = Node(tmp_path / "root")
+    (node.root / "etc/clusterprep").symlink_to(tmp_path / "outside")
+    answer = node.stage()
+    assert (answer["no"], "leads out of" in answer["why"]) == ("not_ours", True)
+    assert [*(tmp_path / "outside").iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc", "a b", "a\n"])
+@pytest.mark.parametrize("op", ["stage", "commit", "settle", "undo"])
+def test_what_is_no_name_of_a_run_names_no_folder(node: Node, op: str, name: str) -> None:
+    before = tree_of(node.root)
+    answer = node.ask(op, name, undo=name, files=[])
+    assert answer["no"] == "failed"
+    assert "bad run name" in answer["why"]
+    assert tree_of(node.root) == before
+
+
+def test_a_file_that_was_removed_comes_back_to_those_whose_it_was(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.stage()
+    node.ask("commit")
+    node.ask("settle")
+    path = node.root / STATE / "runs" / RUN / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"][0]["was"] = [0o640, 4711, 4712]
+    manifest["files"][1].update(uid=4713, gid=4714)
+    path.write_text(json.dumps(manifest))
+    for name in (CONF, NEW):
+        (node.root / name.lstrip("/")).unlink()
+    given: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda fd, *ids: given.append((path_of(fd).split(".")[1], *ids)))
+    files = [wanted(CONF, None, "old\n"), wanted(NEW, None, "it\n"), wanted("/etc/third", None, "it\n")]
+    assert node.ask("stage", NEXT, files=files, undoes=RUN) == {}
+    assert given == [("nccl", 4711, 4712), ("nccl", 4713, 4714)]
+    text = (node.root / STATE / "runs" / NEXT / "manifest.json").read_text()
+    mine = (0o644, os.geteuid(), os.getegid())
+    rows = [(entry["mode"], entry["uid"], entry["gid"]) for entry in json.loads(text)["files"]]
+    assert rows == [(0o644, 4711, 4712), (0o644, 4713, 4714), mine]
+
+
+def test_a_rollback_of_what_this_node_never_did_has_no_owners_of_then(node: Node) -> None:
+    assert node.stage(NEXT, undoes=RUN) == {}
+    assert node.ask("commit", NEXT) == {}
+    assert node.ask("settle", NEXT) == {}
+    assert (node.state(), node.state(NEXT)) == (None, "done")
+
+
+def test_a_run_is_remembered_as_long_as_a_rollback_reads_it(node: Node) -> None:
+    for name in ("20261120-000000-0000", RUN):
+        assert node.ask("stage", name, files=[]) == {}
+        assert node.ask("commit", name) == node.ask("settle", name) == {}
+    for number in range(act.KEEP + 1):
+        node.ask("stage", f"20261122-{number:06d}-0000", files=[], undoes=RUN)
+        assert node.ask("undo", f"20261122-{number:06d}-0000") == {}
+    later = "20261123-000000-0000"
+    assert node.ask("stage", later, files=[], undoes="20261120-000000-0000") == {}
+    assert node.state("20261120-000000-0000") == "done"
+    assert node.ask("commit", later) == node.ask("settle", later) == {}
+    assert node.state("20261120-000000-0000") is None, "it is settled, and older than those that are kept"
+    assert len(read_journal(str(node.root / STATE))["runs"]) == act.KEEP
+
+
+def test_a_folder_that_others_use_by_now_stays_and_is_named(node: Node) -> None:
+    files = [wanted("/etc/a/b/c/file", None, "it\n")]
+    node.ask("stage", files=files)
+    node.ask("commit")
+    node.ask("settle")
+    (node.root / "etc/a/theirs").touch()
+    node.ask("stage", NEXT, files=[wanted("/etc/a/b/c/file", "it\n", None)], undoes=RUN)
+    node.ask("commit", NEXT)
+    assert (node.root / "etc/a/b/c").is_dir(), "until it is settled there is a way back"
+    assert node.ask("settle", NEXT) == {"left": [str(node.root / "etc/a")]}
+    assert [path.name for path in (node.root / "etc/a").iterdir()] == ["theirs"]
+    assert node.ask("settle", NEXT) == {"nothing": "done"}
+
+
+def test_what_was_edited_beside_what_is_staged_is_none_of_the_undos(node: Node) -> None:
+    node.stage()
+    (node.root / "etc/nccl.conf").write_text("mine\n")
+    assert node.ask("undo") == {}
+    assert (node.text(CONF), node.tree(), node.state()) == ("mine\n", {"etc/nccl.conf"}, "undone")
+
+
+@pytest.mark.parametrize("now", ["3\n", None])
+def test_a_value_that_was_set_again_is_set_back_by_force_alone(tmp_path: Path, now: str | None) -> None:
+    node = Kinds(tmp_path / "node")
+    node.begin()
+    node.ask("commit")
+    place = node.root / VALUE.lstrip("/")
+    place.write_text(now) if now else place.unlink()
+    answer = node.ask("undo")
+    assert (answer["no"], answer["path"]) == ("changed", VALUE)
+    assert [answer[key] and base64.b64decode(answer[key]) for key in ("current", "after")] == [
+        now and now.encode(), b"2\n"
+    ]  # fmt: skip
+    assert (node.text(CONF), node.state()) == ("new\n", "committed")
+    place.write_text("3\n")
+    assert node.ask("undo", force=True) == {}
+    assert tree_of(node.root) == node.before
+
+
+def test_a_value_that_may_not_be_set_here_stops_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Kinds(tmp_path / "node")
+    asked = []
+    monkeypatch.setattr(os, "access", lambda path, how: asked.append((path, how)))
+    assert node.begin()["no"] == "denied"
+    assert asked == [(str(node.root / VALUE.lstrip("/")), os.W_OK)]
+    assert (tree_of(node.root), node.state()) == (node.before, None)
+
+
+def test_a_file_that_chattr_would_protect_stops_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Kinds(tmp_path / "node")
+    asked = []
+
+    def ioctl(fd: int, *_: object) -> bytes:
+        asked.append(Path(path_of(fd)).name)
+        return (0x10 if asked[-1] == "key" else 0).to_bytes(8, sys.byteorder)
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    assert node.begin()["no"] == "immutable"
+    assert asked == ["nccl.conf", "gone", "key"], "what is made, and a value, has no such flags"
+    assert (tree_of(node.root), node.state()) == (node.before, None)
+
+
+def test_all_of_a_run_is_told(tmp_path: Path) -> None:
+    node = Kinds(tmp_path / "node")
+    node.begin()
+    node.ask("commit")
+    (node.root / NEW.lstrip("/")).unlink()
+    (node.root / NEW.lstrip("/")).symlink_to("elsewhere")
+    (run,) = node.ask("runs")["runs"]
+    files = {row.pop("path"): row for row in run.pop("files")}
+    assert run == {"run": RUN, "cluster": "demo", "state": "committed", "undoes": None, "by": None}
+    mine = [os.geteuid(), os.getegid()]
+    assert "symbolic link" in files[NEW].pop("strange")
+    plain = {"resource": None, "running": False, "was": None, "strange": None}
+    for path, mode, now, access, more in (
+        (CONF, 0o640, b"new\n", [0o640, *mine], {}),
+        (GONE, 0o604, None, None, {}),
+        (KEY, 0o644, b"it\n", [0o600, *mine], {"was": [0o644, *mine]}),
+        (VALUE, 0o644, b"2\n", None, {"running": True, "resource": "sysctl"}),
+    ):
+        row = files[path]
+        before, after = (row.pop(key) for key in ("before", "after"))
+        assert row == {**plain, "mode": mode, "now": now and disk.encoded(now), "access": access, **more}, path
+        told = [next(file[key] for file in node.files() if file["path"] == path) for key in ("before", "after")]
+        assert [before, after] == told
+    del files[NEW]["before"], files[NEW]["after"]
+    assert files[NEW] == {"mode": 0o604, "now": None, "resource": None, "running": False, "was": None}
+
+
+def test_what_was_staged_goes_when_the_agent_ends_and_what_was_committed_stays(tmp_path: Path) -> None:
+    agent = SimpleNamespace(endings=[], ops={})
+    act.install(agent)
+    assert sorted(agent.ops) == ["commit", "lock", "runs", "settle", "stage", "undo"]
+    (end,) = agent.endings
+    spoilt, staged, committed, undone = (Kinds(tmp_path / name) for name in ("a", "b", "c", "d"))
+    for node, run in ((spoilt, "1"), (staged, "2"), (committed, "3"), (undone, "4")):
+        request = {"root": str(node.root), "run": run, "undo": run, "cluster": "demo"}
+        assert agent.ops["stage"](agent, {**request, "files": node.files()}) == {}
+    assert committed.ask("commit", "3") == undone.ask("undo", "4") == {}
+    (spoilt.root / STATE / "runs/1/manifest.json").chmod(0o666)
+    (undone.root / STATE / "runs/4/manifest.json").unlink()
+    end()
+    assert (tree_of(staged.root), staged.state("2")) == (staged.before, "undone")
+    assert committed.state("3") == "committed"
+    assert tree_of(spoilt.root) != spoilt.before
+    assert not (undone.root / STATE / "runs/4/manifest.json").exists()
+    died()
+    refused = agent.ops["commit"](agent, {"root": str(staged.root), "run": "none"})
+    assert refused["no"] == "failed"
 
 
 # ---------------------------------------------------------------- the order on disk

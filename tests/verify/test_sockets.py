@@ -160,6 +160,15 @@ def test_an_answer_that_cannot_be_read_blames_nobody(data: dict[str, Any]) -> No
     assert cuts(hung(at_node("n1", "sockets", 29.0, **data), on(0, "state", 3.0, state=""))) == ()
 
 
+def test_a_row_that_cannot_be_read_hides_none_behind_it() -> None:
+    events = looked((0, SYN_SENT, 1, 2, 3))
+    bare = blamed(hung(*looked((0, SYN_SENT, 1, 2, 3))))
+    for event in events:
+        event.data["rows"][:0] = [None, [1, 2], ["0", *[None] * 6]]
+    assert bare == [("link", ("n1", "n2"), None, None)]
+    assert blamed(hung(*events)) == bare
+
+
 def test_the_sockets_are_the_evidence() -> None:
     (culprit,) = judge(hung(*looked((6, SYN_SENT, 4, 2, 5), (7, ESTABLISHED, 4, 2, 2)))).culprits
     assert culprit.evidence == (
