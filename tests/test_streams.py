@@ -197,7 +197,7 @@ def names(lab: Lab) -> list[str]:
 def test_healthy_links_blame_nobody(lab: Lab) -> None:
     for _ in range(5):
         found = verify(lab)
-        assert (found.code, culprits(found)) == (0, [])
+        assert (found.code, culprits(found)) == (0, []), found.report["verify"]["culprits"]
         (row,) = found.findings("net.tcp_bw", "pass")
         assert row["nodes"] == names(lab)
         assert "12 of 12 directed pairs" in row["message"]

@@ -146,13 +146,22 @@ def blocked(way: Way) -> bool:
 
 
 def seen_again(links: Links, again: Sequence[Way], seconds: float) -> Links:
-    """With a further look in place of an earlier one where there was one: it tells a fault from a busy moment.
+    """Return the links with a further look at some pairs: it tells a fault from a busy moment.
 
-    `seconds` is what all looks took together.
+    The further look counts, but for speeds: of each direction the best one that was seen does. Whatever else
+    runs on a machine makes a link slower for a moment and never faster. `seconds` is what all looks took together.
     """
     second = {(way.dialer, way.listener): way for way in again if way.word not in UNMEASURED}
-    ways = tuple(second.get((way.dialer, way.listener), way) for way in links.ways)
+    ways = tuple(_with_best_speeds(second.get((way.dialer, way.listener)), way) for way in links.ways)
     return replace(links, ways=ways, seconds=seconds)
+
+
+def _with_best_speeds(later: Way | None, earlier: Way) -> Way:
+    if later is None:
+        return earlier
+    if later.word != "ok":
+        return later
+    return replace(later, out=max(later.out, earlier.out), back=max(later.back, earlier.back))
 
 
 def _faults(ways: Sequence[Way], usual: float) -> Iterable[Fault]:

@@ -15,7 +15,7 @@ def tried(found: Answer, op: str, elements: int) -> int:
     Fewer than these only where the report says so, in words that anybody can check, with a reason.
     """
     verify, planned = found.report["verify"], elements * FLOAT32
-    assert (found.code, verify["verdict"], verify["culprits"]) == (0, "pass", [])
+    assert (found.code, verify["verdict"], verify["culprits"]) == (0, "pass", []), verify
     row = [row for row in verify["collectives"] if row["op"] == op][-1]
     assert row["wrong"] == 0
     assert {stage["verdict"] for stage in verify["stages"]} <= {"pass", "skip"}

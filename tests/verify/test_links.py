@@ -168,6 +168,17 @@ def test_a_second_look_decides() -> None:
     assert blamed(seen_again(links, [way(a, b, "lost") for a, b in doubtful], 0.1)) == [("n2",)]
 
 
+def test_a_direction_is_as_fast_as_it_was_in_any_look() -> None:
+    links = spoilt(healthy(4), "n2", out=FAST / 50)
+    doubtful = bad_pairs(links.ways, usual_speed(links.ways))
+    other_way = [way(a, b, back=FAST / 50) for a, b in doubtful]
+    assert judge(seen_again(links, other_way, 0.1)) == ()
+    same_way = [way(a, b, out=FAST / 40) for a, b in doubtful]
+    assert blamed(seen_again(links, same_way, 0.1)) == [("n2",)]
+    cut_off = seen_again(links, [way(a, b, "timed_out") for a, b in doubtful], 0.1)
+    assert {one.out for one in cut_off.ways if one.word != "ok"} == {0.0}
+
+
 def test_a_link_that_the_trial_named_is_one_with_what_was_measured() -> None:
     seen = Culprit("link", ("n2", "n4"), 0.85, "no answer", ("a socket",), None, "n4", "n2")
     result = with_links(
