@@ -30,7 +30,9 @@ def look(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
         found: dict[str, Any] = environment.look(entry, given)
         return found
 
-    monkeypatch.setattr(shells, "SHELL_LIMIT", 3.0)  # only shells that hang take it all
+    # Only shells that hang take all of both; others need so long where many processes wait for a processor.
+    monkeypatch.setattr(shells, "SHELL_LIMIT", 3.0)
+    monkeypatch.setattr(shells, "TRACE_LIMIT", 3.0)
     return ask
 
 

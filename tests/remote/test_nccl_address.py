@@ -52,7 +52,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         found: dict[str, Any] = nccl_address.answers(entry, session, first, BARE, script or FINDER + PROBE)
         return found
 
-    monkeypatch.setattr(shells, "SHELL_LIMIT", 2.0)
+    monkeypatch.setattr(shells, "SHELL_LIMIT", 5.0)
     monkeypatch.setattr(launched, "SLURM_CONF", (f"{tmp_path}/slurm.conf",))
     return ask
 
@@ -136,7 +136,7 @@ def test_who_is_the_same_to_nccl_is_asked_once(
 
 
 def test_an_nccl_that_hangs_is_waited_for_once(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_address, "PROBE_LIMIT", 1.0)
+    monkeypatch.setattr(nccl_address, "PROBE_LIMIT", 5.0)  # a busy machine needs seconds to start Python
     monkeypatch.setattr(nccl_address, "slurm", lambda: None)
     (tmp_path / ".profile").write_text("export NCCL_SOCKET_IFNAME=eth0\n")
     count = tmp_path / "count"
