@@ -402,7 +402,7 @@ def _wait_until_ranks(lab: Lab) -> None:
 def test_a_timeout_during_verify_puts_all_nodes_back(lab: Lab) -> None:
     found = clusterprep(lab, "apply", "--timeout", "2")
     assert found.code in (1, 3)
-    assert contents(lab, PROFILE) == {None}
+    assert contents(lab, PROFILE) == {None}, (found.code, found.stderr, found.report)
     quiet(lab)
 
 

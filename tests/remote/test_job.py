@@ -191,9 +191,11 @@ def test_ranks_say_where_they_are(agent: Heard) -> None:
 
 
 def test_the_folder_is_told_and_home_is_the_way_out(agent: Heard) -> None:
-    assert agent.launch("pass", folders=["/usr"])["folder"] == "/usr"
+    # The kernel tells the folder of a process that is there, so this one stays.
+    stays = "import time; time.sleep(600)"
+    assert agent.launch(stays, folders=["/usr"])["folder"] == "/usr"
     agent.ask("finish")
-    answer = agent.launch("pass", folders=["/not/here"])
+    answer = agent.launch(stays, folders=["/not/here"])
     home = login_home()
     # The home of some users, «nobody» for one, does not exist.
     assert answer["folder"] == (str(home.resolve()) if home.is_dir() else "/")
