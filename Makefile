@@ -11,7 +11,7 @@ PURE := not hosts and not torch and not machine and not clock and not slow
 # Beyond eight processes each spends longer on collecting the tests than on running its share.
 PARALLEL ?= --numprocesses=auto --maxprocesses=8
 # Tests on hosts mostly wait, so there are more processes than cores. Modules share what they have set up.
-PARALLEL_HOSTS ?= --numprocesses=4 --dist=loadfile --no-loadscope-reorder
+PARALLEL_HOSTS ?= --numprocesses=4 --dist=loadfile
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start commands by the thousand, which would each compile all that they import.

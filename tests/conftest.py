@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = ["tests.surroundings", "tests.lab.fixtures", "tests.totals"]
 
 LAB_FIXTURES = frozenset({"lab1", "lab4", "lab8", "slurm4", "make_lab"})
-LONGEST = ("hosts", "torch")  # markers that a test has which starts ranks on hosts
 
 # How long an example takes is a matter of the machine's load; the time limit of a test ends one that hangs.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -16,9 +15,7 @@ settings.load_profile("any-machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that take longest first, and refuse tests on lab hosts without the marker."""
-    # Begun last, they would leave all but one process without work.
-    items.sort(key=lambda item: not all(item.get_closest_marker(name) for name in LONGEST))
+    """Refuse tests that use lab hosts and do not carry the marker, which `make test` goes by."""
     unmarked = [
         item.nodeid
         for item in items
