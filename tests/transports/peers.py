@@ -8,7 +8,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
+import paramiko
+
 Talk = Callable[[socket.socket], None]
+# Whoever dialled may leave at any moment, also in the middle of paramiko's key exchange.
+HUNG_UP = (OSError, EOFError, paramiko.SSHException)
 
 
 @contextlib.contextmanager
@@ -23,7 +27,7 @@ def listening(talk: Talk) -> Iterator[int]:
                 threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
     def answer(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
+        with connection, contextlib.suppress(*HUNG_UP):
             talk(connection)
 
     threading.Thread(target=serve, daemon=True).start()
