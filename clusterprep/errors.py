@@ -96,6 +96,11 @@ class OutOfTime(ClusterprepError):
     code = 3
 
 
+# What ends the whole command, in the middle of whatever its main thread does. A handler of all exceptions is for what
+# went wrong in one place, and has to let these through.
+ENDINGS = (Interrupted, OutOfTime)
+
+
 class NotKnown(ClusterprepError):
     """What the command was to show could not be determined."""
 

@@ -50,8 +50,21 @@ def _make(cls: Any, frozen: bool) -> None:
     """Make it all and put the constructor in last: who comes meanwhile, in another thread, waits in the old one."""
     with _MAKING:
         if isinstance(vars(cls)[_FIELDS], _Later):
-            made = dataclasses.dataclass(frozen=frozen, init=False)(cls)
-            made.__init__ = _constructor(made)
+            before = dict(vars(cls))
+            try:
+                made = dataclasses.dataclass(frozen=frozen, init=False)(cls)
+                made.__init__ = _constructor(made)
+            except BaseException:  # a signal: one that is made in part could neither be used nor made anew
+                _restore(cls, before)
+                raise
+
+
+def _restore(cls: Any, before: dict[str, Any]) -> None:
+    for name in [name for name in vars(cls) if name not in before]:
+        delattr(cls, name)
+    for name, value in before.items():
+        if vars(cls).get(name) is not value:
+            setattr(cls, name, value)
 
 
 def _constructor(cls: Any) -> Any:

@@ -8,6 +8,7 @@ from datetime import date
 
 from clusterprep.checks import Check, Outcome, Scene
 from clusterprep.derived import once_per_fleet
+from clusterprep.errors import ENDINGS
 from clusterprep.facts.account import Rights
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.noderange import fold
@@ -60,6 +61,8 @@ def _judged(fleet: Fleet, check: Check, knowing: tuple[Node, ...]) -> list[Outco
     """What a check says; where it breaks, of those nodes alone over whose answers it does, if it can be told which."""
     try:
         return list(check.judge(Scene(fleet, knowing, check.name)))
+    except ENDINGS:
+        raise
     except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' answers with it
         over = [node for node in knowing if _breaks(fleet, check, node)]
         if not over or len(over) == len(knowing):
@@ -81,6 +84,8 @@ def _judged(fleet: Fleet, check: Check, knowing: tuple[Node, ...]) -> list[Outco
 def _breaks(fleet: Fleet, check: Check, node: Node) -> bool:
     try:
         list(check.judge(Scene(fleet, (node,), check.name)))
+    except ENDINGS:
+        raise
     except Exception:  # noqa: BLE001 - as above
         return True
     return False

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from clusterprep.checks import Check
-from clusterprep.errors import InputError, Problem
+from clusterprep.errors import ENDINGS, InputError, Problem
 from clusterprep.facts import Fact
 from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Json, Node, Read
@@ -160,6 +160,8 @@ def _narrowed(fact: Fact, raw: Json) -> Json:
     """The first answer of a fact that looks at a part of it; None where it has no such part: that is for its parser."""
     try:
         return ["ok", fact.narrow(raw[1])] if fact.narrow and raw[0] == "ok" else None
+    except ENDINGS:
+        raise
     except Exception:  # noqa: BLE001 - as in _value
         return None
 
@@ -199,6 +201,8 @@ def _value(fact: Fact, answers: Sequence[Any]) -> Any:
         value = fact.parse(*answers)
         if not returns(fact.parse, value):
             return Absent("garbled", "a value of another type than this fact has")
+    except ENDINGS:
+        raise
     except Exception as error:  # noqa: BLE001 - the answer is a stranger's: whatever it breaks, it is the answer that is broken
         return Absent("garbled", words(f"{type(error).__name__}: {error}"))
     return value

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from clusterprep import __version__, compared
 from clusterprep.concluding import VERDICTS
-from clusterprep.errors import ClusterprepError
+from clusterprep.errors import ENDINGS, ClusterprepError
 from clusterprep.history.database import Unusable
 from clusterprep.history.runs import Runs, packed
 from clusterprep.job import Job
@@ -39,6 +39,8 @@ def recorded(job: Job, report: Report) -> Report:
         job.runs.record(packed(report, line_of(report, job.inventory.path)))
     except Unusable as error:
         troubles.append(f"this run is not in the history: {error}")
+    except ENDINGS:
+        raise
     except Exception as error:  # noqa: BLE001 - a run that is through says what it did, whatever becomes of the record
         troubles.append(f"this run is not in the history, by a bug of ours: {type(error).__name__}: {error}")
     return replace(report, notices=(*report.notices, *troubles[-1:]))

@@ -386,6 +386,27 @@ def test_no_function_has_grown_into_a_god() -> None:
     none(found, f"more than {MAX_FUNCTION} lines:")
 
 
+# Modules that catch every exception where no signal and no limit can fall, as they work in other threads or in others'
+# processes; `ending` is where all of them end.
+NEVER_INTERRUPTED = (
+    "guard", "ending", "fanout", "transports.ssh", "transports.ssh_connection", "transports.ssh_keys",
+    "verify.collect", "launch.follow",
+)  # fmt: skip
+
+
+def test_a_handler_of_all_exceptions_lets_signals_and_limits_through() -> None:
+    for name in MODULES:
+        if name in NEVER_INTERRUPTED or name.removeprefix("remote.") in ON_NODES:
+            continue
+        for node in ast.walk(tree_of(name)):
+            handlers = node.handlers if isinstance(node, ast.Try) else []
+            kinds = [ast.unparse(handler.type) if handler.type else "BaseException" for handler in handlers]
+            if "Exception" in kinds:
+                assert "ENDINGS" in kinds[: kinds.index("Exception")], (
+                    f"{place(name, node.lineno)}: let ENDINGS through"
+                )
+
+
 def test_names_say_what_is_inside() -> None:
     none([name for name in MODULES if VAGUE_NAMES & set(name.split("."))], "says nothing:")
 

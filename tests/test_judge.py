@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from clusterprep import registry
 from clusterprep.checks import Check, Outcome, Scene
+from clusterprep.errors import ENDINGS, ClusterprepError, OutOfTime
 from clusterprep.facts.account import Rights
 from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.facts.gpu import DeviceNodes, Nvml
@@ -232,6 +233,27 @@ def test_an_answer_over_which_a_check_breaks_is_its_nodes_own_trouble() -> None:
     found = judged(replace(check_of(divides), facts=("lim.memlock",)), seen)
     expected = dict.fromkeys(("n1", "n3", "n4"), "pass") | {"n2": "unknown warning garbled"}
     assert by_node(found) == expected
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_signal_in_the_middle_of_a_check_is_no_bug_of_it(ending: type[ClusterprepError]) -> None:
+    def interrupted(scene: Scene) -> Iterable[Outcome]:
+        raise ending("--timeout of 2 s reached")
+
+    with pytest.raises(ending):
+        judged(check_of(interrupted), healthy())
+
+
+def test_a_signal_while_it_is_looked_for_the_node_that_breaks_a_check_is_let_through() -> None:
+    seen: list[int] = []
+
+    def interrupted(scene: Scene) -> Iterable[Outcome]:
+        seen.append(len(scene.nodes))
+        raise OutOfTime("--timeout of 2 s reached") if len(seen) > 1 else RuntimeError("boom")
+
+    with pytest.raises(OutOfTime):
+        judged(check_of(interrupted), healthy())
+    assert seen == [4, 1]
 
 
 def test_a_bug_in_a_check_is_unknown_for_the_nodes_it_saw_and_keeps_what_was_known_before() -> None:
