@@ -200,7 +200,7 @@ def test_a_hung_mount_leaves_open_what_needs_it_alone(host: Host) -> None:
 def test_a_driver_that_does_not_answer_is_not_known(host: Host) -> None:
     hanging = faults.gpus(host, [{"count": 2, "model": "h100"}], hangs=["nvmlDeviceGetHandleByIndex_v2"], bus=False)
     with hanging:
-        seen = timed(host, 3)
+        seen = timed(host, 6)  # in three seconds a busy machine does not always start the command and the agent
     assert {"gpu.ecc_unc", "gpu.remap"} <= late(seen)
     assert seen.code == 3
     assert "pass" in verdicts(seen)["fs.ro"]
