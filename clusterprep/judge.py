@@ -64,31 +64,41 @@ def _judged(fleet: Fleet, check: Check, knowing: tuple[Node, ...]) -> list[Outco
     except ENDINGS:
         raise
     except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' answers with it
-        over = [node for node in knowing if _breaks(fleet, check, node)]
+        over = _breaking(fleet, check, knowing)
         if not over or len(over) == len(knowing):
             return [_broken(fleet, check, knowing, error)]
-        spoilt = dict.fromkeys(check.facts, Absent("garbled", "it breaks a check"))
-        sightings = dict(fleet.sightings)
-        for node in over:
-            before = sightings[node.name]
-            sightings[node.name] = replace(before, facts={**before.facts, **spoilt})
         rest = tuple(node for node in knowing if node not in over)
         message = f"this check breaks over what the node answered: {type(error).__name__}: {error}"
         alone = _broken(fleet, check, over, error)
         return [
             replace(alone, message=words(message), reason="garbled"),
-            *_judged(replace(fleet, sightings=sightings), check, rest),
+            *_judged(_without(fleet, check, over), check, rest),
         ]
 
 
-def _breaks(fleet: Fleet, check: Check, node: Node) -> bool:
-    try:
-        list(check.judge(Scene(fleet, (node,), check.name)))
-    except ENDINGS:
-        raise
-    except Exception:  # noqa: BLE001 - as above
-        return True
-    return False
+def _breaking(fleet: Fleet, check: Check, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes over whose answers a check breaks also where it sees those of no other node."""
+    nothing = _without(fleet, check, nodes).sightings
+    found = []
+    for node in nodes:
+        alone = replace(fleet, sightings={**nothing, node.name: fleet.sightings[node.name]})
+        try:
+            list(check.judge(Scene(alone, (node,), check.name)))
+        except ENDINGS:
+            raise
+        except Exception:  # noqa: BLE001 - as above
+            found.append(node)
+    return found
+
+
+def _without(fleet: Fleet, check: Check, nodes: Iterable[Node]) -> Fleet:
+    """The fleet without what these nodes answered to a check: it is garbled."""
+    spoilt = dict.fromkeys(check.facts, Absent("garbled", "it breaks a check"))
+    sightings = dict(fleet.sightings)
+    for node in nodes:
+        before = sightings[node.name]
+        sightings[node.name] = replace(before, facts={**before.facts, **spoilt})
+    return replace(fleet, sightings=sightings)
 
 
 def _broken(fleet: Fleet, check: Check, nodes: Sequence[Node], error: Exception) -> Outcome:

@@ -256,6 +256,21 @@ def test_a_signal_while_it_is_looked_for_the_node_that_breaks_a_check_is_let_thr
     assert seen == [4, 1]
 
 
+def test_an_answer_over_which_a_check_breaks_is_not_there_for_the_others() -> None:
+    """A check that compares with all nodes would break over it again."""
+
+    def compares(scene: Scene) -> Iterable[Outcome]:
+        known = [scene.fleet.fact(node.name, "lim.memlock") for node in scene.fleet.reached]
+        least = min(1 / value for value in known if not isinstance(value, Absent))
+        return [Outcome("fail", tuple(node.name for node in scene.nodes), f"{least:g} is the least", seen=f"{least:g}")]
+
+    found = judged(replace(check_of(compares), facts=("lim.memlock",)), fleet(**same("lim.memlock", 1, 0, 2, 4)))
+    assert by_node(found)["n2"] == "unknown warning garbled"
+    assert [(finding.nodes, finding.seen) for finding in found if finding.verdict == "fail"] == [
+        (("n1", "n3", "n4"), "0.25")
+    ]
+
+
 def test_a_bug_in_a_check_is_unknown_for_the_nodes_it_saw_and_keeps_what_was_known_before() -> None:
     def raises(scene: Scene) -> Iterable[Outcome]:
         yield Outcome("pass", ("n1",), "half-way")

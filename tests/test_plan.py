@@ -209,7 +209,8 @@ def test_a_part_of_an_answer_is_compared_and_parsed_as_that_part() -> None:
     sheet = questions.of(NODE)
     for number in range(3):
         assert questions.facts(sheet, [["ok", {"part": "x", "rest": number}]]) == {"a.fact": "x"}
-    assert parsed == ["x"]
+    assert questions.facts(sheet, [["ok", {"part": "y", "rest": 0}]]) == {"a.fact": "y"}
+    assert parsed == ["x", "y"]
     without = questions.facts(sheet, [["ok", {"rest": 4}]])["a.fact"]
     assert without == {"rest": 4}, "an answer without that part is the parser's"
 

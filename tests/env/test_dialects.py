@@ -197,3 +197,16 @@ def test_docker_reads_the_longest_line_and_no_longer_one(tmp_path: Path) -> None
 @pytest.mark.parametrize("value", REFUSED)
 def test_other_targets_hold_all_that(target: str, value: str) -> None:
     assert refusal(target, NAME, value) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("_", "BASHOPTS", "BASHPID", "BASH_VERSINFO", "DIRSTACK", "EGID", "EPOCHREALTIME", "EPOCHSECONDS", "EUID"),
+        *("FUNCNAME", "GID", "GROUPS", "HISTCMD", "LINENO", "OPTIND", "PPID", "PS0", "PS1", "PS2", "PS3", "PS4"),
+        *("RANDOM", "SECONDS", "SHELLOPTS", "SHLVL", "SRANDOM", "UID", "USERNAME", "argv", "path", "pipestatus"),
+        "status",
+    ],
+)
+def test_a_name_that_a_shell_keeps_for_itself_is_refused(name: str) -> None:
+    assert "shells keep" in str(refusal("profile.d", name, "1"))

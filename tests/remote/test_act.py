@@ -216,6 +216,17 @@ def test_a_running_value_is_set_after_all_files_and_put_back_with_them(node: Nod
     assert [path.name for path in place.parent.iterdir()] == ["some"]
 
 
+def test_each_of_several_running_values_is_set(node: Node) -> None:
+    place = node.root / VALUE.lstrip("/")
+    place.parent.mkdir(parents=True)
+    other = f"{VALUE}_other"
+    for path in (VALUE, other):
+        (node.root / path.lstrip("/")).write_text("1\n")
+    assert changes(node, *({**wanted(path, "1\n", "2\n"), "running": True} for path in (VALUE, other))) == {}
+    assert node.ask("commit") == {}
+    assert (node.text(VALUE), node.text(other)) == ("2\n", "2\n")
+
+
 @pytest.mark.parametrize(("step", "reason"), [("stage", "changed"), ("commit", "changed"), ("gone", "changed")])
 def test_a_running_value_that_somebody_set_meanwhile_is_left_alone(node: Node, step: str, reason: str) -> None:
     place = node.root / VALUE.lstrip("/")

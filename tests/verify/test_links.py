@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterprep.model import Culprit, VerifyResult
+from clusterprep.model import Culprit, PairSpeed, VerifyResult
 from clusterprep.pairing import rounds
 from clusterprep.verify.links import (
     Links,
@@ -139,6 +139,32 @@ def test_nothing_needs_to_be_faster_than_its_interface() -> None:
     assert blamed(replace(links, ways=slower)) == [("n2", "n3")]
     assert blamed(replace(links, ways=slower, rated=1.25e9)) == []
     assert blamed(replace(busy, rated=1.25e9)) == [("n2", "n3")]
+
+
+@pytest.mark.parametrize(
+    ("count", "named"),
+    [
+        pytest.param(5, [("n1",)], id="half"),
+        pytest.param(6, [("n1", "n2"), ("n1", "n3")], id="less-than-half"),
+    ],
+)
+def test_a_node_is_named_from_half_of_its_pairs_on(count: int, named: list[tuple[str, ...]]) -> None:
+    links = spoilt(spoilt(healthy(count), "n1", "n2", resent=5), "n1", "n3", resent=5)
+    assert sorted(blamed(links)) == named
+
+
+def test_the_pairs_are_told_as_they_were_measured() -> None:
+    measured = Links(
+        ("a", "b", "c"), (way("a", "b", rtt=0.25, out=2e9, back=1.5e9, resent=3), way("a", "c", "refused")), 1
+    )
+    first, second = with_links(VerifyResult("pass", "gloo", 2, 1, "a:1"), measured).pairs
+    assert first == PairSpeed(("a", "b"), "ok", 2.0, 1.5, 0.25, 3)
+    assert second == PairSpeed(("a", "c"), "refused")
+
+
+def test_a_culprit_has_the_first_eight_of_its_faults() -> None:
+    (culprit,) = culprits(spoilt(healthy(20), "n2", resent=5))
+    assert len(culprit.evidence) == 8
 
 
 def test_two_nodes_are_a_link() -> None:

@@ -106,6 +106,12 @@ def test_a_stopped_rank_is_given_a_moment_to_go_on() -> None:
     assert pace.decide(11.0 + STOPPED) is Decision.SEEN_ENOUGH
 
 
+def test_a_rank_that_stays_stopped_is_seen_after_three_seconds() -> None:
+    pace = gone()
+    pace.note(on(1, "state", state="stopped"), 7.0)
+    assert [pace.decide(moment) for moment in (9.9, 10.1)] == [Decision.WAIT, Decision.SEEN_ENOUGH]
+
+
 def test_every_step_of_the_slowest_rank_starts_the_time_limit_again() -> None:
     pace, now = gone(), 5.0
     for milestone in MILESTONES[4:]:

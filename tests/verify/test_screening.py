@@ -123,6 +123,22 @@ def test_nobody_is_measured_twice_at_once_and_slow_groups_are_padded_to_their_si
     assert set(sizes) == {20, 11}, "groups and padded halves of twenty, and one node of each healthy group"
 
 
+@pytest.mark.parametrize(("across", "samples"), [pytest.param(100.0, 1, id="normal"), pytest.param(10.0, 2, id="slow")])
+def test_healthy_groups_are_tried_across_their_boundaries_until_that_suffices(across: float, samples: int) -> None:
+    """Of eight nodes in four groups two are healthy: one node of each is tried with one of the other."""
+    asked = Counter[tuple[str, ...]]()
+
+    def answer(probe: Probe) -> float:
+        asked[probe.nodes] += probe.kind == "group"
+        if probe.nodes == ("n2", "n4"):
+            return across
+        return 50.0 if {"n5", "n7"} & set(probe.nodes) else 100.0
+
+    found = told(NODES[:8], answer)
+    assert asked["n2", "n4"] == samples
+    assert ({"n2", "n4"} <= set(found.suspects)) is (across < 100)
+
+
 # ---------------------------------------------------------------- evidence
 
 
