@@ -15,9 +15,31 @@ def operations(work: Callable[[], object]) -> int:
     """
     count = 0
 
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+    def each_line() -> None:
         nonlocal count
-        count += event == "line"
+        count += 1
+
+    _traced(work, each_line)
+    return count
+
+
+def interrupt(work: Callable[[], object], line: int) -> None:
+    """Raise KeyboardInterrupt in the middle of `work`, before the line that it executes as the one of that number."""
+    left = line
+
+    def each_line() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    _traced(work, each_line)
+
+
+def _traced(work: Callable[[], object], each_line: Callable[[], None]) -> None:
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            each_line()
         return trace
 
     before = sys.gettrace()
@@ -26,4 +48,3 @@ def operations(work: Callable[[], object]) -> int:
         work()
     finally:
         sys.settrace(before)
-    return count

@@ -6,14 +6,12 @@ import dataclasses
 import inspect
 import sys
 import threading
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from clusterprep.frozen import dataclass
-from tests.operations import operations
+from tests.operations import interrupt, operations
 
 
 def point(make: Any) -> Any:
@@ -113,24 +111,5 @@ def test_what_a_signal_ends_in_the_middle_of_it_is_made_anew() -> None:
     for line in range(10, lines - 50, 19):  # the last of them may be fewer where something was computed before
         kind = point(dataclass)
         with pytest.raises(KeyboardInterrupt):
-            _interrupted(lambda kind=kind: kind(1), line)
+            interrupt(lambda kind=kind: kind(1), line)
         assert (kind(1), kind(1).sum, dataclasses.replace(kind(1), y=9).sum) == (kind(1, tags=["a"]), 3, 10), line
-
-
-def _interrupted(work: Callable[[], object], line: int) -> None:
-    """Do it until so many lines are executed, of our own modules or others, and raise KeyboardInterrupt there."""
-    left = line
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal left
-        left -= event == "line"
-        if left == 0:
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
