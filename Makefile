@@ -11,7 +11,8 @@ PURE := not hosts and not torch and not machine and not clock and not slow
 # Beyond eight processes each spends longer on collecting the tests than on running its share.
 PARALLEL ?= --numprocesses=auto --maxprocesses=8
 # Tests on hosts mostly wait, so there are more processes than cores. Modules share what they have set up.
-PARALLEL_HOSTS ?= --numprocesses=4 --dist=loadfile
+# One that hangs beyond all limits ends the run: begun anew, it would hang as often as processes are begun anew.
+PARALLEL_HOSTS ?= --numprocesses=4 --dist=loadfile --max-worker-restart=0
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start commands by the thousand, which would each compile all that they import.
@@ -43,7 +44,7 @@ test-hosts: setup ## as root: tests on lab hosts, and with torch, Slurm, Chromiu
 
 test-all: test ## every test, also those that take minutes each
 	$(MAKE) setup
-	$(PYTEST) $(PARALLEL_HOSTS) -m "not ($(PURE))" $(ARGS)
+	$(PYTEST) $(PARALLEL_HOSTS) -o faulthandler_timeout=2000 -m "not ($(PURE))" $(ARGS)
 
 check: $(VENV)/.tests ## lint, format, types, Python 3.6 for what runs on nodes, and 3.8 for the guard
 	$(BIN)/ruff check
