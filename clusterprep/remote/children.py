@@ -181,9 +181,10 @@ class Account(object):
         self.home, self.shell = entry.pw_dir, entry.pw_shell or "/bin/sh"
         self.changes = self.uid != mine
         self.folders = (self.home,)  # where its processes work: in the first that there is
+        self.told = None  # a descriptor to which a child writes where that is
 
     def enter(self):
-        """In the child: become the user, in the first of the folders that there is."""
+        """In the child: become the user, in the first of the folders that there is, and tell which."""
         if self.changes:
             os.initgroups(self.name, self.gid)
             os.setgid(self.gid)
@@ -194,6 +195,8 @@ class Account(object):
             except OSError:
                 continue
             break
+        if self.told is not None:
+            os.write(self.told, os.fsencode(os.getcwd()))
 
 
 def environment(account, python, given, mark):

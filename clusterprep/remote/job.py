@@ -201,15 +201,23 @@ def spawn(job, account, request, entry, place):
     rank = entry["rank"]
     job.children.append(Process(job, rank, process, {out: Stream(job, rank, "out"), err: Stream(job, rank, "err")}))
     job.tell("spawned", rank, said={"pid": process.pid})
-    return process.pid
 
 
-def folder_of(pid):
-    """Where a process works; it has begun to when the kernel has started its program."""
-    try:
-        return os.readlink("/proc/%d/cwd" % pid)
-    except OSError:
-        return ""
+def spawn_all(job, account, request, place):
+    """Start all processes of the request. Returns the folder in which the first works, empty where that is not known.
+
+    It tells the folder itself: of a process that has ended meanwhile the kernel knows none any more.
+    """
+    reading, told = os.pipe()
+    account.told = told
+    with os.fdopen(reading, "rb") as heard:
+        try:
+            for entry in request["processes"]:
+                spawn(job, account, request, entry, place)
+                account.told = None
+        finally:
+            os.close(told)
+        return os.fsdecode(heard.read())
 
 
 class Jobs(object):
@@ -229,12 +237,11 @@ class Jobs(object):
         job = self._job = Job(agent, mark_of(agent), request.get("leash", LEASH), account.uid)
         try:
             place = job.open_door() if request["torchrun"] else ""
-            pids = [spawn(job, account, request, entry, place) for entry in request["processes"]]
+            folder = spawn_all(job, account, request, place)
         except (OSError, KeyError, ImportError, subprocess.SubprocessError) as error:
             job.begin_stop(time.monotonic())  # those that did start
             return refusal(error, request)
-        folder = folder_of(pids[0]) if pids else ""
-        if request["strict"] and folder and folder != os.path.realpath(request["folders"][0]):
+        if request["strict"] and folder != os.path.realpath(request["folders"][0]):
             job.begin_stop(time.monotonic())
             return {"no": "no_folder", "why": "%s cannot enter %s" % (account.name, request["folders"][0])}
         return {"folder": folder, "user": account.name}

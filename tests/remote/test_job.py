@@ -200,7 +200,19 @@ def test_the_folder_is_told_and_home_is_the_way_out(agent: Heard) -> None:
     # The home of some users, «nobody» for one, does not exist.
     assert answer["folder"] == (str(home.resolve()) if home.is_dir() else "/")
     agent.ask("finish")
-    assert agent.launch("pass", folders=["/not/here"], strict=True)["no"] == "no_folder"
+    assert agent.launch(stays, folders=["/not/here"], strict=True)["no"] == "no_folder"
+
+
+def test_the_folder_of_a_program_that_ends_at_once_is_known_all_the_same(agent: Heard) -> None:
+    """The kernel knows it only as long as the program runs."""
+    for _ in range(20):
+        assert agent.launch("pass", folders=["/usr"], strict=True)["folder"] == "/usr"
+        agent.until("exit", 1)
+        agent.ask("finish")
+        answer = agent._launch([{"rank": 0, "argv": ["true"], "env": {}}], torchrun=False, folders=["/x"], strict=True)
+        assert answer["no"] == "no_folder"
+        agent.ask("finish")
+        agent.events.clear()
 
 
 def test_no_second_job_beside_the_first(agent: Heard) -> None:
