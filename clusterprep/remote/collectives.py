@@ -10,7 +10,10 @@ from clusterprep.remote.sums import PRIME, Numbers, explain
 
 MAX_REPETITIONS = 5
 BUDGET = 2.0  # seconds that the timed repetitions of one size may take together
-PROBED = 1 << 20  # bytes that tell how long a large collective may take
+# Bytes that tell how long a large collective may take: a megabyte stays in the caches, and memory that is touched first
+# may be several times as slow. The larger one is left out where it would take more than PROBE_SHARE of the limit.
+PROBED = (1 << 20, 32 << 20)
+PROBE_SHARE = 0.02
 TIME_SHARE, MEMORY_SHARE = 0.25, 0.5  # of the time limit and of the memory that is free
 MAX_LOCATED = 64  # ranks; in a larger world too many rounds would be needed to find who spoils a sum
 LOCATING = 10.0  # seconds that these rounds may take together
@@ -257,13 +260,18 @@ COLLECTIVES = {
 def fitting(job, step, limit):
     """(bytes, what made them fewer): as much of a step as fits into half of the memory and a quarter of the limit.
 
-    All ranks agree on it. The time is guessed from a small one of the same kind, which is refused where the step
+    All ranks agree on it. The time is guessed from smaller ones of the same kind, which are refused where the step
     would be, and is then left to it. What a rank does for its own part counts, for the others wait for it.
     """
     trial = COLLECTIVES[step["op"]](job, step["dtype"])
-    probed = trial.prepare(min(PROBED, step["bytes"]))
-    trial.once(0, limit)
-    seconds = job.spread(trial.once(1, limit) + trial.own, limit)
+    trial.prepare(min(PROBED[0], step["bytes"]))
+    trial.once(0, limit)  # connects
+    for size in PROBED:
+        trial = COLLECTIVES[step["op"]](job, step["dtype"])
+        probed = trial.prepare(min(size, step["bytes"]))
+        seconds = job.spread(trial.once(1, limit) + trial.own, limit)
+        if seconds * PROBED[-1] / probed > limit * PROBE_SHARE:
+            break
     in_time = limit * TIME_SHARE / max(seconds * step["bytes"] / probed, 1e-9)
     in_memory = job.device.room() / step.get("among", 1) * MEMORY_SHARE / (step["bytes"] * trial.buffers())
     share = -job.spread(-min(1.0, in_time, in_memory), limit)

@@ -89,7 +89,7 @@ RANKS, NUMEL_IN, NUMEL_OUT = 4, 262_675_456, 1_050_701_824  # of the watchdog's 
 
 
 def test_verify_gathers_what_this_job_gathered_as_far_as_memory_and_time_allow(lab: Lab) -> None:
-    inventory = lab.inventory(verify={"sizes": ["8", "1M"], "timeout": 30}, nproc_per_node=RANKS // len(lab.hosts))
+    inventory = lab.inventory(verify={"sizes": ["8", "1M"], "timeout": 60}, nproc_per_node=RANKS // len(lab.hosts))
     found = clusterprep(lab, "verify", "--incident-sizes", inventory=inventory)
     assert found.report["verify"]["world_size"] == RANKS
     assert RANKS * NUMEL_IN == NUMEL_OUT

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterprep.model import VerifyResult
-from clusterprep.remote.collectives import fitting
+from clusterprep.remote.collectives import COLLECTIVES, Broadcast, fitting
 from clusterprep.verify.blame import judge
 from clusterprep.verify.collect import run_verify
 from clusterprep.verify.schedule import GATHERED, SENT, with_incidents
@@ -48,16 +48,20 @@ def alone(room: float, seconds: float) -> Iterator[SimpleNamespace]:
     from clusterprep.remote.trial import Cpu
 
     class Device(Cpu):
+        def __init__(self) -> None:
+            super().__init__(torch, 0)
+            self.seconds = seconds
+
         def timed(self, collective, limit):  # type: ignore[no-untyped-def]
             super().timed(collective, limit)
-            return seconds
+            return self.seconds
 
         def room(self) -> float:
             return room
 
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
-        yield Job(torch, Device(torch, 0), 0, 1)
+        yield Job(torch, Device(), 0, 1)
     finally:
         torch.distributed.destroy_process_group()
 
@@ -85,6 +89,22 @@ def test_what_a_rank_does_for_its_own_part_counts_as_time() -> None:
         fits, reason = fitting(job, step, 0.05)
     assert fits < 1 << 30
     assert reason == "time"
+
+
+def test_what_large_ones_take_longer_is_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte takes 0.1 ms here, so a gigabyte would take 0.1 s; but 32 megabytes take 32 s."""
+
+    class Sized(Broadcast):
+        def prepare(self, size: int) -> int:
+            prepared = int(super().prepare(size))
+            self.job.device.seconds = 1e-4 if prepared <= 1 << 20 else 32.0
+            return prepared
+
+    monkeypatch.setitem(COLLECTIVES, "broadcast", Sized)
+    step = {"op": "broadcast", "bytes": 1 << 30, "dtype": "float32", "repetitions": 1, "fit": True}
+    with alone(1 << 40, 0.0) as job:
+        fits, reason = fitting(job, step, 2000.0)
+    assert (fits, reason) == (pytest.approx(500 / 1024 * (1 << 30), rel=0.1), "time")
 
 
 def test_the_memory_of_a_rank_is_its_part_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
