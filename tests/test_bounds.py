@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -96,9 +97,13 @@ def test_pyenvs_newest_release_comes_first(tmp_path: Path) -> None:
 
 
 def test_a_missing_python_is_said_before_anything_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PYTHONS", f"{HERE} 3.99 3.98")
+    there = tmp_path / "python3.97"
+    there.write_text("#!/bin/sh\necho 3.97\n")
+    there.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONS", "3.97 3.99 3.98")
     assert main([]) == 2
     said = capsys.readouterr()
     assert "Python 3.99, 3.98." in said.err

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 # Each of these takes milliseconds to import, some of them hundreds; a command names the ones that it needs.
@@ -25,6 +26,8 @@ SSH = {"transports.ssh", "transports.ssh_connection", "transports.ssh_config", "
 OF_INVENTORIES = {"ClusterShell", "jsonschema", "yaml", "packaging"}
 # jsonschema comes with these.
 AND_THEIRS = {"referencing", "importlib.resources", "tempfile", "zipfile"}
+if hasattr(jsonschema.validators, "urlopen"):  # releases of 2023, which are slower by what can fetch schemas
+    AND_THEIRS |= {"email", "http"}
 OF_REPORTS = {"ClusterShell", "packaging", "rich"}
 OF_HISTORY = {"sqlite3"}  # two milliseconds
 OF_SSH = {"paramiko", "cryptography", "concurrent", "email", "importlib.metadata"}

@@ -15,13 +15,19 @@ from pathlib import Path
 import pytest
 
 VARIABLE = "CLUSTERPREP_TEST_TOTALS"
+FILE = pytest.StashKey[str]()
 OUTCOMES = ("passed", "failed", "skipped")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the variable away: neither pytest-xdist's processes nor runs of pytest in tests are a run of their own."""
+    config.stash[FILE] = os.environ.pop(VARIABLE, "")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Append the totals. Under pytest-xdist only the process that prints has a terminal reporter."""
-    path = os.environ.get(VARIABLE)
+    """Append the totals to the file."""
+    path = terminalreporter.config.stash[FILE]
     if not path:
         return
     counts = {name: len(terminalreporter.stats.get(name, ())) for name in OUTCOMES}

@@ -32,6 +32,12 @@ def start(command: str | None = None) -> subprocess.Popen[bytes]:
     )
 
 
+def started_by(python: str) -> subprocess.Popen[bytes]:
+    """The same in a Python that may be another one than that which the shell finds."""
+    command = [python, "-EsSB", "-c", shlex.split(boot.command())[-1]]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 def finish(process: subprocess.Popen[bytes], data: bytes = b"") -> tuple[list[dict[str, object]], bytes, int]:
     out, err = process.communicate(data, timeout=20)
     return FrameReader(NONCE).feed(out), err, process.returncode
@@ -57,7 +63,7 @@ def test_code_is_for_the_python_that_compiled_it(magic: bytes, chosen: str, monk
     monkeypatch.setattr(boot, "MAGIC_NUMBER", magic)
     monkeypatch.setattr(boot, "_compiled", lambda modules: b"no code")
     boot._parcels.cache_clear()
-    frames, err, _ = finish(start(), boot.payload(NONCE, ["look"], near=True) + ask(1, op="ping"))
+    frames, err, _ = finish(started_by(sys.executable), boot.payload(NONCE, ["look"], near=True) + ask(1, op="ping"))
     boot._parcels.cache_clear()
     assert ([frame.get("id") for frame in frames], bool(err)) == (
         ([], True) if chosen == "code" else ([None, 1], False)
@@ -68,9 +74,7 @@ def test_code_is_for_the_python_that_compiled_it(magic: bytes, chosen: str, monk
 def test_a_near_node_may_have_any_python(python: str) -> None:
     """Whole agents, all parts, in whatever Pythons there are here; the agent says whose code its own can run."""
     parts = [*boot.parts_for(boot.kinds()), "act", "ranks", "job"]
-    command = [python, "-EsSB", "-c", shlex.split(boot.command())[-1]]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    frames, err, _ = finish(process, boot.payload(NONCE, parts, near=True) + ask(1, op="ping"))
+    frames, err, _ = finish(started_by(python), boot.payload(NONCE, parts, near=True) + ask(1, op="ping"))
     assert ([frame.get("id") for frame in frames], err) == ([None, 1], b"")
     ours = subprocess.run([python, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, check=True)
     same = ours.stdout.split() == [b"%d" % number for number in sys.version_info[:2]]
