@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+Process = TypeVar("Process", bound="subprocess.Popen[str] | subprocess.Popen[bytes]")
 
 LONG = 60.0  # seconds; what should happen takes a fraction of one, unless other programs want the processors too
 PAUSE = 0.01  # seconds between two looks
+
+
+@contextmanager
+def killed_on_failure(process: Process) -> Iterator[Process]:
+    """Wait for the process at the end of the block, which a test that failed, or ran into its limit, does not do."""
+    with process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def eventually(truth: Callable[[], object], seconds: float = LONG, pause: float = PAUSE) -> bool:

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 
 from clusterprep.awake import LONGEST, TICK, Awake, awake
+from tests.patience import killed_on_failure
 
 
 class Real:
@@ -81,7 +82,8 @@ for line in sys.stdin:
 
 
 def test_a_stopped_process_has_slept() -> None:
-    with subprocess.Popen([sys.executable, "-c", STOPPED], stdin=-1, stdout=-1, text=True) as process:
+    started = subprocess.Popen([sys.executable, "-c", STOPPED], stdin=-1, stdout=-1, text=True)
+    with killed_on_failure(started) as process:
         assert process.stdin is not None
         assert process.stdout is not None
 

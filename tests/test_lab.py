@@ -19,6 +19,7 @@ from tests.lab.fixtures import SharedLab, lab4, make_lab, require_lab, shared_la
 from tests.lab.lab import REPOSITORY
 from tests.lab.layout import Spec, address_of
 from tests.lab.node import EMPTY
+from tests.patience import eventually, killed_on_failure
 
 __all__ = ["lab4", "make_lab", "shared_lab"]
 
@@ -42,13 +43,6 @@ def connect(source: Host, target: Host, port: int = 22, patience: float = 5) -> 
     """Empty if a connection comes about, else the kind of error."""
     command = [sys.executable, "-c", CONNECT, target.address, str(port), str(patience)]
     return source.run(command, check=False).stderr.strip()
-
-
-def until(holds: Callable[[], bool], seconds: float = 60) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return holds()
 
 
 def runs(pid: int) -> bool:
@@ -125,7 +119,7 @@ def test_a_command_that_hangs_ends_with_its_children(lab4: Lab) -> None:
     host = lab4.hosts[0]
     with pytest.raises(subprocess.TimeoutExpired):
         host.run(["sh", "-c", "sleep 4711; true"], timeout=0.2)
-    assert until(lambda: not host.processes("sleep 4711"))
+    assert eventually(lambda: not host.processes("sleep 4711"))
 
 
 @pytest.mark.hosts
@@ -421,7 +415,9 @@ def test_a_reset_takes_back_what_was_done_to_the_controller(lab4: Lab) -> None:
     lab4.inventory()
     lab4.controller.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", *RATE], check=True)
     lab4.controller.run(["ip", "address", "add", "10.99.0.9/24", "dev", "eth0"], check=True)
-    with lab4.controller.popen(["sleep", "4711"]) as left:
+    with killed_on_failure(lab4.controller.popen(["sleep", "4711"])) as left:
+        # Until then it may be on its way there, and not yet the controller's.
+        assert eventually(lambda: Path(f"/proc/{left.pid}/cmdline").read_bytes() == b"sleep\x004711\0")
         lab4.reset()
         assert left.wait() == -signal.SIGKILL
     assert (lab4.home / ".ssh/config").read_text() == ""
@@ -449,7 +445,7 @@ def test_a_lab_that_cannot_be_reset_is_replaced() -> None:
     try:
         first = shared.borrow()
         os.kill(first.supervisor, signal.SIGKILL)
-        assert until(lambda: not runs(first.hosts[0].pid))
+        assert eventually(lambda: not runs(first.hosts[0].pid))
         second = shared.borrow()
         assert second is not first
         assert ssh(second, second.hosts[3], "hostname") == "n4"
@@ -491,7 +487,7 @@ def everything(lab: Lab) -> list[int]:
 
 
 def assert_nothing_left(folder: Path, pids: list[int]) -> None:
-    assert until(lambda: not any(map(runs, pids)))
+    assert eventually(lambda: not any(map(runs, pids)))
     assert str(folder) not in Path("/proc/self/mountinfo").read_text()
     sweep()
     assert not folder.exists()

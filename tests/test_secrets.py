@@ -24,7 +24,7 @@ import pytest
 from clusterprep.reports import SUFFIXES
 from tests.command import CLI
 from tests.lab import Lab, faults
-from tests.patience import eventually
+from tests.patience import eventually, killed_on_failure
 from tests.transports.sshd import new_key, public
 
 USER, CONF, STATE = "alice", "/etc/nccl.conf", "/var/lib/clusterprep"
@@ -102,7 +102,7 @@ class Watcher:
 def test_the_watcher_sees_what_is_there() -> None:
     with Watcher().watching() as watcher:
         words = [sys.executable, "-c", "import time; time.sleep(600)", SUDO.decode()]
-        with subprocess.Popen(words, env={"A": PHRASE.decode()}) as process:
+        with killed_on_failure(subprocess.Popen(words, env={"A": PHRASE.decode()})) as process:
             looks = watcher.looks
             assert eventually(lambda: watcher.looks >= looks + 2)  # one of them has begun since
             process.kill()

@@ -17,6 +17,7 @@ import pytest
 
 from tests.command import Answer, finished, started
 from tests.lab import Lab, faults
+from tests.patience import killed_on_failure
 from tests.soak.harm import agents
 from tests.test_cut_off import NEW, OLD, apply, equal, goes_on, lab, pairs, quiet, rollback, stopped
 from tests.verify.moments import ranks, wait_for
@@ -99,7 +100,8 @@ print(link.receive(1, 5.0), link.silent_for() < 1, flush=True)
 
 def test_what_came_meanwhile_may_be_read_late() -> None:
     """The thread that takes packets from the kernel has not come to it yet when the first wait is over."""
-    with subprocess.Popen([sys.executable, "-c", LATE], stdin=-1, stdout=-1, text=True) as process:
+    started = subprocess.Popen([sys.executable, "-c", LATE], stdin=-1, stdout=-1, text=True)
+    with killed_on_failure(started) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
         os.kill(process.pid, signal.SIGSTOP)
