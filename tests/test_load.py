@@ -19,6 +19,7 @@ from clusterprep.inventory.demands import ALIASES, check_names
 from clusterprep.inventory.yaml_tree import Construction, compose
 from clusterprep.load import WRITTEN, Overrides, load_inventory
 from clusterprep.model import EnvSetting, Gpus, Interfaces, Inventory, SshSettings
+from tests.conftest import LUCK
 from tests.operations import operations
 
 HERE = Path(__file__).parent
@@ -377,9 +378,7 @@ def is_answered(path: Path) -> bool:
 
 
 @given(mutated())
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=150, deadline=None, suppress_health_check=[*LUCK, HealthCheck.function_scoped_fixture])
 def test_whatever_stands_in_an_inventory_is_answered(tmp_path: Path, data: Any) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_text(yaml.safe_dump(data, allow_unicode=True, sort_keys=False), encoding="utf-8")
@@ -387,7 +386,7 @@ def test_whatever_stands_in_an_inventory_is_answered(tmp_path: Path, data: Any) 
 
 
 @given(st.one_of(st.binary(max_size=60), st.text("nodes: {}[]&*!|>-?%@\n\t'\"#ax1", max_size=60).map(str.encode)))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[*LUCK, HealthCheck.function_scoped_fixture])
 def test_whatever_bytes_a_file_holds_are_answered(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_bytes(content)

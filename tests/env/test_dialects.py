@@ -17,6 +17,7 @@ from clusterprep.env.variables import registry
 from clusterprep.model import EnvValue
 from clusterprep.resources.env import TARGETS, env_file
 from tests import readers
+from tests.conftest import LUCK
 
 NAME = "NCCL_X"
 TEXT = st.text(st.characters(blacklist_categories=["Cc", "Cs"]), max_size=12)
@@ -144,7 +145,7 @@ def test_what_is_held_all_readers_get(tmp_path: Path) -> None:
     assert misread({f"V{number}": value for number, value in enumerate(HELD)}, tmp_path) == {}
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=15, suppress_health_check=[*LUCK, HealthCheck.function_scoped_fixture])
 @given(st.lists(TEXT, min_size=20, max_size=60))
 def test_what_is_not_refused_all_readers_get(tmp_path: Path, texts: list[str]) -> None:
     values = {f"V{number}": text for number, text in enumerate(texts) if refusal("env-file", "V", text) is None}
