@@ -35,7 +35,7 @@ except OSError as error:
 
 
 def ssh(lab: Lab, host: Host, *command: str, user: str = "root") -> str:
-    done = lab.controller.run(lab.ssh(host, *command, user=user), timeout=20)
+    done = lab.controller.run(lab.ssh(host, *command, user=user), timeout=60)
     return done.stdout.strip() or done.stderr.strip()
 
 

@@ -262,7 +262,7 @@ def test_a_file_that_changed_since_it_was_planned_is_not_overwritten(lab: Lab) -
     process = started(lab, "apply", "--ask", "--no-verify")
     _wait_for(process, "Write this?")
     lab.host("n2").write(CONF, "NCCL_DEBUG=INFO\n")
-    out, err = process.communicate("y\n", timeout=30)
+    out, err = process.communicate("y\n", timeout=60)
     assert process.returncode == 4
     assert "NCCL_DEBUG=INFO" in err
     assert json.loads(out)["error"]["code"] == 4
@@ -385,7 +385,7 @@ def test_a_signal_during_verify_puts_all_nodes_back(lab: Lab, signum: signal.Sig
     process = started(lab, "apply")
     _wait_until_ranks(lab)
     process.send_signal(signum)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert json.loads(out)["verdict"] == "interrupted"
     assert contents(lab, PROFILE) == {None}
@@ -410,7 +410,7 @@ def test_a_killed_controller_leaves_no_process_and_no_half_file(lab: Lab) -> Non
     process = started(lab, "apply")
     _wait_until_ranks(lab)
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     quiet(lab)
     assert len(contents(lab, PROFILE)) == len(contents(lab, CONF)) == 1
 

@@ -216,7 +216,7 @@ def test_a_node_that_disappears_is_named(lab: Lab) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(faults.link_down(lab.host("n2")))
         found = ended(process)
-        wait_for(lambda: not processes(lab.host("n2")), 10)  # nobody has to come for its processes to end
+        wait_for(lambda: not processes(lab.host("n2")), 60)  # nobody has to come for its processes to end
     assert (found.code, culprits(found)) == (1, [("node", ["n2"], None)])
     assert how(found) == ["with-others"] * 2 + ["lost"] * 2
 
@@ -226,7 +226,7 @@ def test_a_controller_that_is_killed_leaves_nothing(lab: Lab) -> None:
     wait_for(all_wait(lab))
     process.kill()
     process.communicate()
-    wait_for(lambda: not any(processes(host) for host in lab.hosts), 10)
+    wait_for(lambda: not any(processes(host) for host in lab.hosts), 60)
 
 
 # ---------------------------------------------------------------- before the start

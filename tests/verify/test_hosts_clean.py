@@ -77,7 +77,7 @@ def test_after_the_controller_was_ended(
     any_host = any if when is serving else all
     wait_for(lambda: any_host(when(host) for host in lab4.hosts), 60)
     process.send_signal(signum)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == (-signal.SIGKILL if signum == signal.SIGKILL else 130)
     after(lab4, before, FORSAKEN if signum == signal.SIGKILL else GONE)
 
