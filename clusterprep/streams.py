@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from clusterprep.errors import LinkLost
@@ -129,7 +130,8 @@ def _round(
         dialer: {"reads": [["stream", [*places[listener], pings, size], PAIR_LIMIT]]} for dialer, listener in pairs
     }
     answers = fanout.ask("look", bodies, PAIR_LIMIT + 3.0)
-    return [_way(dialer, listener, answers.get(dialer)) for dialer, listener in pairs]
+    ways = [_way(dialer, listener, answers.get(dialer)) for dialer, listener in pairs]
+    return [replace(way, near=places[way.dialer][0] == places[way.listener][0]) for way in ways]
 
 
 def _way(dialer: str, listener: str, answer: Any) -> Way:

@@ -28,7 +28,11 @@ UNMEASURED = frozenset({"lost", "garbled", "hung", "unknown_read"})  # says some
 
 @dataclass(frozen=True)
 class Way:
-    """One measured pair: seconds to connect and of round trips, bytes per second to the listener and back."""
+    """One measured pair: seconds to connect and of round trips, bytes per second to the listener and back.
+
+    `near` are two nodes that are one machine: there is no link between them, and how fast it copies memory says no
+    more than how busy it is.
+    """
 
     dialer: str
     listener: str
@@ -41,6 +45,7 @@ class Way:
     back: float = 0.0
     resent: int = 0  # segments of the small messages, by either side
     pings: int = 0
+    near: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ def best_speeds(ways: Sequence[Way]) -> dict[str, float]:
     """Per node the best speed that it reached with anybody: one bad node does not spoil that of the others."""
     best: dict[str, float] = {}
     for way in ways:
-        for name in (way.dialer, way.listener) if way.word == "ok" else ():
+        for name in (way.dialer, way.listener) if way.word == "ok" and not way.near else ():
             best[name] = max(best.get(name, 0.0), way.out, way.back)
     return best
 
@@ -174,7 +179,7 @@ def _faults(ways: Sequence[Way], usual: float) -> Iterable[Fault]:
             yield Fault(way.listener, way.dialer, *bad)
             continue
         for source, target, rate in ((way.dialer, way.listener, way.out), (way.listener, way.dialer, way.back)):
-            if rate * SHARE < usual:
+            if rate * SHARE < usual and not way.near:
                 words = f"{source} to {target}: {_speed(rate)}, usual {_speed(usual)}"
                 yield Fault(source, target, "slow", words)
 

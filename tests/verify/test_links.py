@@ -167,6 +167,31 @@ def test_a_culprit_has_the_first_eight_of_its_faults() -> None:
     assert len(culprit.evidence) == 8
 
 
+def near(links: Links, *names: str) -> Links:
+    """Of the nodes of these names all are one machine."""
+    return replace(links, ways=tuple(replace(w, near={w.dialer, w.listener} <= set(names)) for w in links.ways))
+
+
+def test_between_nodes_of_one_machine_there_is_no_link_to_be_slow() -> None:
+    links = slow_from(healthy(4), "n2", "n4")
+    assert blamed(links) == [("n2", "n4")]
+    assert blamed(near(links, *links.nodes)) == blamed(near(links, "n2", "n4")) == []
+    (row,) = findings(near(links, *links.nodes))
+    assert (row.verdict, row.nodes) == ("pass", links.nodes)
+
+
+def test_what_one_machine_copies_is_no_speed_that_links_should_have() -> None:
+    links = near(healthy(6), "n1", "n2", "n3", "n4")
+    quick = replace(links, ways=tuple(replace(w, out=2e10, back=2e10) if w.near else w for w in links.ways))
+    assert usual_speed(quick.ways) == FAST
+    assert blamed(quick) == []
+
+
+def test_nodes_of_one_machine_that_do_not_connect_are_blamed() -> None:
+    links = near(spoilt(healthy(4), "n2", word="refused"), "n1", "n2", "n3", "n4")
+    assert blamed(links) == [("n2",)]
+
+
 def test_two_nodes_are_a_link() -> None:
     assert blamed(spoilt(healthy(2), "n1", word="timed_out")) == [("n1", "n2")]  # type: ignore[arg-type]
 
