@@ -189,6 +189,8 @@ def _whole(way: Way) -> tuple[str, str] | None:
     pair = f"{way.dialer} and {way.listener}"
     if way.word != "ok":
         return "blocked", f"{pair}: {way.word.replace('_', ' ')}, {way.why}"
+    if way.near:
+        return None
     if way.connect >= LONG:
         return "lossy", f"{pair}: {way.connect:.1f} s to connect"
     if way.resent >= RESENT:

@@ -172,10 +172,12 @@ def near(links: Links, *names: str) -> Links:
     return replace(links, ways=tuple(replace(w, near={w.dialer, w.listener} <= set(names)) for w in links.ways))
 
 
-def test_between_nodes_of_one_machine_there_is_no_link_to_be_slow() -> None:
+def test_between_nodes_of_one_machine_there_is_no_link_to_be_bad() -> None:
     links = slow_from(healthy(4), "n2", "n4")
     assert blamed(links) == [("n2", "n4")]
     assert blamed(near(links, *links.nodes)) == blamed(near(links, "n2", "n4")) == []
+    for bad in ({"resent": 9}, {"connect": 1.2}):
+        assert blamed(near(spoilt(links, "n2", "n4", **bad), *links.nodes)) == []
     (row,) = findings(near(links, *links.nodes))
     assert (row.verdict, row.nodes) == ("pass", links.nodes)
 
