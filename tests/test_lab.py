@@ -328,7 +328,7 @@ def test_time_source(make_lab: Callable[..., Lab]) -> None:
 # Resets
 
 STATE = """
-find /tmp /var/tmp /run /dev ! -path '/dev/pts/*' ! -name '*.pid' -printf '%p %M %U %l\\n' | sort
+find /tmp /var/tmp /run /dev ! -path '/dev/pts/*' ! -path "$0/*" ! -path "$1/*" ! -name '*.pid' -printf '%p %M %U %l\\n' | sort
 hostname; umask; ulimit -n
 ip -brief address show eth0 | sed 's/fe80[^ ]*//'; ip -brief link | cut -d@ -f1; cat /sys/class/net/*/mtu
 ip route; ip rule; ip neighbour show nud permanent
@@ -368,7 +368,8 @@ DIRT = {
 
 def looked_at(lab: Lab) -> list[list[str]]:
     """What each host and the controller show of themselves: all of it is the same for a lab that is as new."""
-    hosts = [files(host) + host.run(["sh", "-c", STATE]).stdout.splitlines() for host in lab.hosts]
+    ours = (REPOSITORY, Path(sys.prefix))  # may be below /tmp, and other tests write there
+    hosts = [files(host) + host.run(["sh", "-c", STATE, *ours]).stdout.splitlines() for host in lab.hosts]
     home = sorted(str(path.relative_to(lab.folder)) for path in lab.home.rglob("*"))
     folder = sorted(path.name for path in lab.folder.iterdir())
     shown = lab.controller.run(["sh", "-c", CONTROLLER_STATE]).stdout
