@@ -328,7 +328,8 @@ def test_time_source(make_lab: Callable[..., Lab]) -> None:
 # Resets
 
 STATE = """
-find /tmp /var/tmp /run /dev ! -path '/dev/pts/*' ! -path "$0/*" ! -path "$1/*" ! -name '*.pid' -printf '%p %M %U %l\\n' | sort
+find /tmp /var/tmp /run /dev ! -path '/dev/pts/*' ! -path "$0/*" ! -path "$1/*" ! -name '*.pid' \\
+    -printf '%p %M %U %l\\n' | sort
 hostname; umask; ulimit -n
 ip -brief address show eth0 | sed 's/fe80[^ ]*//'; ip -brief link | cut -d@ -f1; cat /sys/class/net/*/mtu
 ip route; ip rule; ip neighbour show nud permanent
