@@ -441,6 +441,14 @@ def test_a_reset_brings_back_hosts_that_are_down_or_frozen(lab4: Lab) -> None:
 
 
 @pytest.mark.hosts
+def test_a_lab_can_be_reset_as_soon_as_it_is_there() -> None:
+    require_lab()
+    for _ in range(10):
+        with Lab(1) as lab:
+            lab.reset()
+
+
+@pytest.mark.hosts
 def test_a_lab_that_cannot_be_reset_is_replaced() -> None:
     require_lab()
     shared = SharedLab()

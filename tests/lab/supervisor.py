@@ -120,15 +120,22 @@ class Supervisor:
         if self.controller_net is not None:
             State(os.getpid(), self.controller_net, self.pids, self.resets).save(self.layout.state)
 
-    def watch(self) -> None:
-        """Wait for the end of the owner or for a signal.
+    def listen(self) -> int:
+        """Keep signals from now on, until `watch` reads them from the descriptor that is returned.
 
-        Rebooted hosts are restarted, on POWER all that are down; on RESET everything is made anew.
+        Before anybody is told that the lab is ready: a RESET that comes earlier would end this process.
         """
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, POWER, RESET):
             signal.signal(number, lambda *_: None)
+        return woken
+
+    def watch(self, woken: int) -> None:
+        """Wait for the end of the owner or for a signal.
+
+        Rebooted hosts are restarted, on POWER all that are down; on RESET everything is made anew.
+        """
         poll = select.poll()
         poll.register(woken, select.POLLIN)
         if self.spec.owner is not None:
@@ -250,9 +257,10 @@ def main(folder: str, lock: str) -> int:
     supervisor = Supervisor(Layout(Path(folder)))
     try:
         supervisor.start()
+        signals = supervisor.listen()
         print(READY, flush=True)  # this line is what the starter waits for
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        supervisor.watch()
+        supervisor.watch(signals)
     finally:
         supervisor.end()
     # After an error the folder stays until the next lab starts, for what it has to say.
