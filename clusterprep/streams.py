@@ -16,6 +16,7 @@ from typing import Any
 from clusterprep.errors import LinkLost
 from clusterprep.fanout import Fanout
 from clusterprep.model import Fleet
+from clusterprep.neighbours import neighbours
 from clusterprep.network import Pick, choose
 from clusterprep.pairing import disjoint, rounds
 from clusterprep.strangers import real, whole, words
@@ -131,7 +132,8 @@ def _round(
     }
     answers = fanout.ask("look", bodies, PAIR_LIMIT + 3.0)
     ways = [_way(dialer, listener, answers.get(dialer)) for dialer, listener in pairs]
-    return [replace(way, near=places[way.dialer][0] == places[way.listener][0]) for way in ways]
+    here = {node.name for node in neighbours(fanout.inventory.nodes)}
+    return [replace(way, near=way.dialer in here and way.listener in here) for way in ways]
 
 
 def _way(dialer: str, listener: str, answer: Any) -> Way:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from clusterprep.errors import LinkLost
+from clusterprep.model import EnvSetting, Fleet, Inventory
 from clusterprep.streams import measure_links
 from clusterprep.verify.links import Links, findings, judge
 from tests.command import Answer, clusterprep
@@ -31,7 +33,8 @@ GOOD = {"connect": 0.0004, "rtt": 0.0001, "worst": 0.001, "pings": 200, "resent"
 class Agents:
     """What a Fanout offers to this stage; `answer(dialer, listener)` is that of one pair."""
 
-    def __init__(self, names: list[str], answer: Callable[[str, str], Any], **serve: Any) -> None:
+    def __init__(self, inventory: Inventory, names: list[str], answer: Callable[[str, str], Any], **serve: Any) -> None:
+        self.inventory = inventory
         self.links, self.answer, self.serve = dict.fromkeys(names), answer, serve
         self.numbers = {name: 40000 + place for place, name in enumerate(names)}
         self.asked: list[tuple[str, str]] = []
@@ -67,11 +70,37 @@ class Agents:
         return self.answer(dialer, listener)
 
 
-def stage(count: int, answer: Callable[[str, str], Any], **serve: Any) -> tuple[Links, Agents]:
+def stage(
+    count: int, answer: Callable[[str, str], Any], here: Collection[str] = (), **serve: Any
+) -> tuple[Links, Agents]:
     names = [f"n{number}" for number in range(1, count + 1)]
     facts = {name: {"net.interfaces": (eth("eth0", f"10.0.0.{n}/16"),)} for n, name in enumerate(names, 1)}
-    agents = Agents(names, answer, **serve)
-    return measure_links(agents, fleet(**facts)), agents  # type: ignore[arg-type]
+    seen = one_machine(fleet(**facts), here)
+    agents = Agents(seen.inventory, names, answer, **serve)
+    return measure_links(agents, seen), agents  # type: ignore[arg-type]
+
+
+def one_machine(seen: Fleet, names: Collection[str]) -> Fleet:
+    """The fleet, in which the nodes of these names are this machine on purpose."""
+    nodes = [
+        replace(node, transport="local", env={"NCCL_HOSTID": EnvSetting(node.name, "declared")})
+        if node.name in names
+        else node
+        for node in seen.inventory.nodes
+    ]
+    return replace(seen, inventory=replace(seen.inventory, nodes=tuple(nodes)))
+
+
+@pytest.mark.parametrize(
+    ("here", "named"), [((), [("n1", "n2")]), (("n1", "n2", "n3"), []), (("n3", "n4"), [("n1", "n2")])]
+)
+def test_between_nodes_of_one_machine_no_link_is_slow(here: tuple[str, ...], named: list[tuple[str, ...]]) -> None:
+    def answer(dialer: str, listener: str) -> Any:
+        rate = 2e6 if {dialer, listener} == {"n1", "n2"} else 1e9
+        return {"answers": [["ok", {**GOOD, "out": rate, "back": rate}]]}
+
+    links, _ = stage(4, answer, here=here)
+    assert [guilt.nodes for guilt in judge(links)] == named
 
 
 def good(dialer: str, listener: str) -> Any:
