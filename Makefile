@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NODE_CODE = $(filter-out %/__init__.py %/boot.py,$(wildcard clusterprep/remote/*.py))
+NODE_CODE = $(filter-out %/__init__.py,$(wildcard clusterprep/remote/agent/*.py))
 TARGETS ?= agent inventory playbook conf logs
 SECONDS ?= 600
 PYTEST = $(BIN)/python -m pytest
@@ -33,7 +33,7 @@ help: ## this list
 setup: $(VENV)/.installed ## the virtual environment in .venv, and as root the lab's Debian packages
 
 demo: setup ## four real hosts, two planted faults, apply before and after their cure
-	@$(BIN)/python -m tests.demo
+	@$(BIN)/python -m tests.support.demo
 
 # A test is in the first of these unless a marker says why not: pyproject.toml lists the markers.
 test: $(VENV)/.tests ## pure tests, in minutes: no root, no torch, no packages of the machine
@@ -62,10 +62,10 @@ soak: setup ## as root: ten minutes of commands over 64 hosts that flap; renews 
 	$(BIN)/python -m tests.soak --write $(ARGS)
 
 fleets: setup ## as root: record the machines that `clusterprep selftest` plays, after a check reads something new
-	$(BIN)/python -m tests.fleets
+	$(BIN)/python -m tests.machines
 
 docs: setup ## as root: renew what README.md shows of the tool, its pictures and the lists in docs/
-	$(BIN)/python -m tests.readme
+	$(BIN)/python -m tests.support.readme
 
 # ---------------------------------------------------------------- less often
 
@@ -87,7 +87,7 @@ lock: setup .venv-lock/.installed ## renew requirements/ where pyproject.toml as
 
 # Every Python of pyproject.toml has to be there; PYTHONS='3.10 3.12' for some of them.
 test-bounds: $(VENV)/.tests ## the pure tests on Python 3.10 to 3.13, with dependencies at both ends of their bounds
-	@$(BIN)/python -m tests.bounds $(PARALLEL) --dist=worksteal -m "$(PURE)" $(ARGS)
+	@$(BIN)/python -m tests.support.bounds $(PARALLEL) --dist=worksteal -m "$(PURE)" $(ARGS)
 
 fuzz: setup ## input that nobody thought of, TARGETS for SECONDS each; what breaks a promise is kept as a test
 	$(BIN)/pip install $(LOCKED) -r requirements/fuzz.txt

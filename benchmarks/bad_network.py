@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from tests.lab import Lab, faults, why_not  # noqa: E402
+from tests.support.lab import Lab, faults, why_not  # noqa: E402
 
 DELAY = 40.0  # milliseconds each way
 LOSS = 0.05
@@ -32,12 +32,29 @@ COMMANDS = {
 def once(lab: Lab, inventory: Path, words: list[str]) -> tuple[float, int, int]:
     """Seconds, nodes reached, and clocks that could be judged."""
     began = time.monotonic()
-    argv = [sys.executable, "-m", "clusterprep", "check", str(inventory), "--format", "json", *words]
+    argv = [
+        sys.executable,
+        "-m",
+        "clusterprep",
+        "check",
+        str(inventory),
+        "--format",
+        "json",
+        *words,
+    ]
     done = lab.controller.run(argv, timeout=300)
     seconds = time.monotonic() - began
     report = json.loads(done.stdout)
-    known = [f for f in report["findings"] if f["check"] == "time.offset" and f["verdict"] in ("pass", "fail")]
-    return seconds, sum(node["reached"] for node in report["nodes"]), sum(len(f["nodes"]) for f in known)
+    known = [
+        f
+        for f in report["findings"]
+        if f["check"] == "time.offset" and f["verdict"] in ("pass", "fail")
+    ]
+    return (
+        seconds,
+        sum(node["reached"] for node in report["nodes"]),
+        sum(len(f["nodes"]) for f in known),
+    )
 
 
 def measured(lab: Lab, way: str, far: faults.Distance, repeat: int) -> None:

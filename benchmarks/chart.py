@@ -11,7 +11,9 @@ from typing import Any
 import matplotlib as mpl
 
 mpl.use("svg")
-mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "clusterprep", "font.family": "sans-serif"})
+mpl.rcParams.update(
+    {"svg.fonttype": "none", "svg.hashsalt": "clusterprep", "font.family": "sans-serif"}
+)
 
 import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
 

@@ -12,19 +12,22 @@ from typing import Any
 
 import yaml
 
-from clusterprep import registry
-from clusterprep.fanout import ROUNDS
-from clusterprep.load import load_inventory
-from clusterprep.pairs import DIAL_LIMIT
-from clusterprep.plan import Selection, make_plan, select
-from clusterprep.remote import boot
-from tests.asked import reads
-from tests.lab import Lab
+from clusterprep.inventory.load import load_inventory
+from clusterprep.remote import bootstrap as boot
+from clusterprep.survey import registry
+from clusterprep.survey.fanout import ROUNDS
+from clusterprep.survey.port_matrix import DIAL_LIMIT
+from clusterprep.survey.queries import Selection, plan_queries, select_checks
+from tests.support.asked import reads
+from tests.support.lab import Lab
 
 HERE = Path(__file__).resolve().parent
 FORKS = (8, 16, 64)
 WRITTEN = "/etc/clusterprep-bench.conf"
-OFTEN = (0, 3)  # with hundreds of hosts on few cores, one of ten thousand reads may come too late and is unknown
+OFTEN = (
+    0,
+    3,
+)  # with hundreds of hosts on few cores, one of ten thousand reads may come too late and is unknown
 # Which checks make `apply` look at what the job asks for: kernel, host name, interfaces; os-release is one small file
 # in place of the port range.
 JOB_CHECKS = "kernel.version,host.identity,eth.iface_choice,os.release"
@@ -51,7 +54,12 @@ def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
     if (tools / "pyinfra").exists():
         flags = ("-y", "--parallel", str(len(lab.hosts)))
         job = str(HERE / "pyinfra_job.py")
-        argv: tuple[str, ...] = (str(tools / "pyinfra"), *flags, pyinfra_inventory(lab, folder), job)
+        argv: tuple[str, ...] = (
+            str(tools / "pyinfra"),
+            *flags,
+            pyinfra_inventory(lab, folder),
+            job,
+        )
         yield Contender("pyinfra", "d", "pyinfra, common job", argv, writes=True)
     if next(tools.parent.glob("lib/python*/site-packages/pssh"), None):
         argv = (str(tools / "python"), str(HERE / "pssh_job.py"), str(folder / "job.json"))
@@ -59,12 +67,24 @@ def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
 
 
 def _ours(lab: Lab, folder: Path) -> Iterator[Contender]:
-    job, probe, inventory = folder / "job.json", folder / "probe.pickle", lab.inventory(folder / "inventory.yaml")
+    job, probe, inventory = (
+        folder / "job.json",
+        folder / "probe.pickle",
+        lab.inventory(folder / "inventory.yaml"),
+    )
     told, pickled = _jobs(lab, inventory)
     job.write_text(json.dumps(told))
     probe.write_bytes(pickled)
-    cli = (sys.executable, "-c", "from clusterprep.cli import main; main()")
-    apply = ("apply", str(inventory), "--playbook", str(HERE / "common.yaml"), "--no-verify", "--only", JOB_CHECKS)
+    cli = (sys.executable, "-c", "from clusterprep.cli.main import main; main()")
+    apply = (
+        "apply",
+        str(inventory),
+        "--playbook",
+        str(HERE / "common.yaml"),
+        "--no-verify",
+        "--only",
+        JOB_CHECKS,
+    )
     reached = f"{len(lab.hosts)}/{len(lab.hosts)} nodes reached"
 
     def python(script: str, file: Path) -> tuple[str, ...]:
@@ -77,22 +97,45 @@ def _ours(lab: Lab, folder: Path) -> Iterator[Contender]:
     again = (*cli, "apply", str(inventory), "--no-verify")
     yield Contender("ssh", "a", "plain ssh, true", python("plain_ssh.py", job))
     yield Contender("floor-ssh", "b", "bytes of check through ssh", python("floor_ssh.py", job))
-    yield Contender("floor-agent", "b", "bare agent, answers dropped", python("floor_agent.py", probe))
-    yield Contender("agent-one", "b", "bare agent, one host", (*python("floor_agent.py", probe), "1"))
+    yield Contender(
+        "floor-agent", "b", "bare agent, answers dropped", python("floor_agent.py", probe)
+    )
+    yield Contender(
+        "agent-one", "b", "bare agent, one host", (*python("floor_agent.py", probe), "1")
+    )
     yield Contender("check", "c", "check, everything", check(), said=reached, codes=OFTEN)
-    yield Contender("check-one", "c", "check, everything, one host", check(*first), said="1/1 node reached")
+    yield Contender(
+        "check-one", "c", "check, everything, one host", check(*first), said="1/1 node reached"
+    )
     yield Contender("check-kernel", "c", "check, the kernel alone", check(*kernel), said=reached)
-    yield Contender("apply-again", "c", "apply with nothing to change", again, said="already as wanted", codes=OFTEN)
+    yield Contender(
+        "apply-again",
+        "c",
+        "apply with nothing to change",
+        again,
+        said="already as wanted",
+        codes=OFTEN,
+    )
     yield Contender("apply", "d", "apply, common job", (*cli, *apply), writes=True, said=reached)
     yield Contender("check-hung", "h", "check, some hosts hung", check(), codes=(3,), hung=True)
-    yield Contender("check-kernel-hung", "h", "the kernel alone, some hung", check(*kernel), codes=(3,), hung=True)
+    yield Contender(
+        "check-kernel-hung",
+        "h",
+        "the kernel alone, some hung",
+        check(*kernel),
+        codes=(3,),
+        hung=True,
+    )
 
 
 def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
     """What the floors are to send: as lines for plain ssh, and as values for the agent's own link."""
     inventory = load_inventory(path)
-    plan = make_plan(select(registry.checks(), Selection()), registry.facts())
-    looks = {n.name: [[r.kind, list(r.args), r.limit] for r in reads(plan, n, inventory)] for n in inventory.nodes}
+    plan = plan_queries(select_checks(registry.checks(), Selection()), registry.facts())
+    looks = {
+        n.name: [[r.kind, list(r.args), r.limit] for r in reads(plan, n, inventory)]
+        for n in inventory.nodes
+    }
     listen = {"spans": [[inventory.master_port, inventory.master_port]]}
     dial = {"targets": [[lab.hosts[0].address, inventory.master_port]], "limit": DIAL_LIMIT}
     kinds = {kind for asked in looks.values() for kind, _, _ in asked}
@@ -109,7 +152,14 @@ def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
         "addresses": [host.address for host in lab.hosts],
         "key": str(lab.key),
     }
-    values = {"nodes": inventory.nodes, "parts": parts, "pings": ROUNDS, "looks": looks, "listen": listen, "dial": dial}
+    values = {
+        "nodes": inventory.nodes,
+        "parts": parts,
+        "pings": ROUNDS,
+        "looks": looks,
+        "listen": listen,
+        "dial": dial,
+    }
     return told, pickle.dumps(values)
 
 
@@ -124,7 +174,9 @@ def _ansible(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
     start = ansible_start(lab, folder, program)
     for forks in FORKS:
         argv = (*start, "--forks", str(forks), str(HERE / "ansible_job.yaml"))
-        yield Contender(f"ansible-{forks}", "d", f"Ansible, {forks} forks, common job", argv, writes=True)
+        yield Contender(
+            f"ansible-{forks}", "d", f"Ansible, {forks} forks, common job", argv, writes=True
+        )
 
 
 def ansible_start(lab: Lab, folder: Path, program: Path) -> tuple[str, ...]:
@@ -142,7 +194,13 @@ def ansible_start(lab: Lab, folder: Path, program: Path) -> tuple[str, ...]:
         "[defaults]\nhost_key_checking = True\nnocows = True\n[ssh_connection]\npipelining = True\n"
     )
     # Ansible looks for its configuration in the environment first.
-    return "env", f"ANSIBLE_CONFIG={folder / 'ansible.cfg'}", str(program), "-i", str(folder / "ansible.ini")
+    return (
+        "env",
+        f"ANSIBLE_CONFIG={folder / 'ansible.cfg'}",
+        str(program),
+        "-i",
+        str(folder / "ansible.ini"),
+    )
 
 
 def pyinfra_inventory(lab: Lab, folder: Path) -> str:

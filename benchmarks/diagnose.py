@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from clusterprep.diagnose.ranking import needles
-from clusterprep.diagnose.sources import WORDS, read
+from clusterprep.jobs.diagnose.ranking import needles
+from clusterprep.jobs.diagnose.sources import WORDS, read
 
 BAD = "[rank3]: RuntimeError: CUDA error: invalid device ordinal\n"
 ANY = re.compile(b"|".join(re.escape(word) for word in WORDS), re.IGNORECASE)
@@ -42,7 +42,12 @@ def digits(source: random.Random, number: int) -> str:
     return f"tensor {source.randbytes(20).hex()} step {number}"
 
 
-VOCABULARY = [f"{a}{b}{c}" for a in "bdfklmnprst" for b in "aeiou" for c in ("n", "rt", "st", "lling", "ck", "")]
+VOCABULARY = [
+    f"{a}{b}{c}"
+    for a in "bdfklmnprst"
+    for b in "aeiou"
+    for c in ("n", "rt", "st", "lling", "ck", "")
+]
 
 
 def prose(source: random.Random, number: int) -> str:
@@ -98,7 +103,9 @@ def main(megabytes: int = 100) -> None:
                 way(path)
                 seconds[way.__name__] = (time.process_time() - started) / path.stat().st_size * 1e9
             own = seconds["diagnose"]
-            row = "  ".join(f"{name} {took:6.1f} s/GB ({took / own:4.1f}x)" for name, took in seconds.items())
+            row = "  ".join(
+                f"{name} {took:6.1f} s/GB ({took / own:4.1f}x)" for name, took in seconds.items()
+            )
             print(f"{kind.__name__:9} {row}")
             path.unlink()
 

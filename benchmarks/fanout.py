@@ -26,7 +26,7 @@ from contenders import WRITTEN, Contender, chooser, contenders, content  # noqa:
 from measured import CORES, Measured, Run  # noqa: E402
 
 from clusterprep.model import SshSettings  # noqa: E402
-from tests.lab import Lab, faults, why_not  # noqa: E402
+from tests.support.lab import Lab, faults, why_not  # noqa: E402
 
 LIMIT = 600.0  # seconds for one run of one contender
 CALM = 1.0  # seconds between two runs, in which sshd and agents on the hosts come to their ends
@@ -53,8 +53,15 @@ class Bench:
         result, output = self._folder / "result.json", self._folder / "output.txt"
         watch = [sys.executable, str(HERE / "stopwatch.py"), str(result), *contender.argv]
         with output.open("w") as sink:
-            options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": sink, "cwd": self._folder}
-            self.lab.controller.popen(watch, env={"PYTHONPATH": str(REPOSITORY)}, **options).wait(LIMIT)
+            options: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": sink,
+                "stderr": sink,
+                "cwd": self._folder,
+            }
+            self.lab.controller.popen(watch, env={"PYTHONPATH": str(REPOSITORY)}, **options).wait(
+                LIMIT
+            )
         seen = json.loads(result.read_text())
         said = output.read_text(errors="replace")
         if seen["code"] not in contender.codes or contender.said not in said:
@@ -63,11 +70,16 @@ class Bench:
             self._verify(contender)
         time.sleep(CALM)
         hosts = self._hosts_cpu() - before
-        return Run(seen["wall"], seen["user"] + seen["system"], hosts, seen["machine"], seen["memory"])
+        return Run(
+            seen["wall"], seen["user"] + seen["system"], hosts, seen["machine"], seen["memory"]
+        )
 
     def _hosts_cpu(self) -> float:
         """Seconds that all hosts have worked; each one's process 1 is its sshd, and collects whatever ended there."""
-        stats = (Path(f"/proc/{host.pid}/stat").read_text().rpartition(")")[2].split() for host in self.lab.hosts)
+        stats = (
+            Path(f"/proc/{host.pid}/stat").read_text().rpartition(")")[2].split()
+            for host in self.lab.hosts
+        )
         return sum(sum(map(int, fields[11:15])) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
     def _clear(self) -> None:
@@ -93,7 +105,9 @@ class Bench:
             yield
 
 
-def measure(bench: Bench, all_of_them: Sequence[Contender], repeat: int, forks: str | None) -> Measured:
+def measure(
+    bench: Bench, all_of_them: Sequence[Contender], repeat: int, forks: str | None
+) -> Measured:
     """All contenders in turn, so that a disturbance of the machine meets them alike; the first round does not count.
 
     `forks` is the one run of Ansible that is worth its minutes, where that is known from a smaller lab.
@@ -102,7 +116,9 @@ def measure(bench: Bench, all_of_them: Sequence[Contender], repeat: int, forks: 
     quick = [c for c in all_of_them if not c.name.startswith("ansible") and not c.hung]
     slow = [c for c in all_of_them if c.name.startswith("ansible") and forks in (None, c.name)]
     for contender in quick:
-        _show(contender, bench.run(replace(contender, said="")), "warm-up")  # what repeats something does it here
+        _show(
+            contender, bench.run(replace(contender, said="")), "warm-up"
+        )  # what repeats something does it here
     for number in range(1, repeat + 1):
         if number == 2:
             slow = [c for c in slow if c.name == measured.best("ansible")]
@@ -155,7 +171,9 @@ def _preface(measured: Measured, repeat: int) -> str:
         "host CPU: milliseconds of one host, from its sshd on; median.",
     ]
     if measured.others > QUIET:
-        lines.append(f"NOT QUIET: something else used {measured.others:.0%} of the machine; ratios may be wrong.")
+        lines.append(
+            f"NOT QUIET: something else used {measured.others:.0%} of the machine; ratios may be wrong."
+        )
     return "\n".join([*lines, ""])
 
 
@@ -165,7 +183,9 @@ def _as_json(measured: Measured, all_of_them: Iterable[Contender]) -> dict[str, 
             "letter": c.letter,
             "what": c.what,
             "wall_s": [run.wall for run in measured.runs[c.name]],
-            "controller_cpu_ms_per_node": [run.cpu * 1000 / measured.nodes for run in measured.runs[c.name]],
+            "controller_cpu_ms_per_node": [
+                run.cpu * 1000 / measured.nodes for run in measured.runs[c.name]
+            ],
             "controller_memory_kib": [run.memory for run in measured.runs[c.name]],
             "host_cpu_ms": [run.hosts * 1000 / measured.nodes for run in measured.runs[c.name]],
             "others": [run.others for run in measured.runs[c.name]],
@@ -173,33 +193,49 @@ def _as_json(measured: Measured, all_of_them: Iterable[Contender]) -> dict[str, 
         for c in all_of_them
         if c.name in measured.runs
     }
-    wants = [{"text": w.text, "value": w.value, "limit": w.limit, "holds": w.holds} for w in measured.wants()]
+    wants = [
+        {"text": w.text, "value": w.value, "limit": w.limit, "holds": w.holds}
+        for w in measured.wants()
+    ]
     return {"nodes": measured.nodes, "cores": CORES, "contenders": rows, "wanted": wants}
 
 
 def _mention_missing(everybody: Iterable[Contender], tools: Path) -> None:
     missing = {"ansible", "pyinfra", "parallel"} - {c.name.split("-")[0] for c in everybody}
     if missing:
-        print(f"not in {tools}, so not compared: {', '.join(sorted(missing))}; see requirements.txt", file=sys.stderr)
+        print(
+            f"not in {tools}, so not compared: {', '.join(sorted(missing))}; see requirements.txt",
+            file=sys.stderr,
+        )
 
 
-def one_size(nodes: int, args: argparse.Namespace, forks: str | None) -> tuple[Measured, list[Contender]]:
+def one_size(
+    nodes: int, args: argparse.Namespace, forks: str | None
+) -> tuple[Measured, list[Contender]]:
     """Start a lab, measure everybody in it."""
     with tempfile.TemporaryDirectory(prefix="clusterprep-bench-") as name, Lab(nodes) as lab:
         everybody = list(contenders(lab, Path(name), args.tools / "bin"))
         _mention_missing(everybody, args.tools)
         chosen = [c for c in everybody if chooser(args.only)(c)]
         if not chosen:
-            raise SystemExit(f"--only {args.only}: known are {', '.join(c.name for c in everybody)}")
+            raise SystemExit(
+                f"--only {args.only}: known are {', '.join(c.name for c in everybody)}"
+            )
         return measure(Bench(lab, Path(name)), chosen, args.repeat, forks), chosen
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", default="64,256", help="numbers of lab hosts, the smallest first (64,256)")
+    parser.add_argument(
+        "--nodes", default="64,256", help="numbers of lab hosts, the smallest first (64,256)"
+    )
     parser.add_argument("--repeat", type=int, default=5, help="counted runs of each contender (5)")
-    parser.add_argument("--only", default="", metavar="a,b,…", help="letters or names of contenders")
-    parser.add_argument("--tools", type=Path, default=REPOSITORY / ".venv-bench", help="environment of the others")
+    parser.add_argument(
+        "--only", default="", metavar="a,b,…", help="letters or names of contenders"
+    )
+    parser.add_argument(
+        "--tools", type=Path, default=REPOSITORY / ".venv-bench", help="environment of the others"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every run there")
     return parser
 

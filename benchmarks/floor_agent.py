@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from clusterprep.model import Node
-from clusterprep.transports.link import Link, open_link
-from clusterprep.transports.ssh import SshTransport
+from clusterprep.remote.transports.link import Link, open_link
+from clusterprep.remote.transports.ssh import SshTransport
 
 LIMIT = 60.0  # seconds for any answer
 WIDTH = 64  # nodes at once, as in `--forks`

@@ -20,7 +20,9 @@ class Talk:
     """One host: its client, and which of its requests have been answered."""
 
     def __init__(self, command: list[str], first: bytes) -> None:
-        self.client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self.client = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
         assert self.client.stdin is not None
         assert self.client.stdout is not None
         self._stdin, self.out = self.client.stdin, self.client.stdout.fileno()

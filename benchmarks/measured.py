@@ -44,7 +44,11 @@ class Want:
 
     def __str__(self) -> str:
         sign = "≥" if self.at_least else "≤"
-        seen = "not measured" if self.value is None else f"{self.value:.2f}  {'yes' if self.holds else 'NO'}"
+        seen = (
+            "not measured"
+            if self.value is None
+            else f"{self.value:.2f}  {'yes' if self.holds else 'NO'}"
+        )
         return f"  {self.text:66} wanted {sign} {self.limit:g}: {seen}"
 
 
@@ -77,7 +81,11 @@ class Measured:
 
     def best(self, family: str) -> str | None:
         """The contender of a family with the shortest median wall time."""
-        times = {name: time for name in self.runs if name.startswith(family) and (time := self.wall(name))}
+        times = {
+            name: time
+            for name in self.runs
+            if name.startswith(family) and (time := self.wall(name))
+        }
         return min(times, key=lambda name: times[name]) if times else None
 
     def ratio(self, over: str | None, under: str | None) -> float | None:
@@ -87,17 +95,34 @@ class Measured:
     def beyond(self, many: str, one: str, what: Callable[[Run], float]) -> float | None:
         """What each further node adds: of a run over all nodes without what a run over one node costs."""
         all_of_them, start = self._median(many, what), self._median(one, what)
-        return None if all_of_them is None or start is None else (all_of_them - start) / (self.nodes - 1)
+        return (
+            None
+            if all_of_them is None or start is None
+            else (all_of_them - start) / (self.nodes - 1)
+        )
 
     def wants(self) -> Iterator[Want]:
         """Every figure that was wanted, measured or not."""
         floor, ansible = self.best("floor-"), self.best("ansible")
         yield Want(f"(c) check over (b) the floor, {floor}", self.ratio("check", floor), 1.15)
-        yield Want("(c) check of the kernel alone over (a) plain ssh, true", self.ratio("check-kernel", "ssh"), 1.3)
+        yield Want(
+            "(c) check of the kernel alone over (a) plain ssh, true",
+            self.ratio("check-kernel", "ssh"),
+            1.3,
+        )
         yield Want("(c) unchanged apply over (c) check", self.ratio("apply-again", "check"), 1.2)
-        yield Want(f"(d) times faster than {ansible or 'Ansible'}", self.ratio(ansible, "apply"), 25, at_least=True)
-        yield Want("(d) times faster than pyinfra", self.ratio("pyinfra", "apply"), 1.6, at_least=True)
-        yield Want("(d) over parallel-ssh, three commands", self.ratio("apply", "parallel-ssh"), 1.05)
+        yield Want(
+            f"(d) times faster than {ansible or 'Ansible'}",
+            self.ratio(ansible, "apply"),
+            25,
+            at_least=True,
+        )
+        yield Want(
+            "(d) times faster than pyinfra", self.ratio("pyinfra", "apply"), 1.6, at_least=True
+        )
+        yield Want(
+            "(d) over parallel-ssh, three commands", self.ratio("apply", "parallel-ssh"), 1.05
+        )
         for name, limit in (("pyinfra", 2), (ansible, 25)):
             text = f"(d) times less controller CPU than {name or 'Ansible'}"
             yield Want(text, _ratio(self.cpu(name), self.cpu("apply")), limit, at_least=True)
@@ -114,7 +139,9 @@ class Measured:
         yield Want("(b) transport, ms of controller CPU per further node", transport, 10)
         yield Want("(c) what check adds: parsing and judging, ms per further node", judging, 5)
         yield Want(
-            "(c) check, KiB of memory per further node", self.beyond("check", "check-one", lambda r: r.memory), 150
+            "(c) check, KiB of memory per further node",
+            self.beyond("check", "check-one", lambda r: r.memory),
+            150,
         )
 
     def _median(self, name: str | None, what: Callable[[Run], float]) -> float | None:

@@ -11,7 +11,9 @@ from pathlib import Path
 def main(job: str) -> int:
     """Read the job that fanout.py wrote; one command line per host."""
     commands = json.loads(Path(job).read_text())["plain"]
-    clients = [subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=False) for command in commands]
+    clients = [
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=False) for command in commands
+    ]
     return max(client.wait() for client in clients)
 
 

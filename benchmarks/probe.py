@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterprep import registry
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.plan import Questions, make_plan
-from clusterprep.remote import boot
-from clusterprep.transports.link import FrameReader
+from clusterprep.remote import bootstrap as boot
+from clusterprep.remote.transports.link import FrameReader
+from clusterprep.survey import registry
+from clusterprep.survey.queries import Queries, plan_queries
 
 NONCE = "0123456789abcdef0123456789abcdef"
 
@@ -36,15 +36,19 @@ class Cost:
 def all_reads() -> tuple[Read, ...]:
     """What `check` asks of a node with this interpreter as the job's."""
     node = Node("here", "127.0.0.1", 0, python=sys.executable)
-    plan = make_plan(tuple(registry.checks().values()), registry.facts())
-    return Questions(plan, Inventory("here", (node,))).of(node).reads
+    plan = plan_queries(tuple(registry.checks().values()), registry.facts())
+    return Queries(plan, Inventory("here", (node,))).of(node).reads
 
 
 def look(asked: tuple[Read, ...]) -> Callable[[], Cost]:
     import json
 
     parts = (*boot.parts_for({read.kind for read in asked}), "dial")
-    question = {"id": 1, "op": "look", "reads": [[read.kind, list(read.args), read.limit] for read in asked]}
+    question = {
+        "id": 1,
+        "op": "look",
+        "reads": [[read.kind, list(read.args), read.limit] for read in asked],
+    }
     source = boot.payload(NONCE, parts) + json.dumps(question).encode() + b"\n"
 
     def run() -> Cost:
@@ -63,7 +67,9 @@ def measured(argv: list[str], source: bytes) -> Cost:
     process.stdin.flush()
     reader, answered = FrameReader(NONCE), not source
     while not answered:
-        answered = any("id" in frame for frame in reader.feed(os.read(process.stdout.fileno(), 1 << 16)))
+        answered = any(
+            "id" in frame for frame in reader.feed(os.read(process.stdout.fileno(), 1 << 16))
+        )
     if not source:
         time.sleep(0.03)
     wall = time.monotonic() - began
@@ -94,7 +100,9 @@ def main() -> None:
     }
     for name, contender in contenders.items():
         costs = [contender() for _ in range(repeat)]
-        wall, cpu, memory = (statistics.median(getattr(c, key) for c in costs) for key in ("wall", "cpu", "memory"))
+        wall, cpu, memory = (
+            statistics.median(getattr(c, key) for c in costs) for key in ("wall", "cpu", "memory")
+        )
         print(f"{name:34} {wall * 1000:7.0f} ms  {cpu * 1000:7.0f} ms CPU  {memory:6.1f} MiB")
 
 

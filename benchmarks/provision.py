@@ -22,11 +22,14 @@ from contenders import FORKS, Contender, ansible_start, chooser, pyinfra_invento
 from fanout import QUIET, Bench  # noqa: E402
 from measured import CORES, Measured, Run, Want  # noqa: E402
 
-from tests.lab import Lab, why_not  # noqa: E402
+from tests.support.lab import Lab, why_not  # noqa: E402
 
 PASSES = ("first", "second")
 SLOW_RUNS = 2  # Ansible takes minutes: each number of forks once, and then the best of them again
-VALUE, FORMER = "16384", "4096"  # of net.core.somaxconn, wanted and as a network namespace begins with it
+VALUE, FORMER = (
+    "16384",
+    "4096",
+)  # of net.core.somaxconn, wanted and as a network namespace begins with it
 FILE = "# Written by the benchmark of clusterprep; may be removed at any time.\nNCCL_DEBUG=WARN\nNCCL_IB_DISABLE=1\n"
 OTHER = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a line that is there before
 # What the tasks leave, and what clusterprep remembers of them; prints the first of it that is not as wanted.
@@ -67,7 +70,9 @@ class Provision(Bench):
         yield self.run(replace(contender, writes=False))
         self._verify(contender)
         said = (self._folder / "output.txt").read_text(errors="replace")
-        if re.search(r"changed=[1-9]", said) or not re.search(NOTHING[contender.name.split("-")[0]], said):
+        if re.search(r"changed=[1-9]", said) or not re.search(
+            NOTHING[contender.name.split("-")[0]], said
+        ):
             raise SystemExit(f"{contender.name} changed something again:\n{said[-4000:]}")
 
 
@@ -76,7 +81,7 @@ def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
     cli = (
         sys.executable,
         "-c",
-        "from clusterprep.cli import main; main()",
+        "from clusterprep.cli.main import main; main()",
         "apply",
         str(lab.inventory(folder / "i.yaml")),
     )
@@ -85,7 +90,12 @@ def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
     yield Contender("clusterprep-checks", "a", "clusterprep, every check", apply)
     if (tools / "pyinfra").exists():
         flags = ("-y", "--parallel", str(len(lab.hosts)))
-        argv = (str(tools / "pyinfra"), *flags, pyinfra_inventory(lab, folder), str(HERE / "provision_pyinfra.py"))
+        argv = (
+            str(tools / "pyinfra"),
+            *flags,
+            pyinfra_inventory(lab, folder),
+            str(HERE / "provision_pyinfra.py"),
+        )
         yield Contender("pyinfra", "c", "pyinfra", argv)
     if (tools / "ansible-playbook").exists():
         start = ansible_start(lab, folder, tools / "ansible-playbook")
@@ -151,13 +161,21 @@ def preface(passes: dict[str, Measured]) -> str:
         "times: as long as clusterprep. CPU: ms of the controller per host, host CPU: of one host, from its sshd on.",
     ]
     if (others := max(each.others for each in passes.values())) > QUIET:
-        lines.append(f"NOT QUIET: something else used {others:.0%} of the machine; ratios may be wrong.")
+        lines.append(
+            f"NOT QUIET: something else used {others:.0%} of the machine; ratios may be wrong."
+        )
     return "\n".join([*lines, ""])
 
 
 def as_json(passes: dict[str, Measured]) -> dict[str, Any]:
-    walls = {name: {c: [run.wall for run in runs] for c, runs in m.runs.items()} for name, m in passes.items()}
-    wanted = [{"text": w.text, "value": w.value, "limit": w.limit, "holds": w.holds} for w in wants(passes)]
+    walls = {
+        name: {c: [run.wall for run in runs] for c, runs in m.runs.items()}
+        for name, m in passes.items()
+    }
+    wanted = [
+        {"text": w.text, "value": w.value, "limit": w.limit, "holds": w.holds}
+        for w in wants(passes)
+    ]
     return {"nodes": passes[PASSES[0]].nodes, "cores": CORES, "wall_s": walls, "wanted": wanted}
 
 
@@ -167,7 +185,9 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=64, help="number of lab hosts (64)")
     parser.add_argument("--repeat", type=int, default=5, help="counted runs of each contender (5)")
     parser.add_argument("--only", default="", metavar="a,b,…", help="names of contenders")
-    parser.add_argument("--tools", type=Path, default=REPOSITORY / ".venv-bench", help="environment of the others")
+    parser.add_argument(
+        "--tools", type=Path, default=REPOSITORY / ".venv-bench", help="environment of the others"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every run there")
     args = parser.parse_args()
     if reason := why_not():
@@ -175,7 +195,9 @@ def main() -> int:
         return 2
     compileall.compile_dir(REPOSITORY / "clusterprep", quiet=1)  # as an installation is
     with tempfile.TemporaryDirectory(prefix="clusterprep-bench-") as name, Lab(args.nodes) as lab:
-        everybody = list(filter(chooser(args.only), contenders(lab, Path(name), args.tools / "bin")))
+        everybody = list(
+            filter(chooser(args.only), contenders(lab, Path(name), args.tools / "bin"))
+        )
         passes = measure(Provision(lab, Path(name)), everybody, args.repeat)
     print(preface(passes))
     print(table(passes, everybody))

@@ -23,7 +23,11 @@ server.sysctl(
 files.put(
     name="limits",
     src=StringIO(
-        "".join(f"{whom} - {what}\n" for what in ("memlock unlimited", "nofile 1048576") for whom in "* root".split())
+        "".join(
+            f"{whom} - {what}\n"
+            for what in ("memlock unlimited", "nofile 1048576")
+            for whom in "* root".split()
+        )
     ),
     dest="/etc/security/limits.d/90-clusterprep.conf",
     mode="644",

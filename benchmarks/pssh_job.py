@@ -16,9 +16,16 @@ def main(job: str) -> int:
     told = json.loads(Path(job).read_text())
     addresses = told["addresses"]
     client = ParallelSSHClient(
-        addresses, user="root", pkey=told["key"], allow_agent=False, identity_auth=False, pool_size=len(addresses)
+        addresses,
+        user="root",
+        pkey=told["key"],
+        allow_agent=False,
+        identity_auth=False,
+        pool_size=len(addresses),
     )
-    answered = [any(list(host.stdout)) for command in COMMANDS for host in client.run_command(command)]
+    answered = [
+        any(list(host.stdout)) for command in COMMANDS for host in client.run_command(command)
+    ]
     return 0 if all(answered) and len(answered) == len(COMMANDS) * len(addresses) else 1
 
 

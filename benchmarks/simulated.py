@@ -19,24 +19,25 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from clusterprep import registry, reports
-from clusterprep.cli import CYCLES
-from clusterprep.compared import since
-from clusterprep.diff import changes, rows
+from clusterprep import reports
+from clusterprep.changes.file_plan import change_rows, changes
+from clusterprep.changes.playbook.reading import load_playbook
+from clusterprep.changes.resources import target
+from clusterprep.cli.commands.record import line_of
+from clusterprep.cli.main import CYCLES
+from clusterprep.history.compare import since
 from clusterprep.history.runs import Runs, packed
-from clusterprep.judge import exit_code, judge
-from clusterprep.load import load_inventory
+from clusterprep.inventory.load import load_inventory
+from clusterprep.jobs.verify import blame, schedule
+from clusterprep.jobs.verify.stage import given_environment, gpus_in_use, rendezvous_of
+from clusterprep.jobs.verify.timeline import in_order
 from clusterprep.model import Fleet, Inventory, Report, VerifyResult
-from clusterprep.pairs import probe_pairs
-from clusterprep.plan import Plan, Questions, make_plan
-from clusterprep.playbook.reading import load_playbook
-from clusterprep.recorded import line_of
-from clusterprep.render import FACTS, render
-from clusterprep.resources import target
-from clusterprep.trial import given_environment, gpus_in_use, rendezvous_of
-from clusterprep.verify import blame, schedule
-from clusterprep.verify.timeline import in_order
-from tests import grown, grown_trial
+from clusterprep.nccl.environment import FACTS, render
+from clusterprep.survey import registry
+from clusterprep.survey.judge import exit_code, judge
+from clusterprep.survey.port_matrix import probe_pairs
+from clusterprep.survey.queries import Queries, QueryPlan, plan_queries
+from tests.support import grown, grown_trial
 
 SIZES = (256, 1000, 4096, 10_000)
 TODAY = date(2026, 11, 22)
@@ -68,7 +69,9 @@ class Meter:
         before, self.before, began = _status("VmRSS"), 0.0, time.process_time()
         yield
         seconds = time.process_time() - began - self.before
-        self.costs.append(Cost(self.nodes, name, seconds, _status("VmRSS") - before, _status("VmHWM") - self.bare))
+        self.costs.append(
+            Cost(self.nodes, name, seconds, _status("VmRSS") - before, _status("VmHWM") - self.bare)
+        )
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -88,12 +91,12 @@ def _status(key: str) -> int:
 # ---------------------------------------------------------------- the stages
 
 
-def everything(inventory: Inventory) -> Plan:
+def everything(inventory: Inventory) -> QueryPlan:
     """What `apply` asks: all checks, the environment, the files that may be written."""
     steps = load_playbook("site").steps
     paths = [path for step in steps for path in step.resource.paths(step.params, inventory)]
     extra = [*(registry.facts()[name] for name in FACTS), *map(target, paths)]
-    return make_plan(tuple(registry.checks().values()), registry.facts(), extra)
+    return plan_queries(tuple(registry.checks().values()), registry.facts(), extra)
 
 
 def measured(nodes: int, meter: Meter) -> None:
@@ -101,7 +104,7 @@ def measured(nodes: int, meter: Meter) -> None:
     inventory, plan = _loaded(nodes, meter)
     fated = grown.fates(inventory)
     with meter.stage("parse"):
-        fleet = grown.looked(Questions(plan, inventory), inventory, fated, meter.apart)
+        fleet = grown.looked(Queries(plan, inventory), inventory, fated, meter.apart)
     with meter.stage("pairs"):
         fleet = probe_pairs(grown.Wires(fleet, fated.deaf), fleet, inventory.nodes[0].name)  # type: ignore[arg-type]
     fleet = grown.planted(fleet, fated)
@@ -113,7 +116,7 @@ def measured(nodes: int, meter: Meter) -> None:
     steps = load_playbook("site").steps
     with meter.stage("diff"):
         planned, gaps = changes(fleet, steps, environment)
-        changed = rows(planned, {}, {})
+        changed = change_rows(planned, {}, {})
     assert set(gaps) <= set(fated.checks), "only nodes with a fault cannot be planned"
     verify = _tried(fleet, environment, meter)
     report = Report(
@@ -124,7 +127,7 @@ def measured(nodes: int, meter: Meter) -> None:
         12.5,
         "fail",
         exit_code(findings),
-        tuple(fleet.sightings.values()),
+        tuple(fleet.snapshots.values()),
         findings,
         environment.values,
         (),
@@ -144,7 +147,7 @@ def measured(nodes: int, meter: Meter) -> None:
             sink.writelines(reports.pieces(report, fmt))
 
 
-def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, Plan]:
+def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, QueryPlan]:
     with tempfile.TemporaryDirectory() as folder:
         listed, short = Path(folder) / "listed.yaml", Path(folder) / "short.yaml"
         listed.write_text(grown.listed_text(nodes))
@@ -156,7 +159,7 @@ def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, Plan]:
     assert [node.address for node in again.nodes] == [node.address for node in inventory.nodes]
     with meter.stage("plan"):
         plan = everything(inventory)
-        questions = Questions(plan, inventory)
+        questions = Queries(plan, inventory)
         for node in inventory.nodes:
             questions.of(node)
     return inventory, plan
@@ -167,7 +170,9 @@ def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:
         settings = fleet.inventory.verify
         env, gpus = given_environment(fleet, environment), gpus_in_use(fleet)
         further = schedule.other_steps(settings)
-        plan = schedule.plan_trial(fleet.reached, env, rendezvous_of(fleet), settings, gpus, further)
+        plan = schedule.plan_trial(
+            fleet.reached, env, rendezvous_of(fleet), settings, gpus, further
+        )
     names = [node.name for node in plan.nodes]
     result: Any = None
     for name, story in grown_trial.stories(names).items():
@@ -180,7 +185,9 @@ def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:
             said = blame.findings(result)
         grown_trial.compare(story, result, said)
         del timeline, said
-        result = VerifyResult(**{field.name: getattr(result, field.name) for field in fields(VerifyResult)})
+        result = VerifyResult(
+            **{field.name: getattr(result, field.name) for field in fields(VerifyResult)}
+        )
     return result
 
 
@@ -189,9 +196,13 @@ def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=lambda text: [int(n) for n in text.split(",")], default=SIZES)
+    parser.add_argument(
+        "--nodes", type=lambda text: [int(n) for n in text.split(",")], default=SIZES
+    )
     parser.add_argument("--json", type=Path, help="a file for the numbers")
-    parser.add_argument("--here", action="store_true", help="one size, in this process, as JSON on stdout")
+    parser.add_argument(
+        "--here", action="store_true", help="one size, in this process, as JSON on stdout"
+    )
     words = parser.parse_args()
     if words.here:
         gc.set_threshold(*CYCLES)
@@ -222,7 +233,9 @@ def _show(costs: Sequence[Cost]) -> None:
             f"{cost.kept / nodes / 1024:13.1f} {cost.peak / MIB:8.0f}"
         )
     total = sum(cost.seconds for cost in costs if cost.stage not in BESIDE)
-    print(f"{'all':24} {total:8.2f} {total / nodes * 1000:8.3f} {'':13} {max(cost.peak for cost in costs) / MIB:8.0f}")
+    print(
+        f"{'all':24} {total:8.2f} {total / nodes * 1000:8.3f} {'':13} {max(cost.peak for cost in costs) / MIB:8.0f}"
+    )
 
 
 BESIDE = ("load, listed",)  # an alternative, no step of the row

@@ -32,13 +32,20 @@ def measure(argv: Sequence[str]) -> dict[str, float]:
     _end_leftovers()  # OpenSSH masters that Ansible leaves for its next run
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     code = os.waitstatus_to_exitcode(status)
-    cost = {"user": used.ru_utime, "system": used.ru_stime, "machine": busy, "memory": used.ru_maxrss}
+    cost = {
+        "user": used.ru_utime,
+        "system": used.ru_stime,
+        "machine": busy,
+        "memory": used.ru_maxrss,
+    }
     return {"code": code, "wall": wall, **cost}
 
 
 def machine_busy() -> float:
     """Seconds that all processors together have worked since boot, for whomever."""
-    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text().split()[1:11]
+    )
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 

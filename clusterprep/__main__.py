@@ -6,15 +6,15 @@ import signal
 import sys
 from types import FrameType
 
-from clusterprep.signals import SIGNALS, heeded
+from clusterprep.runtime.signals import SIGNALS, signals_to_handle
 
 
 def main() -> None:
     """Entry point. Exits with a code of the contract, also while what it needs is still being imported."""
-    for signum in heeded():
+    for signum in signals_to_handle():
         signal.signal(signum, _interrupted)
     try:
-        from clusterprep.cli import main as command
+        from clusterprep.cli.main import main as command
     except KeyboardInterrupt:
         _end(sys.argv[1:])
     else:
@@ -23,18 +23,24 @@ def main() -> None:
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:
     for other in SIGNALS:
-        signal.signal(other, signal.SIG_IGN)  # the end takes a moment, and is the same for all of them
+        signal.signal(
+            other, signal.SIG_IGN
+        )  # the end takes a moment, and is the same for all of them
     raise KeyboardInterrupt
 
 
 def _end(words: list[str]) -> None:
     """Nothing was begun. What was not imported to its end is imported anew."""
-    from clusterprep.ending import ending, leave
+    from clusterprep.cli.exit import ending, leave
 
     def nothing() -> None:
         raise KeyboardInterrupt
 
-    leave(ending(nothing, words, words[0] if words and not words[0].startswith("-") else "clusterprep"))
+    leave(
+        ending(
+            nothing, words, words[0] if words and not words[0].startswith("-") else "clusterprep"
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ ClusterprepError                  exit code
 
 from __future__ import annotations
 
-from clusterprep.frozen import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,9 @@ class Problem:
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
-        head = " ".join(part for part in (place and f"{place}:", self.key and f"{self.key}:") if part)
+        head = " ".join(
+            part for part in (place and f"{place}:", self.key and f"{self.key}:") if part
+        )
         tail = f" ({self.hint})" if self.hint else ""
         return f"{head} {self.message}{tail}".strip()
 
@@ -116,7 +118,9 @@ class Unreached(ClusterprepError):
     """
 
     code = 3
-    ANSWERED = frozenset({"host_key_unknown", "host_key_changed", "auth_refused", "no_python", "sudo_refused"})
+    ANSWERED = frozenset(
+        {"host_key_unknown", "host_key_changed", "auth_refused", "no_python", "sudo_refused"}
+    )
 
     def __init__(self, reason: str, detail: str, remedy: str = "") -> None:
         super().__init__(detail)

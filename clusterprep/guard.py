@@ -49,13 +49,17 @@ Row = Any  # what json can hold
 class GuardError(RuntimeError):
     """Raised on every rank at once. `ranks` are those at fault, `values` what each rank had, shortened."""
 
-    def __init__(self, message: str, ranks: Sequence[int] = (), values: dict[int, str] | None = None) -> None:
+    def __init__(
+        self, message: str, ranks: Sequence[int] = (), values: dict[int, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.ranks = tuple(ranks)
         self.values = values or {}
 
 
-def same_on_all_ranks(value: Value, name: str = "", group: Any = None, limit: float = LIMIT) -> Value:
+def same_on_all_ranks(
+    value: Value, name: str = "", group: Any = None, limit: float = LIMIT
+) -> Value:
     """Gives the value back where all ranks have the same; else raises GuardError on all of them.
 
     The value may be a tensor, an array or anything that can be pickled. Two are the same where their types and contents
@@ -80,7 +84,9 @@ def seed_everything(seed: int | None = None) -> int:
     text = os.environ.get(SEED, "")
     if seed is None and not text.isdecimal():
         seen = f"'{text}'" if text else "not set"
-        raise GuardError(f"no seed: give one, or start with `clusterprep launch --seed N` ({SEED} is {seen})")
+        raise GuardError(
+            f"no seed: give one, or start with `clusterprep launch --seed N` ({SEED} is {seen})"
+        )
     seed = int(text) if seed is None else seed
     random.seed(seed)
     with contextlib.suppress(ImportError):
@@ -106,7 +112,11 @@ class RankTable(list):  # type: ignore[type-arg]
 
 def rank_table(group: Any = None, limit: float = LIMIT) -> RankTable:
     """Where every rank runs: rank, local rank, node, pid, and its GPU. The same table on all ranks."""
-    own = {"rank": _rank(), "local_rank": int(os.environ.get("LOCAL_RANK", "0")), "node": os.uname().nodename}
+    own = {
+        "rank": _rank(),
+        "local_rank": int(os.environ.get("LOCAL_RANK", "0")),
+        "node": os.uname().nodename,
+    }
     own.update(pid=os.getpid(), **_device())
     answer = _meet(own, lambda rows: {"table": list(rows)}, "rank_table", group, limit)
     if answer is not None and "table" not in answer:
@@ -120,7 +130,10 @@ def _device() -> dict[str, Any]:
         return {"device": "cpu", "uuid": None}
     index = torch.cuda.current_device()
     about = torch.cuda.get_device_properties(index)
-    return {"device": f"cuda:{index} {about.name}", "uuid": str(getattr(about, "uuid", None) or "not told")}
+    return {
+        "device": f"cuda:{index} {about.name}",
+        "uuid": str(getattr(about, "uuid", None) or "not told"),
+    }
 
 
 # ---------------------------------------------------------------- what is alike
@@ -145,7 +158,9 @@ def _pieces(value: Any, above: tuple[int, ...]) -> Iterator[Any]:
         yield plain
     elif isinstance(value, torch.Tensor):
         yield from _tensor(value)
-    elif "numpy" in sys.modules and isinstance(value, (sys.modules["numpy"].ndarray, sys.modules["numpy"].generic)):
+    elif "numpy" in sys.modules and isinstance(
+        value, (sys.modules["numpy"].ndarray, sys.modules["numpy"].generic)
+    ):
         yield f"array {value.dtype.str} {value.shape};".encode()
         yield from _pieces(value.tolist(), above) if value.dtype.hasobject else (value.tobytes(),)
     else:
@@ -201,9 +216,15 @@ def _name(thing: Any) -> str:
 def _shown(value: Any) -> str:
     """A value in a message: short, and without the work of writing all of a large one."""
     if isinstance(value, torch.Tensor):
-        first = [] if value.is_meta or value.layout is not torch.strided else value.detach().flatten()[:6].tolist()
+        first = (
+            []
+            if value.is_meta or value.layout is not torch.strided
+            else value.detach().flatten()[:6].tolist()
+        )
         more = ", …" if value.numel() > len(first) else ""
-        return f"tensor of {tuple(value.shape)}, {value.dtype}: {', '.join(map(str, first))}{more}"[:_LONGEST]
+        return f"tensor of {tuple(value.shape)}, {value.dtype}: {', '.join(map(str, first))}{more}"[
+            :_LONGEST
+        ]
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = _LONGEST // 2
     short.maxdict = short.maxlist = short.maxtuple = short.maxset = 8
@@ -225,13 +246,21 @@ def _compare(rows: Sequence[Row]) -> Row:
     values = {rank: row["value"] for rank, row in of.items()}
     if len(names) > 1:
         said = "; ".join(f"{ranks_text(ranks)} at '{name}'" for name, ranks in names.items())
-        return _verdict(f"the ranks are at different guards, so they are out of step: {said}", _odd(names), values)
+        return _verdict(
+            f"the ranks are at different guards, so they are out of step: {said}",
+            _odd(names),
+            values,
+        )
     if len(digests) == 1:
         return _verdict("", (), {})
     what = f"'{rows[0]['name']}'" if rows[0]["name"] else "a value"
     said = "; ".join(_has(ranks, of[ranks[0]]) for ranks in sorted(digests.values(), key=len))
     odd = _odd(digests)
-    blamed = f"; {ranks_text(odd)} differ{'s' if len(odd) == 1 else ''} from most" if len(odd) < len(rows) else ""
+    blamed = (
+        f"; {ranks_text(odd)} differ{'s' if len(odd) == 1 else ''} from most"
+        if len(odd) < len(rows)
+        else ""
+    )
     return _verdict(f"{what} is not the same on all ranks{blamed}: {said}", odd, values)
 
 
@@ -242,7 +271,11 @@ def _where(value: Any, name: str, group: Any, limit: float) -> str:
         every = {key: {row.get(key) for row in rows} for asked in rows for key in asked}
         return {"keys": [key for key, digests in every.items() if len(digests) > 1]}
 
-    parts = {str(key)[:_LONGEST]: digest(part)[:16] for key, part in value.items()} if type(value) is dict else {}
+    parts = (
+        {str(key)[:_LONGEST]: digest(part)[:16] for key, part in value.items()}
+        if type(value) is dict
+        else {}
+    )
     keys: list[str] = []
     with contextlib.suppress(GuardError):
         keys = _meet(parts, differing, name, group, limit).get("keys", [])
@@ -257,7 +290,12 @@ def _odd(groups: dict[str, list[int]]) -> list[int]:
     """Everybody outside a strict majority; all of them where there is none, as nobody knows who is right."""
     total = sum(map(len, groups.values()))
     most = max(groups.values(), key=len)
-    return sorted(rank for ranks in groups.values() if ranks is not most or 2 * len(most) <= total for rank in ranks)
+    return sorted(
+        rank
+        for ranks in groups.values()
+        if ranks is not most or 2 * len(most) <= total
+        for rank in ranks
+    )
 
 
 def _verdict(message: str, ranks: Sequence[int], values: dict[int, str]) -> Row:
@@ -289,7 +327,9 @@ def _rank() -> int:
     return dist.get_rank() if _initialised() else int(os.environ.get("RANK", "0"))
 
 
-def _meet(own: Row, judge: Callable[[Sequence[Row]], Row], name: str, group: Any, limit: float) -> Row:
+def _meet(
+    own: Row, judge: Callable[[Sequence[Row]], Row], name: str, group: Any, limit: float
+) -> Row:
     """The verdict about the rows of all ranks, the same for everybody; None where this process is alone.
 
     All of it happens in a thread, as a store whose host has gone or stands still would hold it for minutes.
@@ -312,7 +352,9 @@ def _meet(own: Row, judge: Callable[[Sequence[Row]], Row], name: str, group: Any
     thread.join(limit + 2 * _GRACE)
     where = f"the guard '{name}'" if name else "a guard"
     if not answers:
-        raise GuardError(f"no answer at {where}: the store of torch.distributed, mostly on rank 0, stands still")
+        raise GuardError(
+            f"no answer at {where}: the store of torch.distributed, mostly on rank 0, stands still"
+        )
     if isinstance(answers[0], Exception):
         # torch 2.0 gives up a connection that takes long in these words; newer ones wait longer than we do.
         how = "stands still" if "Socket Timeout" in str(answers[0]) else "is gone"
@@ -326,7 +368,9 @@ def _ranks(group: Any) -> tuple[int, ...]:
     if not _initialised():
         world = os.environ.get("WORLD_SIZE", "1")
         if world != "1":
-            raise GuardError(f"there are {world} ranks and no process group yet: call init_process_group first")
+            raise GuardError(
+                f"there are {world} ranks and no process group yet: call init_process_group first"
+            )
         return ()
     if group is None:
         return tuple(range(dist.get_world_size()))
@@ -346,7 +390,9 @@ class Meeting:
     Whoever comes last, or first runs out of patience, judges for all; the others look for that verdict.
     """
 
-    def __init__(self, store: Any, ranks: tuple[int, ...], number: int, name: str, limit: float) -> None:
+    def __init__(
+        self, store: Any, ranks: tuple[int, ...], number: int, name: str, limit: float
+    ) -> None:
         self.store, self.ranks, self.name, self.limit = store, ranks, name, limit
         self.place = ranks.index(dist.get_rank())
         self.prefix = f"{hashlib.sha256(repr(ranks).encode()).hexdigest()[:12]}/{number}"
@@ -377,11 +423,17 @@ class Meeting:
             self.store.add(self.key("decided"), 1)
 
     def rows(self) -> list[Row]:
-        return [json.loads(self.store.get(self.key(f"row{place}"))) for place in range(len(self.ranks))]
+        return [
+            json.loads(self.store.get(self.key(f"row{place}"))) for place in range(len(self.ranks))
+        ]
 
     def missing(self) -> Row:
         """The verdict when the time is up; the rows are in order of places, and people know ranks."""
-        absent = [rank for place, rank in enumerate(self.ranks) if not self.store.add(self.key(f"here{place}"), 0)]
+        absent = [
+            rank
+            for place, rank in enumerate(self.ranks)
+            if not self.store.add(self.key(f"here{place}"), 0)
+        ]
         others = [rank for rank in self.ranks if rank not in absent]
         where = f"the guard '{self.name}'" if self.name else "a guard"
         said = f"{ranks_text(absent)} did not come to {where} within {self.limit:g} s of {ranks_text(others)}"
@@ -394,7 +446,11 @@ class Meeting:
             time.sleep(0.001)
             gone = self.store.add(self.key("parted"), 0)
         if self.place == 0 and gone == len(self.ranks):
-            each = [f"{what}{place}" for what in ("row", "here") for place in range(len(self.ranks))]
+            each = [
+                f"{what}{place}" for what in ("row", "here") for place in range(len(self.ranks))
+            ]
             for what in (*each, "arrived", "judges", "decided", "verdict", "parted"):
-                with contextlib.suppress(RuntimeError):  # not every store can, and nothing depends on it
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # not every store can, and nothing depends on it
                     self.store.delete_key(self.key(what))

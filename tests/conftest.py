@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.surroundings", "tests.lab.fixtures", "tests.totals"]
+pytest_plugins = [
+    "tests.support.surroundings",
+    "tests.support.lab.fixtures",
+    "tests.support.totals",
+]
 
 LAB_FIXTURES = frozenset({"lab1", "lab4", "lab8", "slurm4", "make_lab"})
 
@@ -21,8 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     unmarked = [
         item.nodeid
         for item in items
-        if LAB_FIXTURES & set(getattr(item, "fixturenames", ())) and item.get_closest_marker("hosts") is None
+        if LAB_FIXTURES & set(getattr(item, "fixturenames", ()))
+        and item.get_closest_marker("hosts") is None
     ]
     if unmarked:
         listed = "\n  ".join(unmarked)
-        raise pytest.UsageError(f"These tests use lab hosts. Mark them with @pytest.mark.hosts:\n  {listed}")
+        raise pytest.UsageError(
+            f"These tests use lab hosts. Mark them with @pytest.mark.hosts:\n  {listed}"
+        )

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from clusterprep.frozen import dataclass
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Node, Severity, Verdict
-from clusterprep.noderange import fold
+from clusterprep.model.nodeset import fold
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Scene:
+class CheckContext:
     """What a check may look at: the nodes that know every fact it needs, and those facts."""
 
     fleet: Fleet
@@ -38,7 +38,7 @@ class Scene:
         return self.fleet.inventory
 
     def value(self, node: Node, fact: str) -> Any:
-        return self.fleet.sightings[node.name].facts.get(fact, NOT_ASKED)
+        return self.fleet.snapshots[node.name].facts.get(fact, NOT_ASKED)
 
     def values(self, fact: str) -> dict[str, Any]:
         return {node.name: self.value(node, fact) for node in self.nodes}
@@ -53,22 +53,24 @@ def machine(node: Node) -> object:
     return None if node.gpus is None else (node.gpus.count, node.gpus.model)
 
 
-def kinds(scene: Scene, of: Callable[[Node], object] = machine) -> Iterable[Scene]:
-    """The scene once for each kind of node, as if there were no others: what is alike within a kind is compared."""
+def kinds(context: CheckContext, of: Callable[[Node], object] = machine) -> Iterable[CheckContext]:
+    """The context once for each kind of node, as if there were no others: what is alike within a kind is compared."""
     members: dict[object, list[Node]] = {}
-    for node in scene.inventory.nodes:
+    for node in context.inventory.nodes:
         members.setdefault(of(node), []).append(node)
     for alike in members.values():
-        fleet = replace(scene.fleet, inventory=replace(scene.inventory, nodes=tuple(alike)))
+        fleet = replace(context.fleet, inventory=replace(context.inventory, nodes=tuple(alike)))
         names = {node.name for node in alike}
-        yield replace(scene, fleet=fleet, nodes=tuple(node for node in scene.nodes if node.name in names))
+        yield replace(
+            context, fleet=fleet, nodes=tuple(node for node in context.nodes if node.name in names)
+        )
 
 
 @dataclass(frozen=True)
 class Proof:
     """How `clusterprep selftest` shows that a check fires: one recorded fact of one healthy node, turned bad.
 
-    `turn` gets the recorded value and returns the bad one; with an empty `fact` it gets the node's whole Sighting.
+    `turn` gets the recorded value and returns the bad one; with an empty `fact` it gets the node's whole NodeSnapshot.
     Of all checks exactly this one must then answer otherwise than before: `verdict`, on that node. `fleet` is the
     recording, for some faults need a machine that can have them. What shows on both ends of a pair is turned by
     `between`: turn(recorded value, name of the bad node) for every node.
@@ -85,7 +87,7 @@ class Proof:
 class Check:
     """A check: the facts it needs, how it judges, and its page for `explain`.
 
-    `judge(scene)` is called once with every node that knows all `facts`; the engine answers unknown for the
+    `judge(context)` is called once with every node that knows all `facts`; the engine answers unknown for the
     others. `severity` is that of a failure, and of not knowing; `grave` says where not knowing is an error all
     the same. What `require:` declares is always an error, and `wants` reads it: it raises ValueError, saying what
     is expected, when the inventory is loaded. `uses` names facts that are asked for too, and whose absence the check
@@ -94,7 +96,7 @@ class Check:
 
     name: str
     facts: tuple[str, ...]
-    judge: Callable[[Scene], Iterable[Outcome]]
+    judge: Callable[[CheckContext], Iterable[Outcome]]
     severity: Severity
     title: str
     why: str
@@ -107,12 +109,14 @@ class Check:
     proof: Proof | None = None
 
 
-def each(judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str) -> Callable[[Scene], Iterable[Outcome]]:
-    """A judge for one node at a time: judge(scene, node, *fact values) says nothing, one thing or several."""
+def each(
+    judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str
+) -> Callable[[CheckContext], Iterable[Outcome]]:
+    """A judge for one node at a time: judge(context, node, *fact values) says nothing, one thing or several."""
 
-    def judge_all(scene: Scene) -> Iterable[Outcome]:
-        for node in scene.nodes:
-            said = judge(scene, node, *(scene.value(node, fact) for fact in facts))
+    def judge_all(context: CheckContext) -> Iterable[Outcome]:
+        for node in context.nodes:
+            said = judge(context, node, *(context.value(node, fact) for fact in facts))
             if isinstance(said, Outcome):
                 yield said
             elif said is not None:
@@ -126,7 +130,10 @@ def by_value(values: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     groups: dict[str, list[str]] = {}
     for name, value in values.items():
         groups.setdefault(value, []).append(name)
-    return [(value, tuple(names)) for value, names in sorted(groups.items(), key=lambda group: -len(group[1]))]
+    return [
+        (value, tuple(names))
+        for value, names in sorted(groups.items(), key=lambda group: -len(group[1]))
+    ]
 
 
 def uniform(
@@ -150,7 +157,7 @@ def uniform(
 
 
 def uniform_by_kind(
-    scene: Scene,
+    context: CheckContext,
     values: Mapping[str, str],
     what: str,
     remedy: str | None = None,
@@ -158,7 +165,7 @@ def uniform_by_kind(
     exempt: Collection[str] = (),
 ) -> Iterable[Outcome]:
     """`uniform` among the machines of each kind. `exempt` names the nodes that need no value."""
-    for part in kinds(scene):
+    for part in kinds(context):
         names = [node.name for node in part.inventory.nodes if node.name not in exempt]
         mine = {name: values[name] for name in names if name in values}
         if mine:
@@ -166,15 +173,19 @@ def uniform_by_kind(
 
 
 def as_wanted(
-    scene: Scene, values: Mapping[str, str], satisfied: Callable[[str, str], bool], what: str, exempt: int = 0
+    context: CheckContext,
+    values: Mapping[str, str],
+    satisfied: Callable[[str, str], bool],
+    what: str,
+    exempt: int = 0,
 ) -> Iterable[Outcome]:
     """What `require:` declares node by node, and «equal on all nodes» for the nodes that declare nothing.
 
     `satisfied(seen, wanted)` compares one value with what is declared; `exempt` nodes need no value at all.
     """
     undeclared: set[str] = set()
-    for node in scene.nodes:
-        seen, wanted = values.get(node.name), scene.wanted(node)
+    for node in context.nodes:
+        seen, wanted = values.get(node.name), context.wanted(node)
         if seen is None:
             continue
         if wanted is None:
@@ -182,27 +193,55 @@ def as_wanted(
         elif satisfied(seen, wanted):
             yield Outcome("pass", (node.name,), f"{what} is as required", seen, wanted)
         else:
-            yield Outcome("fail", (node.name,), f"{what} is not what the inventory requires", seen, wanted)
+            yield Outcome(
+                "fail", (node.name,), f"{what} is not what the inventory requires", seen, wanted
+            )
     if undeclared:
-        yield from uniform(values, what, len(scene.inventory.nodes) - exempt, about=undeclared)
+        yield from uniform(values, what, len(context.inventory.nodes) - exempt, about=undeclared)
 
 
-def _compare(values: Mapping[str, str], what: str, fleet_size: int, remedy: str | None) -> list[Outcome]:
+def _compare(
+    values: Mapping[str, str], what: str, fleet_size: int, remedy: str | None
+) -> list[Outcome]:
     nodes = tuple(values)
     groups = by_value(values)
     if len(values) < 2:
         seen = groups[0][0] if groups else ""
         if fleet_size < 2:
-            return [Outcome("skip", nodes, f"{what} has nothing to be compared with", seen, reason="not_applicable")]
+            return [
+                Outcome(
+                    "skip",
+                    nodes,
+                    f"{what} has nothing to be compared with",
+                    seen,
+                    reason="not_applicable",
+                )
+            ]
         reason = "fewer than two nodes have a value to compare"
-        return [Outcome("unknown", nodes, f"{what} could not be compared", seen, "equal on all nodes", reason=reason)]
+        return [
+            Outcome(
+                "unknown",
+                nodes,
+                f"{what} could not be compared",
+                seen,
+                "equal on all nodes",
+                reason=reason,
+            )
+        ]
     if len(groups) == 1:
-        return [Outcome("pass", nodes, f"{what} is equal on all nodes", groups[0][0], "equal on all nodes")]
+        return [
+            Outcome(
+                "pass", nodes, f"{what} is equal on all nodes", groups[0][0], "equal on all nodes"
+            )
+        ]
     return _differing(groups, nodes, what, remedy)
 
 
 def _differing(
-    groups: Sequence[tuple[str, tuple[str, ...]]], nodes: tuple[str, ...], what: str, remedy: str | None
+    groups: Sequence[tuple[str, tuple[str, ...]]],
+    nodes: tuple[str, ...],
+    what: str,
+    remedy: str | None,
 ) -> list[Outcome]:
     seen = "; ".join(f"{value} on {fold(names)}" for value, names in groups)
     usual, majority = groups[0]
@@ -213,4 +252,13 @@ def _differing(
             Outcome("fail", odd, f"{what} differs from the other nodes", seen, usual, remedy),
             Outcome("pass", majority, f"{what} is that of the majority", usual, usual),
         ]
-    return [Outcome("fail", nodes, f"{what} differs, and no value has a majority", seen, "equal on all nodes", remedy)]
+    return [
+        Outcome(
+            "fail",
+            nodes,
+            f"{what} differs, and no value has a majority",
+            seen,
+            "equal on all nodes",
+            remedy,
+        )
+    ]

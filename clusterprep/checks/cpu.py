@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted, each, kinds
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, each, kinds
 from clusterprep.facts.cpu import Governor
 from clusterprep.model import Node
 
 # Drivers under which the processor itself chooses its clock and `powersave` is no lid on it: what it is told to
 # prefer then decides (Linux, Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, active mode).
 SELF_GOVERNED = ("intel_pstate", "amd-pstate-epp")
-GREEDY = ("performance", "0")  # preferences that leave no clock unused; 0 is the number behind the word
-PERFORMANCE = "cpupower frequency-set -g performance   # for good: tuned-adm profile throughput-performance"
+GREEDY = (
+    "performance",
+    "0",
+)  # preferences that leave no clock unused; 0 is the number behind the word
+PERFORMANCE = (
+    "cpupower frequency-set -g performance   # for good: tuned-adm profile throughput-performance"
+)
 
 
-def model(scene: Scene) -> Iterable[Outcome]:
-    for part in kinds(scene):
+def model(context: CheckContext) -> Iterable[Outcome]:
+    for part in kinds(context):
         seen = {name: str(cpus) for name, cpus in part.values("cpu.processors").items()}
         yield from as_wanted(part, seen, _names, "the processor")
 
@@ -28,16 +33,31 @@ def _names(seen: str, wanted: str) -> bool:
     return any(words[at : at + len(asked)] == asked for at in range(len(words)))
 
 
-def governor(scene: Scene, node: Node, governors: tuple[Governor, ...]) -> Outcome:
-    wanted = scene.wanted(node)
+def governor(context: CheckContext, node: Node, governors: tuple[Governor, ...]) -> Outcome:
+    wanted = context.wanted(node)
     odd = [seen for seen in governors if not _full(seen, wanted)]
     text = wanted or "performance"
     if not odd:
-        return Outcome("pass", (node.name,), "nothing holds the processors' clock back", _said(governors), text)
-    part = f" on {sum(seen.count for seen in odd)} of {sum(seen.count for seen in governors)} policies"
-    message = "the governor is not what the inventory requires" if wanted else "the processors' clock follows the load"
+        return Outcome(
+            "pass", (node.name,), "nothing holds the processors' clock back", _said(governors), text
+        )
+    part = (
+        f" on {sum(seen.count for seen in odd)} of {sum(seen.count for seen in governors)} policies"
+    )
+    message = (
+        "the governor is not what the inventory requires"
+        if wanted
+        else "the processors' clock follows the load"
+    )
     cure = f"cpupower frequency-set -g {wanted}" if wanted else PERFORMANCE
-    return Outcome("fail", (node.name,), message, _said(odd) + (part if len(odd) < len(governors) else ""), text, cure)
+    return Outcome(
+        "fail",
+        (node.name,),
+        message,
+        _said(odd) + (part if len(odd) < len(governors) else ""),
+        text,
+        cure,
+    )
 
 
 def _full(seen: Governor, wanted: str | None) -> bool:
@@ -49,7 +69,10 @@ def _full(seen: Governor, wanted: str | None) -> bool:
 
 def _said(governors: Iterable[Governor]) -> str:
     """«powersave (intel_pstate, prefers balance_performance)»."""
-    said = (f"{g.name} ({g.driver}{f', prefers {g.preference}' if g.preference else ''})" for g in governors)
+    said = (
+        f"{g.name} ({g.driver}{f', prefers {g.preference}' if g.preference else ''})"
+        for g in governors
+    )
     return ", ".join(dict.fromkeys(said))
 
 
@@ -85,5 +108,7 @@ GOVERNOR = Check(
     "as good when energy_performance_preference says performance. `require: {cpu.governor: …}` names another.",
     remedy=PERFORMANCE,
     wants=parse_governor,
-    proof=Proof("cpu.governors", lambda seen: (Governor("acpi-cpufreq", "ondemand", None, seen[0].count),)),
+    proof=Proof(
+        "cpu.governors", lambda seen: (Governor("acpi-cpufreq", "ondemand", None, seen[0].count),)
+    ),
 )

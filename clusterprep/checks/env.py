@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, by_value
-from clusterprep.env.variables import nccl_reads, registry
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value
 from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.rdma import ENV_FILES, RdmaDevice
 from clusterprep.model import Absent, EnvValue, Severity
-from clusterprep.noderange import fold
-from clusterprep.render import FACTS, planned
+from clusterprep.model.nodeset import fold
+from clusterprep.nccl.environment import FACTS, planned_environment
+from clusterprep.nccl.variables.variables import nccl_reads, registry
 
 UNSET = "unset"
 OURS = frozenset(ENV_FILES.values())
@@ -21,15 +21,17 @@ OWNERS = ("nccl", "torch", "ofi")
 NAMING = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_IB_HCA")
 
 
-def holes(scene: Scene) -> Iterable[Outcome]:
+def holes(context: CheckContext) -> Iterable[Outcome]:
     """Launch paths of which nothing is known: what the others show is judged, and passes nobody."""
-    for node in scene.nodes:
-        for path, value in scene.value(node, "env.paths").items():
+    for node in context.nodes:
+        for path, value in context.value(node, "env.paths").items():
             if isinstance(value, Absent):
                 message = f"what the {path} gives is not known: {value.detail or value.reason}"
                 # A user of a container may seldom see what its first process was given.
                 severity: Severity | None = "warning" if path == "container" else None
-                yield Outcome("unknown", (node.name,), message, reason=value.reason, severity=severity)
+                yield Outcome(
+                    "unknown", (node.name,), message, reason=value.reason, severity=severity
+                )
 
 
 def known(paths: Paths) -> dict[str, tuple[Setting, ...]]:
@@ -49,7 +51,9 @@ def cure(setting: Setting) -> str:
         return f"grep -rn {setting.name} /etc/environment /etc/profile.d /etc/ssh ~/.bashrc ~/.profile   # take it out"
     if setting.line is None:
         return f"grep -n {setting.name} {setting.file}   # take it out"
-    return f"sed -i '{setting.line}d' {setting.file}   # or put the value under env: of the inventory"
+    return (
+        f"sed -i '{setting.line}d' {setting.file}   # or put the value under env: of the inventory"
+    )
 
 
 def by_place(paths: Paths) -> dict[Setting, tuple[str, ...]]:
@@ -68,28 +72,38 @@ def said(setting: Setting, where: Iterable[str]) -> str:
 # ---------------------------------------------------------------- what overrides the plan
 
 
-def shadow(scene: Scene) -> Iterable[Outcome]:
+def shadow(context: CheckContext) -> Iterable[Outcome]:
     """Settings of other places that win over the value that apply wrote or would write."""
-    yield from holes(scene)
-    environment = planned(scene.fleet)
-    for node in scene.nodes:
+    yield from holes(context)
+    environment = planned_environment(context.fleet)
+    for node in context.nodes:
         values = environment.of(node.name)
-        places = by_place(scene.value(node, "env.paths"))
+        places = by_place(context.value(node, "env.paths"))
         if node.name in environment.gaps and any(_may_win(setting, values) for setting in places):
             message = f"what apply would write is not known: {environment.gaps[node.name]}"
-            yield Outcome("unknown", (node.name,), message, reason="the environment cannot be derived")
-        over = {setting: where for setting, where in places.items() if _wins(setting, where, values)}
+            yield Outcome(
+                "unknown", (node.name,), message, reason="the environment cannot be derived"
+            )
+        over = {
+            setting: where for setting, where in places.items() if _wins(setting, where, values)
+        }
         for setting, where in over.items():
             wanted = f"{setting.name}={values[setting.name].value}"
             message = f"{place(setting)} overrides the value that apply writes"
-            yield Outcome("fail", (node.name,), message, said(setting, where), wanted, cure(setting))
+            yield Outcome(
+                "fail", (node.name,), message, said(setting, where), wanted, cure(setting)
+            )
         if not over:
-            yield Outcome("pass", (node.name,), "nothing overrides the environment that apply writes")
+            yield Outcome(
+                "pass", (node.name,), "nothing overrides the environment that apply writes"
+            )
 
 
 def _may_win(setting: Setting, values: Mapping[str, EnvValue]) -> bool:
     """Whether a setting would override a value that could not be derived."""
-    return setting.name not in values and setting.file not in OURS and setting.name.startswith(DERIVED)
+    return (
+        setting.name not in values and setting.file not in OURS and setting.name.startswith(DERIVED)
+    )
 
 
 def _wins(setting: Setting, where: tuple[str, ...], values: Mapping[str, EnvValue]) -> bool:
@@ -108,29 +122,39 @@ def must_match(name: str) -> bool:
     return entry is not None and entry["uniformity"] == "job" and entry["owner"] in OWNERS
 
 
-def uniform_settings(scene: Scene) -> Iterable[Outcome]:
-    yield from holes(scene)
-    nodes = tuple(node.name for node in scene.nodes)
+def uniform_settings(context: CheckContext) -> Iterable[Outcome]:
+    yield from holes(context)
+    nodes = tuple(node.name for node in context.nodes)
     if len(nodes) < 2:
-        alone = len(scene.inventory.nodes) < 2
+        alone = len(context.inventory.nodes) < 2
         message = "there is nothing to be compared with"
         reason = "not_applicable" if alone else "fewer than two nodes have a value to compare"
         yield Outcome("skip" if alone else "unknown", nodes, message, reason=reason)
         return
-    paths: dict[str, Paths] = scene.values("env.paths")
+    paths: dict[str, Paths] = context.values("env.paths")
     odd: set[str] = set()
     for path in dict.fromkeys(path for node in nodes for path in known(paths[node])):
         mine = {node: in_effect(paths[node], path) for node in nodes if path in known(paths[node])}
-        for name in sorted({name for settings in mine.values() for name in settings if must_match(name)}):
+        for name in sorted(
+            {name for settings in mine.values() for name in settings if must_match(name)}
+        ):
             outcome = _compared(path, name, mine)
             if outcome is not None:
                 odd.update(outcome.nodes)
                 yield outcome
     if good := tuple(node for node in nodes if node not in odd):
-        yield Outcome("pass", good, "what must be equal is equal in every launch path", "", "equal on all nodes")
+        yield Outcome(
+            "pass",
+            good,
+            "what must be equal is equal in every launch path",
+            "",
+            "equal on all nodes",
+        )
 
 
-def _compared(path: str, name: str, settings: Mapping[str, Mapping[str, Setting]]) -> Outcome | None:
+def _compared(
+    path: str, name: str, settings: Mapping[str, Mapping[str, Setting]]
+) -> Outcome | None:
     values = {node: _value(name, mine) for node, mine in settings.items()}
     groups = by_value(values)
     default = str(registry()[name]["default"])
@@ -141,7 +165,9 @@ def _compared(path: str, name: str, settings: Mapping[str, Mapping[str, Setting]
     if 2 * len(majority) > len(values):
         blamed = tuple(node for node in values if node not in majority)
     seen = f"{name} in {path}: " + "; ".join(f"{value} on {fold(nodes)}" for value, nodes in groups)
-    places = dict.fromkeys(f"{place(settings[n][name])} of {n}" for n in blamed if name in settings[n])
+    places = dict.fromkeys(
+        f"{place(settings[n][name])} of {n}" for n in blamed if name in settings[n]
+    )
     message = f"{name} differs, and ranks with different values hang or fail"
     message += f": {'; '.join(places)}" if places else ""
     wanted = f"{name} {usual}" if len(blamed) < len(values) else f"{name} equal on all nodes"
@@ -155,20 +181,24 @@ def _value(name: str, settings: Mapping[str, Setting]) -> str:
 # ---------------------------------------------------------------- devices that exist
 
 
-def devices(scene: Scene) -> Iterable[Outcome]:
+def devices(context: CheckContext) -> Iterable[Outcome]:
     """Every interface and HCA that a variable names, resolved as its reader does."""
-    yield from holes(scene)
-    for node in scene.nodes:
-        interfaces = [interface.name for interface in scene.value(node, "net.interfaces")]
-        cards = scene.value(node, "rdma.devices")
-        bad = list(_named_wrong(scene.value(node, "env.paths"), interfaces, cards))
+    yield from holes(context)
+    for node in context.nodes:
+        interfaces = [interface.name for interface in context.value(node, "net.interfaces")]
+        cards = context.value(node, "rdma.devices")
+        bad = list(_named_wrong(context.value(node, "env.paths"), interfaces, cards))
         for outcome in bad:
             yield replace(outcome, nodes=(node.name,))
         if not bad:
-            yield Outcome("pass", (node.name,), "every interface and HCA that a variable names exists")
+            yield Outcome(
+                "pass", (node.name,), "every interface and HCA that a variable names exists"
+            )
 
 
-def _named_wrong(paths: Paths, interfaces: list[str], cards: Iterable[RdmaDevice]) -> Iterable[Outcome]:
+def _named_wrong(
+    paths: Paths, interfaces: list[str], cards: Iterable[RdmaDevice]
+) -> Iterable[Outcome]:
     there = {card.name: {str(port.number) for port in card.ports} for card in cards}
     for setting, where in by_place(paths).items():
         if setting.name not in NAMING or (where == ("nccl",) and not nccl_reads(setting.name)):
@@ -202,12 +232,20 @@ def resolved(value: str, there: Mapping[str, set[str]], nccl: bool) -> tuple[lis
     missing, doubled = [], []
     for item in (value[1:] if nccl and exact else value).split(","):
         name, _, port = item.partition(":") if nccl else (item, "", "")
-        found = [device for device in there if (device == name if exact else device.startswith(name))]
-        found = [device for device in found if not (port and there[device]) or port.split(":")[0] in there[device]]
+        found = [
+            device for device in there if (device == name if exact else device.startswith(name))
+        ]
+        found = [
+            device
+            for device in found
+            if not (port and there[device]) or port.split(":")[0] in there[device]
+        ]
         if not found or not name:
             missing.append(item or "«»")
         elif len(found) > 1 and name in found:
-            doubled.append(f"{name} takes {', '.join(other for other in found if other != name)} too")
+            doubled.append(
+                f"{name} takes {', '.join(other for other in found if other != name)} too"
+            )
     return missing, doubled
 
 
@@ -242,7 +280,9 @@ UNIFORM = Check(
     how="For every launch path the variables that the registry marks as equal in a job, NCCL's own files behind the "
     "process's environment; unset counts as the default. Those that may differ between nodes are not compared.",
     remedy="clusterprep apply INVENTORY   # after the lines that env.shadow names are gone",
-    proof=Proof("env.paths", planted("login shell", Setting("NCCL_BUFFSIZE", "8388608", BASHRC, 3))),
+    proof=Proof(
+        "env.paths", planted("login shell", Setting("NCCL_BUFFSIZE", "8388608", BASHRC, 3))
+    ),
 )
 DEVICES = Check(
     "env.nccl_hca_exists",
@@ -256,5 +296,7 @@ DEVICES = Check(
     "their readers do: by prefix unless the list begins with =, lists that begin with ^ exclude, gloo takes whole "
     "names. A prefix that takes another device by accident is a warning.",
     remedy="ls /sys/class/infiniband /sys/class/net   # write names of these, with = in front",
-    proof=Proof("env.paths", planted("login shell", Setting("TP_SOCKET_IFNAME", "eth9", BASHRC, 3))),
+    proof=Proof(
+        "env.paths", planted("login shell", Setting("TP_SOCKET_IFNAME", "eth9", BASHRC, 3))
+    ),
 )

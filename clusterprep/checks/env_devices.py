@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, kinds, uniform
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, kinds, uniform
 from clusterprep.checks.env import UNSET, by_place, cure, holes, known, place
 from clusterprep.facts.environment import Paths, Setting
 from clusterprep.model import Node
@@ -17,43 +17,47 @@ _INDEX = re.compile(r"-?[0-9]{1,9}")
 NOT_OURS = ("nccl", "slurm")  # CUDA reads no nccl.conf, and Slurm hands out devices itself
 
 
-def visible(scene: Scene) -> Iterable[Outcome]:
-    yield from holes(scene)
-    for part in kinds(scene):
+def visible(context: CheckContext) -> Iterable[Outcome]:
+    yield from holes(context)
+    for part in kinds(context):
         yield from _of_a_kind(part)
 
 
-def _of_a_kind(scene: Scene) -> Iterable[Outcome]:
+def _of_a_kind(context: CheckContext) -> Iterable[Outcome]:
     blamed: set[str] = set()
-    undeclared = {node.name: _seen(scene, node) for node in scene.nodes if _declared(scene, node) is None}
+    undeclared = {
+        node.name: _seen(context, node)
+        for node in context.nodes
+        if _declared(context, node) is None
+    }
     if len(set(undeclared.values())) > 1:
-        for outcome in uniform(undeclared, NAME, len(scene.inventory.nodes), REMEDY):
+        for outcome in uniform(undeclared, NAME, len(context.inventory.nodes), REMEDY):
             if outcome.verdict == "fail":
                 blamed.update(outcome.nodes)
-                places = _places(scene, outcome.nodes)
+                places = _places(context, outcome.nodes)
                 message = f"{outcome.message}: nodes start different numbers of ranks{places}"
                 yield replace(outcome, message=message)
-    for node in scene.nodes:
-        outcomes = list(_of_one(scene, node))
+    for node in context.nodes:
+        outcomes = list(_of_one(context, node))
         if node.name not in blamed:
-            yield from outcomes or [_good(scene, node)]
+            yield from outcomes or [_good(context, node)]
         else:
             yield from (outcome for outcome in outcomes if outcome.severity is None)
 
 
-def _places(scene: Scene, nodes: Iterable[str]) -> str:
+def _places(context: CheckContext, nodes: Iterable[str]) -> str:
     found = dict.fromkeys(
         f"{place(setting)} of {name}"
         for name in nodes
-        for setting in by_place(scene.fleet.fact(name, "env.paths"))
+        for setting in by_place(context.fleet.fact(name, "env.paths"))
         if setting.name == NAME
     )
     return f" ({'; '.join(found)})" if found else ""
 
 
-def _declared(scene: Scene, node: Node) -> str | None:
+def _declared(context: CheckContext, node: Node) -> str | None:
     """What the inventory says: `require`, `gpus.use`, `env`; None where it says nothing."""
-    if (wanted := scene.wanted(node)) is not None:
+    if (wanted := context.wanted(node)) is not None:
         return wanted
     if node.gpus is not None and node.gpus.use is not None:
         return ",".join(map(str, node.gpus.use))
@@ -73,18 +77,18 @@ def _plain(value: str) -> str:
     return ",".join(word.strip() for word in value.split(",")) if value.strip() else "«»"
 
 
-def _seen(scene: Scene, node: Node) -> str:
+def _seen(context: CheckContext, node: Node) -> str:
     """One word where all launch paths agree."""
-    values = _values(scene.value(node, "env.paths"))
+    values = _values(context.value(node, "env.paths"))
     if len(set(values.values())) < 2:
         return next(iter(values.values()), UNSET)
     return ", ".join(f"{value} in {path}" for path, value in values.items())
 
 
-def _of_one(scene: Scene, node: Node) -> Iterable[Outcome]:
+def _of_one(context: CheckContext, node: Node) -> Iterable[Outcome]:
     """What is wrong on one node, whatever the others have; what carries no severity of its own is grave."""
-    paths = scene.value(node, "env.paths")
-    values, wanted, seen = _values(paths), _declared(scene, node), _seen(scene, node)
+    paths = context.value(node, "env.paths")
+    values, wanted, seen = _values(paths), _declared(context, node), _seen(context, node)
     setting = next((s for s in by_place(paths) if s.name == NAME), None)
     fix = cure(setting) if setting is not None else None
     there = f" ({place(setting)})" if setting is not None else ""
@@ -94,7 +98,9 @@ def _of_one(scene: Scene, node: Node) -> Iterable[Outcome]:
     if wanted is not None and not set(values.values()) <= allowed:
         yield Outcome("fail", (node.name,), f"{NAME} is not as declared{there}", seen, wanted, fix)
     elif wanted is None and len(set(values.values())) > 1:
-        message = f"{NAME} differs between launch paths{there}: how a job is started decides what it sees"
+        message = (
+            f"{NAME} differs between launch paths{there}: how a job is started decides what it sees"
+        )
         yield Outcome("fail", (node.name,), message, seen, "the same in all launch paths", fix)
     for value in sorted(set(values.values()) - allowed):
         if (hole := _hole(value, count)) is not None:
@@ -104,10 +110,10 @@ def _of_one(scene: Scene, node: Node) -> Iterable[Outcome]:
             yield Outcome("fail", (node.name,), message, seen, UNSET, fix, severity="warning")
 
 
-def _good(scene: Scene, node: Node) -> Outcome:
-    wanted = _declared(scene, node)
+def _good(context: CheckContext, node: Node) -> Outcome:
+    wanted = _declared(context, node)
     message = f"{NAME} is {'unset, or holds every GPU' if wanted is None else 'as declared'}"
-    return Outcome("pass", (node.name,), message, _seen(scene, node), wanted or UNSET)
+    return Outcome("pass", (node.name,), message, _seen(context, node), wanted or UNSET)
 
 
 def _hole(value: str, count: int | None) -> str | None:
@@ -128,7 +134,11 @@ def _hole(value: str, count: int | None) -> str | None:
 
 def _full(value: str, count: int | None) -> bool:
     items = value.split(",")
-    return count is not None and all(_INDEX.fullmatch(item) for item in items) and {*map(int, items)} == {*range(count)}
+    return (
+        count is not None
+        and all(_INDEX.fullmatch(item) for item in items)
+        and {*map(int, items)} == {*range(count)}
+    )
 
 
 VISIBLE = Check(
@@ -145,7 +155,9 @@ VISIBLE = Check(
     proof=Proof(
         "env.paths",
         lambda paths: {
-            path: settings if path == "nccl" else (*settings, Setting(NAME, "0,1,2,3,4,5,6,8", "/etc/environment", 2))
+            path: settings
+            if path == "nccl"
+            else (*settings, Setting(NAME, "0,1,2,3,4,5,6,8", "/etc/environment", 2))
             for path, settings in paths.items()
         },
     ),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.env import BASHRC, OURS, by_place, cure, holes, planted, said
 from clusterprep.facts.environment import Setting
-from clusterprep.lint.leftovers import left_behind
 from clusterprep.model import EnvValue
-from clusterprep.render import FACTS, planned
+from clusterprep.nccl.environment import FACTS, planned_environment
+from clusterprep.nccl.lint.leftovers import left_behind
 
 # The ten of gpud (components/accelerator/nvidia/bad-envs), and two that stop or slow every job that has them.
 DEBUGGING: Mapping[str, str] = {
@@ -33,57 +33,74 @@ SYSTEM = ("/lib", "/usr/lib")
 Wrong = Callable[[Setting], str | None]
 
 
-def _each(scene: Scene, wrong: Wrong, good: str, planning: bool = False) -> Iterable[Outcome]:
+def _each(
+    context: CheckContext, wrong: Wrong, good: str, planning: bool = False
+) -> Iterable[Outcome]:
     """Settings of which `wrong` says why they should go, but for those that are declared, or planned where asked."""
-    yield from holes(scene)
-    for node in scene.nodes:
-        values: Mapping[str, EnvValue] = planned(scene.fleet).of(node.name) if planning else {}
-        gap = planned(scene.fleet).gaps.get(node.name) if planning else None
+    yield from holes(context)
+    for node in context.nodes:
+        values: Mapping[str, EnvValue] = (
+            planned_environment(context.fleet).of(node.name) if planning else {}
+        )
+        gap = planned_environment(context.fleet).gaps.get(node.name) if planning else None
         bad = False
-        for setting, where in by_place(scene.value(node, "env.paths")).items():
+        for setting, where in by_place(context.value(node, "env.paths")).items():
             plan, declared = values.get(setting.name), node.env.get(setting.name)
-            if setting.value in (plan and plan.value, declared and declared.value) or setting.file in OURS:
+            if (
+                setting.value in (plan and plan.value, declared and declared.value)
+                or setting.file in OURS
+            ):
                 continue
             if (why := wrong(setting)) is not None and gap is not None:
                 bad = True
                 message = f"{setting.name} is set, and what apply would write is not known: {gap}"
-                yield Outcome("unknown", (node.name,), message, reason="the environment cannot be derived")
+                yield Outcome(
+                    "unknown", (node.name,), message, reason="the environment cannot be derived"
+                )
             elif why is not None:
                 bad = True
-                yield Outcome("fail", (node.name,), why, said(setting, where), "unset", cure(setting))
+                yield Outcome(
+                    "fail", (node.name,), why, said(setting, where), "unset", cure(setting)
+                )
         if not bad:
             yield Outcome("pass", (node.name,), good)
 
 
-def debugging(scene: Scene) -> Iterable[Outcome]:
+def debugging(context: CheckContext) -> Iterable[Outcome]:
     def wrong(setting: Setting) -> str | None:
         return None if setting.value.strip().lower() in OFF else DEBUGGING.get(setting.name)
 
-    return _each(scene, wrong, "no variable of debuggers and profilers is set")
+    return _each(context, wrong, "no variable of debuggers and profilers is set")
 
 
-def workarounds(scene: Scene) -> Iterable[Outcome]:
+def workarounds(context: CheckContext) -> Iterable[Outcome]:
     def wrong(setting: Setting) -> str | None:
         costs = left_behind(setting.name, setting.value)
         if not costs:
             return None
         return f"{setting.name} is left from looking for a fault, and neither planned nor declared: {costs}"
 
-    return _each(scene, wrong, "nothing is left from looking for faults", planning=True)
+    return _each(context, wrong, "nothing is left from looking for faults", planning=True)
 
 
-def search_paths(scene: Scene) -> Iterable[Outcome]:
-    yield from holes(scene)
-    for node in scene.nodes:
-        folders: Mapping[str, tuple[str, ...]] = scene.value(node, "env.libraries")
+def search_paths(context: CheckContext) -> Iterable[Outcome]:
+    yield from holes(context)
+    for node in context.nodes:
+        folders: Mapping[str, tuple[str, ...]] = context.value(node, "env.libraries")
         bad = False
-        for setting, where in by_place(scene.value(node, "env.paths")).items():
+        for setting, where in by_place(context.value(node, "env.paths")).items():
             if where != ("nccl",) and (shadowing := _shadowing(setting, folders)):
                 bad = True
-                message = f"{setting.name} puts {', '.join(shadowing)} before the job's own libraries"
-                yield Outcome("fail", (node.name,), message, said(setting, where), "unset", cure(setting))
+                message = (
+                    f"{setting.name} puts {', '.join(shadowing)} before the job's own libraries"
+                )
+                yield Outcome(
+                    "fail", (node.name,), message, said(setting, where), "unset", cure(setting)
+                )
         if not bad:
-            yield Outcome("pass", (node.name,), "no search path holds another NCCL or driver library")
+            yield Outcome(
+                "pass", (node.name,), "no search path holds another NCCL or driver library"
+            )
 
 
 def _shadowing(setting: Setting, folders: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -117,7 +134,9 @@ BAD_CUDA = Check(
     how="The names that make CUDA wait, dump or profile, in every launch path, set to anything but 0; what `env:` "
     "declares is left alone.",
     remedy="grep -rn CUDA_LAUNCH_BLOCKING /etc/environment /etc/profile.d ~/.bashrc   # take it out",
-    proof=Proof("env.paths", planted("login shell", Setting("CUDA_LAUNCH_BLOCKING", "1", BASHRC, 3))),
+    proof=Proof(
+        "env.paths", planted("login shell", Setting("CUDA_LAUNCH_BLOCKING", "1", BASHRC, 3))
+    ),
 )
 NCCL_DEBUG = Check(
     "env.nccl_debug",
@@ -144,5 +163,8 @@ LD_PATH = Check(
     how="LD_PRELOAD with libnccl or libcuda, and folders of LD_LIBRARY_PATH outside the system's that hold libnccl.so "
     "or a stub, in every launch path. Which NCCL torch then loads is for nccl.torch.",
     remedy="grep -rn LD_ /etc/environment /etc/profile.d ~/.bashrc   # take it out",
-    proof=Proof("env.paths", planted("login shell", Setting("LD_PRELOAD", "/opt/nccl/libnccl.so.2", BASHRC, 3))),
+    proof=Proof(
+        "env.paths",
+        planted("login shell", Setting("LD_PRELOAD", "/opt/nccl/libnccl.so.2", BASHRC, 3)),
+    ),
 )

@@ -7,18 +7,28 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import ModuleType
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.env import BASHRC, by_place, cure, holes, known, place, planted, said
-from clusterprep.env.variables import of_nccl
 from clusterprep.facts import Fact, file, under
 from clusterprep.facts.environment import CONF, Paths, Row, Setting, in_effect
 from clusterprep.facts.nccl_address import Answers, Bound
 from clusterprep.facts.torch import Torch
-from clusterprep.lint import Entry, Remark, Text, Versions, conf, names, numbers, together, words
-from clusterprep.lint.read import read
 from clusterprep.model import Absent, Node
-from clusterprep.redaction import REDACTED, redacted
-from clusterprep.versions import leading_numbers
+from clusterprep.model.secrets import REDACTED, redacted
+from clusterprep.model.versions import leading_numbers
+from clusterprep.nccl.lint import (
+    LintEntry,
+    Remark,
+    Text,
+    Versions,
+    conf,
+    names,
+    numbers,
+    together,
+    words,
+)
+from clusterprep.nccl.lint.read import read
+from clusterprep.nccl.variables.variables import of_nccl
 
 MOST = 50  # remarks of one check about one node; whoever has more has one cause for them
 
@@ -41,12 +51,16 @@ def versions_of(torch: object) -> Versions:
 # ---------------------------------------------------------------- names and values
 
 
-def remarks(paths: Paths, versions: Versions, families: Iterable[ModuleType]) -> dict[tuple[Setting, Remark], None]:
+def remarks(
+    paths: Paths, versions: Versions, families: Iterable[ModuleType]
+) -> dict[tuple[Setting, Remark], None]:
     """What the rules say of each setting, once, whatever the number of launch paths that have it."""
     found: dict[tuple[Setting, Remark], None] = {}
     for path in known(paths):
         settings = list(in_effect(paths, path).values())
-        entries = tuple(Entry(setting.name, setting.value, line) for line, setting in enumerate(settings, 1))
+        entries = tuple(
+            LintEntry(setting.name, setting.value, line) for line, setting in enumerate(settings, 1)
+        )
         text = Text("nccl.conf" if path == "nccl" else "shell", (), entries)
         for family in families:
             for remark in family.judge(text, versions):
@@ -72,18 +86,18 @@ def _judged(
     good: str,
     graded: bool = False,
     amend: Amend = lambda found, paths, answers: found,
-) -> Callable[[Scene], Iterable[Outcome]]:
+) -> Callable[[CheckContext], Iterable[Outcome]]:
     """A judge of the remarks of one check; `graded`: they bring their own severity.
 
     `amend` changes what the rules found by what the node's own NCCL says.
     """
 
-    def judge(scene: Scene) -> Iterable[Outcome]:
-        yield from holes(scene)
-        for node in scene.nodes:
-            paths = scene.value(node, "env.paths")
+    def judge(context: CheckContext) -> Iterable[Outcome]:
+        yield from holes(context)
+        for node in context.nodes:
+            paths = context.value(node, "env.paths")
             where = by_place(paths)
-            all_of = remarks(paths, versions_of(scene.value(node, "torch.build")), families)
+            all_of = remarks(paths, versions_of(context.value(node, "torch.build")), families)
             mine = {row: None for row in all_of if row[1].check == check}
             bad = [
                 Outcome(
@@ -95,7 +109,7 @@ def _judged(
                     cure(setting),
                     severity=remark.severity if graded else None,
                 )
-                for setting, remark in amend(mine, paths, _answers(scene, node))
+                for setting, remark in amend(mine, paths, _answers(context, node))
             ]
             yield from _few(bad)
             if not bad:
@@ -104,9 +118,9 @@ def _judged(
     return judge
 
 
-def _answers(scene: Scene, node: Node) -> Mapping[str, Bound]:
+def _answers(context: CheckContext, node: Node) -> Mapping[str, Bound]:
     """What the node's own NCCL says, on the launch paths on which it could be asked."""
-    answers: Answers | Absent = scene.value(node, "nccl.address")
+    answers: Answers | Absent = context.value(node, "nccl.address")
     known = {} if isinstance(answers, Absent) else answers
     return {path: answer for path, answer in known.items() if isinstance(answer, Bound)}
 
@@ -125,9 +139,21 @@ def _not_taken(found: Found, paths: Paths, answers: Mapping[str, Bound]) -> Foun
         settings = in_effect(paths, path.partition(" (")[0])
         for name, taken in answer.taken.items():
             setting = settings.get(name)
-            if setting is not None and name not in told and taken.by == "Default" and taken.value != setting.value:
+            if (
+                setting is not None
+                and name not in told
+                and taken.by == "Default"
+                and taken.value != setting.value
+            ):
                 message = f"NCCL {answer.version} itself says that it did not take this value and uses {taken.value}"
-                remark = Remark("env.no_effect", 0, name, message, f"{name}={setting.value}", "a value that NCCL takes")
+                remark = Remark(
+                    "env.no_effect",
+                    0,
+                    name,
+                    message,
+                    f"{name}={setting.value}",
+                    "a value that NCCL takes",
+                )
                 more[setting, remark] = None
     return more
 
@@ -135,14 +161,19 @@ def _not_taken(found: Found, paths: Paths, answers: Mapping[str, Bound]) -> Foun
 # ---------------------------------------------------------------- NCCL's own files
 
 
-def conf_files(scene: Scene) -> Iterable[Outcome]:
-    for node in scene.nodes:
+def conf_files(context: CheckContext) -> Iterable[Outcome]:
+    for node in context.nodes:
         path = under(node, CONF)
-        texts = {path: scene.value(node, "env.etc_conf")}
-        rows: Mapping[str, tuple[Row, ...]] = scene.value(node, "env.conf_lines")
+        texts = {path: context.value(node, "env.etc_conf")}
+        rows: Mapping[str, tuple[Row, ...]] = context.value(node, "env.conf_lines")
         texts.update({other: _text(lines) for other, lines in rows.items() if other != CONF})
-        versions = versions_of(scene.value(node, "torch.build"))
-        bad = [o for name, text in texts.items() if text for o in _wrong_lines(node, name, text, versions)]
+        versions = versions_of(context.value(node, "torch.build"))
+        bad = [
+            o
+            for name, text in texts.items()
+            if text
+            for o in _wrong_lines(node, name, text, versions)
+        ]
         yield from _few(bad)
         if not bad:
             there = ", ".join(name for name, text in texts.items() if text is not None)
@@ -159,14 +190,18 @@ def _text(rows: Iterable[Row]) -> str:
 def _wrong_lines(node: Node, path: str, text: str, versions: Versions) -> Iterable[Outcome]:
     for remark in conf.judge(read(text, "nccl.conf"), versions):
         message = f"{path}:{remark.line}: {remark.message}"
-        yield Outcome("fail", (node.name,), message, remark.seen, remark.wanted, _mend(path, remark))
+        yield Outcome(
+            "fail", (node.name,), message, remark.seen, remark.wanted, _mend(path, remark)
+        )
 
 
 def _mend(path: str, remark: Remark) -> str:
     """The line put right; what cannot be known is left to the user's editor."""
     if remark.remedy.endswith(" FILE"):
         return f"{remark.remedy.removesuffix('FILE')}{shlex.quote(path)}"
-    certain = not (remark.wanted.endswith("=value") or "\\" in remark.wanted or REDACTED in remark.wanted)
+    certain = not (
+        remark.wanted.endswith("=value") or "\\" in remark.wanted or REDACTED in remark.wanted
+    )
     if not (remark.remedy and certain):
         return f"sed -n {remark.line}p {shlex.quote(path)}   # {remark.wanted}"
     return f"sed -i {shlex.quote(f'{remark.line}c{chr(92)}{remark.wanted}')} {shlex.quote(path)}"
@@ -178,7 +213,10 @@ UNKNOWN = Check(
     facts=("env.paths",),
     uses=("nccl.address",),
     judge=_judged(
-        "env.nccl_unknown", names, good="every name is one that NCCL, torch or a plug-in reads", amend=_strange
+        "env.nccl_unknown",
+        names,
+        good="every name is one that NCCL, torch or a plug-in reads",
+        amend=_strange,
     ),
     severity="warning",
     title="Misspelt names",
@@ -187,7 +225,9 @@ UNKNOWN = Check(
     how="Names of every launch path that start with NCCL_, TORCH_NCCL_ or OFI_NCCL_, or nearly so, against the names "
     "that releases of NCCL up to 2.32, torch up to 2.15 and aws-ofi-nccl read, and those in the libnccl of the node.",
     remedy="clusterprep lint FILE   # of the file that is named",
-    proof=Proof("env.paths", planted("login shell", Setting("NCCL_SOKET_IFNAME", "eth0", BASHRC, 3))),
+    proof=Proof(
+        "env.paths", planted("login shell", Setting("NCCL_SOKET_IFNAME", "eth0", BASHRC, 3))
+    ),
 )
 DEPRECATED = Check(
     "env.deprecated",
@@ -207,7 +247,13 @@ NO_EFFECT = Check(
     facts=("env.paths", "torch.build"),
     uses=("nccl.address",),
     judge=_judged(
-        "env.no_effect", names, numbers, words, together, good="every setting does what it says", amend=_not_taken
+        "env.no_effect",
+        names,
+        numbers,
+        words,
+        together,
+        good="every setting does what it says",
+        amend=_not_taken,
     ),
     severity="warning",
     title="Settings without their effect",
@@ -217,7 +263,9 @@ NO_EFFECT = Check(
     "by their lists, ranges, names that came with a later release, and pairs that undo each other. From 2.30 the "
     "node's own NCCL says of some variables whether it took the value.",
     remedy="clusterprep lint FILE   # of the file that is named",
-    proof=Proof("env.paths", planted("login shell", Setting("NCCL_VERSION", "2.11.4-1", BASHRC, 3))),
+    proof=Proof(
+        "env.paths", planted("login shell", Setting("NCCL_VERSION", "2.11.4-1", BASHRC, 3))
+    ),
 )
 CONF_FILES = Check(
     "env.nccl_conf",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, by_value, uniform
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value, uniform
 from clusterprep.model import Severity
-from clusterprep.network import Choice, choose, has_rdma, may_have_rdma
+from clusterprep.nccl.interfaces import Choice, choose, has_rdma, may_have_rdma
 
 DECLARE = "set `interfaces: {nccl: NAME}` for these nodes in the inventory"
 
 
-def iface_choice(scene: Scene) -> Iterable[Outcome]:
+def iface_choice(context: CheckContext) -> Iterable[Outcome]:
     """One usable interface per node on a network that reaches all."""
-    choice = choose(scene.fleet)
-    asked = {node.name for node in scene.nodes}
+    choice = choose(context.fleet)
+    asked = {node.name for node in context.nodes}
     wanted = choice.network or "an interface that reaches all nodes"
     for problem, nodes in by_value({n: p for n, p in choice.problems.items() if n in asked}):
         yield Outcome("fail", nodes, "no interface can carry NCCL's sockets", problem, wanted)
@@ -23,29 +23,33 @@ def iface_choice(scene: Scene) -> Iterable[Outcome]:
         yield Outcome("pass", nodes, choice.picks[nodes[0]].why, name, wanted)
 
 
-def mtu(scene: Scene) -> Iterable[Outcome]:
+def mtu(context: CheckContext) -> Iterable[Outcome]:
     """Of the chosen interface: as declared, else equal on all nodes."""
-    choice = choose(scene.fleet)
-    grave = any(has_rdma(scene.fleet, node) for node in scene.fleet.reached)
+    choice = choose(context.fleet)
+    grave = any(has_rdma(context.fleet, node) for node in context.fleet.reached)
     severity: Severity = "error" if grave else "warning"
     mtus, undeclared = {}, set()
-    for node in scene.nodes:
+    for node in context.nodes:
         pick = choice.picks.get(node.name)
         if pick is None:
             message = "no interface is chosen, so there is no MTU to judge"
-            yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice", severity=severity)
+            yield Outcome(
+                "unknown", (node.name,), message, reason="eth.iface_choice", severity=severity
+            )
             continue
         mtus[node.name] = str(pick.mtu)
-        wanted = scene.wanted(node)
+        wanted = context.wanted(node)
         if wanted is None:
             undeclared.add(node.name)
             continue
         good = pick.mtu == int(wanted)
         message = f"the MTU of {pick.name} is {'as required' if good else 'not what the inventory requires'}"
         cure = f"ip link set dev {pick.name} mtu {wanted}   # and in the network configuration"
-        yield Outcome("pass" if good else "fail", (node.name,), message, str(pick.mtu), wanted, cure)
+        yield Outcome(
+            "pass" if good else "fail", (node.name,), message, str(pick.mtu), wanted, cure
+        )
     if undeclared:
-        size = len(scene.inventory.nodes)
+        size = len(context.inventory.nodes)
         compared = uniform(mtus, "the MTU of the NCCL interface", size, about=undeclared)
         yield from (_with(outcome, severity, choice) for outcome in compared)
 
@@ -63,7 +67,14 @@ def _with(outcome: Outcome, severity: Severity, choice: Choice) -> Outcome:
         name = choice.picks[outcome.nodes[0]].name
         cure = f"ip link set dev {name} mtu {outcome.wanted}   # and in the network configuration"
     return Outcome(
-        outcome.verdict, outcome.nodes, outcome.message, outcome.seen, outcome.wanted, cure, outcome.reason, severity
+        outcome.verdict,
+        outcome.nodes,
+        outcome.message,
+        outcome.seen,
+        outcome.wanted,
+        cure,
+        outcome.reason,
+        severity,
     )
 
 

@@ -8,17 +8,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import median
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, uniform_by_kind
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, uniform_by_kind
 from clusterprep.facts.bonding import Bond
 from clusterprep.facts.network import Interface
 from clusterprep.model import Node
-from clusterprep.network import choose
+from clusterprep.nccl.interfaces import choose
 
 # A link that comes up at boot, a driver that is loaded again or an MTU that is set leave 2 to 10 changes on healthy
 # nodes, and the total grows with the uptime. So a number is looked at only beside the other nodes'.
 FEW_CHANGES, TIMES_USUAL, ENOUGH_NODES = 10, 4, 3
 
-SPREADING = ("layer3+4", "encap3+4")  # transmit hashes that tell apart connections between two hosts
+SPREADING = (
+    "layer3+4",
+    "encap3+4",
+)  # transmit hashes that tell apart connections between two hosts
 HASHING = ("802.3ad", "balance-xor")  # modes of a bond that use one
 POLICIES = ("layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4", "vlan+srcmac")
 NO_PARTNER = "00:00:00:00:00:00"
@@ -40,34 +43,44 @@ def below(interfaces: Iterable[Interface], name: str) -> tuple[Interface, ...]:
     return tuple(found)
 
 
-def speed(scene: Scene) -> Iterable[Outcome]:
+def speed(context: CheckContext) -> Iterable[Outcome]:
     """Half duplex and a link that comes and goes by themselves; the speed as required, else equal on all nodes."""
-    picks = choose(scene.fleet).picks
+    picks = choose(context.fleet).picks
     values: dict[str, str] = {}
     changes: dict[str, int] = {}
     undeclared = set()
-    for node in scene.nodes:
+    for node in context.nodes:
         if node.name not in picks:
             yield _no_choice(node)
             continue
         name = picks[node.name].name
-        cards = [i for i in below(scene.value(node, "net.interfaces"), name) if i.physical and i.running]
+        cards = [
+            i
+            for i in below(context.value(node, "net.interfaces"), name)
+            if i.physical and i.running
+        ]
         known = [card.speed for card in cards if card.speed is not None]
         if not known or len(known) < len(cards):
-            message = f"{name} stands on no card that says its speed" if not known else "a card does not say its speed"
+            message = (
+                f"{name} stands on no card that says its speed"
+                if not known
+                else "a card does not say its speed"
+            )
             yield Outcome("skip", (node.name,), message, reason="not_applicable")
             continue
         yield from _half_duplex(node, cards)
         changes[node.name] = max((card.carrier_changes or 0 for card in cards), default=0)
         values[node.name] = _words(known)
-        wanted = scene.wanted(node)
+        wanted = context.wanted(node)
         if wanted is None:
             undeclared.add(node.name)
         else:
             yield _as_required(node, known, wanted)
     yield from _unsteady(changes)
     if undeclared:
-        yield from uniform_by_kind(scene, values, "the speed of the NCCL interface", about=undeclared)
+        yield from uniform_by_kind(
+            context, values, "the speed of the NCCL interface", about=undeclared
+        )
 
 
 def _no_choice(node: Node) -> Outcome:
@@ -86,7 +99,9 @@ def _half_duplex(node: Node, cards: Iterable[Interface]) -> Iterable[Outcome]:
 def _words(speeds: list[int]) -> str:
     """«2 x 25 Gbit/s»."""
     counted = sorted(Counter(speeds).items(), reverse=True)
-    return " + ".join(f"{f'{count} x ' if count > 1 else ''}{_gigabits(one)}" for one, count in counted)
+    return " + ".join(
+        f"{f'{count} x ' if count > 1 else ''}{_gigabits(one)}" for one, count in counted
+    )
 
 
 def _gigabits(megabits: int) -> str:
@@ -98,7 +113,9 @@ def _as_required(node: Node, speeds: list[int], wanted: str) -> Outcome:
     least = parse_speed(wanted)
     good = min(speeds) >= least or sum(speeds) >= least
     message = f"the speed of the NCCL interface is {'as required' if good else 'less than the inventory requires'}"
-    return Outcome("pass" if good else "fail", (node.name,), message, _words(speeds), _gigabits(least))
+    return Outcome(
+        "pass" if good else "fail", (node.name,), message, _words(speeds), _gigabits(least)
+    )
 
 
 def parse_speed(text: str) -> int:
@@ -117,46 +134,64 @@ def _unsteady(changes: Mapping[str, int]) -> Iterable[Outcome]:
     for name, number in changes.items():
         if number > FEW_CHANGES and number > TIMES_USUAL * usual:
             message = "the link came and went far more often than on the other nodes"
-            cure = (
-                "dmesg -T | grep -i -e 'link is' -e 'link up' -e 'link down'   # then the cable, its optics, the port"
+            cure = "dmesg -T | grep -i -e 'link is' -e 'link up' -e 'link down'   # then the cable, its optics, the port"
+            yield Outcome(
+                "fail", (name,), message, f"{number} carrier changes", f"about {usual:g}", cure
             )
-            yield Outcome("fail", (name,), message, f"{number} carrier changes", f"about {usual:g}", cure)
 
 
-def bond(scene: Scene) -> Iterable[Outcome]:
+def bond(context: CheckContext) -> Iterable[Outcome]:
     """Every bond below the NCCL interface."""
-    picks = choose(scene.fleet).picks
-    for node in scene.nodes:
+    picks = choose(context.fleet).picks
+    for node in context.nodes:
         if node.name not in picks:
             yield _no_choice(node)
             continue
-        bonds: dict[str, Bond] = scene.value(node, "net.bonds")
-        interfaces: tuple[Interface, ...] = scene.value(node, "net.interfaces")
+        bonds: dict[str, Bond] = context.value(node, "net.bonds")
+        interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")
         used = [i.name for i in below(interfaces, picks[node.name].name) if i.name in bonds]
         if not used:
-            yield Outcome("skip", (node.name,), "the NCCL interface is no bond", reason="not_applicable")
+            yield Outcome(
+                "skip", (node.name,), "the NCCL interface is no bond", reason="not_applicable"
+            )
         for name in used:
             left_out = _left_out(bonds[name], interfaces)
             if left_out:
                 message = f"the bonding driver's report leaves out {', '.join(left_out)}, which is in {name}"
                 yield Outcome("unknown", (node.name,), message, reason="garbled")
             else:
-                yield from _judged(node, bonds[name], scene.wanted(node))
+                yield from _judged(node, bonds[name], context.wanted(node))
 
 
 def _left_out(one: Bond, interfaces: Iterable[Interface]) -> list[str]:
     """Members of a bond that is up, by the interfaces' own word, of which the report says nothing: it was cut."""
     told = {member.name for member in one.members}
-    return [i.name for i in interfaces if one.mii == "up" and i.master == one.name and i.name not in told]
+    return [
+        i.name
+        for i in interfaces
+        if one.mii == "up" and i.master == one.name and i.name not in told
+    ]
 
 
 def _judged(node: Node, one: Bond, wanted: str | None) -> Iterable[Outcome]:
     seen = f"{one.name}: {one.mode}, {', '.join(f'{m.name} {m.mii}' for m in one.members) or 'no members'}"
     troubles = [*_members(one), *_aggregation(one), *_hash(one, wanted)]
     for message, should, cure in troubles:
-        yield Outcome("fail", (node.name,), message, f"{seen}, {one.policy}" if one.policy else seen, should, cure)
+        yield Outcome(
+            "fail",
+            (node.name,),
+            message,
+            f"{seen}, {one.policy}" if one.policy else seen,
+            should,
+            cure,
+        )
     if not troubles:
-        yield Outcome("pass", (node.name,), "all members of the bond are up and share the load as they should", seen)
+        yield Outcome(
+            "pass",
+            (node.name,),
+            "all members of the bond are up and share the load as they should",
+            seen,
+        )
 
 
 Trouble = tuple[str, str, str]  # what is wrong, what is wanted, the remedy
@@ -169,7 +204,11 @@ def _members(one: Bond) -> Iterable[Trouble]:
         cure = f"ethtool {down[0]}; ip link set dev {down[0]} up   # cable, optics, switch port"
         yield f"{', '.join(down)} of {one.name} {word} not up", "all members up", cure
     if not one.members:
-        yield f"{one.name} has no members", "members that are up", f"cat /proc/net/bonding/{one.name}"
+        yield (
+            f"{one.name} has no members",
+            "members that are up",
+            f"cat /proc/net/bonding/{one.name}",
+        )
 
 
 def _aggregation(one: Bond) -> Iterable[Trouble]:
@@ -178,7 +217,11 @@ def _aggregation(one: Bond) -> Iterable[Trouble]:
     groups = {member.aggregator for member in one.members if member.mii == "up"}
     cure = f"cat /proc/net/bonding/{one.name}   # as root; then LACP on the switch ports of these members"
     if len(groups) > 1:
-        yield f"the members of {one.name} are in several aggregators: only one carries traffic", "one aggregator", cure
+        yield (
+            f"the members of {one.name} are in several aggregators: only one carries traffic",
+            "one aggregator",
+            cure,
+        )
     elif one.partner == NO_PARTNER:
         yield f"no switch answers LACP on {one.name}", "a partner's MAC address", cure
 
@@ -191,7 +234,9 @@ def _hash(one: Bond, wanted: str | None) -> Iterable[Trouble]:
     if one.policy not in allowed:
         should = wanted or SPREADING[0]
         cure = f"ip link set dev {one.name} type bond xmit_hash_policy {should}   # and in the network configuration"
-        message = f"{one.name} spreads by {one.policy}: connections of a pair of nodes share one member"
+        message = (
+            f"{one.name} spreads by {one.policy}: connections of a pair of nodes share one member"
+        )
         yield message if wanted is None else f"{one.name} spreads by {one.policy}", should, cure
 
 
@@ -217,7 +262,8 @@ SPEED = Check(
     remedy="ethtool NAME; ethtool -m NAME   # then the cable and the switch port",
     wants=parse_speed,
     proof=Proof(
-        "net.interfaces", lambda found: tuple(replace(i, speed=i.speed // 10) if i.speed else i for i in found)
+        "net.interfaces",
+        lambda found: tuple(replace(i, speed=i.speed // 10) if i.speed else i for i in found),
     ),
 )
 BOND = Check(

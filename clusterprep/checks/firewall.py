@@ -6,13 +6,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv4Network
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
-from clusterprep.derived import once_per_fleet
-from clusterprep.facts.firewall import Chain, Match, Rule, Ruleset
-from clusterprep.frozen import dataclass
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.facts.firewall import Chain, Rule, RuleMatch, Ruleset
 from clusterprep.model import Absent, Fleet, Node
-from clusterprep.neighbours import one_machine
-from clusterprep.network import Choice, choose
+from clusterprep.model.colocation import one_machine
+from clusterprep.model.memoize import once_per_fleet
+from clusterprep.nccl.interfaces import Choice, choose
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 INBOUND, OUTBOUND = ("ingress", "prerouting", "input"), ("output", "postrouting")
 FEW_PORTS = 0.1  # of the range that NCCL's ports come from: rules for fewer of them are meant for other services
@@ -36,13 +36,15 @@ class Packet:
     ports: tuple[int, int]
     tried: bool
 
-    def meets(self, match: Match, drops: bool) -> bool | None:
+    def meets(self, match: RuleMatch, drops: bool) -> bool | None:
         """Whether a condition holds; None where that cannot be said.
 
         A named set is not listed with its elements, and nobody tells who marks. But where connections have come
         about, a rule that drops what is marked, or a set of strangers (fail2ban, kube-proxy), was not for them.
         """
-        special = match.field == "mark" or (match.field in ("saddr", "daddr") and match.values[:1] and _named(match))
+        special = match.field == "mark" or (
+            match.field in ("saddr", "daddr") and match.values[:1] and _named(match)
+        )
         if special:
             return False if drops and not match.negated and self.tried else None
         try:
@@ -51,37 +53,41 @@ class Packet:
             return None
         return (not answer) if match.negated and answer is not None else answer
 
-    def address(self, match: Match) -> bool | None:
+    def address(self, match: RuleMatch) -> bool | None:
         far = (match.field == "saddr") == self.inbound
         ranges = [_addresses(value) for value in match.values]
         if not far:
             return any(low <= self.own <= high for low, high in ranges)
         count = sum(
-            bisect_right(self.peers, high) - bisect_left(self.peers, low) - (low <= self.own <= high)
+            bisect_right(self.peers, high)
+            - bisect_left(self.peers, low)
+            - (low <= self.own <= high)
             for low, high in ranges
         )
         return True if count >= len(self.peers) - 1 else None if count else False
 
-    def port(self, match: Match) -> bool | None:
+    def port(self, match: RuleMatch) -> bool | None:
         low, high = self.ports
-        covered = sum(max(0, min(high, b) - max(low, a) + 1) for a, b in map(_port_range, match.values))
+        covered = sum(
+            max(0, min(high, b) - max(low, a) + 1) for a, b in map(_port_range, match.values)
+        )
         share = covered / (high - low + 1)
         return True if share >= 1 else False if share < FEW_PORTS else None
 
-    def device(self, match: Match) -> bool | None:
+    def device(self, match: RuleMatch) -> bool | None:
         if (match.field == "iif") != self.inbound:
             return None
         return any(_same_device(self.interface, value) for value in match.values)
 
-    def flags(self, match: Match) -> bool | None:
+    def flags(self, match: RuleMatch) -> bool | None:
         mask, wanted = (set(value.split(",")) for value in match.values)
         return (({"syn"} & mask) if "all" not in mask else {"syn"}) == wanted - {"0", "none"}
 
-    def destination(self, match: Match) -> bool | None:
+    def destination(self, match: RuleMatch) -> bool | None:
         return "local" in match.values if self.inbound else None
 
 
-def _named(match: Match) -> bool:
+def _named(match: RuleMatch) -> bool:
     return match.values[0].startswith("@")
 
 
@@ -102,7 +108,7 @@ def _same_device(name: str, pattern: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith(("*", "+")) else name == pattern
 
 
-_ANSWERS: dict[str, Callable[[Packet, Match], bool | None]] = {
+_ANSWERS: dict[str, Callable[[Packet, RuleMatch], bool | None]] = {
     "saddr": Packet.address,
     "daddr": Packet.address,
     "sport": Packet.port,
@@ -122,7 +128,9 @@ _ANSWERS: dict[str, Callable[[Packet, Match], bool | None]] = {
 # ---------------------------------------------------------------- one packet through the chains
 
 
-def ends_of(packet: Packet, chain: Chain, chains: dict[tuple[str, str], Chain], deep: int = 0) -> Ends:
+def ends_of(
+    packet: Packet, chain: Chain, chains: dict[tuple[str, str], Chain], deep: int = 0
+) -> Ends:
     """All ways in which the packet may leave a chain, with the place of each."""
     ends: Ends = {}
     for number, rule in enumerate(chain.rules, 1):
@@ -138,7 +146,12 @@ def ends_of(packet: Packet, chain: Chain, chains: dict[tuple[str, str], Chain], 
 
 
 def _outcome(
-    packet: Packet, rule: Rule, chain: Chain, chains: dict[tuple[str, str], Chain], number: int, deep: int
+    packet: Packet,
+    rule: Rule,
+    chain: Chain,
+    chains: dict[tuple[str, str], Chain],
+    number: int,
+    deep: int,
 ) -> Ends:
     """What one rule that applies does; «next» goes on with the next rule."""
     place = f"{chain.table} {chain.name}, rule {number}"
@@ -153,7 +166,11 @@ def _outcome(
         inside = ends_of(packet, target, chains, deep + 1)
         back = "next" if rule.verdict == "jump" else "through"
         return {back if end == "through" else end: where for end, where in inside.items()}
-    return {"accept": place, "drop": place, "next": place} if rule.verdict == "unsure" else {"next": place}
+    return (
+        {"accept": place, "drop": place, "next": place}
+        if rule.verdict == "unsure"
+        else {"next": place}
+    )
 
 
 def _all(packet: Packet, rule: Rule) -> bool | None:
@@ -173,51 +190,75 @@ def base_ends(packet: Packet, chain: Chain, chains: dict[tuple[str, str], Chain]
 # ---------------------------------------------------------------- the check
 
 
-def firewall(scene: Scene) -> Iterable[Outcome]:
+def firewall(context: CheckContext) -> Iterable[Outcome]:
     """Both directions of every node, against all others."""
-    choice = choose(scene.fleet)
-    if len(scene.inventory.nodes) < 2 or one_machine(scene.inventory.nodes):
-        names = tuple(node.name for node in scene.nodes)
+    choice = choose(context.fleet)
+    if len(context.inventory.nodes) < 2 or one_machine(context.inventory.nodes):
+        names = tuple(node.name for node in context.nodes)
         yield Outcome("skip", names, "there is no other machine", reason="not_applicable")
         return
     addresses = {name: int(IPv4Address(pick.address)) for name, pick in choice.picks.items()}
     peers = tuple(sorted(addresses.values()))
-    for node in scene.nodes:
+    for node in context.nodes:
         if node.name in addresses and len(peers) < 2:
             message = "no other node was reached, so there is no traffic to judge"
-            yield Outcome("unknown", (node.name,), message, reason="fewer than two nodes were reached")
+            yield Outcome(
+                "unknown", (node.name,), message, reason="fewer than two nodes were reached"
+            )
             continue
         if node.name not in addresses:
             message = "no interface is chosen, so there is no traffic to judge"
             yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice")
             continue
-        yield _judged(scene, node, choice, addresses[node.name], peers)
+        yield _judged(context, node, choice, addresses[node.name], peers)
 
 
-def _judged(scene: Scene, node: Node, choice: Choice, own: int, peers: tuple[int, ...]) -> Outcome:
-    rules: Ruleset = scene.value(node, "net.filter")
-    name, ports = choice.picks[node.name].name, scene.value(node, "net.port_range")
-    tried = node.name in _came_about(scene.fleet)
+def _judged(
+    context: CheckContext, node: Node, choice: Choice, own: int, peers: tuple[int, ...]
+) -> Outcome:
+    rules: Ruleset = context.value(node, "net.filter")
+    name, ports = choice.picks[node.name].name, context.value(node, "net.port_range")
+    tried = node.name in _came_about(context.fleet)
     chains = {(chain.table, chain.name): chain for chain in rules}
     wanted = "TCP between the nodes is accepted"
     doubts: list[str] = []
     for hooks, inbound in ((INBOUND, True), (OUTBOUND, False)):
         packet = Packet(inbound, name, own, peers, ports, tried)
-        for chain in (c for c in rules if c.hook in hooks and c.kind != "nat" and c.device in (None, name)):
+        for chain in (
+            c for c in rules if c.hook in hooks and c.kind != "nat" and c.device in (None, name)
+        ):
             ends = base_ends(packet, chain, chains)
             if set(ends) == {"drop"}:
-                way = f"from the other nodes over {name}" if inbound else f"to the other nodes over {name}"
+                way = (
+                    f"from the other nodes over {name}"
+                    if inbound
+                    else f"to the other nodes over {name}"
+                )
                 message = f"the packet filter drops connections {way}"
                 cure = remedy(rules, chain, name, choice.network)
                 return Outcome("fail", (node.name,), message, ends["drop"], wanted, cure)
             if "drop" in ends:
                 doubts.append(ends["drop"])
     if doubts:
-        message = "rules that cannot be decided from here may drop connections: net.ports measures it"
+        message = (
+            "rules that cannot be decided from here may drop connections: net.ports measures it"
+        )
         seen = "; ".join(dict.fromkeys(doubts))
-        return Outcome("unknown", (node.name,), message, seen, wanted, reason="the rules do not tell")
-    bases = sorted({f"{c.table} {c.name}" for c in rules if c.hook in (*INBOUND, *OUTBOUND) and c.kind != "nat"})
-    message = "the packet filters let the nodes' connections through" if bases else "no packet filter is in use"
+        return Outcome(
+            "unknown", (node.name,), message, seen, wanted, reason="the rules do not tell"
+        )
+    bases = sorted(
+        {
+            f"{c.table} {c.name}"
+            for c in rules
+            if c.hook in (*INBOUND, *OUTBOUND) and c.kind != "nat"
+        }
+    )
+    message = (
+        "the packet filters let the nodes' connections through"
+        if bases
+        else "no packet filter is in use"
+    )
     return Outcome("pass", (node.name,), message, "", wanted)
 
 

@@ -7,11 +7,21 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each
-from clusterprep.facts.storage import LOCAL, SHM, Mount, Probes, Space, Wish, home, parse_wishes, wishes_of
-from clusterprep.frozen import dataclass
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
+from clusterprep.facts.storage import (
+    LOCAL,
+    SHM,
+    Mount,
+    Probes,
+    Space,
+    Wish,
+    home,
+    parse_wishes,
+    wishes_of,
+)
 from clusterprep.model import Absent, Node
-from clusterprep.units import UNLIMITED, format_size, parse_size
+from clusterprep.model.units import UNLIMITED, format_size, parse_size
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 FREE = 0.05  # of a file system; NHC and gpud stop between 90 % and 95 % in use
 PLENTY = 100 << 30  # bytes: 5 % of a petabyte are no emergency
@@ -31,23 +41,45 @@ BROKEN = {
 # ---------------------------------------------------------------- mounts
 
 
-def mount(scene: Scene, node: Node, probes: Probes, mounts: tuple[Mount, ...]) -> Iterable[Outcome]:
+def mount(
+    context: CheckContext, node: Node, probes: Probes, mounts: tuple[Mount, ...]
+) -> Iterable[Outcome]:
     """What is declared, and every mount whose server is another machine."""
     table = {mount.point: mount for mount in mounts}
-    wishes = wishes_of(node) if scene.wanted(node) is not None else ()
+    wishes = wishes_of(node) if context.wanted(node) is not None else ()
     bad = [outcome for wish in wishes if (outcome := _wish(node, wish, probes, table)) is not None]
     declared = {wish.path for wish in wishes}
-    network = [m for m in mounts if m.network and m.point in probes.answers and m.point not in declared]
-    bad += [outcome for m in network if (outcome := _broken(node, m.point, probes, table)) is not None]
+    network = [
+        m for m in mounts if m.network and m.point in probes.answers and m.point not in declared
+    ]
+    bad += [
+        outcome for m in network if (outcome := _broken(node, m.point, probes, table)) is not None
+    ]
     if bad:
         return bad
     if not wishes and not network:
-        return [Outcome("skip", (node.name,), "nothing is mounted from elsewhere", reason="not_applicable")]
+        return [
+            Outcome(
+                "skip", (node.name,), "nothing is mounted from elsewhere", reason="not_applicable"
+            )
+        ]
     if probes.left:
         message = "more mounts than are tried"
-        return [Outcome("unknown", (node.name,), message, f"{probes.left} not tried", reason="truncated")]
+        return [
+            Outcome(
+                "unknown", (node.name,), message, f"{probes.left} not tried", reason="truncated"
+            )
+        ]
     seen = ", ".join([*(wish.path for wish in wishes), *(m.point for m in network)])
-    return [Outcome("pass", (node.name,), "every mount answers", seen, scene.wanted(node) or "answers within 2 s")]
+    return [
+        Outcome(
+            "pass",
+            (node.name,),
+            "every mount answers",
+            seen,
+            context.wanted(node) or "answers within 2 s",
+        )
+    ]
 
 
 def _wish(node: Node, wish: Wish, probes: Probes, table: Mapping[str, Mount]) -> Outcome | None:
@@ -59,11 +91,24 @@ def _wish(node: Node, wish: Wish, probes: Probes, table: Mapping[str, Mount]) ->
     if there is None and isinstance(answer, Space) and _automounted(answer, table):
         return None
     if there is None:
-        seen = "nothing there" if isinstance(answer, Absent) else "a folder of the file system below it"
-        return Outcome("fail", (node.name,), f"{wish.path} is not mounted", seen, wanted, f"mount {path}")
+        seen = (
+            "nothing there"
+            if isinstance(answer, Absent)
+            else "a folder of the file system below it"
+        )
+        return Outcome(
+            "fail", (node.name,), f"{wish.path} is not mounted", seen, wanted, f"mount {path}"
+        )
     if there.type == "autofs" and isinstance(answer, Absent):
         message = f"{wish.path} is not mounted, and asking for it does not mount it"
-        return Outcome("fail", (node.name,), message, "autofs alone", wanted, f"ls {path}; journalctl -u autofs -n 20")
+        return Outcome(
+            "fail",
+            (node.name,),
+            message,
+            "autofs alone",
+            wanted,
+            f"ls {path}; journalctl -u autofs -n 20",
+        )
     mode = "ro" if "ro" in there.options | there.inner else "rw"
     if wish.mode and mode != wish.mode and there.type != "autofs":
         cure = f"mount -o remount,{wish.mode} {path}"
@@ -82,13 +127,20 @@ def _broken(node: Node, path: str, probes: Probes, table: Mapping[str, Mount]) -
     if not isinstance(answer, Absent) or answer.reason not in BROKEN:
         return None
     there = table.get(path)
-    source = f"{there.type} from {there.source}" if there is not None else "not in the table of mounts"
+    source = (
+        f"{there.type} from {there.source}" if there is not None else "not in the table of mounts"
+    )
     message = f"{path} {BROKEN[answer.reason]}"
     word = shlex.quote(path)
-    cure = (
-        f"umount -l {word}; mount {word}   # once its server answers; processes that wait for it end or need a reboot"
+    cure = f"umount -l {word}; mount {word}   # once its server answers; processes that wait for it end or need a reboot"
+    return Outcome(
+        "fail",
+        (node.name,),
+        message,
+        f"{path}: {answer.detail} ({source})",
+        "answers within 2 s",
+        cure,
     )
-    return Outcome("fail", (node.name,), message, f"{path}: {answer.detail} ({source})", "answers within 2 s", cure)
 
 
 # ---------------------------------------------------------------- space
@@ -116,9 +168,11 @@ def parse_least(text: str) -> Least:
     return Least(size=size)
 
 
-def space(scene: Scene, node: Node, probes: Probes, mounts: tuple[Mount, ...]) -> Iterable[Outcome]:
+def space(
+    context: CheckContext, node: Node, probes: Probes, mounts: tuple[Mount, ...]
+) -> Iterable[Outcome]:
     """Every file system once, by the first of the paths that lies on it."""
-    wanted = scene.wanted(node)
+    wanted = context.wanted(node)
     least = None if wanted is None else parse_least(wanted)
     text = wanted or f"at least {FREE:.0%} of space and inodes free, or {format_size(PLENTY)}"
     places: dict[str, tuple[str, Space]] = {}
@@ -131,12 +185,18 @@ def space(scene: Scene, node: Node, probes: Probes, mounts: tuple[Mount, ...]) -
                 places.setdefault(below.device, (answer.at, answer))
         elif answer.reason != "missing":
             unclear.append((word, answer))
-    full = [trouble for path, state in places.values() if (trouble := _full(path, state, least)) is not None]
+    full = [
+        trouble
+        for path, state in places.values()
+        if (trouble := _full(path, state, least)) is not None
+    ]
     for message, seen, path in full:
         cure = f"du -xh --max-depth=2 {shlex.quote(path)} | sort -h | tail -20"
         yield Outcome("fail", (node.name,), message, seen, text, cure)
     for word, absent in unclear:
-        yield Outcome("unknown", (node.name,), f"{word}: {absent.detail}", "", text, reason=absent.reason)
+        yield Outcome(
+            "unknown", (node.name,), f"{word}: {absent.detail}", "", text, reason=absent.reason
+        )
     if full or unclear:
         return
     if not places:
@@ -171,9 +231,17 @@ def _full(path: str, state: Space, least: Least | None) -> tuple[str, str, str] 
         short = state.free < least.size if least.part is None else _part(state) < least.part
     if short:
         seen = f"{format_size(state.free)} free on {path} ({_part(state):.1%})"
-        return f"{path} is nearly full" if least is None else f"less is free on {path} than required", seen, path
+        return (
+            f"{path} is nearly full" if least is None else f"less is free on {path} than required",
+            seen,
+            path,
+        )
     inodes = (FREE if least is None or least.part is None else least.part) * state.inodes
-    if state.inodes and state.inodes_free < inodes and (least is not None or state.inodes_free < MANY):
+    if (
+        state.inodes
+        and state.inodes_free < inodes
+        and (least is not None or state.inodes_free < MANY)
+    ):
         seen = f"{state.inodes_free} of {state.inodes} inodes free on {path}"
         return f"{path} has nearly no inodes left", seen, path
     return None
@@ -185,36 +253,54 @@ def _full(path: str, state: Space, least: Least | None) -> tuple[str, str, str] 
 def parse_read_only(text: str) -> tuple[Wish, ...]:
     """«/opt/image,/usr»: mount points that are meant to be read-only."""
     if any(wish.mode for wish in parse_wishes(text)):
-        raise ValueError(f"expected mount points that may be read-only, such as /usr; seen '{text}'")
+        raise ValueError(
+            f"expected mount points that may be read-only, such as /usr; seen '{text}'"
+        )
     return parse_wishes(text)
 
 
 def read_only(
-    scene: Scene, node: Node, mounts: tuple[Mount, ...], fstab: Mapping[str, frozenset[str]]
+    context: CheckContext,
+    node: Node,
+    mounts: tuple[Mount, ...],
+    fstab: Mapping[str, frozenset[str]],
 ) -> Iterable[Outcome]:
     """Disks whose file system itself is read-only, though fstab does not ask for that.
 
     A bind mount, of a container or a snap, is read-only by its own options and the file system below it is not.
     An image that boots read-only has no line in fstab, and no errors=remount-ro.
     """
-    wanted = scene.wanted(node)
+    wanted = context.wanted(node)
     meant = set() if wanted is None else {wish.path for wish in parse_read_only(wanted)}
     disks = [m for m in mounts if m.type in BLOCK]
     if not disks:
         yield Outcome("skip", (node.name,), "no disk is mounted here", reason="not_applicable")
         return
-    bad = [m for m in disks if "ro" in m.inner and m.point not in meant and _wants_rw(m, fstab.get(m.point))]
+    bad = [
+        m
+        for m in disks
+        if "ro" in m.inner and m.point not in meant and _wants_rw(m, fstab.get(m.point))
+    ]
     for m in {m.device: m for m in reversed(bad)}.values():
-        cure = (
-            f"dmesg | grep -e {shlex.quote(m.source.rsplit('/', 1)[-1])} -e 'I/O error'; umount {shlex.quote(m.point)}"
-        )
+        cure = f"dmesg | grep -e {shlex.quote(m.source.rsplit('/', 1)[-1])} -e 'I/O error'; umount {shlex.quote(m.point)}"
         cure = f"{cure} && fsck {shlex.quote(m.source)}   # a disk that goes on with errors: replace it"
         message = f"{m.point} has turned read-only"
         yield Outcome(
-            "fail", (node.name,), message, f"{m.source} on {m.point}: ro", wanted or "rw, as fstab says", cure
+            "fail",
+            (node.name,),
+            message,
+            f"{m.source} on {m.point}: ro",
+            wanted or "rw, as fstab says",
+            cure,
         )
     if not bad:
-        yield Outcome("pass", (node.name,), "no disk has turned read-only", f"{len(disks)} mounts", wanted or "none")
+        yield Outcome(
+            "pass",
+            (node.name,),
+            "no disk has turned read-only",
+            f"{len(disks)} mounts",
+            wanted or "none",
+        )
 
 
 def _wants_rw(there: Mount, options: frozenset[str] | None) -> bool:
@@ -272,5 +358,7 @@ READ_ONLY = Check(
     "mounted with errors=remount-ro and without a line in fstab. `require: {fs.ro: /usr}` names those that are meant.",
     remedy="dmesg | grep -e 'I/O error' -e 'read-only'",
     wants=parse_read_only,
-    proof=Proof("fs.mounts", lambda mounts: tuple(_turned(m) if m.point == "/" else m for m in mounts)),
+    proof=Proof(
+        "fs.mounts", lambda mounts: tuple(_turned(m) if m.point == "/" else m for m in mounts)
+    ),
 )

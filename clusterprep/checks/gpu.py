@@ -6,20 +6,20 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each, uniform
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, uniform
 from clusterprep.checks.gpu_health import by_text, of_job
 from clusterprep.facts.gpu import DeviceNodes, Function, Model, Nvml
 from clusterprep.model import Absent, Node
-from clusterprep.units import format_size
+from clusterprep.model.units import format_size
 
-ALIKE = 0.10  # memory of one model differs by this much at most: ECC on GDDR takes a sixteenth of it
-FREE = (
-    "srun --jobid=JOB --overlap clusterprep check --local   # or exempt ssh sessions from the scheduler's device cgroup"
+ALIKE = (
+    0.10  # memory of one model differs by this much at most: ECC on GDDR takes a sixteenth of it
 )
+FREE = "srun --jobid=JOB --overlap clusterprep check --local   # or exempt ssh sessions from the scheduler's device cgroup"
 
 
 def count(
-    scene: Scene,
+    context: CheckContext,
     node: Node,
     nvml: Nvml | None,
     pci: tuple[str, ...],
@@ -30,7 +30,9 @@ def count(
     declared = None if node.gpus is None else node.gpus.count
     listed = _listed(nvml)
     gone = sum(function.gone and not function.switch for function in functions)
-    visible = listed + min(gone, max(0, len(pci) - listed))  # one that answers nothing may be listed no more
+    visible = listed + min(
+        gone, max(0, len(pci) - listed)
+    )  # one that answers nothing may be listed no more
     seen = f"{listed} by NVML, {len(pci)} on PCI"
     wanted = f"{declared} declared" if declared is not None else "as many by NVML as on PCI"
     if not declared and not pci and not visible:
@@ -42,19 +44,43 @@ def count(
     expected = (len(pci) or visible) if declared is None else declared
     if visible == expected and (not pci or len(pci) >= visible):
         return Outcome("pass", (node.name,), "all GPUs are there", seen, wanted)
-    message = "GPUs are missing from the driver" if visible < expected else "there are more GPUs than declared"
+    message = (
+        "GPUs are missing from the driver"
+        if visible < expected
+        else "there are more GPUs than declared"
+    )
     cure = "dmesg | grep -e NVRM -e Xid   # fell off the bus: reseat or power cycle"
-    return Outcome("fail", (node.name,), message, seen, wanted, cure if visible < expected else "set `gpus:` right")
+    return Outcome(
+        "fail",
+        (node.name,),
+        message,
+        seen,
+        wanted,
+        cure if visible < expected else "set `gpus:` right",
+    )
 
 
-def counts(scene: Scene) -> Iterable[Outcome]:
+def counts(context: CheckContext) -> Iterable[Outcome]:
     """Each node by itself; where nothing is declared, nodes with GPUs must have equally many."""
-    yield from each(count, "gpu.nvml", "gpu.pci", "gpu.functions", "gpu.nodes")(scene)
-    undeclared = {n.name: _listed(scene.value(n, "gpu.nvml")) for n in scene.nodes if n.gpus is None}
-    hidden = {n.name for n in scene.nodes if _hidden(scene.value(n, "gpu.nodes"), undeclared.get(n.name, 0), None)}
-    with_gpus = {name: str(number) for name, number in undeclared.items() if number and name not in hidden}
+    yield from each(count, "gpu.nvml", "gpu.pci", "gpu.functions", "gpu.nodes")(context)
+    undeclared = {
+        n.name: _listed(context.value(n, "gpu.nvml")) for n in context.nodes if n.gpus is None
+    }
+    hidden = {
+        n.name
+        for n in context.nodes
+        if _hidden(context.value(n, "gpu.nodes"), undeclared.get(n.name, 0), None)
+    }
+    with_gpus = {
+        name: str(number) for name, number in undeclared.items() if number and name not in hidden
+    }
     if len(with_gpus) > 1:
-        compared = uniform(with_gpus, "the number of GPUs", len(scene.inventory.nodes), "lspci -d 10de:; set `gpus:`")
+        compared = uniform(
+            with_gpus,
+            "the number of GPUs",
+            len(context.inventory.nodes),
+            "lspci -d 10de:; set `gpus:`",
+        )
         yield from (outcome for outcome in compared if outcome.verdict == "fail")
 
 
@@ -76,13 +102,21 @@ def _hidden(nodes: DeviceNodes, listed: int | None, declared: int | None) -> str
 
 
 def hidden(
-    scene: Scene, node: Node, nodes: DeviceNodes, listed: int | None, functions: tuple[Function, ...]
+    context: CheckContext,
+    node: Node,
+    nodes: DeviceNodes,
+    listed: int | None,
+    functions: tuple[Function, ...],
 ) -> Outcome:
     """Never a failure: the GPUs are there, and this session may not see them."""
     if not nodes.nodes and not nodes.bound:
         if listed:  # the driver makes its nodes where it finds them missing
-            return Outcome("pass", (node.name,), "NVML sees them, whatever /dev shows", "", "all may be opened")
-        text = "the driver has no GPU here" if any(not f.switch for f in functions) else "no GPU here"
+            return Outcome(
+                "pass", (node.name,), "NVML sees them, whatever /dev shows", "", "all may be opened"
+            )
+        text = (
+            "the driver has no GPU here" if any(not f.switch for f in functions) else "no GPU here"
+        )
         return Outcome("skip", (node.name,), text, reason="not_applicable")
     shut = sorted(minor for minor, state in nodes.nodes.items() if state == "denied")
     if shut:
@@ -97,7 +131,7 @@ def hidden(
     return Outcome("pass", (node.name,), "no GPU of this job is hidden", "", "all may be opened")
 
 
-def lost(scene: Scene, node: Node, gone: tuple[str, ...]) -> Outcome:
+def lost(context: CheckContext, node: Node, gone: tuple[str, ...]) -> Outcome:
     if not gone:
         return Outcome("pass", (node.name,), "no GPU is lost", "", "every device answers")
     return Outcome("fail", (node.name,), "the GPU is gone", "; ".join(gone), "every device answers")
@@ -106,13 +140,21 @@ def lost(scene: Scene, node: Node, gone: tuple[str, ...]) -> Outcome:
 # ---------------------------------------------------------------- models
 
 
-def model_mix(scene: Scene) -> Iterable[Outcome]:
+def model_mix(context: CheckContext) -> Iterable[Outcome]:
     """One model among the devices of a node, the one that is declared, and one on all nodes of the same kind."""
-    sizes = _sizes(scene)
+    sizes = _sizes(context)
     alike: dict[str | None, dict[str, str]] = {}
-    for node in scene.nodes:
-        mine = {i: _named(m, sizes) for i, m in of_job(node, scene.value(node, "gpu.model")).items() if _is(m)}
-        unknown = [v for v in of_job(node, scene.value(node, "gpu.model")).values() if isinstance(v, Absent)]
+    for node in context.nodes:
+        mine = {
+            i: _named(m, sizes)
+            for i, m in of_job(node, context.value(node, "gpu.model")).items()
+            if _is(m)
+        }
+        unknown = [
+            v
+            for v in of_job(node, context.value(node, "gpu.model")).values()
+            if isinstance(v, Absent)
+        ]
         declared = node.gpus.model if node.gpus else None
         wrong = sorted(i for i, text in mine.items() if declared and not fits(declared, text))
         if unknown:
@@ -121,21 +163,36 @@ def model_mix(scene: Scene) -> Iterable[Outcome]:
             yield Outcome("skip", (node.name,), "no GPU of this job here", reason="not_applicable")
         elif wrong:
             seen = by_text({i: mine[i] for i in wrong}, len(mine))
-            yield Outcome("fail", (node.name,), "GPUs are not of the model that is declared", seen, declared or "")
+            yield Outcome(
+                "fail",
+                (node.name,),
+                "GPUs are not of the model that is declared",
+                seen,
+                declared or "",
+            )
         elif len(set(mine.values())) > 1:
             message = "the GPUs of this job are of different models"
-            yield Outcome("fail", (node.name,), message, by_text(mine, len(mine)), "one model", _cure(node, mine))
+            yield Outcome(
+                "fail",
+                (node.name,),
+                message,
+                by_text(mine, len(mine)),
+                "one model",
+                _cure(node, mine),
+            )
         else:
             alike.setdefault(declared, {})[node.name] = next(iter(mine.values()))
     for kind, names in alike.items():
-        yield from _between(names, len(names) + _unknown(scene, kind))
+        yield from _between(names, len(names) + _unknown(context, kind))
 
 
-def _unknown(scene: Scene, kind: str | None) -> int:
+def _unknown(context: CheckContext, kind: str | None) -> int:
     """How many nodes for which this model is declared may have GPUs of which nothing is known."""
-    known = {node.name: scene.fleet.fact(node.name, "gpu.model") for node in scene.fleet.reached}
+    known = {
+        node.name: context.fleet.fact(node.name, "gpu.model") for node in context.fleet.reached
+    }
     number = 0
-    for node in scene.inventory.nodes:
+    for node in context.inventory.nodes:
         model = known.get(node.name, Absent("not_reached"))
         dark = isinstance(model, Absent) and model.reason != "not_applicable"
         number += dark and (node.gpus.model if node.gpus else None) == kind
@@ -144,9 +201,17 @@ def _unknown(scene: Scene, kind: str | None) -> int:
 
 def _between(names: dict[str, str], size: int) -> Iterable[Outcome]:
     if size > 1:
-        yield from uniform(names, "the GPU model", size, "put these nodes into an inventory of their own")
+        yield from uniform(
+            names, "the GPU model", size, "put these nodes into an inventory of their own"
+        )
     else:
-        yield Outcome("pass", tuple(names), "the GPUs are of one model", next(iter(names.values())), "one model")
+        yield Outcome(
+            "pass",
+            tuple(names),
+            "the GPUs are of one model",
+            next(iter(names.values())),
+            "one model",
+        )
 
 
 def _is(model: object) -> bool:
@@ -168,11 +233,11 @@ def fits(declared: str, name: str) -> bool:
     return all(word in words for word in re.split(r"[\s-]+", declared.lower().strip()))
 
 
-def _sizes(scene: Scene) -> dict[tuple[str, str], list[int]]:
+def _sizes(context: CheckContext) -> dict[tuple[str, str], list[int]]:
     """For each name and capability the sizes of memory that are told apart."""
     seen: dict[tuple[str, str], set[int]] = {}
-    for node in scene.nodes:
-        for model in of_job(node, scene.value(node, "gpu.model")).values():
+    for node in context.nodes:
+        for model in of_job(node, context.value(node, "gpu.model")).values():
             if isinstance(model, Model):
                 seen.setdefault((model.name, model.capability), set()).add(model.memory)
     sizes: dict[tuple[str, str], list[int]] = {}
@@ -210,7 +275,9 @@ HIDDEN = Check(
     how="access(2) on /dev/nvidiaN, which the device cgroup refuses although the mode allows it, and GPUs that the "
     "driver has and /dev lacks (a container). Never a failure: unknown, as all that the GPUs would say.",
     remedy=FREE,
-    proof=Proof("gpu.nodes", lambda found: replace(found, nodes={**found.nodes, 3: "denied"}), "unknown"),
+    proof=Proof(
+        "gpu.nodes", lambda found: replace(found, nodes={**found.nodes, 3: "denied"}), "unknown"
+    ),
 )
 LOST = Check(
     "gpu.lost",
@@ -233,5 +300,8 @@ MODEL_MIX = Check(
     how="NVML's name, memory and compute capability of the devices that `gpus: {use: …}` names (else of all): one "
     "model in a node, that of `gpus: {model: …}`, and one on all nodes for which the same is declared.",
     remedy="declare which devices to use: `gpus: {count: 8, model: …, use: 0-3}`, or split the inventory",
-    proof=Proof("gpu.model", lambda models: {**models, 3: replace(models[3], name="NVIDIA H100 NVL", memory=93 << 30)}),
+    proof=Proof(
+        "gpu.model",
+        lambda models: {**models, 3: replace(models[3], name="NVIDIA H100 NVL", memory=93 << 30)},
+    ),
 )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
 from clusterprep.checks.gpu_health import by_text, of_job
 from clusterprep.facts.gpu_driver import FabricState, Firmware, Library
 from clusterprep.facts.nvlink import Fabric
@@ -16,7 +16,7 @@ RELOAD = "reboot   # or, with nothing on the GPUs: rmmod nvidia_uvm nvidia_drm n
 ACROSS = ("VBIOS", "InfoROM")  # the GSP's comes with the driver, whose version nv.driver compares
 
 
-def module_vs_lib(scene: Scene, node: Node, library: Library) -> Outcome:
+def module_vs_lib(context: CheckContext, node: Node, library: Library) -> Outcome:
     """The driver's own word first, then the version in the library's name."""
     seen = f"module {library.module or '?'}; " + ", ".join(
         f"{path} {version or 'of unknown version'}" for path, version in library.files.items()
@@ -37,34 +37,54 @@ def module_vs_lib(scene: Scene, node: Node, library: Library) -> Outcome:
 # ---------------------------------------------------------------- firmware
 
 
-def firmware(scene: Scene) -> Iterable[Outcome]:
+def firmware(context: CheckContext) -> Iterable[Outcome]:
     """Equal on all boards of one part number, in a node and over the nodes."""
-    usual = _usual(scene)
-    for node in scene.nodes:
-        mine = of_job(node, scene.value(node, "gpu.firmware"))
+    usual = _usual(context)
+    for node in context.nodes:
+        mine = of_job(node, context.value(node, "gpu.firmware"))
         known = {index: value for index, value in mine.items() if isinstance(value, Firmware)}
         gsp = {value.versions.get("GSP", "none") for value in known.values()}
         said = {index: words for index, value in known.items() if (words := _odd(value, usual))}
         if len(gsp) > 1:
-            said.update({i: f"GSP {v.versions.get('GSP', 'none')}" for i, v in known.items() if i not in said})
-        unknown = [value for value in mine.values() if isinstance(value, Absent) and value.reason != "not_applicable"]
+            said.update(
+                {
+                    i: f"GSP {v.versions.get('GSP', 'none')}"
+                    for i, v in known.items()
+                    if i not in said
+                }
+            )
+        unknown = [
+            value
+            for value in mine.values()
+            if isinstance(value, Absent) and value.reason != "not_applicable"
+        ]
         if said:
             message = "firmware differs from that of the same boards"
-            yield Outcome("fail", (node.name,), message, by_text(said, len(mine)), "equal on equal boards")
+            yield Outcome(
+                "fail", (node.name,), message, by_text(said, len(mine)), "equal on equal boards"
+            )
         elif unknown:
             yield Outcome("unknown", (node.name,), unknown[0].detail, reason=unknown[0].reason)
         elif known:
             text = by_text({i: _words(v) for i, v in known.items()}, len(mine))
-            yield Outcome("pass", (node.name,), "firmware is equal on equal boards", text, "equal on equal boards")
+            yield Outcome(
+                "pass",
+                (node.name,),
+                "firmware is equal on equal boards",
+                text,
+                "equal on equal boards",
+            )
         else:
-            yield Outcome("skip", (node.name,), "no firmware versions are told here", reason="not_applicable")
+            yield Outcome(
+                "skip", (node.name,), "no firmware versions are told here", reason="not_applicable"
+            )
 
 
-def _usual(scene: Scene) -> dict[tuple[str, str], str | None]:
+def _usual(context: CheckContext) -> dict[tuple[str, str], str | None]:
     """For each board and part the version that most have; None without a strict majority."""
     seen: dict[tuple[str, str], Counter[str]] = {}
-    for node in scene.nodes:
-        for value in of_job(node, scene.value(node, "gpu.firmware")).values():
+    for node in context.nodes:
+        for value in of_job(node, context.value(node, "gpu.firmware")).values():
             if isinstance(value, Firmware):
                 for part in ACROSS:
                     if part in value.versions:
@@ -93,39 +113,68 @@ def _words(value: Firmware) -> str:
 # ---------------------------------------------------------------- the fabric manager
 
 
-def fabric_manager(scene: Scene, node: Node, found: FabricState) -> Iterable[Outcome]:
+def fabric_manager(context: CheckContext, node: Node, found: FabricState) -> Iterable[Outcome]:
     """On GPUs that tell their fabric's state that state, on older ones the service."""
     service = found.service
     words = "" if service is None else f"; nvidia-fabricmanager is {service.active}"
     cure = _cure(found)
     if found.fabric is None:
         active = service is not None and service.active == "active"
-        message = "the fabric manager runs" if active else "there are NVSwitches and no fabric manager runs"
-        yield Outcome("pass" if active else "fail", (node.name,), message, words.strip("; "), "active", cure)
+        message = (
+            "the fabric manager runs"
+            if active
+            else "there are NVSwitches and no fabric manager runs"
+        )
+        yield Outcome(
+            "pass" if active else "fail", (node.name,), message, words.strip("; "), "active", cure
+        )
         return
     mine = {i: f for i, f in found.fabric.items() if isinstance(f, Fabric)}
     unready = {i: _state(f) for i, f in mine.items() if f.state != "completed" or f.status}
     ill = {i: ", ".join(f.troubles) for i, f in mine.items() if i not in unready and f.troubles}
-    unknown = [f for f in found.fabric.values() if isinstance(f, Absent) and f.reason != "not_applicable"]
+    unknown = [
+        f for f in found.fabric.values() if isinstance(f, Absent) and f.reason != "not_applicable"
+    ]
     wanted = "completed"
     if unready:
         seen = by_text(unready, len(mine)) + words
         yield Outcome(
-            "fail", (node.name,), "the NVSwitch fabric is not set up: CUDA will not start", seen, wanted, cure
+            "fail",
+            (node.name,),
+            "the NVSwitch fabric is not set up: CUDA will not start",
+            seen,
+            wanted,
+            cure,
         )
     if ill:
         message = "the NVSwitch fabric is not healthy"
         health = "nvidia-smi -q | grep -A8 Fabric; less /var/log/fabricmanager.log"
-        yield Outcome("fail", (node.name,), message, by_text(ill, len(mine)), "healthy", health, severity="warning")
+        yield Outcome(
+            "fail",
+            (node.name,),
+            message,
+            by_text(ill, len(mine)),
+            "healthy",
+            health,
+            severity="warning",
+        )
     if unknown:
-        yield Outcome("unknown", (node.name,), unknown[0].detail, "", wanted, reason=unknown[0].reason)
+        yield Outcome(
+            "unknown", (node.name,), unknown[0].detail, "", wanted, reason=unknown[0].reason
+        )
     if unready or ill or unknown:
         return
     if service is not None and service.active != "active":
-        message = "the fabric is set up, and its manager has stopped: after the next reset it will not be"
-        yield Outcome("fail", (node.name,), message, words.strip("; "), "active", cure, severity="warning")
+        message = (
+            "the fabric is set up, and its manager has stopped: after the next reset it will not be"
+        )
+        yield Outcome(
+            "fail", (node.name,), message, words.strip("; "), "active", cure, severity="warning"
+        )
     else:
-        yield Outcome("pass", (node.name,), "the NVSwitch fabric is set up", "completed" + words, wanted)
+        yield Outcome(
+            "pass", (node.name,), "the NVSwitch fabric is set up", "completed" + words, wanted
+        )
 
 
 def _state(fabric: Fabric) -> str:
@@ -140,9 +189,9 @@ def _cure(found: FabricState) -> str:
     return "systemctl enable --now nvidia-fabricmanager; less /var/log/fabricmanager.log"
 
 
-def fabric_managers(scene: Scene) -> Iterable[Outcome]:
-    for node in scene.nodes:
-        yield from fabric_manager(scene, node, scene.value(node, "gpu.fabric_state"))
+def fabric_managers(context: CheckContext) -> Iterable[Outcome]:
+    for node in context.nodes:
+        yield from fabric_manager(context, node, context.value(node, "gpu.fabric_state"))
 
 
 MODULE = Check(
@@ -170,7 +219,10 @@ FIRMWARE = Check(
     remedy="flash the odd boards with the maker's update",
     proof=Proof(
         "gpu.firmware",
-        lambda found: {**found, 3: replace(found[3], versions={**found[3].versions, "VBIOS": "96.00.30.00.01"})},
+        lambda found: {
+            **found,
+            3: replace(found[3], versions={**found[3].versions, "VBIOS": "96.00.30.00.01"}),
+        },
     ),
 )
 FABRIC_MANAGER = Check(

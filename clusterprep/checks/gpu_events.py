@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.log import DAY, silence
-from clusterprep.facts.kernel_log import XID, Record, Xid, Xids
-from clusterprep.frozen import dataclass
+from clusterprep.facts.kernel_log import XID, KernelRecord, Xid, Xids
 from clusterprep.model import Node
-from clusterprep.units import format_duration
+from clusterprep.model.units import format_duration
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 RESET = "nvidia-smi --gpu-reset -i {gpu}   # with no process on it; reboot where that is refused"
 REBOOT = "reboot   # and if it comes back: power cycle, reseat, replace {gpu}"
@@ -54,7 +54,9 @@ CODES = {
     45: program("channels were cleaned up, for a program ended or another error came first"),
     46: fatal("the GPU stopped processing"),
     48: fatal("an uncorrectable memory error"),
-    54: fatal("a power cable of the GPU is not connected", "check the power cables of {gpu}, then reboot"),
+    54: fatal(
+        "a power cable of the GPU is not connected", "check the power cables of {gpu}, then reboot"
+    ),
     62: fatal("the GPU's power controller has halted"),
     63: warning("a memory row is to be remapped at the next reset", RESET),
     64: fatal("a memory row could not be remapped"),
@@ -99,17 +101,23 @@ def meaning(event: Xid) -> Meaning:
         grave = "Required" in action and ("Reset" in action or "Reboot" in action)
         if grave:
             return fatal("the driver asks for a reset", REBOOT if "Reboot" in action else RESET)
-        return program("no recovery is needed") if "(None)" in action else warning("the driver asks for a recovery")
+        return (
+            program("no recovery is needed")
+            if "(None)" in action
+            else warning("the driver asks for a recovery")
+        )
     return CODES.get(event.code, UNKNOWN)
 
 
-def xids(scene: Scene) -> Iterable[Outcome]:
+def xids(context: CheckContext) -> Iterable[Outcome]:
     """One finding for each code on a node; a program's are said, and pass."""
-    for node in scene.nodes:
-        seen: Xids = scene.value(node, "gpu.xids")
+    for node in context.nodes:
+        seen: Xids = context.value(node, "gpu.xids")
         judged = [(event, meaning(event)) for event in seen.events]
         bad = [
-            (e, m) for e, m in judged if m.kind == "fatal" or (m.kind == "warning" and seen.log.age(e.record) <= DAY)
+            (e, m)
+            for e, m in judged
+            if m.kind == "fatal" or (m.kind == "warning" and seen.log.age(e.record) <= DAY)
         ]
         for (code, means), events in _grouped(bad).items():
             yield _failure(node, code, means, events, seen)
@@ -118,7 +126,12 @@ def xids(scene: Scene) -> Iterable[Outcome]:
         if seen.log.cut.get(XID):
             message = f"{seen.log.cut[XID]} older Xids were left out, for there are very many"
             yield Outcome(
-                "unknown", (node.name,), message, _said(judged, seen), "none that is fatal", reason="truncated"
+                "unknown",
+                (node.name,),
+                message,
+                _said(judged, seen),
+                "none that is fatal",
+                reason="truncated",
             )
         else:
             yield silence(node, seen.log, _said(judged, seen), "none that is fatal")
@@ -154,7 +167,7 @@ def _said(judged: list[tuple[Xid, Meaning]], seen: Xids) -> str:
 
 def _fallen(seen: Xids) -> Xids:
     text = "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-    record = Record(1 << 20, seen.log.now - 60, 3, 1, seen.log.now - 60, text)
+    record = KernelRecord(1 << 20, seen.log.now - 60, 3, 1, seen.log.now - 60, text)
     return replace(seen, events=(*seen.events, Xid("0000:1b:00", 79, record)))
 
 

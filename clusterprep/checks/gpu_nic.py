@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.ib import FACTS, NOT_KNOWN
 from clusterprep.facts.pci import PciDevice, PciTree
 from clusterprep.model import Absent, Node
-from clusterprep.rails import RdmaRail, kind_of, training_sets
+from clusterprep.nccl.rails import RdmaRail, kind_of, training_sets
 
 # How far it is from a GPU to the nearest card, in the words of `nvidia-smi topo -m`.
 SWITCH, SOCKET, ACROSS = "PXB", "NODE", "SYS"
@@ -20,19 +20,23 @@ WORDS = {SWITCH: "under one switch", SOCKET: "on one socket", ACROSS: "across so
 Distances = dict[str, str]  # GPU address -> distance
 
 
-def gpu_nic(scene: Scene) -> Iterable[Outcome]:
+def gpu_nic(context: CheckContext) -> Iterable[Outcome]:
     """Each GPU's nearest card of the training set: no worse than its peers on the other nodes and in its own."""
-    measured = dict(_measure(scene))
-    usual = _usual(scene, measured)
-    for node in scene.nodes:
+    measured = dict(_measure(context))
+    usual = _usual(context, measured)
+    for node in context.nodes:
         found = measured[node.name]
-        yield found if isinstance(found, Outcome) else _judge(node, found, usual.get(kind_of(scene.fleet, node), {}))
+        yield (
+            found
+            if isinstance(found, Outcome)
+            else _judge(node, found, usual.get(kind_of(context.fleet, node), {}))
+        )
 
 
-def _measure(scene: Scene) -> Iterable[tuple[str, Distances | Outcome]]:
-    sets = training_sets(scene.fleet)
-    for node in scene.nodes:
-        training, tree = sets[node.name], scene.value(node, "pci.tree")
+def _measure(context: CheckContext) -> Iterable[tuple[str, Distances | Outcome]]:
+    sets = training_sets(context.fleet)
+    for node in context.nodes:
+        training, tree = sets[node.name], context.value(node, "pci.tree")
         if isinstance(training, Absent):
             message = training.detail or NOT_KNOWN
             yield node.name, Outcome("unknown", (node.name,), message, reason=training.reason)
@@ -47,9 +51,13 @@ def _distances(node: Node, tree: PciTree, rails: Iterable[RdmaRail]) -> Distance
     cards = [card for rail in rails if (card := tree.device(rail.device.pci)) is not None]
     near = any(gpu.under_one_switch(card) for gpu in tree.gpus for card in cards)
     if not near and (tree.virtual or any(device.numa is None for device in (*tree.gpus, *cards))):
-        message = "the tree of devices does not show how far they are apart, as in a virtual machine"
+        message = (
+            "the tree of devices does not show how far they are apart, as in a virtual machine"
+        )
         return Outcome("skip", (node.name,), message, reason="not_applicable")
-    return {gpu.at: min((_distance(gpu, card) for card in cards), key=ORDER.index) for gpu in tree.gpus}
+    return {
+        gpu.at: min((_distance(gpu, card) for card in cards), key=ORDER.index) for gpu in tree.gpus
+    }
 
 
 def _distance(gpu: PciDevice, card: PciDevice) -> str:
@@ -58,13 +66,17 @@ def _distance(gpu: PciDevice, card: PciDevice) -> str:
     return SOCKET if gpu.numa == card.numa else ACROSS
 
 
-def _usual(scene: Scene, measured: Mapping[str, Distances | Outcome]) -> dict[object, Distances]:
+def _usual(
+    context: CheckContext, measured: Mapping[str, Distances | Outcome]
+) -> dict[object, Distances]:
     """For each GPU the distance that most nodes of a kind have, where most agree."""
     counts: dict[object, dict[str, Counter[str]]] = {}
-    for node in scene.nodes:
+    for node in context.nodes:
         found = measured[node.name]
         for gpu, distance in ({} if isinstance(found, Outcome) else found).items():
-            counts.setdefault(kind_of(scene.fleet, node), {}).setdefault(gpu, Counter())[distance] += 1
+            counts.setdefault(kind_of(context.fleet, node), {}).setdefault(gpu, Counter())[
+                distance
+            ] += 1
     return {
         kind: {
             gpu: distance
@@ -78,15 +90,25 @@ def _usual(scene: Scene, measured: Mapping[str, Distances | Outcome]) -> dict[ob
 
 def _judge(node: Node, found: Distances, usual: Distances) -> Outcome:
     seen = ", ".join(f"GPU {gpu} {distance}" for gpu, distance in found.items())
-    behind = [gpu for gpu, own in found.items() if ORDER.index(own) > ORDER.index(usual.get(gpu, own))]
+    behind = [
+        gpu for gpu, own in found.items() if ORDER.index(own) > ORDER.index(usual.get(gpu, own))
+    ]
     mixed = [gpu for gpu, own in found.items() if own == ACROSS and SWITCH in found.values()]
     if behind or mixed:
         gpu = (behind or mixed)[0]
-        wanted = f"{usual[gpu]}, as on the other nodes" if behind else f"{SWITCH}, as other GPUs of the node"
+        wanted = (
+            f"{usual[gpu]}, as on the other nodes"
+            if behind
+            else f"{SWITCH}, as other GPUs of the node"
+        )
         seen = ", ".join(f"GPU {bad} {found[bad]}" for bad in behind or mixed)
-        return Outcome("fail", (node.name,), "GPUs are far from the RDMA cards of the training", seen, wanted)
+        return Outcome(
+            "fail", (node.name,), "GPUs are far from the RDMA cards of the training", seen, wanted
+        )
     if set(found.values()) == {SWITCH}:
-        return Outcome("pass", (node.name,), "every GPU has an RDMA card under its switch", seen, SWITCH)
+        return Outcome(
+            "pass", (node.name,), "every GPU has an RDMA card under its switch", seen, SWITCH
+        )
     if not usual:
         message = "not every GPU has a card under its switch, and no other node of this kind is there to compare with"
         return Outcome("skip", (node.name,), message, seen, reason="not_applicable")
@@ -99,7 +121,9 @@ def _moved(tree: PciTree) -> PciTree:
     """For the proof: one GPU away from its switch, in a slot of the other socket."""
     first = tree.gpus[0]
     bad = replace(first, above=first.above[-1:], numa=1)
-    return replace(tree, devices=tuple(bad if device is first else device for device in tree.devices))
+    return replace(
+        tree, devices=tuple(bad if device is first else device for device in tree.devices)
+    )
 
 
 GPU_NIC = Check(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
 from clusterprep.facts.gpu import Function, Nvml
 from clusterprep.model import Node
 
 
-def span(scene: Scene, node: Node, nvml: Nvml | None, functions: tuple[Function, ...]) -> Outcome:
+def span(
+    context: CheckContext, node: Node, nvml: Nvml | None, functions: tuple[Function, ...]
+) -> Outcome:
     """A part of the devices that spans NUMA nodes although one node has enough of them is not what was meant."""
     places = {f.pci: f.numa for f in functions}
     numa = {gpu.index: places.get(_address(gpu.pci)) for gpu in (nvml.gpus if nvml else ())}
@@ -23,11 +25,19 @@ def span(scene: Scene, node: Node, nvml: Nvml | None, functions: tuple[Function,
         return Outcome("unknown", (node.name,), message, reason="gpu.lost")
     known = {index: numa[index] for index in mine if numa[index] is not None}
     if not known:
-        message = "the machine does not say which NUMA node a GPU is on (one node, or a virtual machine)"
+        message = (
+            "the machine does not say which NUMA node a GPU is on (one node, or a virtual machine)"
+        )
         return Outcome("skip", (node.name,), message, reason="not_applicable")
     if len(known) < len(mine):
         message = "the machine does not say of all GPUs which NUMA node they are on"
-        return Outcome("unknown", (node.name,), message, _seen(numa, mine), reason="numa_node of PCI devices is -1")
+        return Outcome(
+            "unknown",
+            (node.name,),
+            message,
+            _seen(numa, mine),
+            reason="numa_node of PCI devices is -1",
+        )
     return _judged(node, numa, mine)
 
 
@@ -37,7 +47,13 @@ def _judged(node: Node, numa: dict[int, int | None], mine: tuple[int, ...]) -> O
     if len(mine) == len(numa):
         return Outcome("pass", (node.name,), "all GPUs are used", seen, "as declared")
     if len({numa[index] for index in mine}) == 1:
-        return Outcome("pass", (node.name,), f"the GPUs of this job are on one NUMA node{holes}", seen, "one NUMA node")
+        return Outcome(
+            "pass",
+            (node.name,),
+            f"the GPUs of this job are on one NUMA node{holes}",
+            seen,
+            "one NUMA node",
+        )
     fitting = _fitting(numa, len(mine))
     if fitting is None:
         message = f"no NUMA node has {len(mine)} GPUs{holes}"
@@ -72,7 +88,9 @@ def _seen(numa: dict[int, int | None], mine: tuple[int, ...]) -> str:
     groups: dict[int | None, list[int]] = {}
     for index in mine:
         groups.setdefault(numa[index], []).append(index)
-    return "; ".join(f"NUMA {'?' if n is None else n}: GPU {','.join(map(str, g))}" for n, g in groups.items())
+    return "; ".join(
+        f"NUMA {'?' if n is None else n}: GPU {','.join(map(str, g))}" for n, g in groups.items()
+    )
 
 
 def _address(pci: str) -> str:

@@ -9,12 +9,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
-from clusterprep.checks.gpu_health import Trouble, by_text, each_gpu, of_job, one_by_one, parse_switch
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.checks.gpu_health import (
+    Trouble,
+    by_text,
+    each_gpu,
+    of_job,
+    one_by_one,
+    parse_switch,
+)
 from clusterprep.facts.gpu import Model, Readings
 from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
 from clusterprep.model import Absent
-from clusterprep.units import format_size, parse_size
+from clusterprep.model.units import format_size, parse_size
 
 MIB = 1 << 20
 USED = 2 << 30  # bytes that nothing should hold before a job starts; Primus' limit, CHECKS gpu.busy
@@ -23,15 +30,15 @@ SERVICES = ("nvidia-cuda-mps", "nvidia-persiste")  # as /proc shows names, 15 ch
 Place = tuple[str, int]  # node and GPU
 
 
-def alike(scene: Scene, fact: str, say: Callable[[Any], str]) -> dict[Place, str]:
+def alike(context: CheckContext, fact: str, say: Callable[[Any], str]) -> dict[Place, str]:
     """GPUs whose value differs from that of most GPUs of the same model in the job, with what most have.
 
     Without a strict majority each of them differs.
     """
     groups: dict[str, dict[Place, str]] = {}
-    for node in scene.nodes:
-        models: Readings = scene.value(node, "gpu.model")
-        for index, value in of_job(node, scene.value(node, fact)).items():
+    for node in context.nodes:
+        models: Readings = context.value(node, "gpu.model")
+        for index, value in of_job(node, context.value(node, fact)).items():
             model = models.get(index)
             if not isinstance(value, Absent) and isinstance(model, Model):
                 groups.setdefault(model.name, {})[node.name, index] = say(value)
@@ -45,11 +52,13 @@ def _odd(group: Mapping[Place, str]) -> dict[Place, str]:
     return dict.fromkeys(group, "equal on all GPUs of this model")
 
 
-def _differing(scene: Scene, fact: str, say: Callable[[Any], str], message: str, cure: str) -> Iterable[Outcome]:
+def _differing(
+    context: CheckContext, fact: str, say: Callable[[Any], str], message: str, cure: str
+) -> Iterable[Outcome]:
     """Failures of the GPUs that differ, by node; nothing for the others."""
-    odd = alike(scene, fact, say)
-    for node in scene.nodes:
-        mine = of_job(node, scene.value(node, fact))
+    odd = alike(context, fact, say)
+    for node in context.nodes:
+        mine = of_job(node, context.value(node, fact))
         said = {i: say(mine[i]) for i in mine if (node.name, i) in odd}
         if said:
             usual = odd[node.name, min(said)]
@@ -58,29 +67,37 @@ def _differing(scene: Scene, fact: str, say: Callable[[Any], str], message: str,
 
 
 def _otherwise(
-    scene: Scene, fact: str, failed: Iterable[Outcome], fine: Callable[[Mapping[int, Any]], str], wanted: str
+    context: CheckContext,
+    fact: str,
+    failed: Iterable[Outcome],
+    fine: Callable[[Mapping[int, Any]], str],
+    wanted: str,
 ) -> Iterable[Outcome]:
     """Those failures, and for each other node what its readings are worth: pass, unknown or skip."""
     failed = list(failed)
     yield from failed
     bad = {name for outcome in failed for name in outcome.nodes}
-    for node in scene.nodes:
-        readings = scene.value(node, fact)
+    for node in context.nodes:
+        readings = context.value(node, fact)
         known = {i: v for i, v in of_job(node, readings).items() if not isinstance(v, Absent)}
         for outcome in one_by_one(node, readings, lambda _: None, fine(known), wanted):
             if node.name not in bad or outcome.verdict == "unknown":
                 yield outcome
 
 
-def _declared(scene: Scene, fact: str, wrong: Callable[..., Trouble | None], fine: str) -> tuple[list[Outcome], Scene]:
-    """The nodes whose value `require:` declares, judged, and the scene without them."""
+def _declared(
+    context: CheckContext, fact: str, wrong: Callable[..., Trouble | None], fine: str
+) -> tuple[list[Outcome], CheckContext]:
+    """The nodes whose value `require:` declares, judged, and the context without them."""
     outcomes: list[Outcome] = []
-    for node in scene.nodes:
-        wanted = scene.wanted(node)
+    for node in context.nodes:
+        wanted = context.wanted(node)
         if wanted is not None:
-            outcomes += one_by_one(node, scene.value(node, fact), partial(wrong, wanted=wanted), fine, wanted)
-    rest = tuple(node for node in scene.nodes if scene.wanted(node) is None)
-    return outcomes, replace(scene, nodes=rest)
+            outcomes += one_by_one(
+                node, context.value(node, fact), partial(wrong, wanted=wanted), fine, wanted
+            )
+    rest = tuple(node for node in context.nodes if context.wanted(node) is None)
+    return outcomes, replace(context, nodes=rest)
 
 
 # ---------------------------------------------------------------- clocks and power
@@ -93,13 +110,19 @@ def _clock_words(clocks: Clocks) -> str:
     return f"applications {clocks.application[0]}/{clocks.application[1]} MHz, {most}"
 
 
-def clocks(scene: Scene) -> Iterable[Outcome]:
+def clocks(context: CheckContext) -> Iterable[Outcome]:
     """As required; else equal on all GPUs of a model. Equal and not the factory's is a choice, and told."""
-    declared, scene = _declared(scene, "gpu.clocks", _not_these_clocks, "the application clock is as required")
+    declared, context = _declared(
+        context, "gpu.clocks", _not_these_clocks, "the application clock is as required"
+    )
     yield from declared
     cure = "nvidia-smi -i {gpus} -rac; nvidia-smi -i {gpus} -rgc   # most have: {usual}"
-    failed = _differing(scene, "gpu.clocks", _clock_words, "clocks differ from those of the same GPUs", cure)
-    yield from _otherwise(scene, "gpu.clocks", failed, _clocks_fine, "equal on all GPUs of a model")
+    failed = _differing(
+        context, "gpu.clocks", _clock_words, "clocks differ from those of the same GPUs", cure
+    )
+    yield from _otherwise(
+        context, "gpu.clocks", failed, _clocks_fine, "equal on all GPUs of a model"
+    )
 
 
 def _not_these_clocks(value: Clocks, wanted: str) -> Trouble | None:
@@ -118,29 +141,51 @@ def parse_clock(text: str) -> int:
     """MHz of the application graphics clock. Raises ValueError for anything else."""
     match = re.fullmatch(r"(\d+) ?(?:MHz)?", text)
     if match is None:
-        raise ValueError(f"expected the application graphics clock in MHz, such as 1980; seen '{text}'")
+        raise ValueError(
+            f"expected the application graphics clock in MHz, such as 1980; seen '{text}'"
+        )
     return int(match[1])
 
 
-def power_limit(scene: Scene) -> Iterable[Outcome]:
+def power_limit(context: CheckContext) -> Iterable[Outcome]:
     """As required; else equal on all GPUs of a model. A cap on all of them is a choice, and told."""
-    declared, scene = _declared(scene, "gpu.power", _not_this_power, "the power limit is as required")
+    declared, context = _declared(
+        context, "gpu.power", _not_this_power, "the power limit is as required"
+    )
     yield from declared
     cure = "nvidia-smi -i {gpus} -pl {usual}"
-    failed = _differing(scene, "gpu.power", lambda p: f"{p.limit:g}", "the power limit (W) differs from the rest", cure)
-    yield from _otherwise(scene, "gpu.power", failed, _power_fine, "equal on all GPUs of a model")
+    failed = _differing(
+        context,
+        "gpu.power",
+        lambda p: f"{p.limit:g}",
+        "the power limit (W) differs from the rest",
+        cure,
+    )
+    yield from _otherwise(context, "gpu.power", failed, _power_fine, "equal on all GPUs of a model")
 
 
 def _not_this_power(power: Power, wanted: str) -> Trouble | None:
     watts = parse_watts(wanted)
     if power.limit == watts:
         return None
-    return Trouble("the power limit is not as required", f"{power.limit:g} W", f"nvidia-smi -i {{gpus}} -pl {watts:g}")
+    return Trouble(
+        "the power limit is not as required",
+        f"{power.limit:g} W",
+        f"nvidia-smi -i {{gpus}} -pl {watts:g}",
+    )
 
 
 def _power_fine(readings: Mapping[int, Power]) -> str:
-    capped = {f"{p.limit:g} W instead of {p.default:g} W" for p in readings.values() if p.limit < p.default}
-    return f"all are capped alike: {', '.join(sorted(capped))}" if capped else "power limits are the factory's"
+    capped = {
+        f"{p.limit:g} W instead of {p.default:g} W"
+        for p in readings.values()
+        if p.limit < p.default
+    }
+    return (
+        f"all are capped alike: {', '.join(sorted(capped))}"
+        if capped
+        else "power limits are the factory's"
+    )
 
 
 def parse_watts(text: str) -> float:
@@ -158,26 +203,34 @@ def persistence(state: Persistence) -> Trouble | None:
     """In a virtual machine the driver of the host has the GPU, and nothing is lost there."""
     if state.on or state.virtual:
         return None
-    return Trouble("persistence is off", "off", "systemctl enable --now nvidia-persistenced   # or nvidia-smi -pm 1")
+    return Trouble(
+        "persistence is off",
+        "off",
+        "systemctl enable --now nvidia-persistenced   # or nvidia-smi -pm 1",
+    )
 
 
 def mig(modes: tuple[bool, bool], wanted: bool) -> Trouble | None:
     now, then = modes
     if now != then:
         text = f"{'on' if now else 'off'}, {'on' if then else 'off'} after a reset"
-        return Trouble("a change of MIG waits for a reset", text, "nvidia-smi --gpu-reset -i {gpus}")
+        return Trouble(
+            "a change of MIG waits for a reset", text, "nvidia-smi --gpu-reset -i {gpus}"
+        )
     if now == wanted:
         return None
     cure = f"nvidia-smi -i {{gpus}} -mig {int(wanted)}"
     return Trouble(f"MIG is {'on' if now else 'off'}", "on" if now else "off", cure)
 
 
-def mig_modes(scene: Scene) -> Iterable[Outcome]:
+def mig_modes(context: CheckContext) -> Iterable[Outcome]:
     """Off, or as required."""
-    for node in scene.nodes:
-        on = parse_switch(scene.wanted(node) or "off")
+    for node in context.nodes:
+        on = parse_switch(context.wanted(node) or "off")
         text = "on" if on else "off"
-        yield from one_by_one(node, scene.value(node, "gpu.mig"), partial(mig, wanted=on), f"MIG is {text}", text)
+        yield from one_by_one(
+            node, context.value(node, "gpu.mig"), partial(mig, wanted=on), f"MIG is {text}", text
+        )
 
 
 def compute_mode(mode: str) -> Trouble | None:
@@ -189,13 +242,15 @@ def compute_mode(mode: str) -> Trouble | None:
 # ---------------------------------------------------------------- use
 
 
-def busy(scene: Scene) -> Iterable[Outcome]:
+def busy(context: CheckContext) -> Iterable[Outcome]:
     """Nobody else's process, and no memory that nobody admits to."""
-    for node in scene.nodes:
-        wanted = scene.wanted(node)
+    for node in context.nodes:
+        wanted = context.wanted(node)
         most = USED if wanted is None else int(min(parse_size(wanted), 1 << 62))
         text = f"no process, and less than {format_size(most)} in use"
-        yield from one_by_one(node, scene.value(node, "gpu.use"), partial(in_use, most=most), "nobody uses it", text)
+        yield from one_by_one(
+            node, context.value(node, "gpu.use"), partial(in_use, most=most), "nobody uses it", text
+        )
 
 
 def in_use(use: Use, most: int) -> Trouble | None:
@@ -204,7 +259,9 @@ def in_use(use: Use, most: int) -> Trouble | None:
         said = ", ".join(f"{p.name or 'pid'} {p.pid}{_size(p.used)}" for p in strangers)
         pids = " ".join(str(p.pid) for p in strangers)
         return Trouble(
-            "somebody computes here", said, f"ps -o user,pid,lstart,args -p {pids}   # then ask, or kill them"
+            "somebody computes here",
+            said,
+            f"ps -o user,pid,lstart,args -p {pids}   # then ask, or kill them",
         )
     if use.used >= most:
         message = "memory is in use and no process shows: one in another container, or left over"
@@ -249,7 +306,9 @@ POWER = Check(
 PERSISTENCE = Check(
     "gpu.persistence",
     facts=("gpu.persistence",),
-    judge=each_gpu("gpu.persistence", persistence, "the driver stays with it", "on, or a virtual machine"),
+    judge=each_gpu(
+        "gpu.persistence", persistence, "the driver stays with it", "on, or a virtual machine"
+    ),
     severity="warning",
     title="Persistence mode",
     why="Without it the driver lets go of an idle GPU: the next start takes seconds, and settings such as clocks, "

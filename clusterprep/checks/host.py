@@ -4,76 +4,104 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, by_value, each
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value, each
 from clusterprep.model import Absent, Node
-from clusterprep.neighbours import HOST_ID, host_ids, told_apart
-from clusterprep.units import format_duration, parse_duration
+from clusterprep.model.colocation import HOST_ID, have_distinct_ids, host_ids
+from clusterprep.model.units import format_duration, parse_duration
 
 FRESH = 600.0  # seconds since boot within which a node is called lately rebooted; services may still be starting
 
 
-def identity(scene: Scene) -> Iterable[Outcome]:
+def identity(context: CheckContext) -> Iterable[Outcome]:
     """Machine ids must be unique: one that appears twice is a node listed twice, or a cloned image."""
-    names = tuple(node.name for node in scene.nodes)
-    if len(scene.inventory.nodes) < 2:
+    names = tuple(node.name for node in context.nodes)
+    if len(context.inventory.nodes) < 2:
         yield Outcome("skip", names, "there is only one node", reason="not_applicable")
         return
     # Whoever told a machine id counts, also where the rest of what this check wants to know is missing.
-    told = {node.name: scene.value(node, "host.machine_id") for node in scene.fleet.reached}
+    told = {node.name: context.value(node, "host.machine_id") for node in context.fleet.reached}
     machines = {name: machine for name, machine in told.items() if not isinstance(machine, Absent)}
     if len(machines) < 2:
         reason = "fewer than two nodes have a value to compare"
-        yield Outcome("unknown", names, "machine ids could not be compared", "", "unique", reason=reason)
+        yield Outcome(
+            "unknown", names, "machine ids could not be compared", "", "unique", reason=reason
+        )
         return
-    called_one = _called_one(scene, machines)
+    called_one = _called_one(context, machines)
     yield from called_one
     blamed = {name for outcome in called_one for name in outcome.nodes}
     for machine, nodes in by_value(machines):
         if len(nodes) > 1:
-            yield _machine(scene, machine, nodes)
+            yield _machine(context, machine, nodes)
         elif nodes[0] not in blamed:
             yield Outcome("pass", nodes, "the machine id is unique", "unique", "unique")
 
 
-def _machine(scene: Scene, machine: str, nodes: tuple[str, ...]) -> Outcome:
+def _machine(context: CheckContext, machine: str, nodes: tuple[str, ...]) -> Outcome:
     """One machine id under several names: meant, a double entry, or a cloned image."""
-    listed = [node for node in scene.inventory.nodes if node.name in nodes]
+    listed = [node for node in context.inventory.nodes if node.name in nodes]
     seen, wanted = f"machine id {machine}", "a machine id of its own"
-    if told_apart(listed):
+    if have_distinct_ids(listed):
         message = f"they share this machine on purpose: transport local, each with an {HOST_ID} of its own"
         return Outcome("pass", nodes, message, seen, wanted)
-    boots = {scene.fleet.fact(node, "host.boot_id") for node in nodes}
-    hosts = {scene.fleet.fact(node, "host.name") for node in nodes}
-    if len(boots) == 1 and len(hosts) == 1 and not any(isinstance(seen, Absent) for seen in boots | hosts):
+    boots = {context.fleet.fact(node, "host.boot_id") for node in nodes}
+    hosts = {context.fleet.fact(node, "host.name") for node in nodes}
+    if (
+        len(boots) == 1
+        and len(hosts) == 1
+        and not any(isinstance(seen, Absent) for seen in boots | hosts)
+    ):
         cure = "remove all but one of these entries from the inventory"
         if all(node.transport == "local" for node in listed):
             cure += f"; or give each `env: {{{HOST_ID}: NAME}}`, to try a job of several nodes on this machine"
-        return Outcome("fail", nodes, "the same machine is listed more than once", seen, wanted, cure)
+        return Outcome(
+            "fail", nodes, "the same machine is listed more than once", seen, wanted, cure
+        )
     cure = "rm /etc/machine-id && systemd-machine-id-setup   # on all but one of them, then reboot"
-    return Outcome("fail", nodes, "machines cloned from one image share their id", seen, wanted, cure)
+    return Outcome(
+        "fail", nodes, "machines cloned from one image share their id", seen, wanted, cure
+    )
 
 
-def _called_one(scene: Scene, machines: Mapping[str, str]) -> list[Outcome]:
+def _called_one(context: CheckContext, machines: Mapping[str, str]) -> list[Outcome]:
     """Machines that NCCL would take for one, because the inventory gives them the same host id."""
     found = []
-    for value, names in host_ids(node for node in scene.inventory.nodes if node.name in machines).items():
+    for value, names in host_ids(
+        node for node in context.inventory.nodes if node.name in machines
+    ).items():
         # Containers beside each other on one kernel may be meant to be one host, and then share memory.
-        boots = {scene.fleet.fact(name, "host.boot_id") for name in names}
+        boots = {context.fleet.fact(name, "host.boot_id") for name in names}
         if len({boot for boot in boots if not isinstance(boot, Absent)}) > 1:
             message = f"NCCL takes nodes with the same {HOST_ID} for one machine, and looks for shared memory there"
             cure = f"remove {HOST_ID} from `env:` of the inventory, or give each machine one of its own"
-            found.append(Outcome("fail", names, message, f"{HOST_ID}={value}", "a host id of its own, or none", cure))
+            found.append(
+                Outcome(
+                    "fail",
+                    names,
+                    message,
+                    f"{HOST_ID}={value}",
+                    "a host id of its own, or none",
+                    cure,
+                )
+            )
     return found
 
 
-def uptime(scene: Scene, node: Node, seconds: float) -> Outcome:
-    wanted = scene.wanted(node)
+def uptime(context: CheckContext, node: Node, seconds: float) -> Outcome:
+    wanted = context.wanted(node)
     least = parse_duration(wanted) if wanted is not None else FRESH
     text = f"more than {format_duration(least)}"
     if seconds > least:
         return Outcome("pass", (node.name,), "the node has been up for a while", text, text)
     cure = f"ssh {node.name} 'last -x reboot shutdown | head; journalctl -b -1 -n 50'   # why did it boot?"
-    return Outcome("fail", (node.name,), "the node booted lately", f"up for {format_duration(seconds)}", text, cure)
+    return Outcome(
+        "fail",
+        (node.name,),
+        "the node booted lately",
+        f"up for {format_duration(seconds)}",
+        text,
+        cure,
+    )
 
 
 IDENTITY = Check(

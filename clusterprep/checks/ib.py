@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, uniform
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, uniform
 from clusterprep.facts.rdma import Port, RdmaDevice, Verbs
 from clusterprep.model import Absent, Node
-from clusterprep.rails import RdmaRail, TrainingSet, kind_of, training_sets
+from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of, training_sets
 
 Devices = tuple[RdmaDevice, ...]
 FACTS = ("rdma.devices", "pci.tree")
@@ -17,18 +17,20 @@ NOT_KNOWN = "which RDMA ports carry the training is not known"
 NONE_IN_USE = "no RDMA port is in use here"
 
 
-def present(scene: Scene) -> Iterable[Outcome]:
+def present(context: CheckContext) -> Iterable[Outcome]:
     """Declared devices are there; undeclared, nodes of one kind have equally many of each model."""
     undeclared: dict[object, dict[str, str]] = {}
-    for node in scene.nodes:
-        devices: Devices = scene.value(node, "rdma.devices")
-        wanted = scene.wanted(node)
+    for node in context.nodes:
+        devices: Devices = context.value(node, "rdma.devices")
+        wanted = context.wanted(node)
         if wanted is not None:
             yield _as_many(node, devices, int(wanted))
         if node.interfaces.rdma is not None:
             yield _all_there(node, devices)
         elif wanted is None:
-            undeclared.setdefault(kind_of(scene.fleet, node), {})[node.name] = _models(scene, node)
+            undeclared.setdefault(kind_of(context.fleet, node), {})[node.name] = _models(
+                context, node
+            )
     for models in undeclared.values():
         yield from _alike(models)
 
@@ -45,16 +47,24 @@ def _all_there(node: Node, devices: Devices) -> Outcome:
         return Outcome("skip", (node.name,), "declared as having no RDMA", reason="not_applicable")
     missing = [name for name in wanted if name not in {device.name for device in devices}]
     if not missing:
-        return Outcome("pass", (node.name,), "the declared RDMA devices are there", _names(devices), ", ".join(wanted))
+        return Outcome(
+            "pass",
+            (node.name,),
+            "the declared RDMA devices are there",
+            _names(devices),
+            ", ".join(wanted),
+        )
     message = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} declared and not there"
     return Outcome("fail", (node.name,), message, _names(devices), ", ".join(wanted))
 
 
-def _models(scene: Scene, node: Node) -> str:
+def _models(context: CheckContext, node: Node) -> str:
     """«8 × MT4129, 2 × MT4125»; virtual functions come and go with their guests and do not count."""
-    tree, devices = scene.value(node, "pci.tree"), scene.value(node, "rdma.devices")
+    tree, devices = context.value(node, "pci.tree"), context.value(node, "rdma.devices")
     virtual = {device.at for device in tree.devices if device.physical}
-    counts = Counter(device.model or "unknown model" for device in devices if device.pci not in virtual)
+    counts = Counter(
+        device.model or "unknown model" for device in devices if device.pci not in virtual
+    )
     return ", ".join(f"{number} × {model}" for model, number in sorted(counts.items())) or "none"
 
 
@@ -63,7 +73,9 @@ def _alike(models: Mapping[str, str]) -> Iterable[Outcome]:
         yield Outcome("skip", tuple(models), "no RDMA device here", reason="not_applicable")
     elif len(models) == 1:
         message = "there is no other node of this kind to compare with"
-        yield Outcome("skip", tuple(models), message, next(iter(models.values())), reason="not_applicable")
+        yield Outcome(
+            "skip", tuple(models), message, next(iter(models.values())), reason="not_applicable"
+        )
     else:
         yield from uniform(models, "the set of RDMA devices", len(models))
 
@@ -85,26 +97,30 @@ Used = list[tuple[Node, TrainingSet]]
 Labelled = list[tuple[str, RdmaRail, str]]  # node, port, and what is compared of it
 
 
-def of_ports(judge: Callable[[Scene, Used], Iterable[Outcome]]) -> Callable[[Scene], Iterable[Outcome]]:
+def of_ports(
+    judge: Callable[[CheckContext, Used], Iterable[Outcome]],
+) -> Callable[[CheckContext], Iterable[Outcome]]:
     """A judge that gets the nodes whose training set has an active port; the others are answered here."""
 
-    def judge_all(scene: Scene) -> Iterable[Outcome]:
-        sets = training_sets(scene.fleet)
+    def judge_all(context: CheckContext) -> Iterable[Outcome]:
+        sets = training_sets(context.fleet)
         used: Used = []
-        for node in scene.nodes:
+        for node in context.nodes:
             found = sets[node.name]
             if isinstance(found, Absent):
-                yield Outcome("unknown", (node.name,), found.detail or NOT_KNOWN, reason=found.reason)
+                yield Outcome(
+                    "unknown", (node.name,), found.detail or NOT_KNOWN, reason=found.reason
+                )
             elif found.active:
                 used.append((node, found))
             else:
                 yield Outcome("skip", (node.name,), NONE_IN_USE, reason="not_applicable")
-        yield from judge(scene, used)
+        yield from judge(context, used)
 
     return judge_all
 
 
-def state(scene: Scene, used: Used) -> Iterable[Outcome]:
+def state(context: CheckContext, used: Used) -> Iterable[Outcome]:
     """Single ports that are not up; a node without any is a matter of ib.configured."""
     for node, training in used:
         down = [rail for rail in training.rails if not rail.port.active]
@@ -135,21 +151,27 @@ def _cure(rail: RdmaRail) -> str:
     return f"mlxlink -d {name} -p {number}   # then reseat or replace the cable, and look at the switch port"
 
 
-def rate(scene: Scene, used: Used) -> Iterable[Outcome]:
+def rate(context: CheckContext, used: Used) -> Iterable[Outcome]:
     """As declared; else cards of one make run at one rate, in a node and on all nodes."""
     groups: dict[object, Labelled] = {}
     for node, training in used:
         silent = [rail.name for rail in training.active if rail.port.rate is None]
         if silent:
-            yield Outcome("unknown", (node.name,), f"{silent[0]} does not say its rate", reason="garbled")
-        elif (wanted := scene.wanted(node)) is not None:
-            slow = [rail for rail in training.active if (rail.port.rate or 0.0) < parse_rate(wanted)]
+            yield Outcome(
+                "unknown", (node.name,), f"{silent[0]} does not say its rate", reason="garbled"
+            )
+        elif (wanted := context.wanted(node)) is not None:
+            slow = [
+                rail for rail in training.active if (rail.port.rate or 0.0) < parse_rate(wanted)
+            ]
             seen = _rates(slow or training.active)
-            message = "ports are slower than required" if slow else "the ports are as fast as required"
+            message = (
+                "ports are slower than required" if slow else "the ports are as fast as required"
+            )
             yield Outcome("fail" if slow else "pass", (node.name,), message, seen, wanted)
         else:
             for rail in training.active:
-                key = (kind_of(scene.fleet, node), rail.device.board or rail.device.model)
+                key = (kind_of(context.fleet, node), rail.device.board or rail.device.model)
                 groups.setdefault(key, []).append((node.name, rail, f"{rail.port.rate:g} Gbit/s"))
     yield from _compared(groups.values(), "rate", lambda rail, usual: _cure(rail))
 
@@ -169,21 +191,27 @@ def parse_rate(text: str) -> float:
     return rate
 
 
-def link_layer(scene: Scene, used: Used) -> Iterable[Outcome]:
+def link_layer(context: CheckContext, used: Used) -> Iterable[Outcome]:
     """One link layer in the training set, on all nodes of a kind."""
     groups: dict[object, Labelled] = {}
     for node, training in used:
         for rail in training.active:
-            groups.setdefault(kind_of(scene.fleet, node), []).append((node.name, rail, rail.port.link_layer))
+            groups.setdefault(kind_of(context.fleet, node), []).append(
+                (node.name, rail, rail.port.link_layer)
+            )
     yield from _compared(groups.values(), "link layer", _switch_over)
 
 
 def _switch_over(rail: RdmaRail, usual: str) -> str:
     kind = 2 if usual == "Ethernet" else 1
-    return f"mlxconfig -d {rail.device.name} set LINK_TYPE_P{rail.port.number}={kind}   # then reboot"
+    return (
+        f"mlxconfig -d {rail.device.name} set LINK_TYPE_P{rail.port.number}={kind}   # then reboot"
+    )
 
 
-def _compared(groups: Iterable[Labelled], what: str, cure: Callable[[RdmaRail, str], str]) -> Iterable[Outcome]:
+def _compared(
+    groups: Iterable[Labelled], what: str, cure: Callable[[RdmaRail, str], str]
+) -> Iterable[Outcome]:
     """Each port against the majority of its group; without one all that differ are named."""
     odd: dict[str, list[str]] = {}
     cures: dict[str, str] = {}
@@ -207,21 +235,32 @@ def _compared(groups: Iterable[Labelled], what: str, cure: Callable[[RdmaRail, s
             yield Outcome("pass", (node,), f"the {what} is equal on all ports", wanted, wanted)
         else:
             yield Outcome(
-                "skip", (node,), f"the {what} has nothing to be compared with", wanted, reason="not_applicable"
+                "skip",
+                (node,),
+                f"the {what} has nothing to be compared with",
+                wanted,
+                reason="not_applicable",
             )
 
 
-def chardev(scene: Scene, used: Used) -> Iterable[Outcome]:
+def chardev(context: CheckContext, used: Used) -> Iterable[Outcome]:
     """Programs reach the verbs through /dev/infiniband/uverbsN."""
     for node, training in used:
-        yield _chardev(node, training, scene.value(node, "rdma.verbs"))
+        yield _chardev(node, training, context.value(node, "rdma.verbs"))
 
 
 def _chardev(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
     wanted = "uverbs devices that the job's user may read and write"
     if not verbs.devices:
         message = "there is no /dev/infiniband/uverbs*: programs cannot reach the RDMA devices"
-        return Outcome("fail", (node.name,), message, "none", wanted, "modprobe ib_uverbs   # container: --device")
+        return Outcome(
+            "fail",
+            (node.name,),
+            message,
+            "none",
+            wanted,
+            "modprobe ib_uverbs   # container: --device",
+        )
     served = set(verbs.devices.values())
     absent = sorted({rail.device.name for rail in training.active} - served)
     if absent and None not in served:
@@ -232,32 +271,55 @@ def _chardev(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
         message = f"{user} may not read and write the verbs"
         return Outcome("fail", (node.name,), message, ", ".join(verbs.closed), wanted)
     return Outcome(
-        "pass", (node.name,), "the verbs are open to the job's user", f"{len(verbs.devices)} devices", wanted
+        "pass",
+        (node.name,),
+        "the verbs are open to the job's user",
+        f"{len(verbs.devices)} devices",
+        wanted,
     )
 
 
-def configured(scene: Scene) -> Iterable[Outcome]:
+def configured(context: CheckContext) -> Iterable[Outcome]:
     """At least one port can be used, or NCCL is told to leave RDMA alone."""
-    sets = training_sets(scene.fleet)
-    for node in scene.nodes:
-        devices, disabled = (scene.value(node, fact) for fact in ("rdma.devices", "rdma.disabled"))
+    sets = training_sets(context.fleet)
+    for node in context.nodes:
+        devices, disabled = (
+            context.value(node, fact) for fact in ("rdma.devices", "rdma.disabled")
+        )
         yield _configured(node, sets[node.name], devices, disabled)
 
 
-def _configured(node: Node, training: TrainingSet | Absent, devices: Devices, disabled: bool) -> Outcome:
+def _configured(
+    node: Node, training: TrainingSet | Absent, devices: Devices, disabled: bool
+) -> Outcome:
     if not devices:
         return Outcome("skip", (node.name,), "no RDMA device here", reason="not_applicable")
     if node.gpus is not None and node.gpus.used == 0:
-        return Outcome("skip", (node.name,), "no GPU is declared, so NCCL does not run here", reason="not_applicable")
+        return Outcome(
+            "skip",
+            (node.name,),
+            "no GPU is declared, so NCCL does not run here",
+            reason="not_applicable",
+        )
     if isinstance(training, Absent):
-        return Outcome("unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason)
+        return Outcome(
+            "unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason
+        )
     usable = [rail.name for rail in training.active if rail.port.addressed]
     wanted = "an active port with an address, or NCCL_IB_DISABLE=1"
     if usable:
         return Outcome("pass", (node.name,), "RDMA can be used", ", ".join(usable), wanted)
-    seen = ", ".join(_condition(device, port) for device in devices for port in device.ports) or _names(devices)
+    seen = ", ".join(
+        _condition(device, port) for device in devices for port in device.ports
+    ) or _names(devices)
     if disabled:
-        return Outcome("pass", (node.name,), "no RDMA port is usable, and NCCL is told so", "NCCL_IB_DISABLE=1", wanted)
+        return Outcome(
+            "pass",
+            (node.name,),
+            "no RDMA port is usable, and NCCL is told so",
+            "NCCL_IB_DISABLE=1",
+            wanted,
+        )
     message = "there is an RDMA device that nobody has configured, and NCCL may try it"
     if training.why == "declared as interfaces.rdma" and not training.rails:
         message = "RDMA is declared as none, and the environment does not say so to NCCL"
@@ -265,7 +327,9 @@ def _configured(node: Node, training: TrainingSet | Absent, devices: Devices, di
 
 
 def _condition(device: RdmaDevice, port: Port) -> str:
-    lacking = ", iWARP" if device.iwarp else ", no address" if port.active and not port.addressed else ""
+    lacking = (
+        ", iWARP" if device.iwarp else ", no address" if port.active and not port.addressed else ""
+    )
     return f"{device.name} {port.state}{lacking}"
 
 

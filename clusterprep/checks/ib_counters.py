@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.ib import NONE_IN_USE, NOT_KNOWN
 from clusterprep.facts.counters import Counters, Earlier, Sample
 from clusterprep.model import Absent, Node
-from clusterprep.rails import training_sets
-from clusterprep.units import format_duration
+from clusterprep.model.units import format_duration
+from clusterprep.nccl.rails import training_sets
 
 FACTS = ("rdma.devices", "pci.tree", "ib.counters")
-PAST = ("counters.earlier", "host.boot_id", "host.uptime")  # the latter two for whoever looks for the former
+PAST = (
+    "counters.earlier",
+    "host.boot_id",
+    "host.uptime",
+)  # the latter two for whoever looks for the former
 FIRST = "the counters are noted now; a run in ten minutes or later can tell how fast they grow"
 FLAPPING = 5  # times a day
 
@@ -33,23 +37,25 @@ LIMITS: Mapping[str, tuple[int, float, str]] = {
 
 def of_samples(
     judge: Callable[[Node, Counters, Earlier, tuple[str, ...]], Outcome],
-) -> Callable[[Scene], Iterable[Outcome]]:
+) -> Callable[[CheckContext], Iterable[Outcome]]:
     """A judge for nodes with training ports and an earlier sample; the others are answered here."""
 
-    def judge_all(scene: Scene) -> Iterable[Outcome]:
-        sets = training_sets(scene.fleet)
-        for node in scene.nodes:
+    def judge_all(context: CheckContext) -> Iterable[Outcome]:
+        sets = training_sets(context.fleet)
+        for node in context.nodes:
             training = sets[node.name]
-            earlier = scene.value(node, "counters.earlier")
+            earlier = context.value(node, "counters.earlier")
             if isinstance(training, Absent):
-                yield Outcome("unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason)
+                yield Outcome(
+                    "unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason
+                )
             elif not training.rails:
                 yield Outcome("skip", (node.name,), NONE_IN_USE, reason="not_applicable")
             elif not isinstance(earlier, Earlier):
                 yield Outcome("skip", (node.name,), FIRST, reason="first_sample")
             else:
                 ports = tuple(f"{rail.device.name}:{rail.port.number}" for rail in training.rails)
-                counters = scene.value(node, "ib.counters")
+                counters = context.value(node, "ib.counters")
                 yield _lost(node, counters, earlier, ports) or judge(node, counters, earlier, ports)
 
     return judge_all
@@ -58,10 +64,17 @@ def of_samples(
 def _lost(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) -> Outcome | None:
     """What was counted in the earlier run and is not there now: nobody knows how much it grew."""
     was = earlier.recent.ib
-    gone = [f"{port} {name}" for port in ports for name in was.get(port, {}) if name not in now.get(port, {})]
+    gone = [
+        f"{port} {name}"
+        for port in ports
+        for name in was.get(port, {})
+        if name not in now.get(port, {})
+    ]
     if not gone:
         return None
-    return Outcome("unknown", (node.name,), f"{gone[0]} was counted before and is not now", reason="garbled")
+    return Outcome(
+        "unknown", (node.name,), f"{gone[0]} was counted before and is not now", reason="garbled"
+    )
 
 
 def errors(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) -> Outcome:
@@ -72,16 +85,22 @@ def errors(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) 
         for name, growth in _growth(now, sample, port).items():
             if name in LIMITS:
                 judged += 1
-                found += [f"{port} {said}"] if (said := _too_much(name, growth, sample.seconds)) else []
+                found += (
+                    [f"{port} {said}"] if (said := _too_much(name, growth, sample.seconds)) else []
+                )
     if not judged:
         message = "the ports do not count errors, or did not in the earlier run"
         return Outcome("skip", (node.name,), message, reason="not_applicable")
     wanted = "growth below the limits of `clusterprep explain ib.counters`"
     if not found:
-        return Outcome("pass", (node.name,), "no error counter of a training port grows", "no growth", wanted)
+        return Outcome(
+            "pass", (node.name,), "no error counter of a training port grows", "no growth", wanted
+        )
     device, _, number = found[0].partition(" ")[0].partition(":")
     cure = f"mlxlink -d {device} -p {number} -c   # error rates of the link; then clean or replace the cable"
-    return Outcome("fail", (node.name,), "errors on a training port grow", "; ".join(found), wanted, cure)
+    return Outcome(
+        "fail", (node.name,), "errors on a training port grow", "; ".join(found), wanted, cure
+    )
 
 
 def _growth(now: Counters, then: Sample, port: str) -> dict[str, int]:
@@ -96,7 +115,9 @@ def _too_much(name: str, growth: int, seconds: float) -> str:
     if rate <= times:
         return ""
     span = format_duration(round(seconds))
-    return f"{name} +{growth} in {span}" + (f", {rate:.3g} {unit} where {times} are the limit" if unit else "")
+    return f"{name} +{growth} in {span}" + (
+        f", {rate:.3g} {unit} where {times} are the limit" if unit else ""
+    )
 
 
 def downed(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) -> Outcome:
@@ -108,13 +129,27 @@ def downed(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) 
             if growth := _growth(now, sample, port).get("link_downed", 0):
                 found[port] = growth
     wanted = "none"
-    span, day = (format_duration(round(sample.seconds)) for sample in (earlier.recent, earlier.long))
+    span, day = (
+        format_duration(round(sample.seconds)) for sample in (earlier.recent, earlier.long)
+    )
     flapping = {port: growth for port, growth in often.items() if growth >= FLAPPING}
     if not new and not flapping:
-        return Outcome("pass", (node.name,), "no training port lost its link since the earlier run", "none", wanted)
+        return Outcome(
+            "pass",
+            (node.name,),
+            "no training port lost its link since the earlier run",
+            "none",
+            wanted,
+        )
     found = flapping or new
-    message = "the link of a training port comes and goes" if flapping else "a training port lost its link meanwhile"
-    seen = ", ".join(f"{port} {_times(growth)} in {day if flapping else span}" for port, growth in found.items())
+    message = (
+        "the link of a training port comes and goes"
+        if flapping
+        else "a training port lost its link meanwhile"
+    )
+    seen = ", ".join(
+        f"{port} {_times(growth)} in {day if flapping else span}" for port, growth in found.items()
+    )
     return Outcome("fail", (node.name,), message, seen, wanted)
 
 

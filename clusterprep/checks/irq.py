@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
-from clusterprep.facts.interrupts import Device, Interrupts
-from clusterprep.frozen import dataclass
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.facts.interrupts import InterruptDevice, Interrupts
 from clusterprep.model import Node
-from clusterprep.network import choose
+from clusterprep.nccl.interfaces import choose
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 BUSY = 1000.0  # interrupts per second below which a device is at rest: a CPU takes a hundred times as many
 SHARE = 0.80  # of a busy device's interrupts that one CPU may take
@@ -32,24 +32,26 @@ class Verdict:
     irqs: tuple[str, ...] = ()
 
 
-def balance(scene: Scene) -> Iterable[Outcome]:
-    choice = choose(scene.fleet)
-    for node in scene.nodes:
+def balance(context: CheckContext) -> Iterable[Outcome]:
+    choice = choose(context.fleet)
+    for node in context.nodes:
         pick = choice.picks.get(node.name)
         if pick is None:
             message = "no interface is chosen, so there are no interrupts to judge"
             yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice")
             continue
-        seen: Interrupts = scene.value(node, "irq.counts")
-        text = scene.wanted(node)
+        seen: Interrupts = context.value(node, "irq.counts")
+        text = context.wanted(node)
         limit = SHARE if text is None else parse_share(text)
-        groups: list[tuple[str, tuple[Device, ...]]] = [(device.name, (device,)) for device in seen.under(pick.name)]
+        groups: list[tuple[str, tuple[InterruptDevice, ...]]] = [
+            (device.name, (device,)) for device in seen.under(pick.name)
+        ]
         groups += [("the GPUs", seen.gpus)] if seen.gpus else []
         judged = [_one(name, devices, seen.seconds, limit) for name, devices in groups]
         yield _told(node, pick.name, judged, f"at most {limit:.0%} on one CPU")
 
 
-def _one(name: str, devices: tuple[Device, ...], seconds: float, limit: float) -> Verdict:
+def _one(name: str, devices: tuple[InterruptDevice, ...], seconds: float, limit: float) -> Verdict:
     lines = {irq: counts for device in devices for irq, counts in device.lines.items()}
     by_cpu: Counter[str] = Counter()
     for counts in lines.values():
@@ -57,7 +59,10 @@ def _one(name: str, devices: tuple[Device, ...], seconds: float, limit: float) -
     total = by_cpu.total()
     if total / seconds < BUSY:
         return Verdict(name, resting=True)
-    if sum(device.queues for device in devices) < 2 or sum(len(device.irqs) for device in devices) < 2:
+    if (
+        sum(device.queues for device in devices) < 2
+        or sum(len(device.irqs) for device in devices) < 2
+    ):
         return Verdict(name, single="it has one queue, so its interrupts cannot be spread")
     cpu, taken = by_cpu.most_common(1)[0]
     if taken <= limit * total:
@@ -65,7 +70,9 @@ def _one(name: str, devices: tuple[Device, ...], seconds: float, limit: float) -
     there = tuple(irq for irq, counts in lines.items() if counts.get(cpu, 0) >= PART * total)
     if len(there) < LINES:
         return Verdict(name, single="one queue brings nearly all, as a single stream does")
-    return Verdict(name, f"{cpu} takes {taken / total:.0%} of {total / seconds:.0f}/s of {name}", irqs=there)
+    return Verdict(
+        name, f"{cpu} takes {taken / total:.0%} of {total / seconds:.0f}/s of {name}", irqs=there
+    )
 
 
 def _told(node: Node, interface: str, judged: list[Verdict], wanted: str) -> Outcome:
@@ -74,7 +81,9 @@ def _told(node: Node, interface: str, judged: list[Verdict], wanted: str) -> Out
         irqs = ", ".join(irq for verdict in faults for irq in verdict.irqs)
         cure = f"systemctl enable --now irqbalance   # on {node.name}; by hand: /proc/irq/N/smp_affinity_list of {irqs}"
         seen = "; ".join(verdict.fault for verdict in faults)
-        return Outcome("fail", names, "one CPU takes the interrupts of a busy device", seen, wanted, cure)
+        return Outcome(
+            "fail", names, "one CPU takes the interrupts of a busy device", seen, wanted, cure
+        )
     if any(verdict.share for verdict in judged):
         return Outcome("pass", names, "interrupts are spread over CPUs", "spread over CPUs", wanted)
     if not judged:
@@ -84,7 +93,9 @@ def _told(node: Node, interface: str, judged: list[Verdict], wanted: str) -> Out
         message = "; ".join(f"{verdict.name}: {verdict.single}" for verdict in single)
         return Outcome("skip", names, message, reason="not_applicable")
     resting = ", ".join(verdict.name for verdict in judged)
-    return Outcome("skip", names, f"fewer than {BUSY:.0f} interrupts per second of {resting}", reason="at_rest")
+    return Outcome(
+        "skip", names, f"fewer than {BUSY:.0f} interrupts per second of {resting}", reason="at_rest"
+    )
 
 
 def parse_share(text: str) -> float:
@@ -97,8 +108,14 @@ def parse_share(text: str) -> float:
 
 def _crowded(seen: Interrupts) -> Interrupts:
     """The same interrupts, all of them on the first CPU."""
-    lines = [{irq: {"CPU0": sum(counts.values())} for irq, counts in d.lines.items()} for d in seen.devices]
-    return replace(seen, devices=tuple(replace(d, lines=own) for d, own in zip(seen.devices, lines, strict=True)))
+    lines = [
+        {irq: {"CPU0": sum(counts.values())} for irq, counts in d.lines.items()}
+        for d in seen.devices
+    ]
+    return replace(
+        seen,
+        devices=tuple(replace(d, lines=own) for d, own in zip(seen.devices, lines, strict=True)),
+    )
 
 
 BALANCE = Check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, uniform
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, uniform
 from clusterprep.checks.env import BASHRC, by_place, cure, holes, known, place, planted, said
 from clusterprep.facts.environment import Paths, Setting
 from clusterprep.model import Absent, Node
@@ -15,29 +15,33 @@ NOT_OURS = ("nccl", "slurm")  # nobody counts by nccl.conf, and Slurm hands out 
 WHAT = "the number of processes"
 
 
-def started(scene: Scene) -> Iterable[Outcome]:
+def started(context: CheckContext) -> Iterable[Outcome]:
     """Equal on all nodes, as declared, and not more than there are GPUs."""
-    yield from holes(scene)
+    yield from holes(context)
     numbers: dict[str, str] = {}
-    for node in scene.nodes:
-        gpus = gpus_of(scene, node)
+    for node in context.nodes:
+        gpus = gpus_of(context, node)
         if gpus is None:
-            reason = scene.fleet.fact(node.name, "gpu.nvml").reason
-            message = f"{WHAT} of a launcher is not known: neither declared, nor can GPUs be counted"
+            reason = context.fleet.fact(node.name, "gpu.nvml").reason
+            message = (
+                f"{WHAT} of a launcher is not known: neither declared, nor can GPUs be counted"
+            )
             yield Outcome("unknown", (node.name,), message, reason=reason)
             continue
-        paths = scene.value(node, "env.paths")
+        paths = context.value(node, "env.paths")
         numbers[node.name] = str(node.nproc_per_node or _of_all(by_path(paths, gpus)))
         yield from _alone(node, paths, gpus)
     remedy = "clusterprep apply INVENTORY   # with nproc_per_node declared, and out with the lines that set others"
-    yield from uniform(numbers, f"{WHAT} that a launcher starts", len(scene.inventory.nodes), remedy)
+    yield from uniform(
+        numbers, f"{WHAT} that a launcher starts", len(context.inventory.nodes), remedy
+    )
 
 
-def gpus_of(scene: Scene, node: Node) -> int | None:
+def gpus_of(context: CheckContext, node: Node) -> int | None:
     """GPUs that a launcher would count; 0 without a driver, None where that is not known."""
     if node.gpus is not None:
         return node.gpus.used
-    nvml = scene.fleet.fact(node.name, "gpu.nvml")
+    nvml = context.fleet.fact(node.name, "gpu.nvml")
     if isinstance(nvml, Absent):
         return 0 if nvml.reason == "missing_tool" or node.nproc_per_node else None
     return 0 if nvml is None else len(nvml.gpus)
@@ -49,14 +53,20 @@ def by_path(paths: Paths, gpus: int) -> dict[str, str]:
     for path, settings in known(paths).items():
         if path not in NOT_OURS:
             values = {setting.name: setting.value for setting in settings}
-            explicit = next((values[name] for name in COUNTS if values.get(name, "").isdigit()), None)
+            explicit = next(
+                (values[name] for name in COUNTS if values.get(name, "").isdigit()), None
+            )
             found[path] = explicit or str(_visible(values.get(DEVICES), gpus) or 1)
     return found
 
 
 def _visible(devices: str | None, gpus: int) -> int:
     """As many as a list has items; that it has holes is for env.cuda_visible. A machine without GPUs shows none."""
-    return gpus if devices is None or not gpus else len([item for item in devices.split(",") if item.strip()])
+    return (
+        gpus
+        if devices is None or not gpus
+        else len([item for item in devices.split(",") if item.strip()])
+    )
 
 
 def _of_all(values: Mapping[str, str]) -> str:
@@ -74,14 +84,27 @@ def _alone(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
         if count is None:
             continue
         if declared is not None and count != declared:
-            message = f"{place(setting)} says another {WHAT.removeprefix('the ')} than the inventory"
-            yield Outcome("fail", (node.name,), message, said(setting, where), str(declared), cure(setting))
+            message = (
+                f"{place(setting)} says another {WHAT.removeprefix('the ')} than the inventory"
+            )
+            yield Outcome(
+                "fail", (node.name,), message, said(setting, where), str(declared), cure(setting)
+            )
         elif declared is None and gpus and count > gpus:
             message = f"{place(setting)} starts more processes than there are GPUs"
-            yield Outcome("fail", (node.name,), message, said(setting, where), f"at most {gpus}", cure(setting))
+            yield Outcome(
+                "fail",
+                (node.name,),
+                message,
+                said(setting, where),
+                f"at most {gpus}",
+                cure(setting),
+            )
     if declared is not None and gpus and declared > gpus:
         message = "the inventory declares more processes than GPUs"
-        yield Outcome("fail", (node.name,), message, f"nproc_per_node: {declared}", f"at most {gpus}")
+        yield Outcome(
+            "fail", (node.name,), message, f"nproc_per_node: {declared}", f"at most {gpus}"
+        )
 
 
 def _count(setting: Setting) -> int | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.env import BASHRC, by_place, cure, holes, place, planted, said
 from clusterprep.checks.launch_nproc import gpus_of
 from clusterprep.facts.environment import Setting
-from clusterprep.frozen import dataclass
 from clusterprep.model import Node
-from clusterprep.network import choose
+from clusterprep.nccl.interfaces import choose
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Seat:
     port: int
 
 
-def leftovers(scene: Scene) -> Iterable[Outcome]:
-    yield from holes(scene)
-    seats = _seats(scene)
-    for node in scene.nodes:
+def leftovers(context: CheckContext) -> Iterable[Outcome]:
+    yield from holes(context)
+    seats = _seats(context)
+    for node in context.nodes:
         well = True
-        for setting, where in by_place(scene.value(node, "env.paths")).items():
+        for setting, where in by_place(context.value(node, "env.paths")).items():
             rule = RULES.get(setting.name)
             if rule is None or where == ("nccl",):  # nobody but NCCL reads its conf files
                 continue
@@ -40,7 +40,11 @@ def leftovers(scene: Scene) -> Iterable[Outcome]:
                 well = False
                 yield _left(node, setting, where, wanted)
         if well:
-            yield Outcome("pass", (node.name,), "no launch path has ranks or a rendezvous other than the inventory's")
+            yield Outcome(
+                "pass",
+                (node.name,),
+                "no launch path has ranks or a rendezvous other than the inventory's",
+            )
 
 
 def _left(node: Node, setting: Setting, where: tuple[str, ...], wanted: frozenset[str]) -> Outcome:
@@ -49,40 +53,42 @@ def _left(node: Node, setting: Setting, where: tuple[str, ...], wanted: frozense
     return Outcome("fail", (node.name,), message, said(setting, where), right, cure(setting))
 
 
-def _seats(scene: Scene) -> dict[str, Seat]:
+def _seats(context: CheckContext) -> dict[str, Seat]:
     """The table of ranks, in inventory order of the nodes."""
-    nodes = scene.inventory.nodes
-    counts = [_count(scene, node) for node in nodes]
+    nodes = context.inventory.nodes
+    counts = [_count(context, node) for node in nodes]
     world = None if None in counts else sum(count or 0 for count in counts)
-    masters = _masters(scene)
+    masters = _masters(context)
     found: dict[str, Seat] = {}
     first: int | None = 0
     for position, (node, count) in enumerate(zip(nodes, counts, strict=True)):
-        port = scene.inventory.master_port
+        port = context.inventory.master_port
         found[node.name] = Seat(position, len(nodes), count, first, world, masters, port)
         first = None if first is None or count is None else first + count
     return found
 
 
-def _count(scene: Scene, node: Node) -> int | None:
+def _count(context: CheckContext, node: Node) -> int | None:
     if node.nproc_per_node is not None:
         return node.nproc_per_node
-    reached = node.name in scene.fleet.sightings and scene.fleet.sightings[node.name].reached
-    gpus = gpus_of(scene, node) if reached or node.gpus is not None else None
+    reached = node.name in context.fleet.snapshots and context.fleet.snapshots[node.name].reached
+    gpus = gpus_of(context, node) if reached or node.gpus is not None else None
     return None if gpus is None else gpus or 1
 
 
-def _masters(scene: Scene) -> frozenset[str]:
+def _masters(context: CheckContext) -> frozenset[str]:
     """Every name of the first node under which others may reach it."""
-    first = scene.inventory.nodes[0]
-    pick = choose(scene.fleet).picks.get(first.name)
-    own = {"localhost", "127.0.0.1"} if len(scene.inventory.nodes) == 1 else set[str]()
+    first = context.inventory.nodes[0]
+    pick = choose(context.fleet).picks.get(first.name)
+    own = {"localhost", "127.0.0.1"} if len(context.inventory.nodes) == 1 else set[str]()
     return frozenset({first.name, first.address, *([pick.address] if pick else []), *own})
 
 
 # ---------------------------------------------------------------- what each name may be
 
-Wanted = Callable[[Seat], "frozenset[str] | None"]  # None: not known, or nothing is wrong with any value
+Wanted = Callable[
+    [Seat], "frozenset[str] | None"
+]  # None: not known, or nothing is wrong with any value
 NONE: frozenset[str] = frozenset()
 
 
@@ -110,7 +116,9 @@ def _master(seat: Seat) -> frozenset[str]:
 
 
 def _endpoint(seat: Seat) -> frozenset[str]:
-    return frozenset(f"{name}{port}" for name in seat.masters for port in ("", f":{seat.port}", ":29400"))
+    return frozenset(
+        f"{name}{port}" for name in seat.masters for port in ("", f":{seat.port}", ":29400")
+    )
 
 
 def _nodes(seat: Seat) -> frozenset[str]:

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, uniform, uniform_by_kind
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, uniform, uniform_by_kind
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python
 from clusterprep.model import Node
-from clusterprep.versions import conditions_of, satisfies
+from clusterprep.model.versions import conditions_of, satisfies
 
 NONE = "none"
 
 
-def system_nccl(scene: Scene) -> Iterable[Outcome]:
+def system_nccl(context: CheckContext) -> Iterable[Outcome]:
     """Equal on all nodes; an error only where a job's torch would load it."""
-    found: dict[str, Libraries] = scene.values("nccl.libraries")
+    found: dict[str, Libraries] = context.values("nccl.libraries")
     versions = {name: _system_version(libraries) for name, libraries in found.items()}
-    if all(version == NONE for version in versions.values()) and not any(map(scene.wanted, scene.nodes)):
+    if all(version == NONE for version in versions.values()) and not any(
+        map(context.wanted, context.nodes)
+    ):
         message = "no node has an NCCL of the system; programs bring their own"
         yield Outcome("skip", tuple(versions), message, reason="not_applicable")
         return
-    exempt = {node.name for node in scene.nodes if _without_gpus(node) and versions[node.name] == NONE}
+    exempt = {
+        node.name for node in context.nodes if _without_gpus(node) and versions[node.name] == NONE
+    }
     if exempt:
         yield Outcome("skip", tuple(exempt), "no NCCL and no GPU here", reason="not_applicable")
     silent = {name for name, version in versions.items() if version == ""}
@@ -29,15 +33,20 @@ def system_nccl(scene: Scene) -> Iterable[Outcome]:
         message = "the system's NCCL does not say its version"
         yield Outcome("unknown", (name,), message, found[name].system or "", reason="garbled")
     known = {name: version for name, version in versions.items() if name not in silent | exempt}
-    used = any(found[node].loaded is not None and found[node].loaded == found[node].system for node in known)
-    for outcome in _as_required(scene, known, exempt):
+    used = any(
+        found[node].loaded is not None and found[node].loaded == found[node].system
+        for node in known
+    )
+    for outcome in _as_required(context, known, exempt):
         yield replace(outcome, severity="error") if used else outcome
 
 
-def _as_required(scene: Scene, versions: dict[str, str], exempt: set[str]) -> Iterable[Outcome]:
+def _as_required(
+    context: CheckContext, versions: dict[str, str], exempt: set[str]
+) -> Iterable[Outcome]:
     undeclared = set()
-    for node in scene.nodes:
-        seen, wanted = versions.get(node.name), scene.wanted(node)
+    for node in context.nodes:
+        seen, wanted = versions.get(node.name), context.wanted(node)
         if seen is None:
             continue
         if wanted is None:
@@ -48,7 +57,9 @@ def _as_required(scene: Scene, versions: dict[str, str], exempt: set[str]) -> It
             message = "the system's NCCL is not what the inventory requires"
             yield Outcome("fail", (node.name,), message, seen, wanted)
     if undeclared:
-        yield from uniform_by_kind(scene, versions, "the system's NCCL", about=undeclared, exempt=exempt)
+        yield from uniform_by_kind(
+            context, versions, "the system's NCCL", about=undeclared, exempt=exempt
+        )
 
 
 def _system_version(libraries: Libraries) -> str:
@@ -62,47 +73,65 @@ def _without_gpus(node: Node) -> bool:
     return node.gpus is not None and node.gpus.count == 0
 
 
-def plugins(scene: Scene) -> Iterable[Outcome]:
+def plugins(context: CheckContext) -> Iterable[Outcome]:
     """The same files everywhere, and the one that NCCL_NET_PLUGIN names is there."""
-    found: dict[str, Plugins] = scene.values("nccl.plugins")
-    for node in scene.nodes:
+    found: dict[str, Plugins] = context.values("nccl.plugins")
+    for node in context.nodes:
         if (wanted := _not_found(found[node.name])) is not None:
             message = "NCCL_NET_PLUGIN names a plug-in that is not there; NCCL falls back to its own transports"
             cure = f"unset NCCL_NET_PLUGIN, or put the folder of {wanted} into LD_LIBRARY_PATH"
             there = _files(found[node.name].files)
             yield Outcome("fail", (node.name,), message, there, wanted, cure)
-    if not any(plugins.files for plugins in found.values()) and not any(map(scene.wanted, scene.nodes)):
+    if not any(plugins.files for plugins in found.values()) and not any(
+        map(context.wanted, context.nodes)
+    ):
         message = "no plug-in on any node: NCCL's own transports are used"
         if none := tuple(name for name, plugins in found.items() if _not_found(plugins) is None):
             yield Outcome("skip", none, message, reason="not_applicable")
         return
-    yield from _same_plugins(scene, found)
+    yield from _same_plugins(context, found)
 
 
-def _same_plugins(scene: Scene, found: dict[str, Plugins]) -> Iterable[Outcome]:
-    exempt = {node.name for node in scene.nodes if _without_gpus(node) and not found[node.name].files}
+def _same_plugins(context: CheckContext, found: dict[str, Plugins]) -> Iterable[Outcome]:
+    exempt = {
+        node.name for node in context.nodes if _without_gpus(node) and not found[node.name].files
+    }
     if exempt:
         yield Outcome("skip", tuple(exempt), "no plug-in and no GPU here", reason="not_applicable")
-    unread = {name for name, plugins in found.items() if any(plugin.size is None for plugin in plugins.files)}
+    unread = {
+        name
+        for name, plugins in found.items()
+        if any(plugin.size is None for plugin in plugins.files)
+    }
     if unread:
         message = "a plug-in is there and could not be read"
         yield Outcome("unknown", tuple(sorted(unread)), message, reason="denied")
     undeclared = set()
-    for node in scene.nodes:
+    for node in context.nodes:
         if node.name in exempt | unread:
             continue
-        wanted = scene.wanted(node)
+        wanted = context.wanted(node)
         if wanted is None:
             undeclared.add(node.name)
             continue
         names = {plugin.name for plugin in found[node.name].files}
         good = parse_names(wanted) == names
         message = f"the plug-ins of NCCL are {'as required' if good else 'not what the inventory requires'}"
-        yield Outcome("pass" if good else "fail", (node.name,), message, ", ".join(sorted(names)) or NONE, wanted)
-    values = {name: _files(plugins.files) for name, plugins in found.items() if name not in exempt | unread}
+        yield Outcome(
+            "pass" if good else "fail",
+            (node.name,),
+            message,
+            ", ".join(sorted(names)) or NONE,
+            wanted,
+        )
+    values = {
+        name: _files(plugins.files)
+        for name, plugins in found.items()
+        if name not in exempt | unread
+    }
     if undeclared:
         what = "the set of NCCL's plug-ins"
-        yield from uniform_by_kind(scene, values, what, about=undeclared, exempt=exempt)
+        yield from uniform_by_kind(context, values, what, about=undeclared, exempt=exempt)
 
 
 def _files(files: tuple[Plugin, ...]) -> str:
@@ -116,7 +145,9 @@ def _not_found(plugins: Plugins) -> str | None:
     names = [name for name in (plugins.wanted or "").split(",") if name and name != NONE]
     paths = {plugin.path for plugin in plugins.files}
     files = {plugin.name for plugin in plugins.files}
-    there = any(name in paths or name in files or f"libnccl-net-{name}.so" in files for name in names)
+    there = any(
+        name in paths or name in files or f"libnccl-net-{name}.so" in files for name in names
+    )
     return ",".join(names) if names and not there else None
 
 
@@ -130,23 +161,29 @@ def parse_names(text: str) -> set[str]:
     return names
 
 
-def python(scene: Scene) -> Iterable[Outcome]:
+def python(context: CheckContext) -> Iterable[Outcome]:
     """Version and place; only the version where the inventory itself names different interpreters."""
-    found: dict[str, Python] = scene.values("python.env")
-    one_path = len({node.python for node in scene.inventory.nodes}) == 1
-    values = {name: _place(python) if one_path else python.version for name, python in found.items()}
+    found: dict[str, Python] = context.values("python.env")
+    one_path = len({node.python for node in context.inventory.nodes}) == 1
+    values = {
+        name: _place(python) if one_path else python.version for name, python in found.items()
+    }
     undeclared = set()
-    for node in scene.nodes:
-        wanted, mine = scene.wanted(node), found[node.name]
+    for node in context.nodes:
+        wanted, mine = context.wanted(node), found[node.name]
         if wanted is None:
             undeclared.add(node.name)
         elif _is_wanted(mine, wanted):
-            yield Outcome("pass", (node.name,), "the job's Python is as required", _place(mine), wanted)
+            yield Outcome(
+                "pass", (node.name,), "the job's Python is as required", _place(mine), wanted
+            )
         else:
             message = "the job's Python is not what the inventory requires"
             yield Outcome("fail", (node.name,), message, _place(mine), wanted)
     if undeclared:
-        yield from uniform(values, "the job's Python", len(scene.inventory.nodes), about=undeclared)
+        yield from uniform(
+            values, "the job's Python", len(context.inventory.nodes), about=undeclared
+        )
 
 
 def _place(python: Python) -> str:

@@ -6,27 +6,31 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
 from clusterprep.facts.tasks import Ids, Tasks
 from clusterprep.model import Node, Severity
-from clusterprep.network import has_rdma, may_have_rdma
-from clusterprep.units import format_size, parse_size
+from clusterprep.model.units import format_size, parse_size
+from clusterprep.nccl.interfaces import has_rdma, may_have_rdma
 
 FLOOR = 32 << 30  # bytes; what RDMA registration of a large model's buffers takes
 FILES = 65536  # the root of NCCL's bootstrap takes a socket from every rank, torch's store another
-STACK = 8 << 20  # bytes; the kernel's default, and what main threads of Python and of its libraries are made for
+STACK = (
+    8 << 20
+)  # bytes; the kernel's default, and what main threads of Python and of its libraries are made for
 CROWDED = 0.8  # of what may be started; gpud warns from here
 
 
-def memlock(scene: Scene, node: Node, limit: float) -> Outcome:
-    wanted = scene.wanted(node)
+def memlock(context: CheckContext, node: Node, limit: float) -> Outcome:
+    wanted = context.wanted(node)
     least = parse_size(wanted) if wanted is not None else FLOOR
     seen = "unlimited" if math.isinf(limit) else format_size(limit)
     text = wanted or f"unlimited or at least {format_size(FLOOR)}"
     if limit >= least:
         return Outcome("pass", (node.name,), "enough memory may be locked", seen, text)
-    severity: Severity = "error" if has_rdma(scene.fleet, node) else "warning"
-    return Outcome("fail", (node.name,), "too little memory may be locked", seen, text, severity=severity)
+    severity: Severity = "error" if has_rdma(context.fleet, node) else "warning"
+    return Outcome(
+        "fail", (node.name,), "too little memory may be locked", seen, text, severity=severity
+    )
 
 
 def number_of(what: str) -> Callable[[str], float]:
@@ -36,7 +40,9 @@ def number_of(what: str) -> Callable[[str], float]:
         if text == "unlimited":
             return math.inf
         if not (text.isascii() and text.isdigit()):
-            raise ValueError(f"expected a number of {what} such as 65536, or unlimited; seen '{text}'")
+            raise ValueError(
+                f"expected a number of {what} such as 65536, or unlimited; seen '{text}'"
+            )
         return float(text)
 
     return parse
@@ -49,8 +55,8 @@ def written(number: float) -> str:
     return "unlimited" if math.isinf(number) else f"{number:.0f}"
 
 
-def nofile(scene: Scene, node: Node, limit: float) -> Outcome:
-    wanted = scene.wanted(node)
+def nofile(context: CheckContext, node: Node, limit: float) -> Outcome:
+    wanted = context.wanted(node)
     least = FILES if wanted is None else open_files(wanted)
     text = wanted or f"at least {FILES}"
     if limit >= least:
@@ -58,9 +64,9 @@ def nofile(scene: Scene, node: Node, limit: float) -> Outcome:
     return Outcome("fail", (node.name,), "too few files may be open", written(limit), text)
 
 
-def stack(scene: Scene, node: Node, limit: float) -> Outcome:
+def stack(context: CheckContext, node: Node, limit: float) -> Outcome:
     """Bounded, and not small; unlimited is as bad as small, for then glibc gives threads 2 MiB."""
-    wanted = scene.wanted(node)
+    wanted = context.wanted(node)
     seen = "unlimited" if math.isinf(limit) else format_size(limit)
     text = wanted or f"at least {format_size(STACK)}, and not unlimited"
     if wanted is None and math.isinf(limit):
@@ -71,14 +77,21 @@ def stack(scene: Scene, node: Node, limit: float) -> Outcome:
     return Outcome("fail", (node.name,), "the stack is small", seen, text)
 
 
-def nproc(scene: Scene, node: Node, limit: float, tasks: Tasks, ids: Ids) -> Outcome:
+def nproc(context: CheckContext, node: Node, limit: float, tasks: Tasks, ids: Ids) -> Outcome:
     """The limit itself where one is required; then how much of it, and of what the kernel allows, is in use."""
-    wanted = scene.wanted(node)
+    wanted = context.wanted(node)
     if wanted is not None and not limit >= processes(wanted):
-        return Outcome("fail", (node.name,), "too few processes are allowed", written(limit), wanted)
+        return Outcome(
+            "fail", (node.name,), "too few processes are allowed", written(limit), wanted
+        )
     if tasks.threads is None:
-        return Outcome("unknown", (node.name,), "the job's user is not known on this node", reason="missing")
-    uses = [("kernel.pid_max", ids.threads, float(ids.pid_max)), ("kernel.threads-max", ids.threads, ids.threads_max)]
+        return Outcome(
+            "unknown", (node.name,), "the job's user is not known on this node", reason="missing"
+        )
+    uses = [
+        ("kernel.pid_max", ids.threads, float(ids.pid_max)),
+        ("kernel.threads-max", ids.threads, ids.threads_max),
+    ]
     if tasks.uid != 0:  # the kernel does not hold root to it
         uses.insert(0, ("the user's limit of processes", tasks.threads, limit))
     name, used, most = max(uses, key=lambda use: use[1] / use[2] if use[2] else math.inf)

@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
-from clusterprep.facts.kernel_log import Log, Record
-from clusterprep.frozen import dataclass
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.facts.kernel_log import KernelLog, KernelRecord
 from clusterprep.model import Node
-from clusterprep.units import format_duration
+from clusterprep.model.units import format_duration
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 DAY = 86400.0  # seconds
 WINDOW = 3600.0  # seconds that the log must cover before its silence says something
 
 
 @dataclass(frozen=True)
-class Kind:
+class LogKind:
     """A complaint: how it reads, what it means, what to do; `named` finds in it what stands for {name} in the remedy.
 
     What is over when it is over (a task that was killed, a CPU that was stuck) counts for a day: an OOM of three weeks
@@ -37,8 +37,18 @@ class Kind:
         return self.remedy.replace("{name}", match[1] if match else "NAME")
 
 
-def _kind(name: str, pattern: str, means: str, remedy: str, *, stays: bool = False, named: str | None = None) -> Kind:
-    return Kind(name, re.compile(pattern), means, remedy, stays, re.compile(named) if named else None)
+def _kind(
+    name: str,
+    pattern: str,
+    means: str,
+    remedy: str,
+    *,
+    stays: bool = False,
+    named: str | None = None,
+) -> LogKind:
+    return LogKind(
+        name, re.compile(pattern), means, remedy, stays, re.compile(named) if named else None
+    )
 
 
 KINDS = (
@@ -107,35 +117,48 @@ KINDS = (
 )  # fmt: skip
 
 
-def complaints(scene: Scene) -> Iterable[Outcome]:
-    for node in scene.nodes:
-        log: Log = scene.value(node, "log.records")
+def complaints(context: CheckContext) -> Iterable[Outcome]:
+    for node in context.nodes:
+        log: KernelLog = context.value(node, "log.records")
         found = [(kind, records) for kind in KINDS if (records := _of(kind, log))]
-        bad = [(kind, records) for kind, records in found if kind.stays or log.age(records[-1]) <= DAY]
+        bad = [
+            (kind, records) for kind, records in found if kind.stays or log.age(records[-1]) <= DAY
+        ]
         for kind, records in bad:
             yield Outcome(
-                "fail", (node.name,), kind.means, _seen(kind, records, log), "none", kind.cure(records[-1].text)
+                "fail",
+                (node.name,),
+                kind.means,
+                _seen(kind, records, log),
+                "none",
+                kind.cure(records[-1].text),
             )
         if bad:
             continue
         yield silence(node, log, "; ".join(_seen(kind, records, log) for kind, records in found))
 
 
-def silence(node: Node, log: Log, seen: str, wanted: str = "none within a day") -> Outcome:
+def silence(node: Node, log: KernelLog, seen: str, wanted: str = "none within a day") -> Outcome:
     """A log that says nothing is good news as far as it goes back."""
     if log.window < WINDOW and not log.whole:
         message = f"the log goes back {format_duration(log.window)} only: what was before has been overwritten"
         cure = "journalctl -k -b   # and log_buf_len=4M on the kernel's command line"
         return Outcome("unknown", (node.name,), message, seen, wanted, cure, reason="truncated")
-    reach = "since boot" if log.whole else f"for {format_duration(log.window)}, as far as the log goes back"
+    reach = (
+        "since boot"
+        if log.whole
+        else f"for {format_duration(log.window)}, as far as the log goes back"
+    )
     return Outcome("pass", (node.name,), f"nothing that matters {reach}", seen or "none", wanted)
 
 
-def _of(kind: Kind, log: Log) -> list[Record]:
-    return sorted((r for r in log.records if kind.pattern.search(r.text)), key=lambda record: record.seconds)
+def _of(kind: LogKind, log: KernelLog) -> list[KernelRecord]:
+    return sorted(
+        (r for r in log.records if kind.pattern.search(r.text)), key=lambda record: record.seconds
+    )
 
 
-def _seen(kind: Kind, records: list[Record], log: Log) -> str:
+def _seen(kind: LogKind, records: list[KernelRecord], log: KernelLog) -> str:
     newest = records[-1]
     count = sum(record.count for record in records)
     times = f"{count} times, " if count > 1 else ""
@@ -158,6 +181,6 @@ KERNEL = Check(
 )
 
 
-def _hung(log: Log) -> Record:
+def _hung(log: KernelLog) -> KernelRecord:
     text = "INFO: task python3:4711 blocked for more than 120 seconds."
-    return Record(1 << 20, log.now - 60, 3, 1, log.now - 60, text)
+    return KernelRecord(1 << 20, log.now - 60, 3, 1, log.now - 60, text)

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted, each, kinds
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, each, kinds
 from clusterprep.facts.memory import Errors, NumaNode, Swap
 from clusterprep.model import Node
-from clusterprep.units import format_size, parse_size
+from clusterprep.model.units import format_size, parse_size
 
 # Firmware and kernel keep another part on every machine. One of 32 modules is 3.1 %; node health checks of clusters
 # use 3 to 5 %.
@@ -19,9 +19,9 @@ SWAPOFF = "swapoff -a   # and take its line out of /etc/fstab"
 OFF, UNUSED = "off", "unused"
 
 
-def size(scene: Scene) -> Iterable[Outcome]:
+def size(context: CheckContext) -> Iterable[Outcome]:
     """At least what is declared; where nothing is, as much as most machines of the kind have."""
-    for part in kinds(scene):
+    for part in kinds(context):
         sizes: dict[str, int] = part.values("mem.total")
         declared = [node for node in part.nodes if part.wanted(node) is not None]
         yield from (_declared(node, sizes[node.name], str(part.wanted(node))) for node in declared)
@@ -33,18 +33,30 @@ def size(scene: Scene) -> Iterable[Outcome]:
 def _declared(node: Node, seen: int, wanted: str) -> Outcome:
     """Within the tolerance, for nobody declares what the kernel keeps."""
     if seen >= parse_memory(wanted) * (1 - TOLERANCE):
-        return Outcome("pass", (node.name,), "there is as much memory as required", _rough(seen), wanted)
-    return Outcome("fail", (node.name,), "there is less memory than required", format_size(seen), wanted)
+        return Outcome(
+            "pass", (node.name,), "there is as much memory as required", _rough(seen), wanted
+        )
+    return Outcome(
+        "fail", (node.name,), "there is less memory than required", format_size(seen), wanted
+    )
 
 
-def _compared(part: Scene, nodes: list[Node], sizes: dict[str, int]) -> Iterable[Outcome]:
+def _compared(part: CheckContext, nodes: list[Node], sizes: dict[str, int]) -> Iterable[Outcome]:
     names = tuple(node.name for node in nodes)
     if len(part.inventory.nodes) < 2:
         seen = _rough(sizes[names[0]])
-        yield Outcome("skip", names, "there is no node to compare the memory with", seen, reason="not_applicable")
+        yield Outcome(
+            "skip",
+            names,
+            "there is no node to compare the memory with",
+            seen,
+            reason="not_applicable",
+        )
     elif len(sizes) < 2:
         reason = "fewer than two nodes have a value to compare"
-        yield Outcome("unknown", names, "the memory could not be compared", "", "as the others", reason=reason)
+        yield Outcome(
+            "unknown", names, "the memory could not be compared", "", "as the others", reason=reason
+        )
     else:
         middle = statistics.median(sizes.values())
         wanted = f"{_rough(middle)} ± {TOLERANCE:.0%}"
@@ -52,7 +64,9 @@ def _compared(part: Scene, nodes: list[Node], sizes: dict[str, int]) -> Iterable
         if good := tuple(name for name in names if sizes[name] in usual):
             yield Outcome("pass", good, "there is as much memory as in the others", wanted, wanted)
         for name in (name for name in names if sizes[name] not in usual):
-            message = f"there is {'less' if sizes[name] <= middle else 'more'} memory than in the others"
+            message = (
+                f"there is {'less' if sizes[name] <= middle else 'more'} memory than in the others"
+            )
             yield Outcome("fail", (name,), message, format_size(sizes[name]), wanted)
 
 
@@ -88,18 +102,22 @@ def parse_memory(text: str) -> float:
     return least
 
 
-def errors(scene: Scene, node: Node, seen: Errors) -> Outcome:
+def errors(context: CheckContext, node: Node, seen: Errors) -> Outcome:
     """Uncorrected ones fail; corrected ones are what ECC is for, and are told."""
-    text = f"{seen.uncorrected} uncorrected" + (f", {seen.corrected} corrected" if seen.corrected else "")
+    text = f"{seen.uncorrected} uncorrected" + (
+        f", {seen.corrected} corrected" if seen.corrected else ""
+    )
     if not seen.uncorrected:
-        return Outcome("pass", (node.name,), "no memory error that ECC could not mend", text, "0 uncorrected")
+        return Outcome(
+            "pass", (node.name,), "no memory error that ECC could not mend", text, "0 uncorrected"
+        )
     place = f" in {', '.join(seen.dimms)}" if seen.dimms else ""
     message = f"memory has lost data since boot{place}"
     return Outcome("fail", (node.name,), message, text, "0 uncorrected")
 
 
-def swap(scene: Scene, node: Node, areas: tuple[Swap, ...]) -> Outcome:
-    wanted = scene.wanted(node) or UNUSED
+def swap(context: CheckContext, node: Node, areas: tuple[Swap, ...]) -> Outcome:
+    wanted = context.wanted(node) or UNUSED
     text = "no swap" if wanted == OFF else "no swap in use"
     if used := [area for area in areas if area.used]:
         amount = format_size(sum(area.used for area in used))
@@ -108,7 +126,9 @@ def swap(scene: Scene, node: Node, areas: tuple[Swap, ...]) -> Outcome:
     if areas and wanted == OFF:
         names = ", ".join(area.name for area in areas)
         return Outcome("fail", (node.name,), "there is swap", f"{names}, unused", text)
-    return Outcome("pass", (node.name,), "no memory is in swap", "swap is unused" if areas else "no swap", text)
+    return Outcome(
+        "pass", (node.name,), "no memory is in swap", "swap is unused" if areas else "no swap", text
+    )
 
 
 def parse_swap(text: str) -> str:
@@ -117,15 +137,17 @@ def parse_swap(text: str) -> str:
     return text
 
 
-def layout(scene: Scene) -> Iterable[Outcome]:
-    for part in kinds(scene):
+def layout(context: CheckContext) -> Iterable[Outcome]:
+    for part in kinds(context):
         seen = {name: _drawn(nodes) for name, nodes in part.values("numa.nodes").items()}
         yield from as_wanted(part, seen, _counts, "the NUMA layout")
 
 
 def _drawn(nodes: tuple[NumaNode, ...]) -> str:
     """«2 NUMA nodes: 0-55,112-167 | 56-111,168-223»."""
-    drawn = " | ".join((node.cpus or "no CPU") + ("" if node.memory else " without memory") for node in nodes)
+    drawn = " | ".join(
+        (node.cpus or "no CPU") + ("" if node.memory else " without memory") for node in nodes
+    )
     return f"{len(nodes)} NUMA node{'s' if len(nodes) != 1 else ''}: {drawn}"
 
 
@@ -140,13 +162,19 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
-def balancing(scene: Scene, node: Node, setting: int) -> Outcome:
-    wanted = scene.wanted(node) or "0"
+def balancing(context: CheckContext, node: Node, setting: int) -> Outcome:
+    wanted = context.wanted(node) or "0"
     seen = f"kernel.numa_balancing = {setting}"
     if setting == int(wanted):
         return Outcome("pass", (node.name,), "memory stays or moves as it should", seen, wanted)
-    message = "the kernel moves memory between NUMA nodes on its own" if setting else "NUMA balancing is off"
-    return Outcome("fail", (node.name,), message, seen, wanted, f"sysctl -w kernel.numa_balancing={wanted}")
+    message = (
+        "the kernel moves memory between NUMA nodes on its own"
+        if setting
+        else "NUMA balancing is off"
+    )
+    return Outcome(
+        "fail", (node.name,), message, seen, wanted, f"sysctl -w kernel.numa_balancing={wanted}"
+    )
 
 
 def parse_switch(text: str) -> int:

@@ -5,55 +5,79 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, uniform
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, uniform
 from clusterprep.facts.names import names_for
 from clusterprep.model import Node
-from clusterprep.neighbours import one_machine
-from clusterprep.noderange import fold
+from clusterprep.model.colocation import one_machine
+from clusterprep.model.nodeset import fold
 
 HOSTS = "edit /etc/hosts: one line per node, its address on the training network first, no 127.0.1.1 line"
 
 
-def resolve(scene: Scene) -> Iterable[Outcome]:
+def resolve(context: CheckContext) -> Iterable[Outcome]:
     """Any node's name on loopback fails; so does one that nodes resolve differently, blamed on the minority."""
-    nodes = scene.inventory.nodes
+    nodes = context.inventory.nodes
     if len(nodes) < 2 or one_machine(nodes):
         # Debian's own 127.0.1.1 line does no harm while nobody else connects.
-        names = tuple(node.name for node in scene.nodes)
-        yield Outcome("skip", names, "there is no other machine that has to find this one", reason="not_applicable")
+        names = tuple(node.name for node in context.nodes)
+        yield Outcome(
+            "skip",
+            names,
+            "there is no other machine that has to find this one",
+            reason="not_applicable",
+        )
         return
     silent = tuple(
-        n.name for n in scene.nodes if set(names_for(n, scene.inventory)) - set(scene.value(n, "names.resolved"))
+        n.name
+        for n in context.nodes
+        if set(names_for(n, context.inventory)) - set(context.value(n, "names.resolved"))
     )
     if silent:
         yield Outcome(
-            "unknown", silent, "the resolver's answer leaves out names that it was asked for", reason="garbled"
+            "unknown",
+            silent,
+            "the resolver's answer leaves out names that it was asked for",
+            reason="garbled",
         )
-    wrong = {node.name: trouble for node in scene.nodes if (trouble := _on_loopback(scene, node))}
-    differing = _differing(scene)
-    unresolved = tuple(n.name for n in scene.nodes if scene.value(n, "names.own")[1] is None and n.name not in wrong)
+    wrong = {
+        node.name: trouble for node in context.nodes if (trouble := _on_loopback(context, node))
+    }
+    differing = _differing(context)
+    unresolved = tuple(
+        n.name
+        for n in context.nodes
+        if context.value(n, "names.own")[1] is None and n.name not in wrong
+    )
     for node_name, (seen, message) in wrong.items():
-        yield Outcome("fail", (node_name,), message, seen, "an address of the training network", HOSTS)
+        yield Outcome(
+            "fail", (node_name,), message, seen, "an address of the training network", HOSTS
+        )
     yield from differing
     bad = {*wrong, *silent, *unresolved} | {node for outcome in differing for node in outcome.nodes}
     if unresolved:
         # Nothing we write depends on the name: GLOO_SOCKET_IFNAME is set. Launchers of others do depend on it.
         message = "the node's own host name does not resolve"
-        yield Outcome("fail", unresolved, message, "no address", "an address", HOSTS, severity="warning")
-    good = tuple(node.name for node in scene.nodes if node.name not in bad)
+        yield Outcome(
+            "fail", unresolved, message, "no address", "an address", HOSTS, severity="warning"
+        )
+    good = tuple(node.name for node in context.nodes if node.name not in bad)
     if good:
         yield Outcome(
-            "pass", good, "names resolve alike", "same answers, none on loopback", "same answers, none on loopback"
+            "pass",
+            good,
+            "names resolve alike",
+            "same answers, none on loopback",
+            "same answers, none on loopback",
         )
 
 
-def _on_loopback(scene: Scene, node: Node) -> tuple[str, str] | None:
+def _on_loopback(context: CheckContext, node: Node) -> tuple[str, str] | None:
     """What is seen and what it means: the node's own host name, or another node's name, is on loopback."""
-    name, own = scene.value(node, "names.own")
+    name, own = context.value(node, "names.own")
     for address in own or ():
         if _loopback(address):
             return f"{name} is {address}", "its own host name resolves to loopback"
-    for other, addresses in scene.value(node, "names.resolved").items():
+    for other, addresses in context.value(node, "names.resolved").items():
         for address in addresses or ():
             if other != node.name and _loopback(address):
                 return f"{other} is {address}", "the name of another node resolves to loopback"
@@ -64,24 +88,28 @@ def _loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def _differing(scene: Scene) -> list[Outcome]:
+def _differing(context: CheckContext) -> list[Outcome]:
     """Names whose addresses are not the same on all nodes that were asked.
 
     Loopback is judged by itself.
     """
     asked: dict[str, dict[str, str]] = {}
-    for node in scene.nodes:
-        for name, addresses in scene.value(node, "names.resolved").items():
+    for node in context.nodes:
+        for name, addresses in context.value(node, "names.resolved").items():
             if not any(_loopback(address) for address in addresses or ()):
-                asked.setdefault(name, {})[node.name] = ", ".join(sorted(addresses)) if addresses else "no address"
+                asked.setdefault(name, {})[node.name] = (
+                    ", ".join(sorted(addresses)) if addresses else "no address"
+                )
     outcomes: dict[tuple[str, ...], list[str]] = {}
     for name, answers in asked.items():
         if name in answers:
             answers[name] = _for_itself(answers.pop(name), answers.values())
-        for outcome in uniform(answers, name, len(scene.inventory.nodes)) if len(answers) > 1 else ():
+        for outcome in (
+            uniform(answers, name, len(context.inventory.nodes)) if len(answers) > 1 else ()
+        ):
             if outcome.verdict == "fail":
                 outcomes.setdefault(outcome.nodes, []).append(name)
-    return [_one(scene, nodes, names, asked) for nodes, names in outcomes.items()]
+    return [_one(context, nodes, names, asked) for nodes, names in outcomes.items()]
 
 
 def _for_itself(own: str, others: Collection[str]) -> str:
@@ -89,15 +117,26 @@ def _for_itself(own: str, others: Collection[str]) -> str:
 
     systemd's resolver answers for its own host with all addresses that it has, and others know one of them.
     """
-    alike = (other for other, _ in Counter(others).most_common() if set(other.split(", ")) & set(own.split(", ")))
+    alike = (
+        other
+        for other, _ in Counter(others).most_common()
+        if set(other.split(", ")) & set(own.split(", "))
+    )
     return own if own in others else next(alike, own)
 
 
-def _one(scene: Scene, nodes: tuple[str, ...], names: list[str], asked: dict[str, dict[str, str]]) -> Outcome:
+def _one(
+    context: CheckContext,
+    nodes: tuple[str, ...],
+    names: list[str],
+    asked: dict[str, dict[str, str]],
+) -> Outcome:
     first = names[0]
     others = next((a for n, a in asked[first].items() if n not in nodes), "different answers")
     seen = f"{first} is {asked[first][nodes[0]]}; elsewhere {others}"
-    message = f"{fold(names) if len(names) > 1 else first} resolves differently than on the other nodes"
+    message = (
+        f"{fold(names) if len(names) > 1 else first} resolves differently than on the other nodes"
+    )
     return Outcome("fail", nodes, message, seen, "the same address on all nodes", HOSTS)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
-from clusterprep.derived import once_per_fleet
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.facts.environment import Paths, in_effect
 from clusterprep.facts.nccl_address import Answers, Bound, Variable
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
-from clusterprep.network import Pick, candidates, choose, plain
-from clusterprep.noderange import fold
+from clusterprep.model.memoize import once_per_fleet
+from clusterprep.model.nodeset import fold
+from clusterprep.nccl.interfaces import Pick, candidates, choose, plain
 
 # Whether a unit of systemd with variables for jobs runs a job of many nodes is not known; sessions are how jobs start.
 LESSER = "systemd"
@@ -20,11 +20,11 @@ WRITES = "clusterprep apply   # writes NCCL_SOCKET_IFNAME={}"
 ELSEWHERE = "remove {} there: it stands before what apply writes, NCCL_SOCKET_IFNAME={}"
 
 
-def iface(scene: Scene) -> Iterable[Outcome]:
+def iface(context: CheckContext) -> Iterable[Outcome]:
     """Every launch path's NCCL answers with the node's address on the network that reaches all nodes."""
-    choice = choose(scene.fleet)
-    for node in scene.nodes:
-        answers: Answers = scene.value(node, "nccl.address")
+    choice = choose(context.fleet)
+    for node in context.nodes:
+        answers: Answers = context.value(node, "nccl.address")
         without = _without_library(node, answers)
         pick = choice.picks.get(node.name)
         if without is not None:
@@ -33,7 +33,7 @@ def iface(scene: Scene) -> Iterable[Outcome]:
             message = "no interface is chosen, so there is none to compare NCCL's with"
             yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice")
         else:
-            yield from _judged(scene.fleet, node, answers, pick)
+            yield from _judged(context.fleet, node, answers, pick)
 
 
 def _without_library(node: Node, answers: Answers) -> Outcome | None:
@@ -47,9 +47,15 @@ def _without_library(node: Node, answers: Answers) -> Outcome | None:
 
 def _judged(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> Iterable[Outcome]:
     """A wrong path fails the node, whatever the others say; a path that is not known leaves it unknown."""
-    known = {path: answer for path, answer in answers.items() if isinstance(answer, Bound) and answer.library}
+    known = {
+        path: answer
+        for path, answer in answers.items()
+        if isinstance(answer, Bound) and answer.library
+    }
     six = [path for path, answer in known.items() if ":" in (answer.address or "")]
-    bad = {path: a for path, a in known.items() if path not in six and not _good(fleet, node, a, pick)}
+    bad = {
+        path: a for path, a in known.items() if path not in six and not _good(fleet, node, a, pick)
+    }
     lesser = {path: answer for path, answer in bad.items() if path.startswith(LESSER)}
     grave = {path: answer for path, answer in bad.items() if path not in lesser}
     if lesser:
@@ -60,28 +66,56 @@ def _judged(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> Iterable[
         yield _not_wrong(fleet, node, answers, known, pick)
 
 
-def _not_wrong(fleet: Fleet, node: Node, answers: Answers, known: Mapping[str, Bound], pick: Pick) -> Outcome:
+def _not_wrong(
+    fleet: Fleet, node: Node, answers: Answers, known: Mapping[str, Bound], pick: Pick
+) -> Outcome:
     """No path is wrong; whether all are right."""
     six = [path for path, answer in known.items() if ":" in (answer.address or "")]
-    absent = [(path, a) for path, a in answers.items() if isinstance(a, Absent) and a.reason != "not_applicable"]
+    absent = [
+        (path, a)
+        for path, a in answers.items()
+        if isinstance(a, Absent) and a.reason != "not_applicable"
+    ]
     if absent or not known:
-        path, why = absent[0] if absent else next((p, a) for p, a in answers.items() if isinstance(a, Absent))
-        return Outcome("unknown", (node.name,), f"{path}: {why.detail or why.reason}", reason=why.reason)
+        path, why = (
+            absent[0]
+            if absent
+            else next((p, a) for p, a in answers.items() if isinstance(a, Absent))
+        )
+        return Outcome(
+            "unknown", (node.name,), f"{path}: {why.detail or why.reason}", reason=why.reason
+        )
     if six:
         message = f"{six[0]}: NCCL would use IPv6, and which of these addresses reach all nodes is not judged"
-        return Outcome("unknown", (node.name,), message, str(known[six[0]].interface), pick.name, reason="IPv6")
+        return Outcome(
+            "unknown", (node.name,), message, str(known[six[0]].interface), pick.name, reason="IPv6"
+        )
     elsewhere = any(answer.address != pick.address for answer in known.values())
     if elsewhere and (silent := _silent(fleet)):
         message = f"whether NCCL's network reaches {fold(silent)} is not known"
-        return Outcome("unknown", (node.name,), message, wanted=pick.name, reason="interfaces of another node")
-    names = " and ".join(sorted({_name(fleet, node, answer) or pick.name for answer in known.values()}))
-    return Outcome("pass", (node.name,), f"NCCL itself would use {names}, which reaches all nodes", names, pick.name)
+        return Outcome(
+            "unknown", (node.name,), message, wanted=pick.name, reason="interfaces of another node"
+        )
+    names = " and ".join(
+        sorted({_name(fleet, node, answer) or pick.name for answer in known.values()})
+    )
+    return Outcome(
+        "pass",
+        (node.name,),
+        f"NCCL itself would use {names}, which reaches all nodes",
+        names,
+        pick.name,
+    )
 
 
 @once_per_fleet
 def _silent(fleet: Fleet) -> tuple[str, ...]:
     """The nodes that were reached and did not say which interfaces they have."""
-    unknown = (node.name for node in fleet.reached if isinstance(fleet.fact(node.name, "net.interfaces"), Absent))
+    unknown = (
+        node.name
+        for node in fleet.reached
+        if isinstance(fleet.fact(node.name, "net.interfaces"), Absent)
+    )
     return tuple(unknown)
 
 
@@ -89,13 +123,21 @@ def _good(fleet: Fleet, node: Node, answer: Bound, pick: Pick) -> bool:
     """The chosen address; where the inventory names no interface any other network that reaches all serves as well."""
     if answer.address == pick.address:
         return True
-    return node.interfaces.nccl is None and answer.address is not None and _reaches_all(fleet, node, answer.address)
+    return (
+        node.interfaces.nccl is None
+        and answer.address is not None
+        and _reaches_all(fleet, node, answer.address)
+    )
 
 
 def _failed(fleet: Fleet, node: Node, wrong: Mapping[str, Bound], pick: Pick) -> Outcome:
     path, answer = next(iter(wrong.items()))
     decides, place = _from_file(fleet, node, path, _decides(answer)), _place(fleet, node, answer)
-    because = f"{decides} decides" if decides else "NCCL_SOCKET_IFNAME is not set, so NCCL takes what it finds first"
+    because = (
+        f"{decides} decides"
+        if decides
+        else "NCCL_SOCKET_IFNAME is not set, so NCCL takes what it finds first"
+    )
     message = f"NCCL would use {place} in {' and in '.join(wrong)}: {because}"
     if answer.warning:
         message += f". It says: {answer.warning}"
@@ -106,7 +148,9 @@ def _failed(fleet: Fleet, node: Node, wrong: Mapping[str, Bound], pick: Pick) ->
 def _decides(answer: Bound) -> Variable | None:
     """The variable behind a choice: NCCL_COMM_ID makes NCCL ignore NCCL_SOCKET_IFNAME."""
     named = answer.variable("NCCL_SOCKET_IFNAME")
-    if named is not None and len(named.value) < 2:  # as if unset: misc/socket.cc asks for more than one letter
+    if (
+        named is not None and len(named.value) < 2
+    ):  # as if unset: misc/socket.cc asks for more than one letter
         named = None
     return answer.variable("NCCL_COMM_ID") or named or answer.variable("NCCL_SOCKET_FAMILY")
 
@@ -152,7 +196,9 @@ def _networks(fleet: Fleet) -> tuple[frozenset[str], ...]:
     """The networks that could carry a job, of each node whose interfaces are known."""
     found = [fleet.fact(node.name, "net.interfaces") for node in fleet.reached]
     known = [own for own in found if not isinstance(own, Absent)]
-    return tuple(frozenset(network for i in candidates(own) for network in i.networks) for own in known)
+    return tuple(
+        frozenset(network for i in candidates(own) for network in i.networks) for own in known
+    )
 
 
 def _remedy(node: Node, decides: Variable | None, pick: Pick) -> str:
@@ -161,7 +207,9 @@ def _remedy(node: Node, decides: Variable | None, pick: Pick) -> str:
     if declared and decides and decides.value == declared.value:
         return f"NCCL_SOCKET_IFNAME={pick.name} under `env:` of the inventory, or none; then clusterprep apply"
     # /etc/nccl.conf is NCCL's last choice, and there our block stands on top.
-    if decides is None or (decides.name == "NCCL_SOCKET_IFNAME" and decides.place.startswith("/etc/nccl.conf:")):
+    if decides is None or (
+        decides.name == "NCCL_SOCKET_IFNAME" and decides.place.startswith("/etc/nccl.conf:")
+    ):
         return WRITES.format(value)
     if decides.name == "NCCL_SOCKET_IFNAME":
         return ELSEWHERE.format(decides, value)

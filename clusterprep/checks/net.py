@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.facts.pairs import Dial, Listen
-from clusterprep.frozen import dataclass
-from clusterprep.pairing import coverage
+from clusterprep.model.pair_schedule import coverage
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 OPEN = "nft list ruleset   # and the security group: allow TCP {port} and the ephemeral range between the nodes"
 
@@ -27,7 +27,9 @@ def unreached(dial: Dial) -> bool:
     return dial.word != "ok"
 
 
-def blame(dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached, by_port: bool = False) -> tuple[Blame, ...]:
+def blame(
+    dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached, by_port: bool = False
+) -> tuple[Blame, ...]:
     """Who is at fault, and every failed pair is somebody's; `bad` says which dials failed.
 
     A listener that fails at least half of its dialers and at least two is blamed alone and set aside, then a dialer
@@ -39,7 +41,8 @@ def blame(dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached, by_por
     for role, place in _ROLES if by_port else _ROLES[:2]:
         guilty = _guilty(left, failed, role, place)
         found.extend(
-            Blame(role, (mine[0].listener if role == "listener" else mine[0].dialer,), mine) for mine in guilty.values()
+            Blame(role, (mine[0].listener if role == "listener" else mine[0].dialer,), mine)
+            for mine in guilty.values()
         )
         left = [dial for dial in left if place(dial) not in guilty] if guilty else left
         failed = [dial for dial in failed if place(dial) not in guilty]
@@ -55,7 +58,9 @@ _ROLES: tuple[tuple[str, Place], ...] = (
 )
 
 
-def _guilty(dials: list[Dial], failed: list[Dial], role: str, place: Place) -> dict[object, tuple[Dial, ...]]:
+def _guilty(
+    dials: list[Dial], failed: list[Dial], role: str, place: Place
+) -> dict[object, tuple[Dial, ...]]:
     """The failed dials of each place at which at least two nodes failed, and at least half; the worst come first."""
     # Nodes are counted, not ports: one dialer that fails on two ports is one.
     other = "dialer" if role == "listener" else "listener"
@@ -72,36 +77,46 @@ def _guilty(dials: list[Dial], failed: list[Dial], role: str, place: Place) -> d
     return {where: tuple(mine[where]) for where in guilty}
 
 
-def dialled(scene: Scene) -> list[Dial]:
+def dialled(context: CheckContext) -> list[Dial]:
     """All dials of the nodes that know theirs."""
-    return [dial for node in scene.nodes for dial in scene.value(node, "net.dials")]
+    return [dial for node in context.nodes for dial in context.value(node, "net.dials")]
 
 
-def ports(scene: Scene) -> Iterable[Outcome]:
+def ports(context: CheckContext) -> Iterable[Outcome]:
     """The rendezvous port is free, every node gets through to it, and to the others' ephemeral ports."""
-    wanted = f"the rendezvous port {scene.inventory.master_port} free, and it and the ephemeral range open to all nodes"
-    listens: list[Listen] = [v for node in scene.nodes if (v := scene.value(node, "net.listen")) is not None]
+    wanted = f"the rendezvous port {context.inventory.master_port} free, and it and the ephemeral range open to all nodes"
+    listens: list[Listen] = [
+        v for node in context.nodes if (v := context.value(node, "net.listen")) is not None
+    ]
     taken = [listen for listen in listens if listen.word != "ok"]
     for listen in taken:
         yield _taken(listen, wanted)
-    dials = dialled(scene)
+    dials = dialled(context)
     blamed = blame(dials, by_port=True)
     yield from (_blocked(guilt, wanted) for guilt in blamed)
     named = {node for guilt in blamed for node in guilt.nodes} | {listen.host for listen in taken}
     named |= {dial.dialer for guilt in blamed for dial in guilt.failed}
-    good = tuple(node.name for node in scene.nodes if node.name not in named)
+    good = tuple(node.name for node in context.nodes if node.name not in named)
     # Where the rendezvous port is taken nobody can tell whether the others would get through to it.
     if good and not taken:
         pairs = len({(dial.dialer, dial.listener) for dial in dials})
-        seen = f"open; {coverage(pairs, len(scene.inventory.nodes))} tried"
-        yield Outcome("pass", good, "the rendezvous port and the others' ephemeral ports can be reached", seen, wanted)
+        seen = f"open; {coverage(pairs, len(context.inventory.nodes))} tried"
+        yield Outcome(
+            "pass",
+            good,
+            "the rendezvous port and the others' ephemeral ports can be reached",
+            seen,
+            wanted,
+        )
 
 
 def _taken(listen: Listen, wanted: str) -> Outcome:
     seen = f"port {listen.port} is {'in use' if listen.word == 'in_use' else listen.word}"
     seen += f" by {listen.owner}" if listen.owner else ""
     cure = f"ss -ltnp 'sport = :{listen.port}'   # end that process, or set ports: {{master: …}}"
-    return Outcome("fail", (listen.host,), "the rendezvous port cannot be opened", seen, wanted, cure)
+    return Outcome(
+        "fail", (listen.host,), "the rendezvous port cannot be opened", seen, wanted, cure
+    )
 
 
 def _blocked(guilt: Blame, wanted: str) -> Outcome:
@@ -112,7 +127,9 @@ def _blocked(guilt: Blame, wanted: str) -> Outcome:
     if guilt.role == "listener":
         message = f"{len({dial.dialer for dial in guilt.failed})} nodes cannot reach {first.listener} at {place}"
     elif guilt.role == "dialer":
-        message = f"{first.dialer} cannot reach {len({dial.listener for dial in guilt.failed})} listeners"
+        message = (
+            f"{first.dialer} cannot reach {len({dial.listener for dial in guilt.failed})} listeners"
+        )
     else:
         message = f"{first.dialer} cannot reach {first.listener} at {place}"
         seen = f"{first.dialer} to {seen}"  # each pair is a finding of its own, and findings that look alike are merged
@@ -134,5 +151,7 @@ PORTS = Check(
     "directed pairs are dialled up to 64 nodes, above that 64 others for each node as dialer and as listener, drawn "
     "with a fixed seed; the report says how many.",
     remedy=OPEN.format(port="29500"),
-    proof=Proof("net.dials", lambda dials: tuple(replace(dial, word="timed_out") for dial in dials)),
+    proof=Proof(
+        "net.dials", lambda dials: tuple(replace(dial, word="timed_out") for dial in dials)
+    ),
 )

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.gpu_health import RESET, Trouble, of_job, one_by_one
 from clusterprep.facts.gpu import Model, Readings
-from clusterprep.facts.nvlink import Links, joined
+from clusterprep.facts.nvlink import NvLinks, joined
 from clusterprep.model import Node
 
 # Links of a GPU that is soldered into an NVLink board, by words of its name: NVIDIA's data sheets, CHECKS.
@@ -20,7 +20,14 @@ ON_BOARD = (
     ("GB200", 18), ("GB300", 18),
 )  # fmt: skip
 SLOT = ("PCIE", "NVL")
-P2P = {1: "the chipset", 2: "the GPU", 3: "the topology", 4: "the registry", 5: "not supported", 6: "unknown"}
+P2P = {
+    1: "the chipset",
+    2: "the GPU",
+    3: "the topology",
+    4: "the registry",
+    5: "not supported",
+    6: "unknown",
+}
 
 
 @functools.lru_cache(256)
@@ -29,7 +36,9 @@ def expected(name: str) -> int | None:
     words = name.upper().split()
     if any(slot in word.split("-") for slot in SLOT for word in words):
         return None
-    return next((count for key, count in ON_BOARD if set(key.upper().split()) <= set(_parts(words))), None)
+    return next(
+        (count for key, count in ON_BOARD if set(key.upper().split()) <= set(_parts(words))), None
+    )
 
 
 def _parts(words: list[str]) -> list[str]:
@@ -39,7 +48,7 @@ def _parts(words: list[str]) -> list[str]:
 
 def wrong_links(models: Readings, readings: Readings) -> dict[int, Trouble]:
     """What is wrong with the links of each GPU of a node."""
-    known = {i: links for i, links in readings.items() if isinstance(links, Links)}
+    known = {i: links for i, links in readings.items() if isinstance(links, NvLinks)}
     most: dict[str, int] = {}
     for index, links in known.items():
         most[_name(models, index)] = max(most.get(_name(models, index), 0), len(links.up))
@@ -54,7 +63,9 @@ def wrong_links(models: Readings, readings: Readings) -> dict[int, Trouble]:
         if len(links.up) < wanted and (by_board or links.up or _one_board(name)):
             down = f", down: {','.join(map(str, links.down))}" if links.down and links.up else ""
             text = f"{len(links.up)} of {wanted}{down}"
-            troubles[index] = Trouble("NVLinks are down", text, f"nvidia-smi nvlink -s -i {{gpus}}; {RESET}")
+            troubles[index] = Trouble(
+                "NVLinks are down", text, f"nvidia-smi nvlink -s -i {{gpus}}; {RESET}"
+            )
     return troubles
 
 
@@ -68,42 +79,65 @@ def _name(models: Readings, index: int) -> str:
     return model.name if isinstance(model, Model) else ""
 
 
-def state(scene: Scene) -> Iterable[Outcome]:
-    for node in scene.nodes:
-        readings = scene.value(node, "nvlink.links")
+def state(context: CheckContext) -> Iterable[Outcome]:
+    for node in context.nodes:
+        readings = context.value(node, "nvlink.links")
         mine = of_job(node, readings)
-        troubles = wrong_links(scene.value(node, "gpu.model"), readings)
-        counts = {len(links.up) for links in mine.values() if isinstance(links, Links)}
+        troubles = wrong_links(context.value(node, "gpu.model"), readings)
+        counts = {len(links.up) for links in mine.values() if isinstance(links, NvLinks)}
         if counts == {0} and not troubles:
             yield Outcome("skip", (node.name,), "no NVLink is in use here", reason="not_applicable")
             continue
         judged: Mapping[int, object] = {i: troubles.get(i, value) for i, value in mine.items()}
         fine = f"{'/'.join(map(str, sorted(counts)))} links up on each GPU"
-        yield from one_by_one(node, judged, lambda v: v if isinstance(v, Trouble) else None, fine, "every link up")
+        yield from one_by_one(
+            node, judged, lambda v: v if isinstance(v, Trouble) else None, fine, "every link up"
+        )
 
 
-def topology(scene: Scene) -> Iterable[Outcome]:
+def topology(context: CheckContext) -> Iterable[Outcome]:
     """Pairs of GPUs whose links are all up; the others are nvl.state's."""
-    for node in scene.nodes:
-        yield _topology(scene, node)
+    for node in context.nodes:
+        yield _topology(context, node)
 
 
-def _topology(scene: Scene, node: Node) -> Outcome:
-    models, readings = scene.value(node, "gpu.model"), scene.value(node, "nvlink.links")
-    whole = {i: v for i, v in of_job(node, readings).items() if isinstance(v, Links)}
-    boarded = any(links.switched or _joins_all(_name(models, index)) for index, links in whole.items())
-    sound = {index for index, links in whole.items() if links.up} - set(wrong_links(models, readings))
-    pairs = {pair: s for pair, s in joined(scene.value(node, "nvlink.pairs")).items() if sound.issuperset(pair)}
+def _topology(context: CheckContext, node: Node) -> Outcome:
+    models, readings = context.value(node, "gpu.model"), context.value(node, "nvlink.links")
+    whole = {i: v for i, v in of_job(node, readings).items() if isinstance(v, NvLinks)}
+    boarded = any(
+        links.switched or _joins_all(_name(models, index)) for index, links in whole.items()
+    )
+    sound = {index for index, links in whole.items() if links.up} - set(
+        wrong_links(models, readings)
+    )
+    pairs = {
+        pair: s
+        for pair, s in joined(context.value(node, "nvlink.pairs")).items()
+        if sound.issuperset(pair)
+    }
     wanted = "every pair"
     if not boarded or not pairs:
-        return Outcome("skip", (node.name,), "no board that joins GPUs by NVLink", reason="not_applicable")
+        return Outcome(
+            "skip", (node.name,), "no board that joins GPUs by NVLink", reason="not_applicable"
+        )
     apart = {pair: status for pair, status in pairs.items() if status}
     if apart:
-        seen = "; ".join(f"GPU {a} and {b}: {P2P.get(status or 6, status)}" for (a, b), status in apart.items())
+        seen = "; ".join(
+            f"GPU {a} and {b}: {P2P.get(status or 6, status)}" for (a, b), status in apart.items()
+        )
         return Outcome("fail", (node.name,), "pairs of GPUs are not joined by NVLink", seen, wanted)
     if None in pairs.values():
-        return Outcome("unknown", (node.name,), "the driver does not tell of every pair", "", wanted, reason="garbled")
-    return Outcome("pass", (node.name,), "every pair is joined by NVLink", f"{len(pairs)} pairs", wanted)
+        return Outcome(
+            "unknown",
+            (node.name,),
+            "the driver does not tell of every pair",
+            "",
+            wanted,
+            reason="garbled",
+        )
+    return Outcome(
+        "pass", (node.name,), "every pair is joined by NVLink", f"{len(pairs)} pairs", wanted
+    )
 
 
 def _joins_all(name: str) -> bool:

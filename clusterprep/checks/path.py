@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.net import Blame, blame, dialled
 from clusterprep.facts.pairs import Dial
-from clusterprep.network import choose
-from clusterprep.pairing import coverage
-from clusterprep.units import format_duration, parse_duration
+from clusterprep.model.pair_schedule import coverage
+from clusterprep.model.units import format_duration, parse_duration
+from clusterprep.nccl.interfaces import choose
 
 SLOWER = 4.0  # times what is usual: racks apart are twice or three times as far as neighbours
 LARGEST = 65535  # bytes of an IPv4 packet
@@ -18,34 +18,45 @@ Pair = tuple[str, str]  # of two nodes, in the order of their names
 APART = 0.0005  # seconds more than is usual: below that a busy processor explains it
 
 
-def path_mtu(scene: Scene) -> Iterable[Outcome]:
+def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     """Both ways of every pair carry a packet as large as the sender's interface makes them."""
-    dials = [dial for dial in dialled(scene) if dial.word == "ok"]
-    mtus = {name: pick.mtu for name, pick in choose(scene.fleet).picks.items()}
+    dials = [dial for dial in dialled(context) if dial.word == "ok"]
+    mtus = {name: pick.mtu for name, pick in choose(context.fleet).picks.items()}
     unmeasured = {dial.dialer for dial in dials if not dial.packet}
     sized = [dial for dial in dials if dial.packet] if unmeasured else dials
     small = blame(sized, lambda dial: _too_small(dial, mtus))
     yield from _stuck(small, mtus)
-    named = {node for guilt in small for node in guilt.nodes} | {d.dialer for g in small for d in g.failed}
+    named = {node for guilt in small for node in guilt.nodes} | {
+        d.dialer for g in small for d in g.failed
+    }
     for name in sorted(unmeasured - named):
-        yield Outcome("unknown", (name,), "the kernel does not say what it sent", reason="missing_tool")
+        yield Outcome(
+            "unknown", (name,), "the kernel does not say what it sent", reason="missing_tool"
+        )
     measured = {dial.dialer for dial in dials} - unmeasured
-    nodes = [node.name for node in scene.nodes if node.name not in named | unmeasured]
+    nodes = [node.name for node in context.nodes if node.name not in named | unmeasured]
     alone = tuple(name for name in nodes if name not in measured)
     if alone:
-        yield _nobody(scene, alone)
+        yield _nobody(context, alone)
     good = tuple(name for name in nodes if name in measured)
     if good:
         size = min(mtus[name] for name in good if name in mtus)
-        pairs = coverage(len({(d.dialer, d.listener) for d in dials}), len(scene.inventory.nodes))
-        yield Outcome("pass", good, "full-size packets get through", f"{size} bytes; {pairs} tried", "the MTU")
+        pairs = coverage(len({(d.dialer, d.listener) for d in dials}), len(context.inventory.nodes))
+        yield Outcome(
+            "pass", good, "full-size packets get through", f"{size} bytes; {pairs} tried", "the MTU"
+        )
 
 
-def _nobody(scene: Scene, names: tuple[str, ...]) -> Outcome:
+def _nobody(context: CheckContext, names: tuple[str, ...]) -> Outcome:
     """For nodes that reached nobody: nothing to reach, or net.ports has said why."""
-    if len(scene.inventory.nodes) < 2:
+    if len(context.inventory.nodes) < 2:
         return Outcome("skip", names, "there is only one node", reason="not_applicable")
-    return Outcome("unknown", names, "no other node could be dialled, so no path was measured", reason="net.ports")
+    return Outcome(
+        "unknown",
+        names,
+        "no other node could be dialled, so no path was measured",
+        reason="net.ports",
+    )
 
 
 def _wanted(dial: Dial, mtus: Mapping[str, int]) -> int:
@@ -100,23 +111,32 @@ def _largest(dial: Dial) -> int:
     return min(size for size in (dial.carried or 0, dial.path_mtu or 1 << 30) if size is not None)
 
 
-def latency(scene: Scene) -> Iterable[Outcome]:
+def latency(context: CheckContext) -> Iterable[Outcome]:
     """A node or pair far slower than what is usual in this cluster."""
     pairs: dict[Pair, float] = {}
-    dials = [dial for dial in dialled(scene) if dial.word == "ok" and dial.rtt]
+    dials = [dial for dial in dialled(context) if dial.word == "ok" and dial.rtt]
     for dial in dials:
         pair, rtt = _pair(dial), dial.rtt or 0.0
         if rtt <= pairs.get(pair, rtt):
             pairs[pair] = rtt
-    names = tuple(node.name for node in scene.nodes)
+    names = tuple(node.name for node in context.nodes)
     if len(pairs) < 3:
-        reason = "not_applicable" if len(scene.inventory.nodes) < 3 else "fewer than three pairs were measured"
+        reason = (
+            "not_applicable"
+            if len(context.inventory.nodes) < 3
+            else "fewer than three pairs were measured"
+        )
         verdict = "skip" if reason == "not_applicable" else "unknown"
-        yield Outcome("skip" if verdict == "skip" else "unknown", names, "too few pairs to compare", reason=reason)
+        yield Outcome(
+            "skip" if verdict == "skip" else "unknown",
+            names,
+            "too few pairs to compare",
+            reason=reason,
+        )
         return
     # The lower quartile: of four nodes one that is slow has half of the pairs.
     usual = sorted(pairs.values())[len(pairs) // 4]
-    limit = _limit(scene, usual)
+    limit = _limit(context, usual)
     late = {pair for pair, rtt in pairs.items() if rtt > limit}
     slow = blame(dials if late else (), lambda dial: _pair(dial) in late)
     yield from _slow(slow, pairs, limit)
@@ -130,14 +150,20 @@ def latency(scene: Scene) -> Iterable[Outcome]:
         yield Outcome("unknown", missing, "no other node could be dialled", reason="net.ports")
 
 
-def _limit(scene: Scene, usual: float) -> float:
-    declared = [parse_duration(text) for node in scene.nodes if (text := scene.wanted(node)) is not None]
+def _limit(context: CheckContext, usual: float) -> float:
+    declared = [
+        parse_duration(text) for node in context.nodes if (text := context.wanted(node)) is not None
+    ]
     return min(declared) if declared else max(SLOWER * usual, usual + APART)
 
 
 def _pair(dial: Dial) -> Pair:
     """The same for both directions."""
-    return (dial.dialer, dial.listener) if dial.dialer < dial.listener else (dial.listener, dial.dialer)
+    return (
+        (dial.dialer, dial.listener)
+        if dial.dialer < dial.listener
+        else (dial.listener, dial.dialer)
+    )
 
 
 def _slow(guilty: Iterable[Blame], pairs: Mapping[Pair, float], limit: float) -> Iterable[Outcome]:
@@ -148,18 +174,30 @@ def _slow(guilty: Iterable[Blame], pairs: Mapping[Pair, float], limit: float) ->
             continue
         done.add(key)
         worst = min(pairs[_pair(dial)] for dial in guilt.failed)
-        between = " and ".join(guilt.nodes) if guilt.role == "pair" else f"{guilt.nodes[0]} and the others"
+        between = (
+            " and ".join(guilt.nodes)
+            if guilt.role == "pair"
+            else f"{guilt.nodes[0]} and the others"
+        )
         cure = f"mtr -rwz {guilt.failed[0].address}   # from {guilt.failed[0].dialer}: where is the time lost?"
         seen = format_duration(worst)
         yield Outcome(
-            "fail", guilt.nodes, f"round trips between {between} are slow", seen, f"≤ {format_duration(limit)}", cure
+            "fail",
+            guilt.nodes,
+            f"round trips between {between} are slow",
+            seen,
+            f"≤ {format_duration(limit)}",
+            cure,
         )
 
 
 def _slowed(dials: Iterable[Dial], slow: str) -> tuple[Dial, ...]:
     """Twenty milliseconds more to and from one node."""
     return tuple(
-        replace(dial, rtt=(dial.rtt or 0.0) + 0.02) if slow in (dial.dialer, dial.listener) else dial for dial in dials
+        replace(dial, rtt=(dial.rtt or 0.0) + 0.02)
+        if slow in (dial.dialer, dial.listener)
+        else dial
+        for dial in dials
     )
 
 
@@ -176,7 +214,10 @@ PATH_MTU = Check(
     "does not come, smaller ones find the largest that does. An interface with a smaller MTU than its peers fails "
     "too: TCP adapts to it, and nothing else does.",
     remedy="set the MTU of the switch ports on the way to that of the interfaces, or make the interfaces' equal",
-    proof=Proof("net.dials", lambda dials: tuple(replace(dial, carried=1500, path_mtu=9000) for dial in dials)),
+    proof=Proof(
+        "net.dials",
+        lambda dials: tuple(replace(dial, carried=1500, path_mtu=9000) for dial in dials),
+    ),
 )
 LATENCY = Check(
     "net.latency",

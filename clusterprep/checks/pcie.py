@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each
-from clusterprep.facts.pci import Link, PciDevice, PciTree
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
+from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.model import Node
-from clusterprep.rails import kind_of
+from clusterprep.nccl.rails import kind_of
 
 FAST = 8.0  # GT/s, PCI Express 3: a slower network card is the board's own for management
 # PCI Express Base Specification, ACS Control: P2P request redirect, P2P completion redirect, upstream forwarding
 REDIRECT = {0x04: "ReqRedir", 0x08: "CmpltRedir", 0x10: "UpstreamFwd"}
 
-Judged = list[tuple[PciDevice, int, int]]  # a device, its lanes now, and as many as it and its slot have
+Judged = list[
+    tuple[PciDevice, int, int]
+]  # a device, its lanes now, and as many as it and its slot have
 
 
 def _judged(tree: PciTree) -> list[PciDevice]:
@@ -43,23 +45,37 @@ def _widths(tree: PciTree) -> Judged:
     return found
 
 
-def width(scene: Scene, node: Node, tree: PciTree) -> Outcome:
+def width(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
     """Lanes in use against what the device and the slot both have; a link does not lose lanes at rest."""
     if not _judged(tree):
-        return Outcome("skip", (node.name,), "no GPU or fast network card here", reason="not_applicable")
+        return Outcome(
+            "skip", (node.name,), "no GPU or fast network card here", reason="not_applicable"
+        )
     links = _widths(tree)
     if not links and tree.virtual:
         message = "a virtual machine: its slots are not shown"
         return Outcome("skip", (node.name,), message, reason="not_applicable")
     if not links:
-        return Outcome("unknown", (node.name,), "no link says its width", reason="no widths in /sys")
+        return Outcome(
+            "unknown", (node.name,), "no link says its width", reason="no widths in /sys"
+        )
     narrow = [(device, now, most) for device, now, most in links if now < most]
-    silent = [device for device in _judged(tree) if device.link.max_width is not None and device.link.width is None]
+    silent = [
+        device
+        for device in _judged(tree)
+        if device.link.max_width is not None and device.link.width is None
+    ]
     if silent and not narrow:
         message = f"{', '.join(map(_called, silent))} says no width"
         return Outcome("unknown", (node.name,), message, reason="no widths in /sys")
     if not narrow:
-        return Outcome("pass", (node.name,), "every link has its full width", f"{len(links)} links", "full width")
+        return Outcome(
+            "pass",
+            (node.name,),
+            "every link has its full width",
+            f"{len(links)} links",
+            "full width",
+        )
     seen = "; ".join(f"{_called(device)} x{now} of x{most}" for device, now, most in narrow)
     cure = f"lspci -s {narrow[0][0].at} -vv | grep Lnk   # then reseat the card, its riser or cable"
     return Outcome("fail", (node.name,), "a link has lost lanes", seen, "full width", cure)
@@ -69,7 +85,7 @@ def _called(device: PciDevice) -> str:
     return f"{'GPU' if device.gpu else 'NIC'} {device.at}"
 
 
-def gen(scene: Scene, node: Node, tree: PciTree) -> Outcome:
+def gen(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
     """Cards keep their speed at rest; GPUs drop theirs, and are judged only where they show their best."""
     speeds = []
     for device in _judged(tree):
@@ -82,30 +98,51 @@ def gen(scene: Scene, node: Node, tree: PciTree) -> Outcome:
         return Outcome("skip", (node.name,), message, reason="not_applicable")
     slow = [(device, now, most) for device, now, most in speeds if now < most]
     cards = [row for row in slow if not row[0].gpu]
-    seen = "; ".join(f"{_called(device)} {now:g} of {most:g} GT/s" for device, now, most in cards or slow)
+    seen = "; ".join(
+        f"{_called(device)} {now:g} of {most:g} GT/s" for device, now, most in cards or slow
+    )
     if cards:
         cure = f"lspci -s {cards[0][0].at} -vv | grep Lnk   # reseat the card; look at the slot's speed in the BIOS"
-        return Outcome("fail", (node.name,), "a network card came up at a lower speed", seen, "full speed", cure)
+        return Outcome(
+            "fail",
+            (node.name,),
+            "a network card came up at a lower speed",
+            seen,
+            "full speed",
+            cure,
+        )
     if slow:
-        return Outcome("skip", (node.name,), "GPUs lower their link at rest", seen, "full speed", reason="at_rest")
-    return Outcome("pass", (node.name,), "every link has its full speed", f"{len(speeds)} links", "full speed")
+        return Outcome(
+            "skip",
+            (node.name,),
+            "GPUs lower their link at rest",
+            seen,
+            "full speed",
+            reason="at_rest",
+        )
+    return Outcome(
+        "pass", (node.name,), "every link has its full speed", f"{len(speeds)} links", "full speed"
+    )
 
 
 # ---------------------------------------------------------------- bridges
 
 
-def parent(scene: Scene) -> Iterable[Outcome]:
+def parent(context: CheckContext) -> Iterable[Outcome]:
     """Links between bridges: degraded by themselves, or narrower than the same link of the other nodes."""
-    usual = _usual(scene)
-    for node in scene.nodes:
-        tree: PciTree = scene.value(node, "pci.tree")
+    usual = _usual(context)
+    for node in context.nodes:
+        tree: PciTree = context.value(node, "pci.tree")
         links = _uplinks(tree)
         if not links:
             message = "no PCIe switch above a GPU or network card says its link"
             yield Outcome("skip", (node.name,), message, reason="not_applicable")
             continue
-        kind = kind_of(scene.fleet, node)
-        found = {at: _degraded(*ends) or _behind(ends[0], usual.get((kind, at))) for at, ends in links.items()}
+        kind = kind_of(context.fleet, node)
+        found = {
+            at: _degraded(*ends) or _behind(ends[0], usual.get((kind, at)))
+            for at, ends in links.items()
+        }
         if bad := {at: text for at, text in found.items() if text}:
             served = [device for device in tree.devices if next(iter(bad)) in device.above]
             seen = "; ".join(f"{at} {text}" for at, text in bad.items())
@@ -113,10 +150,12 @@ def parent(scene: Scene) -> Iterable[Outcome]:
             cure = f"lspci -s {next(iter(bad))} -vv | grep Lnk   # then the switch board, riser or cable"
             yield Outcome("fail", (node.name,), message, seen, "full width and speed", cure)
         else:
-            yield Outcome("pass", (node.name,), "no bridge is degraded", f"{len(links)} links between bridges")
+            yield Outcome(
+                "pass", (node.name,), "no bridge is degraded", f"{len(links)} links between bridges"
+            )
 
 
-def _uplinks(tree: PciTree) -> dict[str, tuple[Link, Link]]:
+def _uplinks(tree: PciTree) -> dict[str, tuple[PciLink, PciLink]]:
     """The ports of switches that face the processor, each with the port above it.
 
     On the way down, root port and switch alternate: a link joins the bridges 0 and 1, 2 and 3, …. The last link leads
@@ -127,10 +166,14 @@ def _uplinks(tree: PciTree) -> dict[str, tuple[Link, Link]]:
         for number in range(1, len(device.above), 2):
             at = device.above[number]
             found[at] = (tree.bridges[at], tree.bridges[device.above[number - 1]])
-    return {at: ends for at, ends in found.items() if ends[0].width is not None and ends[0].speed is not None}
+    return {
+        at: ends
+        for at, ends in found.items()
+        if ends[0].width is not None and ends[0].speed is not None
+    }
 
 
-def _degraded(own: Link, above: Link) -> str:
+def _degraded(own: PciLink, above: PciLink) -> str:
     lanes, speed = _least(own.max_width, above.max_width), _least(own.max_speed, above.max_speed)
     if lanes is not None and own.width is not None and own.width < lanes:
         return f"x{own.width} of x{lanes:g}"
@@ -139,24 +182,24 @@ def _degraded(own: Link, above: Link) -> str:
     return ""
 
 
-def _behind(own: Link, usual: int | None) -> str:
+def _behind(own: PciLink, usual: int | None) -> str:
     if usual is not None and own.width is not None and own.width < usual:
         return f"x{own.width}, x{usual} on the other nodes"
     return ""
 
 
-def _usual(scene: Scene) -> dict[tuple[object, str], int]:
+def _usual(context: CheckContext) -> dict[tuple[object, str], int]:
     """The width that most nodes of a kind have at a place; nothing where no width has a majority."""
     widths: dict[tuple[object, str], Counter[int]] = {}
-    for node in scene.nodes:
-        for at, (own, _) in _uplinks(scene.value(node, "pci.tree")).items():
+    for node in context.nodes:
+        for at, (own, _) in _uplinks(context.value(node, "pci.tree")).items():
             if own.width is not None:
-                widths.setdefault((kind_of(scene.fleet, node), at), Counter())[own.width] += 1
+                widths.setdefault((kind_of(context.fleet, node), at), Counter())[own.width] += 1
     best = {key: count.most_common(1)[0] for key, count in widths.items()}
     return {key: lanes for key, (lanes, number) in best.items() if 2 * number > widths[key].total()}
 
 
-def acs(scene: Scene, node: Node, tree: PciTree, words: Mapping[str, int]) -> Outcome:
+def acs(context: CheckContext, node: Node, tree: PciTree, words: Mapping[str, int]) -> Outcome:
     """Redirection of peer traffic by the switches above GPUs and cards."""
     if _smmu(tree):
         message = "on Arm the GPUs' traffic goes through the SMMU by design"
@@ -164,11 +207,18 @@ def acs(scene: Scene, node: Node, tree: PciTree, words: Mapping[str, int]) -> Ou
     on = {at: _flags(word) for at, word in words.items() if _flags(word)}
     if not on:
         message = "no PCIe switch redirects peer traffic"
-        return Outcome("pass", (node.name,), message, f"{len(words)} ports with ACS", "redirect off")
+        return Outcome(
+            "pass", (node.name,), message, f"{len(words)} ports with ACS", "redirect off"
+        )
     seen = "; ".join(f"{at} {flags}" for at, flags in on.items())
     cure = "; ".join(f"setpci -s {at} ECAP_ACS+0x6.w=0000" for at in on) + "   # at every boot"
     return Outcome(
-        "fail", (node.name,), "PCIe switches send peer traffic up to the processor", seen, "redirect off", cure
+        "fail",
+        (node.name,),
+        "PCIe switches send peer traffic up to the processor",
+        seen,
+        "redirect off",
+        cure,
     )
 
 
@@ -180,7 +230,7 @@ def _smmu(tree: PciTree) -> bool:
     return any(name.startswith(("smmu", "arm-smmu")) for name in tree.iommus)
 
 
-def iommu(scene: Scene, node: Node, tree: PciTree, passing: bool) -> Outcome:
+def iommu(context: CheckContext, node: Node, tree: PciTree, passing: bool) -> Outcome:
     """Off, or passing addresses through: translation costs GPUDirect half its rate."""
     devices = [device for device in _judged(tree) if device.gpu] and _judged(tree)
     if not devices:
@@ -189,16 +239,22 @@ def iommu(scene: Scene, node: Node, tree: PciTree, passing: bool) -> Outcome:
         message = "a virtual machine: the host decides about its IOMMU"
         return Outcome("skip", (node.name,), message, reason="not_applicable")
     if _smmu(tree):
-        return Outcome("skip", (node.name,), "on Arm the SMMU is meant to translate", reason="not_applicable")
+        return Outcome(
+            "skip", (node.name,), "on Arm the SMMU is meant to translate", reason="not_applicable"
+        )
     wanted = "off or passthrough"
     translated = [device for device in devices if (device.iommu or "").startswith("DMA")]
     if translated:
         seen = f"{translated[0].iommu} for {', '.join(map(_called, translated))}"
-        return Outcome("fail", (node.name,), "the IOMMU translates for GPUs and network cards", seen, wanted)
+        return Outcome(
+            "fail", (node.name,), "the IOMMU translates for GPUs and network cards", seen, wanted
+        )
     unsaid = [device for device in devices if device.iommu == ""]
     if unsaid and not passing:
         message = "this kernel does not say whether its IOMMU translates; iommu=pt on its command line would"
-        return Outcome("unknown", (node.name,), message, reason="no type in /sys/kernel/iommu_groups")
+        return Outcome(
+            "unknown", (node.name,), message, reason="no type in /sys/kernel/iommu_groups"
+        )
     seen = "off" if all(device.iommu is None for device in devices) else "passthrough"
     return Outcome("pass", (node.name,), "the IOMMU does not stand in the way", seen, wanted)
 
@@ -212,7 +268,9 @@ def _link(select: Callable[[PciDevice], bool], **fields: float) -> Callable[[Pci
     def turn(tree: PciTree) -> PciTree:
         first = next(device for device in tree.devices if select(device))
         bad = replace(first, link=replace(first.link, **fields))  # type: ignore[arg-type]
-        return replace(tree, devices=tuple(bad if device is first else device for device in tree.devices))
+        return replace(
+            tree, devices=tuple(bad if device is first else device for device in tree.devices)
+        )
 
     return turn
 
@@ -245,7 +303,10 @@ GEN = Check(
     how="current_link_speed against the smaller maximum of the device and of the port above it. GPUs lower theirs at "
     "rest: that is no fault, and without load nothing is said about them.",
     remedy="lspci -vv | grep LnkSta   # then reseat the card, and look at the slot's speed in the BIOS",
-    proof=Proof("pci.tree", _link(lambda device: not device.gpu and device.link.max_speed == 32.0, speed=8.0)),
+    proof=Proof(
+        "pci.tree",
+        _link(lambda device: not device.gpu and device.link.max_speed == 32.0, speed=8.0),
+    ),
 )
 PARENT = Check(
     "pcie.parent",
@@ -284,6 +345,8 @@ IOMMU = Check(
     remedy="grubby --update-kernel=ALL --args=iommu=pt   # Debian: GRUB_CMDLINE_LINUX, update-grub; then reboot",
     proof=Proof(
         "pci.tree",
-        lambda tree: replace(tree, devices=tuple(replace(device, iommu="DMA-FQ") for device in tree.devices)),
+        lambda tree: replace(
+            tree, devices=tuple(replace(device, iommu="DMA-FQ") for device in tree.devices)
+        ),
     ),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each
-from clusterprep.facts.tasks import Load, Stuck, Tasks
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
+from clusterprep.facts.tasks import Load, StuckTask, Tasks
 from clusterprep.model import Node
 
 FOREIGN = 0.2  # of the cores; what runs beside the job takes its data loaders' and NCCL's proxy threads' turns
@@ -15,13 +15,15 @@ FEW = 2.0  # load that any node may have: a busy core of a small machine is no f
 VFORK = ("vfork", "kernel_clone", "do_fork")
 
 
-def dstate(scene: Scene, node: Node, tasks: Tasks) -> Outcome:
+def dstate(context: CheckContext, node: Node, tasks: Tasks) -> Outcome:
     """Tasks of users that hang. Threads of drivers may sleep so by design; the kernel tells of those that hang."""
     users = [task for task in tasks.stuck if not task.kernel]
     stuck = [task for task in users if not _waits_for_child(task) and not _may_wait(task)]
     unclear = [task for task in users if _may_wait(task)]
     if stuck:
-        named = ", ".join(_named(task) for task in stuck[:5]) + (f" and {len(stuck) - 5} more" if stuck[5:] else "")
+        named = ", ".join(_named(task) for task in stuck[:5]) + (
+            f" and {len(stuck) - 5} more" if stuck[5:] else ""
+        )
         message = f"tasks hang in the kernel: in D for {tasks.seconds:g} s without being scheduled"
         cure = "; ".join(f"cat /proc/{task.pid}/stack" for task in stuck[:3])
         cure += "   # as root; kill does not reach them: mend what they wait for, or reboot"
@@ -29,20 +31,28 @@ def dstate(scene: Scene, node: Node, tasks: Tasks) -> Outcome:
     if unclear:
         named = ", ".join(_named(task) for task in unclear[:5])
         message = "parents that wait for a child look the same, and what they wait in is shown to root only"
-        return Outcome("unknown", (node.name,), message, named, "none", "run with `become: true`", reason="denied")
+        return Outcome(
+            "unknown",
+            (node.name,),
+            message,
+            named,
+            "none",
+            "run with `become: true`",
+            reason="denied",
+        )
     seen = f"{len(tasks.stuck) - len(users)} threads of the kernel" if tasks.stuck else "none"
     return Outcome("pass", (node.name,), "no task of a user hangs in the kernel", seen, "none")
 
 
-def _waits_for_child(task: Stuck) -> bool:
+def _waits_for_child(task: StuckTask) -> bool:
     return task.children > 0 and any(word in task.wchan for word in VFORK)
 
 
-def _may_wait(task: Stuck) -> bool:
+def _may_wait(task: StuckTask) -> bool:
     return task.children > 0 and not task.wchan
 
 
-def _named(task: Stuck) -> str:
+def _named(task: StuckTask) -> str:
     return f"{task.comm} ({task.pid})" + (f" in {task.wchan}" if task.wchan else "")
 
 
@@ -54,17 +64,21 @@ def parse_part(text: str) -> float:
     return float(match[1]) / 100
 
 
-def load(scene: Scene, node: Node, average: Load, cores: int) -> Outcome:
+def load(context: CheckContext, node: Node, average: Load, cores: int) -> Outcome:
     """The average counts tasks in uninterruptible sleep too, so what runs now is said beside it."""
-    wanted = scene.wanted(node)
+    wanted = context.wanted(node)
     most = max(FOREIGN * cores, FEW) if wanted is None else parse_part(wanted) * cores
-    text = f"at most {most:g}" + (f" ({wanted} of {cores} cores)" if wanted else f" on {cores} cores")
+    text = f"at most {most:g}" + (
+        f" ({wanted} of {cores} cores)" if wanted else f" on {cores} cores"
+    )
     seen = f"{average.one:.2f} over a minute, {average.running} running now"
     if average.one <= most:
         return Outcome("pass", (node.name,), "nothing else keeps the node busy", seen, text)
     message = "something else keeps the node busy"
     if average.running <= max(1.0, most):
-        message += ", or did a minute ago, or tasks wait in the kernel: the average counts these too"
+        message += (
+            ", or did a minute ago, or tasks wait in the kernel: the average counts these too"
+        )
     return Outcome("fail", (node.name,), message, seen, text)
 
 
@@ -80,7 +94,10 @@ DSTATE = Check(
     "still in D and was never scheduled hangs. A parent that waits for its vfork child does not count, and threads of "
     "the kernel do not: log.kernel tells of those that hang for two minutes.",
     remedy="cat /proc/PID/stack; reboot",
-    proof=Proof("proc.tasks", lambda tasks: replace(tasks, stuck=(Stuck(4711, "python3", "rpc_wait_bit_killable"),))),
+    proof=Proof(
+        "proc.tasks",
+        lambda tasks: replace(tasks, stuck=(StuckTask(4711, "python3", "rpc_wait_bit_killable"),)),
+    ),
 )
 LOAD = Check(
     "proc.load",

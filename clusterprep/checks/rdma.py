@@ -6,41 +6,49 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted
 from clusterprep.checks.ib import FACTS, NONE_IN_USE, NOT_KNOWN
 from clusterprep.facts.gpu import Nvml
 from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent
-from clusterprep.rails import TrainingSet, training_sets
-from clusterprep.versions import leading_numbers
+from clusterprep.model.versions import leading_numbers
+from clusterprep.nccl.rails import TrainingSet, training_sets
 
-DMABUF_KERNEL = (5, 12)  # RDMA over DMA-BUF came with Linux 5.12; NVIDIA's open driver exports GPU memory by it
+DMABUF_KERNEL = (
+    5,
+    12,
+)  # RDMA over DMA-BUF came with Linux 5.12; NVIDIA's open driver exports GPU memory by it
 
 
-def peermem(scene: Scene) -> Iterable[Outcome]:
+def peermem(context: CheckContext) -> Iterable[Outcome]:
     """The peer-memory module is loaded, or DMA-BUF is possible."""
-    sets = training_sets(scene.fleet)
-    for node in scene.nodes:
+    sets = training_sets(context.fleet)
+    for node in context.nodes:
         training = sets[node.name]
         if isinstance(training, Absent):
-            yield Outcome("unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason)
-        elif not scene.value(node, "pci.tree").gpus:
+            yield Outcome(
+                "unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason
+            )
+        elif not context.value(node, "pci.tree").gpus:
             yield Outcome("skip", (node.name,), "no GPU here", reason="not_applicable")
         elif not training.active:
             yield Outcome("skip", (node.name,), NONE_IN_USE, reason="not_applicable")
-        elif why := _no_direct_way(scene, node.name, training):
+        elif why := _no_direct_way(context, node.name, training):
             yield Outcome("skip", (node.name,), why, reason="not_applicable")
         else:
-            facts = (scene.value(node, name) for name in ("rdma.peermem", "nv.open_driver", "kernel.release"))
+            facts = (
+                context.value(node, name)
+                for name in ("rdma.peermem", "nv.open_driver", "kernel.release")
+            )
             yield _reached(node.name, *facts)
 
 
-def _no_direct_way(scene: Scene, name: str, training: TrainingSet) -> str:
+def _no_direct_way(context: CheckContext, name: str, training: TrainingSet) -> str:
     """Why RDMA to GPU memory is not to be had here by these means; empty where it is."""
     if not any(rail.port.link_layer in ("InfiniBand", "Ethernet") for rail in training.active):
         return "neither InfiniBand nor RoCE: EFA and the like bring a way of their own"
-    nvml = scene.fleet.fact(name, "gpu.nvml")
+    nvml = context.fleet.fact(name, "gpu.nvml")
     if isinstance(nvml, Nvml) and nvml.gpus and all("GeForce" in gpu.name for gpu in nvml.gpus):
         return "GeForce cards do not offer their memory to RDMA"
     return ""
@@ -54,31 +62,39 @@ def _reached(name: str, module: str | None, open_driver: bool, kernel: str) -> O
         return Outcome("pass", (name,), "RDMA cards reach the memory of GPUs", "DMA-BUF", wanted)
     driver = "NVIDIA's open driver" if open_driver else "a driver without DMA-BUF"
     message = "RDMA cards cannot reach the memory of GPUs; data goes through the host's"
-    return Outcome("fail", (name,), message, f"no nvidia_peermem, kernel {kernel}, {driver}", wanted)
+    return Outcome(
+        "fail", (name,), message, f"no nvidia_peermem, kernel {kernel}, {driver}", wanted
+    )
 
 
-def firmware(scene: Scene) -> Iterable[Outcome]:
+def firmware(context: CheckContext) -> Iterable[Outcome]:
     """Cards of one make (board id) run one firmware, in a node and on all nodes."""
     makes: dict[str, Counter[str]] = {}
-    for node in scene.nodes:
-        for make, version, _ in _cards(scene, node.name):
+    for node in context.nodes:
+        for make, version, _ in _cards(context, node.name):
             makes.setdefault(make, Counter())[version] += 1
-    for node in scene.nodes:
-        tree: PciTree = scene.fleet.fact(node.name, "pci.tree")
+    for node in context.nodes:
+        tree: PciTree = context.fleet.fact(node.name, "pci.tree")
         if tree.virtual:
             message = "a virtual machine: the host decides about the firmware"
             yield Outcome("skip", (node.name,), message, reason="not_applicable")
         else:
-            yield _firmware(node.name, _cards(scene, node.name), makes)
+            yield _firmware(node.name, _cards(context, node.name), makes)
 
 
-def _cards(scene: Scene, name: str) -> list[tuple[str, str, str]]:
+def _cards(context: CheckContext, name: str) -> list[tuple[str, str, str]]:
     """Make, firmware and name of the cards of a node that say both."""
-    devices: tuple[RdmaDevice, ...] = scene.fleet.fact(name, "rdma.devices")
-    return [(d.board, d.firmware, d.name) for d in devices if d.board is not None and d.firmware is not None]
+    devices: tuple[RdmaDevice, ...] = context.fleet.fact(name, "rdma.devices")
+    return [
+        (d.board, d.firmware, d.name)
+        for d in devices
+        if d.board is not None and d.firmware is not None
+    ]
 
 
-def _firmware(name: str, cards: list[tuple[str, str, str]], makes: Mapping[str, Counter[str]]) -> Outcome:
+def _firmware(
+    name: str, cards: list[tuple[str, str, str]], makes: Mapping[str, Counter[str]]
+) -> Outcome:
     if not any(makes[make].total() > 1 for make, _, _ in cards):
         message = "there is no other card of the same make" if cards else "no RDMA card here"
         return Outcome("skip", (name,), message, reason="not_applicable")
@@ -91,20 +107,30 @@ def _firmware(name: str, cards: list[tuple[str, str, str]], makes: Mapping[str, 
             wanted[make] = usual if sure else "one firmware"
     if not odd:
         versions = sorted({version for _, version, _ in cards})
-        return Outcome("pass", (name,), "the firmware is equal on cards of one make", ", ".join(versions))
+        return Outcome(
+            "pass", (name,), "the firmware is equal on cards of one make", ", ".join(versions)
+        )
     text = ", ".join(f"{make}: {version}" for make, version in sorted(wanted.items()))
     cure = f"mlxfwmanager --query; mlxfwmanager --online -u -d {odd[0].split()[0]}   # then reboot"
-    return Outcome("fail", (name,), "the firmware differs from that of like cards", ", ".join(odd), text, cure)
+    return Outcome(
+        "fail", (name,), "the firmware differs from that of like cards", ", ".join(odd), text, cure
+    )
 
 
-def stack(scene: Scene) -> Iterable[Outcome]:
+def stack(context: CheckContext) -> Iterable[Outcome]:
     """The RDMA drivers, equal on the nodes that have some."""
-    found: dict[str, str | None] = scene.values("rdma.stack")
+    found: dict[str, str | None] = context.values("rdma.stack")
     without = tuple(name for name, drivers in found.items() if drivers is None)
     if without:
         yield Outcome("skip", without, "no RDMA driver is loaded here", reason="not_applicable")
     drivers = {name: value for name, value in found.items() if value is not None}
-    yield from as_wanted(scene, drivers, lambda seen, wanted: wanted in seen.split(), "the RDMA driver", len(without))
+    yield from as_wanted(
+        context,
+        drivers,
+        lambda seen, wanted: wanted in seen.split(),
+        "the RDMA driver",
+        len(without),
+    )
 
 
 PEERMEM = Check(
@@ -118,7 +144,9 @@ PEERMEM = Check(
     how="nvidia_peermem in /proc/modules, or what DMA-BUF needs: Linux 5.12 and NVIDIA's open driver. Judged where "
     "GPUs and an active RDMA port are both there.",
     remedy="modprobe nvidia_peermem && echo nvidia_peermem > /etc/modules-load.d/nvidia-peermem.conf",
-    proof=Proof("rdma.peermem", lambda _: None, fleet="hgx-h100-roce"),  # the other has the open driver
+    proof=Proof(
+        "rdma.peermem", lambda _: None, fleet="hgx-h100-roce"
+    ),  # the other has the open driver
 )
 FIRMWARE = Check(
     "fw.nic",
@@ -131,7 +159,9 @@ FIRMWARE = Check(
     remedy="mlxfwmanager --query; mlxfwmanager --online -u -d DEVICE   # then reboot",
     proof=Proof(
         "rdma.devices",
-        lambda devices: tuple(replace(d, firmware="28.36.1010") if d.name == "mlx5_3" else d for d in devices),
+        lambda devices: tuple(
+            replace(d, firmware="28.36.1010") if d.name == "mlx5_3" else d for d in devices
+        ),
     ),
 )
 STACK = Check(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
 from clusterprep.facts.account import Rights
-from clusterprep.model import Absent, Node, Sighting
+from clusterprep.model import Absent, Node, NodeSnapshot
 
 BECOME = "ssh: {become: true}   # in the inventory, for these nodes"
 SUDOERS = (
@@ -16,34 +16,48 @@ SUDOERS = (
 )
 
 
-def reach(scene: Scene) -> Iterable[Outcome]:
+def reach(context: CheckContext) -> Iterable[Outcome]:
     """A node that refused us fails; one that gave no answer is unknown."""
-    for sighting in scene.fleet.sightings.values():
-        if sighting.reached:
+    for snapshot in context.fleet.snapshots.values():
+        if snapshot.reached:
             yield Outcome(
-                "pass", (sighting.node,), "the node answers", "login and Python work", "login and Python work"
+                "pass",
+                (snapshot.node,),
+                "the node answers",
+                "login and Python work",
+                "login and Python work",
             )
             continue
         yield Outcome(
-            "fail" if sighting.answered else "unknown",
-            (sighting.node,),
-            sighting.detail or "the node gave no answer",
-            seen=sighting.reason or "",
+            "fail" if snapshot.answered else "unknown",
+            (snapshot.node,),
+            snapshot.detail or "the node gave no answer",
+            seen=snapshot.reason or "",
             wanted="login and Python work",
-            remedy=sighting.remedy or None,
-            reason=sighting.reason,
+            remedy=snapshot.remedy or None,
+            reason=snapshot.reason,
         )
 
 
-def sudo(scene: Scene, node: Node, rights: Rights) -> Outcome:
+def sudo(context: CheckContext, node: Node, rights: Rights) -> Outcome:
     """Root is needed where something was denied: that counts by itself, and here is said how it would be known."""
     wanted = "root, or nothing that needs it"
     if rights.uid == 0:
         return Outcome("pass", (node.name,), "the node is looked at as root", "root", wanted)
-    facts = scene.fleet.sightings[node.name].facts
-    denied = sorted(name for name, value in facts.items() if isinstance(value, Absent) and value.reason == "denied")
+    facts = context.fleet.snapshots[node.name].facts
+    denied = sorted(
+        name
+        for name, value in facts.items()
+        if isinstance(value, Absent) and value.reason == "denied"
+    )
     if not denied:
-        return Outcome("skip", (node.name,), "nothing that was asked needs root", rights.user, reason="not_applicable")
+        return Outcome(
+            "skip",
+            (node.name,),
+            "nothing that was asked needs root",
+            rights.user,
+            reason="not_applicable",
+        )
     count = "1 fact needs" if len(denied) == 1 else f"{len(denied)} facts need"
     seen = f"{rights.user}, {'may' if rights.sudo == 0 else 'may not'} use sudo without a password"
     return Outcome(
@@ -58,8 +72,11 @@ def sudo(scene: Scene, node: Node, rights: Rights) -> Outcome:
     )
 
 
-def _without_root(seen: Sighting) -> Sighting:
-    facts = {"ssh.rights": Rights(1000, "ubuntu", 1), "kernel.log": Absent("denied", "/dev/kmsg: Permission denied")}
+def _without_root(seen: NodeSnapshot) -> NodeSnapshot:
+    facts = {
+        "ssh.rights": Rights(1000, "ubuntu", 1),
+        "kernel.log": Absent("denied", "/dev/kmsg: Permission denied"),
+    }
     return replace(seen, facts={**seen.facts, **facts})
 
 
@@ -73,7 +90,12 @@ REACH = Check(
     how="TCP connect, SSH banner, host key, login and start of Python, all within ssh.connect_timeout. "
     "The stage that failed is the reason.",
     remedy="ssh -v NODE true",
-    proof=Proof("", lambda seen: replace(seen, reached=False, reason="auth_refused", detail="permission denied")),
+    proof=Proof(
+        "",
+        lambda seen: replace(
+            seen, reached=False, reason="auth_refused", detail="permission denied"
+        ),
+    ),
 )
 SUDO = Check(
     "ssh.sudo",

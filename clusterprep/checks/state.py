@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, each
-from clusterprep.facts.journal import Entry, Journal
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
+from clusterprep.facts.journal import Journal, JournalEntry
 from clusterprep.model import Node
 
 WANTED = "every run done or undone"
 
 
-def journal(scene: Scene, node: Node, found: Journal) -> Outcome:
+def journal(context: CheckContext, node: Node, found: Journal) -> Outcome:
     """A run that is at work has a journal that is not settled, and that is as it should be."""
     left = found.unsettled
     if not left:
         number = len(found.entries)
         seen = f"{number} runs" if number != 1 else "1 run"
         return Outcome(
-            "pass", (node.name,), "every run that wrote here was settled", seen if number else "none", WANTED
+            "pass",
+            (node.name,),
+            "every run that wrote here was settled",
+            seen if number else "none",
+            WANTED,
         )
     if found.holder is not None:
         if all(entry.run in found.holder.split() for entry in left):
             return Outcome("pass", (node.name,), "a run is at work", found.holder, WANTED)
         message = "another run is at work, and settles what it finds"
         return Outcome("skip", (node.name,), message, found.holder, WANTED, reason="busy")
-    seen = ", ".join(f"run {entry.run} of cluster {entry.cluster} is {entry.state}" for entry in left)
+    seen = ", ".join(
+        f"run {entry.run} of cluster {entry.cluster} is {entry.state}" for entry in left
+    )
     message = "a run was cut off while it wrote here: nodes may differ"
-    cure = f"clusterprep rollback {scene.inventory.path}   # settles it first; so does apply"
+    cure = f"clusterprep rollback {context.inventory.path}   # settles it first; so does apply"
     return Outcome("fail", (node.name,), message, seen, WANTED, cure)
 
 
@@ -43,6 +49,9 @@ JOURNAL = Check(
     remedy="clusterprep rollback INVENTORY   # or apply: each first settles what was cut off",
     proof=Proof(
         "state.journal",
-        lambda found: replace(found, entries=(*found.entries, Entry("20261121-093000-4f2a", "demo", "committed"))),
+        lambda found: replace(
+            found,
+            entries=(*found.entries, JournalEntry("20261121-093000-4f2a", "demo", "committed")),
+        ),
     ),
 )

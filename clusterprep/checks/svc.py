@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, by_value
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value
 from clusterprep.facts.services import parse_units
 
 RUNNING = frozenset({"active", "reloading", "refreshing"})
@@ -17,20 +17,30 @@ CURES = {
 }
 
 
-def required(scene: Scene) -> Iterable[Outcome]:
+def required(context: CheckContext) -> Iterable[Outcome]:
     """One finding for each unit and state; a node whose units all run passes."""
-    states: dict[str, tuple[tuple[str, str], ...]] = scene.values("svc.states")
+    states: dict[str, tuple[tuple[str, str], ...]] = context.values("svc.states")
     for unit in dict.fromkeys(name for found in states.values() for name, _ in found):
         mine = {node: dict(found)[unit] for node, found in states.items() if unit in dict(found)}
         for state, nodes in by_value(mine):
             if state not in RUNNING:
-                cure = CURES.get(state, "systemctl enable --now {unit}").format(unit=shlex.quote(unit))
-                yield Outcome("fail", nodes, f"{unit} does not run", f"{unit} {state}", f"{unit} active", cure)
-    for node in scene.nodes:
+                cure = CURES.get(state, "systemctl enable --now {unit}").format(
+                    unit=shlex.quote(unit)
+                )
+                yield Outcome(
+                    "fail", nodes, f"{unit} does not run", f"{unit} {state}", f"{unit} active", cure
+                )
+    for node in context.nodes:
         found = states[node.name]
         if found and all(state in RUNNING for _, state in found):
             names = ", ".join(name for name, _ in found)
-            yield Outcome("pass", (node.name,), "what is required runs", names, scene.wanted(node) or "active")
+            yield Outcome(
+                "pass",
+                (node.name,),
+                "what is required runs",
+                names,
+                context.wanted(node) or "active",
+            )
 
 
 REQUIRED = Check(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted, kinds, uniform
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, kinds, uniform
 from clusterprep.facts.kernel import waiting
 from clusterprep.model import Node
-from clusterprep.versions import kernel_conditions, kernel_satisfies
+from clusterprep.model.versions import kernel_conditions, kernel_satisfies
 
 FLOOR = ">=5.5"  # below it, Hugging Face Accelerate warns of hangs while a model loads
 UPGRADE = "apt-get install --only-upgrade linux-image-generic && reboot   # or the image of the other nodes"
@@ -23,29 +23,36 @@ _NAMES = (
 )
 PARAMETERS = frozenset(_NAMES.split())
 FAMILIES = ("pcie_", "pci_", "cgroup", "nvidia", "mlx5_")
-BOOTLOADER = "grubby --info=ALL   # or GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub && reboot"
+BOOTLOADER = (
+    "grubby --info=ALL   # or GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub && reboot"
+)
 
 
-def kernel(scene: Scene) -> Iterable[Outcome]:
+def kernel(context: CheckContext) -> Iterable[Outcome]:
     """What is declared; where nothing is, equal on all nodes, at least the floor, and the newest that is installed."""
-    releases: dict[str, str] = scene.values("kernel.release")
-    for node in scene.nodes:
+    releases: dict[str, str] = context.values("kernel.release")
+    for node in context.nodes:
         seen = releases[node.name]
-        if scene.wanted(node) is not None:
+        if context.wanted(node) is not None:
             continue
         if not kernel_satisfies(seen, FLOOR):
             yield Outcome("fail", (node.name,), "the kernel is old", seen, FLOOR)
-        if newest := waiting(seen, scene.value(node, "kernel.installed")):
+        if newest := waiting(seen, context.value(node, "kernel.installed")):
             message = "a newer kernel is installed and waits for a reboot"
             yield Outcome(
-                "fail", (node.name,), message, seen, f"{newest}, the newest installed", f"ssh {node.name} reboot"
+                "fail",
+                (node.name,),
+                message,
+                seen,
+                f"{newest}, the newest installed",
+                f"ssh {node.name} reboot",
             )
-    yield from as_wanted(scene, releases, kernel_satisfies, "the running kernel")
+    yield from as_wanted(context, releases, kernel_satisfies, "the running kernel")
 
 
-def cmdline(scene: Scene) -> Iterable[Outcome]:
+def cmdline(context: CheckContext) -> Iterable[Outcome]:
     """The words that are declared; where none are, the parameters that matter are equal in machines of a kind."""
-    for part in kinds(scene):
+    for part in kinds(context):
         words: dict[str, tuple[str, ...]] = part.values("kernel.cmdline")
         undeclared = set()
         for node in part.nodes:
@@ -67,7 +74,12 @@ def _declared(node: Node, words: tuple[str, ...], wanted: str) -> Outcome:
         return Outcome("pass", (node.name,), "the kernel was started as required", wanted, wanted)
     cure = f"grubby --update-kernel=ALL --args='{' '.join(missing)}' && reboot   # or GRUB_CMDLINE_LINUX, update-grub"
     return Outcome(
-        "fail", (node.name,), "the kernel was not started as required", f"no {', '.join(missing)}", wanted, cure
+        "fail",
+        (node.name,),
+        "the kernel was not started as required",
+        f"no {', '.join(missing)}",
+        wanted,
+        cure,
     )
 
 
@@ -95,12 +107,15 @@ def _differences(given: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def _shown(own: Mapping[str, str], names: Iterable[str]) -> str:
-    shown = [(f"{name}={own[name]}" if own[name] else name) if name in own else f"no {name}" for name in names]
+    shown = [
+        (f"{name}={own[name]}" if own[name] else name) if name in own else f"no {name}"
+        for name in names
+    ]
     return ", ".join(shown) or "no parameter that matters"
 
 
-def release(scene: Scene) -> Iterable[Outcome]:
-    yield from as_wanted(scene, scene.values("os.release"), str.__eq__, "the distribution")
+def release(context: CheckContext) -> Iterable[Outcome]:
+    yield from as_wanted(context, context.values("os.release"), str.__eq__, "the distribution")
 
 
 KERNEL = Check(

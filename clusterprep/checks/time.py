@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted, each, kinds
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, each, kinds
 from clusterprep.facts.clock import ClockSource, Daemon, Offset
 from clusterprep.model import Node, Severity
-from clusterprep.units import format_duration, parse_duration
+from clusterprep.model.units import format_duration, parse_duration
 
 GRAVE = 1.0  # seconds: log order, leases and TLS break
 LIMIT = 0.050  # seconds: what a synchronised node never exceeds
@@ -22,68 +22,89 @@ UNSTABLE = "dmesg | grep -i -e clocksource -e tsc   # why is tsc unstable? firmw
 STEP = "chronyc makestep   # where chronyd is missing: apt-get install chrony"
 
 
-def offset(scene: Scene) -> Iterable[Outcome]:
+def offset(context: CheckContext) -> Iterable[Outcome]:
     """Against the median of the nodes, or the controller where there are fewer than three."""
-    offsets: dict[str, Offset] = scene.values("clock.offset")
+    offsets: dict[str, Offset] = context.values("clock.offset")
     against = "the median of the nodes"
-    usable = {name: clock for name, clock in offsets.items() if math.isfinite(clock.seconds + clock.bound)}
+    usable = {
+        name: clock for name, clock in offsets.items() if math.isfinite(clock.seconds + clock.bound)
+    }
     middle = statistics.median(clock.seconds for clock in usable.values()) if usable else 0.0
     if len(usable) < 3:
         against, middle = "the controller", 0.0
-    for node in scene.nodes:
+    for node in context.nodes:
         if node.name not in usable:
-            yield Outcome("unknown", (node.name,), "the time stamps are no numbers", reason="garbled")
+            yield Outcome(
+                "unknown", (node.name,), "the time stamps are no numbers", reason="garbled"
+            )
             continue
-        wanted = scene.wanted(node)
+        wanted = context.wanted(node)
         limit = parse_duration(wanted) if wanted is not None else LIMIT
         yield _one(node, offsets[node.name], middle, limit, against, declared=wanted is not None)
 
 
-def _one(node: Node, clock: Offset, middle: float, limit: float, against: str, declared: bool) -> Outcome:
+def _one(
+    node: Node, clock: Offset, middle: float, limit: float, against: str, declared: bool
+) -> Outcome:
     away = clock.seconds - middle
     seen = f"{_apart(away)} ± {max(clock.bound * 1000, 0.1):.1f} ms"
     wanted = f"≤ {format_duration(limit)}"
     if abs(away) - clock.bound > limit:
         grave = declared or abs(away) - clock.bound > GRAVE
         message = f"the clock is {'ahead of' if away > 0 else 'behind'} {against}"
-        return Outcome("fail", (node.name,), message, seen, wanted, severity="error" if grave else "warning")
+        return Outcome(
+            "fail", (node.name,), message, seen, wanted, severity="error" if grave else "warning"
+        )
     if abs(away) + clock.bound > limit:
         message = f"the measurement is too coarse to tell whether the clock agrees with {against}"
         severity: Severity = "error" if declared or abs(away) + clock.bound > GRAVE else "warning"
         reason = "the error bound straddles the limit"
-        return Outcome("unknown", (node.name,), message, seen, wanted, reason=reason, severity=severity)
-    return Outcome("pass", (node.name,), f"the clock agrees with {against}", f"within {wanted[2:]}", wanted)
+        return Outcome(
+            "unknown", (node.name,), message, seen, wanted, reason=reason, severity=severity
+        )
+    return Outcome(
+        "pass", (node.name,), f"the clock agrees with {against}", f"within {wanted[2:]}", wanted
+    )
 
 
 def _apart(seconds: float) -> str:
     return f"{seconds:+.3f} s" if abs(seconds) >= 1 else f"{seconds * 1000:+.1f} ms"
 
 
-def daemon(scene: Scene, node: Node, seen: Daemon) -> Outcome:
+def daemon(context: CheckContext, node: Node, seen: Daemon) -> Outcome:
     wanted = "synchronised"
     if seen.synchronised:
         source = f"{seen.name or 'the host'} is synchronised"
         return Outcome("pass", (node.name,), "the clock is kept right", source, wanted)
     if seen.name is None:
-        return Outcome("fail", (node.name,), "nothing synchronises the clock", "no daemon answers", wanted)
+        return Outcome(
+            "fail", (node.name,), "nothing synchronises the clock", "no daemon answers", wanted
+        )
     text = f"{seen.name} runs and is not synchronised"
     return Outcome(
-        "fail", (node.name,), "the clock will drift", text, wanted, "chronyc sources -v   # which source answers?"
+        "fail",
+        (node.name,),
+        "the clock will drift",
+        text,
+        wanted,
+        "chronyc sources -v   # which source answers?",
     )
 
 
-def clocksource(scene: Scene) -> Iterable[Outcome]:
+def clocksource(context: CheckContext) -> Iterable[Outcome]:
     """None that is slow to read, and the same in all machines of a kind."""
-    for part in kinds(scene):
+    for part in kinds(context):
         sources: dict[str, ClockSource] = part.values("clock.source")
         quick = []
         for node in part.nodes:
-            source, wanted = sources[node.name], scene.wanted(node)
+            source, wanted = sources[node.name], context.wanted(node)
             if wanted is None and source.current in SLOW:
                 yield _slow(node, source)
             elif wanted is None and len(part.inventory.nodes) < 2:
                 message = "the kernel's clock is quick to read"
-                yield Outcome("pass", (node.name,), message, source.current, "none that is slow to read")
+                yield Outcome(
+                    "pass", (node.name,), message, source.current, "none that is slow to read"
+                )
             else:
                 quick.append(node)
         compared = replace(part, nodes=tuple(quick))
@@ -95,7 +116,9 @@ def _slow(node: Node, source: ClockSource) -> Outcome:
     better = next((name for name in source.available if name not in SLOW), None)
     cure = f"echo {better} > {SET}   # on {node.name}" if better else UNSTABLE
     wanted = better or "tsc, or the hypervisor's clock"
-    return Outcome("fail", (node.name,), "the kernel's clock is slow to read", source.current, wanted, cure)
+    return Outcome(
+        "fail", (node.name,), "the kernel's clock is slow to read", source.current, wanted, cure
+    )
 
 
 OFFSET = Check(

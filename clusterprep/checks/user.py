@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, Outcome, Proof, Scene, as_wanted, kinds
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, kinds
 from clusterprep.facts.account import Account
 from clusterprep.model import Node
 
 EXPECTED = "expected a user id such as 1000, or user and group id such as 1000:1000"
 
 
-def uid(scene: Scene) -> Iterable[Outcome]:
+def uid(context: CheckContext) -> Iterable[Outcome]:
     """User and group id of the job's user, as declared or equal on all nodes that have the same user."""
-    for part in kinds(scene, of=_user):
+    for part in kinds(context, of=_user):
         accounts: dict[str, Account | None] = part.values("user.account")
         known = {name: account for name, account in accounts.items() if account is not None}
         without = [node for node in part.nodes if node.name not in known]
         yield from (_nobody(node, next(iter(known.values()), None)) for node in without)
         texts = {name: f"uid {account.uid}, gid {account.gid}" for name, account in known.items()}
-        yield from as_wanted(part, texts, _is, "the job's user", exempt=len(without)) if known else ()
+        yield from (
+            as_wanted(part, texts, _is, "the job's user", exempt=len(without)) if known else ()
+        )
 
 
 def _user(node: Node) -> str | None:
@@ -28,8 +30,19 @@ def _user(node: Node) -> str | None:
 
 def _nobody(node: Node, elsewhere: Account | None) -> Outcome:
     user = _user(node) or "the login's user"
-    cure = f"useradd --uid {elsewhere.uid} {user}   # on {node.name}" if elsewhere else f"useradd {user}   # everywhere"
-    return Outcome("fail", (node.name,), f"there is no user {user}", "no such user", "a user with equal ids", cure)
+    cure = (
+        f"useradd --uid {elsewhere.uid} {user}   # on {node.name}"
+        if elsewhere
+        else f"useradd {user}   # everywhere"
+    )
+    return Outcome(
+        "fail",
+        (node.name,),
+        f"there is no user {user}",
+        "no such user",
+        "a user with equal ids",
+        cure,
+    )
 
 
 def _is(seen: str, wanted: str) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,9 @@ class Needs:
 
 
 ANYBODY = Needs("anybody")
-JOB_USER = Needs("job_user", "it runs as the job's user, and nobody but root can become somebody else")
+JOB_USER = Needs(
+    "job_user", "it runs as the job's user, and nobody but root can become somebody else"
+)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clusterprep.facts import Fact
-from clusterprep.frozen import dataclass
 from clusterprep.model import Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,11 @@ class Account:
 
 def parse_rights(answer: dict[str, Any]) -> Rights:
     rights = Rights(answer["uid"], answer["user"], answer["sudo"])
-    if not isinstance(rights.uid, int) or not isinstance(rights.user, str) or not isinstance(rights.sudo, int | None):
+    if (
+        not isinstance(rights.uid, int)
+        or not isinstance(rights.user, str)
+        or not isinstance(rights.sudo, int | None)
+    ):
         raise TypeError("rights of another shape")
     return rights
 
@@ -45,5 +49,7 @@ def parse_account(answer: dict[str, Any] | None) -> Account | None:
 
 RIGHTS = Fact("ssh.rights", lambda node, inventory: (Read("rights"),), parse_rights)
 ACCOUNT = Fact(
-    "user.account", lambda node, inventory: (Read("account", (node.job_user or node.ssh.user,)),), parse_account
+    "user.account",
+    lambda node, inventory: (Read("account", (node.job_user or node.ssh.user,)),),
+    parse_account,
 )

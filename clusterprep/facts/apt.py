@@ -179,6 +179,8 @@ def _policy(text: str) -> dict[str, tuple[str, ...]]:
             found[name] = []
         elif match := re.fullmatch(r" (?:\*\*\*|   ) (\S+) -?\d+.*", line):
             version = match[1]
-        elif (match := re.fullmatch(r" {8,} *-?\d+ (\S+).*", line)) and match[1] != "/var/lib/dpkg/status":
+        elif (match := re.fullmatch(r" {8,} *-?\d+ (\S+).*", line)) and match[
+            1
+        ] != "/var/lib/dpkg/status":
             found.setdefault(name, []).append(version)
     return {name: tuple(dict.fromkeys(versions)) for name, versions in found.items()}

@@ -52,7 +52,10 @@ class _Part:
 
 def parse_bonds(files: dict[str, str]) -> dict[str, Bond]:
     """Bonds by name. Raises ValueError or KeyError for a file that ends early or is another thing."""
-    return {bond.name: bond for bond in (_bond(path.rpartition("/")[2], text) for path, text in files.items())}
+    return {
+        bond.name: bond
+        for bond in (_bond(path.rpartition("/")[2], text) for path, text in files.items())
+    }
 
 
 def _bond(name: str, text: str) -> Bond:
@@ -62,7 +65,9 @@ def _bond(name: str, text: str) -> Bond:
         if line.strip() and key == "Slave Interface" and colon:
             parts.append(_Part(value.strip()))
         elif colon:
-            parts[-1].values.setdefault(key.strip(), value.strip())  # the first one: PDU details repeat some names
+            parts[-1].values.setdefault(
+                key.strip(), value.strip()
+            )  # the first one: PDU details repeat some names
     own, members = parts[0].values, parts[1:]
     mode = re.sub(r" \(fail_over_mac \w+\)$", "", own["Bonding Mode"])
     if mode not in MODES or any(not part.values.get("Permanent HW addr") for part in members):
@@ -73,10 +78,15 @@ def _bond(name: str, text: str) -> Bond:
         name,
         MODES[mode],
         own["MII Status"],
-        tuple(Member(part.name, part.values["MII Status"], part.values.get("Aggregator ID")) for part in members),
+        tuple(
+            Member(part.name, part.values["MII Status"], part.values.get("Aggregator ID"))
+            for part in members
+        ),
         own["Transmit Hash Policy"].split()[0] if "Transmit Hash Policy" in own else None,
         own.get("Partner Mac Address"),
     )
 
 
-BONDS = Fact("net.bonds", lambda node, inventory: (Read("files", ("/proc/net/bonding/*",)),), parse_bonds)
+BONDS = Fact(
+    "net.bonds", lambda node, inventory: (Read("files", ("/proc/net/bonding/*",)),), parse_bonds
+)

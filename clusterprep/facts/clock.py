@@ -10,7 +10,11 @@ from clusterprep.facts import Fact
 from clusterprep.model import Absent, Read
 
 _SOURCES = "/sys/devices/system/clocksource/clocksource0"
-FOLLOWING = ("Normal", "Insert second", "Delete second")  # leap status of a chronyd that follows a source
+FOLLOWING = (
+    "Normal",
+    "Insert second",
+    "Delete second",
+)  # leap status of a chronyd that follows a source
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,9 @@ def parse_daemon(chronyc: Any, timedatectl: Any) -> Daemon | Absent:
             return answer
     if isinstance(chronyc, dict):  # it is installed and finds no chronyd
         return Daemon(None, False, _words(chronyc))
-    if isinstance(timedatectl, dict):  # it needs systemd as process 1, and says nothing about others that keep time
+    if isinstance(
+        timedatectl, dict
+    ):  # it needs systemd as process 1, and says nothing about others that keep time
         return Absent("missing_tool", f"no chronyc, and timedatectl says: {_words(timedatectl)}")
     return Absent("missing_tool", "neither chronyc nor timedatectl is there")
 
@@ -57,7 +63,9 @@ def parse_daemon(chronyc: Any, timedatectl: Any) -> Daemon | Absent:
 def parse_source(current: str | None, available: str | None) -> ClockSource | Absent:
     """Both files of the kernel's list of clock sources."""
     if current is None:
-        return Absent("the kernel does not say which clock source it uses", "no clocksource0 in /sys")
+        return Absent(
+            "the kernel does not say which clock source it uses", "no clocksource0 in /sys"
+        )
     if not re.fullmatch(r"[\w-]+", current.strip(), re.ASCII):
         raise ValueError(f"'{current.strip()}' names no clock source")
     return ClockSource(current.strip(), tuple((available or "").split()))
@@ -71,7 +79,9 @@ def _chrony(text: str) -> Daemon:
     # chronyc -c tracking: reference id, name, stratum, …, leap status last. A local clock has id 7F7F0101.
     fields = text.strip().split(",")
     reference, name, stratum, leap = fields[0], fields[1], int(fields[2]), fields[-1]
-    synchronised = leap in FOLLOWING and 0 < stratum < 16 and reference not in ("7F7F0101", "00000000")
+    synchronised = (
+        leap in FOLLOWING and 0 < stratum < 16 and reference not in ("7F7F0101", "00000000")
+    )
     return Daemon("chronyd", synchronised, name)
 
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 
 from clusterprep.facts import Fact
-from clusterprep.frozen import dataclass
 from clusterprep.model import Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
-Counters = Mapping[str, Mapping[str, int]]  # by port («mlx5_0:1») and by the kernel's name of the counter
+Counters = Mapping[
+    str, Mapping[str, int]
+]  # by port («mlx5_0:1») and by the kernel's name of the counter
 
 # Documentation/ABI/stable/sysfs-class-infiniband has those of counters/, the driver's source those of hw_counters/.
 PORT = (

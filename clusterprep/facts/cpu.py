@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clusterprep.facts import Fact
-from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ def virtual(fields: dict[str, str]) -> bool:
 
 
 def parse_cpus(answer: dict[str, Any]) -> Cpus:
-    cpus = Cpus(_model(cpuinfo(answer["cpuinfo"])), answer["sockets"], answer["cores"], answer["cpus"])
+    cpus = Cpus(
+        _model(cpuinfo(answer["cpuinfo"])), answer["sockets"], answer["cores"], answer["cpus"]
+    )
     if not 1 <= cpus.sockets <= cpus.cores <= cpus.cpus:
         raise ValueError(f"no such processors: {cpus}")
     return cpus
@@ -66,7 +68,9 @@ def _model(fields: dict[str, str]) -> str:
 def parse_governors(rows: list[list[Any]]) -> tuple[Governor, ...] | Absent:
     """Absent where nothing may set clocks: in a virtual machine, or where the firmware keeps that to itself."""
     if not rows:
-        return Absent("not_applicable", "the system does not set this machine's clocks: it has no cpufreq")
+        return Absent(
+            "not_applicable", "the system does not set this machine's clocks: it has no cpufreq"
+        )
     governors = tuple(Governor(*row) for row in rows)
     for governor in governors:
         if not (governor.name and governor.driver and governor.count > 0):

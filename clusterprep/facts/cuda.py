@@ -25,4 +25,8 @@ def parse_toolkit(new: str | None, old: str | None) -> str | None:
     return version
 
 
-TOOLKIT = Fact("cuda.toolkit", lambda node, inventory: tuple(Read("file", (path,)) for path in FILES), parse_toolkit)
+TOOLKIT = Fact(
+    "cuda.toolkit",
+    lambda node, inventory: tuple(Read("file", (path,)) for path in FILES),
+    parse_toolkit,
+)

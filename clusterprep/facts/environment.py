@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterprep.facts import JOB_USER, Fact
-from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Node, Read
-from clusterprep.remote import launched
+from clusterprep.remote.agent import launched
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 LIMIT = 14.0  # seconds; a shell that hangs costs four of them, and there are at most three
 CONF = "/etc/nccl.conf"
@@ -32,7 +32,9 @@ Row = tuple[str, int, str]  # file, line, its text
 
 # An assignment of a shell, of /etc/environment or of csh and fish: the name, and the word behind it.
 _WORD = r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s;&|"'\\])*)"""
-_ASSIGNED = re.compile(rf"(?:^|[\s;&|(])(?:setenv\s+(\w+)\s+|set\s+(?:-\w+\s+)+(\w+)\s+|(\w+)=){_WORD}")
+_ASSIGNED = re.compile(
+    rf"(?:^|[\s;&|(])(?:setenv\s+(\w+)\s+|set\s+(?:-\w+\s+)+(\w+)\s+|(\w+)=){_WORD}"
+)
 
 
 def parse_paths(answer: Mapping[str, Any]) -> Paths:
@@ -41,7 +43,9 @@ def parse_paths(answer: Mapping[str, Any]) -> Paths:
     found: dict[str, tuple[Setting, ...] | Absent] = {}
     for path, session in answer["sessions"].items():
         # A shell that runs one command reads profile files where ~/.bashrc takes them in, so those are named last.
-        order = rows if path == "login shell" else sorted(rows, key=lambda row: not _is_profile(row[0]))
+        order = (
+            rows if path == "login shell" else sorted(rows, key=lambda row: not _is_profile(row[0]))
+        )
         found[path] = _session(session, order)
     for path in ("systemd", "slurm"):
         if answer[path] is not None:
@@ -58,13 +62,23 @@ def parse_effective(answer: Mapping[str, Any]) -> Mapping[str, tuple[Setting, ..
     A container whose first process belongs to somebody else is left out: few users may look into it.
     """
     paths = parse_paths(answer)
-    absent = next((v for path, v in paths.items() if isinstance(v, Absent) and path != "container"), None)
-    return {path: s for path, s in paths.items() if not isinstance(s, Absent)} if absent is None else absent
+    absent = next(
+        (v for path, v in paths.items() if isinstance(v, Absent) and path != "container"), None
+    )
+    return (
+        {path: s for path, s in paths.items() if not isinstance(s, Absent)}
+        if absent is None
+        else absent
+    )
 
 
 def parse_conf(answer: Mapping[str, Any]) -> Mapping[str, tuple[Row, ...]]:
     """NCCL's own files that are there, each with the lines that set something."""
-    return {path: tuple(_rows([[path, lines]])) for path, lines in answer["conf"].items() if lines is not None}
+    return {
+        path: tuple(_rows([[path, lines]]))
+        for path, lines in answer["conf"].items()
+        if lines is not None
+    }
 
 
 def parse_libraries(answer: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
@@ -117,7 +131,9 @@ def _unquoted(word: str) -> str:
 
 
 def _is_profile(file: str) -> bool:
-    return file.startswith("/etc/profile") or file.endswith(("/.bash_profile", "/.bash_login", "/.profile"))
+    return file.startswith("/etc/profile") or file.endswith(
+        ("/.bash_profile", "/.bash_login", "/.profile")
+    )
 
 
 def service(rows: Iterable[Row]) -> tuple[Setting, ...]:
@@ -132,7 +148,9 @@ def nccl(conf: Mapping[str, Any], home: str, sessions: Paths) -> tuple[Setting, 
     """What NCCL takes from its files: that of NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf; the first wins."""
     own = f"{_text(home).rstrip('/')}/.nccl.conf"
     known = [value for value in sessions.values() if not isinstance(value, Absent)]
-    asked = (s.value for settings in known for s in settings if s.name == "NCCL_CONF_FILE" and s.value)
+    asked = (
+        s.value for settings in known for s in settings if s.name == "NCCL_CONF_FILE" and s.value
+    )
     found: dict[str, Setting] = {}
     for path in (next(asked, own), CONF):
         lines = conf[path] if path in (own, CONF) else conf.get(path)
@@ -152,7 +170,9 @@ def in_effect(paths: Paths, path: str) -> dict[str, Setting]:
 
 def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     """One look brings all facts of this file; only a process that sshd started is an ssh command itself."""
-    return (Read("environment", (node.job_user or node.ssh.user, node.transport == "ssh"), limit=LIMIT),)
+    return (
+        Read("environment", (node.job_user or node.ssh.user, node.transport == "ssh"), limit=LIMIT),
+    )
 
 
 PATHS = Fact("env.paths", _asked, parse_paths, deep=True, needs=JOB_USER)

@@ -8,17 +8,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from clusterprep.facts import Fact, Needs
-from clusterprep.frozen import dataclass
 from clusterprep.model import Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Match:
+class RuleMatch:
     """One condition: the packet's `field` is one of `values`. The field «other» is one that is not understood."""
 
-    field: (
-        str  # iif, oif, family, proto, saddr, daddr, sport, dport, flags, state, status, pkttype, dsttype, mark, other
-    )
+    field: str  # iif, oif, family, proto, saddr, daddr, sport, dport, flags, state, status, pkttype, dsttype, mark, other
     values: tuple[str, ...] = ()
     negated: bool = False
 
@@ -27,7 +25,7 @@ class Match:
 class Rule:
     """Conditions and what happens where all are met: accept, drop, jump, goto, return, none, or unsure."""
 
-    matches: tuple[Match, ...]
+    matches: tuple[RuleMatch, ...]
     verdict: str
     target: str | None = None
 
@@ -46,7 +44,7 @@ class Chain:
 
 
 Ruleset = tuple[Chain, ...]
-OTHER = Match("other")
+OTHER = RuleMatch("other")
 
 # Statements of nft that neither match nor decide, and targets of iptables of that sort.
 SILENT = frozenset({
@@ -60,7 +58,13 @@ SILENT_TARGETS = frozenset({
 HOOKS = {
     "PREROUTING": "prerouting", "INPUT": "input", "FORWARD": "forward", "OUTPUT": "output", "POSTROUTING": "postrouting"
 }  # fmt: skip
-ENDS = {"accept": "accept", "drop": "drop", "reject": "drop", "return": "return", "continue": "none"}
+ENDS = {
+    "accept": "accept",
+    "drop": "drop",
+    "reject": "drop",
+    "return": "return",
+    "continue": "none",
+}
 
 
 def parse_firewall(answer: dict[str, str | None]) -> Ruleset:
@@ -106,7 +110,7 @@ def parse_nft(text: str) -> Ruleset:
 
 def _nft_rules(expressions: Iterable[dict[str, Any]]) -> Iterable[Rule]:
     """One rule, or one for each element of a verdict map."""
-    matches: list[Match] = []
+    matches: list[RuleMatch] = []
     unsure = False
     for expression in expressions:
         ((key, body),) = expression.items()
@@ -134,16 +138,18 @@ def _nft_rules(expressions: Iterable[dict[str, Any]]) -> Iterable[Rule]:
     yield Rule(tuple(matches), "unsure" if unsure else "none")
 
 
-def _xt(body: dict[str, str] | None) -> tuple[list[Match], str | None]:
+def _xt(body: dict[str, str] | None) -> tuple[list[RuleMatch], str | None]:
     """An extension of iptables that nft names at best."""
     if isinstance(body, dict) and body.get("type") == "target":
         return [], _target(str(body.get("name")))
     return ([] if isinstance(body, dict) and body.get("name") == "comment" else [OTHER]), None
 
 
-def _verdict_map(matches: tuple[Match, ...], body: dict[str, Any]) -> Iterable[Rule]:
+def _verdict_map(matches: tuple[RuleMatch, ...], body: dict[str, Any]) -> Iterable[Rule]:
     data = body["data"]
-    if not isinstance(data, dict):  # a named map: it is not listed with its elements, which single out some packets
+    if not isinstance(
+        data, dict
+    ):  # a named map: it is not listed with its elements, which single out some packets
         yield Rule((*matches, OTHER), "accept")
         return
     for value, verdict in data["set"]:
@@ -155,7 +161,7 @@ def _verdict_map(matches: tuple[Match, ...], body: dict[str, Any]) -> Iterable[R
             yield Rule((*matches, *also), ENDS.get(key, "unsure"))
 
 
-def _nft_match(left: Any, right: Any, op: str) -> list[Match]:
+def _nft_match(left: Any, right: Any, op: str) -> list[RuleMatch]:
     """Conditions of one `match`; several where naming a port names the protocol too."""
     negated, values = op == "!=", _values(right)
     if op not in ("==", "!=", "in") or not isinstance(left, dict) or values is None:
@@ -166,50 +172,54 @@ def _nft_match(left: Any, right: Any, op: str) -> list[Match]:
     if kind == "meta":
         return [_meta(body["key"], values, negated)]
     if kind == "ct" and body["key"] in ("state", "status", "mark"):
-        return [_mark(values, negated) if body["key"] == "mark" else Match(body["key"], values, negated)]
+        return [
+            _mark(values, negated)
+            if body["key"] == "mark"
+            else RuleMatch(body["key"], values, negated)
+        ]
     if kind == "payload" and "protocol" in body:
         return _payload(body["protocol"], body["field"], values, negated)
     local = kind == "fib" and body == {"result": "type", "flags": ["daddr"]}
-    return [Match("dsttype", values, negated) if local else OTHER]
+    return [RuleMatch("dsttype", values, negated) if local else OTHER]
 
 
-def _meta(key: str, values: tuple[str, ...], negated: bool) -> Match:
+def _meta(key: str, values: tuple[str, ...], negated: bool) -> RuleMatch:
     if key == "mark":
         return _mark(values, negated)
     fields = {
         "iifname": "iif", "iif": "iif", "oifname": "oif", "oif": "oif", "l4proto": "proto", "nfproto": "family",
         "protocol": "family", "pkttype": "pkttype",
     }  # fmt: skip
-    return Match(fields[key], values, negated) if key in fields else OTHER
+    return RuleMatch(fields[key], values, negated) if key in fields else OTHER
 
 
-def _payload(protocol: str, field: str, values: tuple[str, ...], negated: bool) -> list[Match]:
+def _payload(protocol: str, field: str, values: tuple[str, ...], negated: bool) -> list[RuleMatch]:
     if protocol == "ip":
         known = {"saddr": "saddr", "daddr": "daddr", "protocol": "proto"}
-        return [Match(known[field], values, negated) if field in known else OTHER]
+        return [RuleMatch(known[field], values, negated) if field in known else OTHER]
     if protocol == "ip6":
-        return [Match("family", ("ipv6",)), Match(f"{field}6", values, negated)]
-    named = [] if protocol == "th" else [Match("proto", (protocol,))]
+        return [RuleMatch("family", ("ipv6",)), RuleMatch(f"{field}6", values, negated)]
+    named = [] if protocol == "th" else [RuleMatch("proto", (protocol,))]
     if field == "flags":
         return [*named, OTHER]
-    return [*named, Match(field, values, negated) if field in ("sport", "dport") else OTHER]
+    return [*named, RuleMatch(field, values, negated) if field in ("sport", "dport") else OTHER]
 
 
-def _masked(parts: Any, values: tuple[str, ...], negated: bool) -> Match:
+def _masked(parts: Any, values: tuple[str, ...], negated: bool) -> RuleMatch:
     """«tcp flags & (fin|syn|rst|ack) == syn» and «meta mark & 0x8000 == 0x8000»."""
     source, mask = parts
     if source in ({"meta": {"key": "mark"}}, {"ct": {"key": "mark"}}):
         return _mark(values, negated)
     flags = _values(mask)
     if source == {"payload": {"protocol": "tcp", "field": "flags"}} and flags:
-        return Match("flags", (",".join(flags), ",".join(values)), negated)
+        return RuleMatch("flags", (",".join(flags), ",".join(values)), negated)
     return OTHER
 
 
-def _mark(values: tuple[str, ...], negated: bool) -> Match:
+def _mark(values: tuple[str, ...], negated: bool) -> RuleMatch:
     """Whether the packet must bear a mark."""
     zero = all(value in ("0", "0x0") for value in values)
-    return Match("mark", ("set",)) if zero == negated else OTHER
+    return RuleMatch("mark", ("set",)) if zero == negated else OTHER
 
 
 def _values(right: Any) -> tuple[str, ...] | None:
@@ -229,7 +239,11 @@ def _values(right: Any) -> tuple[str, ...] | None:
     if not isinstance(items, list):
         return None
     parts = [_values(item) for item in items]
-    return None if any(part is None for part in parts) else tuple(word for part in parts for word in part or ())
+    return (
+        None
+        if any(part is None for part in parts)
+        else tuple(word for part in parts for word in part or ())
+    )
 
 
 # ---------------------------------------------------------------- iptables
@@ -276,26 +290,30 @@ PLAIN = {
 
 
 def _iptables_rule(words: list[str]) -> Rule:
-    matches: list[Match] = []
+    matches: list[RuleMatch] = []
     negated, at = False, 0
     while at < len(words):
         word, rest = words[at], words[at + 1 :]
-        end = next((n for n, other in enumerate(rest) if other == "!" or other.startswith("-")), len(rest))
+        end = next(
+            (n for n, other in enumerate(rest) if other == "!" or other.startswith("-")), len(rest)
+        )
         if word in ("-j", "-g"):
             return _jump(word, rest[0], tuple(matches))
         if word == "!":
             negated, at = True, at + 1
             continue
         if word in PLAIN:
-            matches.append(Match(PLAIN[word], _listed(rest[0]), negated))
+            matches.append(RuleMatch(PLAIN[word], _listed(rest[0]), negated))
         elif word == "--mark":
             matches.append(_mark((rest[0].split("/")[0],), negated))
         elif word == "--tcp-flags":
-            matches.append(Match("flags", (rest[0].lower(), rest[1].lower()), negated))
+            matches.append(RuleMatch("flags", (rest[0].lower(), rest[1].lower()), negated))
         elif word == "--comment":
             end = 1
         elif word == "--match-set" and rest[1:2] in (["src"], ["dst"]):
-            matches.append(Match("saddr" if rest[1] == "src" else "daddr", (f"@{rest[0]}",), negated))
+            matches.append(
+                RuleMatch("saddr" if rest[1] == "src" else "daddr", (f"@{rest[0]}",), negated)
+            )
         elif word != "-m":
             matches.append(OTHER)
         negated, at = False, at + 1 + end
@@ -304,16 +322,26 @@ def _iptables_rule(words: list[str]) -> Rule:
 
 def _listed(text: str) -> tuple[str, ...]:
     """«22,80,6000:7000» as («22», «80», «6000-7000»)."""
-    return tuple(word.replace(":", "-") for word in text.lower().split(",")) if "/" not in text else (text,)
+    return (
+        tuple(word.replace(":", "-") for word in text.lower().split(","))
+        if "/" not in text
+        else (text,)
+    )
 
 
-def _jump(word: str, target: str, matches: tuple[Match, ...]) -> Rule:
+def _jump(word: str, target: str, matches: tuple[RuleMatch, ...]) -> Rule:
     if target in ("ACCEPT", "DROP", "RETURN"):
         return Rule(matches, ENDS[target.lower()])
     verdict = (
-        _target(target) if target.isupper() and target in {*SILENT_TARGETS, "REJECT", "NFQUEUE", "QUEUE"} else None
+        _target(target)
+        if target.isupper() and target in {*SILENT_TARGETS, "REJECT", "NFQUEUE", "QUEUE"}
+        else None
     )
-    return Rule(matches, verdict) if verdict else Rule(matches, "jump" if word == "-j" else "goto", target)
+    return (
+        Rule(matches, verdict)
+        if verdict
+        else Rule(matches, "jump" if word == "-j" else "goto", target)
+    )
 
 
 def _target(name: str) -> str:
@@ -321,4 +349,6 @@ def _target(name: str) -> str:
 
 
 NEEDS = Needs("root", "the kernel lists its packet filters to root alone, where it has any in use")
-FIREWALL = Fact("net.filter", lambda node, inventory: (Read("firewall"),), parse_firewall, needs=NEEDS)
+FIREWALL = Fact(
+    "net.filter", lambda node, inventory: (Read("firewall"),), parse_firewall, needs=NEEDS
+)

@@ -72,7 +72,9 @@ def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
         driver=answer["driver"],
         cuda=f"{answer['cuda'] // 1000}.{answer['cuda'] % 1000 // 10}",  # 12040 is 12.4
         gpus=tuple(Gpu(r["index"], r["name"], r["uuid"], r["pci"]) for r in rows if "no" not in r),
-        lost=tuple(f"GPU {r['index']}: {r['no']}" for r in rows if "no" in r and r["no"] != "denied"),
+        lost=tuple(
+            f"GPU {r['index']}: {r['no']}" for r in rows if "no" in r and r["no"] != "denied"
+        ),
         denied=tuple(r["index"] for r in rows if r.get("no") == "denied"),
     )
 
@@ -85,7 +87,9 @@ def nvml_read(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return _NVML
 
 
-def per_gpu(name: str, make: Callable[..., Any], *fields: str, besides: tuple[str, ...] | None = None) -> Fact:
+def per_gpu(
+    name: str, make: Callable[..., Any], *fields: str, besides: tuple[str, ...] | None = None
+) -> Fact:
     """A fact with a reading of each GPU that answers: `make` of these fields of NVML's answer, none of them refused.
 
     With `besides` make gets a row of these fields and of others, which may be refused.
@@ -99,15 +103,26 @@ def per_gpu(name: str, make: Callable[..., Any], *fields: str, besides: tuple[st
             return answer
         rows = answer["gpus"]
         whole = besides is not None
-        return _together({r["index"]: _reading(make, r, fields, whole) for r in rows if "no" not in r}, rows)
+        return _together(
+            {r["index"]: _reading(make, r, fields, whole) for r in rows if "no" not in r}, rows
+        )
 
-    return Fact(name, nvml_read, parse, lenient=True, narrow=lambda answer: {"gpus": columns(answer, *needed)})
+    return Fact(
+        name,
+        nvml_read,
+        parse,
+        lenient=True,
+        narrow=lambda answer: {"gpus": columns(answer, *needed)},
+    )
 
 
 def columns(answer: Mapping[str, Any], *fields: str) -> list[Any]:
     """NVML's rows with some of their fields; of a GPU that does not answer, what it says instead."""
     wanted = ("index", *fields)
-    return [r if "no" in r else {field: r[field] for field in wanted if field in r} for r in answer["gpus"]]
+    return [
+        r if "no" in r else {field: r[field] for field in wanted if field in r}
+        for r in answer["gpus"]
+    ]
 
 
 def _together(found: dict[int, Any], rows: list[dict[str, Any]]) -> dict[int, Any] | Absent:
@@ -122,7 +137,9 @@ def _together(found: dict[int, Any], rows: list[dict[str, Any]]) -> dict[int, An
     return next((r for r in reasons if r.reason != "not_applicable"), reasons[0])
 
 
-def _reading(make: Callable[..., Any], row: Mapping[str, Any], fields: tuple[str, ...], whole: bool) -> Any:
+def _reading(
+    make: Callable[..., Any], row: Mapping[str, Any], fields: tuple[str, ...], whole: bool
+) -> Any:
     for field in fields:
         reason = refused(row[field])
         if reason is not None:
@@ -142,7 +159,11 @@ def refused(value: object) -> list[Any] | None:
 def absence(field: str, value: list[Any]) -> Absent:
     """NVML's reason as ours."""
     code = f" (code {value[2]})" if len(value) > 2 else ""
-    words = "is not supported by this GPU" if value[1] == "not_applicable" else f"was not answered{code}"
+    words = (
+        "is not supported by this GPU"
+        if value[1] == "not_applicable"
+        else f"was not answered{code}"
+    )
     return Absent(str(value[1]), f"{field.replace('_', ' ')} {words}")
 
 
@@ -182,7 +203,11 @@ def parse_gone(nvml: Any, rows: Any) -> tuple[str, ...] | Absent:
     if isinstance(rows, Absent):
         return rows
     functions = parse_functions(rows)
-    gone = [f"{f.pci} ({'NVSwitch' if f.switch else 'GPU'}): reads all ones" for f in functions if f.gone]
+    gone = [
+        f"{f.pci} ({'NVSwitch' if f.switch else 'GPU'}): reads all ones"
+        for f in functions
+        if f.gone
+    ]
     known = parse_nvml(nvml)
     if isinstance(known, Absent):
         if known.reason == "gpu_lost":
@@ -195,7 +220,9 @@ def parse_gone(nvml: Any, rows: Any) -> tuple[str, ...] | Absent:
 
 def parse_model(name: object, memory: object, capability: object) -> Model:
     """The name, the total of [total, reserved, used] and [9, 0]."""
-    if not (isinstance(name, str) and name and isinstance(memory, list) and isinstance(capability, list)):
+    if not (
+        isinstance(name, str) and name and isinstance(memory, list) and isinstance(capability, list)
+    ):
         raise ValueError("NVML names no model")
     return Model(name, number(memory[0]), ".".join(str(number(part)) for part in capability))
 
@@ -226,8 +253,15 @@ def parse_driver(text: str | None) -> str | None:
 NVML = Fact("gpu.nvml", nvml_read, parse_nvml, lenient=True)
 PCI = Fact("gpu.pci", lambda node, inventory: (Read("pci", ("0x10de",)),), parse_pci)
 DRIVER = Fact("nv.driver", file("/proc/driver/nvidia/version"), parse_driver)
-FUNCTIONS = Fact("gpu.functions", lambda node, inventory: (Read("pci", ("0x10de",)),), parse_functions)
+FUNCTIONS = Fact(
+    "gpu.functions", lambda node, inventory: (Read("pci", ("0x10de",)),), parse_functions
+)
 NODES = Fact("gpu.nodes", lambda node, inventory: (Read("gpu_nodes"),), parse_nodes)
 MODEL = per_gpu("gpu.model", parse_model, "name", "memory", "capability")
 LISTED = Fact("gpu.listed", nvml_read, parse_listed, lenient=True)
-GONE = Fact("gpu.gone", lambda node, inv: (*nvml_read(node, inv), Read("pci", ("0x10de",))), parse_gone, lenient=True)
+GONE = Fact(
+    "gpu.gone",
+    lambda node, inv: (*nvml_read(node, inv), Read("pci", ("0x10de",))),
+    parse_gone,
+    lenient=True,
+)

@@ -9,8 +9,8 @@ from typing import Any
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import Readings, columns, nvml_read, parse_driver, per_gpu, refused
 from clusterprep.facts.nvlink import FABRIC
-from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,12 @@ def parse_fabric_state(nvml: Any, service: Any) -> FabricState | Absent:
     """Either of the two may tell; a machine that has neither a fabric nor an NVSwitch is not one of these."""
     fabric = FABRIC.parse(nvml)
     asked = service if isinstance(service, Absent) else parse_fabric_manager(service)
-    driver = nvml["driver"] if isinstance(nvml, Mapping) and isinstance(nvml["driver"], str) else None
-    if not isinstance(fabric, Absent):  # what the GPUs say is worth more than a service that could not be asked
+    driver = (
+        nvml["driver"] if isinstance(nvml, Mapping) and isinstance(nvml["driver"], str) else None
+    )
+    if not isinstance(
+        fabric, Absent
+    ):  # what the GPUs say is worth more than a service that could not be asked
         return FabricState(fabric, None if isinstance(asked, Absent) else asked, driver)
     # A library that has no word for the fabric leaves it to the service; one that is not there does not.
     if fabric.reason not in ("not_applicable", "missing_tool") or isinstance(nvml, Absent):

@@ -7,15 +7,17 @@ from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import number, nvml_read, per_gpu, refused
-from clusterprep.frozen import dataclass
 from clusterprep.model import Absent
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
 class EccMode:
     on: bool
     pending: bool  # after the next reset
-    default: bool | None = None  # what the factory sets: off on workstation cards; None where not told
+    default: bool | None = (
+        None  # what the factory sets: off on workstation cards; None where not told
+    )
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Remap:
 
 
 @dataclass(frozen=True)
-class Heat:
+class Temperatures:
     """°C: of the chip and its memory, and what is left to the point where the hardware slows the chip down."""
 
     chip: int
@@ -95,7 +97,9 @@ def _errors(row: Mapping[str, Any]) -> EccErrors:
     sram = _known(row["sram"])
     ever = _known(row["ecc_aggregate"])
     exceeded = None if sram is None else flag(sram[0])
-    return EccErrors(parse_ecc(row["ecc_volatile"]), None if ever is None else parse_ecc(ever), exceeded)
+    return EccErrors(
+        parse_ecc(row["ecc_volatile"]), None if ever is None else parse_ecc(ever), exceeded
+    )
 
 
 def _remap(row: Mapping[str, Any]) -> Remap:
@@ -103,7 +107,7 @@ def _remap(row: Mapping[str, Any]) -> Remap:
     return Remap(*parse_remap(row["remap"]), None if banks is None else number(banks[4]))
 
 
-def _heat(row: Mapping[str, Any]) -> Heat:
+def _heat(row: Mapping[str, Any]) -> Temperatures:
     chip, memory = number(row["temperature"]), _known(row["memory_temperature"])
     margin, slowdown = _known(row["margin"]), _known(row["slowdown"])
     left = None
@@ -111,13 +115,15 @@ def _heat(row: Mapping[str, Any]) -> Heat:
         left = number(margin[0])
     elif slowdown is not None:
         left = number(slowdown) - chip
-    return Heat(chip, None if memory is None else number(memory), left)
+    return Temperatures(chip, None if memory is None else number(memory), left)
 
 
 ECC_MODE = per_gpu("gpu.ecc_mode", _ecc_mode, "ecc", besides=("ecc_default",))
 ECC = per_gpu("gpu.ecc", _errors, "ecc_volatile", besides=("sram", "ecc_aggregate"))
 REMAP = per_gpu("gpu.remap", _remap, "remap", besides=("remap_banks",))
-HEAT = per_gpu("gpu.heat", _heat, "temperature", besides=("memory_temperature", "margin", "slowdown"))
+HEAT = per_gpu(
+    "gpu.heat", _heat, "temperature", besides=("memory_temperature", "margin", "slowdown")
+)
 THROTTLE = per_gpu("gpu.throttle", parse_throttle, "throttle")
 _seconds = per_gpu("gpu.latency", parse_seconds, "seconds").parse
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from clusterprep.facts.gpu import number, per_gpu, refused, rows
 from clusterprep.facts.gpu_health import flag
-from clusterprep.frozen import dataclass
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 NO_SIZE = 0xFFFF_FFFF_FFFF_FFFF  # NVML_VALUE_NOT_AVAILABLE
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
@@ -34,7 +34,7 @@ class Power:
 
 
 @dataclass(frozen=True)
-class Process:
+class GpuProcess:
     """Something that computes on a GPU; `used` in bytes, None where the driver does not say, `name` likewise."""
 
     pid: int
@@ -46,7 +46,7 @@ class Process:
 class Use:
     """Who uses a GPU, and its memory in bytes; `apart`: the driver's own share is not part of `used`."""
 
-    processes: tuple[Process, ...]
+    processes: tuple[GpuProcess, ...]
     used: int
     apart: bool
 
@@ -81,7 +81,7 @@ def parse_power(enforced: Any, default: Any) -> Power:
 def _use(row: Mapping[str, Any]) -> Use:
     _, reserved, used = row["memory"]
     processes = tuple(
-        Process(number(pid), None if size == NO_SIZE else number(size), name)
+        GpuProcess(number(pid), None if size == NO_SIZE else number(size), name)
         for pid, size, name in rows(row["processes"])
     )
     return Use(processes, number(used), reserved is not None)
@@ -102,7 +102,9 @@ def parse_compute_mode(mode: object) -> str:
     return COMPUTE_MODES[number(mode)]
 
 
-_SET = tuple(f"clock_{by}_{what}" for by in ("application", "default") for what in ("graphics", "memory"))
+_SET = tuple(
+    f"clock_{by}_{what}" for by in ("application", "default") for what in ("graphics", "memory")
+)
 CLOCKS = per_gpu("gpu.clocks", _clocks, "clock_max_graphics", "clock_max_memory", besides=_SET)
 POWER = per_gpu("gpu.power", parse_power, "power_enforced", "power_default")
 USE = per_gpu("gpu.use", _use, "processes", "memory", besides=())

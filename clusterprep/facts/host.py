@@ -13,7 +13,9 @@ def parse_os_release(text: str | None) -> str:
     """«debian 12» from /etc/os-release, whose values are quoted as in a shell."""
     if text is None:
         raise ValueError("there is no /etc/os-release")
-    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    pairs = (
+        line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#")
+    )
     values = {key.strip(): "".join(shlex.split(value)[:1]) for key, value in pairs}
     return f"{values['ID']} {values.get('VERSION_ID', '')}".strip()
 

@@ -11,7 +11,7 @@ from clusterprep.model import Read
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class InterruptDevice:
     """A card with its interrupt lines; `lines` has those that moved: line → CPU → interrupts in the window.
 
     `queues` is how many queues of an interface receive; a GPU counts as one.
@@ -29,10 +29,10 @@ class Interrupts:
     """What came in within `seconds`. `lower` says on which interfaces a bond, bridge or VLAN stands."""
 
     seconds: float
-    devices: tuple[Device, ...]
+    devices: tuple[InterruptDevice, ...]
     lower: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def under(self, name: str) -> tuple[Device, ...]:
+    def under(self, name: str) -> tuple[InterruptDevice, ...]:
         """The cards below an interface, itself if it is one."""
         names, seen = [name], []
         for interface in names:  # grows while it is walked; what was seen once is not seen again
@@ -42,7 +42,7 @@ class Interrupts:
         return tuple(device for device in self.devices if device.name in seen and not device.gpu)
 
     @property
-    def gpus(self) -> tuple[Device, ...]:
+    def gpus(self) -> tuple[InterruptDevice, ...]:
         return tuple(device for device in self.devices if device.gpu)
 
 
@@ -51,12 +51,19 @@ def parse_interrupts(answer: dict[str, Any]) -> Interrupts:
     if not 0 < seconds < 60:
         raise ValueError(f"no window: {seconds} s")
     devices = tuple(_device(row) for row in answer["devices"])
-    return Interrupts(seconds, devices, {name: tuple(below) for name, below in answer["lower"].items()})
+    return Interrupts(
+        seconds, devices, {name: tuple(below) for name, below in answer["lower"].items()}
+    )
 
 
-def _device(row: dict[str, Any]) -> Device:
-    lines = {irq: {cpu: int(count) for cpu, count in by_cpu.items()} for irq, by_cpu in row["lines"].items()}
-    return Device(row["name"], bool(row["gpu"]), tuple(row["irqs"]), int(row["queues"]), lines)
+def _device(row: dict[str, Any]) -> InterruptDevice:
+    lines = {
+        irq: {cpu: int(count) for cpu, count in by_cpu.items()}
+        for irq, by_cpu in row["lines"].items()
+    }
+    return InterruptDevice(
+        row["name"], bool(row["gpu"]), tuple(row["irqs"]), int(row["queues"]), lines
+    )
 
 
 INTERRUPTS = Fact("irq.counts", lambda node, inventory: (Read("interrupts"),), parse_interrupts)

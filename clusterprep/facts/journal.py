@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterprep.facts import Fact, under
-from clusterprep.frozen import dataclass
 from clusterprep.model import Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 STATE = "/var/lib/clusterprep"
-UNSETTLED = ("staged", "committed", "lost")  # lost: the node went away while it was being written to
+UNSETTLED = (
+    "staged",
+    "committed",
+    "lost",
+)  # lost: the node went away while it was being written to
 STATES = ("done", "undone", *UNSETTLED)
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One run on one node."""
 
     run: str
@@ -27,11 +31,11 @@ class Entry:
 class Journal:
     """Runs, oldest first; `holder` is what the lock says of the run that works there at the moment."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[JournalEntry, ...] = ()
     holder: str | None = None
 
     @property
-    def unsettled(self) -> tuple[Entry, ...]:
+    def unsettled(self) -> tuple[JournalEntry, ...]:
         return tuple(entry for entry in self.entries if entry.state in UNSETTLED)
 
     def state(self, run: str) -> str | None:
@@ -40,7 +44,7 @@ class Journal:
 
 def parse_journal(answer: Mapping[str, Any]) -> Journal:
     """The agent's answer, with every run in one of the states that it writes."""
-    entries = tuple(Entry(*map(_text, row)) for row in answer["runs"])
+    entries = tuple(JournalEntry(*map(_text, row)) for row in answer["runs"])
     for entry in entries:
         if entry.state not in STATES:
             raise ValueError(f"run {entry.run} is in a state that is none: {entry.state!r}")
@@ -54,4 +58,8 @@ def _text(value: object) -> str:
     return value
 
 
-JOURNAL = Fact("state.journal", lambda node, inventory: (Read("journal", (under(node, STATE),)),), parse_journal)
+JOURNAL = Fact(
+    "state.journal",
+    lambda node, inventory: (Read("journal", (under(node, STATE),)),),
+    parse_journal,
+)

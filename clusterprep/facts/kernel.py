@@ -36,7 +36,11 @@ def waiting(running: str, installed: Iterable[str]) -> str | None:
     alike = {release: _taken_apart(release) for release in installed}
     if running not in alike:
         return None
-    newer = [(other[0], release) for release, other in alike.items() if other[1] == flavour and other[0] > numbers]
+    newer = [
+        (other[0], release)
+        for release, other in alike.items()
+        if other[1] == flavour and other[0] > numbers
+    ]
     return max(newer)[1] if newer else None
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from clusterprep.facts import Fact, Needs
 from clusterprep.facts.gpu import parse_pci
-from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 XID = "NVRM: Xid"
 # Lines with one of these travel home. A line counts for the first word that it holds, and lines that begin alike from
@@ -53,7 +53,7 @@ WORDS = (
 
 
 @dataclass(frozen=True)
-class Record:
+class KernelRecord:
     """A line; `count` lines begin like it, the first of them at `since`. Seconds since boot."""
 
     number: int
@@ -65,13 +65,13 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Log:
+class KernelLog:
     """What is left of the kernel's log: its oldest record's number and time, and `cut` lines of a word left out."""
 
     now: float  # seconds since boot
     first_number: int
     first_seconds: float
-    records: tuple[Record, ...] = ()
+    records: tuple[KernelRecord, ...] = ()
     cut: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -84,7 +84,7 @@ class Log:
         """Seconds that it covers."""
         return self.now if self.whole else self.now - self.first_seconds
 
-    def age(self, record: Record) -> float:
+    def age(self, record: KernelRecord) -> float:
         """Seconds since a record; a clock that is a little behind the log's own makes none of them younger than now."""
         return max(0.0, self.now - record.seconds)
 
@@ -95,27 +95,34 @@ class Xid:
 
     pci: str
     code: int
-    record: Record
+    record: KernelRecord
 
 
 @dataclass(frozen=True)
 class Xids:
-    log: Log
+    log: KernelLog
     events: tuple[Xid, ...] = ()
 
 
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\): ([0-9]+)\b")
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\): ([0-9]+)\b"
+)
 
 
-def parse_log(answer: Any) -> Log | Absent:
+def parse_log(answer: Any) -> KernelLog | Absent:
     if answer is None:
         return Absent("denied", "there is no /dev/kmsg here, as in most containers")
     number, seconds = answer["first"]
     records = tuple(
-        Record(int(n), float(s), int(v), int(c), float(f), str(t)) for n, s, v, c, f, t in answer["records"]
+        KernelRecord(int(n), float(s), int(v), int(c), float(f), str(t))
+        for n, s, v, c, f, t in answer["records"]
     )
-    log = Log(float(answer["now"]), int(number), float(seconds), records, dict(answer["cut"]))
-    if not 0 <= log.first_seconds < float("inf") or not 0 < log.now < float("inf") or log.first_number < 0:
+    log = KernelLog(float(answer["now"]), int(number), float(seconds), records, dict(answer["cut"]))
+    if (
+        not 0 <= log.first_seconds < float("inf")
+        or not 0 < log.now < float("inf")
+        or log.first_number < 0
+    ):
         raise ValueError("no time since boot")
     return log
 
@@ -128,10 +135,14 @@ def parse_xids(answer: Any, pci: Any) -> Xids | Absent:
         events = tuple(_xid(record) for record in log.records if XID in record.text)
         if events or not bare:
             return Xids(log, events)
-    return Absent("not_applicable", "no NVIDIA GPU here") if bare or not isinstance(log, Absent) else log
+    return (
+        Absent("not_applicable", "no NVIDIA GPU here")
+        if bare or not isinstance(log, Absent)
+        else log
+    )
 
 
-def _xid(record: Record) -> Xid:
+def _xid(record: KernelRecord) -> Xid:
     match = _XID.search(record.text)
     return Xid("", 0, record) if match is None else Xid(match[1].lower(), int(match[2]), record)
 
@@ -144,6 +155,8 @@ def _xids(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (*_log(node, inventory), Read("pci", ("0x10de",)))
 
 
-NEEDS = Needs("root", "/dev/kmsg is root's where kernel.dmesg_restrict is 1, as most systems have it")
+NEEDS = Needs(
+    "root", "/dev/kmsg is root's where kernel.dmesg_restrict is 1, as most systems have it"
+)
 LOG = Fact("log.records", _log, parse_log, needs=NEEDS)
 XIDS = Fact("gpu.xids", _xids, parse_xids, lenient=True, needs=NEEDS)

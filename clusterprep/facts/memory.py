@@ -8,8 +8,8 @@ from typing import Any
 
 from clusterprep.facts import Fact, file
 from clusterprep.facts.cpu import cpuinfo, virtual
-from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 EDAC = "/sys/devices/system/edac/mc"
 NODES = "/sys/devices/system/node"
@@ -61,12 +61,18 @@ def parse_errors(files: Mapping[str, str], cpus: Any) -> Errors | Absent:
     controllers = {"/".join(path.split("/")[:7]) for path in counts}
     if not controllers:
         if isinstance(cpus, Mapping) and virtual(cpuinfo(cpus["cpuinfo"])):
-            return Absent("not_applicable", "a virtual machine does not see the errors of its host's memory")
+            return Absent(
+                "not_applicable", "a virtual machine does not see the errors of its host's memory"
+            )
         return Absent("missing_tool", "no EDAC driver watches the memory")
     return Errors(
         uncorrected=sum(counts[f"{controller}/ue_count"] for controller in controllers),
         corrected=sum(counts[f"{controller}/ce_count"] for controller in controllers),
-        dimms=tuple(_label(files, path) for path, n in counts.items() if n and path.endswith("/dimm_ue_count")),
+        dimms=tuple(
+            _label(files, path)
+            for path, n in counts.items()
+            if n and path.endswith("/dimm_ue_count")
+        ),
     )
 
 
@@ -101,7 +107,9 @@ def parse_numa(files: Mapping[str, str]) -> tuple[NumaNode, ...] | Absent:
         raise ValueError("no list of CPUs")
     filled = _numbers(files[f"{NODES}/has_memory"])
     numbers = {int(name.removeprefix("node")): cpus for name, cpus in lists.items()}
-    return tuple(NumaNode(number, cpus, number in filled) for number, cpus in sorted(numbers.items()))
+    return tuple(
+        NumaNode(number, cpus, number in filled) for number, cpus in sorted(numbers.items())
+    )
 
 
 def _numbers(text: str) -> set[int]:
@@ -126,7 +134,13 @@ ERRORS = Fact(
     "mem.errors",
     lambda node, inventory: (
         Read(
-            "files", (f"{EDAC}/*/ue_count", f"{EDAC}/*/ce_count", f"{EDAC}/*/*/dimm_ue_count", f"{EDAC}/*/*/dimm_label")
+            "files",
+            (
+                f"{EDAC}/*/ue_count",
+                f"{EDAC}/*/ce_count",
+                f"{EDAC}/*/*/dimm_ue_count",
+                f"{EDAC}/*/*/dimm_label",
+            ),
         ),
         Read("cpus"),
     ),
@@ -141,6 +155,9 @@ NUMA = Fact(
 )
 BALANCING = Fact(
     "numa.balancing",
-    lambda node, inventory: (Read("file", ("/proc/sys/kernel/numa_balancing",)), Read("file", (f"{NODES}/online",))),
+    lambda node, inventory: (
+        Read("file", ("/proc/sys/kernel/numa_balancing",)),
+        Read("file", (f"{NODES}/online",)),
+    ),
     parse_balancing,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.neighbours import one_machine
+from clusterprep.model.colocation import one_machine
 
 WHOLE = 64  # up to so many nodes every node resolves every name; above, a seeded sample of as many
 
@@ -23,7 +23,11 @@ def names_for(node: Node, inventory: Inventory) -> tuple[str, ...]:
     nodes = inventory.nodes
     if len(nodes) <= WHOLE:
         return tuple(other.name for other in nodes)
-    return tuple(dict.fromkeys([node.name, nodes[0].name, *(nodes[place].name for place in _sample(len(nodes)))]))
+    return tuple(
+        dict.fromkeys(
+            [node.name, nodes[0].name, *(nodes[place].name for place in _sample(len(nodes)))]
+        )
+    )
 
 
 @functools.cache
@@ -44,7 +48,9 @@ def _entry(name: str, found: tuple[str, ...] | None) -> tuple[str, tuple[str, ..
 
 
 def addresses(answer: Any) -> tuple[str, ...] | None:
-    if answer is not None and not (isinstance(answer, list) and all(isinstance(item, str) for item in answer)):
+    if answer is not None and not (
+        isinstance(answer, list) and all(isinstance(item, str) for item in answer)
+    ):
         raise ValueError("no list of addresses")
     return tuple(answer) if answer else None
 
@@ -57,6 +63,9 @@ NAMES = Fact(
 )
 OWN_NAME = Fact(
     "names.own",
-    lambda node, inventory: (Read("file", ("/proc/sys/kernel/hostname",)), Read("own_name", (), limit=10.0)),
+    lambda node, inventory: (
+        Read("file", ("/proc/sys/kernel/hostname",)),
+        Read("own_name", (), limit=10.0),
+    ),
     lambda name, answers: (name.strip(), addresses(answers)),
 )

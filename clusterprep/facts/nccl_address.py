@@ -132,7 +132,9 @@ class Variable:
     place: str
 
     def __str__(self) -> str:
-        value = self.value if self.value.isprintable() and " " not in self.value else repr(self.value)
+        value = (
+            self.value if self.value.isprintable() and " " not in self.value else repr(self.value)
+        )
         where = "the environment" if self.place == "environment" else self.place
         return f"{self.name}={value} of {where}" if where else f"{self.name}={value}"
 
@@ -164,16 +166,22 @@ class Bound:
 
 
 # «Bootstrap : Using eth0:10.0.0.1<0>», from 2.22 on without the blank.
-_USING = re.compile(r"NCCL INFO Bootstrap ?: Using (?P<interface>[^\s:]+):\[?(?P<address>[^\s<\]]+)\]?<\d+>")
+_USING = re.compile(
+    r"NCCL INFO Bootstrap ?: Using (?P<interface>[^\s:]+):\[?(?P<address>[^\s<\]]+)\]?<\d+>"
+)
 Answers = Mapping[str, Bound | Absent]
 
 
 def parse_answers(*raw: Mapping[str, Mapping[str, Any]]) -> Answers | Absent:
     """By launch path; a path that could not be tried keeps its reason."""
     if not raw:
-        return Absent("not_applicable", "the node is declared to have no GPUs, so no NCCL runs there")
+        return Absent(
+            "not_applicable", "the node is declared to have no GPUs, so no NCCL runs there"
+        )
     answers = {path: _answer(said) for path, said in raw[0].items()}
-    nowhere = len(answers) == 1 and all(isinstance(a, Bound) and a.library is None for a in answers.values())
+    nowhere = len(answers) == 1 and all(
+        isinstance(a, Bound) and a.library is None for a in answers.values()
+    )
     if not (nowhere or "a bare process" in answers or answers.keys() >= SESSIONS):
         raise ValueError("a session was not asked, though there is an NCCL")
     return answers
@@ -203,7 +211,11 @@ def _answer(said: Mapping[str, Any]) -> Bound | Absent:
         tuple(Variable(name, said[f"value:{name}"], said[f"place:{name}"]) for name in names),
         warnings[-1].strip() if warnings and result else "",
         tuple(said.get("reads", "").split()),
-        {key[6:]: Taken(*text.partition(" ")[::2]) for key, text in said.items() if key.startswith("taken:")},
+        {
+            key[6:]: Taken(*text.partition(" ")[::2])
+            for key, text in said.items()
+            if key.startswith("taken:")
+        },
     )
 
 
@@ -231,7 +243,11 @@ def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     if node.gpus is not None and node.gpus.count == 0:
         return ()
     who = node.job_user or node.ssh.user
-    return (Read("nccl_address", (node.python, who, node.transport == "ssh", FINDER + PROBE), limit=LIMIT),)
+    return (
+        Read(
+            "nccl_address", (node.python, who, node.transport == "ssh", FINDER + PROBE), limit=LIMIT
+        ),
+    )
 
 
 ADDRESS = Fact("nccl.address", _asked, parse_answers, deep=True, needs=JOB_USER)

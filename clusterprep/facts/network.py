@@ -32,10 +32,14 @@ class Interface:
     ipv4: tuple[str, ...]  # "10.0.0.1/24", global scope only
     duplex: str | None = None  # full, half; None where the driver does not say
     carrier_changes: int | None = None  # since the interface was made, ups and downs together
-    first: str | None = None  # "10.0.0.1/24", of any scope: the kernel's first, which NCCL binds; None: the first above
+    first: str | None = (
+        None  # "10.0.0.1/24", of any scope: the kernel's first, which NCCL binds; None: the first above
+    )
     tunnel: bool = False
     ipv6: tuple[str, ...] = ()  # "fd00::1", global scope only
-    index: int = field(default=0, compare=False)  # the kernel's number, in whose order it lists interfaces
+    index: int = field(
+        default=0, compare=False
+    )  # the kernel's number, in whose order it lists interfaces
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -83,7 +87,9 @@ def _interface(row: dict[str, Any]) -> Interface:
         carrier_changes=int(row["carrier_changes"]) if row.get("carrier_changes") else None,
         first=None if every[:1] == usable[:1] else _written(every[0]),
         tunnel=int(row["type"]) in TUNNELS,
-        ipv6=tuple(a["address"] for a in row["addresses"] if ":" in a["address"] and a["scope"] == 0),
+        ipv6=tuple(
+            a["address"] for a in row["addresses"] if ":" in a["address"] and a["scope"] == 0
+        ),
         index=int(row["ifindex"] or 0),
     )
 
@@ -102,5 +108,7 @@ def parse_port_range(text: str | None) -> tuple[int, int]:
 
 
 INTERFACES = Fact("net.interfaces", lambda node, inventory: (Read("interfaces"),), parse_interfaces)
-PORT_RANGE = Fact("net.port_range", file("/proc/sys/net/ipv4/ip_local_port_range"), parse_port_range)
+PORT_RANGE = Fact(
+    "net.port_range", file("/proc/sys/net/ipv4/ip_local_port_range"), parse_port_range
+)
 PEER = Fact("ssh.peer", stage="open")

@@ -7,8 +7,8 @@ from typing import Any
 
 from clusterprep.facts.gpu import Readings, number, per_gpu, refused, rows
 from clusterprep.facts.gpu_health import flag
-from clusterprep.frozen import dataclass
 from clusterprep.model import Absent
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 GPU, SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
 COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
@@ -20,7 +20,7 @@ _CONFIGURATIONS = {
 
 
 @dataclass(frozen=True)
-class Links:
+class NvLinks:
     """The links of one GPU by number, and what those that are up lead to: «a switch», or addresses of GPUs."""
 
     up: tuple[int, ...]
@@ -39,7 +39,7 @@ class Fabric:
     troubles: tuple[str, ...]
 
 
-def parse_links(row: Mapping[str, Any]) -> Links | Absent:
+def parse_links(row: Mapping[str, Any]) -> NvLinks | Absent:
     """[[link, up, [type, address]], …]; a GPU without NVLink has none."""
     links = rows(row["links"])
     if not links:
@@ -47,7 +47,7 @@ def parse_links(row: Mapping[str, Any]) -> Links | Absent:
     ends = [far for _, up, far in links if flag(up)]
     kinds = [far[0] for far in ends if far is not None]
     peers = {far[1] for far in ends if far is not None and far[0] == GPU and not refused(far[1])}
-    return Links(
+    return NvLinks(
         up=tuple(number(link) for link, up, _ in links if up),
         down=tuple(number(link) for link, up, _ in links if not up),
         switched=SWITCH in kinds,
@@ -68,17 +68,27 @@ def _troubles(mask: int | None, summary: int | None) -> tuple[str, ...]:
     """In each 2-bit field 1 is true and 2 false; the 4-bit field at 8 names a wrong configuration."""
     found = ["unhealthy"] if summary == 2 else ["limited capacity"] if summary == 3 else []
     if mask is not None:
-        words = {0: "degraded bandwidth", 2: "route recovery under way", 4: "unhealthy routes", 6: "access time-outs"}
+        words = {
+            0: "degraded bandwidth",
+            2: "route recovery under way",
+            4: "unhealthy routes",
+            6: "access time-outs",
+        }
         found += [text for shift, text in words.items() if number(mask) >> shift & 3 == 1]
         configuration = mask >> 8 & 15
         if configuration not in (0, 1):
-            found.append(_CONFIGURATIONS.get(configuration, f"a wrong configuration ({configuration})"))
+            found.append(
+                _CONFIGURATIONS.get(configuration, f"a wrong configuration ({configuration})")
+            )
     return tuple(found)
 
 
 def parse_pairs(row: Mapping[str, Any]) -> dict[int, int | None]:
     """For each GPU behind this one nvmlGpuP2PStatus_t over NVLink, None where it was not told."""
-    return {number(other): None if refused(status) else number(status) for other, status in rows(row["p2p"])}
+    return {
+        number(other): None if refused(status) else number(status)
+        for other, status in rows(row["p2p"])
+    }
 
 
 def joined(pairs: Readings) -> dict[tuple[int, int], int | None]:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterprep.facts import Fact, Needs, file
-from clusterprep.frozen import dataclass
 from clusterprep.model import Absent, Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -17,7 +17,7 @@ PASSTHROUGH = {"iommu=pt", "iommu=off", "iommu.passthrough=1", "intel_iommu=off"
 
 
 @dataclass(frozen=True)
-class Link:
+class PciLink:
     """Lanes and GT/s of a link, now and at most; None where the kernel does not say."""
 
     width: int | None
@@ -36,7 +36,7 @@ class PciDevice:
     at: str
     gpu: bool
     vendor: str
-    link: Link
+    link: PciLink
     above: tuple[str, ...] = ()
     numa: int | None = None
     physical: str | None = None  # of a virtual function: the function that it is a share of
@@ -58,7 +58,7 @@ class PciTree:
     """The devices and the links of the bridges above them. `virtual`: whether this is a virtual machine, if known."""
 
     devices: tuple[PciDevice, ...]
-    bridges: Mapping[str, Link]
+    bridges: Mapping[str, PciLink]
     virtual: bool | None = None
     iommus: tuple[str, ...] = ()
 
@@ -73,7 +73,7 @@ class PciTree:
     def _by_address(self) -> Mapping[str, PciDevice]:
         return {device.at: device for device in reversed(self.devices)}
 
-    def link_above(self, device: PciDevice) -> Link | None:
+    def link_above(self, device: PciDevice) -> PciLink | None:
         """The port that the device is plugged into."""
         return self.bridges[device.above[-1]] if device.above else None
 
@@ -90,7 +90,7 @@ def parse_tree(answer: dict[str, Any] | None) -> PciTree:
     return PciTree(devices, bridges, virtual, tuple(map(str, answer["iommu"])))
 
 
-def _device(row: Mapping[str, Any], bridges: Mapping[str, Link]) -> PciDevice:
+def _device(row: Mapping[str, Any], bridges: Mapping[str, PciLink]) -> PciDevice:
     above = tuple(_address(at) for at in row["above"])
     if unseen := [at for at in above if at not in bridges]:
         raise ValueError(f"nothing is said of the bridge {unseen[0]}")
@@ -120,8 +120,8 @@ def _class(text: str) -> str:
     return text
 
 
-def _link(row: Mapping[str, Any]) -> Link:
-    return Link(
+def _link(row: Mapping[str, Any]) -> PciLink:
+    return PciLink(
         _width(row["current_link_width"]),
         _width(row["max_link_width"]),
         _speed(row["current_link_speed"]),
@@ -180,7 +180,8 @@ def parse_passthrough(text: str | None) -> bool:
 
 _TREE = Read("pci_tree")
 NEEDS = Needs(
-    "root", "of the configuration space of a PCI device the kernel shows 64 bytes to others, and ACS lies behind"
+    "root",
+    "of the configuration space of a PCI device the kernel shows 64 bytes to others, and ACS lies behind",
 )
 
 TREE = Fact("pci.tree", lambda node, inventory: (_TREE,), parse_tree)

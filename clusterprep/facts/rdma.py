@@ -85,11 +85,16 @@ def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[Rd
     if not isinstance(files, Mapping):
         raise TypeError("files by their paths were expected")
     folder = "/sys/class/infiniband"
-    seen = {tuple(match) for path in files for match in re.findall(folder + r"/([^/]+)/ports/(\d+)/", path)}
+    seen = {
+        tuple(match)
+        for path in files
+        for match in re.findall(folder + r"/([^/]+)/ports/(\d+)/", path)
+    }
     found = []
     for name, row in sorted(tree.items(), key=lambda item: _natural(item[0])):
         ports = [
-            _port(number, port, files, f"{folder}/{name}/ports/{number}/") for number, port in row["ports"].items()
+            _port(number, port, files, f"{folder}/{name}/ports/{number}/")
+            for number, port in row["ports"].items()
         ]
         seen -= {(name, number) for number in row["ports"]}
         found.append(
@@ -101,7 +106,9 @@ def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[Rd
                 model=row["hca_type"] or None,
                 interfaces=tuple(row["net"]),
                 ports=tuple(sorted(ports, key=lambda port: port.number)),
-                iwarp=(row["node_type"] or "").startswith("4:"),  # RDMA_NODE_RNIC of rdma/ib_verbs.h
+                iwarp=(row["node_type"] or "").startswith(
+                    "4:"
+                ),  # RDMA_NODE_RNIC of rdma/ib_verbs.h
             )
         )
     if seen:
@@ -129,7 +136,9 @@ def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str], folder:
         link_layer=files[folder + "link_layer"],  # EFA says «Unspecified»
         rate=float(rate[0]) if rate else None,
         lid=None if row["lid"] is None else int(row["lid"], 16),
-        gids=tuple(Gid(int(i), IPv6Address(gid), kind or "", ndev) for i, gid, kind, ndev in row["gids"]),
+        gids=tuple(
+            Gid(int(i), IPv6Address(gid), kind or "", ndev) for i, gid, kind, ndev in row["gids"]
+        ),
     )
 
 
@@ -173,7 +182,10 @@ def parse_peermem(text: str | None) -> str | None:
     if text is None:
         return None  # a kernel without modules
     loaded = {line.split()[0] for line in text.splitlines() if line.strip()}
-    return next((name for name in ("nvidia_peermem", "nv_peer_mem", "efa_nv_peermem") if name in loaded), None)
+    return next(
+        (name for name in ("nvidia_peermem", "nv_peer_mem", "efa_nv_peermem") if name in loaded),
+        None,
+    )
 
 
 def parse_open_driver(text: str | None) -> bool:
@@ -228,7 +240,10 @@ def parse_rails(answer: Mapping[str, Any]) -> tuple[Rail, ...]:
 
 
 def _rail(row: Mapping[str, Any], everywhere: Mapping[str, Any]) -> Rail:
-    held = (max(int(row[key]), int(everywhere[key])) for key in ("rp_filter", "arp_ignore", "arp_announce"))
+    held = (
+        max(int(row[key]), int(everywhere[key]))
+        for key in ("rp_filter", "arp_ignore", "arp_announce")
+    )
     rp_filter, arp_ignore, arp_announce = held
     routes = row["name"], row["address"], row["prefix"], row["leaves"]
     return Rail(*routes, rp_filter, arp_ignore, arp_announce, _told(row.get("router")))
@@ -242,10 +257,21 @@ def _told(value: Any) -> bool | None:
 
 _MODULES = tuple(f"/sys/module/{name}/{key}" for name in DRIVERS for key in ("refcnt", "version"))
 
-_PORTS = tuple(f"/sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "link_layer", "rate"))
+_PORTS = tuple(
+    f"/sys/class/infiniband/*/ports/*/{name}"
+    for name in ("state", "phys_state", "link_layer", "rate")
+)
 
-DEVICES = Fact("rdma.devices", lambda node, inventory: (Read("files", _PORTS), Read("rdma_tree")), parse_devices)
-VERBS = Fact("rdma.verbs", lambda node, inventory: (Read("verbs", (node.job_user or node.ssh.user,)),), parse_verbs)
+DEVICES = Fact(
+    "rdma.devices",
+    lambda node, inventory: (Read("files", _PORTS), Read("rdma_tree")),
+    parse_devices,
+)
+VERBS = Fact(
+    "rdma.verbs",
+    lambda node, inventory: (Read("verbs", (node.job_user or node.ssh.user,)),),
+    parse_verbs,
+)
 DISABLED = Fact("rdma.disabled", _env_files, parse_disabled)
 PEERMEM = Fact("rdma.peermem", file("/proc/modules"), parse_peermem)
 OPEN_DRIVER = Fact("nv.open_driver", file("/proc/driver/nvidia/version"), parse_open_driver)

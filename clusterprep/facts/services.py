@@ -11,7 +11,18 @@ from clusterprep.model import Absent, Inventory, Node, Read
 
 CHECK = "svc.required"
 _UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.@-]*")
-_TYPES = (".service", ".socket", ".timer", ".target", ".mount", ".automount", ".path", ".slice", ".scope", ".swap")
+_TYPES = (
+    ".service",
+    ".socket",
+    ".timer",
+    ".target",
+    ".mount",
+    ".automount",
+    ".path",
+    ".slice",
+    ".scope",
+    ".swap",
+)
 
 
 def parse_units(text: str) -> tuple[str, ...]:
@@ -19,7 +30,9 @@ def parse_units(text: str) -> tuple[str, ...]:
     units = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     for unit in units:
         if _UNIT.fullmatch(unit) is None:
-            raise ValueError(f"expected names of systemd units such as sshd, chronyd; seen '{text}'")
+            raise ValueError(
+                f"expected names of systemd units such as sshd, chronyd; seen '{text}'"
+            )
     return tuple(unit if unit.endswith(_TYPES) else f"{unit}.service" for unit in units)
 
 
@@ -27,7 +40,10 @@ def parse_states(answer: Mapping[str, Any] | None = None) -> tuple[tuple[str, st
     """Name and state of each unit, in the order asked: active, inactive, failed, …, or not-found and masked."""
     if answer is None:
         return Absent("not_applicable", "no services are required here")
-    if "not been booted with systemd" in answer["err"] or "Failed to connect to bus" in answer["err"]:
+    if (
+        "not been booted with systemd" in answer["err"]
+        or "Failed to connect to bus" in answer["err"]
+    ):
         return Absent("systemd is not running", answer["err"].strip().splitlines()[0])
     if answer["code"] != 0 or not answer["out"].endswith("\n"):
         raise ValueError(f"systemctl ended with {answer['code']}: {answer['err'].strip()}")
@@ -40,14 +56,21 @@ def _state(block: str) -> tuple[str, str]:
     if not (loaded and active and values["Id"]):
         raise ValueError(f"no state of a unit: {block!r}")
     # A unit that was masked while it ran still runs.
-    return values["Id"], loaded if loaded in ("not-found", "masked") and active == "inactive" else active
+    return values["Id"], loaded if loaded in (
+        "not-found",
+        "masked",
+    ) and active == "inactive" else active
 
 
 def _show(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     wanted = node.require.get(CHECK)
     if wanted is None:
         return ()
-    return (Read("command", ("systemctl", "show", "-p", "Id,LoadState,ActiveState", *parse_units(wanted))),)
+    return (
+        Read(
+            "command", ("systemctl", "show", "-p", "Id,LoadState,ActiveState", *parse_units(wanted))
+        ),
+    )
 
 
 STATES = Fact("svc.states", _show, parse_states)

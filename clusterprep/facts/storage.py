@@ -42,7 +42,10 @@ class Mount:
 
     @property
     def network(self) -> bool:
-        return any(self.type == word or (word.endswith(".") and self.type.startswith(word)) for word in NETWORK)
+        return any(
+            self.type == word or (word.endswith(".") and self.type.startswith(word))
+            for word in NETWORK
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,9 @@ def parse_wishes(text: str) -> tuple[Wish, ...]:
     wishes = []
     for word in text.split(","):
         path, colon, mode = word.strip().partition(":")
-        if re.fullmatch(r"/[^:\x00-\x1f]*", path) is None or mode not in (("rw", "ro") if colon else ("",)):
+        if re.fullmatch(r"/[^:\x00-\x1f]*", path) is None or mode not in (
+            ("rw", "ro") if colon else ("",)
+        ):
             raise ValueError(f"expected mount points such as /data,/scratch:rw; seen '{text}'")
         wishes.append(Wish(path.rstrip("/") or "/", mode))
     return tuple(wishes)
@@ -145,8 +150,12 @@ def _space(given: Any) -> Space | Absent:
     if given[0] == "no":
         return Absent(str(given[1]), str(given[2]))
     values = given[1]
-    space = Space(**{name: values[name] for name in ("at", "size", "used", "free", "inodes", "inodes_free")})
-    if not all(isinstance(n, int) and n >= 0 for n in (space.size, space.used, space.free, space.inodes)):
+    space = Space(
+        **{name: values[name] for name in ("at", "size", "used", "free", "inodes", "inodes_free")}
+    )
+    if not all(
+        isinstance(n, int) and n >= 0 for n in (space.size, space.used, space.free, space.inodes)
+    ):
         raise ValueError(f"no space: {values!r}")
     return space
 
@@ -173,14 +182,21 @@ def parse_segments(answer: Any) -> tuple[Segment, ...]:
 
 def probe(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     """One read for all that asks file systems: the reader tries all paths at once."""
-    words = dict.fromkeys((SHM, *LOCAL, home(node), *(wish.path for wish in wishes_of(node)), *NETWORK))
+    words = dict.fromkeys(
+        (SHM, *LOCAL, home(node), *(wish.path for wish in wishes_of(node)), *NETWORK)
+    )
     return (Read("probe", (ANSWER, *words), limit=ANSWER + 4),)
 
 
 SHM_SPACE = Fact("shm.space", probe, parse_shm)
-NEEDS = Needs("root", "what processes of others have open or mapped is shown to root alone", partly=True)
+NEEDS = Needs(
+    "root", "what processes of others have open or mapped is shown to root alone", partly=True
+)
 SEGMENTS = Fact(
-    "shm.segments", lambda node, inventory: (Read("shm_segments", (), limit=10.0),), parse_segments, needs=NEEDS
+    "shm.segments",
+    lambda node, inventory: (Read("shm_segments", (), limit=10.0),),
+    parse_segments,
+    needs=NEEDS,
 )
 PROBES = Fact("fs.probes", probe, parse_probes)
 MOUNTS = Fact("fs.mounts", file("/proc/self/mountinfo"), parse_mounts)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from clusterprep.facts import Fact, Needs, file
-from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Stuck:
+class StuckTask:
     """A task in uninterruptible sleep that was not scheduled while we looked; wchan is empty where it is not shown."""
 
     pid: int
@@ -26,7 +26,7 @@ class Tasks:
 
     uid: int | None
     threads: int | None
-    stuck: tuple[Stuck, ...] = ()
+    stuck: tuple[StuckTask, ...] = ()
     more: int = 0
     seconds: float = 0.0
 
@@ -53,7 +53,13 @@ class Load:
 
 def parse_tasks(answer: Any) -> Tasks:
     stuck = tuple(
-        Stuck(int(row["pid"]), str(row["comm"]), _channel(row["wchan"]), int(row["children"]), bool(row["kernel"]))
+        StuckTask(
+            int(row["pid"]),
+            str(row["comm"]),
+            _channel(row["wchan"]),
+            int(row["children"]),
+            bool(row["kernel"]),
+        )
         for row in answer["stuck"]
     )
     if answer["tasks"] < 1:

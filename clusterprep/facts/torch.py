@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clusterprep.facts import JOB_USER, Fact
-from clusterprep.frozen import dataclass
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Runs in the job's interpreter, as the job's user. torch/version.py is read as text. NCCL is asked for its version
 # through its library file, which needs no GPU or driver. Which file torch gets is found as ld.so(8) does it: what is
@@ -267,7 +267,9 @@ def parse_libraries(answer: dict[str, Any]) -> Libraries:
 
 
 def parse_plugins(answer: dict[str, Any]) -> Plugins:
-    files = tuple(Plugin(row["path"], row["size"], _text(row["sha256"])) for row in answer["plugins"])
+    files = tuple(
+        Plugin(row["path"], row["size"], _text(row["sha256"])) for row in answer["plugins"]
+    )
     if not all(isinstance(plugin.path, str) and plugin.path for plugin in files):
         raise ValueError("a plug-in without a path")
     return Plugins(files, _text(answer["net_plugin"]))
@@ -307,7 +309,9 @@ def nccl_version(code: int) -> str:
 
 def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     """One run of the interpreter brings all facts of this file."""
-    return (Read("job_python", (node.python, node.job_user or node.ssh.user, SCRIPT), limit=JOB_LIMIT),)
+    return (
+        Read("job_python", (node.python, node.job_user or node.ssh.user, SCRIPT), limit=JOB_LIMIT),
+    )
 
 
 TORCH = Fact("torch.build", _asked, parse_torch, deep=True, needs=JOB_USER)

@@ -16,7 +16,9 @@ from typing import Any
 NAME = "history.sqlite"
 PATIENCE = 10.0  # seconds to wait for another run that is writing
 OURS = 0x636C7072  # the file's application id; 0 in files of before there was one
-FIRST = frozenset({"given", "outcome", "environment", "speed"})  # what a file of ours from before versions may hold
+FIRST = frozenset(
+    {"given", "outcome", "environment", "speed"}
+)  # what a file of ours from before versions may hold
 
 _GIVEN = (
     """create table if not exists given (
@@ -77,9 +79,13 @@ class Database:
         """All statements or none. Raises Unusable."""
         with self._told("written"):
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.path.touch(mode=0o600)  # facts may say more of the nodes than everybody here should know
+            self.path.touch(
+                mode=0o600
+            )  # facts may say more of the nodes than everybody here should know
             with self._open() as database:
-                database.execute("begin immediate")  # waits for another writer here, where nothing is half done
+                database.execute(
+                    "begin immediate"
+                )  # waits for another writer here, where nothing is half done
                 try:
                     _bring_up_to_date(database)
                     for query, values in statements:
@@ -110,7 +116,9 @@ class Database:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
-            broken = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
+            broken = isinstance(error, sqlite3.DatabaseError) and not isinstance(
+                error, sqlite3.OperationalError
+            )
             cure = f"; begin a new one with: mv {self.path} {self.path}.broken" if broken else ""
             raise Unusable(f"{self.path} could not be {doing}: {error}{cure}") from None
 
@@ -124,7 +132,9 @@ def _has_other_tables(database: sqlite3.Connection) -> bool:
 
     A file of before there was an application id holds some of these and nothing else.
     """
-    rows = database.execute("select name from sqlite_master where type = 'table' and name not like 'sqlite_%'")
+    rows = database.execute(
+        "select name from sqlite_master where type = 'table' and name not like 'sqlite_%'"
+    )
     return bool({name for (name,) in rows} - FIRST)
 
 

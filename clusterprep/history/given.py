@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterprep.env.variables import registry
 from clusterprep.errors import Refused
 from clusterprep.history.database import Database, Statement, Unusable
 from clusterprep.model import EnvValue, Report
-from clusterprep.noderange import fold
-from clusterprep.render import Environment
+from clusterprep.model.nodeset import fold
+from clusterprep.nccl.environment import Environment
+from clusterprep.nccl.variables.variables import registry
 
 REMEMBERED = 20  # runs whose speed counts
 KEPT = 200  # applies of a cluster whose outcomes and environment are kept
 _WELL = ("done", "unchanged")  # what a node that was written to ends with
 
 
-class Given:
+class AppliedEnvironments:
     """The environment that each node was last given. The file appears with the first run that writes."""
 
     def __init__(self, folder: Path, kept: int = KEPT) -> None:
@@ -35,10 +35,15 @@ class Given:
             found.setdefault(node, {})[name] = value
         return found
 
-    def remember(self, cluster: str, run: str, environment: Environment, nodes: Iterable[str]) -> None:
+    def remember(
+        self, cluster: str, run: str, environment: Environment, nodes: Iterable[str]
+    ) -> None:
         """Note what a run wrote."""
         rows = [
-            ("insert or replace into given values (?, ?, ?, ?, ?)", (cluster, node, run, value.name, value.value))
+            (
+                "insert or replace into given values (?, ?, ?, ?, ?)",
+                (cluster, node, run, value.name, value.value),
+            )
             for node in nodes
             for value in environment.of(node).values()
         ]
@@ -52,7 +57,10 @@ class Given:
     def note(self, cluster: str, report: Report) -> None:
         """Note what became of every node in an apply, for `--retry-failed`."""
         rows = [
-            ("insert or replace into outcome values (?, ?, ?, ?, ?)", (cluster, report.run, node, outcome, failed))
+            (
+                "insert or replace into outcome values (?, ?, ?, ?, ?)",
+                (cluster, report.run, node, outcome, failed),
+            )
             for node, (outcome, failed) in outcomes(report).items()
         ]
         self._keep([*rows, _without_old("outcome", cluster, self._kept)])
@@ -62,7 +70,16 @@ class Given:
         rows = [
             (
                 "insert or replace into environment values (?, ?, ?, ?, ?, ?, ?, ?)",
-                (cluster, report.run, str(n), v.name, v.value, " ".join(v.nodes), v.why, str(int(v.declared))),
+                (
+                    cluster,
+                    report.run,
+                    str(n),
+                    v.name,
+                    v.value,
+                    " ".join(v.nodes),
+                    v.why,
+                    str(int(v.declared)),
+                ),
             )
             for n, v in enumerate(report.env or ())
         ]
@@ -73,7 +90,10 @@ class Given:
         query = """select name, value, nodes, why, declared from environment
                    where cluster = ? and run = ? order by place"""
         rows = self._read(query, cluster, run)
-        return tuple(EnvValue(n, v, tuple(nodes.split(" ")), why, bool(int(d))) for n, v, nodes, why, d in rows)
+        return tuple(
+            EnvValue(n, v, tuple(nodes.split(" ")), why, bool(int(d)))
+            for n, v, nodes, why, d in rows
+        )
 
     def runs(self, cluster: str, most: int = 3) -> tuple[str, ...]:
         """The newest applies whose environment is remembered, newest first."""
@@ -98,7 +118,9 @@ class Given:
 
     def applies(self, cluster: str) -> tuple[str, ...]:
         """The applies of which it is known on which nodes they failed, newest first."""
-        rows = self._read("select distinct run from outcome where cluster = ? order by run desc", cluster)
+        rows = self._read(
+            "select distinct run from outcome where cluster = ? order by run desc", cluster
+        )
         return tuple(run for (run,) in rows)
 
     def _read(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
@@ -128,20 +150,37 @@ def _without_old(table: str, cluster: str, kept: int) -> Statement:
 
 def outcomes(report: Report) -> dict[str, tuple[str, str]]:
     """Node → what became of it, and whether that is a failure: not reached, not written, or blamed for an error."""
-    bad = [f for f in report.findings or () if f.verdict in ("fail", "unknown") and f.severity == "error"]
-    blamed = {node for finding in bad if not finding.fixed and not finding.silenced for node in finding.nodes}
-    blamed.update(node for culprit in (report.verify.culprits if report.verify else ()) for node in culprit.nodes)
+    bad = [
+        f
+        for f in report.findings or ()
+        if f.verdict in ("fail", "unknown") and f.severity == "error"
+    ]
+    blamed = {
+        node
+        for finding in bad
+        if not finding.fixed and not finding.silenced
+        for node in finding.nodes
+    }
+    blamed.update(
+        node
+        for culprit in (report.verify.culprits if report.verify else ())
+        for node in culprit.nodes
+    )
     found: dict[str, tuple[str, str]] = {}
-    for sighting in report.nodes or ():
-        words = [change.outcome for change in report.changes or () if sighting.node in change.nodes]
-        worst = next((word for word in words if word not in _WELL), words[0] if words else "unchanged")
-        word = str(worst) if sighting.reached else "not reached"
-        failed = word not in _WELL or sighting.node in blamed
-        found[sighting.node] = (word, "yes" if failed else "no")
+    for snapshot in report.nodes or ():
+        words = [change.outcome for change in report.changes or () if snapshot.node in change.nodes]
+        worst = next(
+            (word for word in words if word not in _WELL), words[0] if words else "unchanged"
+        )
+        word = str(worst) if snapshot.reached else "not reached"
+        failed = word not in _WELL or snapshot.node in blamed
+        found[snapshot.node] = (word, "yes" if failed else "no")
     return found
 
 
-def refuse_clashes(environment: Environment, nodes: Iterable[str], others: Mapping[str, Mapping[str, str]]) -> None:
+def refuse_clashes(
+    environment: Environment, nodes: Iterable[str], others: Mapping[str, Mapping[str, str]]
+) -> None:
     """Under --limit: a value that must be equal on all ranks has to equal what the other nodes were last given."""
     wanted = {value.name: value for node in nodes for value in environment.of(node).values()}
     for name, value in sorted(wanted.items()):
@@ -150,6 +189,10 @@ def refuse_clashes(environment: Environment, nodes: Iterable[str], others: Mappi
         odd = [node for node, given in others.items() if given.get(name) != value.value]
         if odd:
             theirs = others[odd[0]].get(name)
-            seen = f"{fold(odd)} were last given {name}={theirs}" if theirs is not None else f"{fold(odd)} lack {name}"
+            seen = (
+                f"{fold(odd)} were last given {name}={theirs}"
+                if theirs is not None
+                else f"{fold(odd)} lack {name}"
+            )
             message = f"{name}={value.value} must be equal on all ranks, and {seen}; apply without --limit"
             raise Refused(f"{message}; nothing was written")

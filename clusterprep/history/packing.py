@@ -16,11 +16,12 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import date
 from typing import Any
 
-from clusterprep import model, past
-from clusterprep.model import Absent, Json, Report, Sighting
+from clusterprep import model
+from clusterprep.model import Absent, Json, NodeSnapshot, Report
+from clusterprep.model import history as past
 
 FORMAT = 1
-_NODE = tuple(field.name for field in fields(Sighting) if field.name != "facts")
+_NODE = tuple(field.name for field in fields(NodeSnapshot) if field.name != "facts")
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict", "code")
 _FEW = 4  # names; shorter sets stay as they are, for whoever looks into the file
 _QUICK = 1 << 20  # bytes; what is longer is squeezed less hard
@@ -35,14 +36,18 @@ class Unreadable(Exception):
 
 def pack(report: Report) -> bytes:
     """Everything but the facts of the nodes."""
-    names = [sighting.node for sighting in report.nodes or ()]
+    names = [snapshot.node for snapshot in report.nodes or ()]
     position = {name: place for place, name in enumerate(names)}
     body = {
-        field.name: _plain(getattr(report, field.name), position) for field in fields(Report) if field.name != "nodes"
+        field.name: _plain(getattr(report, field.name), position)
+        for field in fields(Report)
+        if field.name != "nodes"
     }
     sections: dict[str, Json] = {"format": FORMAT, "report": body}
     if report.nodes is not None:
-        rows = {name: _column([getattr(sighting, name) for sighting in report.nodes]) for name in _NODE}
+        rows = {
+            name: _column([getattr(snapshot, name) for snapshot in report.nodes]) for name in _NODE
+        }
         sections["nodes"] = {"count": len(names), **rows}
     return squeeze(sections)
 
@@ -53,13 +58,20 @@ def unpack(data: bytes, only: Sequence[str] | None = None) -> Report:
         sections = unsqueeze(data)
         if sections["format"] != FORMAT:
             raise Unreadable(f"format {sections['format']} was written by a newer clusterprep")
-        nodes: tuple[Sighting, ...] | None = None
+        nodes: tuple[NodeSnapshot, ...] | None = None
         if "nodes" in sections:
             count = sections["nodes"]["count"]
             columns = [_values(sections["nodes"][name], count) for name in _NODE]
-            nodes = tuple(Sighting(**dict(zip(_NODE, row, strict=True))) for row in zip(*columns, strict=True))
-        names = [sighting.node for sighting in nodes or ()]
-        wanted = {key: value for key, value in sections["report"].items() if only is None or key in (*_HEAD, *only)}
+            nodes = tuple(
+                NodeSnapshot(**dict(zip(_NODE, row, strict=True)))
+                for row in zip(*columns, strict=True)
+            )
+        names = [snapshot.node for snapshot in nodes or ()]
+        wanted = {
+            key: value
+            for key, value in sections["report"].items()
+            if only is None or key in (*_HEAD, *only)
+        }
         report: Report = _typed(Report, wanted, names)
         return replace(report, nodes=nodes)
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -83,7 +95,9 @@ def _plain(value: Any, position: Mapping[str, int]) -> Json:
     """A value of the model as JSON; a long set of nodes becomes its places, «0-511,600»."""
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            field.name: _plain(getattr(value, field.name), position) for field in fields(value) if _told(value, field)
+            field.name: _plain(getattr(value, field.name), position)
+            for field in fields(value)
+            if _told(value, field)
         }
     if isinstance(value, tuple):
         if len(value) > _FEW and all(isinstance(name, str) and name in position for name in value):
@@ -125,7 +139,9 @@ def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
         return value
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
-        return _typed(next(k for k in typing.get_args(kind) if k is not types.NoneType), value, names)
+        return _typed(
+            next(k for k in typing.get_args(kind) if k is not types.NoneType), value, names
+        )
     if origin is tuple:
         if isinstance(value, dict):
             return tuple(names[place] for place in _places(value["at"]))
@@ -134,7 +150,13 @@ def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
         return date.fromisoformat(value)
     if is_dataclass(kind):
         hints = _hints(kind)  # type: ignore[arg-type]
-        return kind(**{name: _typed(hints[name], item, names) for name, item in value.items() if name in hints})  # type: ignore[operator]
+        return kind(
+            **{
+                name: _typed(hints[name], item, names)
+                for name, item in value.items()
+                if name in hints
+            }
+        )  # type: ignore[operator]
     return value
 
 
@@ -162,14 +184,14 @@ def _values(column: Json, count: int) -> list[Json]:
     return found
 
 
-def pack_facts(nodes: Sequence[Sighting]) -> Iterator[tuple[str, bytes]]:
+def pack_facts(nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, bytes]]:
     """Each fact's name with its values on all nodes; first, under the name "", which nodes know which facts."""
     shapes: dict[tuple[str, ...], int] = {}
-    of = [shapes.setdefault(tuple(sighting.facts), len(shapes)) for sighting in nodes]
+    of = [shapes.setdefault(tuple(snapshot.facts), len(shapes)) for snapshot in nodes]
     yield "", squeeze([[list(shape) for shape in shapes], of])
     names = dict.fromkeys(name for shape in shapes for name in shape)
     for name in names:
-        yield name, _packed([sighting.facts[name] for sighting in nodes if name in sighting.facts])
+        yield name, _packed([snapshot.facts[name] for snapshot in nodes if name in snapshot.facts])
 
 
 def _packed(values: Sequence[Any]) -> bytes:
@@ -182,7 +204,11 @@ def _packed(values: Sequence[Any]) -> bytes:
         if place is None:
             place = seen[id(value)] = texts.setdefault(_words(value), len(texts))
         of.append(place)
-    index = "" if len(texts) <= 1 or of == list(range(len(values))) else json.dumps(of, separators=(",", ":"))
+    index = (
+        ""
+        if len(texts) <= 1 or of == list(range(len(values)))
+        else json.dumps(of, separators=(",", ":"))
+    )
     whole = f"[[{','.join(texts)}]{',' if index else ''}{index}]".encode()
     return zlib.compress(whole, 1 if len(whole) > _QUICK else 6)
 
@@ -217,7 +243,9 @@ def _of_ours(value: Any) -> Json:
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_of_ours)
 
 
-def unpack_facts(columns: Mapping[str, bytes], count: int, left_out: Any = None) -> list[dict[str, Any]]:
+def unpack_facts(
+    columns: Mapping[str, bytes], count: int, left_out: Any = None
+) -> list[dict[str, Any]]:
     """The facts of each node, in the order in which the report had them. Raises Unreadable.
 
     `left_out` stands for those whose bytes were not kept.

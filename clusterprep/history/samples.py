@@ -24,17 +24,21 @@ Old = Mapping[str, Mapping[str, Any]]  # of one earlier run: node → fact → v
 def with_earlier(runs: Runs, fleet: Fleet, now: datetime) -> Fleet:
     """The fleet with the fact `counters.earlier`. Where the history cannot be used there is nothing earlier."""
     try:
-        recent = runs.holding(IB.name, fleet.inventory.cluster, _word(now, LONGEST), _word(now, LEAST))
-        chosen = dict.fromkeys((*recent[:TRIED], *recent[-1:]))  # newest first, and the oldest of the day
+        recent = runs.holding(
+            IB.name, fleet.inventory.cluster, _word(now, LONGEST), _word(now, LEAST)
+        )
+        chosen = dict.fromkeys(
+            (*recent[:TRIED], *recent[-1:])
+        )  # newest first, and the oldest of the day
         old = [_looked(runs, run) for run in chosen]
     except Unusable:
         old = []
-    sightings = dict(fleet.sightings)
+    snapshots = dict(fleet.snapshots)
     for node in fleet.reached:
-        sighting = sightings[node.name]
-        told = earlier_of(sighting.facts, [facts[node.name] for facts in old if node.name in facts])
-        sightings[node.name] = replace(sighting, facts={**sighting.facts, EARLIER.name: told})
-    return replace(fleet, sightings=sightings)
+        snapshot = snapshots[node.name]
+        told = earlier_of(snapshot.facts, [facts[node.name] for facts in old if node.name in facts])
+        snapshots[node.name] = replace(snapshot, facts={**snapshot.facts, EARLIER.name: told})
+    return replace(fleet, snapshots=snapshots)
 
 
 def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Earlier | None:
@@ -48,7 +52,10 @@ def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Ea
     boot, uptime, counters = (facts[name] for name in FACTS)
     samples = []
     for look in old:
-        if any(isinstance(look.get(name, Absent("")), Absent) for name in FACTS) or look[BOOT_ID.name] != boot:
+        if (
+            any(isinstance(look.get(name, Absent("")), Absent) for name in FACTS)
+            or look[BOOT_ID.name] != boot
+        ):
             continue
         seconds = uptime - look[UPTIME.name]
         if LEAST <= seconds <= LONGEST and not _is_reset(look[IB.name], counters):
@@ -59,11 +66,15 @@ def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Ea
 
 def _is_reset(then: Counters, now: Counters) -> bool:
     """Whether a counter is lower than it was: somebody has cleared it, or the driver was loaded again."""
-    return any(value < then.get(port, {}).get(name, 0) for port, own in now.items() for name, value in own.items())
+    return any(
+        value < then.get(port, {}).get(name, 0)
+        for port, own in now.items()
+        for name, value in own.items()
+    )
 
 
 def _looked(runs: Runs, run: str) -> dict[str, dict[str, Any]]:
-    nodes = [sighting.node for sighting in runs.report(run, only=()).nodes or ()]
+    nodes = [snapshot.node for snapshot in runs.report(run, only=()).nodes or ()]
     columns = {name: runs.column(run, name, nodes) for name in FACTS}
     return {node: {name: columns[name].get(node, Absent("")) for name in FACTS} for node in nodes}
 

@@ -10,7 +10,7 @@ import string
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterprep.noderange import MAX_NODES
+from clusterprep.model.nodeset import MAX_NODES
 
 ALL, UNGROUPED = "all", "ungrouped"
 PRIORITY = "ansible_group_priority"  # a setting of the group itself; hosts do not see it
@@ -80,10 +80,17 @@ class AnsibleInventory:
         for name in self.groups:
             if name not in below and name != ALL:
                 self.groups[ALL].children[name] = None
-        grouped = {host for group in self.groups.values() if group.name not in (ALL, UNGROUPED) for host in group.hosts}
+        grouped = {
+            host
+            for group in self.groups.values()
+            if group.name not in (ALL, UNGROUPED)
+            for host in group.hosts
+        }
         free = self.groups[UNGROUPED].hosts
         self.groups[UNGROUPED].hosts = {
-            name: None for name in (*free, *(host for host in self.hosts if host not in free)) if name not in grouped
+            name: None
+            for name in (*free, *(host for host in self.hosts if host not in free))
+            if name not in grouped
         }
 
     def circle(self) -> str | None:
@@ -99,7 +106,9 @@ class AnsibleInventory:
             return True
         if name in done:
             return False
-        found = any(self._meets_itself(child, (*above, name), done) for child in self.groups[name].children)
+        found = any(
+            self._meets_itself(child, (*above, name), done) for child in self.groups[name].children
+        )
         done.add(name)
         return found
 
@@ -183,7 +192,9 @@ def _choices(bracket: str) -> list[str]:
     elif first.isdecimal() and last.isdecimal() and len(last) < 18:
         found = _numbers(first, last, int(step), bracket)
     else:
-        raise ValueError(f"'[{bracket}]' does not go from number to number, or from letter to letter")
+        raise ValueError(
+            f"'[{bracket}]' does not go from number to number, or from letter to letter"
+        )
     if not found:
         raise ValueError(f"the range '[{bracket}]' runs backwards")
     return found
@@ -195,4 +206,6 @@ def _numbers(first: str, last: str, step: int, bracket: str) -> list[str]:
         raise ValueError(f"the ends of a zero-padded range have to be equally long: '[{bracket}]'")
     if (int(last) - int(first)) // step >= MAX_NODES:
         raise ValueError(f"'[{bracket}]' stands for more than {MAX_NODES:,} hosts")
-    return [str(n).zfill(len(first) if padded else 0) for n in range(int(first), int(last) + 1, step)]
+    return [
+        str(n).zfill(len(first) if padded else 0) for n in range(int(first), int(last) + 1, step)
+    ]

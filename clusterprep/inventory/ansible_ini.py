@@ -42,17 +42,25 @@ class _Reader:
         if text.startswith("[") and (section := _SECTION.fullmatch(text)):
             self.section(number, section[1], section[2] or "hosts")
             return
-        if text.startswith("[") and text.endswith("]"):  # as Ansible: rather a misspelt section than a host
-            self.complain(number, f"'{text}' is no section: the name of a group has no blanks and no brackets")
+        if text.startswith("[") and text.endswith(
+            "]"
+        ):  # as Ansible: rather a misspelt section than a host
+            self.complain(
+                number, f"'{text}' is no section: the name of a group has no blanks and no brackets"
+            )
             return
         try:
-            {"hosts": self.host, "children": self.child, "vars": self.variable}[self.kind](number, text)
+            {"hosts": self.host, "children": self.child, "vars": self.variable}[self.kind](
+                number, text
+            )
         except ValueError as error:
             self.complain(number, str(error))
 
     def section(self, number: int, name: str, kind: str) -> None:
         if kind not in _KINDS:
-            self.complain(number, f"'[{name}:{kind}]': expected [group], [group:children] or [group:vars]")
+            self.complain(
+                number, f"'[{name}:{kind}]': expected [group], [group:children] or [group:vars]"
+            )
             kind = "vars"  # the lines below it are variables more often than hosts
         if kind == "vars":
             self.wanted.append((name, number))
@@ -68,7 +76,9 @@ class _Reader:
         if strange:
             raise ValueError(f"expected key=value behind the host; seen '{strange[0]}'")
         pairs = (word.split("=", 1) for word in words[1:])
-        self.inventory.add(self.group, words[0], number, {key: Var(literal(value), number) for key, value in pairs})
+        self.inventory.add(
+            self.group, words[0], number, {key: Var(literal(value), number) for key, value in pairs}
+        )
 
     def child(self, number: int, text: str) -> None:
         found = _NAME.fullmatch(text)

@@ -18,8 +18,17 @@ _SECTION_LINE = re.compile(r"^\[[^\[\],]+\]\s*(?:#.*)?$", re.MULTILINE)
 _OURS = re.compile(r"^[ \t{\"']*nodes[\"']?\s*:", re.MULTILINE)
 _GROUP_WORDS = re.compile(r"(?:hosts|children)[\"']?\s*:")
 _JINJA = re.compile(r"\{[{%#]")
-_TRUE, _FALSE = frozenset({"yes", "true", "on", "1", "y", "t"}), frozenset({"no", "false", "off", "0", "n", "f", ""})
-_CONNECTIONS = {"ssh": "ssh", "smart": "ssh", "paramiko": "ssh", "paramiko_ssh": "ssh", "local": "local"}
+_TRUE, _FALSE = (
+    frozenset({"yes", "true", "on", "1", "y", "t"}),
+    frozenset({"no", "false", "off", "0", "n", "f", ""}),
+)
+_CONNECTIONS = {
+    "ssh": "ssh",
+    "smart": "ssh",
+    "paramiko": "ssh",
+    "paramiko_ssh": "ssh",
+    "local": "local",
+}
 _PASSWORDS = (
     "ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "ansible_become_password", "ansible_become_pass",
     "ansible_sudo_pass", "ansible_private_key_passphrase",
@@ -31,7 +40,9 @@ class _Refused(Exception):
     """A variable whose value means nothing here."""
 
 
-def ansible_document(file: str, text: str, written: Written, surely: bool = False) -> Document | None:
+def ansible_document(
+    file: str, text: str, written: Written, surely: bool = False
+) -> Document | None:
     """The document of a text that is an inventory of Ansible's; None where it looks like something else.
 
     `surely` is for a file that somebody called one.
@@ -65,7 +76,9 @@ def _read(text: str, complain: Callable[[int, str], None], surely: bool) -> Ansi
     try:
         tree = compose(text)
     except YamlError:
-        return read_ini(text, complain) if surely else None  # whose reader says what is wrong with it
+        return (
+            read_ini(text, complain) if surely else None
+        )  # whose reader says what is wrong with it
     if tree is not None and (looks_like_ansible(tree) or (surely and tree.kind == "mapping")):
         return read_yaml(tree, complain)
     return read_ini(text, complain) if surely else None
@@ -88,7 +101,10 @@ class _Nodes:
         nodes = [self.node(name) for name in self.inventory.hosts]
         pairs = [(_text("nodes", 1), Tree("list", 1, items=nodes))]
         groups = [
-            (_text(name, group.line), _mapping(group.line, {"nodes": _text(",".join(members), group.line)}))
+            (
+                _text(name, group.line),
+                _mapping(group.line, {"nodes": _text(",".join(members), group.line)}),
+            )
             for name, group in self.inventory.groups.items()
             if name not in (ALL, UNGROUPED) and (members := self.inventory.members(name))
         ]
@@ -102,7 +118,9 @@ class _Nodes:
         ssh = {
             "user": self.get(known, _word, "ansible_user", "ansible_ssh_user"),
             "port": self.get(known, _number, "ansible_port", "ansible_ssh_port"),
-            "identity_file": self.get(known, _word, "ansible_ssh_private_key_file", "ansible_private_key_file"),
+            "identity_file": self.get(
+                known, _word, "ansible_ssh_private_key_file", "ansible_private_key_file"
+            ),
         }
         settings = {
             "name": _text(name, line),
@@ -116,7 +134,9 @@ class _Nodes:
         self.get(known, _only("sudo"), "ansible_become_method")
         return _mapping(line, settings)
 
-    def get(self, known: Mapping[str, Var], read: Callable[[Any], str | None], *names: str) -> Tree | None:
+    def get(
+        self, known: Mapping[str, Var], read: Callable[[Any], str | None], *names: str
+    ) -> Tree | None:
         """The value of the first of these names that is set, as a scalar of our own file."""
         name = next((name for name in names if name in known), None)
         if name is None or known[name].value is None:
@@ -134,7 +154,9 @@ class _Nodes:
         for name in (*_PASSWORDS, *_ARGUMENTS):
             if name in known:
                 instead = (
-                    "use a key, or --ask-become-pass" if name in _PASSWORDS else "such options belong in ssh_config"
+                    "use a key, or --ask-become-pass"
+                    if name in _PASSWORDS
+                    else "such options belong in ssh_config"
                 )
                 self.notices[f"{name} is not read: {instead}"] = None
 
@@ -143,7 +165,9 @@ def _plain_value(value: Any) -> None:
     if isinstance(value, Unread):
         raise _Refused(f"only Ansible can read {value}; write the value itself")
     if isinstance(value, str) and _JINJA.search(value):
-        raise _Refused(f"'{value}' is a template, which only Ansible can fill in; write the value itself")
+        raise _Refused(
+            f"'{value}' is a template, which only Ansible can fill in; write the value itself"
+        )
 
 
 def _word(value: Any) -> str:
@@ -190,5 +214,7 @@ def _text(text: str, line: int, plain: bool = False) -> Tree:
 
 
 def _mapping(line: int, settings: Mapping[str, Tree | None]) -> Tree:
-    pairs = [(_text(key, value.line), value) for key, value in settings.items() if value is not None]
+    pairs = [
+        (_text(key, value.line), value) for key, value in settings.items() if value is not None
+    ]
     return Tree("mapping", line, pairs=pairs)

@@ -9,7 +9,7 @@ from typing import Any
 from clusterprep.inventory.ansible import AnsibleInventory, Group, Var
 from clusterprep.inventory.ansible_ini import Complain
 from clusterprep.inventory.yaml_tree import Tree, is_merge
-from clusterprep.noderange import nearest_word
+from clusterprep.model.nodeset import nearest_word
 
 KEYS = ("hosts", "children", "vars")
 
@@ -18,8 +18,14 @@ def looks_like_ansible(tree: Tree) -> bool:
     """Whether every top-level value is a group: nothing else but hosts, children and vars, and some of them."""
     groups = [value for _, value in _pairs(tree)] if tree.kind == "mapping" else []
     inside = [{key.text for key, _ in _pairs(value)} for value in groups if value.kind == "mapping"]
-    empty = all(value.kind == "mapping" or (value.kind == "scalar" and not value.text) for value in groups)
-    return empty and all(found <= set(KEYS) for found in inside) and any(found & set(KEYS[:2]) for found in inside)
+    empty = all(
+        value.kind == "mapping" or (value.kind == "scalar" and not value.text) for value in groups
+    )
+    return (
+        empty
+        and all(found <= set(KEYS) for found in inside)
+        and any(found & set(KEYS[:2]) for found in inside)
+    )
 
 
 def read_yaml(tree: Tree, complain: Complain) -> AnsibleInventory:
@@ -51,7 +57,10 @@ class _Reader:
             else:
                 meant = nearest_word(word.text, KEYS)
                 hint = f" (did you mean '{meant}'?)" if meant else ""
-                self.complain(word.line, f"'{word.text}' in group '{key.text}': expected hosts, children or vars{hint}")
+                self.complain(
+                    word.line,
+                    f"'{word.text}' in group '{key.text}': expected hosts, children or vars{hint}",
+                )
 
     def hosts(self, group: Group, tree: Tree) -> None:
         for name, variables in self.mapping(tree, "hosts"):
@@ -61,7 +70,9 @@ class _Reader:
                 self.complain(name.line, str(error))
 
     def vars(self, tree: Tree) -> dict[str, Var]:
-        return {key.text: Var(_value(value), key.line) for key, value in self.mapping(tree, "variables")}
+        return {
+            key.text: Var(_value(value), key.line) for key, value in self.mapping(tree, "variables")
+        }
 
     def mapping(self, tree: Tree, what: str) -> list[tuple[Tree, Tree]]:
         """Pairs of a mapping; an empty value is an empty mapping, one word a key without a value."""
@@ -72,7 +83,8 @@ class _Reader:
             return [(tree, nothing)] if tree.text not in ("", "~", "null") else []
         if tree.kind != "scalar" or tree.text not in ("", "~", "null"):
             self.complain(
-                tree.line, f"{what}: expected a mapping, seen a {'value' if tree.kind == 'scalar' else 'list'}"
+                tree.line,
+                f"{what}: expected a mapping, seen a {'value' if tree.kind == 'scalar' else 'list'}",
             )
         return []
 

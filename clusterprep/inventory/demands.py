@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterprep import registry
-from clusterprep.noderange import nearest
+from clusterprep.model.nodeset import nearest
+from clusterprep.survey import registry
 
 if TYPE_CHECKING:
     from clusterprep.inventory.document import Document
@@ -37,7 +37,9 @@ def check_names() -> frozenset[str]:
     return frozenset(json.loads(text))
 
 
-def read_require(document: Document, declared: Mapping[str, str | list[str | None]], place: Place) -> dict[str, str]:
+def read_require(
+    document: Document, declared: Mapping[str, str | list[str | None]], place: Place
+) -> dict[str, str]:
     """Full check name → what is wanted, as written; what cannot be used has been complained about."""
     wanted: dict[str, str] = {}
     for name, value in declared.items():
@@ -46,7 +48,9 @@ def read_require(document: Document, declared: Mapping[str, str | list[str | Non
         text = ",".join(item for item in items if item is not None)
         check = ALIASES.get(name, name)
         if check not in check_names():
-            document.complain(here, "there is no such check", nearest(name, sorted({*check_names(), *ALIASES})))
+            document.complain(
+                here, "there is no such check", nearest(name, sorted({*check_names(), *ALIASES}))
+            )
         elif None in items:
             continue  # the schema has complained about this item
         elif wanted.setdefault(check, text) != text:

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from clusterprep.errors import InputError, Problem
-from clusterprep.inventory.yaml_tree import Construction, Place, Tree, Written, YamlError, compose, key_text, line_of
+from clusterprep.inventory.yaml_tree import (
+    Construction,
+    Place,
+    Tree,
+    Written,
+    YamlError,
+    compose,
+    key_text,
+    line_of,
+)
 
 MAX_BYTES = 64 << 20  # an inventory of 100,000 nodes has a tenth of that; /dev/zero has no end
 
@@ -22,7 +31,9 @@ class Document:
         self.notices: tuple[str, ...] = ()  # what is no mistake and has to be known
         construction = Construction(self._at_line)
         self.data: Any = construction.build(tree, written)
-        self.spoilt = frozenset(construction.spoilt)  # nothing more is to be said about these places
+        self.spoilt = frozenset(
+            construction.spoilt
+        )  # nothing more is to be said about these places
 
     def complain(self, place: Place, message: str, hint: str | None = None) -> None:
         self._at_line(place, message, self.line(place), hint)
@@ -32,7 +43,9 @@ class Document:
 
     def settle(self) -> None:
         if self.problems:
-            raise InputError(tuple(sorted(dict.fromkeys(self.problems), key=lambda found: found.line or 0)))
+            raise InputError(
+                tuple(sorted(dict.fromkeys(self.problems), key=lambda found: found.line or 0))
+            )
 
     def _at_line(self, place: Place, message: str, line: int, hint: str | None) -> None:
         self.problems.append(Problem(message, self.path, line, key_text(place) or None, hint))
@@ -78,7 +91,9 @@ def _read(file: str, what: str) -> bytes:
     except FileNotFoundError:
         raise InputError.of(f"there is no such file; expected {what}", file=file) from None
     except IsADirectoryError:
-        raise InputError.of(f"this is a directory; expected the file of {what}", file=file) from None
+        raise InputError.of(
+            f"this is a directory; expected the file of {what}", file=file
+        ) from None
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError.of(f"cannot be read: {said}", file=file) from None
@@ -89,7 +104,9 @@ def _read(file: str, what: str) -> bytes:
 
 def _decode(content: bytes, file: str) -> str:
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InputError.of("the file is UTF-16, expected UTF-8", file=file, line=1, hint="save it as UTF-8")
+        raise InputError.of(
+            "the file is UTF-16, expected UTF-8", file=file, line=1, hint="save it as UTF-8"
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -11,11 +11,13 @@ from typing import Any
 
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
-from clusterprep.noderange import MAX_NODES, expand, fold
+from clusterprep.model.nodeset import MAX_NODES, expand, fold
 
 _NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:-]{0,252}")
 _NUMERIC = re.compile(r"[0-9.]+")
-_IPV4 = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})")
+_IPV4 = re.compile(
+    r"(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})"
+)
 _PADDED = re.compile(r"(?:^|\.)0[0-9]")
 
 
@@ -24,7 +26,9 @@ class Named:
     """Names and addresses in file order, and the entry that each of them comes from."""
 
     rows: list[tuple[str, str, int]] = field(default_factory=list)
-    complete: bool = True  # False: an entry could not be used, so that the names are not all there are
+    complete: bool = (
+        True  # False: an entry could not be used, so that the names are not all there are
+    )
 
 
 class Entries:
@@ -51,7 +55,11 @@ class Entries:
         place: Place = ("nodes", number)
         names = self.expand((*place, "name"), entry["name"], _check_name)
         address_place = (*place, "address" if "address" in entry else "name")
-        addresses = self.expand(address_place, entry.get("address", entry["name"]), _check_address) if names else []
+        addresses = (
+            self.expand(address_place, entry.get("address", entry["name"]), _check_address)
+            if names
+            else []
+        )
         self.once(self.names, names, number, (*place, "name"), "name")
         self.given.append((addresses, number, address_place))
         if addresses and len(names) != len(addresses):
@@ -79,16 +87,24 @@ class Entries:
     def addresses_once(self, shared: Collection[str]) -> None:
         """Complains about addresses that several nodes have, but for those that they may share."""
         for addresses, number, place in self.given:
-            own = [address for address in addresses if address not in shared] if shared else addresses
+            own = (
+                [address for address in addresses if address not in shared] if shared else addresses
+            )
             self.once(self.addresses, own, number, place, "address")
 
-    def once(self, seen: dict[str, int], found: list[str], number: int, place: Place, what: str) -> None:
+    def once(
+        self, seen: dict[str, int], found: list[str], number: int, place: Place, what: str
+    ) -> None:
         twice: dict[int, list[str]] = {}
         for text in found:
             first = seen.setdefault(text, number)
             if first != number:
                 twice.setdefault(first, []).append(text)
-        inside = {text for text in found if found.count(text) > 1} if len(set(found)) < len(found) else set()
+        inside = (
+            {text for text in found if found.count(text) > 1}
+            if len(set(found)) < len(found)
+            else set()
+        )
         if inside:
             self.document.complain(place, f"duplicate {what} '{fold(inside)}' within one entry")
         for first, texts in twice.items():
@@ -102,7 +118,9 @@ def _count(found: list[str], what: str, plural: str) -> str:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"expected a node name of letters, digits, '-', '_' and '.'; seen '{name}'")
+        raise ValueError(
+            f"expected a node name of letters, digits, '-', '_' and '.'; seen '{name}'"
+        )
 
 
 def _check_address(address: str) -> None:
@@ -127,4 +145,6 @@ def _check_ipv6(address: str) -> None:
     try:
         ipaddress.IPv6Address(address)
     except ValueError:
-        raise ValueError(f"'{address}' is not an IPv6 address; a port belongs under ssh: {{port: …}}") from None
+        raise ValueError(
+            f"'{address}' is not an IPv6 address; a port belongs under ssh: {{port: …}}"
+        ) from None

@@ -35,18 +35,25 @@ def misspelt(names: Iterable[str]) -> list[str]:
     judged = sorted({name for name in names if name.startswith(_JUDGED_STARTS)})
     if not judged:
         return []
-    from clusterprep.env.variables import registry
-    from clusterprep.lint.names import nearest_name, of_others
+    from clusterprep.nccl.lint.names import nearest_name, of_others
+    from clusterprep.nccl.variables.variables import registry
 
-    unknown = {name: nearest_name(name) for name in judged if name not in registry() and not of_others(name)}
+    unknown = {
+        name: nearest_name(name)
+        for name in judged
+        if name not in registry() and not of_others(name)
+    }
     said = "no NCCL or torch known here reads this variable"
-    return [f"env.{name}: {said}" + (f" (did you mean '{near}'?)" if near else "") for name, near in unknown.items()]
+    return [
+        f"env.{name}: {said}" + (f" (did you mean '{near}'?)" if near else "")
+        for name, near in unknown.items()
+    ]
 
 
 def _refusal(name: str) -> str | None:
     if name in _REFUSED or name.startswith(_REFUSED_STARTS):
         return f"'{name}' decides how programs are found and started on the node, and is never set from an inventory"
-    from clusterprep.env.variables import of_nccl
+    from clusterprep.nccl.variables.variables import of_nccl
 
     if _SECRET.search(name) and not of_nccl(name):
         return f"'{name}' may be a secret, as any name with KEY, TOKEN, SECRET or PASS: all users of a node can read it"

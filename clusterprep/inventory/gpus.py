@@ -7,7 +7,7 @@ from typing import Any
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model import Gpus
-from clusterprep.noderange import expand
+from clusterprep.model.nodeset import expand
 
 
 def read_gpus(document: Document, declared: int | dict[str, Any], place: Place) -> Gpus | None:
@@ -38,5 +38,7 @@ def _indices(use: str | int | list[int], count: int) -> tuple[int, ...]:
     if len(indices) > count:
         raise ValueError(f"'{written}' names {len(indices)} devices, but count is {count}")
     if max(indices) >= count:
-        raise ValueError(f"there is no device {max(indices)}: {count} devices are numbered 0 to {count - 1}")
+        raise ValueError(
+            f"there is no device {max(indices)}: {count} devices are numbered 0 to {count - 1}"
+        )
     return indices

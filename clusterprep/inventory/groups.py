@@ -9,16 +9,19 @@ from clusterprep.inventory.document import Document
 from clusterprep.inventory.layers import Layer, read_layer
 from clusterprep.inventory.schema import show
 from clusterprep.model import Gpus
-from clusterprep.noderange import fold, select
+from clusterprep.model.nodeset import fold, select
 
 
 class Groups:
     """The groups of an inventory by name, in file order."""
 
-    def __init__(self, document: Document, declared: Mapping[str, Any], names: Sequence[str], complete: bool) -> None:
+    def __init__(
+        self, document: Document, declared: Mapping[str, Any], names: Sequence[str], complete: bool
+    ) -> None:
         self.document = document
         self.layers = {
-            name: read_layer(document, group, ("groups", name), f"group {name}") for name, group in declared.items()
+            name: read_layer(document, group, ("groups", name), f"group {name}")
+            for name, group in declared.items()
         }
         self.members = {
             name: self._members(name, group["nodes"], names, complete)
@@ -37,7 +40,9 @@ class Groups:
     def layers_of(self, groups: Iterable[str]) -> list[Layer]:
         return [self.layers[name] for name in groups]
 
-    def _members(self, group: str, text: str, names: Sequence[str], complete: bool) -> tuple[str, ...]:
+    def _members(
+        self, group: str, text: str, names: Sequence[str], complete: bool
+    ) -> tuple[str, ...]:
         """Nothing is unknown while an entry of `nodes` could not be read: it may have been that one."""
         try:
             return tuple(select(text, names, missing_ok=not complete))
@@ -79,7 +84,9 @@ class Groups:
             f"{'is' if len(nodes) == 1 else 'are'} in both"
         )
         self.document.complain(
-            self.layers[second].place_of(key), message, "take the nodes out of one group, or set the key on the nodes"
+            self.layers[second].place_of(key),
+            message,
+            "take the nodes out of one group, or set the key on the nodes",
         )
 
 
@@ -88,4 +95,6 @@ def _text(value: Any) -> str:
     if isinstance(value, Gpus):
         use = None if value.use is None else f"use {','.join(str(index) for index in value.use)}"
         return " ".join(part for part in (str(value.count), value.model, use) if part)
-    return f"[{', '.join(str(part) for part in value)}]" if isinstance(value, tuple) else show(value)
+    return (
+        f"[{', '.join(str(part) for part in value)}]" if isinstance(value, tuple) else show(value)
+    )

@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
-from clusterprep.frozen import dataclass
 from clusterprep.inventory.demands import ALIASES, read_require
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.environment import read_env
 from clusterprep.inventory.gpus import read_gpus
 from clusterprep.inventory.yaml_tree import Place, key_text
 from clusterprep.model import EnvSetting
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 # A declared interface becomes a variable, so that the two speak about the same thing.
 NCCL_INTERFACE = "interfaces.nccl"
 VARIABLES = {NCCL_INTERFACE: "NCCL_SOCKET_IFNAME", "interfaces.rdma": "NCCL_IB_HCA"}
 _SIMPLE = ("transport", "job_user")
-_NUMBERS: Mapping[str, Callable[[float], float]] = {"port": int, "connect_timeout": float}  # YAML's 22.0 is 22
+_NUMBERS: Mapping[str, Callable[[float], float]] = {
+    "port": int,
+    "connect_timeout": float,
+}  # YAML's 22.0 is 22
 _PATHS = ("root", "python")
 
 
@@ -47,11 +50,18 @@ class Layer:
         head, _, rest = key.partition(".")
         short = [("require", alias) for alias, full in ALIASES.items() if full == rest]
         spellings = [(head, rest), *short, ("env", VARIABLES.get(key, "")), (rest,), (head,)]
-        return next(((*self.place, *spelling) for spelling in spellings if self._holds(spelling)), self.place)
+        return next(
+            ((*self.place, *spelling) for spelling in spellings if self._holds(spelling)),
+            self.place,
+        )
 
     def _holds(self, spelling: tuple[str, ...]) -> bool:
         value = self.source.get(spelling[0])
-        return value is not None if len(spelling) == 1 else isinstance(value, Mapping) and spelling[1] in value
+        return (
+            value is not None
+            if len(spelling) == 1
+            else isinstance(value, Mapping) and spelling[1] in value
+        )
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,9 @@ class Merged:
 def read_layer(document: Document, source: Mapping[str, Any], place: Place, label: str) -> Layer:
     """One layer of the inventory; what it says wrongly has been complained about and is left out."""
     settings = {key: source[key] for key in _SIMPLE if key in source}
-    settings |= {key: posixpath.normpath("/" + source[key].lstrip("/")) for key in _PATHS if key in source}
+    settings |= {
+        key: posixpath.normpath("/" + source[key].lstrip("/")) for key in _PATHS if key in source
+    }
     if "nproc_per_node" in source:
         settings["nproc_per_node"] = int(source["nproc_per_node"])
     for key, value in source.get("ssh", {}).items():
@@ -74,10 +86,19 @@ def read_layer(document: Document, source: Mapping[str, Any], place: Place, labe
     settings |= _become(document, source, place)
     if "gpus" in source and (gpus := read_gpus(document, source["gpus"], (*place, "gpus"))):
         settings["gpus"] = gpus
-    settings |= {f"interfaces.{key}": _device(value) for key, value in source.get("interfaces", {}).items()}
+    settings |= {
+        f"interfaces.{key}": _device(value) for key, value in source.get("interfaces", {}).items()
+    }
     env = read_env(document, source.get("env", {}), place)
     _compare_interface(document, settings, env, place)
-    return Layer(label, place, source, settings, env, read_require(document, source.get("require", {}), place))
+    return Layer(
+        label,
+        place,
+        source,
+        settings,
+        env,
+        read_require(document, source.get("require", {}), place),
+    )
 
 
 def merge(layers: Iterable[Layer], own: Merged | None = None) -> Merged:
@@ -105,7 +126,9 @@ def _yield_to(layer: Layer, settings: dict[str, Any], env: dict[str, EnvSetting]
 def _become(document: Document, source: Mapping[str, Any], place: Place) -> dict[str, bool]:
     short, long = source.get("become"), source.get("ssh", {}).get("become")
     if short is not None and long is not None and short != long:
-        document.complain((*place, "become"), "this is short for ssh.become, which says the opposite")
+        document.complain(
+            (*place, "become"), "this is short for ssh.become, which says the opposite"
+        )
     return {} if short is None else {"ssh.become": short}
 
 
@@ -113,9 +136,13 @@ def _device(value: Any) -> Any:
     return value if isinstance(value, str) else tuple(item for item in value if item is not None)
 
 
-def _compare_interface(document: Document, settings: Mapping[str, Any], env: Mapping[str, str], place: Place) -> None:
+def _compare_interface(
+    document: Document, settings: Mapping[str, Any], env: Mapping[str, str], place: Place
+) -> None:
     declared, variable = settings.get(NCCL_INTERFACE), env.get(VARIABLES[NCCL_INTERFACE])
     if declared is not None and variable is not None and variable.removeprefix("=") != declared:
         other = key_text((*place, "interfaces", "nccl"))
-        message = f"'{variable}' stands against {other}, which says '{declared}'; keep one of the two"
+        message = (
+            f"'{variable}' stands against {other}, which says '{declared}'; keep one of the two"
+        )
         document.complain((*place, "env", VARIABLES[NCCL_INTERFACE]), message)

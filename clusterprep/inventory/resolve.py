@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterprep.env.dialects import refusal
-from clusterprep.frozen import dataclass
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.entries import Entries
 from clusterprep.inventory.environment import misspelt
@@ -16,8 +14,10 @@ from clusterprep.inventory.layers import NCCL_INTERFACE, VARIABLES, Layer, Merge
 from clusterprep.inventory.silences import Silences
 from clusterprep.inventory.verify_settings import read_verify
 from clusterprep.model import EnvSetting, Interfaces, Inventory, Node, SshSettings
-from clusterprep.neighbours import neighbours
-from clusterprep.noderange import fold
+from clusterprep.model.colocation import neighbours
+from clusterprep.model.nodeset import fold
+from clusterprep.nccl.variables.dialects import refusal
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 _ALONE = frozenset({"name", "address"})  # an entry with these keys only is no layer of its own
 _NODE_KEYS = ("transport", "root", "python", "gpus", "nproc_per_node")
@@ -53,16 +53,24 @@ class Resolver:
             for number, entry in enumerate(entries)
             if entry is not None and not entry.keys() <= _ALONE
         }
-        self.silences = Silences(document, self.names, self.groups.members, complete).read(data.get("silence", []))
+        self.silences = Silences(document, self.names, self.groups.members, complete).read(
+            data.get("silence", [])
+        )
         self.shared: dict[tuple[str, ...], Merged] = {}
         self.decided: dict[tuple[tuple[str, ...], int | None], tuple[dict[str, Any], Merged]] = {}
 
     def inventory(self) -> Inventory:
-        self.groups.contradictions((name, self.own.get(number)) for name, _, number in self.named.rows)
+        self.groups.contradictions(
+            (name, self.own.get(number)) for name, _, number in self.named.rows
+        )
         verify = read_verify(self.document, self.data.get("verify", {}))
-        targets = tuple(t for t in self.data.get("env_targets", Inventory.env_targets) if t is not None)
+        targets = tuple(
+            t for t in self.data.get("env_targets", Inventory.env_targets) if t is not None
+        )
         self.held_by(targets)
-        port = self.overrides.master_port or self.data.get("ports", {}).get("master", Inventory.master_port)
+        port = self.overrides.master_port or self.data.get("ports", {}).get(
+            "master", Inventory.master_port
+        )
         nodes = tuple(self.node(index, *row) for index, row in enumerate(self.named.rows))
         # An address says nothing of a local node: those of one machine may all be called 127.0.0.1.
         here = neighbours(nodes)
@@ -89,14 +97,19 @@ class Resolver:
         env = merged.env
         if key[1] is not None and self.own[entry].env:
             label = f"node {name}"
-            env = {**env, **{key: EnvSetting(value, label) for key, value in self.own[entry].env.items()}}
+            env = {
+                **env,
+                **{key: EnvSetting(value, label) for key, value in self.own[entry].env.items()},
+            }
         return Node(name=name, address=address, index=index, env=env, groups=groups, **fields)
 
     def decide(self, groups: tuple[str, ...], entry: int | None) -> tuple[dict[str, Any], Merged]:
         """The fields that all nodes of these groups and this entry have in common."""
         if groups not in self.shared:
             self.shared[groups] = merge([self.top, *self.groups.layers_of(groups)])
-        merged = self.shared[groups] if entry is None else merge([self.own[entry]], self.shared[groups])
+        merged = (
+            self.shared[groups] if entry is None else merge([self.own[entry]], self.shared[groups])
+        )
         return self.fields(merged), merged
 
     def fields(self, merged: Merged) -> dict[str, Any]:
@@ -105,12 +118,16 @@ class Resolver:
             settings["ssh.become"] = self.overrides.become
         if self.overrides.nproc_per_node is not None:
             settings["nproc_per_node"] = self.overrides.nproc_per_node
-        ssh = SshSettings(**{key.removeprefix(_SSH): settings[key] for key in settings if key.startswith(_SSH)})
+        ssh = SshSettings(
+            **{key.removeprefix(_SSH): settings[key] for key in settings if key.startswith(_SSH)}
+        )
         return {
             **{key: settings[key] for key in _NODE_KEYS if key in settings},
             "ssh": ssh,
             "job_user": settings.get("job_user", ssh.user),
-            "interfaces": Interfaces(settings.get("interfaces.nccl"), settings.get("interfaces.rdma")),
+            "interfaces": Interfaces(
+                settings.get("interfaces.nccl"), settings.get("interfaces.rdma")
+            ),
             "require": merged.require,
         }
 
@@ -121,15 +138,31 @@ class Resolver:
     def held_by(self, targets: tuple[str, ...]) -> None:
         """Complains about values that not every reader of a target's file would get as they are written here."""
         for layer in self.layers:
-            values = [((*layer.place, "env", name), name, value) for name, value in layer.env.items()]
+            values = [
+                ((*layer.place, "env", name), name, value) for name, value in layer.env.items()
+            ]
             if (interface := layer.settings.get(NCCL_INTERFACE)) is not None:
-                values.append(((*layer.place, "interfaces", "nccl"), VARIABLES[NCCL_INTERFACE], interface))
+                values.append(
+                    ((*layer.place, "interfaces", "nccl"), VARIABLES[NCCL_INTERFACE], interface)
+                )
             for place, name, value in values:
                 for why in filter(None, (refusal(target, name, value) for target in targets)):
                     self.document.complain(place, why)
 
     def warnings(self) -> tuple[str, ...]:
         names = frozenset(self.names)
-        both = [name for name, members in self.groups.members.items() if name in names and members != (name,)]
-        shadowed = [f"'{fold(both)}' is a node and a group; on the command line it means the node"] if both else []
-        return (*self.document.notices, *misspelt(name for layer in self.layers for name in layer.env), *shadowed)
+        both = [
+            name
+            for name, members in self.groups.members.items()
+            if name in names and members != (name,)
+        ]
+        shadowed = (
+            [f"'{fold(both)}' is a node and a group; on the command line it means the node"]
+            if both
+            else []
+        )
+        return (
+            *self.document.notices,
+            *misspelt(name for layer in self.layers for name in layer.env),
+            *shadowed,
+        )

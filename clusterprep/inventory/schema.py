@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import clusterprep
-from clusterprep.frozen import dataclass
 from clusterprep.inventory.ansible_words import ansible_hint
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
-from clusterprep.noderange import nearest, nearest_word
+from clusterprep.model.nodeset import nearest, nearest_word
+from clusterprep.runtime.lazy_dataclass import dataclass
 
-_KINDS = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+_KINDS = {
+    dict: "a mapping",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+}
 
 
 def schema_path(name: str) -> Path:
@@ -56,12 +63,16 @@ class _Complaint:
     meant: str | None = None  # the key that an unknown one looks like
 
 
-def check(document: Document, name: str, data: Any, where: Mapping[Place, list[Place]] | None = None) -> list[Place]:
+def check(
+    document: Document, name: str, data: Any, where: Mapping[Place, list[Place]] | None = None
+) -> list[Place]:
     """Complains about everything in `data` that the schema does not allow, and gives the places of it.
 
     `where` leads from a place in `data` to all the places of the document that it stands for.
     """
-    found = [complaint for error in validator(name).iter_errors(data) for complaint in _complaints(error)]
+    found = [
+        complaint for error in validator(name).iter_errors(data) for complaint in _complaints(error)
+    ]
     misspelt = {(complaint.place[:-1], complaint.meant) for complaint in found if complaint.meant}
     bad: list[Place] = []
     for complaint in found:
@@ -91,7 +102,9 @@ def _complaints(error: Any) -> Iterator[_Complaint]:
         hint = nearest(str(error.instance), error.validator_value)
         yield _Complaint(place, _expected(error.schema, error.instance), hint)
     elif error.validator == "uniqueItems":
-        twice = next(item for number, item in enumerate(error.instance) if item in error.instance[:number])
+        twice = next(
+            item for number, item in enumerate(error.instance) if item in error.instance[:number]
+        )
         yield _Complaint(place, f"expected {error.schema['title']}; seen {show(twice)} twice")
     else:
         yield _Complaint(place, _expected(error.schema, error.instance))

@@ -11,7 +11,9 @@ from clusterprep.inventory.yaml_tree import Place
 
 _FREE = frozenset({"name", "address"})  # any text will do for the schema
 _FREE_INSIDE = frozenset({"env", "require"})
-_SECTIONS = frozenset({"env", "require", "groups", "silence", "ssh", "interfaces", "ports", "verify"})
+_SECTIONS = frozenset(
+    {"env", "require", "groups", "silence", "ssh", "interfaces", "ports", "verify"}
+)
 
 
 def valid_part(document: Document) -> dict[str, Any]:

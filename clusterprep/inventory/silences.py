@@ -11,7 +11,7 @@ from clusterprep.inventory.demands import unknown_check
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model import Silence
-from clusterprep.noderange import select
+from clusterprep.model.nodeset import select
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _NO_REASON = "no reason given"
@@ -21,18 +21,28 @@ class Silences:
     """Reads the section against the names and groups of the inventory."""
 
     def __init__(
-        self, document: Document, names: Sequence[str], groups: Mapping[str, Sequence[str]], complete: bool
+        self,
+        document: Document,
+        names: Sequence[str],
+        groups: Mapping[str, Sequence[str]],
+        complete: bool,
     ) -> None:
         self.document, self.names, self.groups, self.complete = document, names, groups, complete
 
     def read(self, declared: Sequence[Mapping[str, Any] | None]) -> tuple[Silence, ...]:
-        found = [self._one(("silence", n), entry) for n, entry in enumerate(declared) if entry and "check" in entry]
+        found = [
+            self._one(("silence", n), entry)
+            for n, entry in enumerate(declared)
+            if entry and "check" in entry
+        ]
         return tuple(found)
 
     def _one(self, place: Place, entry: Mapping[str, Any]) -> Silence:
         if wrong := unknown_check(entry["check"]):
             self.document.complain((*place, "check"), *wrong)
-        nodes = self._nodes((*place, "nodes"), entry["nodes"]) if "nodes" in entry else list(self.names)
+        nodes = (
+            self._nodes((*place, "nodes"), entry["nodes"]) if "nodes" in entry else list(self.names)
+        )
         until = self._until((*place, "until"), entry.get("until"))
         return Silence(entry["check"], frozenset(nodes), entry.get("reason", _NO_REASON), until)
 

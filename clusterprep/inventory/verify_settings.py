@@ -6,7 +6,7 @@ from typing import Any
 
 from clusterprep.inventory.document import Document
 from clusterprep.model import VerifySettings
-from clusterprep.units import parse_duration, parse_size
+from clusterprep.model.units import parse_duration, parse_size
 
 _PLAIN = ("backend", "min_busbw")
 
@@ -43,7 +43,9 @@ def _timeout(document: Document, written: float | str | None) -> float | None:
     try:
         seconds = parse_duration(written)
         if not 0 < seconds <= 86400:
-            raise ValueError(f"expected a duration of more than nothing and at most a day; seen '{written}'")
+            raise ValueError(
+                f"expected a duration of more than nothing and at most a day; seen '{written}'"
+            )
     except ValueError as error:
         document.complain(("verify", "timeout"), str(error))
         return None

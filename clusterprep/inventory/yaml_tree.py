@@ -15,7 +15,9 @@ MAX_DEPTH = 50  # PyYAML's C code recurses without a limit of its own and dies o
 MAX_ALIASED = 1_000_000  # values that aliases may add: enough for any fleet, too few for a bomb
 
 Place = tuple[str | int, ...]  # ("nodes", 0, "address")
-Written = Any  # True: scalars below are text as written; a mapping or a list: rules for what is below
+Written = (
+    Any  # True: scalars below are text as written; a mapping or a list: rules for what is below
+)
 
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _OCTAL = re.compile(r"0o[0-7]{1,18}")
@@ -29,7 +31,9 @@ _WORDS: Mapping[str, bool | None] = {
 _BARE_RANGE = re.compile(r"\{[^\"']*\w\[")
 _INI_SECTION = re.compile(r"\[[\w:.-]+\]")
 _TAG = "tag:yaml.org,2002:"
-_STANDARD_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+_STANDARD_TAGS = frozenset(
+    f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq")
+)
 
 
 class YamlError(Exception):
@@ -112,7 +116,9 @@ class _Composer:
         for event in self.events:
             if isinstance(event, self.yaml.DocumentStartEvent):
                 if tree is not None:
-                    raise YamlError("a second document starts here", _line(event), "one file holds one document")
+                    raise YamlError(
+                        "a second document starts here", _line(event), "one file holds one document"
+                    )
                 tree = self.value(next(self.events))
         return tree
 
@@ -157,7 +163,9 @@ class _Composer:
 
     def alias(self, event: Any) -> Tree:
         if event.anchor in self.open:
-            raise YamlError(f"'*{event.anchor}' stands for something it is itself a part of", _line(event))
+            raise YamlError(
+                f"'*{event.anchor}' stands for something it is itself a part of", _line(event)
+            )
         if event.anchor not in self.anchors:
             raise YamlError(f"'*{event.anchor}' has no '&{event.anchor}' before it", _line(event))
         tree, size = self.anchors[event.anchor]
@@ -183,7 +191,9 @@ class Construction:
     def build(self, tree: Tree, rule: Written, place: Place = ()) -> Any:
         """The data of a tree; `rule` says below which keys scalars stay as written."""
         if tree.tag is not None and tree.tag not in _STANDARD_TAGS and tree.tag != "!":
-            self.complain(place, f"the tag '{tree.tag.replace(_TAG, '!!')}' is not allowed", tree.line, None)
+            self.complain(
+                place, f"the tag '{tree.tag.replace(_TAG, '!!')}' is not allowed", tree.line, None
+            )
             self.spoilt.add(place)
             return None
         if tree.kind == "scalar":
@@ -202,7 +212,9 @@ class Construction:
         lines: dict[str, int] = {}
         for key, value in tree.pairs:
             if key.kind != "scalar":
-                self.complain(place, "a key has to be a word, not a list or a mapping", key.line, None)
+                self.complain(
+                    place, "a key has to be a word, not a list or a mapping", key.line, None
+                )
             elif is_merge(key):
                 built = {**self.merged(value, rule, place), **built}
             elif key.text in lines:
@@ -220,7 +232,9 @@ class Construction:
             if source.kind == "mapping":
                 found = {**self.mapping(source, rule, place), **found}
             else:
-                self.complain(place, "'<<' takes a mapping or a list of mappings", source.line, None)
+                self.complain(
+                    place, "'<<' takes a mapping or a list of mappings", source.line, None
+                )
         return found
 
 

@@ -11,7 +11,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from clusterprep.errors import InputError
 from clusterprep.model import Report
-from clusterprep.noderange import nearest
+from clusterprep.model.nodeset import nearest
 
 # Every format of the contract and the suffix that `--output` knows it by.
 SUFFIXES = {
@@ -28,7 +28,9 @@ SUFFIXES = {
 class Format(Protocol):
     """What a format's module offers: the whole report as text that ends with a newline."""
 
-    def render(self, report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str: ...
+    def render(
+        self, report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool
+    ) -> str: ...
 
 
 @runtime_checkable
@@ -52,21 +54,37 @@ def exit_code(report: Report, fmt: str) -> int:
 
 
 def render(
-    report: Report, fmt: str, *, color: bool = False, verbose: int = 0, width: int = 80, ascii_only: bool = False
+    report: Report,
+    fmt: str,
+    *,
+    color: bool = False,
+    verbose: int = 0,
+    width: int = 80,
+    ascii_only: bool = False,
 ) -> str:
     """The report in the format `fmt`; InputError when there is none. `ascii_only`: for streams that are not UTF-8."""
-    return load_format(fmt).render(report, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    return load_format(fmt).render(
+        report, color=color, verbose=verbose, width=width, ascii_only=ascii_only
+    )
 
 
 def pieces(
-    report: Report, fmt: str, *, color: bool = False, verbose: int = 0, width: int = 80, ascii_only: bool = False
+    report: Report,
+    fmt: str,
+    *,
+    color: bool = False,
+    verbose: int = 0,
+    width: int = 80,
+    ascii_only: bool = False,
 ) -> Iterator[str]:
     """The same text in parts, for those who write it: of a format that grows with what all nodes answered, many."""
     module = load_format(fmt)
     if isinstance(module, InPieces):
         yield from module.pieces(report)
     else:
-        yield module.render(report, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+        yield module.render(
+            report, color=color, verbose=verbose, width=width, ascii_only=ascii_only
+        )
 
 
 def load_format(fmt: str) -> Format:
@@ -86,7 +104,8 @@ def format_of(filename: str) -> str:
         if suffix == known:
             return check_format(fmt)
     raise InputError.of(
-        f"'{filename}': the suffix names no report format", hint=f"one of {', '.join(SUFFIXES.values())}"
+        f"'{filename}': the suffix names no report format",
+        hint=f"one of {', '.join(SUFFIXES.values())}",
     )
 
 

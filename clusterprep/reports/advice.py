@@ -5,7 +5,9 @@ from __future__ import annotations
 from clusterprep.model import Finding, LaunchResult, Report
 from clusterprep.reports.plain import NODES, field, folded
 
-Advice = list[tuple[str, str]]  # label and text; "next" is a sentence, every other label stands before a command
+Advice = list[
+    tuple[str, str]
+]  # label and text; "next" is a sentence, every other label stands before a command
 
 
 def advice(report: Report, place: str = "above") -> Advice:
@@ -26,7 +28,11 @@ def advice(report: Report, place: str = "above") -> Advice:
 
 def worst(report: Report, verdict: str) -> Finding | None:
     """The first finding of that verdict that counts, errors before warnings."""
-    counting = [one for one in report.findings or () if one.verdict == verdict and not one.silenced and not one.fixed]
+    counting = [
+        one
+        for one in report.findings or ()
+        if one.verdict == verdict and not one.silenced and not one.fixed
+    ]
     return min(counting, key=lambda one: one.severity != "error", default=None)
 
 
@@ -49,7 +55,10 @@ def _after_launch(launch: LaunchResult) -> Advice:
     first = launch.culprits[0]
     name = f"torchrun-{first.nodes[0]}.log" if first.rank is None else f"rank-{first.rank}.log"
     folder = field(launch.logs)
-    return [("read", f"less {folder}/{field(name)}"), ("more", f"clusterprep diagnose {folder}/*.log")]
+    return [
+        ("read", f"less {folder}/{field(name)}"),
+        ("more", f"clusterprep diagnose {folder}/*.log"),
+    ]
 
 
 def _after_unknown(report: Report, place: str) -> Advice:
@@ -68,7 +77,10 @@ def _after_unknown(report: Report, place: str) -> Advice:
 def _after_success(report: Report) -> Advice:
     outcomes = {row.outcome for row in report.changes or ()}
     if "planned" in outcomes:
-        return [("next", "nothing has been written yet; this writes it:"), ("run", "clusterprep apply INVENTORY")]
+        return [
+            ("next", "nothing has been written yet; this writes it:"),
+            ("run", "clusterprep apply INVENTORY"),
+        ]
     if report.command == "apply" and "done" in outcomes:
         return [("undo", f"clusterprep rollback INVENTORY --run {field(report.run)}")]
     return []

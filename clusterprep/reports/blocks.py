@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import date
 
-from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Report
 from clusterprep.reports.plain import counted, distinct, field
-from clusterprep.stored import RENEW
+from clusterprep.runtime.lazy_dataclass import dataclass
+from clusterprep.survey.cached import RENEW
 
-RANK = {("fail", "error"): 0, ("fail", "warning"): 1, ("unknown", "error"): 2, ("unknown", "warning"): 3}
+RANK = {
+    ("fail", "error"): 0,
+    ("fail", "warning"): 1,
+    ("unknown", "error"): 2,
+    ("unknown", "warning"): 3,
+}
 WORDS = {
     ("fail", "error"): "FAIL",
     ("fail", "warning"): "WARN",
@@ -73,7 +78,15 @@ def blocks_of(findings: Iterable[Finding]) -> list[Block]:
     """Findings gathered into blocks, in the order in which each one's first came; without nodes each stands alone."""
     gathered: dict[tuple[object, ...], list[Finding]] = {}
     for one in findings:
-        key: tuple[object, ...] = (one.check, one.verdict, one.severity, one.reason, one.fixed, one.silenced, one.until)
+        key: tuple[object, ...] = (
+            one.check,
+            one.verdict,
+            one.severity,
+            one.reason,
+            one.fixed,
+            one.silenced,
+            one.until,
+        )
         if not one.nodes and one.verdict == "fail":
             key = (*key, one.message, one.seen)
         gathered.setdefault(key, []).append(one)
@@ -102,7 +115,9 @@ def gathered(blocks: Iterable[Block]) -> list[list[Block]]:
 def cure(gap: Block) -> str:
     """What to do about an answer that is missing, which is another thing than what its check would have found."""
     name = field(gap.check)
-    return CURES.get(gap.reason or "", f"clusterprep explain {name}   # how it is measured, and what that needs")
+    return CURES.get(
+        gap.reason or "", f"clusterprep explain {name}   # how it is measured, and what that needs"
+    )
 
 
 def counts(report: Report) -> str:
@@ -110,7 +125,9 @@ def counts(report: Report) -> str:
     nodes = f" on {counted(len(report.nodes), 'node')}" if report.nodes else ""
     if report.findings is None:
         return _without_findings(report) + nodes
-    blocks = [block for block in blocks_of(report.findings) if not block.silenced and not block.fixed]
+    blocks = [
+        block for block in blocks_of(report.findings) if not block.silenced and not block.fixed
+    ]
     said = [
         counted(_count(blocks, "fail", "error"), "error"),
         counted(_count(blocks, "fail", "warning"), "warning"),
@@ -134,7 +151,11 @@ def _accepted(findings: Sequence[Finding]) -> str:
     blocks = blocks_of(findings)
     fixed = sum(block.fixed for block in blocks)
     silenced = sum(bool(block.silenced) and not block.fixed for block in blocks)
-    return "".join(f", {number} {word}" for number, word in ((fixed, "fixed"), (silenced, "silenced")) if number)
+    return "".join(
+        f", {number} {word}"
+        for number, word in ((fixed, "fixed"), (silenced, "silenced"))
+        if number
+    )
 
 
 def _count(blocks: Sequence[Block], verdict: str, severity: str | None = None) -> int:

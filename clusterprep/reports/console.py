@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from clusterprep.model import Json, Report, Sighting
+from clusterprep.model import Json, NodeSnapshot, Report
 from clusterprep.reports.advice import advice
 from clusterprep.reports.blocks import counts
 from clusterprep.reports.console_findings import write_findings
 from clusterprep.reports.console_history import write_comparison, write_runs, write_since
 from clusterprep.reports.console_launch import write_launch
-from clusterprep.reports.console_results import write_changes, write_env, write_env_paths, write_verify
-from clusterprep.reports.page import Page, Part
+from clusterprep.reports.console_results import (
+    write_changes,
+    write_env,
+    write_env_paths,
+    write_verify,
+)
+from clusterprep.reports.page import Part, ReportPage
 from clusterprep.reports.plain import counted, distinct, elapsed, field, folded
 
 _STYLES = {"pass": "bold green", "fail": "bold red", "error": "bold red"}
 _ENDED = {"refused": "REFUSED", "interrupted": "STOPPED"}
 _NOTICES = 8  # shown without -v
 _NAME = 64  # characters of a cluster's or a run's name
-_ERROR_LINES = 40  # every wrong line of an inventory is worth showing; a generated one may have thousands
+_ERROR_LINES = (
+    40  # every wrong line of an inventory is worth showing; a generated one may have thousands
+)
 
 
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
     """The whole report as text for a terminal of `width` columns."""
-    page = Page(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    page = ReportPage(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
     _write_header(page, report)
     _write_error(page, report)
     _write_unreached(page, report)
@@ -39,15 +46,19 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
     return page.show()
 
 
-def _write_header(page: Page, report: Report) -> None:
+def _write_header(page: ReportPage, report: Report) -> None:
     parts: list[Part] = [(field(report.command, _NAME), "bold")]
     if report.cluster:
         parts.append((field(report.cluster, _NAME), "bold cyan"))
     if report.nodes is not None:
-        parts.append(f"{sum(node.reached for node in report.nodes)}/{counted(len(report.nodes), 'node')} reached")
+        parts.append(
+            f"{sum(node.reached for node in report.nodes)}/{counted(len(report.nodes), 'node')} reached"
+        )
     if report.run:
         parts.append((f"run {field(report.run, _NAME)}", "dim"))
-    if report.runs is None and report.comparison is None:  # what is looked up takes no time worth a word
+    if (
+        report.runs is None and report.comparison is None
+    ):  # what is looked up takes no time worth a word
         parts.append((elapsed(report.seconds), "dim"))
     page.row(("clusterprep", "bold"), *_spaced(parts), indent=len("clusterprep "))
     page.rule()
@@ -55,10 +66,12 @@ def _write_header(page: Page, report: Report) -> None:
     for notice in shown:
         page.row(("note", "yellow"), field(notice))
     if len(shown) < len(report.notices):
-        page.under((f"… {counted(len(report.notices) - len(shown), 'more note')} (-v shows them)", "dim"))
+        page.under(
+            (f"… {counted(len(report.notices) - len(shown), 'more note')} (-v shows them)", "dim")
+        )
 
 
-def _write_error(page: Page, report: Report) -> None:
+def _write_error(page: ReportPage, report: Report) -> None:
     """Every line of the message; the place first, where the message does not already say it."""
     if report.error is None:
         return
@@ -68,7 +81,9 @@ def _write_error(page: Page, report: Report) -> None:
     if spot and spot not in message:
         lines.insert(0, f"{spot}  {key}".strip())
     page.blank()
-    page.row((_ENDED.get(report.verdict, "ERROR"), "bold red"), *(field(line) for line in lines[:1]))
+    page.row(
+        (_ENDED.get(report.verdict, "ERROR"), "bold red"), *(field(line) for line in lines[:1])
+    )
     for line in lines[1:_ERROR_LINES]:
         page.under(field(line))
     if len(lines) > _ERROR_LINES:
@@ -80,27 +95,34 @@ def _place(error: Mapping[str, Json]) -> tuple[str, str]:
     return spot, str(error.get("key") or "")
 
 
-def _write_unreached(page: Page, report: Report) -> None:
+def _write_unreached(page: ReportPage, report: Report) -> None:
     """Nodes that no finding speaks of; ssh.reach does it wherever checks have run."""
-    spoken = {node for finding in report.findings or () if finding.check == "ssh.reach" for node in finding.nodes}
+    spoken = {
+        node
+        for finding in report.findings or ()
+        if finding.check == "ssh.reach"
+        for node in finding.nodes
+    }
     lost = [node for node in report.nodes or () if not node.reached and node.node not in spoken]
     for reason in distinct(node.reason or "unknown" for node in lost):
         same = [node for node in lost if (node.reason or "unknown") == reason]
         page.blank()
         page.row(
-            ("LOST", "bold yellow"), (folded(node.node for node in same), "bold"), f"  not reached: {field(reason)}"
+            ("LOST", "bold yellow"),
+            (folded(node.node for node in same), "bold"),
+            f"  not reached: {field(reason)}",
         )
         _write_lost(page, same)
 
 
-def _write_lost(page: Page, nodes: Sequence[Sighting]) -> None:
+def _write_lost(page: ReportPage, nodes: Sequence[NodeSnapshot]) -> None:
     for detail in distinct(node.detail for node in nodes)[:3]:
         page.under(field(detail))
     for remedy in distinct(node.remedy for node in nodes)[:1]:
         page.row(("    fix:", "dim"), (field(remedy), "cyan"), keep=True)
 
 
-def _write_verdict(page: Page, report: Report) -> None:
+def _write_verdict(page: ReportPage, report: Report) -> None:
     page.blank()
     write_since(page, report.since, report.started)
     if report.runs is not None or report.comparison is not None:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import Finding
-from clusterprep.past import Since
+from clusterprep.model.history import Since
+from clusterprep.model.units import format_duration
 from clusterprep.reports.blocks import RANK, Block, blocks_of, cure, gathered, troubles
-from clusterprep.reports.page import GUTTER, Page, Part
+from clusterprep.reports.page import GUTTER, Part, ReportPage
 from clusterprep.reports.plain import counted, distinct, field, folded
-from clusterprep.units import format_duration
 
 SEEN = 4  # different values shown for one check without -v
 GAPS = 12  # checks that one missing answer leaves open, by name
@@ -26,12 +26,19 @@ _WORDS: dict[tuple[str, str], Part] = {
 }
 
 
-def write_findings(page: Page, findings: Sequence[Finding], since: Since | None = None) -> None:
+def write_findings(
+    page: ReportPage, findings: Sequence[Finding], since: Since | None = None
+) -> None:
     """Failures, unknowns, accepted ones, cured ones, then passes and skips in short; of equal ones new ones first."""
     blocks = blocks_of(findings)
     trouble = troubles(findings)
-    new = {(turn.check, turn.verdict, turn.severity): turn.nodes for turn in (since.new if since else ())}
-    ranked = sorted(trouble, key=lambda block: (RANK[block.verdict, block.severity], not _new(block, new)))
+    new = {
+        (turn.check, turn.verdict, turn.severity): turn.nodes
+        for turn in (since.new if since else ())
+    }
+    ranked = sorted(
+        trouble, key=lambda block: (RANK[block.verdict, block.severity], not _new(block, new))
+    )
     for alike in gathered(ranked):
         mark = [part for block in alike[:1] for part in _mark(block, new)]
         _write_trouble(page, alike[0], mark) if len(alike) == 1 else _write_gap(page, alike, mark)
@@ -59,7 +66,7 @@ def _mark(block: Block, new: Mapping[tuple[str, str, str], tuple[str, ...]]) -> 
     return [(f"  new{where}", "bold red")] if nodes else []
 
 
-def _write_gap(page: Page, blocks: Sequence[Block], mark: Sequence[Part]) -> None:
+def _write_gap(page: ReportPage, blocks: Sequence[Block], mark: Sequence[Part]) -> None:
     """What one missing answer leaves open; the checks' own fixes are for what they would have found."""
     page.blank()
     first, names = blocks[0], [field(block.check) for block in blocks]
@@ -73,7 +80,7 @@ def _write_gap(page: Page, blocks: Sequence[Block], mark: Sequence[Part]) -> Non
     page.row(("    fix:", "dim"), (cure(first), "green"), keep=True)
 
 
-def _write_trouble(page: Page, block: Block, mark: Sequence[Part]) -> None:
+def _write_trouble(page: ReportPage, block: Block, mark: Sequence[Part]) -> None:
     page.blank()
     page.row(_WORDS[block.verdict, block.severity], *_head(page, block), *_aside(block), *mark)
     _write_seen(page, block)
@@ -81,22 +88,24 @@ def _write_trouble(page: Page, block: Block, mark: Sequence[Part]) -> None:
     _write_remedies(page, block)
 
 
-def _write_silenced(page: Page, block: Block) -> None:
+def _write_silenced(page: ReportPage, block: Block) -> None:
     page.blank()
-    page.row(("SILENCED", "dim"), *_head(page, block), (f"  {block.verdict}, {block.severity}", "dim"))
+    page.row(
+        ("SILENCED", "dim"), *_head(page, block), (f"  {block.verdict}, {block.severity}", "dim")
+    )
     _write_seen(page, block)
     until = f", until {block.until:%Y-%m-%d}" if block.until else ""
     page.under((f"accepted: {field(block.silenced or '')}{until}", "dim"))
 
 
-def _write_fixed(page: Page, block: Block) -> None:
+def _write_fixed(page: ReportPage, block: Block) -> None:
     page.row(("FIXED", "green"), *_head(page, block))
     _write_seen(page, block)
     if page.verbose:
         _write_messages(page, block)
 
 
-def _head(page: Page, block: Block) -> list[Part]:
+def _head(page: ReportPage, block: Block) -> list[Part]:
     nodes = folded(block.nodes, None) if page.verbose else folded(block.nodes)
     return [(field(block.check), "bold"), "  ", (nodes, "cyan")]
 
@@ -111,7 +120,7 @@ def _aside(block: Block) -> list[Part]:
     return [f"  ({', '.join(said)})"] if said else []
 
 
-def _write_seen(page: Page, block: Block) -> None:
+def _write_seen(page: ReportPage, block: Block) -> None:
     told = [one for one in block.findings if one.seen or one.wanted]
     shown = told if page.verbose else told[:SEEN]
     for one in shown:
@@ -126,7 +135,7 @@ def _seen(one: Finding) -> list[Part]:
     return [*seen, (" → ", "dim"), *wanted] if seen and wanted else [*seen, *wanted]
 
 
-def _write_messages(page: Page, block: Block) -> None:
+def _write_messages(page: ReportPage, block: Block) -> None:
     messages = distinct(one.message for one in block.findings)
     shown = messages if page.verbose else messages[:WORDS]
     for message in shown:
@@ -134,7 +143,7 @@ def _write_messages(page: Page, block: Block) -> None:
     _write_rest(page, len(messages) - len(shown), "more message")
 
 
-def _write_remedies(page: Page, block: Block) -> None:
+def _write_remedies(page: ReportPage, block: Block) -> None:
     remedies = distinct(one.remedy for one in block.findings)
     shown = remedies if page.verbose else remedies[:WORDS]
     for remedy in shown:
@@ -142,13 +151,13 @@ def _write_remedies(page: Page, block: Block) -> None:
     _write_rest(page, len(remedies) - len(shown), "more fix", "more fixes")
 
 
-def _write_rest(page: Page, number: int, noun: str, nouns: str = "") -> None:
+def _write_rest(page: ReportPage, number: int, noun: str, nouns: str = "") -> None:
     if number > 0:
         said = f"{number:,} {nouns}" if nouns and number > 1 else counted(number, noun)
         page.under((f"… {said} (-v shows all)", "dim"))
 
 
-def _write_passes(page: Page, findings: Sequence[Finding], troubled: set[str]) -> None:
+def _write_passes(page: ReportPage, findings: Sequence[Finding], troubled: set[str]) -> None:
     """Names of the checks; a check that stands above as trouble is not named again as well on the other nodes."""
     passes: dict[str, list[Finding]] = {}
     for one in findings:
@@ -164,14 +173,18 @@ def _write_passes(page: Page, findings: Sequence[Finding], troubled: set[str]) -
         page.row(label, f"{number}: ", (_areas(passes), "dim"), ("; -v names them", "dim"))
     else:
         judged = _nodes_by_check(findings)
-        names = ", ".join(_pass_name(check, same, judged[check]) for check, same in sorted(passes.items()))
+        names = ", ".join(
+            _pass_name(check, same, judged[check]) for check, same in sorted(passes.items())
+        )
         page.row(label, f"{number}: ", (names, "dim"))
 
 
 def _areas(checks: Iterable[str]) -> str:
     """`env 3, eth 2`: how many checks of each area."""
     areas = Counter(check.partition(".")[0] for check in checks)
-    return ", ".join(f"{field(area, 40)} {number}" for area, number in sorted(areas.items())[:NAMES])
+    return ", ".join(
+        f"{field(area, 40)} {number}" for area, number in sorted(areas.items())[:NAMES]
+    )
 
 
 def _pass_name(check: str, same: Sequence[Finding], judged: set[str]) -> str:
@@ -180,14 +193,16 @@ def _pass_name(check: str, same: Sequence[Finding], judged: set[str]) -> str:
     return field(check) if well == judged else f"{field(check)} ({len(well)}/{len(judged)})"
 
 
-def _write_pass_values(page: Page, passes: Mapping[str, Sequence[Finding]]) -> None:
+def _write_pass_values(page: ReportPage, passes: Mapping[str, Sequence[Finding]]) -> None:
     everyone = {node for same in passes.values() for one in same for node in one.nodes}
     column = GUTTER + min(max(len(check) for check in passes), COLUMN) + 2
     for check, same in passes.items():
-        page.row(" " * GUTTER + field(check), (_pass_values(page, same, everyone), "dim"), indent=column)
+        page.row(
+            " " * GUTTER + field(check), (_pass_values(page, same, everyone), "dim"), indent=column
+        )
 
 
-def _pass_values(page: Page, same: Sequence[Finding], everyone: set[str]) -> str:
+def _pass_values(page: ReportPage, same: Sequence[Finding], everyone: set[str]) -> str:
     """The values seen, with their nodes where not all nodes show the same."""
     if len(same) == 1 and set(same[0].nodes) == everyone:
         return field(same[0].seen)
@@ -204,12 +219,18 @@ def _nodes_by_check(findings: Sequence[Finding]) -> dict[str, set[str]]:
     return judged
 
 
-def _write_skips(page: Page, blocks: Sequence[Block]) -> None:
+def _write_skips(page: ReportPage, blocks: Sequence[Block]) -> None:
     if not blocks:
         return
     reasons = Counter(field(block.reason or "no reason", 60) for block in blocks)
     said = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common(SEEN))
     checks = counted(len({block.check for block in blocks}), "check")
-    page.row(("SKIP", "dim"), (f"{checks} not judged: {said}{'' if page.verbose else '; -v lists them'}", "dim"))
+    page.row(
+        ("SKIP", "dim"),
+        (f"{checks} not judged: {said}{'' if page.verbose else '; -v lists them'}", "dim"),
+    )
     for block in blocks if page.verbose else ():
-        page.under(f"{field(block.check)}  ", (f"{field(block.reason or '')}  {folded(block.nodes)}", "dim"))
+        page.under(
+            f"{field(block.check)}  ",
+            (f"{field(block.reason or '')}  {folded(block.nodes)}", "dim"),
+        )

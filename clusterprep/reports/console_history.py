@@ -7,10 +7,18 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from clusterprep.model import Json, Report
-from clusterprep.past import Comparison, EnvChange, FactChange, Run, Since, SpeedChange, Turn
-from clusterprep.reports.page import Page, Part
+from clusterprep.model.history import (
+    Comparison,
+    EnvChange,
+    FactChange,
+    RecordedRun,
+    Since,
+    SpeedChange,
+    Turn,
+)
+from clusterprep.model.units import format_size
+from clusterprep.reports.page import Part, ReportPage
 from clusterprep.reports.plain import counted, elapsed, field, folded
-from clusterprep.units import format_size
 
 TURNS = 5  # checks that are fixed, by name
 ROWS = 20  # changed facts shown without -v
@@ -20,7 +28,7 @@ _TROUBLE = (("errors", "error"), ("warnings", "warning"))
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-def write_since(page: Page, since: Since | None, started: str) -> None:
+def write_since(page: ReportPage, since: Since | None, started: str) -> None:
     """One line: with which run this one is compared, how much is new, what is fixed; what is new is marked above."""
     if since is None:
         return
@@ -35,20 +43,29 @@ def write_since(page: Page, since: Since | None, started: str) -> None:
     page.blank()
 
 
-def write_runs(page: Page, report: Report) -> None:
+def write_runs(page: ReportPage, report: Report) -> None:
     """A line for each run, newest first; with -v the inventory, the version and the size."""
     if report.runs is None:
         return
     if not report.runs:
-        page.row("", "no run is recorded yet; every check, plan, apply, verify, rollback and launch will be")
+        page.row(
+            "",
+            "no run is recorded yet; every check, plan, apply, verify, rollback and launch will be",
+        )
     rows = [_cells(run, report.started) for run in report.runs]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for run, cells in zip(report.runs, rows, strict=True):
         text = "  ".join(
-            cell.rjust(width) if n in (1, 4) else cell.ljust(width) for n, (cell, width) in _with(cells, widths)
+            cell.rjust(width) if n in (1, 4) else cell.ljust(width)
+            for n, (cell, width) in _with(cells, widths)
         )
         verdict: Part = (field(run.verdict, 20).upper(), _STYLES.get(run.verdict, "bold yellow"))
-        page.row((f"{text}  ", ""), verdict, f"  {_trouble(run)}{elapsed(run.seconds)}", indent=len(text) + 2)
+        page.row(
+            (f"{text}  ", ""),
+            verdict,
+            f"  {_trouble(run)}{elapsed(run.seconds)}",
+            indent=len(text) + 2,
+        )
         if page.verbose:
             by = f"clusterprep {field(run.tool, 40)}, {format_size(run.size >> 10 << 10)}"
             page.under((f"{field(run.inventory) or 'no inventory'}, {by}", "dim"), indent=4)
@@ -58,12 +75,18 @@ def _with(cells: Sequence[str], widths: Sequence[int]) -> Iterable[tuple[int, tu
     return enumerate(zip(cells, widths, strict=True))
 
 
-def _cells(run: Run, now: str) -> tuple[str, ...]:
+def _cells(run: RecordedRun, now: str) -> tuple[str, ...]:
     age = _age(run.started, now)
-    return (field(run.run, 64), age, field(run.command, 12), field(run.cluster, 24), f"{run.reached}/{run.nodes}")
+    return (
+        field(run.run, 64),
+        age,
+        field(run.command, 12),
+        field(run.cluster, 24),
+        f"{run.reached}/{run.nodes}",
+    )
 
 
-def _trouble(run: Run) -> str:
+def _trouble(run: RecordedRun) -> str:
     said = [counted(number, noun) for key, noun in _TROUBLE if (number := getattr(run, key))]
     said += [f"{run.unknown} unknown"] if run.unknown else []
     return f"{', '.join(said)}  " if said else ""
@@ -85,14 +108,16 @@ def _age(then: str, now: str) -> str:
 # ---------------------------------------------------------------- two runs
 
 
-def write_comparison(page: Page, comparison: Comparison | None) -> None:
+def write_comparison(page: ReportPage, comparison: Comparison | None) -> None:
     """New failures first, then what is fixed, nodes, facts, environment and bandwidth."""
     if comparison is None:
         return
     for label, run in (("before", comparison.before), ("after", comparison.after)):
         verdict: Part = (field(run.verdict, 20).upper(), _STYLES.get(run.verdict, "bold yellow"))
         place = f"{field(run.command, 12)}  {field(run.cluster, 24)}  {run.reached}/{counted(run.nodes, 'node')}  "
-        page.row((label, "dim"), f"{field(run.run, 64)}  {place}", verdict, f"  {_trouble(run)}".rstrip())
+        page.row(
+            (label, "dim"), f"{field(run.run, 64)}  {place}", verdict, f"  {_trouble(run)}".rstrip()
+        )
     page.blank()
     _write_turns(page, comparison)
     _write_nodes(page, comparison)
@@ -101,9 +126,11 @@ def write_comparison(page: Page, comparison: Comparison | None) -> None:
     _write_speeds(page, comparison.speeds)
 
 
-def _write_turns(page: Page, comparison: Comparison) -> None:
+def _write_turns(page: ReportPage, comparison: Comparison) -> None:
     for turn in comparison.new:
-        page.row(("NEW", "bold red"), (f"{turn.verdict}, {turn.severity}  ", "red"), *_turn(page, turn))
+        page.row(
+            ("NEW", "bold red"), (f"{turn.verdict}, {turn.severity}  ", "red"), *_turn(page, turn)
+        )
     for turn in comparison.fixed:
         page.row(("FIXED", "green"), *_turn(page, turn))
     if not comparison.new and not comparison.fixed:
@@ -111,25 +138,29 @@ def _write_turns(page: Page, comparison: Comparison) -> None:
     page.blank()
 
 
-def _turn(page: Page, turn: Turn) -> list[Part]:
+def _turn(page: ReportPage, turn: Turn) -> list[Part]:
     nodes = folded(turn.nodes, None) if page.verbose else folded(turn.nodes)
     return [(field(turn.check), "bold"), "  ", (nodes, "cyan")]
 
 
-def _write_nodes(page: Page, comparison: Comparison) -> None:
+def _write_nodes(page: ReportPage, comparison: Comparison) -> None:
     for word, nodes in (("only after", comparison.came), ("only before", comparison.went)):
         if nodes:
             page.row(("NODES", "bold"), f"{word}: ", (folded(nodes), "cyan"))
     page.blank()
 
 
-def _write_facts(page: Page, changes: Sequence[FactChange]) -> None:
-    page.row(("Facts  ", "bold"), f"{len(changes)} changed" if changes else "none changed", indent=7)
+def _write_facts(page: ReportPage, changes: Sequence[FactChange]) -> None:
+    page.row(
+        ("Facts  ", "bold"), f"{len(changes)} changed" if changes else "none changed", indent=7
+    )
     shown = changes if page.verbose else changes[:ROWS]
     for change in shown:
         name = field(f"{change.fact} {change.key}".strip(), 80)
         where: Part = (folded(change.nodes), "cyan")
-        page.row(f"  {name}  ", where, f"  {_value(change.before)} → {_value(change.after)}", indent=4)
+        page.row(
+            f"  {name}  ", where, f"  {_value(change.before)} → {_value(change.after)}", indent=4
+        )
     if len(shown) < len(changes):
         page.under((f"… {len(changes) - len(shown)} more (-v shows all)", "dim"), indent=4)
     page.blank()
@@ -142,21 +173,31 @@ def _value(value: Json) -> str:
     return field(value if isinstance(value, str) and value else json.dumps(value), VALUE)
 
 
-def _write_env(page: Page, changes: Sequence[EnvChange]) -> None:
+def _write_env(page: ReportPage, changes: Sequence[EnvChange]) -> None:
     for place, change in enumerate(changes):
         if place == 0:
             page.row(("Environment  ", "bold"), f"{len(changes)} changed", indent=13)
-        values = [("not set" if value is None else field(value, VALUE)) for value in (change.before, change.after)]
-        page.row(f"  {field(change.name, 64)}  ", (folded(change.nodes), "cyan"), f"  {' → '.join(values)}", indent=4)
+        values = [
+            ("not set" if value is None else field(value, VALUE))
+            for value in (change.before, change.after)
+        ]
+        page.row(
+            f"  {field(change.name, 64)}  ",
+            (folded(change.nodes), "cyan"),
+            f"  {' → '.join(values)}",
+            indent=4,
+        )
     page.blank()
 
 
-def _write_speeds(page: Page, speeds: Sequence[SpeedChange]) -> None:
+def _write_speeds(page: ReportPage, speeds: Sequence[SpeedChange]) -> None:
     for place, row in enumerate(speeds):
         if place == 0:
             page.row(("Bandwidth  ", "bold"), "busbw in GB/s", indent=11)
         op = row.op if row.dtype == "float32" else f"{row.op} {row.dtype}"
         share = f"  ({(row.after / row.before - 1):+.0%})" if row.before else ""
         page.row(
-            f"  {field(op, 40)}  ", f"{format_size(row.bytes)}  {row.before:.3g} → {row.after:.3g}{share}", indent=4
+            f"  {field(op, 40)}  ",
+            f"{format_size(row.bytes)}  {row.before:.3g} → {row.after:.3g}{share}",
+            indent=4,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterprep.model import LaunchedRank, LaunchResult
 from clusterprep.reports.console_results import write_culprit
-from clusterprep.reports.page import Page
+from clusterprep.reports.page import ReportPage
 from clusterprep.reports.plain import counted, distinct, field, folded, folded_ranks
 
 INDENT = 2
@@ -19,14 +19,18 @@ _ENDED = {
 }
 
 
-def write_launch(page: Page, launch: LaunchResult | None) -> None:
+def write_launch(page: ReportPage, launch: LaunchResult | None) -> None:
     """The ranks by how they ended, the culprits with their last lines, and the causes that the log shows."""
     if launch is None:
         return
     page.blank()
-    size = f"{counted(launch.world_size, 'rank')}, {launch.nproc_per_node} per node, {launch.mode}, "
+    size = (
+        f"{counted(launch.world_size, 'rank')}, {launch.nproc_per_node} per node, {launch.mode}, "
+    )
     verdict = (field(launch.verdict).upper(), _STYLES.get(launch.verdict, "bold yellow"))
-    page.row(("Launch  ", "bold"), verdict, f"  {size}{field(launch.rendezvous)}", indent=len("Launch  "))
+    page.row(
+        ("Launch  ", "bold"), verdict, f"  {size}{field(launch.rendezvous)}", indent=len("Launch  ")
+    )
     if launch.message:
         page.under(field(launch.message), indent=INDENT)
     for folder in distinct(launch.folders.values()):
@@ -35,7 +39,10 @@ def write_launch(page: Page, launch: LaunchResult | None) -> None:
     if page.verbose or launch.verdict != "pass":
         for how in distinct(map(_how, launch.ranks)):
             same = [row for row in launch.ranks if _how(row) == how]
-            page.row("  ranks", f"{folded_ranks(r.rank for r in same)} on {folded(r.node for r in same)}: {how}")
+            page.row(
+                "  ranks",
+                f"{folded_ranks(r.rank for r in same)} on {folded(r.node for r in same)}: {how}",
+            )
     if launch.logs:
         page.row("  logs", field(launch.logs), indent=INDENT + 8, keep=True)
     for culprit in launch.culprits:
@@ -51,7 +58,7 @@ def _how(row: LaunchedRank) -> str:
     return _ENDED[row.ended]
 
 
-def _write_causes(page: Page, launch: LaunchResult) -> None:
+def _write_causes(page: ReportPage, launch: LaunchResult) -> None:
     """Most likely first, as `diagnose` has them."""
     for cause in launch.causes if page.verbose else launch.causes[:CAUSES]:
         page.blank()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clusterprep.model import (
     ChangeRow,
-    Collective,
+    CollectiveResult,
     Culprit,
     EnvPath,
     EnvValue,
@@ -16,9 +16,17 @@ from clusterprep.model import (
     VerifyResult,
     Workaround,
 )
-from clusterprep.reports.page import Page, Part
-from clusterprep.reports.plain import counted, distinct, duration, elapsed, field, folded, folded_ranks
-from clusterprep.units import format_size
+from clusterprep.model.units import format_size
+from clusterprep.reports.page import Part, ReportPage
+from clusterprep.reports.plain import (
+    counted,
+    distinct,
+    duration,
+    elapsed,
+    field,
+    folded,
+    folded_ranks,
+)
 
 VALUES = 5  # different values of one variable shown without -v
 ROWS = 12  # changes
@@ -32,7 +40,7 @@ _STYLES = {"pass": "bold green", "fail": "bold red", "unknown": "bold magenta", 
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def write_env(page: Page, env: Sequence[EnvValue] | None) -> None:
+def write_env(page: ReportPage, env: Sequence[EnvValue] | None) -> None:
     """`NAME=value` and why, equal values of several nodes in one line; nodes are named where not all are meant."""
     if env is None:
         return
@@ -54,7 +62,9 @@ def _where(value: EnvValue, same: Sequence[EnvValue], everyone: Sequence[str]) -
     """The nodes of one of several values, as wide as the widest of them."""
     if set(value.nodes) == set(everyone):
         return ""
-    return folded(value.nodes).ljust(min(max(len(folded(other.nodes)) for other in same), SET)) + "  "
+    return (
+        folded(value.nodes).ljust(min(max(len(folded(other.nodes)) for other in same), SET)) + "  "
+    )
 
 
 def _merged_env(env: Iterable[EnvValue]) -> list[EnvValue]:
@@ -66,13 +76,13 @@ def _merged_env(env: Iterable[EnvValue]) -> list[EnvValue]:
     return list(merged.values())
 
 
-def _column(page: Page, env: Sequence[EnvValue]) -> int:
+def _column(page: ReportPage, env: Sequence[EnvValue]) -> int:
     """Where the reasons start: after the longest assignment, yet never past the middle of the page."""
     longest = max((len(value.name) + len(value.value) + 1 for value in env), default=0)
     return min(INDENT + longest + 2, page.width // 2)
 
 
-def _write_value(page: Page, value: EnvValue, column: int, where: str) -> None:
+def _write_value(page: ReportPage, value: EnvValue, column: int, where: str) -> None:
     reason: list[Part] = [(where, "cyan"), (field(value.why), "dim")]
     setting = f"{field(value.name)}={field(value.value)}"
     if INDENT + len(setting) + 2 <= column:
@@ -82,7 +92,7 @@ def _write_value(page: Page, value: EnvValue, column: int, where: str) -> None:
     page.under(*reason, indent=column)
 
 
-def write_env_paths(page: Page, rows: Sequence[EnvPath] | None) -> None:
+def write_env_paths(page: ReportPage, rows: Sequence[EnvPath] | None) -> None:
     """How processes may be started that lack something, and what to add; -v tells what each has."""
     shown = [row for row in rows or () if row.add or page.verbose]
     if not shown:
@@ -90,14 +100,21 @@ def write_env_paths(page: Page, rows: Sequence[EnvPath] | None) -> None:
     _title(page, "Launch paths", "what each way to start a process gets")
     for row in shown:
         names = (
-            ", ".join(field(name) for name in row.reaches) if page.verbose else counted(len(row.reaches), "variable")
+            ", ".join(field(name) for name in row.reaches)
+            if page.verbose
+            else counted(len(row.reaches), "variable")
         )
-        page.row(f"{' ' * INDENT}{row.path.ljust(12)}", (folded(row.nodes), "cyan"), f"  {names or 'none'}", indent=16)
+        page.row(
+            f"{' ' * INDENT}{row.path.ljust(12)}",
+            (folded(row.nodes), "cyan"),
+            f"  {names or 'none'}",
+            indent=16,
+        )
         if row.add:
             page.under(f"lacks some; add {field(row.add)}", indent=16)
 
 
-def write_changes(page: Page, changes: Sequence[ChangeRow] | None) -> None:
+def write_changes(page: ReportPage, changes: Sequence[ChangeRow] | None) -> None:
     """One line per different change, those that went wrong first; what was well already is only counted."""
     if changes is None:
         return
@@ -133,17 +150,22 @@ def _targets(rows: Sequence[ChangeRow]) -> str:
     return ", ".join([*targets[:VALUES], *rest])
 
 
-def _write_change(page: Page, row: ChangeRow) -> None:
+def _write_change(page: ReportPage, row: ChangeRow) -> None:
     style = "bold red" if row.outcome in _BAD else "green" if row.outcome == "done" else ""
     action = "" if row.action == "none" else f"{field(row.action)} "
     target: list[Part] = [f"{action}{field(row.resource)} ", (field(row.target), "bold"), "  "]
-    page.row((f"{' ' * INDENT}{row.outcome}", style), *target, (folded(row.nodes), "cyan"), indent=INDENT + 12)
+    page.row(
+        (f"{' ' * INDENT}{row.outcome}", style),
+        *target,
+        (folded(row.nodes), "cyan"),
+        indent=INDENT + 12,
+    )
     if row.detail:
         page.under(field(row.detail), indent=INDENT + 12)
     _write_diff(page, row.diff)
 
 
-def _write_diff(page: Page, diff: str) -> None:
+def _write_diff(page: ReportPage, diff: str) -> None:
     lines = diff.rstrip().split("\n") if diff.strip() else []
     if not page.verbose and [line[:4] for line in lines[:2]] == ["--- ", "+++ "]:
         lines = lines[2:]  # the line above has named the file
@@ -154,7 +176,7 @@ def _write_diff(page: Page, diff: str) -> None:
     _write_rest(page, len(lines) - len(shown), "more line")
 
 
-def write_verify(page: Page, verify: VerifyResult | None) -> None:
+def write_verify(page: ReportPage, verify: VerifyResult | None) -> None:
     """The trial: where it ran, how far it came, how fast, and who spoiled it."""
     if verify is None:
         return
@@ -171,7 +193,7 @@ def write_verify(page: Page, verify: VerifyResult | None) -> None:
     _write_workarounds(page, verify.workarounds)
 
 
-def _write_workarounds(page: Page, rows: Sequence[Workaround]) -> None:
+def _write_workarounds(page: ReportPage, rows: Sequence[Workaround]) -> None:
     """Each setting that was tried, whether it helps, and what it costs."""
     if rows:
         page.blank()
@@ -187,7 +209,7 @@ def _write_workarounds(page: Page, rows: Sequence[Workaround]) -> None:
         page.row("  tried", f"{names}  ", word, rate + share, indent=INDENT + 8)
 
 
-def _write_stages(page: Page, verify: VerifyResult) -> None:
+def _write_stages(page: ReportPage, verify: VerifyResult) -> None:
     if verify.stages and all(stage.verdict in ("pass", "skip") for stage in verify.stages):
         told = ", ".join(f"{field(stage.name)} {elapsed(stage.seconds)}" for stage in verify.stages)
         page.row("  stages", told, indent=INDENT + 8)
@@ -207,10 +229,13 @@ def _missing(verify: VerifyResult, stage: Stage) -> str:
     return f"  missing: rank {folded_ranks(stage.missing)}{where}"
 
 
-def _write_collectives(page: Page, rows: Sequence[Collective]) -> None:
+def _write_collectives(page: ReportPage, rows: Sequence[CollectiveResult]) -> None:
     if not rows:
         return
-    names = [field(" ".join([row.op, *([row.dtype] if row.dtype != "float32" else [])]), 24) for row in rows]
+    names = [
+        field(" ".join([row.op, *([row.dtype] if row.dtype != "float32" else [])]), 24)
+        for row in rows
+    ]
     width = max(map(len, names))
     page.blank()
     head = f"{'':{width}}  {'size':>10}  {'time':>9}  {'algbw GB/s':>11}  {'busbw GB/s':>11}  {'wrong':>6}"
@@ -222,7 +247,7 @@ def _write_collectives(page: Page, rows: Sequence[Collective]) -> None:
         page.under(f"{name:{width}}  {cost}  {rate}  ", wrong, indent=INDENT)
 
 
-def _write_ranks(page: Page, verify: VerifyResult) -> None:
+def _write_ranks(page: ReportPage, verify: VerifyResult) -> None:
     """Each rank with -v; without, when something went wrong, where the ranks got to."""
     if page.verbose:
         for row in verify.ranks:
@@ -242,10 +267,12 @@ def _device(row: RankRow) -> str:
     return field(f"GPU {row.gpu.index} {row.gpu.pci}{numa} {row.gpu.uuid}")
 
 
-def write_culprit(page: Page, culprit: Culprit) -> None:
+def write_culprit(page: ReportPage, culprit: Culprit) -> None:
     page.blank()
     sure = f"  {culprit.confidence:.0%} sure"
-    page.row(("CULPRIT", "bold red"), (f"{culprit.kind} ", "bold"), (_who(culprit), "bold cyan"), sure)
+    page.row(
+        ("CULPRIT", "bold red"), (f"{culprit.kind} ", "bold"), (_who(culprit), "bold cyan"), sure
+    )
     page.under(field(culprit.cause))
     shown = culprit.evidence if page.verbose else culprit.evidence[:VALUES]
     for evidence in shown:
@@ -260,11 +287,11 @@ def _who(culprit: Culprit) -> str:
     return rank + folded(culprit.nodes)
 
 
-def _title(page: Page, title: str, *parts: Part) -> None:
+def _title(page: ReportPage, title: str, *parts: Part) -> None:
     page.blank()
     page.row((f"{title}  ", "bold"), *parts, indent=len(title) + 2)
 
 
-def _write_rest(page: Page, number: int, noun: str) -> None:
+def _write_rest(page: ReportPage, number: int, noun: str) -> None:
     if number > 0:
         page.under((f"… {counted(number, noun)} (-v shows all)", "dim"), indent=INDENT + 2)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from clusterprep.diagnose.model import Diagnosis, Found, Line
 from clusterprep.errors import InputError
+from clusterprep.jobs.diagnose.model import Diagnosis, Found, LogLine
 from clusterprep.model import Json
 from clusterprep.reports.plain import clean, counted, field
 
 if TYPE_CHECKING:
-    from clusterprep.reports.page import Page, Part
+    from clusterprep.reports.page import Part, ReportPage
 
 SCHEMA = 1
 QUOTED = 400  # characters of a line in the document; on the page fewer
@@ -24,15 +24,19 @@ def check_formats(*wanted: str) -> None:
     """Refuse what a diagnosis cannot be written as, before anything is read."""
     for fmt in wanted:
         if fmt not in FORMATS:
-            raise InputError.of(f"a diagnosis is not written as '{fmt}'", hint=f"one of {', '.join(FORMATS)}")
+            raise InputError.of(
+                f"a diagnosis is not written as '{fmt}'", hint=f"one of {', '.join(FORMATS)}"
+            )
 
 
-def render(diagnosis: Diagnosis, fmt: str, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
+def render(
+    diagnosis: Diagnosis, fmt: str, *, color: bool, verbose: int, width: int, ascii_only: bool
+) -> str:
     if fmt == "json":
         return as_json(diagnosis)
-    from clusterprep.reports.page import Page
+    from clusterprep.reports.page import ReportPage
 
-    page = Page(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    page = ReportPage(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
     return _written(page, diagnosis)
 
 
@@ -42,7 +46,11 @@ def render(diagnosis: Diagnosis, fmt: str, *, color: bool, verbose: int, width: 
 def document(diagnosis: Diagnosis) -> dict[str, Json]:
     """What json.loads gives. Quoted lines are without control characters and not longer than 400 characters."""
     causes: list[Json] = [_cause(found) for found in diagnosis.causes]
-    return {"schema": SCHEMA, "causes": causes, "unexplained": [_quoted(line) for line in diagnosis.unexplained]}
+    return {
+        "schema": SCHEMA,
+        "causes": causes,
+        "unexplained": [_quoted(line) for line in diagnosis.unexplained],
+    }
 
 
 def as_json(diagnosis: Diagnosis) -> str:
@@ -67,18 +75,18 @@ def _cause(found: Found) -> Json:
     return row
 
 
-def _quoted(line: Line) -> Json:
+def _quoted(line: LogLine) -> Json:
     return [clean(line.file), line.number, field(_shortest(line), QUOTED)]
 
 
-def _shortest(line: Line) -> str:
+def _shortest(line: LogLine) -> str:
     return line.text.encode("utf-8", "replace").decode().strip()
 
 
 # ---------------------------------------------------------------- for people
 
 
-def _written(page: Page, diagnosis: Diagnosis) -> str:
+def _written(page: ReportPage, diagnosis: Diagnosis) -> str:
     read = f"{counted(sum(diagnosis.files.values()), 'line')} of {counted(len(diagnosis.files), 'file')}"
     page.row(("clusterprep", "bold"), ("diagnose", "bold"), f"  {read}", indent=len("clusterprep "))
     page.rule()
@@ -91,14 +99,16 @@ def _written(page: Page, diagnosis: Diagnosis) -> str:
         page.row(("UNKNOWN", "bold yellow"), "nothing in it is known")
     if diagnosis.unexplained and (not diagnosis.causes or page.verbose or diagnosis.code == 0):
         page.blank()
-        page.row(("left", "yellow"), "these lines look like errors, and nothing here explains them:")
+        page.row(
+            ("left", "yellow"), "these lines look like errors, and nothing here explains them:"
+        )
         for line in diagnosis.unexplained:
             _write_line(page, line)
     _write_end(page, diagnosis)
     return str(page.show())
 
 
-def _write_cause(page: Page, found: Found) -> None:
+def _write_cause(page: ReportPage, found: Found) -> None:
     page.blank()
     head: list[Part] = [(found.cause.name, "bold"), f"  {found.cause.title}"]
     sure = "" if found.severity == "benign" else f"  ({found.confidence:.0%} sure)"
@@ -121,21 +131,27 @@ def _write_cause(page: Page, found: Found) -> None:
         page.row(("    now:", "dim"), field(said))
 
 
-def _write_line(page: Page, line: Line) -> None:
+def _write_line(page: ReportPage, line: LogLine) -> None:
     page.under((f"{field(line.file, 60)}:{line.number}  ", "dim"), field(_shortest(line), _SHOWN))
 
 
-def _write_end(page: Page, diagnosis: Diagnosis) -> None:
+def _write_end(page: ReportPage, diagnosis: Diagnosis) -> None:
     page.blank()
     page.rule()
     grave = [found for found in diagnosis.causes if found.severity != "benign"]
     if grave:
         benign = len(diagnosis.causes) - len(grave)
         rest = f", {benign} harmless" if benign else ""
-        page.row(("FAIL", "bold red"), (f"{counted(len(grave), 'cause')}, most likely first{rest}", "bold"))
+        page.row(
+            ("FAIL", "bold red"),
+            (f"{counted(len(grave), 'cause')}, most likely first{rest}", "bold"),
+        )
         page.row(("   more:", "dim"), f"clusterprep explain {grave[0].cause.name}", keep=True)
     elif diagnosis.causes:
         page.row(("PASS", "bold green"), ("only harmless lines", "bold"))
     else:
         page.row(("UNKNOWN", "bold yellow"), ("no known cause", "bold"))
-        page.row(("   next:", "dim"), "give the logs of all ranks, and the kernel's log of the nodes (journalctl -k)")
+        page.row(
+            ("   next:", "dim"),
+            "give the logs of all ranks, and the kernel's log of the nodes (journalctl -k)",
+        )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterprep.frozen import dataclass
-from clusterprep.model import Collective, RankRow, Stage
+from clusterprep.model import CollectiveResult, RankRow, Stage
+from clusterprep.model.units import format_size
 from clusterprep.reports.plain import counted, duration, folded_ranks
-from clusterprep.units import format_size
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 WIDTH, HEIGHT = 720, 260  # of the bandwidth chart
 LEFT, RIGHT, TOP, BOTTOM = 64, 128, 12, 34
@@ -57,14 +57,14 @@ class Bandwidth:
     bottom: int = HEIGHT - BOTTOM
 
 
-def bandwidth(rows: Iterable[Collective]) -> Bandwidth | None:
+def bandwidth(rows: Iterable[CollectiveResult]) -> Bandwidth | None:
     """Bus bandwidth in GB/s against bytes, both by powers; None where there is nothing to draw a line through."""
     by_name: dict[str, dict[int, float]] = {}
     for row in rows:
         if row.bytes > 0 and row.busbw_gbs > 0 and math.isfinite(row.busbw_gbs):
-            by_name.setdefault(f"{row.op} {'' if row.dtype == 'float32' else row.dtype}".strip(), {})[row.bytes] = (
-                row.busbw_gbs
-            )
+            by_name.setdefault(
+                f"{row.op} {'' if row.dtype == 'float32' else row.dtype}".strip(), {}
+            )[row.bytes] = row.busbw_gbs
     points = [point for series in by_name.values() for point in series.items()]
     if len({size for size, _ in points}) < 2:
         return None
@@ -77,14 +77,18 @@ def bandwidth(rows: Iterable[Collective]) -> Bandwidth | None:
     longest = sorted(by_name.items(), key=lambda item: -len(item[1]))[:LINES]
     curves = [_curve(name, number, series, x, y) for number, (name, series) in enumerate(longest)]
     sizes = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-    across = tuple(Tick(x(power), format_size(2**power)) for power in sizes if power % _step(len(sizes)) == 0)
+    across = tuple(
+        Tick(x(power), format_size(2**power)) for power in sizes if power % _step(len(sizes)) == 0
+    )
     up = tuple(Tick(y(power), f"{10.0**power:g}") for power in range(least, most + 1))
     return Bandwidth(_spread(curves), across, up)
 
 
 def _curve(name: str, number: int, series: Mapping[int, float], x: _Scale, y: _Scale) -> Curve:
     points = tuple(
-        Point(x(math.log2(size)), y(math.log10(rate)), f"{name} {format_size(size)}: {rate:.3g} GB/s")
+        Point(
+            x(math.log2(size)), y(math.log10(rate)), f"{name} {format_size(size)}: {rate:.3g} GB/s"
+        )
         for size, rate in sorted(series.items())
     )
     path = "M" + "L".join(f"{point.x:.1f} {point.y:.1f}" for point in points)
@@ -126,13 +130,15 @@ def _scale(low: float, high: float, start: float, end: float) -> _Scale:
 
 
 @dataclass(frozen=True)
-class Lane:
+class ChartLane:
     """A node, or all that are not shown: when its ranks arrived, and which never did."""
 
     name: str
     y: int
     marks: tuple[Point, ...]
-    span: tuple[float, float] | None  # from the first to the last arrival, where a lane is of many nodes
+    span: (
+        tuple[float, float] | None
+    )  # from the first to the last arrival, where a lane is of many nodes
     missing: str
 
 
@@ -141,7 +147,7 @@ class Arrivals:
     """Of one stage that did not end: time goes to the right, by powers of ten."""
 
     stage: str
-    lanes: tuple[Lane, ...]
+    lanes: tuple[ChartLane, ...]
     ticks: tuple[Tick, ...]
     seconds: str
     height: int
@@ -152,7 +158,9 @@ class Arrivals:
 
 def arrivals(stages: Iterable[Stage], ranks: Sequence[RankRow]) -> tuple[Arrivals, ...]:
     """A timeline for each stage in which ranks waited for others that did not come."""
-    return tuple(_arrivals(stage, ranks) for stage in stages if stage.verdict == "fail" and stage.after)
+    return tuple(
+        _arrivals(stage, ranks) for stage in stages if stage.verdict == "fail" and stage.after
+    )
 
 
 def _arrivals(stage: Stage, ranks: Sequence[RankRow]) -> Arrivals:
@@ -163,35 +171,56 @@ def _arrivals(stage: Stage, ranks: Sequence[RankRow]) -> Arrivals:
     homes: dict[str, list[int]] = {}
     for row in ranks:
         homes.setdefault(row.node, []).append(row.rank)
-    shown = homes if len(homes) <= LANES else {node: own for node, own in homes.items() if missing.intersection(own)}
+    shown = (
+        homes
+        if len(homes) <= LANES
+        else {node: own for node, own in homes.items() if missing.intersection(own)}
+    )
     shown = dict(list(shown.items())[:LANES])
-    lanes = [_lane(node, own, came, missing, x, place) for place, (node, own) in enumerate(shown.items())]
+    lanes = [
+        _lane(node, own, came, missing, x, place) for place, (node, own) in enumerate(shown.items())
+    ]
     if rest := {node: own for node, own in homes.items() if node not in shown}:
         lanes.append(_others(rest, came, missing, x, len(lanes)))
     powers = range(round(math.log10(FASTEST)), math.floor(math.log10(end)) + 1)
     ticks = tuple(Tick(x(power), duration(10.0**power)) for power in powers)
-    return Arrivals(stage.name, tuple(lanes), ticks, duration(stage.seconds), LANE * len(lanes) + 34)
+    return Arrivals(
+        stage.name, tuple(lanes), ticks, duration(stage.seconds), LANE * len(lanes) + 34
+    )
 
 
-def _lane(node: str, own: Sequence[int], came: Mapping[int, float], missing: set[int], x: _Scale, place: int) -> Lane:
+def _lane(
+    node: str,
+    own: Sequence[int],
+    came: Mapping[int, float],
+    missing: set[int],
+    x: _Scale,
+    place: int,
+) -> ChartLane:
     y = _middle(place)
     marks = tuple(
-        Point(_at(came[rank], x), y, f"rank {rank}: after {duration(came[rank])}") for rank in own if rank in came
+        Point(_at(came[rank], x), y, f"rank {rank}: after {duration(came[rank])}")
+        for rank in own
+        if rank in came
     )
     late = [rank for rank in own if rank in missing]
-    return Lane(node, y, marks, None, f"rank {folded_ranks(late)} missing" if late else "")
+    return ChartLane(node, y, marks, None, f"rank {folded_ranks(late)} missing" if late else "")
 
 
 def _others(
-    homes: Mapping[str, Sequence[int]], came: Mapping[int, float], missing: set[int], x: _Scale, at: int
-) -> Lane:
+    homes: Mapping[str, Sequence[int]],
+    came: Mapping[int, float],
+    missing: set[int],
+    x: _Scale,
+    at: int,
+) -> ChartLane:
     """Many nodes in one lane."""
     ranks = [rank for own in homes.values() for rank in own]
     times = [came[rank] for rank in ranks if rank in came]
     late = sum(rank in missing for rank in ranks)
     span = (_at(min(times), x), _at(max(times), x)) if times else None
     words = f"{counted(late, 'rank')} missing" if late else ""
-    return Lane(f"{counted(len(homes), 'other node')}", _middle(at), (), span, words)
+    return ChartLane(f"{counted(len(homes), 'other node')}", _middle(at), (), span, words)
 
 
 def _middle(place: int) -> int:

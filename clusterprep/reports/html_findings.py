@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterprep import registry
 from clusterprep.checks import Check
-from clusterprep.frozen import dataclass
-from clusterprep.model import Finding, Report, Sighting
+from clusterprep.jobs.verify.pages import PAGES, BlamePage
+from clusterprep.model import Finding, NodeSnapshot, Report
+from clusterprep.model.units import format_duration
 from clusterprep.reports.blocks import RANK, Block, blocks_of, cure, gathered, troubles
 from clusterprep.reports.blocks import WORDS as VERDICTS
 from clusterprep.reports.html_nodes import KINDS, Roster
 from clusterprep.reports.json_report import json_of
 from clusterprep.reports.plain import distinct, field
-from clusterprep.units import format_duration
-from clusterprep.verify.pages import PAGES, Page
+from clusterprep.runtime.lazy_dataclass import dataclass
+from clusterprep.survey import registry
 
 VALUES, MESSAGES = 40, 10  # of one card: different values, and different messages and remedies
 WITNESSES = 2  # nodes of a card whose facts are shown
@@ -25,7 +25,7 @@ LONG = 2000  # characters of a remedy, which is to be pasted whole
 
 
 @dataclass(frozen=True)
-class Value:
+class CardValue:
     nodes: str
     seen: str
     wanted: str
@@ -54,7 +54,7 @@ class Card:
     size: int
     ranges: str
     asides: tuple[str, ...]
-    values: tuple[Value, ...]
+    values: tuple[CardValue, ...]
     more: int
     messages: tuple[str, ...]
     remedies: tuple[str, ...]
@@ -62,7 +62,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Line:
+class CardLine:
     """A check in one of the tables: passed, or not judged and why."""
 
     check: str
@@ -77,13 +77,17 @@ def cards(report: Report, roster: Roster) -> list[Card]:
     seen = {node.node: node for node in report.nodes or ()}
     rows = blocks_of(findings)
     groups = gathered(troubles(findings))
-    groups += [[one] for one in rows if one.silenced and not one.fixed and one.verdict in ("fail", "unknown")]
+    groups += [
+        [one]
+        for one in rows
+        if one.silenced and not one.fixed and one.verdict in ("fail", "unknown")
+    ]
     groups += [[one] for one in rows if one.fixed]
     taken: set[str] = set()
     return [_card(group, roster, seen, taken) for group in groups]
 
 
-def passed(findings: Iterable[Finding], roster: Roster) -> list[Line]:
+def passed(findings: Iterable[Finding], roster: Roster) -> list[CardLine]:
     """Each check that passed somewhere, with what was seen."""
     found: dict[str, list[Finding]] = {}
     for one in findings:
@@ -92,27 +96,33 @@ def passed(findings: Iterable[Finding], roster: Roster) -> list[Line]:
     return [_passed(check, same, roster) for check, same in found.items()]
 
 
-def skipped(findings: Iterable[Finding], roster: Roster) -> list[Line]:
+def skipped(findings: Iterable[Finding], roster: Roster) -> list[CardLine]:
     """Each check that was not judged."""
     return [
-        Line(one.check, one.reason or "", roster.label(one.nodes), len(one.nodes))
+        CardLine(one.check, one.reason or "", roster.label(one.nodes), len(one.nodes))
         for one in blocks_of(findings)
         if one.verdict == "skip" and not one.fixed
     ]
 
 
-def _passed(check: str, same: Sequence[Finding], roster: Roster) -> Line:
-    nodes = same[0].nodes if len(same) == 1 else tuple(dict.fromkeys(name for one in same for name in one.nodes))
+def _passed(check: str, same: Sequence[Finding], roster: Roster) -> CardLine:
+    nodes = (
+        same[0].nodes
+        if len(same) == 1
+        else tuple(dict.fromkeys(name for one in same for name in one.nodes))
+    )
     values = distinct(one.seen for one in same)
     more = [f"… {len(values) - PASSED:,} more values"] if len(values) > PASSED else []
     said = "; ".join([*(field(value, 120) for value in values[:PASSED]), *more])
-    return Line(check, said, roster.label(nodes), len(nodes))
+    return CardLine(check, said, roster.label(nodes), len(nodes))
 
 
 # ---------------------------------------------------------------- a card
 
 
-def _card(group: Sequence[Block], roster: Roster, seen: Mapping[str, Sighting], taken: set[str]) -> Card:
+def _card(
+    group: Sequence[Block], roster: Roster, seen: Mapping[str, NodeSnapshot], taken: set[str]
+) -> Card:
     first = group[0]
     page = about(first.check) if len(group) == 1 else None
     word, kind = _state(first)
@@ -133,15 +143,19 @@ def _card(group: Sequence[Block], roster: Roster, seen: Mapping[str, Sighting], 
         size=len(first.nodes),
         ranges=roster.ranges(first.nodes),
         asides=_asides(first),
-        values=tuple(Value(roster.label(one.nodes), one.seen, one.wanted) for one in told[:VALUES]),
+        values=tuple(
+            CardValue(roster.label(one.nodes), one.seen, one.wanted) for one in told[:VALUES]
+        ),
         more=max(0, len(told) - VALUES),
         messages=tuple(messages[:MESSAGES]),
-        remedies=tuple(field(remedy, LONG) for remedy in remedies[:MESSAGES]) if kind not in "ap" else (),
+        remedies=tuple(field(remedy, LONG) for remedy in remedies[:MESSAGES])
+        if kind not in "ap"
+        else (),
         evidence=tuple(_witnesses(first, seen)) if page else (),
     )
 
 
-def about(check: str) -> Check | Page | None:
+def about(check: str) -> Check | BlamePage | None:
     """The page of a check: what it is for."""
     return registry.checks().get(check) or PAGES.get(check)
 
@@ -160,20 +174,24 @@ def _asides(block: Block) -> tuple[str, ...]:
     ages = [one.age for one in block.findings if one.age is not None]
     told = [block.reason or ""]
     told.append("a warning" if block.verdict == "unknown" and block.severity == "warning" else "")
-    told.append(f"accepted: {block.silenced}" if block.silenced is not None and not block.fixed else "")
+    told.append(
+        f"accepted: {block.silenced}" if block.silenced is not None and not block.fixed else ""
+    )
     told.append("cured by this run" if block.fixed else "")
     told.append(f"as of {format_duration(round(max(ages)))} ago" if ages else "")
     return tuple(filter(None, told))
 
 
-def _witnesses(block: Block, seen: Mapping[str, Sighting]) -> Iterable[Witness]:
+def _witnesses(block: Block, seen: Mapping[str, NodeSnapshot]) -> Iterable[Witness]:
     check = registry.checks().get(block.check)
     for node in block.nodes[:WITNESSES] if check else ():
-        sighting = seen.get(node)
-        if check is None or sighting is None:
+        snapshot = seen.get(node)
+        if check is None or snapshot is None:
             continue
         names = dict.fromkeys((*check.facts, *check.uses))
-        facts = [(name, _evidence(sighting.facts[name])) for name in names if name in sighting.facts]
+        facts = [
+            (name, _evidence(snapshot.facts[name])) for name in names if name in snapshot.facts
+        ]
         if facts:
             yield Witness(node, tuple(facts))
 

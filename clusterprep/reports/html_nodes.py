@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Report
 from clusterprep.reports.blocks import RANK
 from clusterprep.reports.plain import NODES, counted, field, folded
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 APART = 256  # nodes up to which each has a row of its own in the grid; above, those that are alike share one
 IN_ORDER = 40  # rows that stay in the order of the inventory; more begin with the worst
@@ -98,7 +98,10 @@ def grid_of(report: Report, roster: Roster) -> Grid | None:
     if not findings or not report.nodes:
         return None
     states, checks = _states(findings, roster)
-    notes = {node.node: "" if node.reached else field(node.reason or "not reached", 80) for node in report.nodes}
+    notes = {
+        node.node: "" if node.reached else field(node.reason or "not reached", 80)
+        for node in report.nodes
+    }
     columns = tuple(states.values())
     alike: dict[tuple[object, ...], list[int]] = {}
     for number, name in enumerate(roster.names):
@@ -120,7 +123,9 @@ def level_of(one: Finding) -> int:
     return RANK.get((one.verdict, one.severity), SKIP)
 
 
-def _states(findings: Iterable[Finding], roster: Roster) -> tuple[dict[str, bytearray], dict[tuple[str, int], str]]:
+def _states(
+    findings: Iterable[Finding], roster: Roster
+) -> tuple[dict[str, bytearray], dict[tuple[str, int], str]]:
     """By area the worst level of every node, and by area and node the check that says so where it is trouble."""
     states: dict[str, bytearray] = {}
     checks: dict[tuple[str, int], str] = {}
@@ -150,7 +155,14 @@ def _row(
     )
     worst = min((column[first] for column in states.values()), default=NONE)
     names = tuple(roster.names[number] for number in members)
-    return Row(roster.label(names), _ranges(members), len(members), notes.get(names[0], ""), KINDS[worst], cells)
+    return Row(
+        roster.label(names),
+        _ranges(members),
+        len(members),
+        notes.get(names[0], ""),
+        KINDS[worst],
+        cells,
+    )
 
 
 def many(number: int) -> str:

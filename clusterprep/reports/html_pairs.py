@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterprep.facts.pairs import Dial
-from clusterprep.frozen import dataclass
 from clusterprep.model import Report
 from clusterprep.reports.html_nodes import Roster
 from clusterprep.reports.plain import clean, duration, field
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 SIDE = 40  # rows and columns; of more nodes several share one
 WORST = 12  # pairs that are listed below
@@ -38,7 +38,7 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Heat:
+class Heatmap:
     title: str
     said: str
     legend: tuple[str, ...]  # of levels
@@ -99,7 +99,7 @@ _TRIP = _Measure(
 )
 
 
-def heats(report: Report, roster: Roster) -> tuple[Heat, ...]:
+def heats(report: Report, roster: Roster) -> tuple[Heatmap, ...]:
     """The maps that the report has figures for."""
     found = [_heat(_SPEED, *_speeds(report), roster), _heat(_TRIP, *_trips(report), roster)]
     return tuple(heat for heat in found if heat is not None)
@@ -142,7 +142,9 @@ def _dial(kept: Any) -> Dial:
     return Dial(str(row.get("dialer")), str(row.get("listener")), "", 0, str(row.get("word")), told)
 
 
-def _heat(measure: _Measure, good: Mapping[Pair, float], bad: Mapping[Pair, str], roster: Roster) -> Heat | None:
+def _heat(
+    measure: _Measure, good: Mapping[Pair, float], bad: Mapping[Pair, str], roster: Roster
+) -> Heatmap | None:
     there = {name for pairs in (good, bad) for pair in pairs for name in pair}
     nodes = [name for name in roster.names if name in there]
     if len(nodes) < 2 or not good:
@@ -151,7 +153,11 @@ def _heat(measure: _Measure, good: Mapping[Pair, float], bad: Mapping[Pair, str]
     worse = {pair: measure.worse(value, usual) for pair, value in good.items()}
     found = _Found(good, bad, worse | dict.fromkeys(bad, math.inf), usual)
     known = set(nodes)
-    slow = (pair for pair, much in found.worse.items() if much > measure.steps[0] and known.issuperset(pair))
+    slow = (
+        pair
+        for pair, much in found.worse.items()
+        if much > measure.steps[0] and known.issuperset(pair)
+    )
     listed = heapq.nlargest(WORST, slow, key=found.worse.__getitem__)
     worst = tuple((*pair, _figure(measure, found, pair)) for pair in listed)
     if len(nodes) <= SIDE:
@@ -159,7 +165,7 @@ def _heat(measure: _Measure, good: Mapping[Pair, float], bad: Mapping[Pair, str]
     return _blocks(measure, found, nodes, worst)
 
 
-def _each(measure: _Measure, found: _Found, nodes: list[str], worst: Worst) -> Heat:
+def _each(measure: _Measure, found: _Found, nodes: list[str], worst: Worst) -> Heatmap:
     """A row and a column for each node."""
     place = {name: number for number, name in enumerate(nodes)}
     roomy = len(nodes) <= NUMBERS
@@ -167,15 +173,30 @@ def _each(measure: _Measure, found: _Found, nodes: list[str], worst: Worst) -> H
     for pair in sorted(found.worse, key=lambda pair: (place[pair[0]], place[pair[1]])):
         short = "×" if pair in found.bad else measure.bare(found.good[pair]) if roomy else ""
         title = f"{pair[0]} → {pair[1]}: {_figure(measure, found, pair)}"
-        spots.append(Spot(place[pair[1]], place[pair[0]], _level(measure, found, pair), short, title))
+        spots.append(
+            Spot(place[pair[1]], place[pair[0]], _level(measure, found, pair), short, title)
+        )
     than = "under" if measure is _SPEED else "over"
-    limits = [found.usual / step if measure is _SPEED else found.usual * step for step in measure.steps]
-    legend = (f"as usual ({measure.unit(found.usual)})", *(f"{than} {measure.unit(limit)}" for limit in limits))
+    limits = [
+        found.usual / step if measure is _SPEED else found.usual * step for step in measure.steps
+    ]
+    legend = (
+        f"as usual ({measure.unit(found.usual)})",
+        *(f"{than} {measure.unit(limit)}" for limit in limits),
+    )
     names = tuple(_short(name) for name in nodes)
-    return Heat(measure.title, measure.words, (*legend, "× no connection"), names, tuple(spots), worst, *_sizes(names))
+    return Heatmap(
+        measure.title,
+        measure.words,
+        (*legend, "× no connection"),
+        names,
+        tuple(spots),
+        worst,
+        *_sizes(names),
+    )
 
 
-def _blocks(measure: _Measure, found: _Found, nodes: list[str], worst: Worst) -> Heat:
+def _blocks(measure: _Measure, found: _Found, nodes: list[str], worst: Worst) -> Heatmap:
     """Several nodes in a row: what counts is the share of their pairs that are bad."""
     size = -(-len(nodes) // SIDE)
     place = {name: number // size for number, name in enumerate(nodes)}
@@ -186,22 +207,35 @@ def _blocks(measure: _Measure, found: _Found, nodes: list[str], worst: Worst) ->
         every[spot] += 1
         if pair in found.bad or found.worse[pair] > measure.steps[1]:
             broken[spot] += 1
-    names = tuple(_short(f"{nodes[at]}–{nodes[min(at + size, len(nodes)) - 1]}") for at in range(0, len(nodes), size))
+    names = tuple(
+        _short(f"{nodes[at]}–{nodes[min(at + size, len(nodes)) - 1]}")
+        for at in range(0, len(nodes), size)
+    )
     spots = []
     for (x, y), number in sorted(every.items()):
         if min(x, y) >= 0:
             few = broken[x, y]
             level = sum(few / number > share for share in SHARES)
-            spots.append(Spot(x, y, level, "", f"{names[y]} → {names[x]}: {few:,} of {number:,} pairs are bad"))
-    limit = measure.unit(found.usual / measure.steps[1] if measure is _SPEED else found.usual * measure.steps[1])
+            spots.append(
+                Spot(
+                    x, y, level, "", f"{names[y]} → {names[x]}: {few:,} of {number:,} pairs are bad"
+                )
+            )
+    limit = measure.unit(
+        found.usual / measure.steps[1] if measure is _SPEED else found.usual * measure.steps[1]
+    )
     said = f"{measure.words}; each field is a block of nodes, and a pair is bad beyond {limit} or without connection"
     legend = ("no pair is bad", *(f"more than {share:.0%}" for share in SHARES[1:]))
     legend = (legend[0], "a few", *legend[1:])
-    return Heat(measure.title, said, legend, names, tuple(spots), worst, *_sizes(names))
+    return Heatmap(measure.title, said, legend, names, tuple(spots), worst, *_sizes(names))
 
 
 def _figure(measure: _Measure, found: _Found, pair: Pair) -> str:
-    return field(found.bad[pair].replace("_", " "), 40) if pair in found.bad else measure.unit(found.good[pair])
+    return (
+        field(found.bad[pair].replace("_", " "), 40)
+        if pair in found.bad
+        else measure.unit(found.good[pair])
+    )
 
 
 def _level(measure: _Measure, found: _Found, pair: Pair) -> int:

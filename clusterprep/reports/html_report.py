@@ -19,12 +19,12 @@ from markupsafe import Markup
 
 from clusterprep import __version__
 from clusterprep.model import ChangeRow, EnvValue, Report
+from clusterprep.model.units import format_size
 from clusterprep.reports import html_charts, html_findings, html_pairs, html_trial
 from clusterprep.reports.advice import advice
 from clusterprep.reports.blocks import counts
 from clusterprep.reports.html_nodes import Roster, grid_of, label, many
 from clusterprep.reports.plain import clean, duration, elapsed, field
-from clusterprep.units import format_size
 
 LONG = 4000  # characters of anything that is shown; the formats' own limits are shorter
 VALUES, CHANGES = 400, 200  # values of the environment, and changes
@@ -68,7 +68,9 @@ def _finalized(value: object) -> object:
 
 
 def _part(name: str) -> str:
-    return resources.files("clusterprep").joinpath(f"data/report/{name}").read_text(encoding="utf-8")
+    return (
+        resources.files("clusterprep").joinpath(f"data/report/{name}").read_text(encoding="utf-8")
+    )
 
 
 def context(report: Report) -> dict[str, Any]:
@@ -91,14 +93,19 @@ def context(report: Report) -> dict[str, Any]:
         "since": _since(report, roster),
         "reached": sum(node.reached for node in report.nodes or ()),
         "lost": _lost(report),
-        "culprits": [one for trial in (verify, report.launch) if trial is not None for one in trial.culprits],
+        "culprits": [
+            one for trial in (verify, report.launch) if trial is not None for one in trial.culprits
+        ],
         "cards": html_findings.cards(report, roster),
         "passed": html_findings.passed(report.findings or (), roster),
         "skipped": html_findings.skipped(report.findings or (), roster),
         "grid": grid_of(report, roster),
         "env": _env(report.env or (), roster),
         "env_left": max(0, len(report.env or ()) - VALUES),
-        "paths": [(row.path, row.reaches, row.add, roster.label(row.nodes)) for row in report.env_paths or ()],
+        "paths": [
+            (row.path, row.reaches, row.add, roster.label(row.nodes))
+            for row in report.env_paths or ()
+        ],
         "changes": _changes(report.changes or (), roster),
         "changes_left": max(0, len(_moving(report.changes or ())) - CHANGES),
         "still": [row.target for row in report.changes or () if row.outcome == "unchanged"],
@@ -146,7 +153,9 @@ def _as_data(names: Sequence[str]) -> Markup:
 
 def _lost(report: Report) -> list[Mapping[str, str]]:
     """Nodes that were not reached and of which no finding speaks."""
-    spoken = {node for one in report.findings or () if one.check == "ssh.reach" for node in one.nodes}
+    spoken = {
+        node for one in report.findings or () if one.check == "ssh.reach" for node in one.nodes
+    }
     alike: dict[tuple[str, str], list[str]] = {}
     remedies: dict[tuple[str, str], str] = {}
     for node in report.nodes or ():
@@ -163,7 +172,8 @@ def _lost(report: Report) -> list[Mapping[str, str]]:
 def _env(env: Sequence[EnvValue], roster: Roster) -> list[tuple[EnvValue, str, str]]:
     everyone = {node for value in env for node in value.nodes}
     told = (
-        (value, "all" if len(value.nodes) == len(everyone) else roster.label(value.nodes)) for value in env[:VALUES]
+        (value, "all" if len(value.nodes) == len(everyone) else roster.label(value.nodes))
+        for value in env[:VALUES]
     )
     return [(value, where, roster.ranges(value.nodes)) for value, where in told]
 

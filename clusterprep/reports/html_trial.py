@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from clusterprep.frozen import dataclass
 from clusterprep.model import LaunchedRank, RankGpu, RankRow, Stage
 from clusterprep.reports.html_nodes import label
 from clusterprep.reports.plain import NODES, elapsed, folded_ranks
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 APART = 512  # ranks up to which each has a row; above, those with the same last word share one
 ROWS = 400  # of ranks that share
@@ -37,7 +37,10 @@ class StageLine:
 def rank_lines(ranks: Sequence[RankRow], missing: frozenset[int]) -> tuple[list[RankLine], int]:
     """A line for each rank, or for all that said the same last; and how many lines are left out."""
     if len(ranks) <= APART:
-        lines = [RankLine(str(r.rank), r.node, _device(r), r.last_event, _kind(r.rank in missing)) for r in ranks]
+        lines = [
+            RankLine(str(r.rank), r.node, _device(r), r.last_event, _kind(r.rank in missing))
+            for r in ranks
+        ]
         return lines, 0
     alike: dict[tuple[bool, str], list[RankRow]] = {}
     for row in ranks:
@@ -50,7 +53,9 @@ def rank_lines(ranks: Sequence[RankRow], missing: frozenset[int]) -> tuple[list[
             last,
             _kind(late),
         )
-        for (late, last), same in sorted(alike.items(), key=lambda item: (not item[0][0], len(item[1])))
+        for (late, last), same in sorted(
+            alike.items(), key=lambda item: (not item[0][0], len(item[1]))
+        )
     ]
     return lines[:ROWS], max(0, len(lines) - ROWS)
 

@@ -13,15 +13,15 @@ from typing import Any
 from clusterprep.model import (
     Absent,
     ChangeRow,
-    Collective,
+    CollectiveResult,
     Culprit,
     EnvPath,
     EnvValue,
     Finding,
     Json,
     LaunchResult,
+    NodeSnapshot,
     Report,
-    Sighting,
     Stage,
     VerifyResult,
 )
@@ -47,9 +47,13 @@ def pieces(report: Report) -> Iterator[str]:
     yield "\n}\n"
 
 
-def _node_rows(nodes: Sequence[Sighting]) -> Iterator[str]:
+def _node_rows(nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
     """A line for each node. What many nodes answered alike is one value that they share, and is put into words once."""
-    shared = {key: count for key, count in Counter(id(v) for n in nodes for v in n.facts.values()).items() if count > 1}
+    shared = {
+        key: count
+        for key, count in Counter(id(v) for n in nodes for v in n.facts.values()).items()
+        if count > 1
+    }
     texts: dict[int, str] = {}
     names = dict.fromkeys(name for node in nodes for name in node.facts)
     keys = {name: json.dumps(_text(str(name))) for name in names}
@@ -149,7 +153,11 @@ def _fields(kind: Any) -> tuple[str, ...] | None:
 
 def _text(text: str) -> str:
     """A lone surrogate (a byte that is no UTF-8) is legal in Python and refused by most JSON readers."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return (
+        text
+        if text.isascii()
+        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    )
 
 
 def _rows(rows: tuple[Any, ...] | None, shape: Any) -> list[Json] | None:
@@ -160,14 +168,18 @@ def _pick(value: Any, names: tuple[str, ...]) -> dict[str, Json]:
     return {name: getattr(value, name) for name in names}
 
 
-def _node(seen: Sighting) -> dict[str, Json]:
+def _node(seen: NodeSnapshot) -> dict[str, Json]:
     return {"name": seen.node, **_pick(seen, ("address", "reached", "reason"))}
 
 
 def _finding(finding: Finding) -> dict[str, Json]:
     """The end of its silence only where there is one, its age only where it was not learned now."""
     until = {} if finding.until is None else {"until": finding.until.isoformat()}
-    return {**_pick(finding, _FINDING), **until, **({} if finding.age is None else {"age_s": round(finding.age)})}
+    return {
+        **_pick(finding, _FINDING),
+        **until,
+        **({} if finding.age is None else {"age_s": round(finding.age)}),
+    }
 
 
 def _env(value: EnvValue) -> dict[str, Json]:
@@ -186,7 +198,12 @@ def _verify(result: VerifyResult) -> dict[str, Json]:
     culprits: list[Json] = [_culprit(culprit) for culprit in result.culprits]
     rows: list[Json] = [_collective(row) for row in result.collectives]
     stages: list[Json] = [_stage(row) for row in result.stages]
-    told = {**_pick(result, _VERIFY), "stages": stages, "collectives": rows, "ranks": list(result.ranks)}
+    told = {
+        **_pick(result, _VERIFY),
+        "stages": stages,
+        "collectives": rows,
+        "ranks": list(result.ranks),
+    }
     tried: list[Json] = [_pick(row, _WORKAROUND) for row in result.workarounds]
     more: dict[str, Json] = {"workarounds": tried} if tried else {}
     more |= {"pairs": list(result.pairs)} if result.pairs else {}
@@ -199,13 +216,24 @@ def _stage(row: Stage) -> dict[str, Json]:
 
 
 def _launch(result: LaunchResult) -> dict[str, Json]:
-    rows = {"ranks": _rows(result.ranks, lambda row: row), "culprits": _rows(result.culprits, _culprit)}
-    return {**_pick(result, _LAUNCH), **rows, "causes": list(result.causes), **_if_any("message", result.message)}
+    rows = {
+        "ranks": _rows(result.ranks, lambda row: row),
+        "culprits": _rows(result.culprits, _culprit),
+    }
+    return {
+        **_pick(result, _LAUNCH),
+        **rows,
+        "causes": list(result.causes),
+        **_if_any("message", result.message),
+    }
 
 
-def _collective(row: Collective) -> dict[str, Json]:
+def _collective(row: CollectiveResult) -> dict[str, Json]:
     """The type of the elements only where it is not float32."""
-    return {**_pick(row, _COLLECTIVE), **_if_any("dtype", "" if row.dtype == "float32" else row.dtype)}
+    return {
+        **_pick(row, _COLLECTIVE),
+        **_if_any("dtype", "" if row.dtype == "float32" else row.dtype),
+    }
 
 
 def _if_any(key: str, text: str) -> dict[str, Json]:
@@ -215,7 +243,11 @@ def _if_any(key: str, text: str) -> dict[str, Json]:
 
 def _culprit(culprit: Culprit) -> dict[str, Json]:
     ends = {"from": culprit.source, "to": culprit.target}
-    return {**_pick(culprit, ("kind", "nodes", "rank")), **ends, **_pick(culprit, ("confidence", "cause", "evidence"))}
+    return {
+        **_pick(culprit, ("kind", "nodes", "rank")),
+        **ends,
+        **_pick(culprit, ("confidence", "cause", "evidence")),
+    }
 
 
 def _laid_out(value: Json, depth: int) -> str:
@@ -225,7 +257,13 @@ def _laid_out(value: Json, depth: int) -> str:
         items = (f"{json.dumps(key)}: {_laid_out(item, depth + 1)}" for key, item in value.items())
         return "{" + pad + ("," + pad).join(items) + close + "}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[" + pad + ("," + pad).join(json.dumps(item, allow_nan=False) for item in value) + close + "]"
+        return (
+            "["
+            + pad
+            + ("," + pad).join(json.dumps(item, allow_nan=False) for item in value)
+            + close
+            + "]"
+        )
     return json.dumps(value, allow_nan=False)
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
 
-from clusterprep.frozen import dataclass
 from clusterprep.model import ChangeRow, Culprit, Finding, LaunchResult, Report, VerifyResult
 from clusterprep.reports.plain import clean, counted, field, folded, folded_ranks
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_CASES = 1000  # of one finding, one for each node; all other nodes are in one more
 NODES = 2000  # characters of a node set in a text
@@ -95,11 +95,25 @@ def _command(report: Report) -> Case:
     """There is always a test: a report without any is taken for a broken one."""
     if report.error is None:
         notes = "\n".join(_text(notice) for notice in report.notices)
-        return Case("clusterprep", f"clusterprep {report.command}", "pass", text=notes, seconds=report.seconds)
+        return Case(
+            "clusterprep",
+            f"clusterprep {report.command}",
+            "pass",
+            text=notes,
+            seconds=report.seconds,
+        )
     message = str(report.error.get("message") or report.verdict)
     first = field(message.split("\n", maxsplit=1)[0])
     text = "\n".join(_text(line) for line in message.split("\n"))
-    return Case("clusterprep", f"clusterprep {report.command}", "error", first, text, report.seconds, report.verdict)
+    return Case(
+        "clusterprep",
+        f"clusterprep {report.command}",
+        "error",
+        first,
+        text,
+        report.seconds,
+        report.verdict,
+    )
 
 
 def _nodes(report: Report) -> Iterator[Case]:
@@ -109,7 +123,12 @@ def _nodes(report: Report) -> Iterator[Case]:
         if not node.reached:
             kind: Kind = "failure" if node.answered else "error"
             yield Case(
-                "nodes", name, kind, field(reason), f"{_text(node.detail)}\nfix: {_text(node.remedy)}", type=reason
+                "nodes",
+                name,
+                kind,
+                field(reason),
+                f"{_text(node.detail)}\nfix: {_text(node.remedy)}",
+                type=reason,
             )
     if reached := [node.node for node in report.nodes or () if node.reached]:
         yield Case("nodes", "reach", "pass", text=f"reached: {folded(reached, NODES)}")
@@ -121,21 +140,33 @@ def _finding(one: Finding, strict: bool) -> Iterator[Case]:
     text = _story(one)
     if one.verdict in ("pass", "skip") or one.fixed or one.silenced is not None or not counts:
         kind: Kind = "pass" if one.verdict == "pass" or one.fixed else "skipped"
-        yield Case(suite, one.check + ("" if kind == "pass" else _aside(one)), kind, _why(one), text)
+        yield Case(
+            suite, one.check + ("" if kind == "pass" else _aside(one)), kind, _why(one), text
+        )
         return
     kind = "failure" if one.verdict == "fail" else "error"
     nodes = one.nodes or ("",)
     for node in nodes[:MOST_CASES]:
         name = f"{one.check} [{_name(node)}]" if node else one.check
-        yield Case(suite, name, kind, _why(one), text, type=f"{one.severity} {one.reason or one.verdict}")
+        yield Case(
+            suite, name, kind, _why(one), text, type=f"{one.severity} {one.reason or one.verdict}"
+        )
     if rest := nodes[MOST_CASES:]:
         name = f"{one.check} [{counted(len(rest), 'more node')}]"
-        yield Case(suite, name, kind, _why(one), text, type=f"{one.severity} {one.reason or one.verdict}")
+        yield Case(
+            suite, name, kind, _why(one), text, type=f"{one.severity} {one.reason or one.verdict}"
+        )
 
 
 def _aside(one: Finding) -> str:
     """What tells a skipped test from the passed one of the same check on other nodes."""
-    word = "silenced" if one.silenced is not None else one.severity if one.verdict != "skip" else one.reason or "skip"
+    word = (
+        "silenced"
+        if one.silenced is not None
+        else one.severity
+        if one.verdict != "skip"
+        else one.reason or "skip"
+    )
     return f" ({field(word, 80)})"
 
 
@@ -145,7 +176,11 @@ def _why(one: Finding) -> str:
         return field(f"accepted: {one.silenced}")
     if one.verdict == "skip":
         return field(f"not judged: {one.reason or one.message}")
-    words = [f"{one.verdict} ({one.severity})" if one.verdict != "pass" else "", one.message, one.reason or ""]
+    words = [
+        f"{one.verdict} ({one.severity})" if one.verdict != "pass" else "",
+        one.message,
+        one.reason or "",
+    ]
     seen = f"{one.seen}, wanted {one.wanted}" if one.seen and one.wanted else one.seen
     return field("; ".join(filter(None, [*words, seen])))
 
@@ -166,14 +201,22 @@ def _story(one: Finding) -> str:
 def _change(row: ChangeRow) -> Iterator[Case]:
     """What failed is a failure; what was put back or not begun because of it was not tested."""
     kind = _OUTCOMES.get(row.outcome, "pass")
-    name = " ".join(filter(None, [row.resource, field(row.target), "" if kind == "pass" else row.outcome]))
+    name = " ".join(
+        filter(None, [row.resource, field(row.target), "" if kind == "pass" else row.outcome])
+    )
     lines = (_text(line) for line in row.diff.rstrip().split("\n"))
-    text = "\n".join([f"{row.action}: {row.outcome} on {folded(row.nodes, NODES)}", _text(row.detail), *lines]).strip()
+    text = "\n".join(
+        [f"{row.action}: {row.outcome} on {folded(row.nodes, NODES)}", _text(row.detail), *lines]
+    ).strip()
     message = "" if kind == "pass" else field(row.detail or row.outcome)
     yield Case("changes", name, kind, message, text, type=row.outcome)
 
 
-_OUTCOMES: dict[str, Kind] = {"failed": "failure", "rolled-back": "skipped", "not-started": "skipped"}
+_OUTCOMES: dict[str, Kind] = {
+    "failed": "failure",
+    "rolled-back": "skipped",
+    "not-started": "skipped",
+}
 
 
 def _verify(result: VerifyResult) -> Iterator[Case]:
@@ -186,14 +229,28 @@ def _verify(result: VerifyResult) -> Iterator[Case]:
         text = "\n".join(filter(None, [late, story if bad and stage is bad[-1] else ""]))
         message = late or (f"{stage.name}: {stage.verdict}" if kind != "pass" else "")
         yield Case(
-            "verify", f"stage {field(stage.name)}", kind, message, text, stage.seconds, "stage" * (kind != "pass")
+            "verify",
+            f"stage {field(stage.name)}",
+            kind,
+            message,
+            text,
+            stage.seconds,
+            "stage" * (kind != "pass"),
         )
     if not bad:
         message = field(result.message or result.verdict) if result.verdict != "pass" else ""
-        rows = (f"{row.op} {row.dtype} {row.bytes} bytes: {row.busbw_gbs:.3f} GB/s" for row in result.collectives)
+        rows = (
+            f"{row.op} {row.dtype} {row.bytes} bytes: {row.busbw_gbs:.3f} GB/s"
+            for row in result.collectives
+        )
         text = "\n".join([story, *rows]).strip()
         yield Case(
-            "verify", "result", _KINDS[result.verdict], message, text, type="result" * (result.verdict != "pass")
+            "verify",
+            "result",
+            _KINDS[result.verdict],
+            message,
+            text,
+            type="result" * (result.verdict != "pass"),
         )
 
 
@@ -207,11 +264,25 @@ def _culprit(one: Culprit) -> str:
 
 
 def _launch(result: LaunchResult) -> Case:
-    causes = (f"log says {cause.get('cause')}: {_text(str(cause.get('message')))}" for cause in result.causes)
-    text = "\n".join(filter(None, [_text(result.message), *map(_culprit, result.culprits), *causes]))
-    message = field(result.culprits[0].cause if result.culprits else result.message or result.verdict)
+    causes = (
+        f"log says {cause.get('cause')}: {_text(str(cause.get('message')))}"
+        for cause in result.causes
+    )
+    text = "\n".join(
+        filter(None, [_text(result.message), *map(_culprit, result.culprits), *causes])
+    )
+    message = field(
+        result.culprits[0].cause if result.culprits else result.message or result.verdict
+    )
     kind = _KINDS.get(result.verdict, "error")
-    return Case("launch", "job", kind, "" if kind == "pass" else message, text, type="job" * (kind != "pass"))
+    return Case(
+        "launch",
+        "job",
+        kind,
+        "" if kind == "pass" else message,
+        text,
+        type="job" * (kind != "pass"),
+    )
 
 
 # ---------------------------------------------------------------- as XML
@@ -233,8 +304,16 @@ def _count(mine: Iterable[Case], kind: Kind) -> int:
 
 
 def _properties(report: Report) -> str:
-    values = {"run": report.run, "cluster": report.cluster, "verdict": report.verdict, "exit code": str(report.code)}
-    rows = "".join(f'      <property name="{key}" value={_attribute(value)}/>\n' for key, value in values.items())
+    values = {
+        "run": report.run,
+        "cluster": report.cluster,
+        "verdict": report.verdict,
+        "exit code": str(report.code),
+    }
+    rows = "".join(
+        f'      <property name="{key}" value={_attribute(value)}/>\n'
+        for key, value in values.items()
+    )
     return f"    <properties>\n{rows}    </properties>\n"
 
 
@@ -246,9 +325,7 @@ def _case(case: Case) -> str:
     if case.kind == "pass":
         return f"{head}><system-out>{text}</system-out></testcase>\n" if text else f"{head}/>\n"
     kind = f" type={_attribute(case.type)}" if case.type else ""
-    return (
-        f"{head}>\n      <{case.kind} message={_attribute(case.message)}{kind}>{text}</{case.kind}>\n    </testcase>\n"
-    )
+    return f"{head}>\n      <{case.kind} message={_attribute(case.message)}{kind}>{text}</{case.kind}>\n    </testcase>\n"
 
 
 def _attribute(text: str) -> str:

@@ -33,7 +33,9 @@ class LiveLine(Lines):
 
     def __init__(self, stream: TextIO, clock: Clock = monotonic, *, color: bool = True) -> None:
         super().__init__(stream, clock)
-        self._console = _Console(file=stream, force_terminal=True, no_color=not color, markup=False, highlight=False)
+        self._console = _Console(
+            file=stream, force_terminal=True, no_color=not color, markup=False, highlight=False
+        )
         self._live: Live | None = None
 
     def _stage_began(self) -> None:
@@ -61,7 +63,9 @@ class LiveLine(Lines):
             super()._say(line)
             return
         with suppress(*GONE):
-            self._console.print(in_encoding_of(self._stream, line), soft_wrap=True, markup=False, highlight=False)
+            self._console.print(
+                in_encoding_of(self._stream, line), soft_wrap=True, markup=False, highlight=False
+            )
 
     def _drawn(self) -> RenderableType:
         # Drawn from rich's own thread; a lock here could wait for a step that waits for rich.
@@ -72,5 +76,7 @@ class LiveLine(Lines):
         told = in_encoding_of(self._stream, "  ".join(part for part in parts if part))
         bar = ProgressBar(total=max(self._total, 1), completed=done, width=BAR)
         line = Table.grid(padding=(0, 1))
-        line.add_row(Text(field(self._name, 20)), bar, Text(told, no_wrap=True, overflow="ellipsis"))
+        line.add_row(
+            Text(field(self._name, 20)), bar, Text(told, no_wrap=True, overflow="ellipsis")
+        )
         return line

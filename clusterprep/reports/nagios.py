@@ -8,7 +8,12 @@ from clusterprep.model import Culprit, Report
 from clusterprep.reports.blocks import Block, counts, gathered, troubles
 from clusterprep.reports.plain import clean, counted, field, folded
 
-STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")  # by exit code, as the plug-in guidelines number them
+STATES = (
+    "OK",
+    "WARNING",
+    "CRITICAL",
+    "UNKNOWN",
+)  # by exit code, as the plug-in guidelines number them
 LINE = 1000  # characters before the figures; NRPE of old cuts after 1024 bytes
 SHOWN = 5  # blocks of trouble
 VALUE, NODES = 80, 60  # characters of what was seen, and of a node set
@@ -40,7 +45,9 @@ def _text(report: Report) -> str:
     if report.error is not None:
         return f"{name}: {field(str(report.error.get('message') or report.verdict))}"
     parts = [f"{name}: {counts(report)}"]
-    parts += [f"{field(one.cause)} on {folded(one.nodes, NODES)}" for one in _culprits(report)[:SHOWN]]
+    parts += [
+        f"{field(one.cause)} on {folded(one.nodes, NODES)}" for one in _culprits(report)[:SHOWN]
+    ]
     groups = gathered(troubles(report.findings or ()))
     parts += [_said(alike) for alike in groups[:SHOWN]]
     if rest := sum(map(len, groups[SHOWN:])):
@@ -82,7 +89,9 @@ def _figures(report: Report) -> str:
     }
     told = [f"{name}={number}" for name, number in numbers.items()]
     rates = [row.busbw_gbs for row in (report.verify.collectives if report.verify else ())]
-    return " ".join([*told, *([f"busbw_gbs={max(rates):.3f}"] if rates else []), f"time={report.seconds:.3f}s"])
+    return " ".join(
+        [*told, *([f"busbw_gbs={max(rates):.3f}"] if rates else []), f"time={report.seconds:.3f}s"]
+    )
 
 
 def _cut(text: str) -> str:

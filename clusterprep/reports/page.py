@@ -15,7 +15,7 @@ GUTTER = 9  # columns: the longest word there is SILENCED
 NARROWEST, WIDEST = 40, 110  # below, wrapping eats the words; above, eyes lose the line
 
 
-class Page:
+class ReportPage:
     """Lines to be, from parts that are cleaned here, so that no caller can forget it."""
 
     def __init__(self, *, color: bool, verbose: int, width: int, ascii_only: bool) -> None:
@@ -62,14 +62,18 @@ class Page:
 
     def rule(self) -> None:
         """A line across the page."""
-        self._lines.append(self.text(("-" * self.width if self._ascii_only else "─" * self.width, "dim")))
+        self._lines.append(
+            self.text(("-" * self.width if self._ascii_only else "─" * self.width, "dim"))
+        )
 
     def show(self) -> str:
         """Everything written so far."""
         with self._console.capture() as captured:
             for line in self._lines:
                 line.rstrip()
-                self._console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
+                self._console.print(
+                    line, soft_wrap=True, markup=False, highlight=False, emoji=False
+                )
         return captured.get()
 
     def _safe(self, words: str) -> str:

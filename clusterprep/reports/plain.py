@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from clusterprep.noderange import fold
-from clusterprep.units import format_duration
+from clusterprep.model.nodeset import fold
+from clusterprep.model.units import format_duration
 
 FIELD = 500  # characters of one field; longer ones say how long they were
 NAME = 64  # characters of one node's name, the longest that Linux allows
@@ -49,7 +49,11 @@ def field(text: str, limit: int = FIELD) -> str:
 
 def ascii_of(text: str) -> str:
     """The same in ASCII, for terminals that show nothing else."""
-    return text if text.isascii() else text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+    return (
+        text
+        if text.isascii()
+        else text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+    )
 
 
 def folded(names: Iterable[str], limit: int | None = NODES) -> str:

@@ -19,7 +19,9 @@ SLOW = 2.0  # seconds; quicker nodes are not worth a word
 TIMES = 3  # the median's; what is slower than that stands out
 SLOWEST = 3  # nodes named
 
-_WELL = frozenset({"", "ok", "pass", "done", "reached", "unchanged", "finished"})  # outcomes not worth a word
+_WELL = frozenset(
+    {"", "ok", "pass", "done", "reached", "unchanged", "finished"}
+)  # outcomes not worth a word
 GONE = (OSError, ValueError)  # nobody reads stderr any more: no reason to stop between two commits
 
 
@@ -70,7 +72,10 @@ class Progress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -98,17 +103,25 @@ class Progress:
 
     def _slowest(self) -> str:
         """`n7 4.1 s, n3 3.9 s`: nodes that answered well, and far later than most."""
-        well = {node: took for node, took in self._took.items() if self._outcomes.get(node) in _WELL}
+        well = {
+            node: took for node, took in self._took.items() if self._outcomes.get(node) in _WELL
+        }
         if len(well) < 3:
             return ""
         late = max(SLOW, TIMES * sorted(well.values())[len(well) // 2])
-        last = sorted((node for node, took in well.items() if took > late), key=lambda node: -well[node])
+        last = sorted(
+            (node for node, took in well.items() if took > late), key=lambda node: -well[node]
+        )
         return ", ".join(f"{field(node, 64)} {elapsed(well[node])}" for node in last[:SLOWEST])
 
     def _troubles(self) -> str:
         """`3 timed_out, 1 refused`: what has gone wrong so far."""
-        counts = Counter(outcome for outcome in list(self._outcomes.values()) if outcome not in _WELL)
-        return ", ".join(f"{number} {field(outcome, 20)}" for outcome, number in counts.most_common(2))
+        counts = Counter(
+            outcome for outcome in list(self._outcomes.values()) if outcome not in _WELL
+        )
+        return ", ".join(
+            f"{number} {field(outcome, 20)}" for outcome, number in counts.most_common(2)
+        )
 
     def _pending(self) -> tuple[str, ...]:
         return tuple(node for node in self._nodes if node not in self._outcomes)

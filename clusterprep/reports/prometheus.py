@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from datetime import datetime
 
-from clusterprep.frozen import dataclass
 from clusterprep.model import Finding, Report, VerifyResult
 from clusterprep.reports import plain
+from clusterprep.runtime.lazy_dataclass import dataclass
 
-MOST_NODES = 200  # with series of their own: two each at most, and only nodes with a failure or an unknown
+MOST_NODES = (
+    200  # with series of their own: two each at most, and only nodes with a failure or an unknown
+)
 VERDICTS = ("pass", "fail", "unknown", "error", "refused", "interrupted")
 NAME = 128  # characters of a label's value
 
@@ -39,9 +41,15 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
     lines: list[str] = []
     for metric in metrics(report):
         if metric.samples:
-            lines += [f"# HELP clusterprep_{metric.name} {metric.help}", f"# TYPE clusterprep_{metric.name} gauge"]
+            lines += [
+                f"# HELP clusterprep_{metric.name} {metric.help}",
+                f"# TYPE clusterprep_{metric.name} gauge",
+            ]
             # Names that look alike once they are cut and cleaned must not give one series twice: that spoils the file.
-            rows = {f"clusterprep_{metric.name}{_labels({**always, **labels})}": n for labels, n in metric.samples}
+            rows = {
+                f"clusterprep_{metric.name}{_labels({**always, **labels})}": n
+                for labels, n in metric.samples
+            }
             lines += [f"{series} {_number(number)}" for series, number in rows.items()]
     return "\n".join(lines) + "\n"
 
@@ -90,7 +98,9 @@ def state(finding: Finding) -> str:
 
 def _checks(findings: Iterable[Finding]) -> Metric:
     """A finding that names no node (of lint, of the fleet as a whole) counts as one."""
-    metric = Metric("check_nodes", "Nodes by check, severity and verdict; fixed and silenced ones do not count.")
+    metric = Metric(
+        "check_nodes", "Nodes by check, severity and verdict; fixed and silenced ones do not count."
+    )
     counts: Counter[tuple[str, str, str]] = Counter()
     for one in findings:
         counts[one.check, one.severity, state(one)] += len(one.nodes) or 1
@@ -102,7 +112,8 @@ def _checks(findings: Iterable[Finding]) -> Metric:
 def _troubled(report: Report) -> Iterable[Metric]:
     """Nodes with trouble by name, the worst first, and how many more there are."""
     metric = Metric(
-        "node_checks", f"Checks that failed or are unknown on a node, for the {MOST_NODES} nodes with the most errors."
+        "node_checks",
+        f"Checks that failed or are unknown on a node, for the {MOST_NODES} nodes with the most errors.",
     )
     counts: dict[str, Counter[tuple[str, str]]] = {}
     for one in report.findings or ():
@@ -113,7 +124,10 @@ def _troubled(report: Report) -> Iterable[Metric]:
     for node in order[:MOST_NODES]:
         for (severity, verdict), number in sorted(counts[node].items()):
             metric.add(number, node=node, severity=severity, verdict=verdict)
-    left = Metric("nodes_left_out", "Nodes with a failure or an unknown that clusterprep_node_checks leaves out.")
+    left = Metric(
+        "nodes_left_out",
+        "Nodes with a failure or an unknown that clusterprep_node_checks leaves out.",
+    )
     left.add(max(0, len(order) - MOST_NODES))
     return metric, left
 
@@ -122,7 +136,9 @@ _GRAVEST = (("error", "fail"), ("error", "unknown"), ("warning", "fail"), ("warn
 
 
 def _changes(report: Report) -> Metric:
-    metric = Metric("changes", "Changes by kind of resource and outcome, one for each node and target.")
+    metric = Metric(
+        "changes", "Changes by kind of resource and outcome, one for each node and target."
+    )
     counts: Counter[tuple[str, str]] = Counter()
     for row in report.changes or ():
         counts[row.resource, row.outcome] += len(row.nodes)
@@ -132,7 +148,9 @@ def _changes(report: Report) -> Metric:
 
 
 def _verify(result: VerifyResult) -> list[Metric]:
-    passed = Metric("verify_passed", "1 where all ranks exchanged the right data fast enough, 0 where not.")
+    passed = Metric(
+        "verify_passed", "1 where all ranks exchanged the right data fast enough, 0 where not."
+    )
     passed.add(float(result.verdict == "pass"), backend=result.backend)
     ranks = Metric("verify_ranks", "Ranks of the trial.")
     ranks.add(result.world_size)
@@ -144,7 +162,9 @@ def _verify(result: VerifyResult) -> list[Metric]:
     stages = Metric("verify_stage_seconds", "How long each stage of the trial took.")
     for stage in {row.name: row for row in result.stages}.values():
         stages.add(stage.seconds, stage=stage.name)
-    speeds = Metric("verify_busbw_bytes_per_second", "Bus bandwidth as nccl-tests defines it, by message size.")
+    speeds = Metric(
+        "verify_busbw_bytes_per_second", "Bus bandwidth as nccl-tests defines it, by message size."
+    )
     for row in {(one.op, one.dtype, one.bytes): one for one in result.collectives}.values():
         speeds.add(row.busbw_gbs * 1e9, op=row.op, dtype=row.dtype, bytes=row.bytes)
     return [passed, ranks, missing, culprits, stages, speeds]
@@ -154,7 +174,9 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    told = (f'{name}="{plain.field(value, NAME).translate(_ESCAPES)}"' for name, value in labels.items())
+    told = (
+        f'{name}="{plain.field(value, NAME).translate(_ESCAPES)}"' for name, value in labels.items()
+    )
     return f"{{{','.join(told)}}}"
 
 

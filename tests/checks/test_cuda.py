@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Gpus
-from tests.fleet import NO_TORCH, absent, findings, fleet, nvml, same, told, torch
+from tests.support.fleet import NO_TORCH, absent, findings, fleet, nvml, same, told, torch
 
 DRIVERS_OWN = "/usr/lib/x86_64-linux-gnu/libcuda.so.535.183.01"
 COMPAT = "/usr/local/cuda-13.0/compat/libcuda.so.580.65.06"
 CPU = torch("2.6.0+cpu", None, None)
 
 
-def node(cuda: Any, driver: str | None, able: str = "", libcuda: Any = DRIVERS_OWN) -> dict[str, Any]:
+def node(
+    cuda: Any, driver: str | None, able: str = "", libcuda: Any = DRIVERS_OWN
+) -> dict[str, Any]:
     by_nvml = None if driver is None else replace(nvml(driver=driver), cuda=able)
     build = torch(cuda=cuda) if isinstance(cuda, str) else cuda
     return {"torch.build": build, "gpu.nvml": by_nvml, "cuda.libcuda": libcuda}
@@ -76,7 +78,9 @@ def test_gpus_without_a_driver_are_not_known_and_not_skipped() -> None:
         pytest.param("13.0", "13.0", 8, "fail error", id="as-required-and-the-driver-cannot"),
     ],
 )
-def test_what_is_required_is_the_cuda_of_torch(wanted: str, cuda: Any, gpus: int, expected: str) -> None:
+def test_what_is_required_is_the_cuda_of_torch(
+    wanted: str, cuda: Any, gpus: int, expected: str
+) -> None:
     settings = {"gpus": Gpus(gpus), "require": {"cuda.runtime_vs_driver": wanted}}
     seen = fleet(each=settings, n1=node(cuda, "550.54.15", "12.4"))
     assert told(seen, "cuda.runtime_vs_driver") == {"n1": expected}
@@ -86,7 +90,9 @@ def test_the_remedy_has_the_nodes_python_and_a_wheel_that_runs() -> None:
     seen = fleet(each={"python": "/opt/venv/bin/python"}, n1=node("13.0", "550.54.15", "12.4"))
     (bad,) = findings(seen, "cuda.runtime_vs_driver")
     python = "/opt/venv/bin/python"
-    assert bad.remedy.startswith(f"upgrade the driver to 580.65.06; or {python} -m pip install torch==VERSION ")
+    assert bad.remedy.startswith(
+        f"upgrade the driver to 580.65.06; or {python} -m pip install torch==VERSION "
+    )
     assert bad.remedy.endswith("the +cu124 build")
 
 
@@ -94,7 +100,9 @@ def test_the_remedy_has_the_nodes_python_and_a_wheel_that_runs() -> None:
 
 
 def kits(*versions: Any, by_nvml: Any = None, **options: Any) -> Any:
-    facts = {n: {**f, "gpu.nvml": by_nvml or nvml()} for n, f in same("cuda.toolkit", *versions).items()}
+    facts = {
+        n: {**f, "gpu.nvml": by_nvml or nvml()} for n, f in same("cuda.toolkit", *versions).items()
+    }
     return fleet(**options, **facts)
 
 
@@ -102,26 +110,51 @@ def kits(*versions: Any, by_nvml: Any = None, **options: Any) -> Any:
     ("versions", "expected"),
     [
         pytest.param(["12.4.1"] * 3, ["pass"] * 3, id="equal"),
-        pytest.param(["12.4.1", "11.8.0", "12.4.1"], ["pass", "fail warning", "pass"], id="one-odd"),
-        pytest.param(["12.4.1", "12.4.0", "12.4.1"], ["pass", "fail warning", "pass"], id="another-update"),
+        pytest.param(
+            ["12.4.1", "11.8.0", "12.4.1"], ["pass", "fail warning", "pass"], id="one-odd"
+        ),
+        pytest.param(
+            ["12.4.1", "12.4.0", "12.4.1"], ["pass", "fail warning", "pass"], id="another-update"
+        ),
         pytest.param(["12.4.1", "12.2.0"], ["fail warning"] * 2, id="two-nodes"),
         pytest.param([None, None, None], ["skip not_applicable"] * 3, id="none-anywhere"),
-        pytest.param(["12.4.1", None, "12.4.1"], ["pass", "fail warning", "pass"], id="missing-on-one"),
+        pytest.param(
+            ["12.4.1", None, "12.4.1"], ["pass", "fail warning", "pass"], id="missing-on-one"
+        ),
         pytest.param(["12.4.1"], ["skip not_applicable"], id="one-node"),
-        pytest.param(["13.0.1"], ["fail warning + skip not_applicable"], id="newer-than-the-driver"),
+        pytest.param(
+            ["13.0.1"], ["fail warning + skip not_applicable"], id="newer-than-the-driver"
+        ),
         pytest.param(["13.0.1"] * 2, ["fail warning"] * 2, id="newer-than-the-driver-everywhere"),
         pytest.param(["12.9.0"] * 2, ["pass"] * 2, id="a-newer-minor-version"),
-        pytest.param(["12.4.1", "12.4.1", absent()], ["pass", "pass", "unknown warning denied"], id="denied"),
+        pytest.param(
+            ["12.4.1", "12.4.1", absent()], ["pass", "pass", "unknown warning denied"], id="denied"
+        ),
         pytest.param([absent("garbled")] * 2, ["unknown warning garbled"] * 2, id="garbled"),
     ],
 )
-def test_one_toolkit_on_all_nodes_that_the_driver_runs(versions: list[Any], expected: list[str]) -> None:
+def test_one_toolkit_on_all_nodes_that_the_driver_runs(
+    versions: list[Any], expected: list[str]
+) -> None:
     assert list(told(kits(*versions), "cuda.toolkit").values()) == expected
 
 
 def test_a_head_node_needs_no_toolkit_and_kinds_may_differ() -> None:
-    kinds = {"n1": Gpus(0), "n2": Gpus(8, "H100"), "n3": Gpus(8, "H100"), "n4": Gpus(4, "A100"), "n5": Gpus(4, "A100")}
-    seen = kits(None, "12.4.1", "12.4.1", "11.8.0", "11.8.0", some={n: {"gpus": gpus} for n, gpus in kinds.items()})
+    kinds = {
+        "n1": Gpus(0),
+        "n2": Gpus(8, "H100"),
+        "n3": Gpus(8, "H100"),
+        "n4": Gpus(4, "A100"),
+        "n5": Gpus(4, "A100"),
+    }
+    seen = kits(
+        None,
+        "12.4.1",
+        "12.4.1",
+        "11.8.0",
+        "11.8.0",
+        some={n: {"gpus": gpus} for n, gpus in kinds.items()},
+    )
     assert told(seen, "cuda.toolkit") == {
         "n1": "skip not_applicable",
         **dict.fromkeys(("n2", "n3", "n4", "n5"), "pass"),

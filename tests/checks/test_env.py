@@ -9,7 +9,18 @@ import pytest
 from clusterprep.checks.env import resolved
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Fleet
-from tests.fleet import NO_DEVICES, REASONS, absent, env, eth, findings, fleet, rdma_device, told, torch
+from tests.support.fleet import (
+    NO_DEVICES,
+    REASONS,
+    absent,
+    env,
+    eth,
+    findings,
+    fleet,
+    rdma_device,
+    told,
+    torch,
+)
 
 BASHRC = "/home/alice/.bashrc"
 OURS = "/etc/profile.d/clusterprep-nccl.sh"
@@ -40,17 +51,49 @@ def four(*second: Setting, path: str = "login_shell", **kwargs: Any) -> Fleet:
 @pytest.mark.parametrize(
     ("path", "setting", "cure"),
     [
-        pytest.param("login shell", Setting("NCCL_DEBUG", "INFO", BASHRC, 3), f"sed -i '3d' {BASHRC}", id="bashrc"),
-        pytest.param("ssh command", Setting("NCCL_DEBUG", "INFO", "/etc/environment", 2), "'2d'", id="etc-environment"),
-        pytest.param("login shell", Setting("NCCL_DEBUG", "INFO", "/etc/profile.d/zz.sh", 1), "zz.sh", id="profile.d"),
-        pytest.param("nccl", Setting("NCCL_DEBUG", "INFO", "/home/alice/.nccl.conf", 7), ".nccl.conf", id="nccl.conf"),
-        pytest.param("systemd", Setting("NCCL_DEBUG", "INFO", "/etc/systemd/x.conf", 2), "x.conf", id="drop-in"),
+        pytest.param(
+            "login shell",
+            Setting("NCCL_DEBUG", "INFO", BASHRC, 3),
+            f"sed -i '3d' {BASHRC}",
+            id="bashrc",
+        ),
+        pytest.param(
+            "ssh command",
+            Setting("NCCL_DEBUG", "INFO", "/etc/environment", 2),
+            "'2d'",
+            id="etc-environment",
+        ),
+        pytest.param(
+            "login shell",
+            Setting("NCCL_DEBUG", "INFO", "/etc/profile.d/zz.sh", 1),
+            "zz.sh",
+            id="profile.d",
+        ),
+        pytest.param(
+            "nccl",
+            Setting("NCCL_DEBUG", "INFO", "/home/alice/.nccl.conf", 7),
+            ".nccl.conf",
+            id="nccl.conf",
+        ),
+        pytest.param(
+            "systemd",
+            Setting("NCCL_DEBUG", "INFO", "/etc/systemd/x.conf", 2),
+            "x.conf",
+            id="drop-in",
+        ),
         pytest.param("container", Setting("NCCL_DEBUG", "INFO"), "grep -rn NCCL_DEBUG", id="image"),
     ],
 )
-def test_a_value_that_wins_is_named_with_file_and_line(path: str, setting: Setting, cure: str) -> None:
+def test_a_value_that_wins_is_named_with_file_and_line(
+    path: str, setting: Setting, cure: str
+) -> None:
     seen = four(setting, path=path)
-    assert told(seen, "env.shadow") == {"n1": "pass", "n2": "fail warning", "n3": "pass", "n4": "pass"}
+    assert told(seen, "env.shadow") == {
+        "n1": "pass",
+        "n2": "fail warning",
+        "n3": "pass",
+        "n4": "pass",
+    }
     (found,) = (f for f in findings(seen, "env.shadow") if f.verdict == "fail")
     assert found.wanted == "NCCL_DEBUG=WARN"
     assert path in found.seen
@@ -63,10 +106,22 @@ def test_a_value_that_wins_is_named_with_file_and_line(path: str, setting: Setti
     ("path", "setting"),
     [
         pytest.param("login shell", Setting("NCCL_DEBUG", "WARN", BASHRC, 3), id="the-same-value"),
-        pytest.param("login shell", Setting("NCCL_DEBUG", "INFO", OURS, 3), id="an-older-run-of-ours"),
-        pytest.param("nccl", Setting("NCCL_DEBUG", "INFO", "/etc/nccl.conf", 9), id="below-our-block"),
-        pytest.param("login shell", Setting("OMP_NUM_THREADS", "8", BASHRC, 3), id="nothing-that-apply-writes"),
-        pytest.param("nccl", Setting("CUDA_DEVICE_ORDER", "x", "/root/.nccl.conf", 1), id="of-no-effect-there"),
+        pytest.param(
+            "login shell", Setting("NCCL_DEBUG", "INFO", OURS, 3), id="an-older-run-of-ours"
+        ),
+        pytest.param(
+            "nccl", Setting("NCCL_DEBUG", "INFO", "/etc/nccl.conf", 9), id="below-our-block"
+        ),
+        pytest.param(
+            "login shell",
+            Setting("OMP_NUM_THREADS", "8", BASHRC, 3),
+            id="nothing-that-apply-writes",
+        ),
+        pytest.param(
+            "nccl",
+            Setting("CUDA_DEVICE_ORDER", "x", "/root/.nccl.conf", 1),
+            id="of-no-effect-there",
+        ),
     ],
 )
 def test_what_does_not_override_is_no_shadow(path: str, setting: Setting) -> None:
@@ -75,8 +130,13 @@ def test_what_does_not_override_is_no_shadow(path: str, setting: Setting) -> Non
 
 def test_a_declared_value_is_the_plan() -> None:
     setting = Setting("NCCL_DEBUG", "INFO", BASHRC, 3)
-    assert set(told(four(setting, each={"env": env(NCCL_DEBUG="INFO")}), "env.shadow").values()) == {"pass"}
-    seen = told(four(Setting("NCCL_ALGO", "Tree", BASHRC, 3), each={"env": env(NCCL_ALGO="Ring")}), "env.shadow")
+    assert set(
+        told(four(setting, each={"env": env(NCCL_DEBUG="INFO")}), "env.shadow").values()
+    ) == {"pass"}
+    seen = told(
+        four(Setting("NCCL_ALGO", "Tree", BASHRC, 3), each={"env": env(NCCL_ALGO="Ring")}),
+        "env.shadow",
+    )
     assert seen["n2"] == "fail warning"
 
 
@@ -97,11 +157,16 @@ def test_where_nothing_is_set_nothing_overrides_whatever_the_plan_is() -> None:
 @pytest.mark.parametrize("check", ["env.shadow", "env.nccl_uniform", "env.nccl_hca_exists"])
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_path_that_is_not_known_passes_nobody(check: str, reason: str) -> None:
-    hung = node(2, login_shell=absent(reason, "a start-up file of alice hangs: /home/alice/.bashrc line 9"))
+    hung = node(
+        2, login_shell=absent(reason, "a start-up file of alice hangs: /home/alice/.bashrc line 9")
+    )
     said = told(fleet(n1=node(1), n2=hung, n3=node(3)), check)
     grade = "warning" if check == "env.shadow" else "error"
     assert said == {"n1": "pass", "n2": f"unknown {grade} {reason}", "n3": "pass"}
-    assert any("/home/alice/.bashrc line 9" in f.message for f in findings(fleet(n1=node(1), n2=hung), check))
+    assert any(
+        "/home/alice/.bashrc line 9" in f.message
+        for f in findings(fleet(n1=node(1), n2=hung), check)
+    )
 
 
 @pytest.mark.parametrize("check", ["env.shadow", "env.nccl_uniform", "env.nccl_hca_exists"])
@@ -111,14 +176,19 @@ def test_a_container_that_nobody_may_look_into_is_a_warning(check: str) -> None:
 
 
 def test_the_other_paths_are_judged_all_the_same() -> None:
-    both = node(2, login_shell=absent("hung"), ssh_command=(Setting("NCCL_DEBUG", "INFO", BASHRC, 1),))
+    both = node(
+        2, login_shell=absent("hung"), ssh_command=(Setting("NCCL_DEBUG", "INFO", BASHRC, 1),)
+    )
     assert "fail warning" in told(fleet(n1=node(1), n2=both), "env.shadow")["n2"]
 
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_fact_that_is_missing_is_unknown(reason: str) -> None:
     blind = {**node(2), "env.paths": absent(reason)}
-    assert told(fleet(n1=node(1), n2=blind, n3=node(3)), "env.nccl_uniform")["n2"] == f"unknown error {reason}"
+    assert (
+        told(fleet(n1=node(1), n2=blind, n3=node(3)), "env.nccl_uniform")["n2"]
+        == f"unknown error {reason}"
+    )
 
 
 # ---------------------------------------------------------------- uniform
@@ -126,7 +196,12 @@ def test_a_fact_that_is_missing_is_unknown(reason: str) -> None:
 
 def test_a_must_match_variable_of_one_node_is_its_fault() -> None:
     seen = four(Setting("NCCL_BUFFSIZE", "8388608", BASHRC, 3))
-    assert told(seen, "env.nccl_uniform") == {"n1": "pass", "n2": "fail error", "n3": "pass", "n4": "pass"}
+    assert told(seen, "env.nccl_uniform") == {
+        "n1": "pass",
+        "n2": "fail error",
+        "n3": "pass",
+        "n4": "pass",
+    }
     (found,) = (f for f in findings(seen, "env.nccl_uniform") if f.verdict == "fail")
     assert found.seen == "NCCL_BUFFSIZE in login shell: unset on n[1,3-4]; 8388608 on n2"
     assert f"{BASHRC} line 3 of n2" in found.message
@@ -152,13 +227,16 @@ def test_what_may_differ_is_not_compared(setting: Setting) -> None:
 
 
 def test_a_file_of_nccl_counts_where_the_process_has_nothing() -> None:
-    ring, tree = Setting("NCCL_ALGO", "Ring", "/etc/nccl.conf", 1), Setting("NCCL_ALGO", "Tree", BASHRC, 1)
+    ring, tree = (
+        Setting("NCCL_ALGO", "Ring", "/etc/nccl.conf", 1),
+        Setting("NCCL_ALGO", "Tree", BASHRC, 1),
+    )
     same = fleet(n1=node(1, nccl=(ring,)), n2=node(2, nccl=(ring,)), n3=node(3, nccl=(ring,)))
     assert set(told(same, "env.nccl_uniform").values()) == {"pass"}
     odd = node(3, nccl=(ring,), login_shell=(tree,))
-    assert told(fleet(n1=node(1, nccl=(ring,)), n2=node(2, nccl=(ring,)), n3=odd), "env.nccl_uniform")["n3"] == (
-        "fail error"
-    )
+    assert told(
+        fleet(n1=node(1, nccl=(ring,)), n2=node(2, nccl=(ring,)), n3=odd), "env.nccl_uniform"
+    )["n3"] == ("fail error")
 
 
 def test_one_node_has_nothing_to_be_compared_with() -> None:
@@ -227,7 +305,9 @@ def test_a_name_that_is_not_there_is_an_error(name: str, value: str, expected: s
 
 def test_the_message_says_what_there_is() -> None:
     (found,) = (
-        f for f in findings(four(Setting("NCCL_IB_HCA", "mlx5_7")), "env.nccl_hca_exists") if f.verdict == "fail"
+        f
+        for f in findings(four(Setting("NCCL_IB_HCA", "mlx5_7")), "env.nccl_hca_exists")
+        if f.verdict == "fail"
     )
     assert "mlx5_7" in found.message
     assert "mlx5_1, mlx5_10" in found.wanted

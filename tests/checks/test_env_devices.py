@@ -8,17 +8,21 @@ import pytest
 
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Gpus
-from tests.fleet import REASONS, absent, env, findings, fleet, told
+from tests.support.fleet import REASONS, absent, env, findings, fleet, told
 
 CHECK = "env.cuda_visible"
 FULL = "0,1,2,3,4,5,6,7"
 
 
-def node(login: str | None = None, command: str | object | None = ..., **more: Any) -> dict[str, Any]:
+def node(
+    login: str | None = None, command: str | object | None = ..., **more: Any
+) -> dict[str, Any]:
     """What both launch paths see, or each."""
     values = {"login shell": login, "ssh command": login if command is ... else command}
     paths = {
-        path: () if value is None else (Setting("CUDA_VISIBLE_DEVICES", str(value), "/etc/environment", 1),)
+        path: ()
+        if value is None
+        else (Setting("CUDA_VISIBLE_DEVICES", str(value), "/etc/environment", 1),)
         for path, value in values.items()
     }
     return {"env.paths": {**paths, "nccl": (), **more}}
@@ -66,7 +70,10 @@ def test_undeclared_and_the_same_everywhere(value: str | None, expected: str) ->
     ("value", "expected"),
     [
         ("0,1,2,3", "pass"),
-        (None, "pass"),  # apply has not run yet, or writes a file that this launch path does not read
+        (
+            None,
+            "pass",
+        ),  # apply has not run yet, or writes a file that this launch path does not read
         ("0,1", "fail error"),
         (FULL, "fail error"),
     ],
@@ -80,8 +87,13 @@ def test_undeclared_and_the_same_everywhere(value: str | None, expected: str) ->
     ],
     ids=["use", "env", "require"],
 )
-def test_what_is_declared_is_held_against_it(value: str | None, expected: str, declared: dict[str, Any]) -> None:
-    assert told(eight(node(value), node("0,1,2,3"), **declared), CHECK) == {"n1": expected, "n2": "pass"}
+def test_what_is_declared_is_held_against_it(
+    value: str | None, expected: str, declared: dict[str, Any]
+) -> None:
+    assert told(eight(node(value), node("0,1,2,3"), **declared), CHECK) == {
+        "n1": expected,
+        "n2": "pass",
+    }
 
 
 def test_a_declared_list_of_one_launch_path_is_no_fault() -> None:
@@ -97,7 +109,9 @@ def test_launch_paths_of_a_node_that_differ() -> None:
 
 
 def test_machines_of_other_kinds_are_not_compared() -> None:
-    seen = fleet(some={"n1": {"gpus": Gpus(8)}, "n2": {"gpus": Gpus(4)}}, n1=node(FULL), n2=node("0,1,2,3"))
+    seen = fleet(
+        some={"n1": {"gpus": Gpus(8)}, "n2": {"gpus": Gpus(4)}}, n1=node(FULL), n2=node("0,1,2,3")
+    )
     assert told(seen, CHECK) == {"n1": "pass", "n2": "pass"}
 
 

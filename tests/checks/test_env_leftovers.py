@@ -9,7 +9,18 @@ import pytest
 from clusterprep.checks.env_leftovers import DEBUGGING
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Interfaces
-from tests.fleet import NO_DEVICES, REASONS, absent, env, eth, findings, fleet, rdma_device, told, torch
+from tests.support.fleet import (
+    NO_DEVICES,
+    REASONS,
+    absent,
+    env,
+    eth,
+    findings,
+    fleet,
+    rdma_device,
+    told,
+    torch,
+)
 
 PROFILE = "/etc/profile.d/debug.sh"
 CHECKS = ("env.bad_cuda", "env.nccl_debug", "env.ld_path")
@@ -46,7 +57,9 @@ def test_a_debugger_that_is_off_is_none(value: str) -> None:
 
 
 def test_what_is_declared_is_meant() -> None:
-    assert of("env.bad_cuda", "CUDA_LAUNCH_BLOCKING", "1", env=env(CUDA_LAUNCH_BLOCKING="1")) == "pass"
+    assert (
+        of("env.bad_cuda", "CUDA_LAUNCH_BLOCKING", "1", env=env(CUDA_LAUNCH_BLOCKING="1")) == "pass"
+    )
     assert of("env.nccl_debug", "NCCL_ALGO", "Ring", env=env(NCCL_ALGO="Ring")) == "pass"
     assert of("env.nccl_debug", "NCCL_ALGO", "Tree", env=env(NCCL_ALGO="Ring")) == "fail warning"
 
@@ -89,16 +102,38 @@ def test_an_older_run_of_ours_is_no_leftover() -> None:
         ("LD_PRELOAD", "/opt/nccl/libnccl.so.2", {}, "fail warning"),
         ("LD_PRELOAD", "libjemalloc.so.2 /opt/cuda/stubs/libcuda.so", {}, "fail warning"),
         ("LD_PRELOAD", "/usr/lib/libjemalloc.so.2", {}, "pass"),
-        ("LD_LIBRARY_PATH", "/opt/nccl", {"/opt/nccl": ("libnccl.so", "libnccl.so.2")}, "fail warning"),
-        ("LD_LIBRARY_PATH", "/opt/x:/opt/nccl", {"/opt/x": (), "/opt/nccl": ("libnccl.so.2",)}, "fail warning"),
+        (
+            "LD_LIBRARY_PATH",
+            "/opt/nccl",
+            {"/opt/nccl": ("libnccl.so", "libnccl.so.2")},
+            "fail warning",
+        ),
+        (
+            "LD_LIBRARY_PATH",
+            "/opt/x:/opt/nccl",
+            {"/opt/x": (), "/opt/nccl": ("libnccl.so.2",)},
+            "fail warning",
+        ),
         ("LD_LIBRARY_PATH", "/usr/local/cuda/lib64", {"/usr/local/cuda/lib64": ()}, "pass"),
-        ("LD_LIBRARY_PATH", "/opt/cuda/stubs", {"/opt/cuda/stubs": ("libcuda.so",)}, "fail warning"),
-        ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64", {"/usr/local/nvidia/lib64": ("libcuda.so.1",)}, "pass"),
+        (
+            "LD_LIBRARY_PATH",
+            "/opt/cuda/stubs",
+            {"/opt/cuda/stubs": ("libcuda.so",)},
+            "fail warning",
+        ),
+        (
+            "LD_LIBRARY_PATH",
+            "/usr/local/nvidia/lib64",
+            {"/usr/local/nvidia/lib64": ("libcuda.so.1",)},
+            "pass",
+        ),
         ("LD_LIBRARY_PATH", "/usr/lib/x", {"/usr/lib/x": ("libnccl.so.2",)}, "pass"),
         ("CUDA_HOME", "/opt/nccl", {"/opt/nccl": ("libnccl.so.2",)}, "pass"),
     ],
 )
-def test_search_paths(name: str, value: str, libraries: dict[str, tuple[str, ...]], expected: str) -> None:
+def test_search_paths(
+    name: str, value: str, libraries: dict[str, tuple[str, ...]], expected: str
+) -> None:
     facts = node(Setting(name, value, PROFILE, 1), **{"env.libraries": libraries})
     assert told(fleet(n1=facts), "env.ld_path") == {"n1": expected}
 

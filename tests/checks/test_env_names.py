@@ -9,7 +9,7 @@ import pytest
 from clusterprep.facts.environment import Setting
 from clusterprep.facts.nccl_address import Taken
 from clusterprep.model import Fleet
-from tests.fleet import REASONS, absent, bound, findings, fleet, learned, told, torch
+from tests.support.fleet import REASONS, absent, bound, findings, fleet, learned, told, torch
 
 BASHRC = "/home/alice/.bashrc"
 OLD = torch("2.1.2", "12.1", "2.18.1")
@@ -92,7 +92,10 @@ def test_a_value_that_nccl_says_it_did_not_take_has_no_effect(taken: Taken, expe
     assert told(seen, "env.no_effect")["n1"] == expected
     if expected != "pass":
         finding = next(f for f in findings(seen, "env.no_effect") if f.verdict == "fail")
-        assert "NCCL 2.34.1 itself says that it did not take this value and uses FALSE" in finding.message
+        assert (
+            "NCCL 2.34.1 itself says that it did not take this value and uses FALSE"
+            in finding.message
+        )
 
 
 @pytest.mark.parametrize("reason", REASONS)
@@ -104,13 +107,21 @@ def test_without_an_nccl_that_answers_our_list_decides(reason: str) -> None:
 
 def test_the_versions_installed_decide() -> None:
     assert told(one("NCCL_BLOCKING_WAIT=1", torch_build=OLD), "env.deprecated")["n1"] == "pass"
-    assert told(one("TORCH_NCCL_BLOCKING_WAIT=1", torch_build=OLD), "env.no_effect")["n1"] == "fail warning"
+    assert (
+        told(one("TORCH_NCCL_BLOCKING_WAIT=1", torch_build=OLD), "env.no_effect")["n1"]
+        == "fail warning"
+    )
     nothing = torch(None, None, None)
-    assert told(one("NCCL_BLOCKING_WAIT=1", torch_build=nothing), "env.deprecated")["n1"] == "fail warning"
+    assert (
+        told(one("NCCL_BLOCKING_WAIT=1", torch_build=nothing), "env.deprecated")["n1"]
+        == "fail warning"
+    )
     assert told(one("NCCL_RAS_ENABLE=0", torch_build=nothing), "env.no_effect")["n1"] == "pass"
 
 
-@pytest.mark.parametrize(("sockets", "expected"), [("4", "pass"), ("8", "pass"), ("9", "fail warning")])
+@pytest.mark.parametrize(
+    ("sockets", "expected"), [("4", "pass"), ("8", "pass"), ("9", "fail warning")]
+)
 def test_threads_and_sockets_are_judged_together(sockets: str, expected: str) -> None:
     seen = one("NCCL_SOCKET_NTHREADS=8", f"NCCL_NSOCKS_PERTHREAD={sockets}")
     assert told(seen, "env.no_effect")["n1"] == expected
@@ -125,7 +136,9 @@ def test_what_stands_in_nccl_conf_is_judged_with_the_environment() -> None:
     assert told(seen, "env.no_effect") == {"n1": "fail warning"}
 
 
-@pytest.mark.parametrize("text", ["TORCH_NCCL_BLOCKING_WAIT=1", "GLOO_SOCKET_IFNAME=eth0", "MASTER_ADDR=n1"])
+@pytest.mark.parametrize(
+    "text", ["TORCH_NCCL_BLOCKING_WAIT=1", "GLOO_SOCKET_IFNAME=eth0", "MASTER_ADDR=n1"]
+)
 def test_what_torch_reads_has_no_effect_in_nccl_conf(text: str) -> None:
     assert told(one(text, path="nccl"), "env.no_effect")["n1"] == "fail warning"
     assert told(one(text), "env.no_effect")["n1"] == "pass"
@@ -162,7 +175,9 @@ def test_a_launch_path_that_is_not_known_passes_nobody(check: str) -> None:
 @pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize("check", ["env.nccl_unknown", "env.deprecated", "env.no_effect"])
 def test_what_could_not_be_read_is_not_known(check: str, reason: str) -> None:
-    assert told(fleet(n1=node(env_paths=absent(reason))), check) == {"n1": f"unknown warning {reason}"}
+    assert told(fleet(n1=node(env_paths=absent(reason))), check) == {
+        "n1": f"unknown warning {reason}"
+    }
 
 
 @pytest.mark.parametrize("check", ["env.deprecated", "env.no_effect"])
@@ -196,7 +211,9 @@ def test_etc_nccl_conf(text: str | None, expected: str) -> None:
 
 def test_carriage_returns_do_no_harm_from_2_30_on() -> None:
     new = torch("2.12.1", "13.0", "2.30.3")
-    assert told(fleet(n1=node(etc="NCCL_DEBUG=WARN\r\n", torch_build=new)), "env.nccl_conf") == {"n1": "pass"}
+    assert told(fleet(n1=node(etc="NCCL_DEBUG=WARN\r\n", torch_build=new)), "env.nccl_conf") == {
+        "n1": "pass"
+    }
 
 
 def test_the_users_own_file_keeps_its_line_numbers() -> None:
@@ -223,7 +240,9 @@ def test_the_remedy_is_to_be_pasted(text: str, remedy: str) -> None:
 @pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize("fact", ["env_etc_conf", "env_conf_lines"])
 def test_a_file_that_could_not_be_read_is_not_known(fact: str, reason: str) -> None:
-    assert told(fleet(n1=node(**{fact: absent(reason)})), "env.nccl_conf") == {"n1": f"unknown error {reason}"}
+    assert told(fleet(n1=node(**{fact: absent(reason)})), "env.nccl_conf") == {
+        "n1": f"unknown error {reason}"
+    }
 
 
 def test_a_file_that_is_not_there_is_known_and_a_binary_one_is_not() -> None:

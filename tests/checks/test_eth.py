@@ -7,18 +7,23 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Interfaces
-from tests.fleet import LOOPBACK, absent, eth, findings, fleet, rdma_device, silent, told
+from tests.support.fleet import LOOPBACK, absent, eth, findings, fleet, rdma_device, silent, told
 
 NO_CHOICE = "unknown warning eth.iface_choice"
 TOO_FEW = "unknown warning fewer than two nodes have a value to compare"
 
 
 def net(number: int, mtu: int = 1500, ports: Any = (), name: str = "eth0") -> dict[str, Any]:
-    return {"net.interfaces": (LOOPBACK, eth(name, f"10.0.0.{number}/24", mtu=mtu)), "rdma.devices": ports}
+    return {
+        "net.interfaces": (LOOPBACK, eth(name, f"10.0.0.{number}/24", mtu=mtu)),
+        "rdma.devices": ports,
+    }
 
 
 def mtus(*values: int, **options: Any) -> Any:
-    return fleet(**options, **{f"n{number}": net(number, value) for number, value in enumerate(values, 1)})
+    return fleet(
+        **options, **{f"n{number}": net(number, value) for number, value in enumerate(values, 1)}
+    )
 
 
 # ---------------------------------------------------------------- the interface
@@ -26,7 +31,12 @@ def mtus(*values: int, **options: Any) -> Any:
 
 def test_one_network_on_all_nodes_passes_with_its_reason() -> None:
     (found,) = findings(mtus(1500, 1500, 1500), "eth.iface_choice")
-    assert (found.verdict, found.nodes, found.seen, found.wanted) == ("pass", ("n1", "n2", "n3"), "eth0", "10.0.0.0/24")
+    assert (found.verdict, found.nodes, found.seen, found.wanted) == (
+        "pass",
+        ("n1", "n2", "n3"),
+        "eth0",
+        "10.0.0.0/24",
+    )
     assert "reaches all nodes" in found.message
 
 
@@ -44,9 +54,13 @@ def test_names_may_differ_where_the_network_does_not() -> None:
         pytest.param((), "no interface is up", id="none"),
         pytest.param((LOOPBACK,), "no interface is up", id="only-loopback"),
         pytest.param((eth("eth0", "10.0.0.2/24", up=False),), "no interface is up", id="down"),
-        pytest.param((eth("eth0", "10.0.0.2/24", running=False),), "no interface is up", id="no-carrier"),
+        pytest.param(
+            (eth("eth0", "10.0.0.2/24", running=False),), "no interface is up", id="no-carrier"
+        ),
         pytest.param((eth("eth0"),), "no interface is up", id="no-address"),
-        pytest.param((eth("eth0", "192.168.7.2/24"),), "no interface in 10.0.0.0/24", id="another-network"),
+        pytest.param(
+            (eth("eth0", "192.168.7.2/24"),), "no interface in 10.0.0.0/24", id="another-network"
+        ),
     ],
 )
 def test_a_node_without_a_usable_interface_is_blamed_alone(interfaces: Any, words: str) -> None:
@@ -59,14 +73,20 @@ def test_a_node_without_a_usable_interface_is_blamed_alone(interfaces: Any, word
 
 @pytest.mark.parametrize("declared", ["eth0", "eth7"])
 def test_a_declared_interface_must_be_there(declared: str) -> None:
-    seen = fleet(some={"n2": {"interfaces": Interfaces(nccl=declared)}}, n1=net(1), n2=net(2), n3=net(3))
+    seen = fleet(
+        some={"n2": {"interfaces": Interfaces(nccl=declared)}}, n1=net(1), n2=net(2), n3=net(3)
+    )
     expected = "pass" if declared == "eth0" else "fail error"
     assert told(seen, "eth.iface_choice") == {"n1": "pass", "n2": expected, "n3": "pass"}
 
 
 def test_a_node_whose_interfaces_are_not_known_is_unknown() -> None:
     seen = fleet(n1=net(1), n2={"net.interfaces": absent("timed_out")}, n3=net(3))
-    assert told(seen, "eth.iface_choice") == {"n1": "pass", "n2": "unknown error timed_out", "n3": "pass"}
+    assert told(seen, "eth.iface_choice") == {
+        "n1": "pass",
+        "n2": "unknown error timed_out",
+        "n3": "pass",
+    }
 
 
 def test_a_single_machine_without_a_network_uses_loopback() -> None:
@@ -115,7 +135,9 @@ def test_without_a_majority_no_mtu_is_offered_as_the_right_one() -> None:
         pytest.param((), {"interfaces": Interfaces(rdma=("mlx5_0",))}, "error", id="rdma-declared"),
     ],
 )
-def test_a_difference_is_an_error_where_rdma_is(ports: Any, settings: dict[str, Any], grade: str) -> None:
+def test_a_difference_is_an_error_where_rdma_is(
+    ports: Any, settings: dict[str, Any], grade: str
+) -> None:
     seen = fleet(each=settings, n1=net(1), n2=net(2, 1400), n3=net(3, ports=ports))
     assert told(seen, "eth.mtu") == {"n1": "pass", "n2": f"fail {grade}", "n3": "pass"}
 
@@ -132,13 +154,20 @@ def test_rdma_counts_also_on_a_node_whose_interfaces_are_not_known() -> None:
     ("values", "expected"),
     [
         pytest.param([9000, 9000, 9000], ["pass"] * 3, id="as-required"),
-        pytest.param([1500, 1500, 9000], ["fail error", "fail error", "pass"], id="the-majority-is-wrong"),
+        pytest.param(
+            [1500, 1500, 9000], ["fail error", "fail error", "pass"], id="the-majority-is-wrong"
+        ),
         pytest.param([1500], ["fail error"], id="one-node"),
-        pytest.param([9001, 8999, 9000], ["fail error", "fail error", "pass"], id="more-is-wrong-too"),
+        pytest.param(
+            [9001, 8999, 9000], ["fail error", "fail error", "pass"], id="more-is-wrong-too"
+        ),
     ],
 )
 def test_a_required_mtu_is_exact_and_an_error(values: list[int], expected: list[str]) -> None:
-    assert list(told(mtus(*values, each={"require": {"eth.mtu": "9000"}}), "eth.mtu").values()) == expected
+    assert (
+        list(told(mtus(*values, each={"require": {"eth.mtu": "9000"}}), "eth.mtu").values())
+        == expected
+    )
 
 
 def test_a_node_without_a_choice_has_no_mtu_to_judge() -> None:
@@ -148,7 +177,10 @@ def test_a_node_without_a_choice_has_no_mtu_to_judge() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "grade"),
-    [pytest.param("net.interfaces", "warning", id="interfaces"), pytest.param("rdma.devices", "error", id="rdma")],
+    [
+        pytest.param("net.interfaces", "warning", id="interfaces"),
+        pytest.param("rdma.devices", "error", id="rdma"),
+    ],
 )
 def test_not_knowing_is_as_grave_as_failing_would_be(missing: str, grade: str) -> None:
     seen = fleet(n1=net(1), n2={**net(2), missing: absent("hung")}, n3=net(3))

@@ -10,15 +10,20 @@ import pytest
 from clusterprep.checks.eth_link import parse_policy, parse_speed
 from clusterprep.facts.bonding import Bond
 from clusterprep.model import Gpus
-from tests.fleet import LOOPBACK, absent, bond, eth, findings, fleet, told
+from tests.support.fleet import LOOPBACK, absent, bond, eth, findings, fleet, told
 
 
 def plain(number: int, speed: int | None = 25_000, **fields: Any) -> dict[str, Any]:
     """A node whose NCCL interface is one card."""
-    return {"net.interfaces": (LOOPBACK, eth("eth0", f"10.0.0.{number}/24", speed=speed, **fields)), "net.bonds": {}}
+    return {
+        "net.interfaces": (LOOPBACK, eth("eth0", f"10.0.0.{number}/24", speed=speed, **fields)),
+        "net.bonds": {},
+    }
 
 
-def bonded(number: int, *speeds: int | None, one: Bond | None = None, **fields: Any) -> dict[str, Any]:
+def bonded(
+    number: int, *speeds: int | None, one: Bond | None = None, **fields: Any
+) -> dict[str, Any]:
     """A node whose NCCL interface is bond0, with a card for each speed; None: its cable is out."""
     cards = tuple(
         replace(eth(f"eth{n}", master="bond0", running=speed is not None), speed=speed, **fields)
@@ -40,19 +45,35 @@ def named(*nodes: Any, **options: Any) -> Any:
     ("nodes", "expected"),
     [
         pytest.param([plain(1), plain(2), plain(3)], ["pass"] * 3, id="equal"),
-        pytest.param([plain(1), plain(2, 1000), plain(3)], ["pass", "fail warning", "pass"], id="one-slow"),
+        pytest.param(
+            [plain(1), plain(2, 1000), plain(3)], ["pass", "fail warning", "pass"], id="one-slow"
+        ),
         pytest.param([plain(1), plain(2, 1000)], ["fail warning"] * 2, id="two-nodes"),
         pytest.param([plain(1)], ["skip not_applicable"], id="one-node"),
-        pytest.param([plain(n, None) for n in (1, 2, 3)], ["skip not_applicable"] * 3, id="virtual-cards"),
-        pytest.param([plain(n, physical=False) for n in (1, 2, 3)], ["skip not_applicable"] * 3, id="containers"),
+        pytest.param(
+            [plain(n, None) for n in (1, 2, 3)], ["skip not_applicable"] * 3, id="virtual-cards"
+        ),
+        pytest.param(
+            [plain(n, physical=False) for n in (1, 2, 3)],
+            ["skip not_applicable"] * 3,
+            id="containers",
+        ),
         pytest.param([bonded(1), bonded(2), bonded(3)], ["pass"] * 3, id="bonds"),
         pytest.param(
-            [bonded(1), bonded(2, 25_000, 10_000), bonded(3)], ["pass", "fail warning", "pass"], id="a-slow-member"
+            [bonded(1), bonded(2, 25_000, 10_000), bonded(3)],
+            ["pass", "fail warning", "pass"],
+            id="a-slow-member",
         ),
         pytest.param(
-            [bonded(1), bonded(2, 25_000, None), bonded(3)], ["pass", "fail warning", "pass"], id="a-member-down"
+            [bonded(1), bonded(2, 25_000, None), bonded(3)],
+            ["pass", "fail warning", "pass"],
+            id="a-member-down",
         ),
-        pytest.param([plain(1, duplex="half"), plain(2), plain(3)], ["fail warning", "pass", "pass"], id="half-duplex"),
+        pytest.param(
+            [plain(1, duplex="half"), plain(2), plain(3)],
+            ["fail warning", "pass", "pass"],
+            id="half-duplex",
+        ),
         pytest.param(
             [plain(1), plain(2), {**plain(3), "net.interfaces": absent("hung")}],
             ["pass", "pass", "unknown warning hung"],
@@ -70,17 +91,29 @@ def test_one_speed_on_all_nodes(nodes: list[Any], expected: list[str]) -> None:
 
 
 def test_speeds_are_shown_card_by_card() -> None:
-    (bad,) = [f for f in findings(named(bonded(1), bonded(2, 25_000, 1000), bonded(3)), "eth.speed") if f.seen != ""][
-        :1
-    ]
+    (bad,) = [
+        f
+        for f in findings(named(bonded(1), bonded(2, 25_000, 1000), bonded(3)), "eth.speed")
+        if f.seen != ""
+    ][:1]
     assert "2 x 25 Gbit/s on n[1,3]" in bad.seen
     assert "25 Gbit/s + 1 Gbit/s on n2" in bad.seen
 
 
 def test_nodes_of_another_kind_may_have_another_speed() -> None:
-    settings = {"n1": {"gpus": Gpus(0)}, "n2": {"gpus": Gpus(8)}, "n3": {"gpus": Gpus(8)}, "n4": {"gpus": Gpus(8)}}
+    settings = {
+        "n1": {"gpus": Gpus(0)},
+        "n2": {"gpus": Gpus(8)},
+        "n3": {"gpus": Gpus(8)},
+        "n4": {"gpus": Gpus(8)},
+    }
     seen = named(plain(1, 1000), plain(2), plain(3), plain(4, 10_000), some=settings)
-    assert told(seen, "eth.speed") == {"n1": "skip not_applicable", "n2": "pass", "n3": "pass", "n4": "fail warning"}
+    assert told(seen, "eth.speed") == {
+        "n1": "skip not_applicable",
+        "n2": "pass",
+        "n3": "pass",
+        "n4": "fail warning",
+    }
 
 
 @pytest.mark.parametrize(
@@ -96,7 +129,9 @@ def test_nodes_of_another_kind_may_have_another_speed() -> None:
         pytest.param([None, None, None], ["pass"] * 3, id="an-old-kernel"),
     ],
 )
-def test_a_loose_cable_shows_beside_the_other_nodes(changes: list[Any], expected: list[str]) -> None:
+def test_a_loose_cable_shows_beside_the_other_nodes(
+    changes: list[Any], expected: list[str]
+) -> None:
     seen = named(*(plain(number, carrier_changes=count) for number, count in enumerate(changes, 1)))
     assert list(told(seen, "eth.speed").values()) == expected
 
@@ -115,11 +150,14 @@ def test_a_loose_cable_shows_beside_the_other_nodes(changes: list[Any], expected
     ],
 )
 def test_a_required_speed_is_a_least(wanted: str, facts: dict[str, Any], expected: str) -> None:
-    assert told(named(facts, each={"require": {"eth.speed": wanted}}), "eth.speed") == {"n1": expected}
+    assert told(named(facts, each={"require": {"eth.speed": wanted}}), "eth.speed") == {
+        "n1": expected
+    }
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("25000", 25_000), ("25G", 25_000), ("100 Gb/s", 100_000), ("1000M", 1000)]
+    ("text", "expected"),
+    [("25000", 25_000), ("25G", 25_000), ("100 Gb/s", 100_000), ("1000M", 1000)],
 )
 def test_speeds_as_people_write_them(text: str, expected: int) -> None:
     assert parse_speed(text) == expected
@@ -146,7 +184,9 @@ def test_a_vlan_and_a_bridge_stand_on_their_cards() -> None:
 
 # ---------------------------------------------------------------- bonds
 
-SPLIT = replace(bond(), members=tuple(replace(m, aggregator=str(n)) for n, m in enumerate(bond().members)))
+SPLIT = replace(
+    bond(), members=tuple(replace(m, aggregator=str(n)) for n, m in enumerate(bond().members))
+)
 
 
 @pytest.mark.parametrize(
@@ -156,17 +196,27 @@ SPLIT = replace(bond(), members=tuple(replace(m, aggregator=str(n)) for n, m in 
         pytest.param(replace(bond(), partner=None), "pass", id="not-root"),
         pytest.param(bond(policy="encap3+4"), "pass", id="a-hash-for-tunnels"),
         pytest.param(bond(mode="active-backup", policy=None), "pass", id="active-backup"),
-        pytest.param(bond(mode="active-backup", policy="layer2"), "pass", id="a-hash-that-is-not-used"),
+        pytest.param(
+            bond(mode="active-backup", policy="layer2"), "pass", id="a-hash-that-is-not-used"
+        ),
         pytest.param(bond(eth2="down"), "fail warning", id="a-member-down"),
         pytest.param(bond(eth2="going down"), "fail warning", id="a-member-on-its-way"),
-        pytest.param(bond(mode="active-backup", policy=None, eth2="down"), "fail warning", id="a-dead-standby"),
+        pytest.param(
+            bond(mode="active-backup", policy=None, eth2="down"),
+            "fail warning",
+            id="a-dead-standby",
+        ),
         pytest.param(SPLIT, "fail warning", id="two-aggregators"),
         pytest.param(replace(bond(), partner="00:00:00:00:00:00"), "fail warning", id="no-partner"),
         pytest.param(bond(policy="layer2"), "fail warning", id="a-hash-of-addresses"),
         pytest.param(bond(policy="layer2+3"), "fail warning", id="a-hash-of-hosts"),
         pytest.param(bond(mode="balance-xor", policy="layer2"), "fail warning", id="xor"),
-        pytest.param(bond(mode="balance-rr", policy="layer2"), "pass", id="round-robin-hashes-nothing"),
-        pytest.param(Bond("bond0", "802.3ad", "down", (), "layer3+4"), "fail warning", id="no-members"),
+        pytest.param(
+            bond(mode="balance-rr", policy="layer2"), "pass", id="round-robin-hashes-nothing"
+        ),
+        pytest.param(
+            Bond("bond0", "802.3ad", "down", (), "layer3+4"), "fail warning", id="no-members"
+        ),
     ],
 )
 def test_a_bond_has_all_its_members_and_spreads(one: Bond, expected: str) -> None:
@@ -184,11 +234,21 @@ def test_a_report_that_leaves_out_a_member_is_no_report(count: int) -> None:
     [
         pytest.param(plain(1), "skip not_applicable", id="no-bond"),
         pytest.param(
-            {**plain(1), "net.bonds": {"bond1": bond("bond1", eth2="down")}}, "skip not_applicable", id="other"
+            {**plain(1), "net.bonds": {"bond1": bond("bond1", eth2="down")}},
+            "skip not_applicable",
+            id="other",
         ),
-        pytest.param({**bonded(1), "net.bonds": absent("denied")}, "unknown warning denied", id="denied"),
-        pytest.param({**bonded(1), "net.bonds": absent("garbled")}, "unknown warning garbled", id="garbled"),
-        pytest.param({**bonded(1), "net.interfaces": ()}, "unknown warning eth.iface_choice", id="no-interface"),
+        pytest.param(
+            {**bonded(1), "net.bonds": absent("denied")}, "unknown warning denied", id="denied"
+        ),
+        pytest.param(
+            {**bonded(1), "net.bonds": absent("garbled")}, "unknown warning garbled", id="garbled"
+        ),
+        pytest.param(
+            {**bonded(1), "net.interfaces": ()},
+            "unknown warning eth.iface_choice",
+            id="no-interface",
+        ),
     ],
 )
 def test_only_the_bond_of_the_nccl_interface_counts(facts: dict[str, Any], expected: str) -> None:
@@ -205,7 +265,11 @@ def test_the_remedy_names_the_card_and_the_bond() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "policy", "expected"),
-    [("layer2+3", "layer2+3", "pass"), ("layer2+3", "layer3+4", "fail error"), ("layer3+4", "layer3+4", "pass")],
+    [
+        ("layer2+3", "layer2+3", "pass"),
+        ("layer2+3", "layer3+4", "fail error"),
+        ("layer3+4", "layer3+4", "pass"),
+    ],
 )
 def test_a_required_hash_is_that_one(wanted: str, policy: str, expected: str) -> None:
     seen = named(bonded(1, one=bond(policy=policy)), each={"require": {"eth.bond": wanted}})

@@ -12,22 +12,24 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.firewall import parse_open
-from clusterprep.facts.firewall import Chain, Match, Rule
+from clusterprep.facts.firewall import Chain, Rule, RuleMatch
 from clusterprep.facts.pairs import Dial
-from tests.fleet import LOOPBACK, absent, eth, findings, fleet, learned, told, with_facts
+from tests.support.fleet import LOOPBACK, absent, eth, findings, fleet, learned, told, with_facts
 
-LISTINGS = Path(__file__).parents[1] / "filters"
+LISTINGS = Path(__file__).parents[1] / "facts" / "filters"
 UNSURE = "unknown warning the rules do not tell"
 
 
 def listing(name: str, *replaced: tuple[str, str], **more: str) -> Any:
-    """A listing of tests/filters, with some of its text exchanged."""
+    """A listing of tests/facts/filters, with some of its text exchanged."""
     text = (LISTINGS / name).read_text()
     for old, new in replaced:
         assert old in text
         text = text.replace(old, new)
     kind = "nft" if name.endswith(".json") else "legacy"
-    return learned("net.filter", ["ok", {"nft": None, "iptables": None, "legacy": None, kind: text, **more}])
+    return learned(
+        "net.filter", ["ok", {"nft": None, "iptables": None, "legacy": None, kind: text, **more}]
+    )
 
 
 def rules(*lines: str, policy: str = "ACCEPT", hook: str = "INPUT") -> Any:
@@ -37,7 +39,11 @@ def rules(*lines: str, policy: str = "ACCEPT", hook: str = "INPUT") -> Any:
 
 
 def filtered(
-    found: Any, interface: str = "bond0", ports: Any = (32768, 60999), word: str = "ok", **options: Any
+    found: Any,
+    interface: str = "bond0",
+    ports: Any = (32768, 60999),
+    word: str = "ok",
+    **options: Any,
 ) -> Any:
     """Three nodes in 10.0.0.0/16, of which n2 has these rules; `word`: what became of dials from and to it."""
     nodes = {
@@ -46,7 +52,13 @@ def filtered(
             "net.port_range": ports,
             "net.filter": found if number == 2 else (),
             "net.dials": tuple(
-                Dial(f"n{number}", f"n{other}", f"10.0.0.{other}", 40000, word if 2 in (number, other) else "ok")
+                Dial(
+                    f"n{number}",
+                    f"n{other}",
+                    f"10.0.0.{other}",
+                    40000,
+                    word if 2 in (number, other) else "ok",
+                )
                 for other in (1, 2, 3)
                 if other != number
             ),
@@ -111,51 +123,128 @@ def test_filters_as_machines_have_them(found: Any, expected: str) -> None:
         pytest.param([], "DROP", "fail warning", id="a-policy-alone"),
         pytest.param(["-A INPUT -i bond0 -j ACCEPT"], "DROP", "pass", id="the-interface"),
         pytest.param(["-A INPUT -i bond+ -j ACCEPT"], "DROP", "pass", id="interfaces-like-it"),
-        pytest.param(["-A INPUT -i bond1 -j ACCEPT"], "DROP", "fail warning", id="another-interface"),
+        pytest.param(
+            ["-A INPUT -i bond1 -j ACCEPT"], "DROP", "fail warning", id="another-interface"
+        ),
         pytest.param(["-A INPUT ! -i eth0 -j ACCEPT"], "DROP", "pass", id="all-but-another"),
-        pytest.param(["-A INPUT -s 10.0.0.0/30 -p tcp -j ACCEPT"], "DROP", "pass", id="just-the-nodes"),
-        pytest.param(["-A INPUT -s 10.0.0.0/31 -p tcp -j ACCEPT"], "DROP", UNSURE, id="some-of-the-nodes"),
-        pytest.param(["-A INPUT -s 10.0.0.0/16 -p udp -j ACCEPT"], "DROP", "fail warning", id="another-protocol"),
-        pytest.param(["-A INPUT -p tcp -m tcp --dport 29500 -j ACCEPT"], "DROP", "fail warning", id="the-port-alone"),
         pytest.param(
-            ["-A INPUT -p tcp -m tcp --dport 32768:60999 -j ACCEPT"], "DROP", "pass", id="the-ephemeral-range"
+            ["-A INPUT -s 10.0.0.0/30 -p tcp -j ACCEPT"], "DROP", "pass", id="just-the-nodes"
         ),
         pytest.param(
-            ["-A INPUT -p tcp -m multiport --dports 22,1024:65535 -j ACCEPT"], "DROP", "pass", id="several-ports"
+            ["-A INPUT -s 10.0.0.0/31 -p tcp -j ACCEPT"], "DROP", UNSURE, id="some-of-the-nodes"
         ),
-        pytest.param(["-A INPUT -p tcp -j inner", "-A inner -j ACCEPT"], "DROP", "pass", id="by-a-jump"),
-        pytest.param(["-A INPUT -j inner", "-A inner -j RETURN"], "DROP", "fail warning", id="a-jump-that-returns"),
-        pytest.param(["-A INPUT -g inner", "-A INPUT -j ACCEPT"], "DROP", "fail warning", id="goto-does-not-return"),
-        pytest.param(["-A INPUT -m geoip --source-country DE -j ACCEPT"], "DROP", UNSURE, id="not-understood"),
-        pytest.param(["-A INPUT -m set --match-set nodes src -j ACCEPT"], "DROP", UNSURE, id="a-named-set"),
+        pytest.param(
+            ["-A INPUT -s 10.0.0.0/16 -p udp -j ACCEPT"],
+            "DROP",
+            "fail warning",
+            id="another-protocol",
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -m tcp --dport 29500 -j ACCEPT"],
+            "DROP",
+            "fail warning",
+            id="the-port-alone",
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -m tcp --dport 32768:60999 -j ACCEPT"],
+            "DROP",
+            "pass",
+            id="the-ephemeral-range",
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -m multiport --dports 22,1024:65535 -j ACCEPT"],
+            "DROP",
+            "pass",
+            id="several-ports",
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -j inner", "-A inner -j ACCEPT"], "DROP", "pass", id="by-a-jump"
+        ),
+        pytest.param(
+            ["-A INPUT -j inner", "-A inner -j RETURN"],
+            "DROP",
+            "fail warning",
+            id="a-jump-that-returns",
+        ),
+        pytest.param(
+            ["-A INPUT -g inner", "-A INPUT -j ACCEPT"],
+            "DROP",
+            "fail warning",
+            id="goto-does-not-return",
+        ),
+        pytest.param(
+            ["-A INPUT -m geoip --source-country DE -j ACCEPT"], "DROP", UNSURE, id="not-understood"
+        ),
+        pytest.param(
+            ["-A INPUT -m set --match-set nodes src -j ACCEPT"], "DROP", UNSURE, id="a-named-set"
+        ),
         pytest.param(["-A INPUT -j NFQUEUE --queue-num 0"], "DROP", UNSURE, id="a-program-decides"),
-        pytest.param(["-A INPUT -j inner-that-went"], "ACCEPT", UNSURE, id="a-chain-that-is-not-listed"),
-        pytest.param(["-A INPUT -m limit --limit 5/sec -j ACCEPT"], "DROP", UNSURE, id="while-there-are-few"),
-        pytest.param(["-A INPUT -j LOG --log-prefix x"], "ACCEPT", "pass", id="logged"),
-        pytest.param(["-A INPUT -m conntrack --ctstate INVALID -j DROP"], "ACCEPT", "pass", id="invalid"),
-        pytest.param(["-A INPUT -p icmp -m limit --limit 1/s -j DROP"], "ACCEPT", "pass", id="icmp"),
-        pytest.param(["-A INPUT -m mark --mark 0x8000/0x8000 -j DROP"], "ACCEPT", "pass", id="marked"),
-        pytest.param(["-A INPUT -m set --match-set f2b src -j DROP"], "ACCEPT", "pass", id="strangers"),
-        pytest.param(["-A INPUT -m set ! --match-set nodes src -j DROP"], "ACCEPT", UNSURE, id="all-but-a-named-set"),
-        pytest.param(["-A INPUT -p tcp -m tcp --tcp-flags ALL NONE -j DROP"], "ACCEPT", "pass", id="odd-flags"),
         pytest.param(
-            ["-A INPUT -p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j REJECT"], "ACCEPT", "fail warning", id="all-new"
+            ["-A INPUT -j inner-that-went"], "ACCEPT", UNSURE, id="a-chain-that-is-not-listed"
         ),
         pytest.param(
-            ["-A INPUT -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m state --state NEW -j DROP"],
+            ["-A INPUT -m limit --limit 5/sec -j ACCEPT"], "DROP", UNSURE, id="while-there-are-few"
+        ),
+        pytest.param(["-A INPUT -j LOG --log-prefix x"], "ACCEPT", "pass", id="logged"),
+        pytest.param(
+            ["-A INPUT -m conntrack --ctstate INVALID -j DROP"], "ACCEPT", "pass", id="invalid"
+        ),
+        pytest.param(
+            ["-A INPUT -p icmp -m limit --limit 1/s -j DROP"], "ACCEPT", "pass", id="icmp"
+        ),
+        pytest.param(
+            ["-A INPUT -m mark --mark 0x8000/0x8000 -j DROP"], "ACCEPT", "pass", id="marked"
+        ),
+        pytest.param(
+            ["-A INPUT -m set --match-set f2b src -j DROP"], "ACCEPT", "pass", id="strangers"
+        ),
+        pytest.param(
+            ["-A INPUT -m set ! --match-set nodes src -j DROP"],
+            "ACCEPT",
+            UNSURE,
+            id="all-but-a-named-set",
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -m tcp --tcp-flags ALL NONE -j DROP"],
+            "ACCEPT",
+            "pass",
+            id="odd-flags",
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j REJECT"],
+            "ACCEPT",
+            "fail warning",
+            id="all-new",
+        ),
+        pytest.param(
+            [
+                "-A INPUT -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m state --state NEW -j DROP"
+            ],
             "ACCEPT",
             "pass",
             id="new-without-syn",
         ),
-        pytest.param(["-A INPUT -s 10.0.0.0/8 -j DROP"], "ACCEPT", "fail warning", id="the-nodes-dropped"),
+        pytest.param(
+            ["-A INPUT -s 10.0.0.0/8 -j DROP"], "ACCEPT", "fail warning", id="the-nodes-dropped"
+        ),
         pytest.param(["-A INPUT ! -s 10.0.0.0/16 -j DROP"], "ACCEPT", "pass", id="others-dropped"),
-        pytest.param(["-A INPUT -d 10.0.0.2/32 -j DROP"], "ACCEPT", "fail warning", id="to-this-address"),
-        pytest.param(["-A INPUT -m pkttype --pkt-type broadcast -j DROP"], "ACCEPT", "pass", id="broadcasts"),
-        pytest.param(["-A INPUT -p tcp -m tcp --dport 111 -j DROP"], "ACCEPT", "pass", id="another-service"),
-        pytest.param(["-A INPUT -p tcp -m tcp --dport nfs -j DROP"], "ACCEPT", UNSURE, id="a-port-by-name"),
+        pytest.param(
+            ["-A INPUT -d 10.0.0.2/32 -j DROP"], "ACCEPT", "fail warning", id="to-this-address"
+        ),
+        pytest.param(
+            ["-A INPUT -m pkttype --pkt-type broadcast -j DROP"], "ACCEPT", "pass", id="broadcasts"
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -m tcp --dport 111 -j DROP"], "ACCEPT", "pass", id="another-service"
+        ),
+        pytest.param(
+            ["-A INPUT -p tcp -m tcp --dport nfs -j DROP"], "ACCEPT", UNSURE, id="a-port-by-name"
+        ),
     ],
 )
-def test_one_packet_is_followed_through_the_rules(lines: list[str], policy: str, expected: str) -> None:
+def test_one_packet_is_followed_through_the_rules(
+    lines: list[str], policy: str, expected: str
+) -> None:
     assert verdict(rules(*lines, policy=policy)) == expected
 
 
@@ -167,13 +256,18 @@ def test_the_range_is_the_nodes_own() -> None:
 
 def test_what_goes_out_is_judged_too() -> None:
     assert verdict(rules(policy="DROP", hook="OUTPUT")) == "fail warning"
-    assert verdict(rules("-A OUTPUT -d 10.0.0.0/16 -o bond0 -j ACCEPT", policy="DROP", hook="OUTPUT")) == "pass"
+    assert (
+        verdict(rules("-A OUTPUT -d 10.0.0.0/16 -o bond0 -j ACCEPT", policy="DROP", hook="OUTPUT"))
+        == "pass"
+    )
     assert verdict(rules(policy="DROP", hook="FORWARD")) == "pass"
 
 
 def test_one_chain_that_drops_is_enough() -> None:
     accepting = Chain("inet a", "input", (Rule((), "accept"),), "input", "drop")
-    dropping = Chain("inet b", "early", (Rule((Match("proto", ("tcp",)),), "drop"),), "prerouting")
+    dropping = Chain(
+        "inet b", "early", (Rule((RuleMatch("proto", ("tcp",)),), "drop"),), "prerouting"
+    )
     assert verdict((accepting,)) == "pass"
     assert verdict((accepting, dropping)) == "fail warning"
 
@@ -201,7 +295,9 @@ def test_a_hook_of_one_device_counts_for_that_one(device: str, expected: str) ->
         ),
     ],
 )  # fmt: skip
-def test_the_place_is_named_and_the_remedy_is_of_the_tool_in_use(found: Any, seen: str, remedy: str) -> None:
+def test_the_place_is_named_and_the_remedy_is_of_the_tool_in_use(
+    found: Any, seen: str, remedy: str
+) -> None:
     (bad,) = [f for f in findings(filtered(found), "net.firewall") if f.verdict == "fail"]
     assert bad.seen == seen
     assert bad.remedy.startswith(remedy)
@@ -227,7 +323,11 @@ def test_rules_of_iptables_are_taken_from_its_own_listing() -> None:
 
 
 def test_one_node_has_nobody_to_let_in() -> None:
-    one = {"net.interfaces": (eth("eth0", "10.0.0.1/16"),), "net.port_range": (32768, 60999), "net.filter": ()}
+    one = {
+        "net.interfaces": (eth("eth0", "10.0.0.1/16"),),
+        "net.port_range": (32768, 60999),
+        "net.filter": (),
+    }
     assert told(fleet(n1=one), "net.firewall") == {"n1": "skip not_applicable"}
 
 
@@ -257,12 +357,16 @@ def test_nothing_else_can_be_required(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("word", ["timed_out", "refused"])
-def test_who_is_in_a_named_set_is_not_known_where_connections_did_not_come_about(found: Any, word: str) -> None:
+def test_who_is_in_a_named_set_is_not_known_where_connections_did_not_come_about(
+    found: Any, word: str
+) -> None:
     assert verdict(found) == "pass"
     assert verdict(found, word=word) == UNSURE
 
 
 def test_without_the_port_matrix_a_named_set_is_not_known_either() -> None:
     seen = filtered(rules("-A INPUT -m set --match-set f2b src -j DROP"))
-    lost = with_facts(seen, {(name, "net.dials"): absent("not_asked") for name in ("n1", "n2", "n3")})
+    lost = with_facts(
+        seen, {(name, "net.dials"): absent("not_asked") for name in ("n1", "n2", "n3")}
+    )
     assert told(lost, "net.firewall")["n2"] == UNSURE

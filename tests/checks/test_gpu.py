@@ -9,17 +9,22 @@ import pytest
 from clusterprep.checks.gpu import fits
 from clusterprep.facts.gpu import DeviceNodes, Function, Model
 from clusterprep.model import Absent, Gpus
-from tests.fleet import absent, findings, fleet, nvml, same, told
+from tests.support.fleet import absent, findings, fleet, nvml, same, told
 
 
 def node(by_nvml: Any, on_bus: int, gone: int = 0, **nodes: str) -> dict[str, Any]:
     """`gone` of the functions answer nothing; `nodes` are device nodes that are not open, as n3="hidden"."""
     places = tuple(f"0000:{i:02x}:00.0" for i in range(on_bus))
-    states = {**dict.fromkeys(range(on_bus), "open"), **{int(key[1:]): state for key, state in nodes.items()}}
+    states = {
+        **dict.fromkeys(range(on_bus), "open"),
+        **{int(key[1:]): state for key, state in nodes.items()},
+    }
     return {
         "gpu.nvml": by_nvml,
         "gpu.pci": places,
-        "gpu.functions": tuple(Function(at, False, 0, number < gone) for number, at in enumerate(places)),
+        "gpu.functions": tuple(
+            Function(at, False, 0, number < gone) for number, at in enumerate(places)
+        ),
         "gpu.nodes": DeviceNodes(states, places),
         "gpu.listed": None if by_nvml is None or isinstance(by_nvml, Absent) else len(by_nvml.gpus),
     }
@@ -32,9 +37,15 @@ def node(by_nvml: Any, on_bus: int, gone: int = 0, **nodes: str) -> dict[str, An
         pytest.param(nvml(8), 8, 8, "pass", id="eight-as-declared"),
         pytest.param(nvml(7), 8, None, "fail error", id="one-fell-out-of-the-driver"),
         pytest.param(nvml(7), 7, 8, "fail error", id="one-fell-off-the-bus"),
-        pytest.param(nvml(7, ("GPU 7: gpu_lost",)), 8, 8, "pass", id="one-lost-while-the-driver-counts-it"),
-        pytest.param(nvml(7, ("GPU 7: gpu_lost",)), 8, 9, "fail error", id="one-lost-and-another-missing"),
-        pytest.param(nvml(8, ("GPU 8: gpu_lost",)), 8, 8, "fail error", id="more-with-the-lost-one"),
+        pytest.param(
+            nvml(7, ("GPU 7: gpu_lost",)), 8, 8, "pass", id="one-lost-while-the-driver-counts-it"
+        ),
+        pytest.param(
+            nvml(7, ("GPU 7: gpu_lost",)), 8, 9, "fail error", id="one-lost-and-another-missing"
+        ),
+        pytest.param(
+            nvml(8, ("GPU 8: gpu_lost",)), 8, 8, "fail error", id="more-with-the-lost-one"
+        ),
         pytest.param(None, 8, None, "fail error", id="no-library-and-gpus-on-the-bus"),
         pytest.param(nvml(8), 8, 10, "fail error", id="fewer-than-declared"),
         pytest.param(nvml(8), 8, 4, "fail error", id="more-than-declared"),
@@ -47,7 +58,13 @@ def node(by_nvml: Any, on_bus: int, gone: int = 0, **nodes: str) -> dict[str, An
         pytest.param(nvml(0), 0, None, "skip not_applicable", id="a-library-and-no-gpu"),
         pytest.param(None, 0, 8, "fail error", id="none-where-eight-are-declared"),
         pytest.param(absent("denied"), 8, 8, "unknown error denied", id="nvml-denied"),
-        pytest.param(absent("driver_library_mismatch"), 8, 8, "unknown error driver_library_mismatch", id="mismatch"),
+        pytest.param(
+            absent("driver_library_mismatch"),
+            8,
+            8,
+            "unknown error driver_library_mismatch",
+            id="mismatch",
+        ),
         pytest.param(absent("hung"), 8, 8, "unknown error hung", id="nvml-hung"),
     ],
 )
@@ -59,7 +76,9 @@ def test_nvml_the_bus_and_the_inventory_say_the_same(
 
 
 def test_a_job_on_some_devices_still_declares_all_of_them() -> None:
-    seen = fleet(each={"gpus": Gpus(10, use=(6, 7, 8, 9))}, n1=node(nvml(10), 10), n2=node(nvml(9), 10))
+    seen = fleet(
+        each={"gpus": Gpus(10, use=(6, 7, 8, 9))}, n1=node(nvml(10), 10), n2=node(nvml(9), 10)
+    )
     assert told(seen, "gpu.count") == {"n1": "pass", "n2": "fail error"}
 
 
@@ -80,13 +99,24 @@ def test_a_bus_that_was_not_read_is_not_an_empty_bus() -> None:
 def test_undeclared_numbers_are_compared_between_the_nodes_that_have_gpus() -> None:
     """A GPU that left the bus altogether leaves NVML and PCI agreeing with each other."""
     seen = fleet(n1=node(nvml(8), 8), n2=node(nvml(8), 8), n3=node(nvml(7), 7), head=node(None, 0))
-    assert told(seen, "gpu.count") == {"n1": "pass", "n2": "pass", "n3": "fail error", "head": "skip not_applicable"}
+    assert told(seen, "gpu.count") == {
+        "n1": "pass",
+        "n2": "pass",
+        "n3": "fail error",
+        "head": "skip not_applicable",
+    }
 
 
 def test_what_answers_nothing_on_the_bus_and_left_the_driver_is_the_lost_ones_business() -> None:
-    assert told(fleet(each={"gpus": Gpus(8)}, n1=node(nvml(7), 8, gone=1)), "gpu.count") == {"n1": "pass"}
-    assert told(fleet(each={"gpus": Gpus(8)}, n1=node(nvml(6), 8, gone=1)), "gpu.count") == {"n1": "fail error"}
-    assert told(fleet(each={"gpus": Gpus(8)}, n1=node(nvml(8), 8, gone=1)), "gpu.count") == {"n1": "pass"}
+    assert told(fleet(each={"gpus": Gpus(8)}, n1=node(nvml(7), 8, gone=1)), "gpu.count") == {
+        "n1": "pass"
+    }
+    assert told(fleet(each={"gpus": Gpus(8)}, n1=node(nvml(6), 8, gone=1)), "gpu.count") == {
+        "n1": "fail error"
+    }
+    assert told(fleet(each={"gpus": Gpus(8)}, n1=node(nvml(8), 8, gone=1)), "gpu.count") == {
+        "n1": "pass"
+    }
 
 
 @pytest.mark.parametrize("reason", ["denied", "missing_tool", "hung", "timed_out", "garbled"])
@@ -104,16 +134,32 @@ def test_nothing_is_counted_where_anything_is_not_known(fact: str, reason: str) 
     [
         pytest.param(node(nvml(8), 8), 8, "pass", "pass", id="all-open"),
         pytest.param(
-            node(nvml(0), 8, n0="hidden"), 8, "unknown error hidden", "unknown error hidden", id="by-a-cgroup"
+            node(nvml(0), 8, n0="hidden"),
+            8,
+            "unknown error hidden",
+            "unknown error hidden",
+            id="by-a-cgroup",
         ),
-        pytest.param(node(nvml(6), 8, n3="hidden"), None, "unknown error hidden", "unknown error hidden", id="some"),
-        pytest.param(node(nvml(4), 8, n3="hidden"), 4, "pass", "pass", id="the-job-counts-on-fewer"),
-        pytest.param(node(nvml(8), 8, n3="denied"), 8, "unknown error denied", "pass", id="by-the-files-mode"),
+        pytest.param(
+            node(nvml(6), 8, n3="hidden"),
+            None,
+            "unknown error hidden",
+            "unknown error hidden",
+            id="some",
+        ),
+        pytest.param(
+            node(nvml(4), 8, n3="hidden"), 4, "pass", "pass", id="the-job-counts-on-fewer"
+        ),
+        pytest.param(
+            node(nvml(8), 8, n3="denied"), 8, "unknown error denied", "pass", id="by-the-files-mode"
+        ),
         pytest.param(node(None, 0), 0, "skip not_applicable", "skip not_applicable", id="no-gpu"),
         pytest.param(node(nvml(7), 8), 8, "pass", "fail error", id="one-missing-and-none-hidden"),
     ],
 )
-def test_hidden_gpus_are_not_known_and_never_failed(facts: Any, declared: Any, hidden: str, count: str) -> None:
+def test_hidden_gpus_are_not_known_and_never_failed(
+    facts: Any, declared: Any, hidden: str, count: str
+) -> None:
     seen = fleet(each={"gpus": None if declared is None else Gpus(declared)}, n1=facts)
     assert told(seen, "gpu.hidden") == {"n1": hidden}
     assert told(seen, "gpu.count") == {"n1": count}
@@ -121,15 +167,24 @@ def test_hidden_gpus_are_not_known_and_never_failed(facts: Any, declared: Any, h
 
 def test_a_container_that_was_given_a_part_of_the_gpus() -> None:
     """The driver has eight, /dev and NVML four: nothing is missing, unless eight are declared."""
-    given = {**node(nvml(4), 8), "gpu.nodes": DeviceNodes(dict.fromkeys(range(4), "open"), ("",) * 8)}
-    for declared, said in ((None, "unknown error hidden"), (8, "unknown error hidden"), (4, "pass")):
+    given = {
+        **node(nvml(4), 8),
+        "gpu.nodes": DeviceNodes(dict.fromkeys(range(4), "open"), ("",) * 8),
+    }
+    for declared, said in (
+        (None, "unknown error hidden"),
+        (8, "unknown error hidden"),
+        (4, "pass"),
+    ):
         seen = fleet(each={"gpus": None if declared is None else Gpus(declared)}, n1=given)
         assert told(seen, "gpu.hidden") == told(seen, "gpu.count") == {"n1": said}
 
 
 def test_gpus_without_a_driver_are_not_hidden() -> None:
     facts = {**node(None, 8), "gpu.nodes": DeviceNodes(dict.fromkeys(range(4), "open"), ("",) * 8)}
-    assert told(fleet(n1=facts), "gpu.hidden") == {"n1": "unknown error hidden"}  # and no NVML to contradict
+    assert told(fleet(n1=facts), "gpu.hidden") == {
+        "n1": "unknown error hidden"
+    }  # and no NVML to contradict
     facts = {**node(None, 8), "gpu.nodes": DeviceNodes({}, ())}
     assert told(fleet(n1=facts), "gpu.hidden") == {"n1": "skip not_applicable"}
     facts = {**node(nvml(8), 8), "gpu.nodes": DeviceNodes({}, ())}
@@ -167,7 +222,8 @@ def test_a_lost_gpu_fails(gone: Any, expected: str) -> None:
 
 def test_lost_gpus_are_named() -> None:
     (found,) = findings(
-        fleet(**same("gpu.gone", ("GPU 3: gpu_lost", "0000:3a:00.0 (GPU): reads all ones"))), "gpu.lost"
+        fleet(**same("gpu.gone", ("GPU 3: gpu_lost", "0000:3a:00.0 (GPU): reads all ones"))),
+        "gpu.lost",
     )
     assert found.seen == "GPU 3: gpu_lost; 0000:3a:00.0 (GPU): reads all ones"
 
@@ -187,22 +243,38 @@ L40S = Model("NVIDIA L40S", 46068 << 20, "8.9")
         pytest.param([H100] * 7 + [H100_96], None, "fail warning", id="another-memory"),
         pytest.param([L20] * 3 + [L20_NO_ECC], None, "pass", id="ecc-takes-some-memory"),
         pytest.param([L40S] * 6 + [L20] * 4, None, "fail warning", id="mixed"),
-        pytest.param([L40S] * 6 + [L20] * 4, Gpus(10, None, (6, 7, 8, 9)), "pass", id="mixed-and-the-job-on-like-ones"),
-        pytest.param([L40S] * 6 + [L20] * 4, Gpus(10, "NVIDIA L20", (6, 7, 8, 9)), "pass", id="as-declared"),
-        pytest.param([L40S] * 6 + [L20] * 4, Gpus(10, "NVIDIA L20", (5, 6, 7)), "fail warning", id="one-not-declared"),
+        pytest.param(
+            [L40S] * 6 + [L20] * 4,
+            Gpus(10, None, (6, 7, 8, 9)),
+            "pass",
+            id="mixed-and-the-job-on-like-ones",
+        ),
+        pytest.param(
+            [L40S] * 6 + [L20] * 4, Gpus(10, "NVIDIA L20", (6, 7, 8, 9)), "pass", id="as-declared"
+        ),
+        pytest.param(
+            [L40S] * 6 + [L20] * 4,
+            Gpus(10, "NVIDIA L20", (5, 6, 7)),
+            "fail warning",
+            id="one-not-declared",
+        ),
         pytest.param([L40S] * 4, Gpus(4, "NVIDIA L40"), "fail warning", id="nearly-as-declared"),
         pytest.param([H100] * 8, Gpus(8, "H100"), "pass", id="declared-in-short"),
         pytest.param([H100] * 7 + [absent()], None, "unknown warning denied", id="one-not-known"),
     ],
 )
-def test_the_devices_of_the_job_are_of_one_model(models: list[Any], gpus: Gpus | None, expected: str) -> None:
+def test_the_devices_of_the_job_are_of_one_model(
+    models: list[Any], gpus: Gpus | None, expected: str
+) -> None:
     seen = fleet(each={"gpus": gpus}, **same("gpu.model", dict(enumerate(models))))
     assert told(seen, "gpu.model_mix") == {"n1": expected}
 
 
 def test_models_are_compared_between_nodes_for_which_the_same_is_declared() -> None:
     facts = same("gpu.model", *({0: model} for model in (H100, H100, L20, L40S)))
-    assert told(fleet(**facts), "gpu.model_mix") == dict.fromkeys(("n1", "n2", "n3", "n4"), "fail warning")
+    assert told(fleet(**facts), "gpu.model_mix") == dict.fromkeys(
+        ("n1", "n2", "n3", "n4"), "fail warning"
+    )
     kinds = {"n3": {"gpus": Gpus(1, "NVIDIA L20")}, "n4": {"gpus": Gpus(1, "NVIDIA L40S")}}
     assert set(told(fleet(some=kinds, **facts), "gpu.model_mix").values()) == {"pass"}
     seen = fleet(**same("gpu.model", {0: H100}, {0: H100}, {0: L20}))
@@ -226,7 +298,9 @@ def test_the_remedy_names_devices_that_go_together() -> None:
     models = dict(enumerate([L40S, L40S, L20, L20, L20]))
     (found,) = findings(fleet(**same("gpu.model", models)), "gpu.model_mix")
     assert found.remedy == 'set `gpus: {count: 5, use: "2,3,4"}` for n1'
-    assert found.seen == "GPU 0, 1: NVIDIA L40S (45 GiB, 8.9); GPU 2, 3, 4: NVIDIA L20 (45 GiB, 8.9)"
+    assert (
+        found.seen == "GPU 0, 1: NVIDIA L40S (45 GiB, 8.9); GPU 2, 3, 4: NVIDIA L20 (45 GiB, 8.9)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,4 +319,6 @@ def test_a_declared_model_is_all_its_words(declared: str, name: str, expected: b
 
 @pytest.mark.parametrize("reason", ["denied", "missing_tool", "hung", "timed_out", "garbled"])
 def test_models_that_are_not_known(reason: str) -> None:
-    assert told(fleet(**same("gpu.model", absent(reason))), "gpu.model_mix") == {"n1": f"unknown warning {reason}"}
+    assert told(fleet(**same("gpu.model", absent(reason))), "gpu.model_mix") == {
+        "n1": f"unknown warning {reason}"
+    }

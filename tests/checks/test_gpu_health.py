@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from clusterprep import registry
 from clusterprep.checks.gpu_health import by_text, parse_margin, parse_switch
-from clusterprep.facts.gpu_health import EccErrors, EccMode, Heat, Remap
+from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.model import Gpus
-from tests.fleet import absent, findings, fleet, same, told
+from clusterprep.survey import registry
+from tests.support.fleet import absent, findings, fleet, same, told
 
 NOT_HERE = absent("not_applicable", "ecc is not supported by this GPU")
 ON, OFF = EccMode(on=True, pending=True), EccMode(on=False, pending=False)
@@ -20,7 +20,7 @@ HEALTHY: dict[str, tuple[str, Any]] = {
     "gpu.ecc_mode": ("gpu.ecc_mode", ON),
     "gpu.ecc_unc": ("gpu.ecc", EccErrors(0, 0, exceeded=False)),
     "gpu.remap": ("gpu.remap", FINE),
-    "gpu.temp": ("gpu.heat", Heat(40, 50, 40)),
+    "gpu.temp": ("gpu.heat", Temperatures(40, 50, 40)),
     "gpu.throttle_hw": ("gpu.throttle", (1, 1, 1)),
     "gpu.throttle_sw": ("gpu.throttle", (1, 1, 1)),
     "gpu.latency": ("gpu.latency", 0.01),
@@ -29,11 +29,17 @@ HEALTHY: dict[str, tuple[str, Any]] = {
 
 def of(check: str, *readings: Any, **settings: Any) -> str:
     """What a check says of one node with these readings."""
-    return told(fleet(**settings, **same(HEALTHY[check][0], dict(enumerate(readings)))), check)["n1"]
+    return told(fleet(**settings, **same(HEALTHY[check][0], dict(enumerate(readings)))), check)[
+        "n1"
+    ]
 
 
 def test_every_check_of_one_fact_is_in_the_table() -> None:
-    mine = {name for name, check in registry.checks().items() if check.judge.__module__.endswith("gpu_health")}
+    mine = {
+        name
+        for name, check in registry.checks().items()
+        if check.judge.__module__.endswith("gpu_health")
+    }
     assert mine - {"gpu.persistence", "gpu.compute_mode"} <= set(HEALTHY)
 
 
@@ -42,7 +48,9 @@ def test_healthy_gpus_pass(check: str) -> None:
     assert of(check, *[HEALTHY[check][1]] * 8) == "pass"
 
 
-@pytest.mark.parametrize("reason", ["denied", "missing_tool", "hung", "timed_out", "garbled", "gpu_lost"])
+@pytest.mark.parametrize(
+    "reason", ["denied", "missing_tool", "hung", "timed_out", "garbled", "gpu_lost"]
+)
 @pytest.mark.parametrize("check", HEALTHY)
 def test_what_is_not_known_is_never_a_pass(check: str, reason: str) -> None:
     fact, fine = HEALTHY[check]
@@ -63,7 +71,7 @@ BAD: dict[str, Any] = {
     "gpu.ecc_mode": OFF,
     "gpu.ecc_unc": EccErrors(1, 1, exceeded=False),
     "gpu.remap": Remap(0, 1, pending=True, failed=False, spent=0),
-    "gpu.temp": Heat(88, 90, 1),
+    "gpu.temp": Temperatures(88, 90, 1),
     "gpu.throttle_hw": (8, 8, 8),
     "gpu.latency": 2.0,
 }
@@ -105,7 +113,9 @@ def test_a_failure_is_told_beside_what_is_not_known(check: str) -> None:
         (EccMode(on=False, pending=True), "off", "fail error"),
     ],
 )
-def test_ecc_is_on_or_as_required_and_nothing_waits(mode: EccMode, required: str | None, expected: str) -> None:
+def test_ecc_is_on_or_as_required_and_nothing_waits(
+    mode: EccMode, required: str | None, expected: str
+) -> None:
     require = {} if required is None else {"gpu.ecc_mode": required}
     assert of("gpu.ecc_mode", mode, each={"require": require}) == expected
 
@@ -164,16 +174,18 @@ def test_pending_is_a_warning_and_failed_an_error(rows: Remap, expected: str) ->
 @pytest.mark.parametrize(
     ("heat", "required", "expected"),
     [
-        (Heat(84, 90, 5), None, "pass"),
-        (Heat(85, 90, 4), None, "fail warning"),
-        (Heat(90, 90, -1), None, "fail warning"),
-        (Heat(75, None, 14), "15", "fail error"),
-        (Heat(75, None, 15), "15", "pass"),
-        (Heat(85, None, 4), "3", "pass"),
-        (Heat(60, 60, None), None, "skip not_applicable"),
+        (Temperatures(84, 90, 5), None, "pass"),
+        (Temperatures(85, 90, 4), None, "fail warning"),
+        (Temperatures(90, 90, -1), None, "fail warning"),
+        (Temperatures(75, None, 14), "15", "fail error"),
+        (Temperatures(75, None, 15), "15", "pass"),
+        (Temperatures(85, None, 4), "3", "pass"),
+        (Temperatures(60, 60, None), None, "skip not_applicable"),
     ],
 )
-def test_a_gpu_keeps_away_from_its_slowdown(heat: Heat, required: str | None, expected: str) -> None:
+def test_a_gpu_keeps_away_from_its_slowdown(
+    heat: Temperatures, required: str | None, expected: str
+) -> None:
     require = {} if required is None else {"gpu.temp": required}
     assert of("gpu.temp", heat, each={"require": require}) == expected
 
@@ -188,12 +200,15 @@ def test_a_gpu_keeps_away_from_its_slowdown(heat: Heat, required: str | None, ex
 )
 def test_the_hot_one_is_hot_among_its_seats(chips: list[int], expected: list[str]) -> None:
     """The back row of a box is hotter than the front by design, so seats are compared and not neighbours."""
-    facts = same("gpu.heat", *({0: Heat(30, None, 50), 1: Heat(chip, None, 40)} for chip in chips))
+    facts = same(
+        "gpu.heat",
+        *({0: Temperatures(30, None, 50), 1: Temperatures(chip, None, 40)} for chip in chips),
+    )
     assert list(told(fleet(**facts), "gpu.temp").values()) == expected
 
 
 def test_heat_is_compared_between_nodes_of_a_kind() -> None:
-    facts = same("gpu.heat", *({0: Heat(chip, None, 30)} for chip in (30, 30, 55)))
+    facts = same("gpu.heat", *({0: Temperatures(chip, None, 30)} for chip in (30, 30, 55)))
     other = {"n3": {"gpus": Gpus(1, "NVIDIA L20")}}
     assert told(fleet(some=other, **facts), "gpu.temp")["n3"] == "pass"
     assert told(fleet(**facts), "gpu.temp")["n3"] == "fail warning"
@@ -221,7 +236,9 @@ def test_a_margin_is_whole_degrees(text: str) -> None:
         ((2, 2, 2), "pass", "pass"),
     ],
 )
-def test_only_the_hardware_is_a_fault_and_only_in_every_sample(samples: Any, hard: str, soft: str) -> None:
+def test_only_the_hardware_is_a_fault_and_only_in_every_sample(
+    samples: Any, hard: str, soft: str
+) -> None:
     assert of("gpu.throttle_hw", (1, 1, 1), samples) == hard
     assert of("gpu.throttle_sw", (1, 1, 1), samples) == soft
 
@@ -236,7 +253,9 @@ def test_only_the_hardware_is_a_fault_and_only_in_every_sample(samples: Any, har
         (2.0, "3s", "pass"),
     ],
 )
-def test_a_slow_driver_is_about_to_stick(seconds: float, required: str | None, expected: str) -> None:
+def test_a_slow_driver_is_about_to_stick(
+    seconds: float, required: str | None, expected: str
+) -> None:
     require = {} if required is None else {"gpu.latency": required}
     assert of("gpu.latency", 0.01, seconds, each={"require": require}) == expected
 

@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.facts.gpu import Function, Gpu, Nvml
 from clusterprep.model import Gpus
-from tests.fleet import absent, findings, fleet, told
+from tests.support.fleet import absent, findings, fleet, told
 
 FOUR_AND_FOUR = [0, 0, 0, 0, 1, 1, 1, 1]
 TEN = [0] * 6 + [1] * 4
@@ -17,8 +17,12 @@ TEN = [0] * 6 + [1] * 4
 def node(numa: list[int | None], answering: int | None = None) -> dict[str, Any]:
     """GPUs by NVML, whose addresses have eight digits of domain, and by the kernel, whose have four."""
     shown = len(numa) if answering is None else answering
-    gpus = tuple(Gpu(i, "NVIDIA L20", f"GPU-{i}", f"00000000:{i + 16:02X}:00.0") for i in range(shown))
-    places = tuple(Function(f"0000:{i + 16:02x}:00.0", False, place, False) for i, place in enumerate(numa))
+    gpus = tuple(
+        Gpu(i, "NVIDIA L20", f"GPU-{i}", f"00000000:{i + 16:02X}:00.0") for i in range(shown)
+    )
+    places = tuple(
+        Function(f"0000:{i + 16:02x}:00.0", False, place, False) for i, place in enumerate(numa)
+    )
     return {"gpu.nvml": Nvml("550.54.15", "12.4", gpus), "gpu.functions": places}
 
 
@@ -35,11 +39,18 @@ def node(numa: list[int | None], answering: int | None = None) -> dict[str, Any]
         pytest.param(TEN, (5, 6, 7, 8), "fail warning", id="incident-1-off-by-one"),
         pytest.param(TEN, (6, 7, 9), "pass", id="holes"),
         pytest.param([None] * 8, (3, 4), "skip not_applicable", id="the-machine-does-not-say"),
-        pytest.param([0, 0, None, None], (1, 2), "unknown warning numa_node of PCI devices is -1", id="half-of-it"),
+        pytest.param(
+            [0, 0, None, None],
+            (1, 2),
+            "unknown warning numa_node of PCI devices is -1",
+            id="half-of-it",
+        ),
         pytest.param([], None, "skip not_applicable", id="no-gpu"),
     ],
 )
-def test_a_part_of_the_devices_fits_one_numa_node(numa: list[int | None], use: Any, expected: str) -> None:
+def test_a_part_of_the_devices_fits_one_numa_node(
+    numa: list[int | None], use: Any, expected: str
+) -> None:
     gpus = None if use is None else Gpus(len(numa), None, use)
     assert told(fleet(each={"gpus": gpus}, n1=node(numa)), "gpu.numa_span") == {"n1": expected}
 
@@ -52,7 +63,9 @@ def test_the_set_that_fits_is_named() -> None:
 
 
 def test_holes_are_told() -> None:
-    (found,) = findings(fleet(each={"gpus": Gpus(10, None, (6, 7, 9))}, n1=node(TEN)), "gpu.numa_span")
+    (found,) = findings(
+        fleet(each={"gpus": Gpus(10, None, (6, 7, 9))}, n1=node(TEN)), "gpu.numa_span"
+    )
     assert "with holes in `use: 6,7,9`" in found.message
 
 

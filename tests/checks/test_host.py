@@ -7,24 +7,34 @@ from typing import Any
 import pytest
 
 from clusterprep.model import EnvSetting
-from tests.fleet import absent, findings, fleet, silent, told
+from tests.support.fleet import absent, findings, fleet, silent, told
 
 NOT_COMPARED = "unknown error fewer than two nodes have a value to compare"
 
 
 def host(machine: Any, boot: Any = None, name: Any = None) -> dict[str, Any]:
-    return {"host.machine_id": machine, "host.boot_id": boot or f"boot {machine}", "host.name": name or f"h{machine}"}
+    return {
+        "host.machine_id": machine,
+        "host.boot_id": boot or f"boot {machine}",
+        "host.name": name or f"h{machine}",
+    }
 
 
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
         pytest.param([host("a"), host("b"), host("c")], ["pass"] * 3, id="three-machines"),
-        pytest.param([host("a"), host("b"), host("a")], ["fail error", "pass", "fail error"], id="one-twice"),
+        pytest.param(
+            [host("a"), host("b"), host("a")], ["fail error", "pass", "fail error"], id="one-twice"
+        ),
         pytest.param([host("a"), host("a")], ["fail error"] * 2, id="both-are-one"),
-        pytest.param([host("a"), host("b"), host("a"), host("b")], ["fail error"] * 4, id="two-twice"),
+        pytest.param(
+            [host("a"), host("b"), host("a"), host("b")], ["fail error"] * 4, id="two-twice"
+        ),
         pytest.param([host("a")], ["skip not_applicable"], id="one-node"),
-        pytest.param([host("a"), host(absent())], [NOT_COMPARED, "unknown error denied"], id="one-id-of-two"),
+        pytest.param(
+            [host("a"), host(absent())], [NOT_COMPARED, "unknown error denied"], id="one-id-of-two"
+        ),
     ],
 )
 def test_every_machine_is_listed_once(nodes: list[dict[str, Any]], expected: list[str]) -> None:
@@ -40,9 +50,15 @@ def test_two_pairs_are_two_findings() -> None:
 @pytest.mark.parametrize(
     ("second", "story"),
     [
-        pytest.param(host("a", "boot", "h"), "the same machine is listed more than once", id="same-boot-and-name"),
+        pytest.param(
+            host("a", "boot", "h"),
+            "the same machine is listed more than once",
+            id="same-boot-and-name",
+        ),
         pytest.param(host("a", "other", "h"), "cloned from one image", id="other-boot"),
-        pytest.param(host("a", "boot", "g"), "cloned from one image", id="container-beside-it-on-one-kernel"),
+        pytest.param(
+            host("a", "boot", "g"), "cloned from one image", id="container-beside-it-on-one-kernel"
+        ),
     ],
 )
 def test_a_clone_is_told_from_a_double_entry(second: dict[str, Any], story: str) -> None:
@@ -52,7 +68,9 @@ def test_a_clone_is_told_from_a_double_entry(second: dict[str, Any], story: str)
 
 
 @pytest.mark.parametrize("fact", ["host.boot_id", "host.name"])
-def test_an_id_that_appears_twice_is_seen_although_one_of_the_two_knows_nothing_else(fact: str) -> None:
+def test_an_id_that_appears_twice_is_seen_although_one_of_the_two_knows_nothing_else(
+    fact: str,
+) -> None:
     half = {**host("a"), fact: absent()}
     assert told(fleet(n1=host("a"), n2=half, n3=host("c")), "host.identity") == {
         "n1": "fail error", "n2": "fail error + unknown error denied", "n3": "pass"
@@ -75,7 +93,10 @@ def test_a_node_that_was_not_reached_leaves_nothing_to_compare_with() -> None:
 
 
 def here(host_id: str | None, transport: str = "local") -> dict[str, Any]:
-    return {"transport": transport, "env": {"NCCL_HOSTID": EnvSetting(host_id, "node")} if host_id else {}}
+    return {
+        "transport": transport,
+        "env": {"NCCL_HOSTID": EnvSetting(host_id, "node")} if host_id else {},
+    }
 
 
 @pytest.mark.parametrize(
@@ -93,7 +114,9 @@ def test_local_nodes_may_share_a_machine_where_nccl_can_tell_them_apart(
     first: Any, second: Any, verdict: str, told_what_to_do: bool
 ) -> None:
     one = host("a", "boot", "h")
-    found = findings(fleet(some={"n1": first, "n2": second}, n1=one, n2=one, n3=host("c")), "host.identity")
+    found = findings(
+        fleet(some={"n1": first, "n2": second}, n1=one, n2=one, n3=host("c")), "host.identity"
+    )
     (about,) = [finding for finding in found if "n1" in finding.nodes]
     assert (about.verdict, about.nodes) == (verdict, ("n1", "n2"))
     assert ("NCCL_HOSTID" in about.message) == (verdict == "pass")
@@ -112,7 +135,9 @@ def test_containers_on_one_kernel_may_have_one_host_id() -> None:
 
 
 def test_a_double_entry_is_seen_beside_a_host_id_of_several_machines() -> None:
-    seen = fleet(each=here("x", "ssh"), n1=host("a", "b1", "h"), n2=host("a", "b1", "h"), n3=host("c"))
+    seen = fleet(
+        each=here("x", "ssh"), n1=host("a", "b1", "h"), n2=host("a", "b1", "h"), n3=host("c")
+    )
     assert told(seen, "host.identity") == {
         "n1": "fail error + fail error", "n2": "fail error + fail error", "n3": "fail error"
     }  # fmt: skip
@@ -133,12 +158,15 @@ def test_a_double_entry_is_seen_beside_a_host_id_of_several_machines() -> None:
 )
 def test_a_node_has_been_up_for_a_while(seconds: Any, wanted: str | None, expected: str) -> None:
     settings = {"require": {"host.uptime": wanted}} if wanted else {}
-    assert told(fleet(each=settings, n1={"host.uptime": seconds}), "host.uptime") == {"n1": expected}
+    assert told(fleet(each=settings, n1={"host.uptime": seconds}), "host.uptime") == {
+        "n1": expected
+    }
 
 
 def test_how_long_ago_it_booted_is_said_where_it_matters() -> None:
     found = findings(
-        fleet(n1={"host.uptime": 95.0}, n2={"host.uptime": 7000.0}, n3={"host.uptime": 9000.0}), "host.uptime"
+        fleet(n1={"host.uptime": 95.0}, n2={"host.uptime": 7000.0}, n3={"host.uptime": 9000.0}),
+        "host.uptime",
     )
     assert {(f.verdict, f.nodes, f.seen) for f in found} == {
         ("fail", ("n1",), "up for 95 s"),

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from clusterprep import registry
 from clusterprep.checks.ib import parse_count, parse_rate
 from clusterprep.facts.rdma import Verbs
 from clusterprep.model import Gpus, Interfaces
-from tests.fleet import absent, findings, fleet, told
-from tests.rails import DOWN, UP, card, gid, hca, hcas, nic_at, node, tree
+from clusterprep.survey import registry
+from tests.support.fleet import absent, findings, fleet, told
+from tests.support.rails import DOWN, UP, card, gid, hca, hcas, nic_at, node, tree
 
 PORTS = ("ib.state", "ib.rate", "ib.link_layer")
 VERBS = Verbs({f"uverbs{n}": f"mlx5_{n}" for n in range(4)})
@@ -22,7 +22,10 @@ INIT = replace(UP, state="INIT", lid=0)
 def four(check: str, *devices: Any, each: Any = None, some: Any = None) -> list[str]:
     """What the check says of nodes with these devices."""
     return list(
-        told(fleet(each=each, some=some, **{f"n{n}": node(d) for n, d in enumerate(devices, 1)}), check).values()
+        told(
+            fleet(each=each, some=some, **{f"n{n}": node(d) for n, d in enumerate(devices, 1)}),
+            check,
+        ).values()
     )
 
 
@@ -38,8 +41,14 @@ def four(check: str, *devices: Any, each: Any = None, some: Any = None) -> list[
         pytest.param([hcas(), (), hcas()], ["pass", "fail error", "pass"], id="none-at-all"),
         pytest.param([()] * 3, ["skip not_applicable"] * 3, id="no-rdma-anywhere"),
         pytest.param([hcas()], ["skip not_applicable"], id="one-node"),
-        pytest.param([hcas(), absent("hung"), hcas()], ["pass", "unknown error hung", "pass"], id="hung"),
-        pytest.param([hcas(), absent("garbled"), hcas()], ["pass", "unknown error garbled", "pass"], id="garbled"),
+        pytest.param(
+            [hcas(), absent("hung"), hcas()], ["pass", "unknown error hung", "pass"], id="hung"
+        ),
+        pytest.param(
+            [hcas(), absent("garbled"), hcas()],
+            ["pass", "unknown error garbled", "pass"],
+            id="garbled",
+        ),
     ],
 )
 def test_nodes_of_one_kind_have_the_same_devices(devices: list[Any], expected: list[str]) -> None:
@@ -48,7 +57,11 @@ def test_nodes_of_one_kind_have_the_same_devices(devices: list[Any], expected: l
 
 def test_another_model_in_the_same_number_differs() -> None:
     other = (*hcas(3), hca("mlx5_3", nic_at(3), model="MT4125"))
-    (bad,) = [f for f in findings(fleet(n1=node(), n2=node(other), n3=node()), "ib.present") if f.verdict == "fail"]
+    (bad,) = [
+        f
+        for f in findings(fleet(n1=node(), n2=node(other), n3=node()), "ib.present")
+        if f.verdict == "fail"
+    ]
     assert bad.nodes == ("n2",)
     assert bad.seen == "4 × MT4129 on n[1,3]; 1 × MT4125, 3 × MT4129 on n2"
 
@@ -83,7 +96,9 @@ def test_the_missing_one_is_named() -> None:
     assert bad.seen == "mlx5_0, mlx5_1, mlx5_2, mlx5_3"
 
 
-@pytest.mark.parametrize(("wanted", "expected"), [("4", "pass"), ("8", "fail error"), ("3", "fail error")])
+@pytest.mark.parametrize(
+    ("wanted", "expected"), [("4", "pass"), ("8", "fail error"), ("3", "fail error")]
+)
 def test_a_number_that_is_required(wanted: str, expected: str) -> None:
     assert four("ib.present", hcas(), each={"require": {"ib.present": wanted}}) == [expected]
 
@@ -101,9 +116,17 @@ def test_a_number_of_devices_that_is_none(text: str) -> None:
     ("devices", "expected"),
     [
         pytest.param([hcas()] * 3, ["pass"] * 3, id="up"),
-        pytest.param([hcas(), hcas(4, mlx5_3=DOWN), hcas()], ["pass", "fail error", "pass"], id="one-down"),
-        pytest.param([hcas(), hcas(4, mlx5_3=INIT), hcas()], ["pass", "fail error", "pass"], id="no-subnet-manager"),
-        pytest.param([hcas(), hcas(4, mlx5_3=DOWN)], ["pass", "fail error"], id="down-on-one-of-two"),
+        pytest.param(
+            [hcas(), hcas(4, mlx5_3=DOWN), hcas()], ["pass", "fail error", "pass"], id="one-down"
+        ),
+        pytest.param(
+            [hcas(), hcas(4, mlx5_3=INIT), hcas()],
+            ["pass", "fail error", "pass"],
+            id="no-subnet-manager",
+        ),
+        pytest.param(
+            [hcas(), hcas(4, mlx5_3=DOWN)], ["pass", "fail error"], id="down-on-one-of-two"
+        ),
         pytest.param([hcas(4, mlx5_3=DOWN)] * 3, ["pass"] * 3, id="in-use-nowhere"),
         pytest.param(
             [hcas(), hcas(4, **{f"mlx5_{n}": DOWN for n in range(4)}), hcas()],
@@ -111,7 +134,11 @@ def test_a_number_of_devices_that_is_none(text: str) -> None:
             id="all-down-is-for-ib.configured",
         ),
         pytest.param([()], ["skip not_applicable"], id="no-rdma"),
-        pytest.param([hcas(), absent("denied"), hcas()], ["pass", "unknown error denied", "pass"], id="denied"),
+        pytest.param(
+            [hcas(), absent("denied"), hcas()],
+            ["pass", "unknown error denied", "pass"],
+            id="denied",
+        ),
     ],
 )
 def test_ports_that_others_use_are_active(devices: list[Any], expected: list[str]) -> None:
@@ -122,11 +149,17 @@ def test_ports_that_others_use_are_active(devices: list[Any], expected: list[str
     ("port", "words", "cure"),
     [
         (DOWN, "no link", "mlxlink -d mlx5_3 -p 1"),
-        (replace(DOWN, phys_state="Disabled"), "switched off", "ibportstate -C mlx5_3 -P 1 -D 0 1 enable"),
+        (
+            replace(DOWN, phys_state="Disabled"),
+            "switched off",
+            "ibportstate -C mlx5_3 -P 1 -D 0 1 enable",
+        ),
         (INIT, "no subnet manager", "sminfo -C mlx5_3 -P 1"),
     ],
 )
-def test_each_way_of_being_down_has_its_words_and_its_remedy(port: Any, words: str, cure: str) -> None:
+def test_each_way_of_being_down_has_its_words_and_its_remedy(
+    port: Any, words: str, cure: str
+) -> None:
     seen = fleet(n1=node(), n2=node(hcas(4, mlx5_3=port)), n3=node())
     (bad,) = [f for f in findings(seen, "ib.state") if f.verdict == "fail"]
     assert words in bad.message
@@ -144,7 +177,8 @@ def test_storage_ports_that_are_down_are_nobodys_fault() -> None:
 def test_a_declared_port_is_judged_even_if_nobody_uses_it() -> None:
     down = hcas(4, mlx5_3=DOWN)
     assert (
-        four("ib.state", down, down, each={"interfaces": Interfaces(rdma=("mlx5_0", "mlx5_3"))}) == ["fail error"] * 2
+        four("ib.state", down, down, each={"interfaces": Interfaces(rdma=("mlx5_0", "mlx5_3"))})
+        == ["fail error"] * 2
     )
 
 
@@ -168,8 +202,14 @@ def at(rate: float | None, **others: float) -> Any:
     ("devices", "expected"),
     [
         pytest.param([at(400)] * 3, ["pass"] * 3, id="equal"),
-        pytest.param([at(400), at(400, mlx5_2=200), at(400)], ["pass", "fail warning", "pass"], id="one-port-slower"),
-        pytest.param([at(400), at(200), at(400)], ["pass", "fail warning", "pass"], id="one-node-slower"),
+        pytest.param(
+            [at(400), at(400, mlx5_2=200), at(400)],
+            ["pass", "fail warning", "pass"],
+            id="one-port-slower",
+        ),
+        pytest.param(
+            [at(400), at(200), at(400)], ["pass", "fail warning", "pass"], id="one-node-slower"
+        ),
         pytest.param([at(400), at(200)], ["fail warning"] * 2, id="no-majority"),
         pytest.param([at(400, mlx5_2=200)], ["fail warning"], id="within-one-node"),
         pytest.param([at(None)], ["unknown warning garbled"], id="not-said"),
@@ -188,7 +228,12 @@ def test_cards_of_different_makes_are_not_compared() -> None:
 
 @pytest.mark.parametrize(
     ("rate", "wanted", "expected"),
-    [(400, "400", "pass"), (400, "200", "pass"), (200, "400", "fail error"), (399, "400", "fail error")],
+    [
+        (400, "400", "pass"),
+        (400, "200", "pass"),
+        (200, "400", "fail error"),
+        (399, "400", "fail error"),
+    ],
 )
 def test_a_rate_that_is_required(rate: float, wanted: str, expected: str) -> None:
     assert four("ib.rate", at(rate), each={"require": {"ib.rate": wanted}}) == [expected]
@@ -209,7 +254,11 @@ EN = replace(UP, link_layer="Ethernet")
     ("devices", "expected"),
     [
         pytest.param([hcas()] * 3, ["pass"] * 3, id="infiniband"),
-        pytest.param([hcas(4, mlx5_1=EN), hcas(), hcas()], ["fail warning", "pass", "pass"], id="one-port-as-ethernet"),
+        pytest.param(
+            [hcas(4, mlx5_1=EN), hcas(), hcas()],
+            ["fail warning", "pass", "pass"],
+            id="one-port-as-ethernet",
+        ),
         pytest.param([hcas(4, mlx5_1=EN)], ["fail warning"], id="within-one-node"),
         pytest.param([hcas(1)], ["skip not_applicable"], id="nothing-to-compare"),
     ],
@@ -246,7 +295,9 @@ def test_ethernet_everywhere_is_as_good() -> None:
         pytest.param(VERBS, hcas(), "pass", id="open"),
         pytest.param(Verbs({}), hcas(), "fail warning", id="none"),
         pytest.param(replace(VERBS, closed=("uverbs2",)), hcas(), "fail warning", id="one-closed"),
-        pytest.param(Verbs({"uverbs0": "mlx5_0"}), hcas(), "fail warning", id="one-of-four-in-a-container"),
+        pytest.param(
+            Verbs({"uverbs0": "mlx5_0"}), hcas(), "fail warning", id="one-of-four-in-a-container"
+        ),
         pytest.param(Verbs({"uverbs0": None}), hcas(), "pass", id="which-it-serves-is-not-said"),
         pytest.param(Verbs({}), (), "skip not_applicable", id="no-rdma"),
         pytest.param(absent("no_user"), hcas(), "unknown warning no_user", id="no-such-user"),
@@ -257,7 +308,9 @@ def test_the_jobs_user_reaches_the_verbs(verbs: Any, devices: Any, expected: str
 
 
 def test_a_closed_device_is_named_with_the_user() -> None:
-    seen = fleet(each={"job_user": "train"}, n1=node(**{"rdma.verbs": replace(VERBS, closed=("uverbs2",))}))
+    seen = fleet(
+        each={"job_user": "train"}, n1=node(**{"rdma.verbs": replace(VERBS, closed=("uverbs2",))})
+    )
     (bad,) = findings(seen, "ib.chardev")
     assert (bad.message, bad.seen) == ("train may not read and write the verbs", "uverbs2")
 
@@ -276,19 +329,49 @@ ADDRESSED = replace(EN, lid=None, gids=(gid(1, "fe80::1"), gid(3, "10.1.0.1")))
         pytest.param(hcas(4, mlx5_1=DOWN), False, {}, "pass", id="one-down-is-for-ib.state"),
         pytest.param(ALL_DOWN, False, {}, "fail error", id="nobody-configured-it"),
         pytest.param(ALL_DOWN, True, {}, "pass", id="nccl-is-told"),
-        pytest.param((hca("mlx5_0", nic_at(0), LINK_LOCAL),), False, {}, "fail error", id="up-without-an-address"),
-        pytest.param((hca("mlx5_0", nic_at(0), ADDRESSED),), False, {}, "pass", id="up-with-an-address"),
-        pytest.param((hca("mlx5_0", nic_at(0), replace(UP, lid=0)),), False, {}, "fail error", id="up-without-a-lid"),
-        pytest.param((hca("irdma0", nic_at(0), ADDRESSED, iwarp=True),), False, {}, "fail error", id="iwarp-alone"),
+        pytest.param(
+            (hca("mlx5_0", nic_at(0), LINK_LOCAL),),
+            False,
+            {},
+            "fail error",
+            id="up-without-an-address",
+        ),
+        pytest.param(
+            (hca("mlx5_0", nic_at(0), ADDRESSED),), False, {}, "pass", id="up-with-an-address"
+        ),
+        pytest.param(
+            (hca("mlx5_0", nic_at(0), replace(UP, lid=0)),),
+            False,
+            {},
+            "fail error",
+            id="up-without-a-lid",
+        ),
+        pytest.param(
+            (hca("irdma0", nic_at(0), ADDRESSED, iwarp=True),),
+            False,
+            {},
+            "fail error",
+            id="iwarp-alone",
+        ),
         pytest.param((), False, {}, "skip not_applicable", id="no-rdma"),
         pytest.param(ALL_DOWN, False, {"gpus": Gpus(0)}, "skip not_applicable", id="cpu-only"),
-        pytest.param(hcas(), False, {"interfaces": Interfaces(rdma=())}, "fail error", id="declared-none-and-not-told"),
-        pytest.param(hcas(), True, {"interfaces": Interfaces(rdma=())}, "pass", id="declared-none-and-told"),
+        pytest.param(
+            hcas(),
+            False,
+            {"interfaces": Interfaces(rdma=())},
+            "fail error",
+            id="declared-none-and-not-told",
+        ),
+        pytest.param(
+            hcas(), True, {"interfaces": Interfaces(rdma=())}, "pass", id="declared-none-and-told"
+        ),
         pytest.param(absent("hung"), False, {}, "unknown error hung", id="hung"),
         pytest.param(ALL_DOWN, absent("denied"), {}, "unknown error denied", id="files-denied"),
     ],
 )
-def test_rdma_is_configured_or_left_alone(devices: Any, disabled: Any, settings: Any, expected: str) -> None:
+def test_rdma_is_configured_or_left_alone(
+    devices: Any, disabled: Any, settings: Any, expected: str
+) -> None:
     seen = fleet(each=settings, n1=node(devices, **{"rdma.disabled": disabled}))
     assert told(seen, "ib.configured") == {"n1": expected}
 
@@ -303,6 +386,8 @@ def test_one_fault_is_one_finding() -> None:
 
 
 def test_what_is_down_is_listed() -> None:
-    (bad,) = findings(fleet(n1=node(hcas(1, mlx5_0=DOWN), **{"rdma.disabled": False})), "ib.configured")
+    (bad,) = findings(
+        fleet(n1=node(hcas(1, mlx5_0=DOWN), **{"rdma.disabled": False})), "ib.configured"
+    )
     assert bad.seen == "mlx5_0 DOWN"
     assert bad.remedy.startswith("clusterprep apply INVENTORY")

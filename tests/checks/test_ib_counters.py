@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.counters import Earlier, Sample
-from tests.fleet import absent, findings, fleet, told
-from tests.rails import hcas, node
+from tests.support.fleet import absent, findings, fleet, told
+from tests.support.rails import hcas, node
 
 HOUR = 3600.0
 QUIET = {f"mlx5_{number}:1": {"symbol_error": 5, "link_downed": 1} for number in range(4)}
@@ -16,13 +16,20 @@ QUIET = {f"mlx5_{number}:1": {"symbol_error": 5, "link_downed": 1} for number in
 
 def grown(name: str, by: int, port: str = "mlx5_2:1") -> dict[str, dict[str, int]]:
     """Every port counts `name` from 0; one of them has come to `by`."""
-    return {p: {**counted, name: counted.get(name, 0) + (by if p == port else 0)} for p, counted in QUIET.items()}
+    return {
+        p: {**counted, name: counted.get(name, 0) + (by if p == port else 0)}
+        for p, counted in QUIET.items()
+    }
 
 
-def seen(now: Any, then: Any, seconds: float = HOUR, long: Any = None, day: float = 20 * HOUR) -> Any:
+def seen(
+    now: Any, then: Any, seconds: float = HOUR, long: Any = None, day: float = 20 * HOUR
+) -> Any:
     """One node with these counters now, and as they were."""
     earlier = (
-        None if then is None else Earlier(Sample(seconds, then), Sample(day, long) if long else Sample(seconds, then))
+        None
+        if then is None
+        else Earlier(Sample(seconds, then), Sample(day, long) if long else Sample(seconds, then))
     )
     facts = {**node(hcas()), "ib.counters": now, "counters.earlier": earlier}
     return fleet(n1=facts)
@@ -43,7 +50,9 @@ def seen(now: Any, then: Any, seconds: float = HOUR, long: Any = None, day: floa
         ("rnr_nak_retry_err", HOUR, 0),
     ],
 )
-def test_growth_up_to_the_limit_passes_and_beyond_fails(name: str, seconds: float, most: int) -> None:
+def test_growth_up_to_the_limit_passes_and_beyond_fails(
+    name: str, seconds: float, most: int
+) -> None:
     before = grown(name, 0)
     assert told(seen(grown(name, most), before, seconds), "ib.counters") == {"n1": "pass"}
     (bad,) = findings(seen(grown(name, most + 1), before, seconds), "ib.counters")
@@ -67,7 +76,9 @@ def test_what_is_told_without_growth(check: str, now: Any, then: Any, expected: 
 
 def test_large_totals_are_no_fault() -> None:
     worn = {port: {"symbol_error": 4_000_000, "link_downed": 300} for port in QUIET}
-    assert {check: told(seen(worn, worn), check)["n1"] for check in ("ib.counters", "ib.downed")} == {
+    assert {
+        check: told(seen(worn, worn), check)["n1"] for check in ("ib.counters", "ib.downed")
+    } == {
         "ib.counters": "pass",
         "ib.downed": "pass",
     }

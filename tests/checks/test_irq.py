@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.irq import parse_share
-from clusterprep.facts.interrupts import Device, Interrupts
-from tests.fleet import LOOPBACK, absent, eth, findings, fleet, told
+from clusterprep.facts.interrupts import InterruptDevice, Interrupts
+from tests.support.fleet import LOOPBACK, absent, eth, findings, fleet, told
 
 ADDRESS = "10.0.0.1/16"
 
 
 def device(
-    name: str, lines: Mapping[str, Mapping[str, int]], irqs: int = 8, queues: int = 8, gpu: bool = False
-) -> Device:
-    return Device(name, gpu, tuple(str(40 + n) for n in range(irqs)), queues, lines)
+    name: str,
+    lines: Mapping[str, Mapping[str, int]],
+    irqs: int = 8,
+    queues: int = 8,
+    gpu: bool = False,
+) -> InterruptDevice:
+    return InterruptDevice(name, gpu, tuple(str(40 + n) for n in range(irqs)), queues, lines)
 
 
 def spread(per_line: int, lines: int = 8) -> dict[str, dict[str, int]]:
@@ -31,10 +35,17 @@ def crowded(per_line: int, lines: int = 8, elsewhere: int = 0) -> dict[str, dict
     return {**found, "99": {"CPU1": elsewhere}} if elsewhere else found
 
 
-def node(*devices: Device, seconds: float = 0.3, interfaces: Any = None, **lower: tuple[str, ...]) -> dict[str, Any]:
+def node(
+    *devices: InterruptDevice,
+    seconds: float = 0.3,
+    interfaces: Any = None,
+    **lower: tuple[str, ...],
+) -> dict[str, Any]:
     return {
         "irq.counts": Interrupts(seconds, devices, lower),
-        "net.interfaces": interfaces if interfaces is not None else (LOOPBACK, eth("eth0", ADDRESS)),
+        "net.interfaces": interfaces
+        if interfaces is not None
+        else (LOOPBACK, eth("eth0", ADDRESS)),
     }
 
 
@@ -43,31 +54,53 @@ def node(*devices: Device, seconds: float = 0.3, interfaces: Any = None, **lower
     [
         pytest.param(device("eth0", spread(1000)), "pass", id="spread"),
         pytest.param(device("eth0", crowded(1000)), "fail warning", id="all-on-one-cpu"),
-        pytest.param(device("eth0", crowded(1000, lines=4, elsewhere=1000)), "pass", id="eighty-percent-is-allowed"),
-        pytest.param(device("eth0", crowded(1000, lines=4, elsewhere=990)), "fail warning", id="just-over-it"),
-        pytest.param(device("eth0", crowded(1000, lines=3)), "fail warning", id="three-queues-on-one-cpu"),
+        pytest.param(
+            device("eth0", crowded(1000, lines=4, elsewhere=1000)),
+            "pass",
+            id="eighty-percent-is-allowed",
+        ),
+        pytest.param(
+            device("eth0", crowded(1000, lines=4, elsewhere=990)), "fail warning", id="just-over-it"
+        ),
+        pytest.param(
+            device("eth0", crowded(1000, lines=3)), "fail warning", id="three-queues-on-one-cpu"
+        ),
         pytest.param(device("eth0", crowded(38)), "fail warning", id="just-busy"),
         pytest.param(device("eth0", crowded(37)), "skip at_rest", id="just-at-rest"),
         pytest.param(device("eth0", {}), "skip at_rest", id="not-one-interrupt"),
-        pytest.param(device("eth0", {"40": {"CPU0": 9000}}), "skip not_applicable", id="one-stream-in-one-queue"),
         pytest.param(
-            device("eth0", {"40": {"CPU0": 9000}, "41": {"CPU0": 9000}}), "skip not_applicable", id="one-pair-of-lines"
+            device("eth0", {"40": {"CPU0": 9000}}),
+            "skip not_applicable",
+            id="one-stream-in-one-queue",
+        ),
+        pytest.param(
+            device("eth0", {"40": {"CPU0": 9000}, "41": {"CPU0": 9000}}),
+            "skip not_applicable",
+            id="one-pair-of-lines",
         ),
         pytest.param(
             device("eth0", crowded(100, lines=8) | {"40": {"CPU0": 90000}}),
             "skip not_applicable",
             id="one-stream-and-a-little-beside-it",
         ),
-        pytest.param(device("eth0", crowded(9000, lines=3), irqs=3, queues=1), "skip not_applicable", id="one-queue"),
-        pytest.param(device("eth0", crowded(9000, lines=1), irqs=1), "skip not_applicable", id="one-line"),
-        pytest.param(device("eth1", crowded(9000)), "skip not_applicable", id="not-the-interface-of-the-job"),
+        pytest.param(
+            device("eth0", crowded(9000, lines=3), irqs=3, queues=1),
+            "skip not_applicable",
+            id="one-queue",
+        ),
+        pytest.param(
+            device("eth0", crowded(9000, lines=1), irqs=1), "skip not_applicable", id="one-line"
+        ),
+        pytest.param(
+            device("eth1", crowded(9000)), "skip not_applicable", id="not-the-interface-of-the-job"
+        ),
     ],
 )
-def test_no_cpu_takes_nearly_all_of_a_busy_interface(seen: Device, expected: str) -> None:
+def test_no_cpu_takes_nearly_all_of_a_busy_interface(seen: InterruptDevice, expected: str) -> None:
     assert told(fleet(n1=node(seen)), "irq.balance") == {"n1": expected}
 
 
-def gpus(lines: Mapping[str, Mapping[str, int]]) -> list[Device]:
+def gpus(lines: Mapping[str, Mapping[str, int]]) -> list[InterruptDevice]:
     return [
         device(f"0000:{n:02x}:00.0", {irq: lines[irq]}, irqs=1, queues=1, gpu=True)
         for n, irq in enumerate(sorted(lines))
@@ -80,13 +113,23 @@ def gpus(lines: Mapping[str, Mapping[str, int]]) -> list[Device]:
         pytest.param(gpus(spread(500)), "pass", id="each-on-its-own-cpu"),
         pytest.param(gpus(crowded(500)), "fail warning", id="eight-gpus-on-one-cpu"),
         pytest.param(gpus(crowded(5)), "skip at_rest", id="at-rest"),
-        pytest.param(gpus(crowded(5000, lines=1)), "skip not_applicable", id="one-gpu-has-one-line"),
-        pytest.param([device("eth0", spread(1000)), *gpus(crowded(500))], "fail warning", id="the-card-is-fine"),
-        pytest.param([device("eth0", crowded(1000)), *gpus(spread(500))], "fail warning", id="the-gpus-are-fine"),
+        pytest.param(
+            gpus(crowded(5000, lines=1)), "skip not_applicable", id="one-gpu-has-one-line"
+        ),
+        pytest.param(
+            [device("eth0", spread(1000)), *gpus(crowded(500))],
+            "fail warning",
+            id="the-card-is-fine",
+        ),
+        pytest.param(
+            [device("eth0", crowded(1000)), *gpus(spread(500))],
+            "fail warning",
+            id="the-gpus-are-fine",
+        ),
         pytest.param([device("eth0", {}), *gpus(spread(500))], "pass", id="the-card-is-at-rest"),
     ],
 )
-def test_gpus_are_judged_together(cards: list[Device], expected: str) -> None:
+def test_gpus_are_judged_together(cards: list[InterruptDevice], expected: str) -> None:
     assert told(fleet(n1=node(*cards)), "irq.balance") == {"n1": expected}
 
 
@@ -96,9 +139,13 @@ def test_a_bond_is_judged_by_its_cards() -> None:
     interfaces = (LOOPBACK, bond, *cards)
     good, bad = device("eth0", spread(1000)), device("eth1", crowded(1000))
     lower = {"bond0": ("eth0", "eth1")}
-    assert told(fleet(n1=node(good, bad, interfaces=interfaces, **lower)), "irq.balance") == {"n1": "fail warning"}
+    assert told(fleet(n1=node(good, bad, interfaces=interfaces, **lower)), "irq.balance") == {
+        "n1": "fail warning"
+    }
     fine = device("eth1", spread(1000))
-    assert told(fleet(n1=node(good, fine, interfaces=interfaces, **lower)), "irq.balance") == {"n1": "pass"}
+    assert told(fleet(n1=node(good, fine, interfaces=interfaces, **lower)), "irq.balance") == {
+        "n1": "pass"
+    }
 
 
 def test_an_interface_without_a_card_raises_no_interrupts() -> None:

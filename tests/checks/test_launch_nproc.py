@@ -8,14 +8,20 @@ import pytest
 
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Gpus
-from tests.fleet import absent, findings, fleet, nvml, told
+from tests.support.fleet import absent, findings, fleet, nvml, told
 
 CHECK = "launch.nproc"
 
 
-def node(gpus: Any = 8, login: dict[str, str] | None = None, command: dict[str, str] | None = None) -> dict[str, Any]:
+def node(
+    gpus: Any = 8, login: dict[str, str] | None = None, command: dict[str, str] | None = None
+) -> dict[str, Any]:
     """What a login shell sets, and what an ssh command; alike where only one is given."""
-    paths = {"login shell": login or {}, "ssh command": (login or {}) if command is None else command, "nccl": {}}
+    paths = {
+        "login shell": login or {},
+        "ssh command": (login or {}) if command is None else command,
+        "nccl": {},
+    }
     settings = {
         path: tuple(Setting(name, value, "/etc/environment", 1) for name, value in values.items())
         for path, values in paths.items()
@@ -39,7 +45,11 @@ def test_the_nodes_on_each_side_are_named() -> None:
 
 
 def test_a_majority_blames_the_odd_one() -> None:
-    assert told(seen(node(), node(7), node()), CHECK) == {"n1": "pass", "n2": "fail error", "n3": "pass"}
+    assert told(seen(node(), node(7), node()), CHECK) == {
+        "n1": "pass",
+        "n2": "fail error",
+        "n3": "pass",
+    }
 
 
 @pytest.mark.parametrize(
@@ -65,21 +75,30 @@ def test_on_each_of_two_nodes(login: dict[str, str], declared: int | None, expec
 def test_launch_paths_that_disagree_are_told_apart() -> None:
     found = seen(node(), node(8, {"NPROC_PER_NODE": "4"}, {}), node())
     (bad,) = [f for f in findings(found, CHECK) if f.verdict == "fail"]
-    assert (bad.nodes, bad.seen) == (("n2",), "8 on n[1,3]; 4 in login shell, 8 in ssh command on n2")
+    assert (bad.nodes, bad.seen) == (
+        ("n2",),
+        "8 on n[1,3]; 4 in login shell, 8 in ssh command on n2",
+    )
 
 
 def test_declared_numbers_that_differ_are_no_job() -> None:
-    found = fleet(some={"n1": {"nproc_per_node": 8}, "n2": {"nproc_per_node": 4}}, n1=node(), n2=node())
+    found = fleet(
+        some={"n1": {"nproc_per_node": 8}, "n2": {"nproc_per_node": 4}}, n1=node(), n2=node()
+    )
     assert set(told(found, CHECK).values()) == {"fail error"}
 
 
 def test_without_a_driver_a_node_starts_one() -> None:
-    assert set(told(seen(node(absent("missing_tool")), node(absent("missing_tool"))), CHECK).values()) == {"pass"}
+    assert set(
+        told(seen(node(absent("missing_tool")), node(absent("missing_tool"))), CHECK).values()
+    ) == {"pass"}
 
 
 def test_gpus_that_cannot_be_counted_are_not_guessed() -> None:
     assert told(seen(node(), node(absent("hung")), node()), CHECK)["n2"] == "unknown error hung"
-    assert set(told(seen(node(absent("hung")), node(absent("hung")), nproc_per_node=8), CHECK).values()) == {"pass"}
+    assert set(
+        told(seen(node(absent("hung")), node(absent("hung")), nproc_per_node=8), CHECK).values()
+    ) == {"pass"}
 
 
 def test_a_launch_path_that_is_not_known_passes_nobody() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.environment import Setting
-from tests.fleet import absent, eth, findings, fleet, nvml, told
+from tests.support.fleet import absent, eth, findings, fleet, nvml, told
 
 CHECK = "launch.ranks"
 
@@ -67,7 +67,11 @@ def test_what_agrees_is_left_alone(values: dict[str, str]) -> None:
 )
 def test_what_contradicts_is_named_with_its_place(name: str, value: str) -> None:
     assert second(**{name: value}) == "fail error"
-    (bad,) = [f for f in findings(fleet(n1=node(1), n2=node(2, **{name: value})), CHECK) if f.verdict == "fail"]
+    (bad,) = [
+        f
+        for f in findings(fleet(n1=node(1), n2=node(2, **{name: value})), CHECK)
+        if f.verdict == "fail"
+    ]
     assert f"{name}={value} from /root/.bashrc line 3" in bad.seen
     assert "sed -i '3d' /root/.bashrc" in bad.remedy
 
@@ -78,7 +82,9 @@ def test_one_rank_on_a_node_may_have_its_number() -> None:
 
 
 def test_nccl_conf_sends_nobody_anywhere() -> None:
-    assert set(told(fleet(n1=node(1), n2=node(2, "nccl", MASTER_ADDR="old")), CHECK).values()) == {"pass"}
+    assert set(told(fleet(n1=node(1), n2=node(2, "nccl", MASTER_ADDR="old")), CHECK).values()) == {
+        "pass"
+    }
 
 
 def test_where_gpus_cannot_be_counted_only_their_numbers_are_left_out() -> None:

@@ -10,7 +10,17 @@ import pytest
 from clusterprep.checks.libraries import parse_names, parse_python_wanted
 from clusterprep.facts.torch import Plugin, Plugins
 from clusterprep.model import Gpus
-from tests.fleet import SYSTEM_NCCL, absent, findings, fleet, libraries, plugin, python, same, told
+from tests.support.fleet import (
+    SYSTEM_NCCL,
+    absent,
+    findings,
+    fleet,
+    libraries,
+    plugin,
+    python,
+    same,
+    told,
+)
 
 TOO_FEW = "unknown warning fewer than two nodes have a value to compare"
 
@@ -22,10 +32,14 @@ TOO_FEW = "unknown warning fewer than two nodes have a value to compare"
     ("versions", "expected"),
     [
         pytest.param(["2.21.5"] * 3, ["pass"] * 3, id="equal"),
-        pytest.param(["2.21.5", "2.18.3", "2.21.5"], ["pass", "fail warning", "pass"], id="one-odd"),
+        pytest.param(
+            ["2.21.5", "2.18.3", "2.21.5"], ["pass", "fail warning", "pass"], id="one-odd"
+        ),
         pytest.param(["2.21.5", "2.18.3"], ["fail warning"] * 2, id="two-nodes"),
         pytest.param([None, None], ["skip not_applicable"] * 2, id="none-anywhere"),
-        pytest.param(["2.21.5", None, "2.21.5"], ["pass", "fail warning", "pass"], id="missing-on-one"),
+        pytest.param(
+            ["2.21.5", None, "2.21.5"], ["pass", "fail warning", "pass"], id="missing-on-one"
+        ),
         pytest.param(["2.21.5"], ["skip not_applicable"], id="one-node"),
     ],
 )
@@ -42,20 +56,35 @@ def test_a_difference_is_an_error_where_torch_would_load_it() -> None:
 def test_a_library_that_does_not_load_is_not_known() -> None:
     broken = replace(libraries(), system_version=None)
     seen = fleet(**same("nccl.libraries", libraries(), libraries(), broken))
-    assert told(seen, "nccl.system") == {"n1": "pass", "n2": "pass", "n3": "unknown warning garbled"}
+    assert told(seen, "nccl.system") == {
+        "n1": "pass",
+        "n2": "pass",
+        "n3": "unknown warning garbled",
+    }
 
 
 def test_a_node_without_gpus_needs_no_nccl_and_kinds_may_differ() -> None:
-    kinds = {"n1": Gpus(0), "n2": Gpus(8, "H100"), "n3": Gpus(8, "H100"), "n4": Gpus(4, "A100"), "n5": Gpus(4, "A100")}
+    kinds = {
+        "n1": Gpus(0),
+        "n2": Gpus(8, "H100"),
+        "n3": Gpus(8, "H100"),
+        "n4": Gpus(4, "A100"),
+        "n5": Gpus(4, "A100"),
+    }
     versions = (None, "2.21.5", "2.21.5", "2.18.3", "2.18.3")
     settings = {name: {"gpus": gpus} for name, gpus in kinds.items()}
     seen = fleet(some=settings, **same("nccl.libraries", *map(libraries, versions)))
-    assert told(seen, "nccl.system") == {"n1": "skip not_applicable", **dict.fromkeys(("n2", "n3", "n4", "n5"), "pass")}
+    assert told(seen, "nccl.system") == {
+        "n1": "skip not_applicable",
+        **dict.fromkeys(("n2", "n3", "n4", "n5"), "pass"),
+    }
 
 
 def test_a_required_nccl_of_the_system_is_an_error_where_it_differs_or_is_missing() -> None:
     settings = {"require": {"nccl.system": "2.21.5"}}
-    seen = fleet(each=settings, **same("nccl.libraries", *map(libraries, ("2.21.5", "2.18.3", None))))
+    seen = fleet(
+        each=settings, **same("nccl.libraries", *map(libraries, ("2.21.5", "2.18.3", None)))
+    )
     assert told(seen, "nccl.system") == {"n1": "pass", "n2": "fail error", "n3": "fail error"}
 
 
@@ -103,9 +132,13 @@ def test_the_same_plugins_on_all_nodes(found: list[Any], expected: list[str]) ->
     [
         pytest.param("aws-ofi", (plugin("libnccl-net-aws-ofi.so"),), "pass", id="a-short-name"),
         pytest.param("libnccl-net.so", (plugin(),), "pass", id="a-file"),
-        pytest.param("/opt/a/libfast.so", (Plugin("/opt/a/libfast.so", 1, "00"),), "pass", id="a-path"),
+        pytest.param(
+            "/opt/a/libfast.so", (Plugin("/opt/a/libfast.so", 1, "00"),), "pass", id="a-path"
+        ),
         pytest.param("none", (plugin(),), "pass", id="none"),
-        pytest.param("gone,aws-ofi", (plugin("libnccl-net-aws-ofi.so"),), "pass", id="the-second-of-a-list"),
+        pytest.param(
+            "gone,aws-ofi", (plugin("libnccl-net-aws-ofi.so"),), "pass", id="the-second-of-a-list"
+        ),
         pytest.param("aws-ofi", (plugin(),), "fail warning", id="another-one-is-there"),
         pytest.param("/opt/a/libfast.so", (), "fail warning", id="a-path-that-does-not-exist"),
         pytest.param("aws-ofi", (), "fail warning", id="nothing-there"),
@@ -156,9 +189,21 @@ VENV = python("3.11.7", "/opt/venv", "/usr")
     ("found", "expected"),
     [
         pytest.param([VENV] * 3, ["pass"] * 3, id="equal"),
-        pytest.param([VENV, python("3.10.12", "/opt/venv"), VENV], ["pass", "fail warning", "pass"], id="version"),
-        pytest.param([VENV, python("3.11.7", "/usr"), VENV], ["pass", "fail warning", "pass"], id="no-environment"),
-        pytest.param([VENV, replace(VENV, base="/opt/py"), VENV], ["pass", "fail warning", "pass"], id="another-base"),
+        pytest.param(
+            [VENV, python("3.10.12", "/opt/venv"), VENV],
+            ["pass", "fail warning", "pass"],
+            id="version",
+        ),
+        pytest.param(
+            [VENV, python("3.11.7", "/usr"), VENV],
+            ["pass", "fail warning", "pass"],
+            id="no-environment",
+        ),
+        pytest.param(
+            [VENV, replace(VENV, base="/opt/py"), VENV],
+            ["pass", "fail warning", "pass"],
+            id="another-base",
+        ),
         pytest.param([VENV, python()], ["fail warning"] * 2, id="two-nodes"),
         pytest.param([VENV], ["skip not_applicable"], id="one-node"),
     ],

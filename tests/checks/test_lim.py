@@ -10,7 +10,7 @@ import pytest
 from clusterprep.checks.lim import open_files, processes
 from clusterprep.facts.tasks import Ids, Tasks
 from clusterprep.model import Interfaces
-from tests.fleet import absent, findings, fleet, rdma_device, told
+from tests.support.fleet import absent, findings, fleet, rdma_device, told
 
 GIB = 1 << 30
 DECLARED = {"interfaces": Interfaces(rdma=("mlx5_0",))}
@@ -39,7 +39,9 @@ def node(limit: Any, ports: Any = ()) -> dict[str, Any]:
         pytest.param((rdma_device(),), {}, "error", id="rdma-present"),
         pytest.param((rdma_device(active=False),), {}, "error", id="rdma-present-and-down"),
         pytest.param((), DECLARED, "error", id="rdma-declared"),
-        pytest.param((), {"interfaces": Interfaces(rdma=())}, "warning", id="rdma-declared-as-none"),
+        pytest.param(
+            (), {"interfaces": Interfaces(rdma=())}, "warning", id="rdma-declared-as-none"
+        ),
     ],
 )
 def test_too_little_is_an_error_where_rdma_is(
@@ -73,9 +75,16 @@ def test_only_the_node_with_the_low_limit_is_blamed() -> None:
     ("facts", "settings", "expected"),
     [
         pytest.param(node(absent()), {}, "unknown warning denied", id="no-rdma"),
-        pytest.param(node(absent(), (rdma_device(),)), {}, "unknown error denied", id="rdma-present"),
+        pytest.param(
+            node(absent(), (rdma_device(),)), {}, "unknown error denied", id="rdma-present"
+        ),
         pytest.param(node(absent()), DECLARED, "unknown error denied", id="rdma-declared"),
-        pytest.param(node(math.inf, absent("hung")), {}, "unknown error hung", id="nobody-knows-whether-rdma-is-there"),
+        pytest.param(
+            node(math.inf, absent("hung")),
+            {},
+            "unknown error hung",
+            id="nobody-knows-whether-rdma-is-there",
+        ),
     ],
 )
 def test_not_knowing_is_as_grave_as_failing_would_be(
@@ -114,7 +123,9 @@ def test_not_knowing_is_as_grave_as_failing_would_be(
         ("lim.stack", absent("garbled"), None, "unknown warning garbled"),
     ],
 )
-def test_limits_against_their_floor_or_what_is_required(check: str, limit: Any, wanted: Any, expected: str) -> None:
+def test_limits_against_their_floor_or_what_is_required(
+    check: str, limit: Any, wanted: Any, expected: str
+) -> None:
     each = {"require": {check: wanted}} if wanted else {}
     assert told(fleet(each=each, n1={check: limit}), check) == {"n1": expected}
 
@@ -129,7 +140,11 @@ def test_a_stack_without_limit_says_what_glibc_makes_of_it() -> None:
 
 
 def crowd(
-    limit: Any = math.inf, threads: Any = 400, uid: Any = 1000, everybody: int = 3000, pid_max: int = 32768
+    limit: Any = math.inf,
+    threads: Any = 400,
+    uid: Any = 1000,
+    everybody: int = 3000,
+    pid_max: int = 32768,
 ) -> dict[str, Any]:
     tasks, ids = Tasks(uid, threads), Ids(everybody, pid_max, 1 << 20)
     return {"lim.nproc": limit, "proc.tasks": tasks, "proc.ids": ids}
@@ -151,13 +166,26 @@ def crowd(
         pytest.param(crowd(65536.0), "65536", "pass", id="as-required"),
         pytest.param(crowd(65536.0), "unlimited", "fail error", id="much-is-not-unlimited"),
         pytest.param(crowd(math.nan), "1", "fail error", id="no-number"),
-        pytest.param(crowd(threads=None, uid=None), None, "unknown warning missing", id="no-such-user"),
-        pytest.param({**crowd(), "proc.tasks": absent("denied")}, None, "unknown warning denied", id="hidepid"),
-        pytest.param({**crowd(), "proc.ids": absent("garbled")}, None, "unknown warning garbled", id="no-ids"),
-        pytest.param({**crowd(), "lim.nproc": absent("hung")}, None, "unknown warning hung", id="no-session"),
+        pytest.param(
+            crowd(threads=None, uid=None), None, "unknown warning missing", id="no-such-user"
+        ),
+        pytest.param(
+            {**crowd(), "proc.tasks": absent("denied")},
+            None,
+            "unknown warning denied",
+            id="hidepid",
+        ),
+        pytest.param(
+            {**crowd(), "proc.ids": absent("garbled")}, None, "unknown warning garbled", id="no-ids"
+        ),
+        pytest.param(
+            {**crowd(), "lim.nproc": absent("hung")}, None, "unknown warning hung", id="no-session"
+        ),
     ],
 )
-def test_there_is_room_for_the_jobs_threads(facts: dict[str, Any], wanted: str | None, expected: str) -> None:
+def test_there_is_room_for_the_jobs_threads(
+    facts: dict[str, Any], wanted: str | None, expected: str
+) -> None:
     each = {"require": {"lim.nproc": wanted}} if wanted else {}
     assert told(fleet(each=each, n1=facts), "lim.nproc") == {"n1": expected}
 

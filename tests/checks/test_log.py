@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.log import KINDS
-from clusterprep.facts.kernel_log import WORDS, Log, Record
-from tests.fleet import absent, findings, fleet, told
+from clusterprep.facts.kernel_log import WORDS, KernelLog, KernelRecord
+from tests.support.fleet import absent, findings, fleet, told
 
 NOW = 30 * 86400.0
 LINES = {
@@ -35,14 +35,29 @@ MORE = [
     ("I/O error", "Buffer I/O error on dev dm-0, logical block 0, async page read"),
     ("I/O error", "critical medium error, dev sdb, sector 77"),
     ("file system error", "EXT4-fs (md0): Remounting filesystem read-only"),
-    ("file system error", "XFS (nvme1n1): Metadata corruption detected at xfs_agf_read_verify+0xd1/0x120 [xfs]"),
-    ("file system error", "XFS (sda1): Corruption of in-memory data (0x8) detected at xfs_defer_finish"),
-    ("NVMe timeout", "nvme nvme0: I/O tag 3 (1003) opcode 0x2 (I/O Cmd) QID 17 timeout, reset controller"),
-    ("NVMe timeout", "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff"),
+    (
+        "file system error",
+        "XFS (nvme1n1): Metadata corruption detected at xfs_agf_read_verify+0xd1/0x120 [xfs]",
+    ),
+    (
+        "file system error",
+        "XFS (sda1): Corruption of in-memory data (0x8) detected at xfs_defer_finish",
+    ),
+    (
+        "NVMe timeout",
+        "nvme nvme0: I/O tag 3 (1003) opcode 0x2 (I/O Cmd) QID 17 timeout, reset controller",
+    ),
+    (
+        "NVMe timeout",
+        "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff",
+    ),
     ("kernel fault", "kernel BUG at mm/slub.c:4023!"),
     ("kernel fault", "Oops: 0000 [#1] SMP NOPTI"),
     ("kernel fault", "Internal error: Oops: 0000000096000004 [#1] SMP"),
-    ("kernel fault", "general protection fault, probably for non-canonical address 0xdead000000000122: 0000 [#1] SMP"),
+    (
+        "kernel fault",
+        "general protection fault, probably for non-canonical address 0xdead000000000122: 0000 [#1] SMP",
+    ),
     ("kernel fault", "BUG: kernel NULL pointer dereference, address: 0000000000000008"),
     ("kernel fault", "Unable to handle kernel paging request at virtual address ffff800012345678"),
     ("kernel fault", "Kernel panic - not syncing: Fatal exception"),
@@ -64,8 +79,15 @@ HARMLESS = [
 
 def log(*records: tuple[str, float], **fields: Any) -> dict[str, Any]:
     """Texts with their age in seconds."""
-    found = tuple(Record(n, NOW - age, 3, 1, NOW - age, text) for n, (text, age) in enumerate(records, 1))
-    return {"log.records": Log(**{"now": NOW, "first_number": 0, "first_seconds": 0.0, "records": found, **fields})}
+    found = tuple(
+        KernelRecord(n, NOW - age, 3, 1, NOW - age, text)
+        for n, (text, age) in enumerate(records, 1)
+    )
+    return {
+        "log.records": KernelLog(
+            **{"now": NOW, "first_number": 0, "first_seconds": 0.0, "records": found, **fields}
+        )
+    }
 
 
 def test_every_kind_has_a_line_here() -> None:
@@ -89,8 +111,17 @@ def test_what_healthy_machines_say_is_no_complaint(text: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(LINES))
 def test_what_is_over_counts_for_a_day_and_damage_until_the_next_boot(kind: str) -> None:
-    stays = kind in {"memory error", "file system error", "adapter power", "adapter health", "kernel fault"}
-    for age, expected in ((86399.0, "fail warning"), (86401.0, "fail warning" if stays else "pass")):
+    stays = kind in {
+        "memory error",
+        "file system error",
+        "adapter power",
+        "adapter health",
+        "kernel fault",
+    }
+    for age, expected in (
+        (86399.0, "fail warning"),
+        (86401.0, "fail warning" if stays else "pass"),
+    ):
         assert told(fleet(n1=log((LINES[kind], age))), "log.kernel") == {"n1": expected}
 
 
@@ -98,9 +129,15 @@ def test_what_is_over_counts_for_a_day_and_damage_until_the_next_boot(kind: str)
     ("text", "cure"),
     [
         (LINES["I/O error"], "smartctl -a /dev/nvme3n1   #"),
-        ("Buffer I/O error on dev dm-0, logical block 0, async page read", "smartctl -a /dev/dm-0   #"),
+        (
+            "Buffer I/O error on dev dm-0, logical block 0, async page read",
+            "smartctl -a /dev/dm-0   #",
+        ),
         (LINES["file system error"], "umount /dev/md0 && fsck /dev/md0 "),
-        ("XFS (nvme1n1): Metadata corruption detected at xfs_agf", "umount /dev/nvme1n1 && fsck /dev/nvme1n1 "),
+        (
+            "XFS (nvme1n1): Metadata corruption detected at xfs_agf",
+            "umount /dev/nvme1n1 && fsck /dev/nvme1n1 ",
+        ),
         (LINES["NVMe timeout"], "nvme smart-log /dev/nvme3;"),
         (LINES["adapter power"], "lspci -vv -s 0000:18:00.0 |"),
         (LINES["adapter health"], "mlxfwreset -d 0000:18:00.0 reset"),
@@ -119,15 +156,19 @@ def test_an_old_complaint_is_still_said() -> None:
 
 def test_each_kind_is_one_finding_with_its_count_and_the_age_of_the_newest() -> None:
     facts = log(
-        (LINES["hung task"], 600.0), (LINES["I/O error"], 30.0), (LINES["hung task"].replace("48213", "7"), 61.0)
+        (LINES["hung task"], 600.0),
+        (LINES["I/O error"], 30.0),
+        (LINES["hung task"].replace("48213", "7"), 61.0),
     )
-    found = {finding.seen.split(":")[0]: finding for finding in findings(fleet(n1=facts), "log.kernel")}
+    found = {
+        finding.seen.split(":")[0]: finding for finding in findings(fleet(n1=facts), "log.kernel")
+    }
     assert set(found) == {"hung task", "I/O error"}
     assert found["hung task"].seen.startswith("hung task: 2 times, last 61 s ago")
 
 
 def test_lines_that_begin_alike_count_each() -> None:
-    record = Record(9, NOW - 5, 3, 40, NOW - 900, LINES["I/O error"])
+    record = KernelRecord(9, NOW - 5, 3, 40, NOW - 900, LINES["I/O error"])
     (bad,) = findings(fleet(n1=log(records=(record,))), "log.kernel")
     assert "40 times" in bad.seen
 
@@ -140,13 +181,15 @@ def test_lines_that_begin_alike_count_each() -> None:
         pytest.param((5000, NOW - 3599.0), "unknown warning truncated", id="less"),
     ],
 )
-def test_silence_is_worth_as_much_as_the_log_goes_back(first: tuple[int, float], expected: str) -> None:
+def test_silence_is_worth_as_much_as_the_log_goes_back(
+    first: tuple[int, float], expected: str
+) -> None:
     facts = log(first_number=first[0], first_seconds=first[1])
     assert told(fleet(n1=facts), "log.kernel") == {"n1": expected}
 
 
 def test_a_node_that_has_just_booted_has_a_whole_log() -> None:
-    assert told(fleet(n1={"log.records": Log(120.0, 0, 0.0)}), "log.kernel") == {"n1": "pass"}
+    assert told(fleet(n1={"log.records": KernelLog(120.0, 0, 0.0)}), "log.kernel") == {"n1": "pass"}
 
 
 def test_a_complaint_counts_however_short_the_log_is() -> None:
@@ -156,4 +199,6 @@ def test_a_complaint_counts_however_short_the_log_is() -> None:
 
 @pytest.mark.parametrize("reason", ["denied", "hung", "timed_out", "garbled"])
 def test_a_log_that_may_not_be_read_is_no_silence(reason: str) -> None:
-    assert told(fleet(n1={"log.records": absent(reason)}), "log.kernel") == {"n1": f"unknown warning {reason}"}
+    assert told(fleet(n1={"log.records": absent(reason)}), "log.kernel") == {
+        "n1": f"unknown warning {reason}"
+    }

@@ -9,7 +9,7 @@ import pytest
 from clusterprep.checks.memory import parse_count, parse_memory, parse_swap, parse_switch
 from clusterprep.facts.memory import Errors, NumaNode, Swap
 from clusterprep.model import Gpus
-from tests.fleet import absent, findings, fleet, same, told
+from tests.support.fleet import absent, findings, fleet, same, told
 
 GIB = 1 << 30
 FULL = 2_113_419_832 << 10  # what 2 TiB leave to Linux
@@ -20,15 +20,27 @@ FEW = "unknown warning fewer than two nodes have a value to compare"
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        pytest.param([FULL, FULL - (3 << 20), FULL + (1 << 20)], ["pass"] * 3, id="equal-but-for-megabytes"),
-        pytest.param([FULL, ONE_GONE, FULL], ["pass", "fail warning", "pass"], id="a-module-of-32-is-gone"),
+        pytest.param(
+            [FULL, FULL - (3 << 20), FULL + (1 << 20)], ["pass"] * 3, id="equal-but-for-megabytes"
+        ),
+        pytest.param(
+            [FULL, ONE_GONE, FULL], ["pass", "fail warning", "pass"], id="a-module-of-32-is-gone"
+        ),
         pytest.param([FULL, 2 * FULL, FULL], ["pass", "fail warning", "pass"], id="one-has-more"),
         pytest.param([100 * GIB, 97 * GIB, 100 * GIB], ["pass"] * 3, id="three-percent-less"),
-        pytest.param([100 * GIB, 97 * GIB - 1, 100 * GIB], ["pass", "fail warning", "pass"], id="just-over-it"),
-        pytest.param([FULL, ONE_GONE], ["fail warning"] * 2, id="two-nodes-and-nobody-knows-who-is-right"),
+        pytest.param(
+            [100 * GIB, 97 * GIB - 1, 100 * GIB],
+            ["pass", "fail warning", "pass"],
+            id="just-over-it",
+        ),
+        pytest.param(
+            [FULL, ONE_GONE], ["fail warning"] * 2, id="two-nodes-and-nobody-knows-who-is-right"
+        ),
         pytest.param([FULL, FULL, ONE_GONE, ONE_GONE], ["fail warning"] * 4, id="two-against-two"),
         pytest.param([FULL], ["skip not_applicable"], id="one-node"),
-        pytest.param([FULL, FULL, absent("denied")], ["pass", "pass", "unknown warning denied"], id="denied"),
+        pytest.param(
+            [FULL, FULL, absent("denied")], ["pass", "pass", "unknown warning denied"], id="denied"
+        ),
         pytest.param([FULL, absent("garbled")], [FEW, "unknown warning garbled"], id="garbled"),
         pytest.param([absent("timed_out")], ["unknown warning timed_out"], id="timed-out"),
     ],
@@ -54,9 +66,9 @@ def test_another_kind_of_machine_may_have_another_size() -> None:
     ],
 )
 def test_what_is_required_is_a_least_size(wanted: str, seen: int, expected: str) -> None:
-    assert told(fleet(each={"require": {"mem.size": wanted}}, **same("mem.total", seen)), "mem.size") == {
-        "n1": expected
-    }
+    assert told(
+        fleet(each={"require": {"mem.size": wanted}}, **same("mem.total", seen)), "mem.size"
+    ) == {"n1": expected}
 
 
 def test_a_node_that_declares_its_size_still_counts_for_the_others() -> None:
@@ -68,7 +80,9 @@ def test_a_node_that_declares_its_size_still_counts_for_the_others() -> None:
 def test_less_and_more_are_told_apart_and_equal_machines_read_the_same() -> None:
     found = findings(fleet(**same("mem.total", FULL, ONE_GONE, FULL - (9 << 20))), "mem.size")
     assert {(f.verdict, f.nodes) for f in found} == {("pass", ("n1", "n3")), ("fail", ("n2",))}
-    assert [f.message for f in found if f.verdict == "fail"] == ["there is less memory than in the others"]
+    assert [f.message for f in found if f.verdict == "fail"] == [
+        "there is less memory than in the others"
+    ]
 
 
 @pytest.mark.parametrize("text", ["unlimited", "0", "much", "97%"])
@@ -99,7 +113,9 @@ def test_an_error_that_was_not_mended_fails(seen: Any, expected: str) -> None:
 def test_corrected_errors_are_told_and_the_bad_module_is_named() -> None:
     (good,) = findings(fleet(**same("mem.errors", Errors(0, 12))), "mem.errors")
     assert good.seen == "0 uncorrected, 12 corrected"
-    (bad,) = findings(fleet(**same("mem.errors", Errors(2, 0, ("CPU_SrcID#0_MC#1_Chan#0_DIMM#0",)))), "mem.errors")
+    (bad,) = findings(
+        fleet(**same("mem.errors", Errors(2, 0, ("CPU_SrcID#0_MC#1_Chan#0_DIMM#0",)))), "mem.errors"
+    )
     assert "CPU_SrcID#0_MC#1_Chan#0_DIMM#0" in bad.message
 
 
@@ -153,18 +169,28 @@ GRACE = (NumaNode(0, "0-71", True), NumaNode(1, "", True))
         pytest.param([TWO] * 3, ["pass"] * 3, id="equal"),
         pytest.param([GRACE] * 2, ["pass"] * 2, id="memory-of-gpus"),
         pytest.param([TWO, FOUR, TWO], ["pass", "fail warning", "pass"], id="another-nps"),
-        pytest.param([TWO, TWO, HALF], ["pass", "pass", "fail warning"], id="a-socket-without-memory"),
+        pytest.param(
+            [TWO, TWO, HALF], ["pass", "pass", "fail warning"], id="a-socket-without-memory"
+        ),
         pytest.param([TWO, FOUR], ["fail warning"] * 2, id="no-majority"),
         pytest.param([TWO], ["skip not_applicable"], id="one-node"),
-        pytest.param([TWO, TWO, absent("not_applicable")], ["pass", "pass", "skip not_applicable"], id="no-numa"),
-        pytest.param([TWO, TWO, absent("garbled")], ["pass", "pass", "unknown warning garbled"], id="garbled"),
+        pytest.param(
+            [TWO, TWO, absent("not_applicable")],
+            ["pass", "pass", "skip not_applicable"],
+            id="no-numa",
+        ),
+        pytest.param(
+            [TWO, TWO, absent("garbled")], ["pass", "pass", "unknown warning garbled"], id="garbled"
+        ),
     ],
 )
 def test_numa_layouts_are_equal(layouts: list[Any], expected: list[str]) -> None:
     assert list(told(fleet(**same("numa.nodes", *layouts)), "numa.nodes").values()) == expected
 
 
-@pytest.mark.parametrize(("wanted", "expected"), [("2", ["pass", "fail error"]), ("4", ["fail error", "pass"])])
+@pytest.mark.parametrize(
+    ("wanted", "expected"), [("2", ["pass", "fail error"]), ("4", ["fail error", "pass"])]
+)
 def test_a_number_of_numa_nodes_may_be_required(wanted: str, expected: list[str]) -> None:
     seen = fleet(each={"require": {"numa.nodes": wanted}}, **same("numa.nodes", TWO, FOUR))
     assert list(told(seen, "numa.nodes").values()) == expected
@@ -196,9 +222,13 @@ def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
         pytest.param(absent("garbled"), None, "unknown warning garbled", id="garbled"),
     ],
 )
-def test_the_kernel_leaves_memory_where_it_is(setting: Any, wanted: str | None, expected: str) -> None:
+def test_the_kernel_leaves_memory_where_it_is(
+    setting: Any, wanted: str | None, expected: str
+) -> None:
     settings = {"require": {"numa.balancing": wanted}} if wanted else {}
-    assert told(fleet(each=settings, **same("numa.balancing", setting)), "numa.balancing") == {"n1": expected}
+    assert told(fleet(each=settings, **same("numa.balancing", setting)), "numa.balancing") == {
+        "n1": expected
+    }
 
 
 @pytest.mark.parametrize("text", ["off", "4", "", "00"])

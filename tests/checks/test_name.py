@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet import absent, findings, fleet, resolved, told
+from tests.support.fleet import absent, findings, fleet, resolved, told
 
 NAMES = ("n1", "n2", "n3")
 
@@ -17,7 +17,9 @@ def node(number: int, own: Any = ..., **other: list[str] | None) -> dict[str, An
 
 
 def test_equal_answers_pass() -> None:
-    assert told(fleet(n1=node(1), n2=node(2), n3=node(3)), "name.resolve") == dict.fromkeys(NAMES, "pass")
+    assert told(fleet(n1=node(1), n2=node(2), n3=node(3)), "name.resolve") == dict.fromkeys(
+        NAMES, "pass"
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,11 @@ def test_an_own_name_on_loopback_is_a_failure_of_that_node_alone(own: list[str])
 
 def test_a_label_of_the_inventory_may_be_loopback_on_its_own_node() -> None:
     """Only the host name is published, and others resolve the label by themselves."""
-    seen = fleet(n1=node(1), n2={**node(2, n2=["127.0.0.1"]), "names.own": ("gpu-17", ["10.0.0.2"])}, n3=node(3))
+    seen = fleet(
+        n1=node(1),
+        n2={**node(2, n2=["127.0.0.1"]), "names.own": ("gpu-17", ["10.0.0.2"])},
+        n3=node(3),
+    )
     assert told(seen, "name.resolve") == dict.fromkeys(NAMES, "pass")
 
 
@@ -81,7 +87,10 @@ def test_a_host_that_answers_for_itself_with_all_its_addresses_is_well() -> None
     every = ["10.0.0.2", "172.17.0.1", "fe80::5054:ff:fe12:3456"]
     seen = fleet(n1=node(1), n2=node(2, every, n2=every), n3=node(3))
     assert told(seen, "name.resolve") == dict.fromkeys(NAMES, "pass")
-    assert told(fleet(n1=node(1), n2=node(2, every, n2=every)), "name.resolve") == {"n1": "pass", "n2": "pass"}
+    assert told(fleet(n1=node(1), n2=node(2, every, n2=every)), "name.resolve") == {
+        "n1": "pass",
+        "n2": "pass",
+    }
 
 
 def test_a_host_whose_own_answer_is_of_another_network_is_blamed() -> None:
@@ -104,7 +113,11 @@ def test_an_own_name_that_does_not_resolve_is_no_pass() -> None:
 @pytest.mark.parametrize("fact", ["names.own", "names.resolved"])
 def test_a_resolver_that_did_not_answer_is_not_known(fact: str) -> None:
     seen = fleet(n1=node(1), n2={**node(2), fact: absent("timed_out")}, n3=node(3))
-    assert told(seen, "name.resolve") == {"n1": "pass", "n2": "unknown error timed_out", "n3": "pass"}
+    assert told(seen, "name.resolve") == {
+        "n1": "pass",
+        "n2": "unknown error timed_out",
+        "n3": "pass",
+    }
 
 
 @pytest.mark.parametrize("own", [["10.0.0.1"], ["127.0.1.1"], None], ids=str)

@@ -9,7 +9,7 @@ import pytest
 from clusterprep.facts.environment import Setting
 from clusterprep.facts.nccl_address import Bound, Variable
 from clusterprep.model import Absent, EnvSetting, Fleet, Gpus, Interfaces
-from tests.fleet import LOOPBACK, absent, bound, eth, findings, fleet, told
+from tests.support.fleet import LOOPBACK, absent, bound, eth, findings, fleet, told
 
 CHECK = "nccl.iface"
 SSH, LOGIN = "ssh command", "login shell"
@@ -28,7 +28,9 @@ def facts(number: int, *paths: Bound | Absent, rail: bool = True, **more: Any) -
 
 def seen(*paths: Bound | Absent, rail: bool = False, **options: Any) -> Fleet:
     """Three nodes of which n2 answers as given."""
-    return fleet(n1=facts(1, rail=rail), n2=facts(2, *paths, rail=rail), n3=facts(3, rail=rail), **options)
+    return fleet(
+        n1=facts(1, rail=rail), n2=facts(2, *paths, rail=rail), n3=facts(3, rail=rail), **options
+    )
 
 
 def on_n2(*paths: Bound | Absent, **options: Any) -> str:
@@ -55,17 +57,27 @@ GOOD, LO, DOCKER = bound("10.0.0.2"), bound("127.0.0.1", "lo"), bound("172.17.0.
         pytest.param((bound("10.1.0.2"),), "fail error", id="of-nobody"),
         pytest.param((GOOD, LO), "fail error", id="in-a-login-shell-alone"),
         pytest.param((LO, absent("timed_out")), "fail error", id="wrong-whatever-the-other-is"),
-        pytest.param((GOOD, absent("timed_out")), "unknown error timed_out", id="a-profile-that-hangs"),
-        pytest.param((absent("denied"), GOOD), "unknown error denied", id="the-session-is-not-known"),
+        pytest.param(
+            (GOOD, absent("timed_out")), "unknown error timed_out", id="a-profile-that-hangs"
+        ),
+        pytest.param(
+            (absent("denied"), GOOD), "unknown error denied", id="the-session-is-not-known"
+        ),
         pytest.param((GOOD, absent("not_applicable")), "pass", id="no-login-shell"),
-        pytest.param((absent("garbled"), absent("not_applicable")), "unknown error garbled", id="nothing-known"),
+        pytest.param(
+            (absent("garbled"), absent("not_applicable")),
+            "unknown error garbled",
+            id="nothing-known",
+        ),
         pytest.param((bound("fe80::1", "eth0"),), "unknown error IPv6", id="ipv6"),
         pytest.param((bound("fe80::1", "eth0"), LO), "fail error", id="ipv6-and-loopback"),
         pytest.param((GOOD, NO_LIBRARY), "pass", id="a-library-in-one-path-alone"),
         pytest.param((NO_LIBRARY,), "skip not_applicable", id="no-nccl"),
     ],
 )
-def test_every_launch_path_must_use_the_address(paths: tuple[Bound | Absent, ...], said: str) -> None:
+def test_every_launch_path_must_use_the_address(
+    paths: tuple[Bound | Absent, ...], said: str
+) -> None:
     assert on_n2(*paths) == said
 
 
@@ -108,8 +120,12 @@ def test_a_network_that_one_node_lacks_does_not() -> None:
         (bound("127.0.0.1", "lo"), "fail error"),
     ],
 )
-def test_whether_it_reaches_a_node_whose_interfaces_are_not_known_is_not_known(answer: Bound, said: str) -> None:
-    found = fleet(n1=facts(1), n2=facts(2, answer), n3={**facts(3), "net.interfaces": absent("denied")})
+def test_whether_it_reaches_a_node_whose_interfaces_are_not_known_is_not_known(
+    answer: Bound, said: str
+) -> None:
+    found = fleet(
+        n1=facts(1), n2=facts(2, answer), n3={**facts(3), "net.interfaces": absent("denied")}
+    )
     assert told(found, CHECK)["n2"] == said
 
 
@@ -117,7 +133,10 @@ def test_a_declared_interface_is_the_only_one() -> None:
     found = seen(GOOD, rail=True, each={"interfaces": Interfaces(nccl="rail0")})
     assert told(found, CHECK)["n2"] == "fail error"
     good = bound(f"{RAIL}.2", "rail0")
-    assert told(seen(good, rail=True, each={"interfaces": Interfaces(nccl="rail0")}), CHECK)["n2"] == "pass"
+    assert (
+        told(seen(good, rail=True, each={"interfaces": Interfaces(nccl="rail0")}), CHECK)["n2"]
+        == "pass"
+    )
 
 
 def test_without_a_chosen_interface_there_is_nothing_to_compare_with() -> None:
@@ -142,23 +161,42 @@ def test_without_a_chosen_interface_there_is_nothing_to_compare_with() -> None:
             id="the-users-file-comes-first",
         ),
         pytest.param(
-            bound(None, variables=ifname("eth0 ", "environment"), warning="Bootstrap : no socket interface found"),
+            bound(
+                None,
+                variables=ifname("eth0 ", "environment"),
+                warning="Bootstrap : no socket interface found",
+            ),
             "no interface (result 3 of NCCL 2.21.5) in ssh command and in login shell: "
             "NCCL_SOCKET_IFNAME='eth0 ' of the environment decides. It says: Bootstrap : no socket interface found",
             "remove NCCL_SOCKET_IFNAME='eth0 ' of the environment",
             id="a-blank-in-the-environment",
         ),
-        pytest.param(bound("127.0.0.1", "lo", variables=ifname("x")), "is not set", "apply", id="one-letter-is-unset"),
-        pytest.param(bound("127.0.0.1", "lo", variables=ifname("")), "is not set", "apply", id="empty-is-unset"),
         pytest.param(
-            bound(None, variables=(*ifname("eth0"), Variable("NCCL_COMM_ID", "10.9.0.1:4", "environment"))),
+            bound("127.0.0.1", "lo", variables=ifname("x")),
+            "is not set",
+            "apply",
+            id="one-letter-is-unset",
+        ),
+        pytest.param(
+            bound("127.0.0.1", "lo", variables=ifname("")),
+            "is not set",
+            "apply",
+            id="empty-is-unset",
+        ),
+        pytest.param(
+            bound(
+                None,
+                variables=(*ifname("eth0"), Variable("NCCL_COMM_ID", "10.9.0.1:4", "environment")),
+            ),
             "NCCL_COMM_ID=10.9.0.1:4 of the environment decides",
             "unset NCCL_COMM_ID",
             id="a-fixed-root",
         ),
     ],
 )
-def test_the_variable_that_decides_is_named_and_what_helps(answer: Bound, words: str, remedy: str) -> None:
+def test_the_variable_that_decides_is_named_and_what_helps(
+    answer: Bound, words: str, remedy: str
+) -> None:
     finding = next(f for f in findings(seen(answer), CHECK) if f.verdict == "fail")
     assert words in finding.message
     assert remedy in finding.remedy
@@ -170,14 +208,20 @@ UNIT = "systemd (train.service)"
 
 def with_unit(answer: Bound | Absent, ssh: Bound = GOOD, **more: Any) -> Fleet:
     n2 = facts(2, rail=False, **more)
-    return fleet(n1=facts(1, rail=False), n2={**n2, "nccl.address": {SSH: ssh, UNIT: answer}}, n3=facts(3, rail=False))
+    return fleet(
+        n1=facts(1, rail=False),
+        n2={**n2, "nccl.address": {SSH: ssh, UNIT: answer}},
+        n3=facts(3, rail=False),
+    )
 
 
 def test_a_unit_is_a_warning_for_it_may_run_on_one_node() -> None:
     lo = bound("127.0.0.1", "lo", variables=ifname("lo", "environment"))
     assert told(with_unit(lo), CHECK)["n2"] == "fail warning"
     assert told(with_unit(GOOD), CHECK)["n2"] == "pass"
-    both = [(f.verdict, f.severity) for f in findings(with_unit(lo, LO), CHECK) if f.nodes == ("n2",)]
+    both = [
+        (f.verdict, f.severity) for f in findings(with_unit(lo, LO), CHECK) if f.nodes == ("n2",)
+    ]
     assert sorted(both) == [("fail", "error"), ("fail", "warning")]
 
 
@@ -190,25 +234,37 @@ def test_a_unit_is_a_warning_for_it_may_run_on_one_node() -> None:
 )
 def test_the_file_behind_the_environment_is_named(line: int | None, words: str) -> None:
     unit = "/etc/systemd/system/train.service"
-    paths = {"systemd": (Setting("NCCL_SOCKET_IFNAME", "lo", unit if line else None, line),), "nccl": ()}
+    paths = {
+        "systemd": (Setting("NCCL_SOCKET_IFNAME", "lo", unit if line else None, line),),
+        "nccl": (),
+    }
     lo = bound("127.0.0.1", "lo", variables=ifname("lo", "environment"))
-    finding = next(f for f in findings(with_unit(lo, **{"env.paths": paths}), CHECK) if f.verdict == "fail")
+    finding = next(
+        f for f in findings(with_unit(lo, **{"env.paths": paths}), CHECK) if f.verdict == "fail"
+    )
     assert words in finding.message
     if line:
         assert finding.remedy.startswith(f"remove NCCL_SOCKET_IFNAME=lo of {unit}:7 there")
 
 
 def test_another_value_than_the_look_found_has_no_file() -> None:
-    paths = {"systemd": (Setting("NCCL_SOCKET_IFNAME", "eth0", "/etc/x", 1),), "nccl": absent("hung")}
+    paths = {
+        "systemd": (Setting("NCCL_SOCKET_IFNAME", "eth0", "/etc/x", 1),),
+        "nccl": absent("hung"),
+    }
     lo = bound("127.0.0.1", "lo", variables=ifname("lo", "environment"))
-    finding = next(f for f in findings(with_unit(lo, **{"env.paths": paths}), CHECK) if f.verdict == "fail")
+    finding = next(
+        f for f in findings(with_unit(lo, **{"env.paths": paths}), CHECK) if f.verdict == "fail"
+    )
     assert "of the environment decides" in finding.message
 
 
 def test_a_declared_value_that_is_wrong_is_for_the_inventory() -> None:
     declared = {"NCCL_SOCKET_IFNAME": EnvSetting("^docker", "env")}
     answer = bound("127.0.0.1", "lo", variables=ifname("^docker"))
-    finding = next(f for f in findings(seen(answer, each={"env": declared}), CHECK) if f.verdict == "fail")
+    finding = next(
+        f for f in findings(seen(answer, each={"env": declared}), CHECK) if f.verdict == "fail"
+    )
     assert finding.remedy.startswith("NCCL_SOCKET_IFNAME=eth0 under `env:` of the inventory")
 
 

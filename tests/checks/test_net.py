@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterprep.checks.net import Blame, blame
 from clusterprep.facts.pairs import Dial, Listen
-from tests.fleet import PORT, absent, findings, fleet, silent, told
+from tests.support.fleet import PORT, absent, findings, fleet, silent, told
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
 
@@ -21,7 +21,9 @@ def dial(dialer: str, listener: str, word: str = "ok", port: int = PORT) -> Dial
     return Dial(dialer, listener, f"10.0.0.{listener[1:]}", port, word)
 
 
-def matrix(*bad: tuple[str, str], names: tuple[str, ...] = NAMES, word: str = "timed_out") -> list[Dial]:
+def matrix(
+    *bad: tuple[str, str], names: tuple[str, ...] = NAMES, word: str = "timed_out"
+) -> list[Dial]:
     """Everybody dials everybody; the pairs named fail."""
     pairs = itertools.permutations(names, 2)
     return [dial(a, b, word if (a, b) in bad else "ok") for a, b in pairs]
@@ -39,12 +41,24 @@ def blamed(found: tuple[Blame, ...]) -> list[tuple[str, tuple[str, ...]]]:
     [
         pytest.param([], [], id="all-well"),
         pytest.param([("n1", "n2")], [("pair", ("n1", "n2"))], id="one-pair"),
-        pytest.param([("n1", "n2"), ("n2", "n1")], [("pair", ("n1", "n2")), ("pair", ("n2", "n1"))], id="both-ways"),
-        pytest.param([("n1", "n5"), ("n2", "n5")], [("listener", ("n5",))], id="half-of-the-dialers-and-two"),
         pytest.param(
-            [(n, "n3") for n in NAMES if n != "n3"], [("listener", ("n3",))], id="a-listener-behind-a-firewall"
+            [("n1", "n2"), ("n2", "n1")],
+            [("pair", ("n1", "n2")), ("pair", ("n2", "n1"))],
+            id="both-ways",
         ),
-        pytest.param([("n3", n) for n in NAMES if n != "n3"], [("dialer", ("n3",))], id="a-dialer-that-gets-nowhere"),
+        pytest.param(
+            [("n1", "n5"), ("n2", "n5")], [("listener", ("n5",))], id="half-of-the-dialers-and-two"
+        ),
+        pytest.param(
+            [(n, "n3") for n in NAMES if n != "n3"],
+            [("listener", ("n3",))],
+            id="a-listener-behind-a-firewall",
+        ),
+        pytest.param(
+            [("n3", n) for n in NAMES if n != "n3"],
+            [("dialer", ("n3",))],
+            id="a-dialer-that-gets-nowhere",
+        ),
         pytest.param(
             [(n, "n3") for n in NAMES if n != "n3"] + [("n3", n) for n in NAMES if n != "n3"],
             [("listener", ("n3",)), ("dialer", ("n3",))],
@@ -69,7 +83,11 @@ def test_fewer_than_half_of_the_dialers_are_pairs() -> None:
 
 
 def test_one_dialer_on_two_ports_is_one_dialer() -> None:
-    dials = [dial("n2", "n1", "refused", 29500), dial("n2", "n1", "refused", 29501), dial("n3", "n1")]
+    dials = [
+        dial("n2", "n1", "refused", 29500),
+        dial("n2", "n1", "refused", 29501),
+        dial("n3", "n1"),
+    ]
     assert all(guilt.role != "listener" for guilt in blame(dials))
 
 
@@ -106,7 +124,10 @@ def test_a_port_that_nobody_reaches_is_the_listeners_fault_alone(guilty: tuple[s
 
 
 def test_one_pair_on_a_port_that_others_reach_is_a_pair() -> None:
-    dials = [replace(d, word="timed_out") if (d.dialer, d.listener) == ("n1", "n2") else d for d in in_turn()]
+    dials = [
+        replace(d, word="timed_out") if (d.dialer, d.listener) == ("n1", "n2") else d
+        for d in in_turn()
+    ]
     assert blamed(blame(dials, by_port=True)) == [("pair", ("n1", "n2"))]
 
 
@@ -138,18 +159,26 @@ def room(*words: str, listen: Any = None) -> Any:
         pytest.param([], ["pass"], id="one-node"),
         pytest.param(["ok", "ok", "ok"], ["pass"] * 4, id="all-get-through"),
         pytest.param(["refused"], ["fail error"] * 2, id="two-nodes-both-ends"),
-        pytest.param(["ok", "timed_out", "ok"], ["fail error", "pass", "fail error", "pass"], id="one-pair-both-ends"),
+        pytest.param(
+            ["ok", "timed_out", "ok"],
+            ["fail error", "pass", "fail error", "pass"],
+            id="one-pair-both-ends",
+        ),
     ],
 )
 def test_each_node_reaches_the_rendezvous_host(words: list[str], expected: list[str]) -> None:
     assert list(told(room(*words), "net.ports").values()) == expected
 
 
-@pytest.mark.parametrize("words", [["timed_out", "timed_out", "ok"], ["refused", "refused"], ["no_route"] * 4])
+@pytest.mark.parametrize(
+    "words", [["timed_out", "timed_out", "ok"], ["refused", "refused"], ["no_route"] * 4]
+)
 def test_a_host_that_half_of_them_cannot_reach_is_blamed_alone(words: list[str]) -> None:
     answers = told(room(*words), "net.ports")
     assert answers["n1"] == "fail error"
-    (bad,) = [finding for finding in findings(room(*words), "net.ports") if finding.verdict == "fail"]
+    (bad,) = [
+        finding for finding in findings(room(*words), "net.ports") if finding.verdict == "fail"
+    ]
     assert bad.message.endswith(f"nodes cannot reach n1 at 10.0.0.1:{PORT}")
     assert bad.seen == f"10.0.0.1:{PORT} {words[0].replace('_', ' ')}"
     through = {f"n{number}": "pass" for number, word in enumerate(words, 2) if word == "ok"}
@@ -164,12 +193,20 @@ def test_every_pair_is_a_finding_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("listen", "words"),
     [
-        pytest.param(Listen("n1", PORT, "in_use", "python3 (pid 4711)"), "in use by python3 (pid 4711)", id="taken"),
+        pytest.param(
+            Listen("n1", PORT, "in_use", "python3 (pid 4711)"),
+            "in use by python3 (pid 4711)",
+            id="taken",
+        ),
         pytest.param(Listen("n1", PORT, "denied"), "denied", id="not-allowed"),
     ],
 )
-def test_a_port_that_cannot_be_opened_is_the_hosts_fault_and_nobody_passes(listen: Listen, words: str) -> None:
-    seen = fleet(n1={"net.listen": listen, "net.dials": ()}, n2={"net.listen": None, "net.dials": ()})
+def test_a_port_that_cannot_be_opened_is_the_hosts_fault_and_nobody_passes(
+    listen: Listen, words: str
+) -> None:
+    seen = fleet(
+        n1={"net.listen": listen, "net.dials": ()}, n2={"net.listen": None, "net.dials": ()}
+    )
     assert told(seen, "net.ports") == {"n1": "fail error"}
     (bad,) = findings(seen, "net.ports")
     assert words in bad.seen

@@ -9,16 +9,16 @@ import pytest
 
 from clusterprep.checks.nvlink import expected
 from clusterprep.facts.gpu import Model
-from clusterprep.facts.nvlink import Links
+from clusterprep.facts.nvlink import NvLinks
 from clusterprep.model import Gpus
-from tests.fleet import absent, findings, fleet, gpu_facts, told
+from tests.support.fleet import absent, findings, fleet, gpu_facts, told
 
 H100, A100, H800 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H800"
 CARD, NVL, NEW = "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA R100"
 
 
-def links(up: int, down: int = 0, **fields: Any) -> Links:
-    made = Links(tuple(range(up)), tuple(range(up, up + down)), switched=True, peers=())
+def links(up: int, down: int = 0, **fields: Any) -> NvLinks:
+    made = NvLinks(tuple(range(up)), tuple(range(up, up + down)), switched=True, peers=())
     return replace(made, **fields)
 
 
@@ -27,7 +27,9 @@ def node(name: str, *each: Any, pairs: dict[int, Any] | None = None) -> dict[str
     return {
         "nvlink.links": dict(enumerate(each)),
         "gpu.model": {index: Model(name, 80 << 30, "9.0") for index in range(count)},
-        "nvlink.pairs": {i: dict.fromkeys(range(i + 1, count), 0) for i in range(count)} if pairs is None else pairs,
+        "nvlink.pairs": {i: dict.fromkeys(range(i + 1, count), 0) for i in range(count)}
+        if pairs is None
+        else pairs,
     }
 
 
@@ -69,22 +71,52 @@ FULL, SHORT, NONE = links(18), links(17, 1), links(0, 18)
         pytest.param(node(H100, *[FULL] * 7, SHORT), "fail error", id="one-link-down"),
         pytest.param(node(H100, *[SHORT] * 8), "fail error", id="one-down-on-each"),
         pytest.param(node(H100, *[NONE] * 8), "fail error", id="all-down"),
-        pytest.param(node(H100, NONE), "skip not_applicable", id="a-single-gpu-has-nobody-to-talk-to"),
-        pytest.param(node(H100, *[replace(NONE, virtual=True)] * 2), "skip not_applicable", id="a-vm-without-links"),
-        pytest.param(node(H100, *[replace(FULL, virtual=True)] * 7, SHORT), "fail error", id="a-vm-with-links"),
+        pytest.param(
+            node(H100, NONE), "skip not_applicable", id="a-single-gpu-has-nobody-to-talk-to"
+        ),
+        pytest.param(
+            node(H100, *[replace(NONE, virtual=True)] * 2),
+            "skip not_applicable",
+            id="a-vm-without-links",
+        ),
+        pytest.param(
+            node(H100, *[replace(FULL, virtual=True)] * 7, SHORT),
+            "fail error",
+            id="a-vm-with-links",
+        ),
         pytest.param(node(A100, *[links(12)] * 8), "pass", id="a100"),
-        pytest.param(node(A100, *[links(12)] * 7, links(11)), "fail error", id="a100-and-a-link-that-is-not-told"),
+        pytest.param(
+            node(A100, *[links(12)] * 7, links(11)),
+            "fail error",
+            id="a100-and-a-link-that-is-not-told",
+        ),
         pytest.param(node(H800, *[links(8)] * 8), "pass", id="h800-has-fewer"),
-        pytest.param(node(CARD, *[links(0, 18)] * 4), "skip not_applicable", id="cards-without-bridges"),
+        pytest.param(
+            node(CARD, *[links(0, 18)] * 4), "skip not_applicable", id="cards-without-bridges"
+        ),
         pytest.param(node(CARD, *[links(12, 6)] * 4), "pass", id="cards-with-bridges"),
-        pytest.param(node(CARD, *[links(12, 6)] * 2, *[links(0, 18)] * 2), "pass", id="a-pair-with-a-bridge"),
-        pytest.param(node(CARD, links(12, 6), links(8, 10)), "fail error", id="a-bridge-that-is-loose"),
-        pytest.param(node(NEW, *[links(20)] * 3, links(18, 2)), "fail error", id="fewer-than-its-peers"),
-        pytest.param(node(NEW, *[links(20)] * 3, links(0, 20)), "fail error", id="none-and-its-peers-have"),
+        pytest.param(
+            node(CARD, *[links(12, 6)] * 2, *[links(0, 18)] * 2), "pass", id="a-pair-with-a-bridge"
+        ),
+        pytest.param(
+            node(CARD, links(12, 6), links(8, 10)), "fail error", id="a-bridge-that-is-loose"
+        ),
+        pytest.param(
+            node(NEW, *[links(20)] * 3, links(18, 2)), "fail error", id="fewer-than-its-peers"
+        ),
+        pytest.param(
+            node(NEW, *[links(20)] * 3, links(0, 20)), "fail error", id="none-and-its-peers-have"
+        ),
         pytest.param(node(NEW, *[links(20)] * 4), "pass", id="a-model-that-nobody-knows"),
-        pytest.param(node(H100, *[FULL] * 7, absent("denied")), "unknown error denied", id="one-denied"),
-        pytest.param(node(H100, *[FULL] * 7, absent("not_applicable")), "pass", id="one-not-supported"),
-        pytest.param(node("NVIDIA L40S", absent("not_applicable")), "skip not_applicable", id="no-nvlink"),
+        pytest.param(
+            node(H100, *[FULL] * 7, absent("denied")), "unknown error denied", id="one-denied"
+        ),
+        pytest.param(
+            node(H100, *[FULL] * 7, absent("not_applicable")), "pass", id="one-not-supported"
+        ),
+        pytest.param(
+            node("NVIDIA L40S", absent("not_applicable")), "skip not_applicable", id="no-nvlink"
+        ),
     ],
 )
 def test_every_link_is_up(facts: dict[str, Any], said: str) -> None:
@@ -98,24 +130,44 @@ def test_links_that_are_down_are_named() -> None:
 
 
 def apart(*pairs: tuple[int, int], count: int = 8, status: int | None = 5) -> dict[int, Any]:
-    return {i: {j: status if (i, j) in pairs else 0 for j in range(i + 1, count)} for i in range(count)}
+    return {
+        i: {j: status if (i, j) in pairs else 0 for j in range(i + 1, count)} for i in range(count)
+    }
 
 
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
         pytest.param(node(H100, *[FULL] * 8), "pass", id="all-pairs"),
-        pytest.param(node(H100, *[FULL] * 8, pairs=apart((2, 3))), "fail warning", id="one-pair-apart"),
         pytest.param(
-            node(H100, *[FULL] * 8, pairs=apart((2, 3), status=None)), "unknown warning garbled", id="not-told"
+            node(H100, *[FULL] * 8, pairs=apart((2, 3))), "fail warning", id="one-pair-apart"
         ),
-        pytest.param(node(H100, *[FULL] * 7, SHORT, pairs=apart((2, 7))), "pass", id="links-down-are-told-once"),
-        pytest.param(node(H100, *[NONE] * 8, pairs=apart((2, 3))), "skip not_applicable", id="all-down-is-told-once"),
-        pytest.param(node(CARD, *[links(0, 18)] * 8, pairs=apart((2, 3))), "skip not_applicable", id="cards"),
         pytest.param(
-            node(CARD, *[links(12, 6, switched=False)] * 8, pairs=apart((0, 2))), "skip not_applicable", id="bridges"
+            node(H100, *[FULL] * 8, pairs=apart((2, 3), status=None)),
+            "unknown warning garbled",
+            id="not-told",
         ),
-        pytest.param(node(NEW, *[links(20)] * 8, pairs=apart((0, 2))), "fail warning", id="switches-join-all"),
+        pytest.param(
+            node(H100, *[FULL] * 7, SHORT, pairs=apart((2, 7))),
+            "pass",
+            id="links-down-are-told-once",
+        ),
+        pytest.param(
+            node(H100, *[NONE] * 8, pairs=apart((2, 3))),
+            "skip not_applicable",
+            id="all-down-is-told-once",
+        ),
+        pytest.param(
+            node(CARD, *[links(0, 18)] * 8, pairs=apart((2, 3))), "skip not_applicable", id="cards"
+        ),
+        pytest.param(
+            node(CARD, *[links(12, 6, switched=False)] * 8, pairs=apart((0, 2))),
+            "skip not_applicable",
+            id="bridges",
+        ),
+        pytest.param(
+            node(NEW, *[links(20)] * 8, pairs=apart((0, 2))), "fail warning", id="switches-join-all"
+        ),
         pytest.param(node(H100, FULL), "skip not_applicable", id="a-single-gpu"),
     ],
 )
@@ -132,14 +184,18 @@ def test_pairs_are_named_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("name", "switched", "said"),
     [
-        pytest.param("Tesla V100-SXM2-32GB", False, "skip not_applicable", id="the-mesh-of-a-dgx-1"),
+        pytest.param(
+            "Tesla V100-SXM2-32GB", False, "skip not_applicable", id="the-mesh-of-a-dgx-1"
+        ),
         pytest.param("Tesla V100-SXM3-32GB", True, "fail warning", id="the-switches-of-a-dgx-2"),
         pytest.param(A100, False, "fail warning", id="a-board-of-four-joins-all"),
     ],
 )
 def test_a_mesh_does_not_join_every_pair(name: str, switched: bool, said: str) -> None:
     six = links(12 if name == A100 else 6, switched=switched)
-    assert told(fleet(n1=node(name, *[six] * 8, pairs=apart((0, 5), (0, 6)))), "nvl.topology") == {"n1": said}
+    assert told(fleet(n1=node(name, *[six] * 8, pairs=apart((0, 5), (0, 6)))), "nvl.topology") == {
+        "n1": said
+    }
 
 
 def test_pairs_with_devices_of_others_do_not_count() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.pairs import Dial
-from tests.fleet import absent, eth, findings, fleet, told
+from tests.support.fleet import absent, eth, findings, fleet, told
 
 NAMES = ("n1", "n2", "n3", "n4")
 
@@ -22,7 +22,9 @@ def dial(dialer: str, listener: str, **measured: Any) -> Dial:
 PAIRS = tuple(itertools.permutations(NAMES, 2))
 
 
-def nodes(*changed: Dial, names: tuple[str, ...] = NAMES, mtu: int = 9000, **other: Any) -> dict[str, Any]:
+def nodes(
+    *changed: Dial, names: tuple[str, ...] = NAMES, mtu: int = 9000, **other: Any
+) -> dict[str, Any]:
     """Facts of a fleet in which everybody dials everybody; `changed` replaces single dials."""
     instead = {(d.dialer, d.listener): d for d in changed}
     dials = [instead.get(pair, dial(*pair)) for pair in itertools.permutations(names, 2)]
@@ -57,10 +59,16 @@ ALL_PASS = dict.fromkeys(NAMES, "pass")
             id="one-way-of-one-pair",
         ),
         pytest.param(
-            [replace(dial("n1", "n2"), word="refused", packet=None, carried=None)], ALL_PASS, id="net.ports-says-that"
+            [replace(dial("n1", "n2"), word="refused", packet=None, carried=None)],
+            ALL_PASS,
+            id="net.ports-says-that",
         ),
-        pytest.param(around("n3", packet=1452, carried=1452), ALL_PASS, id="clamped-on-the-way-and-carried"),
-        pytest.param(around("n3", path_mtu=0), ALL_PASS, id="a-kernel-that-does-not-say-the-path-mtu"),
+        pytest.param(
+            around("n3", packet=1452, carried=1452), ALL_PASS, id="clamped-on-the-way-and-carried"
+        ),
+        pytest.param(
+            around("n3", path_mtu=0), ALL_PASS, id="a-kernel-that-does-not-say-the-path-mtu"
+        ),
     ],
 )
 def test_whose_path_is_too_small(changed, expected):
@@ -68,7 +76,11 @@ def test_whose_path_is_too_small(changed, expected):
 
 
 def test_the_largest_size_and_both_ends_are_said():
-    (bad,) = [f for f in findings(fleet(**nodes(dial("n1", "n2", **STUCK))), "eth.path_mtu") if f.verdict == "fail"]
+    (bad,) = [
+        f
+        for f in findings(fleet(**nodes(dial("n1", "n2", **STUCK))), "eth.path_mtu")
+        if f.verdict == "fail"
+    ]
     assert (bad.seen, bad.wanted) == ("1500 bytes on n1 → n2", "9000 bytes")
     assert "ping -M do -s 8972 10.0.0.2   # from n1" in bad.remedy
 
@@ -133,18 +145,26 @@ def test_where_nobody_got_through_nothing_is_known(check):
     [
         pytest.param([], ALL_PASS, id="all-alike"),
         pytest.param(
-            around("n3", rtt=0.02), {n: "fail warning" if n == "n3" else "pass" for n in NAMES}, id="one-node"
+            around("n3", rtt=0.02),
+            {n: "fail warning" if n == "n3" else "pass" for n in NAMES},
+            id="one-node",
         ),
-        pytest.param(around("n3", rtt=549e-6), ALL_PASS, id="half-a-millisecond-is-a-busy-processor"),
         pytest.param(
-            around("n3", rtt=551e-6), {n: "fail warning" if n == "n3" else "pass" for n in NAMES}, id="just-over"
+            around("n3", rtt=549e-6), ALL_PASS, id="half-a-millisecond-is-a-busy-processor"
+        ),
+        pytest.param(
+            around("n3", rtt=551e-6),
+            {n: "fail warning" if n == "n3" else "pass" for n in NAMES},
+            id="just-over",
         ),
         pytest.param(
             [dial("n1", "n2", rtt=0.02), dial("n2", "n1", rtt=0.02)],
             {"n1": "fail warning", "n2": "fail warning", "n3": "pass", "n4": "pass"},
             id="one-pair",
         ),
-        pytest.param([dial("n1", "n2", rtt=0.02)], ALL_PASS, id="one-direction-alone-was-only-late"),
+        pytest.param(
+            [dial("n1", "n2", rtt=0.02)], ALL_PASS, id="one-direction-alone-was-only-late"
+        ),
     ],
 )
 def test_slow_round_trips(changed, expected):

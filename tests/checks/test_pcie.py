@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.pci import Link, PciDevice, PciTree
-from tests.fleet import absent, findings, fleet, told
-from tests.rails import GEN5, above, card, flat, tree
+from clusterprep.facts.pci import PciDevice, PciLink, PciTree
+from tests.support.fleet import absent, findings, fleet, told
+from tests.support.rails import GEN5, above, card, flat, tree
 
-GEN4 = Link(16, 16, 16.0, 16.0)
+GEN4 = PciLink(16, 16, 16.0, 16.0)
 HEALTHY = tree()
 SWITCH_UP, SWITCH_DOWN = above(0, 0)[1:]
 
@@ -21,7 +21,9 @@ def linked(select: Callable[[PciDevice], bool], seen: PciTree = HEALTHY, **field
     """The tree with other values in the links of the devices selected."""
     return replace(
         seen,
-        devices=tuple(replace(d, link=replace(d.link, **fields)) if select(d) else d for d in seen.devices),
+        devices=tuple(
+            replace(d, link=replace(d.link, **fields)) if select(d) else d for d in seen.devices
+        ),
     )
 
 
@@ -46,12 +48,16 @@ def anything(device: PciDevice) -> bool:
 
 
 def said(check: str, *trees: Any, **facts: Any) -> list[str]:
-    return list(told(fleet(**{f"n{n}": {"pci.tree": t, **facts} for n, t in enumerate(trees, 1)}), check).values())
+    return list(
+        told(
+            fleet(**{f"n{n}": {"pci.tree": t, **facts} for n, t in enumerate(trees, 1)}), check
+        ).values()
+    )
 
 
-NO_GPU = PciTree((card("0000:01:00.0", link=Link(1, 1, 2.5, 2.5)),), {"0000:f0:01.0": GEN5})
+NO_GPU = PciTree((card("0000:01:00.0", link=PciLink(1, 1, 2.5, 2.5)),), {"0000:f0:01.0": GEN5})
 LENT = replace(HEALTHY, devices=tuple(replace(d, driver="vfio-pci") for d in HEALTHY.devices))
-GUEST = card("0000:14:00.2", physical="0000:14:00.0", link=Link(0, 16, None, None))
+GUEST = card("0000:14:00.2", physical="0000:14:00.0", link=PciLink(0, 16, None, None))
 
 
 @pytest.mark.parametrize(
@@ -62,12 +68,26 @@ GUEST = card("0000:14:00.2", physical="0000:14:00.0", link=Link(0, 16, None, Non
         pytest.param(linked(first_nic, width=8), "fail warning", id="card-at-half"),
         pytest.param(linked(first_gpu, width=15), "fail warning", id="one-lane-short"),
         pytest.param(linked(first_nic, width=8, max_width=8), "pass", id="card-of-eight-lanes"),
-        pytest.param(linked(first_gpu, bridged(SWITCH_DOWN, max_width=8), width=8), "pass", id="slot-of-eight-lanes"),
-        pytest.param(linked(first_gpu, width=None), "unknown warning no widths in /sys", id="one-does-not-say"),
-        pytest.param(linked(anything, width=None), "unknown warning no widths in /sys", id="none-says"),
+        pytest.param(
+            linked(first_gpu, bridged(SWITCH_DOWN, max_width=8), width=8),
+            "pass",
+            id="slot-of-eight-lanes",
+        ),
+        pytest.param(
+            linked(first_gpu, width=None),
+            "unknown warning no widths in /sys",
+            id="one-does-not-say",
+        ),
+        pytest.param(
+            linked(anything, width=None), "unknown warning no widths in /sys", id="none-says"
+        ),
         pytest.param(linked(is_gpu, speed=2.5), "pass", id="gpus-at-rest-keep-their-lanes"),
         pytest.param(flat(), "skip not_applicable", id="virtual-machine"),
-        pytest.param(linked(first_gpu, tree(virtual=True), width=16), "pass", id="virtual-machine-that-shows-slots"),
+        pytest.param(
+            linked(first_gpu, tree(virtual=True), width=16),
+            "pass",
+            id="virtual-machine-that-shows-slots",
+        ),
         pytest.param(NO_GPU, "skip not_applicable", id="slow-management-card-alone"),
         pytest.param(linked(first_gpu, LENT, width=8), "skip not_applicable", id="lent-to-guests"),
         pytest.param(tree(4, GUEST), "pass", id="virtual-function"),
@@ -95,9 +115,15 @@ def test_the_narrow_one_is_named_with_both_widths() -> None:
         pytest.param(linked(first_gpu, speed=8.0), "skip at_rest", id="one-gpu-at-rest"),
         pytest.param(linked(first_nic, speed=16.0), "fail warning", id="card-one-generation-down"),
         pytest.param(
-            linked(first_nic, linked(first_gpu, speed=2.5), speed=16.0), "fail warning", id="a-card-is-not-excused"
+            linked(first_nic, linked(first_gpu, speed=2.5), speed=16.0),
+            "fail warning",
+            id="a-card-is-not-excused",
         ),
-        pytest.param(linked(first_nic, bridged(above(0, 1)[2], max_speed=16.0), speed=16.0), "pass", id="slower-slot"),
+        pytest.param(
+            linked(first_nic, bridged(above(0, 1)[2], max_speed=16.0), speed=16.0),
+            "pass",
+            id="slower-slot",
+        ),
         pytest.param(linked(first_nic, speed=16.0, max_speed=16.0), "pass", id="older-card"),
         pytest.param(linked(anything, speed=None), "skip not_applicable", id="nobody-says"),
         pytest.param(flat(), "skip not_applicable", id="virtual-machine"),
@@ -119,11 +145,19 @@ NARROW = bridged(SWITCH_UP, bridged(above(0, 0)[0], max_width=8), width=8)
     [
         pytest.param([HEALTHY] * 3, ["pass"] * 3, id="full"),
         pytest.param([bridged(SWITCH_UP, width=8)], ["fail warning"], id="way-up-at-half"),
-        pytest.param([bridged(SWITCH_UP, speed=16.0)], ["fail warning"], id="way-up-a-generation-down"),
+        pytest.param(
+            [bridged(SWITCH_UP, speed=16.0)], ["fail warning"], id="way-up-a-generation-down"
+        ),
         pytest.param([OLD_BOARD], ["pass"], id="an-older-board"),
         pytest.param([bridged(SWITCH_DOWN, width=8)], ["pass"], id="the-slot-is-for-pcie.width"),
-        pytest.param([bridged(above(0, 0)[0], width=8)], ["pass"], id="the-root-port-is-the-same-link"),
-        pytest.param([HEALTHY, NARROW, HEALTHY], ["pass", "fail warning", "pass"], id="narrower-than-on-other-nodes"),
+        pytest.param(
+            [bridged(above(0, 0)[0], width=8)], ["pass"], id="the-root-port-is-the-same-link"
+        ),
+        pytest.param(
+            [HEALTHY, NARROW, HEALTHY],
+            ["pass", "fail warning", "pass"],
+            id="narrower-than-on-other-nodes",
+        ),
         pytest.param([NARROW] * 3, ["pass"] * 3, id="narrow-by-design"),
         pytest.param([HEALTHY, NARROW], ["pass", "pass"], id="one-against-one"),
         pytest.param([bridged(SWITCH_UP, width=None)], ["pass"], id="one-does-not-say"),
@@ -159,7 +193,9 @@ SMMU = replace(HEALTHY, iommus=("smmu3.0x0000000011000000",))
         pytest.param(HEALTHY, {SWITCH_DOWN: 0x10}, "fail warning", id="upstream"),
         pytest.param(SMMU, {SWITCH_DOWN: 0x1D}, "skip not_applicable", id="arm"),
         pytest.param(HEALTHY, absent("denied"), "unknown warning denied", id="ordinary-user"),
-        pytest.param(HEALTHY, absent("not_applicable"), "skip not_applicable", id="virtual-machine"),
+        pytest.param(
+            HEALTHY, absent("not_applicable"), "skip not_applicable", id="virtual-machine"
+        ),
         pytest.param(HEALTHY, absent("garbled"), "unknown warning garbled", id="garbled"),
     ],
 )
@@ -171,7 +207,9 @@ def test_the_remedy_has_every_port() -> None:
     facts = {"pci.tree": HEALTHY, "pci.acs": {"0000:17:00.0": 0x1D, "0000:17:01.0": 0x05}}
     (bad,) = findings(fleet(n1=facts), "pcie.acs")
     assert bad.seen == "0000:17:00.0 ReqRedir CmpltRedir UpstreamFwd; 0000:17:01.0 ReqRedir"
-    assert bad.remedy.startswith("setpci -s 0000:17:00.0 ECAP_ACS+0x6.w=0000; setpci -s 0000:17:01.0 ECAP_ACS")
+    assert bad.remedy.startswith(
+        "setpci -s 0000:17:00.0 ECAP_ACS+0x6.w=0000; setpci -s 0000:17:01.0 ECAP_ACS"
+    )
 
 
 def domain(kind: str | None, seen: PciTree = HEALTHY) -> PciTree:
@@ -185,10 +223,19 @@ def domain(kind: str | None, seen: PciTree = HEALTHY) -> PciTree:
         pytest.param(domain("identity"), True, "pass", id="passthrough"),
         pytest.param(domain("identity"), False, "pass", id="passthrough-by-the-kernels-default"),
         pytest.param(domain("DMA"), False, "fail warning", id="translates"),
-        pytest.param(domain("DMA-FQ"), True, "fail warning", id="translates-whatever-the-command-line-says"),
+        pytest.param(
+            domain("DMA-FQ"), True, "fail warning", id="translates-whatever-the-command-line-says"
+        ),
         pytest.param(domain(""), True, "pass", id="older-kernel-with-iommu=pt"),
-        pytest.param(domain(""), False, "unknown warning no type in /sys/kernel/iommu_groups", id="older-kernel"),
-        pytest.param(domain("DMA", tree(virtual=True)), False, "skip not_applicable", id="virtual-machine"),
+        pytest.param(
+            domain(""),
+            False,
+            "unknown warning no type in /sys/kernel/iommu_groups",
+            id="older-kernel",
+        ),
+        pytest.param(
+            domain("DMA", tree(virtual=True)), False, "skip not_applicable", id="virtual-machine"
+        ),
         pytest.param(domain("DMA", SMMU), False, "skip not_applicable", id="arm"),
         pytest.param(domain("DMA", NO_GPU), False, "skip not_applicable", id="no-gpu"),
         pytest.param(domain("DMA", LENT), False, "skip not_applicable", id="lent-to-guests"),

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.proc import parse_part
-from clusterprep.facts.tasks import Load, Stuck, Tasks
-from tests.fleet import absent, findings, fleet, told
+from clusterprep.facts.tasks import Load, StuckTask, Tasks
+from tests.support.fleet import absent, findings, fleet, told
 
-NFS = Stuck(4711, "python3", "rpc_wait_bit_killable")
-DRIVER = Stuck(815, "nvidia-smi", "")
-KERNEL = Stuck(77, "nv_queue", "msleep", kernel=True)
-VFORK = Stuck(99, "make", "kernel_clone", children=1)
-PARENT = Stuck(98, "sh", "", children=2)
+NFS = StuckTask(4711, "python3", "rpc_wait_bit_killable")
+DRIVER = StuckTask(815, "nvidia-smi", "")
+KERNEL = StuckTask(77, "nv_queue", "msleep", kernel=True)
+VFORK = StuckTask(99, "make", "kernel_clone", children=1)
+PARENT = StuckTask(98, "sh", "", children=2)
 
 
 @pytest.mark.parametrize(
@@ -25,24 +25,44 @@ PARENT = Stuck(98, "sh", "", children=2)
         pytest.param((DRIVER,), "fail warning", id="a-driver-and-no-view-of-where"),
         pytest.param((KERNEL,), "pass", id="a-thread-of-the-kernel"),
         pytest.param((VFORK,), "pass", id="a-parent-after-vfork"),
-        pytest.param((Stuck(99, "make", "wait_for_vfork_done", children=1),), "pass", id="by-its-newer-name"),
-        pytest.param((Stuck(99, "make", "kernel_clone", children=0),), "fail warning", id="vfork-without-a-child"),
-        pytest.param((Stuck(99, "make", "nfs_wait", children=4),), "fail warning", id="a-parent-that-hangs"),
+        pytest.param(
+            (StuckTask(99, "make", "wait_for_vfork_done", children=1),),
+            "pass",
+            id="by-its-newer-name",
+        ),
+        pytest.param(
+            (StuckTask(99, "make", "kernel_clone", children=0),),
+            "fail warning",
+            id="vfork-without-a-child",
+        ),
+        pytest.param(
+            (StuckTask(99, "make", "nfs_wait", children=4),),
+            "fail warning",
+            id="a-parent-that-hangs",
+        ),
         pytest.param((PARENT,), "unknown warning denied", id="a-parent-and-no-view-of-where"),
         pytest.param((PARENT, NFS), "fail warning", id="one-is-sure"),
         pytest.param((KERNEL, VFORK), "pass", id="both-harmless"),
     ],
 )
-def test_what_hangs(stuck: tuple[Stuck, ...], expected: str) -> None:
-    assert told(fleet(n1={"proc.tasks": Tasks(0, 9, stuck, seconds=1.0)}), "proc.dstate") == {"n1": expected}
+def test_what_hangs(stuck: tuple[StuckTask, ...], expected: str) -> None:
+    assert told(fleet(n1={"proc.tasks": Tasks(0, 9, stuck, seconds=1.0)}), "proc.dstate") == {
+        "n1": expected
+    }
 
 
 @pytest.mark.parametrize("reason", ["denied", "hung", "garbled", "timed_out", "not_reached"])
 @pytest.mark.parametrize(
-    ("check", "fact"), [("proc.dstate", "proc.tasks"), ("proc.load", "proc.load"), ("proc.load", "proc.cores")]
+    ("check", "fact"),
+    [("proc.dstate", "proc.tasks"), ("proc.load", "proc.load"), ("proc.load", "proc.cores")],
 )
 def test_not_knowing(check: str, fact: str, reason: str) -> None:
-    facts = {"proc.tasks": Tasks(0, 9), "proc.load": Load(0.1, 0.1, 0.1, 1, 90), "proc.cores": 8, fact: absent(reason)}
+    facts = {
+        "proc.tasks": Tasks(0, 9),
+        "proc.load": Load(0.1, 0.1, 0.1, 1, 90),
+        "proc.cores": 8,
+        fact: absent(reason),
+    }
     assert told(fleet(n1=facts), check) == {"n1": f"unknown warning {reason}"}
 
 

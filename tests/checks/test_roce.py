@@ -9,8 +9,8 @@ import pytest
 
 from clusterprep.facts.rdma import Port, Rail
 from clusterprep.model import EnvSetting
-from tests.fleet import absent, eth, findings, fleet, told, torch
-from tests.rails import DOWN, gid, hca, hcas, nic_at, node, rail_interfaces, roce, roce_port
+from tests.support.fleet import absent, eth, findings, fleet, told, torch
+from tests.support.rails import DOWN, gid, hca, hcas, nic_at, node, rail_interfaces, roce, roce_port
 
 
 def change(rail: int, *gids: Any) -> Any:
@@ -37,11 +37,17 @@ UNNAMED, BOND = gid(3, "192.168.1.1", interface=None), gid(3, "192.168.1.1", int
         pytest.param([V6], {}, "fail error", id="ipv6-and-nothing-declared"),
         pytest.param([], {}, "fail error", id="none"),
         pytest.param(None, {"NCCL_IB_GID_INDEX": "3"}, "pass", id="declared-index"),
-        pytest.param([LATE], {"NCCL_IB_GID_INDEX": "3"}, "fail error", id="declared-index-that-is-empty"),
-        pytest.param(None, {"NCCL_IB_GID_INDEX": "1"}, "fail error", id="declared-index-that-is-link-local"),
+        pytest.param(
+            [LATE], {"NCCL_IB_GID_INDEX": "3"}, "fail error", id="declared-index-that-is-empty"
+        ),
+        pytest.param(
+            None, {"NCCL_IB_GID_INDEX": "1"}, "fail error", id="declared-index-that-is-link-local"
+        ),
     ],
 )
-def test_each_rail_has_an_address_to_be_found_by(gids: Any, settings: dict[str, str], expected: str) -> None:
+def test_each_rail_has_an_address_to_be_found_by(
+    gids: Any, settings: dict[str, str], expected: str
+) -> None:
     facts = roce(1) if gids is None else roce(1, change(1, *gids))
     env = {name: EnvSetting(value, "env") for name, value in settings.items()}
     assert told(fleet(each={"env": env}, n1=facts), "roce.gid") == {"n1": expected}
@@ -64,13 +70,20 @@ def test_the_port_and_its_table_are_named() -> None:
     ("version", "expected"),
     [("2.20.5", "fail error"), ("2.21.5", "pass"), ("2.27.3", "pass"), (None, "pass")],
 )
-def test_an_index_that_differs_between_ports_needs_nccl_2_21(version: str | None, expected: str) -> None:
+def test_an_index_that_differs_between_ports_needs_nccl_2_21(
+    version: str | None, expected: str
+) -> None:
     facts = {**roce(1, change(1, LATE)), "torch.build": torch(nccl=version)}
     assert told(fleet(n1=facts), "roce.gid") == {"n1": expected}
 
 
 def test_an_index_that_differs_between_nodes_is_said() -> None:
-    late = roce(2, lambda rail, port: replace(port, gids=(gid(5, f"192.168.{rail}.2", interface=f"rail{rail}"),)))
+    late = roce(
+        2,
+        lambda rail, port: replace(
+            port, gids=(gid(5, f"192.168.{rail}.2", interface=f"rail{rail}"),)
+        ),
+    )
     found = findings(fleet(n1=roce(1), n2=late), "roce.gid")
     assert {f.verdict for f in found} == {"pass"}
     assert all("the index differs" in f.message for f in found)
@@ -86,8 +99,12 @@ def test_an_index_that_differs_between_nodes_is_said() -> None:
             "skip not_applicable",
             id="no-address-is-for-ib.configured",
         ),
-        pytest.param({**roce(1), "net.interfaces": absent("denied")}, "unknown error denied", id="denied"),
-        pytest.param({**roce(1), "rdma.devices": absent("garbled")}, "unknown error garbled", id="garbled"),
+        pytest.param(
+            {**roce(1), "net.interfaces": absent("denied")}, "unknown error denied", id="denied"
+        ),
+        pytest.param(
+            {**roce(1), "rdma.devices": absent("garbled")}, "unknown error garbled", id="garbled"
+        ),
         pytest.param({**roce(1), "pci.tree": absent("hung")}, "unknown error hung", id="hung"),
     ],
 )
@@ -98,21 +115,33 @@ def test_where_there_is_nothing_to_judge(facts: Any, expected: str) -> None:
 def test_one_port_as_ethernet_among_infiniband_is_not_roce() -> None:
     odd = (
         *hcas(3),
-        hca("mlx5_3", nic_at(3), Port(1, "ACTIVE", "LinkUp", "Ethernet", 400.0, None, (gid(1, "fe80::1"),))),
+        hca(
+            "mlx5_3",
+            nic_at(3),
+            Port(1, "ACTIVE", "LinkUp", "Ethernet", 400.0, None, (gid(1, "fe80::1"),)),
+        ),
     )
-    assert told(fleet(n1={**node(odd), "net.interfaces": ()}), "roce.gid") == {"n1": "skip not_applicable"}
+    assert told(fleet(n1={**node(odd), "net.interfaces": ()}), "roce.gid") == {
+        "n1": "skip not_applicable"
+    }
 
 
 def test_a_rail_that_is_down_needs_no_address() -> None:
     down = replace(DOWN, link_layer="Ethernet")
     facts = {f"n{n}": roce(n, lambda rail, port: down if rail == 1 else port) for n in (1,)}
-    assert told(fleet(**facts, n2=roce(2), n3=roce(3)), "roce.gid") == dict.fromkeys(("n1", "n2", "n3"), "pass")
+    assert told(fleet(**facts, n2=roce(2), n3=roce(3)), "roce.gid") == dict.fromkeys(
+        ("n1", "n2", "n3"), "pass"
+    )
 
 
 def test_a_bond_has_the_addresses_of_its_ports() -> None:
     port = roce_port(0, 1, gid(3, "192.168.0.1", interface="bond0"))
     facts = {**node((hca("mlx5_bond_0", nic_at(0), port, interfaces=("eth0", "eth1")),))}
-    interfaces = (eth("eth0", master="bond0"), eth("eth1", master="bond0"), eth("bond0", "192.168.0.1/24"))
+    interfaces = (
+        eth("eth0", master="bond0"),
+        eth("eth1", master="bond0"),
+        eth("bond0", "192.168.0.1/24"),
+    )
     assert told(fleet(n1={**facts, "net.interfaces": interfaces}), "roce.gid") == {"n1": "pass"}
 
 
@@ -139,8 +168,14 @@ TIDY = {"arp_ignore": 1, "arp_announce": 2}
         pytest.param([rail(0), rail(1)], "pass", id="one-network-each"),
         pytest.param([rail(0), rail(1, leaves="rail0")], "fail warning", id="by-another-device"),
         pytest.param([rail(0), rail(1, leaves="bond0")], "fail warning", id="by-the-front-end"),
-        pytest.param([rail(0, network=5), rail(1, network=5)], "fail warning", id="shared-and-every-card-answers"),
-        pytest.param([rail(0, network=5, **TIDY), rail(1, network=5, **TIDY)], "pass", id="shared-and-tidy"),
+        pytest.param(
+            [rail(0, network=5), rail(1, network=5)],
+            "fail warning",
+            id="shared-and-every-card-answers",
+        ),
+        pytest.param(
+            [rail(0, network=5, **TIDY), rail(1, network=5, **TIDY)], "pass", id="shared-and-tidy"
+        ),
         pytest.param(
             [rail(0, network=5, **TIDY), rail(1, network=5, arp_ignore=1, arp_announce=1)],
             "fail warning",
@@ -170,7 +205,9 @@ def test_addresses_of_other_cards_are_not_judged() -> None:
 def test_the_remedy_names_address_network_and_device() -> None:
     bad = replace(rail(1), leaves="rail0", rp_filter=1)
     (found,) = findings(fleet(n1={**roce(1), "rdma.rails": (rail(0), bad)}), "roce.route")
-    assert found.remedy.startswith("ip route add 192.168.1.0/24 dev rail1 src 192.168.1.2 table 101")
+    assert found.remedy.startswith(
+        "ip route add 192.168.1.0/24 dev rail1 src 192.168.1.2 table 101"
+    )
     assert found.seen == "192.168.1.2 of rail1 leaves by rail0; rp_filter is strict on rail1"
 
 

@@ -8,13 +8,18 @@ import pytest
 
 from clusterprep.checks.shm import in_container
 from clusterprep.facts.storage import Segment, Space
-from tests.fleet import absent, findings, fleet, mount, told
+from tests.support.fleet import absent, findings, fleet, mount, told
 
 MIB, GIB = 1 << 20, 1 << 30
 HOST = (mount("/"), mount("/dev/shm", "tmpfs", "tmpfs", "0:25"))
 DOCKER = (mount("/", "overlay", "overlay", "0:90"), mount("/dev/shm", "tmpfs", "shm", "0:95"))
-LAYERS = mount("/", "overlay", "overlay", "0:90", inner="rw,lowerdir=/var/lib/containers/storage/overlay/l/X")
-DISKLESS = (mount("/", "overlay", "overlay", "0:9", inner="rw,lowerdir=/ro,upperdir=/rw/up"), HOST[1])
+LAYERS = mount(
+    "/", "overlay", "overlay", "0:90", inner="rw,lowerdir=/var/lib/containers/storage/overlay/l/X"
+)
+DISKLESS = (
+    mount("/", "overlay", "overlay", "0:9", inner="rw,lowerdir=/ro,upperdir=/rw/up"),
+    HOST[1],
+)
 
 
 def node(size: Any, free: Any = None, mounts: Any = HOST) -> dict[str, Any]:
@@ -43,7 +48,9 @@ def node(size: Any, free: Any = None, mounts: Any = HOST) -> dict[str, Any]:
         pytest.param(node(16 * GIB), "32GiB", "fail error", id="less-than-required"),
         pytest.param(node(absent("hung")), None, "unknown error hung", id="hung"),
         pytest.param(node(absent("denied")), None, "unknown error denied", id="denied"),
-        pytest.param(node(8 * GIB, mounts=absent("garbled")), None, "unknown error garbled", id="no-table"),
+        pytest.param(
+            node(8 * GIB, mounts=absent("garbled")), None, "unknown error garbled", id="no-table"
+        ),
     ],
 )
 def test_what_is_free(facts: dict[str, Any], wanted: str | None, expected: str) -> None:
@@ -65,7 +72,8 @@ def test_each_has_its_own_cure(facts: dict[str, Any], cure: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mounts", "expected"), [(HOST, False), (DOCKER, True), ((LAYERS, HOST[1]), True), (DISKLESS, False), ((), False)]
+    ("mounts", "expected"),
+    [(HOST, False), (DOCKER, True), ((LAYERS, HOST[1]), True), (DISKLESS, False), ((), False)],
 )
 def test_a_container_is_told_from_a_diskless_host(mounts: Any, expected: bool) -> None:
     assert in_container(mounts) is expected
@@ -97,11 +105,15 @@ def test_segments_without_a_process(segments: Any, expected: str) -> None:
 
 
 def test_the_remedy_names_the_files_as_a_shell_takes_them() -> None:
-    (bad,) = findings(fleet(n1={"shm.segments": (segment("x; reboot"), segment("b", held=True))}), "shm.stale")
+    (bad,) = findings(
+        fleet(n1={"shm.segments": (segment("x; reboot"), segment("b", held=True))}), "shm.stale"
+    )
     assert bad.remedy == "rm -- '/dev/shm/nccl-x; reboot'"
 
 
 def test_of_very_many_the_remedy_takes_some() -> None:
-    (bad,) = findings(fleet(n1={"shm.segments": tuple(segment(str(n)) for n in range(100))}), "shm.stale")
+    (bad,) = findings(
+        fleet(n1={"shm.segments": tuple(segment(str(n)) for n in range(100))}), "shm.stale"
+    )
     assert bad.remedy.count("/dev/shm/nccl-") == 16
     assert "84 more" in bad.remedy

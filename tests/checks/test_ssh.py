@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from clusterprep import registry
 from clusterprep.errors import Unreached
 from clusterprep.facts.account import Rights
-from clusterprep.judge import judge
-from clusterprep.model import Sighting
-from tests.fleet import TODAY, absent, by_node, findings, fleet, refusing, silent, told
+from clusterprep.model import NodeSnapshot
+from clusterprep.survey import registry
+from clusterprep.survey.judge import judge
+from tests.support.fleet import TODAY, absent, by_node, findings, fleet, refusing, silent, told
 
 REFUSALS = ("host_key_unknown", "host_key_changed", "auth_refused", "no_python", "sudo_refused")
 SILENCES = ("name_unknown", "refused", "timed_out", "no_banner", "hung")
@@ -20,7 +20,9 @@ SILENCES = ("name_unknown", "refused", "timed_out", "no_banner", "hung")
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_a_refusal_is_a_failure(reason: str) -> None:
     error = Unreached(reason, "what was seen", "what to do")
-    seen = Sighting("n2", "10.0.0.2", False, reason, error.message, error.remedy, error.answered)
+    seen = NodeSnapshot(
+        "n2", "10.0.0.2", False, reason, error.message, error.remedy, error.answered
+    )
     assert told(fleet(n1={}, n2=seen), "ssh.reach") == {"n1": "pass", "n2": "fail error"}
     bad = findings(fleet(n2=seen), "ssh.reach")[0]
     assert (bad.reason, bad.message, bad.remedy) == (reason, "what was seen", "what to do")
@@ -29,8 +31,13 @@ def test_a_refusal_is_a_failure(reason: str) -> None:
 @pytest.mark.parametrize("reason", SILENCES)
 def test_no_answer_is_not_known(reason: str) -> None:
     error = Unreached(reason, "nothing came")
-    seen = Sighting("n2", "10.0.0.2", False, reason, error.message, error.remedy, error.answered)
-    assert told(fleet(n1={}, n2=seen), "ssh.reach") == {"n1": "pass", "n2": f"unknown error {reason}"}
+    seen = NodeSnapshot(
+        "n2", "10.0.0.2", False, reason, error.message, error.remedy, error.answered
+    )
+    assert told(fleet(n1={}, n2=seen), "ssh.reach") == {
+        "n1": "pass",
+        "n2": f"unknown error {reason}",
+    }
 
 
 def test_no_other_check_speaks_of_a_node_that_was_not_reached() -> None:
@@ -42,19 +49,34 @@ def test_no_other_check_speaks_of_a_node_that_was_not_reached() -> None:
 
 def test_nobody_reached_is_not_a_success() -> None:
     found = judge(fleet(n1=silent("n1"), n2=silent("n2")), list(registry.checks().values()), TODAY)
-    assert [(f.check, f.verdict, f.nodes) for f in found] == [("ssh.reach", "unknown", ("n1", "n2"))]
+    assert [(f.check, f.verdict, f.nodes) for f in found] == [
+        ("ssh.reach", "unknown", ("n1", "n2"))
+    ]
 
 
 def test_different_reasons_are_different_findings() -> None:
-    found = findings(fleet(n1=silent("n1"), n2=silent("n2", "refused"), n3=silent("n3")), "ssh.reach")
-    assert {(f.reason, f.nodes) for f in found} == {("timed_out", ("n1", "n3")), ("refused", ("n2",))}
+    found = findings(
+        fleet(n1=silent("n1"), n2=silent("n2", "refused"), n3=silent("n3")), "ssh.reach"
+    )
+    assert {(f.reason, f.nodes) for f in found} == {
+        ("timed_out", ("n1", "n3")),
+        ("refused", ("n2",)),
+    }
 
 
 # ---------------------------------------------------------------- root
 
-ALICE, WITHOUT, NO_SUDO = Rights(1000, "alice", 0), Rights(1000, "alice", 1), Rights(1000, "alice", None)
+ALICE, WITHOUT, NO_SUDO = (
+    Rights(1000, "alice", 0),
+    Rights(1000, "alice", 1),
+    Rights(1000, "alice", None),
+)
 DENIED = {"mem.total": 1 << 40, "kernel.log": absent("denied"), "pcie.acs": absent("denied")}
-KNOWN = {"mem.total": 1 << 40, "kernel.log": absent("missing_tool"), "pcie.acs": absent("not_applicable")}
+KNOWN = {
+    "mem.total": 1 << 40,
+    "kernel.log": absent("missing_tool"),
+    "pcie.acs": absent("not_applicable"),
+}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +93,9 @@ KNOWN = {"mem.total": 1 << 40, "kernel.log": absent("missing_tool"), "pcie.acs":
         pytest.param(absent("garbled"), KNOWN, "unknown error garbled", id="garbled"),
     ],
 )
-def test_root_is_missed_where_something_was_denied(rights: Any, others: dict[str, Any], expected: str) -> None:
+def test_root_is_missed_where_something_was_denied(
+    rights: Any, others: dict[str, Any], expected: str
+) -> None:
     assert told(fleet(n1={"ssh.rights": rights, **others}), "ssh.sudo") == {"n1": expected}
 
 
@@ -82,7 +106,10 @@ def test_what_was_denied_on_one_node_is_not_missed_on_another() -> None:
 
 @pytest.mark.parametrize(
     ("rights", "words"),
-    [(ALICE, "ssh: {become: true}"), (WITHOUT, "echo 'alice ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/alice")],
+    [
+        (ALICE, "ssh: {become: true}"),
+        (WITHOUT, "echo 'alice ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/alice"),
+    ],
 )
 def test_the_remedy_is_what_works_there(rights: Rights, words: str) -> None:
     (found,) = findings(fleet(n1={"ssh.rights": rights, **DENIED}), "ssh.sudo")

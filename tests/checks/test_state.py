@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.journal import Entry, Journal
-from tests.fleet import absent, findings, fleet, same, told
+from clusterprep.facts.journal import Journal, JournalEntry
+from tests.support.fleet import absent, findings, fleet, same, told
 
 R1, R2 = "20261121-093000-4f2a", "20261121-101500-0001"
 HOLDER = f"run {R2} of cluster demo, since 2026-11-21 10:15:00 +0000"
 
 
 def journal(*states: str, holder: str | None = None) -> Journal:
-    return Journal(tuple(Entry(run, "demo", state) for run, state in zip((R1, R2), states, strict=False)), holder)
+    return Journal(
+        tuple(
+            JournalEntry(run, "demo", state) for run, state in zip((R1, R2), states, strict=False)
+        ),
+        holder,
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,7 +32,9 @@ def journal(*states: str, holder: str | None = None) -> Journal:
         pytest.param(journal("committed", "done"), "fail error", id="committed-before-another"),
         pytest.param(journal("lost"), "fail error", id="the-node-was-lost"),
         pytest.param(journal("done", "committed", holder=HOLDER), "pass", id="at-work"),
-        pytest.param(journal("committed", "staged", holder=HOLDER), "skip busy", id="another-is-at-work"),
+        pytest.param(
+            journal("committed", "staged", holder=HOLDER), "skip busy", id="another-is-at-work"
+        ),
         pytest.param(absent("denied"), "unknown error denied", id="denied"),
         pytest.param(absent("hung"), "unknown error hung", id="hung"),
         pytest.param(absent("garbled"), "unknown error garbled", id="garbled"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Absent
-from tests.fleet import absent, findings, fleet, same, told
+from tests.support.fleet import absent, findings, fleet, same, told
 
 REQUIRED = {"require": {"svc.required": "sshd,chronyd"}}
 
@@ -29,7 +29,11 @@ def units(ssh: str = "active", chrony: str = "active") -> tuple[tuple[str, str],
         pytest.param(units(chrony="masked"), "fail error", id="masked"),
         pytest.param(units("inactive", "failed"), "fail error + fail error", id="both"),
         pytest.param(absent("missing_tool"), "unknown error missing_tool", id="no-systemctl"),
-        pytest.param(absent("systemd is not running"), "unknown error systemd is not running", id="no-systemd"),
+        pytest.param(
+            absent("systemd is not running"),
+            "unknown error systemd is not running",
+            id="no-systemd",
+        ),
         pytest.param(absent("timed_out"), "unknown error timed_out", id="timed-out"),
     ],
 )
@@ -43,7 +47,9 @@ def test_where_nothing_is_required_nothing_is_judged() -> None:
 
 
 def test_nodes_with_the_same_fault_are_one_finding() -> None:
-    seen = fleet(each=REQUIRED, **same("svc.states", units(), units(chrony="failed"), units(chrony="failed")))
+    seen = fleet(
+        each=REQUIRED, **same("svc.states", units(), units(chrony="failed"), units(chrony="failed"))
+    )
     bad, good = sorted(findings(seen, "svc.required"), key=lambda finding: finding.verdict)
     assert (bad.nodes, good.nodes) == (("n2", "n3"), ("n1",))
     assert bad.seen == "chrony.service failed"
@@ -51,7 +57,8 @@ def test_nodes_with_the_same_fault_are_one_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "cure"), [("inactive", "enable --now"), ("masked", "unmask"), ("not-found", "install")]
+    ("state", "cure"),
+    [("inactive", "enable --now"), ("masked", "unmask"), ("not-found", "install")],
 )
 def test_each_state_has_its_cure(state: str, cure: str) -> None:
     (bad,) = findings(fleet(each=REQUIRED, n1={"svc.states": units(ssh=state)}), "svc.required")

@@ -9,14 +9,17 @@ import pytest
 from clusterprep.checks.system import parameters
 from clusterprep.facts.kernel import waiting
 from clusterprep.model import Gpus
-from tests.fleet import absent, findings, fleet, silent, told
+from tests.support.fleet import absent, findings, fleet, silent, told
 
 NEW, OTHER, OLD = "6.8.0-45-generic", "6.5.0-27-generic", "5.4.0-150-generic"
 
 
 def nodes(fact: str, *values: Any) -> dict[str, dict[str, Any]]:
     """Nodes n1, n2, … with one fact each, and no kernel that waits."""
-    return {f"n{number}": {"kernel.installed": (), fact: value} for number, value in enumerate(values, 1)}
+    return {
+        f"n{number}": {"kernel.installed": (), fact: value}
+        for number, value in enumerate(values, 1)
+    }
 
 
 @pytest.mark.parametrize(
@@ -30,8 +33,12 @@ def nodes(fact: str, *values: Any) -> dict[str, dict[str, Any]]:
         pytest.param([NEW], ["skip not_applicable"], id="one-node"),
     ],
 )
-@pytest.mark.parametrize(("check", "fact"), [("kernel.version", "kernel.release"), ("os.release", "os.release")])
-def test_only_the_odd_ones_are_blamed(check: str, fact: str, releases: list[str], expected: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("check", "fact"), [("kernel.version", "kernel.release"), ("os.release", "os.release")]
+)
+def test_only_the_odd_ones_are_blamed(
+    check: str, fact: str, releases: list[str], expected: list[str]
+) -> None:
     assert list(told(fleet(**nodes(fact, *releases)), check).values()) == expected
 
 
@@ -51,7 +58,9 @@ def test_what_is_equal_is_shown() -> None:
 
 def test_one_value_of_two_nodes_is_not_known_to_be_equal() -> None:
     seen = fleet(n1={"kernel.release": NEW, "kernel.installed": ()}, n2=silent("n2"))
-    assert told(seen, "kernel.version") == {"n1": "unknown warning fewer than two nodes have a value to compare"}
+    assert told(seen, "kernel.version") == {
+        "n1": "unknown warning fewer than two nodes have a value to compare"
+    }
 
 
 @pytest.mark.parametrize(
@@ -83,8 +92,17 @@ def test_an_old_kernel_on_all_nodes_is_a_failure_and_no_pass() -> None:
     ("check", "fact", "wanted", "good", "bad"),
     [
         pytest.param("kernel.version", "kernel.release", ">=6.5", OTHER, OLD, id="kernel"),
-        pytest.param("kernel.version", "kernel.release", "5.4.0", OLD, OTHER, id="kernel-below-the-floor-on-purpose"),
-        pytest.param("os.release", "os.release", "debian 12", "debian 12", "debian 11", id="distribution"),
+        pytest.param(
+            "kernel.version",
+            "kernel.release",
+            "5.4.0",
+            OLD,
+            OTHER,
+            id="kernel-below-the-floor-on-purpose",
+        ),
+        pytest.param(
+            "os.release", "os.release", "debian 12", "debian 12", "debian 11", id="distribution"
+        ),
     ],
 )
 def test_what_is_required_is_compared_node_by_node_and_is_an_error(
@@ -103,7 +121,9 @@ def test_what_is_required_is_compared_node_by_node_and_is_an_error(
         pytest.param([NEW, NEW, OTHER], "fail warning", id="unlike-those-that-declare"),
     ],
 )
-def test_a_node_that_declares_nothing_is_compared_with_those_that_do(values: list[str], expected: str) -> None:
+def test_a_node_that_declares_nothing_is_compared_with_those_that_do(
+    values: list[str], expected: str
+) -> None:
     declares: dict[str, Any] = {"require": {"kernel.version": "6.8.0"}}
     seen = fleet(some={"n1": declares, "n2": declares}, **nodes("kernel.release", *values))
     assert told(seen, "kernel.version") == {"n1": "pass", "n2": "pass", "n3": expected}
@@ -119,10 +139,19 @@ GENERIC = "5.15.0-105-generic"
     [
         pytest.param(GENERIC, (GENERIC, "5.15.0-107-generic"), "5.15.0-107-generic", id="ubuntu"),
         pytest.param(GENERIC, (GENERIC, "5.15.0-91-generic"), None, id="the-one-before"),
-        pytest.param(GENERIC, (GENERIC, "5.15.0-99-generic", "5.15.0-101-generic"), None, id="by-numbers-not-letters"),
-        pytest.param(GENERIC, (GENERIC, "6.8.0-40-generic"), "6.8.0-40-generic", id="hardware-enablement"),
+        pytest.param(
+            GENERIC,
+            (GENERIC, "5.15.0-99-generic", "5.15.0-101-generic"),
+            None,
+            id="by-numbers-not-letters",
+        ),
+        pytest.param(
+            GENERIC, (GENERIC, "6.8.0-40-generic"), "6.8.0-40-generic", id="hardware-enablement"
+        ),
         pytest.param(GENERIC, (GENERIC, "5.15.0-1062-nvidia"), None, id="another-flavour"),
-        pytest.param(GENERIC, (GENERIC, "6.8.0-40-lowlatency", "6.8.0-1009-aws"), None, id="other-flavours"),
+        pytest.param(
+            GENERIC, (GENERIC, "6.8.0-40-lowlatency", "6.8.0-1009-aws"), None, id="other-flavours"
+        ),
         pytest.param(GENERIC, (), None, id="container"),
         pytest.param(GENERIC, ("5.15.0-107-generic",), None, id="booted-from-elsewhere"),
         pytest.param(
@@ -142,7 +171,10 @@ GENERIC = "5.15.0-105-generic"
             id="rhel-9-debug",
         ),
         pytest.param(
-            "6.1.0-18-amd64", ("6.1.0-18-amd64", "6.1.0-21-amd64", "6.1.0-23-rt-amd64"), "6.1.0-21-amd64", id="debian"
+            "6.1.0-18-amd64",
+            ("6.1.0-18-amd64", "6.1.0-21-amd64", "6.1.0-23-rt-amd64"),
+            "6.1.0-21-amd64",
+            id="debian",
         ),
         pytest.param(
             "5.14.21-150500.55.19-default",
@@ -153,23 +185,36 @@ GENERIC = "5.15.0-105-generic"
         pytest.param("vendor build", ("vendor build", "6.8.0"), None, id="no-number"),
     ],
 )
-def test_a_newer_kernel_of_the_same_flavour_waits(running: str, installed: tuple[str, ...], newest: str | None) -> None:
+def test_a_newer_kernel_of_the_same_flavour_waits(
+    running: str, installed: tuple[str, ...], newest: str | None
+) -> None:
     assert waiting(running, installed) == newest
     seen = {"kernel.release": running, "kernel.installed": installed}
-    waits = [f for f in findings(fleet(n1=seen, n2=seen), "kernel.version") if "waits for a reboot" in f.message]
-    assert [(f.verdict, f.severity, f.nodes) for f in waits] == ([("fail", "warning", ("n1", "n2"))] if newest else [])
+    waits = [
+        f
+        for f in findings(fleet(n1=seen, n2=seen), "kernel.version")
+        if "waits for a reboot" in f.message
+    ]
+    assert [(f.verdict, f.severity, f.nodes) for f in waits] == (
+        [("fail", "warning", ("n1", "n2"))] if newest else []
+    )
 
 
 def test_a_pinned_kernel_waits_for_nothing() -> None:
     seen = {"kernel.release": GENERIC, "kernel.installed": (GENERIC, "5.15.0-107-generic")}
     pinned = {"n1": {"require": {"kernel.version": "5.15.0"}}}
-    assert told(fleet(some=pinned, n1=seen, n2=seen), "kernel.version") == {"n1": "pass", "n2": "fail warning"}
+    assert told(fleet(some=pinned, n1=seen, n2=seen), "kernel.version") == {
+        "n1": "pass",
+        "n2": "fail warning",
+    }
 
 
 @pytest.mark.parametrize("reason", ["denied", "timed_out", "garbled"])
 def test_kernels_that_could_not_be_listed_are_not_known(reason: str) -> None:
     seen = {"kernel.release": NEW, "kernel.installed": absent(reason)}
-    assert told(fleet(n1=seen, n2=seen), "kernel.version") == dict.fromkeys(("n1", "n2"), f"unknown warning {reason}")
+    assert told(fleet(n1=seen, n2=seen), "kernel.version") == dict.fromkeys(
+        ("n1", "n2"), f"unknown warning {reason}"
+    )
 
 
 # ---------------------------------------------------------------- command lines
@@ -179,7 +224,9 @@ def line(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-PLAIN = line("BOOT_IMAGE=/boot/vmlinuz-5.15.0-107-generic root=UUID=1 ro console=ttyS1,115200n8 iommu=pt")
+PLAIN = line(
+    "BOOT_IMAGE=/boot/vmlinuz-5.15.0-107-generic root=UUID=1 ro console=ttyS1,115200n8 iommu=pt"
+)
 TWIN = line("BOOT_IMAGE=/boot/vmlinuz-5.15.0-105-generic root=UUID=2 ro quiet splash iommu=pt")
 NO_IOMMU = line("root=UUID=3 ro")
 STRICT = line("root=UUID=3 ro iommu=strict")
@@ -194,24 +241,40 @@ STRICT = line("root=UUID=3 ro iommu=strict")
         pytest.param([(*PLAIN, "mitigations=off"), TWIN], ["fail warning"] * 2, id="no-majority"),
         pytest.param([line("quiet"), line("splash")], ["pass"] * 2, id="nothing-that-matters"),
         pytest.param([PLAIN], ["skip not_applicable"], id="one-node"),
-        pytest.param([PLAIN, PLAIN, absent("denied")], ["pass", "pass", "unknown warning denied"], id="denied"),
-        pytest.param([PLAIN, PLAIN, absent("garbled")], ["pass", "pass", "unknown warning garbled"], id="garbled"),
+        pytest.param(
+            [PLAIN, PLAIN, absent("denied")],
+            ["pass", "pass", "unknown warning denied"],
+            id="denied",
+        ),
+        pytest.param(
+            [PLAIN, PLAIN, absent("garbled")],
+            ["pass", "pass", "unknown warning garbled"],
+            id="garbled",
+        ),
     ],
 )
 def test_kernels_are_started_alike(lines: list[Any], expected: list[str]) -> None:
-    assert list(told(fleet(**nodes("kernel.cmdline", *lines)), "kernel.cmdline").values()) == expected
+    assert (
+        list(told(fleet(**nodes("kernel.cmdline", *lines)), "kernel.cmdline").values()) == expected
+    )
 
 
 def test_only_the_parameter_that_differs_is_shown() -> None:
     more = (*PLAIN, "hugepagesz=1G", "hugepages=16")
-    found = findings(fleet(**nodes("kernel.cmdline", more, more, (*more, "mitigations=off"))), "kernel.cmdline")
+    found = findings(
+        fleet(**nodes("kernel.cmdline", more, more, (*more, "mitigations=off"))), "kernel.cmdline"
+    )
     (bad,) = [finding for finding in found if finding.verdict == "fail"]
     assert bad.seen == "no mitigations on n[1-2]; mitigations=off on n3"
     assert bad.wanted == "no mitigations"
 
 
 def test_another_kind_of_machine_may_be_started_otherwise() -> None:
-    seen = fleet(each={"gpus": Gpus(8)}, some={"n3": {"gpus": Gpus(0)}}, **nodes("kernel.cmdline", PLAIN, TWIN, STRICT))
+    seen = fleet(
+        each={"gpus": Gpus(8)},
+        some={"n3": {"gpus": Gpus(0)}},
+        **nodes("kernel.cmdline", PLAIN, TWIN, STRICT),
+    )
     assert told(seen, "kernel.cmdline") == {"n1": "pass", "n2": "pass", "n3": "skip not_applicable"}
 
 
@@ -225,12 +288,16 @@ def test_another_kind_of_machine_may_be_started_otherwise() -> None:
     ],
 )
 def test_every_word_that_is_required_must_be_there(wanted: str, expected: list[str]) -> None:
-    seen = fleet(each={"require": {"kernel.cmdline": wanted}}, **nodes("kernel.cmdline", PLAIN, STRICT))
+    seen = fleet(
+        each={"require": {"kernel.cmdline": wanted}}, **nodes("kernel.cmdline", PLAIN, STRICT)
+    )
     assert list(told(seen, "kernel.cmdline").values()) == expected
 
 
 def test_the_missing_words_can_be_pasted() -> None:
-    seen = fleet(each={"require": {"kernel.cmdline": "iommu=pt nosmt"}}, **nodes("kernel.cmdline", PLAIN))
+    seen = fleet(
+        each={"require": {"kernel.cmdline": "iommu=pt nosmt"}}, **nodes("kernel.cmdline", PLAIN)
+    )
     (bad,) = findings(seen, "kernel.cmdline")
     assert bad.seen == "no nosmt"
     assert "--args='nosmt'" in bad.remedy

@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.facts.clock import ClockSource, Daemon, Offset
 from clusterprep.model import Gpus
-from tests.fleet import absent, findings, fleet, same, told
+from tests.support.fleet import absent, findings, fleet, same, told
 
 FINE = 0.0004  # seconds; what a quiet network gives
 STRADDLES = "the error bound straddles the limit"
@@ -25,16 +25,32 @@ def clocks(*seconds: float, bound: float = FINE, **options: object) -> object:
         pytest.param([0.0, 0.0, 5.001], ["pass", "pass", "fail error"], id="five-seconds-ahead"),
         pytest.param([0.0, 0.0, -3600.0], ["pass", "pass", "fail error"], id="an-hour-behind"),
         pytest.param([0.0, 0.0, 0.2], ["pass", "pass", "fail warning"], id="a-fifth-of-a-second"),
-        pytest.param([0.0, 0.0, 1.0], ["pass", "pass", "fail warning"], id="a-second-is-no-more-than-a-second"),
+        pytest.param(
+            [0.0, 0.0, 1.0],
+            ["pass", "pass", "fail warning"],
+            id="a-second-is-no-more-than-a-second",
+        ),
         pytest.param([0.0, 0.0, 1.001], ["pass", "pass", "fail error"], id="more-than-a-second"),
         pytest.param([100.0, 100.0, 100.0], ["pass"] * 3, id="it-is-the-controller-that-is-wrong"),
         pytest.param([0.0, 0.0, 0.0496], ["pass"] * 3, id="at-the-limit-with-its-bound"),
-        pytest.param([0.0, 0.0, 0.0505], ["pass", "pass", "fail warning"], id="just-over-it-with-its-bound"),
-        pytest.param([0.0, 0.0, 0.0502], ["pass", "pass", f"unknown warning {STRADDLES}"], id="straddles-from-above"),
-        pytest.param([0.0, 0.0, -0.0498], ["pass", "pass", f"unknown warning {STRADDLES}"], id="straddles-from-below"),
+        pytest.param(
+            [0.0, 0.0, 0.0505], ["pass", "pass", "fail warning"], id="just-over-it-with-its-bound"
+        ),
+        pytest.param(
+            [0.0, 0.0, 0.0502],
+            ["pass", "pass", f"unknown warning {STRADDLES}"],
+            id="straddles-from-above",
+        ),
+        pytest.param(
+            [0.0, 0.0, -0.0498],
+            ["pass", "pass", f"unknown warning {STRADDLES}"],
+            id="straddles-from-below",
+        ),
         pytest.param([5.0], ["fail error"], id="one-node-against-the-controller"),
         pytest.param([0.0, 5.0], ["pass", "fail error"], id="two-nodes-against-the-controller"),
-        pytest.param([5.0, 5.0], ["fail error"] * 2, id="two-nodes-agree-and-the-controller-does-not"),
+        pytest.param(
+            [5.0, 5.0], ["fail error"] * 2, id="two-nodes-agree-and-the-controller-does-not"
+        ),
         pytest.param([0.0, 0.0, 10.0, 10.0], ["fail error"] * 4, id="two-against-two"),
     ],
 )
@@ -54,9 +70,13 @@ def test_a_coarse_measurement_is_never_a_pass_beyond_its_bound(bound: float, exp
     assert told(clocks(0.0, 0.0, 0.01, bound=bound), "time.offset")["n3"] == expected
 
 
-@pytest.mark.parametrize("clock", [Offset(math.nan, 0.0), Offset(0.0, math.nan), Offset(math.inf, 1.0)])
+@pytest.mark.parametrize(
+    "clock", [Offset(math.nan, 0.0), Offset(0.0, math.nan), Offset(math.inf, 1.0)]
+)
 def test_a_clock_that_is_no_number_is_not_known_and_spoils_no_other(clock: Offset) -> None:
-    seen = fleet(**same("clock.offset", Offset(0.0, FINE), Offset(0.0, FINE), Offset(9.0, FINE), clock))
+    seen = fleet(
+        **same("clock.offset", Offset(0.0, FINE), Offset(0.0, FINE), Offset(9.0, FINE), clock)
+    )
     assert told(seen, "time.offset") == {
         "n1": "pass", "n2": "pass", "n3": "fail error", "n4": "unknown error garbled"
     }  # fmt: skip
@@ -65,14 +85,21 @@ def test_a_clock_that_is_no_number_is_not_known_and_spoils_no_other(clock: Offse
 def test_what_is_required_replaces_the_limit_and_is_an_error() -> None:
     strict = {"require": {"time.offset": "1ms"}}
     assert told(clocks(0.0, 0.0, 0.01, each=strict), "time.offset")["n3"] == "fail error"
-    assert told(clocks(0.0, 0.0, 0.0011, each=strict), "time.offset")["n3"] == f"unknown error {STRADDLES}"
+    assert (
+        told(clocks(0.0, 0.0, 0.0011, each=strict), "time.offset")["n3"]
+        == f"unknown error {STRADDLES}"
+    )
     loose = {"require": {"time.offset": "2s"}}
     assert told(clocks(0.0, 0.0, 1.5, each=loose), "time.offset")["n3"] == "pass"
 
 
 def test_an_unmeasured_node_does_not_take_part_in_the_median() -> None:
     seen = fleet(**same("clock.offset", Offset(0.0, FINE), Offset(5.0, FINE), absent("hung")))
-    assert told(seen, "time.offset") == {"n1": "pass", "n2": "fail error", "n3": "unknown error hung"}
+    assert told(seen, "time.offset") == {
+        "n1": "pass",
+        "n2": "fail error",
+        "n3": "unknown error hung",
+    }
 
 
 def test_the_report_says_which_way_and_how_sure() -> None:
@@ -132,27 +159,43 @@ def source(name: str, *others: str) -> ClockSource:
         pytest.param([source("hyperv_clocksource_tsc_page")] * 2, ["pass"] * 2, id="azure"),
         pytest.param([source("arch_sys_counter")] * 2, ["pass"] * 2, id="grace"),
         pytest.param(
-            [source("tsc"), source("hpet"), source("tsc")], ["pass", "fail warning", "pass"], id="unstable-tsc"
+            [source("tsc"), source("hpet"), source("tsc")],
+            ["pass", "fail warning", "pass"],
+            id="unstable-tsc",
         ),
         pytest.param([source("hpet")] * 3, ["fail warning"] * 3, id="all-slow-is-no-pass"),
         pytest.param([source("acpi_pm")], ["fail warning"], id="one-slow-node"),
-        pytest.param([source("jiffies"), source("refined-jiffies")], ["fail warning"] * 2, id="ticks"),
-        pytest.param([source("tsc")], ["pass"], id="one-node"),
-        pytest.param([source("tsc"), source("kvm-clock")], ["fail warning"] * 2, id="metal-and-virtual"),
         pytest.param(
-            [source("tsc"), source("tsc"), absent("denied")], ["pass", "pass", "unknown warning denied"], id="no"
+            [source("jiffies"), source("refined-jiffies")], ["fail warning"] * 2, id="ticks"
         ),
-        pytest.param([source("tsc"), absent("garbled")], [FEW, "unknown warning garbled"], id="garbled"),
+        pytest.param([source("tsc")], ["pass"], id="one-node"),
+        pytest.param(
+            [source("tsc"), source("kvm-clock")], ["fail warning"] * 2, id="metal-and-virtual"
+        ),
+        pytest.param(
+            [source("tsc"), source("tsc"), absent("denied")],
+            ["pass", "pass", "unknown warning denied"],
+            id="no",
+        ),
+        pytest.param(
+            [source("tsc"), absent("garbled")], [FEW, "unknown warning garbled"], id="garbled"
+        ),
     ],
 )
-def test_a_clock_is_quick_to_read_and_the_same_everywhere(sources: list[object], expected: list[str]) -> None:
-    assert list(told(fleet(**same("clock.source", *sources)), "time.clocksource").values()) == expected
+def test_a_clock_is_quick_to_read_and_the_same_everywhere(
+    sources: list[object], expected: list[str]
+) -> None:
+    assert (
+        list(told(fleet(**same("clock.source", *sources)), "time.clocksource").values()) == expected
+    )
 
 
 def test_another_kind_of_machine_may_have_another_clock() -> None:
     some = {"n3": {"gpus": Gpus(0)}}
     sources = same("clock.source", source("tsc"), source("tsc"), source("kvm-clock"))
-    assert set(told(fleet(each={"gpus": Gpus(8)}, some=some, **sources), "time.clocksource").values()) == {"pass"}
+    assert set(
+        told(fleet(each={"gpus": Gpus(8)}, some=some, **sources), "time.clocksource").values()
+    ) == {"pass"}
 
 
 @pytest.mark.parametrize(
@@ -164,15 +207,22 @@ def test_another_kind_of_machine_may_have_another_clock() -> None:
     ],
 )
 def test_a_source_may_be_required(wanted: str, seen: str, expected: str) -> None:
-    nodes = fleet(each={"require": {"time.clocksource": wanted}}, **same("clock.source", source(seen)))
+    nodes = fleet(
+        each={"require": {"time.clocksource": wanted}}, **same("clock.source", source(seen))
+    )
     assert told(nodes, "time.clocksource") == {"n1": expected}
 
 
 @pytest.mark.parametrize(
     ("seen", "wanted", "cure"),
-    [(source("hpet", "tsc"), "tsc", "echo tsc > /sys"), (source("hpet", "acpi_pm"), "tsc, or the", "dmesg")],
+    [
+        (source("hpet", "tsc"), "tsc", "echo tsc > /sys"),
+        (source("hpet", "acpi_pm"), "tsc, or the", "dmesg"),
+    ],
 )
-def test_the_better_source_is_named_where_there_is_one(seen: ClockSource, wanted: str, cure: str) -> None:
+def test_the_better_source_is_named_where_there_is_one(
+    seen: ClockSource, wanted: str, cure: str
+) -> None:
     (bad,) = findings(fleet(**same("clock.source", seen)), "time.clocksource")
     assert bad.wanted.startswith(wanted)
     assert bad.remedy.startswith(cure)

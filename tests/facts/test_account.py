@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from clusterprep import registry
 from clusterprep.facts.account import Account, Rights
 from clusterprep.model import Absent, Inventory, Node, SshSettings
-from tests.fleet import learned
+from clusterprep.survey import registry
+from tests.support.fleet import learned
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
         pytest.param({"uid": 0, "user": "root", "sudo": None}, Rights(0, "root"), id="root"),
-        pytest.param({"uid": 1000, "user": "alice", "sudo": 0}, Rights(1000, "alice", 0), id="sudo-works"),
-        pytest.param({"uid": 1000, "user": "alice", "sudo": 1}, Rights(1000, "alice", 1), id="sudo-asks"),
-        pytest.param({"uid": 1000, "user": "#1000", "sudo": None}, Rights(1000, "#1000"), id="no-sudo-and-no-name"),
+        pytest.param(
+            {"uid": 1000, "user": "alice", "sudo": 0}, Rights(1000, "alice", 0), id="sudo-works"
+        ),
+        pytest.param(
+            {"uid": 1000, "user": "alice", "sudo": 1}, Rights(1000, "alice", 1), id="sudo-asks"
+        ),
+        pytest.param(
+            {"uid": 1000, "user": "#1000", "sudo": None},
+            Rights(1000, "#1000"),
+            id="no-sudo-and-no-name",
+        ),
     ],
 )
 def test_rights_are_a_user_and_what_sudo_says(answer: object, expected: Rights) -> None:
@@ -52,13 +60,19 @@ def test_an_account_without_numbers_is_garbled(answer: object) -> None:
 
 @pytest.mark.parametrize("fact", ["ssh.rights", "user.account"])
 def test_a_reason_survives(fact: str) -> None:
-    assert learned(fact, ["no", "hung", "no answer within 5 s"]) == Absent("hung", "no answer within 5 s")
+    assert learned(fact, ["no", "hung", "no answer within 5 s"]) == Absent(
+        "hung", "no answer within 5 s"
+    )
 
 
 @pytest.mark.parametrize(
     ("node", "user"),
     [
-        pytest.param(Node("n1", "n1", 0, job_user="alice", ssh=SshSettings(user="root")), "alice", id="job-user"),
+        pytest.param(
+            Node("n1", "n1", 0, job_user="alice", ssh=SshSettings(user="root")),
+            "alice",
+            id="job-user",
+        ),
         pytest.param(Node("n1", "n1", 0, ssh=SshSettings(user="bob")), "bob", id="login-user"),
         pytest.param(Node("n1", "n1", 0), None, id="whoever-logs-in"),
     ],

@@ -67,13 +67,19 @@ def test_what_would_change_and_what_of_it_could_come_back() -> None:
     assert found.state("libc6:i386") == Package("config-files", "2.35-0ubuntu3.7")
     assert found.state("libibverbs1") == Package("installed", "39.0-1", held=True)
     assert (found.new("libc6"), found.new("bash")) == ("2.35-0ubuntu3.8", None)
-    assert list(map(str, found.moves))[:2] == ["remove old-verbs 1.2-3", "change libibverbs1 39.0-1 to 39.0-1ubuntu1"]
+    assert list(map(str, found.moves))[:2] == [
+        "remove old-verbs 1.2-3",
+        "change libibverbs1 39.0-1 to 39.0-1ubuntu1",
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "failed"),
     [
-        ("Reading package lists...\nE: Unable to locate package x\n== 100\n", ("Unable to locate package x",)),
+        (
+            "Reading package lists...\nE: Unable to locate package x\n== 100\n",
+            ("Unable to locate package x",),
+        ),
         (
             UNMET,
             (
@@ -94,7 +100,9 @@ def test_nothing_asked_is_nothing_to_do() -> None:
     assert parse_outlook("") == Outlook()
 
 
-@pytest.mark.parametrize("text", ["Inst a (1.0 x [all])\n", "Inst a\n== 0\n", "Remv a\n== 0\n", "x\n== \n"])
+@pytest.mark.parametrize(
+    "text", ["Inst a (1.0 x [all])\n", "Inst a\n== 0\n", "Remv a\n== 0\n", "x\n== \n"]
+)
 def test_what_was_cut_off_is_not_known(text: str) -> None:
     with pytest.raises(ValueError, match="apt-get"):
         parse_outlook(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterprep.facts.bonding import Bond, Member
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 # In the format of bonding v5.15, as root reads it: two ports against an MLAG pair.
 LACP = """\
@@ -120,8 +120,12 @@ def read(text: object) -> object:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param(LACP, Bond("bond0", "802.3ad", "up", CARDS, "layer3+4", "44:38:39:ff:00:12"), id="root"),
-        pytest.param(FOR_USERS, Bond("bond0", "802.3ad", "up", CARDS, "layer3+4", None), id="another-user"),
+        pytest.param(
+            LACP, Bond("bond0", "802.3ad", "up", CARDS, "layer3+4", "44:38:39:ff:00:12"), id="root"
+        ),
+        pytest.param(
+            FOR_USERS, Bond("bond0", "802.3ad", "up", CARDS, "layer3+4", None), id="another-user"
+        ),
         pytest.param(
             BACKUP,
             Bond("bond0", "active-backup", "up", (Member("ib0", "up"), Member("ib1", "down"))),
@@ -140,7 +144,11 @@ def test_a_bond_is_read_with_its_members(text: str, expected: Bond) -> None:
 
 
 def test_members_that_go_up_and_down_and_have_no_aggregator_keep_their_words() -> None:
-    text = LACP.replace("Speed: 25000 Mbps\nDuplex: full\nLink Failure Count: 1", "Speed: Unknown\nDuplex: Unknown", 1)
+    text = LACP.replace(
+        "Speed: 25000 Mbps\nDuplex: full\nLink Failure Count: 1",
+        "Speed: Unknown\nDuplex: Unknown",
+        1,
+    )
     head, tail = text.split("Slave Interface: enp41s0f1np1\n")
     text = head + "Slave Interface: enp41s0f1np1\n" + tail.replace("Status: up", "Status: going back").replace(
         "Aggregator ID: 1", "Aggregator ID: N/A"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 ROOT = "/sys/class/infiniband"
 
@@ -27,7 +27,8 @@ def test_a_node_without_ports_has_no_counters() -> None:
 
 
 @pytest.mark.parametrize(
-    "files", [{f"{ROOT}/mlx5_0/ports/1/counters/symbol_error": "many"}, {"/sys/class/net/eth0/mtu": "1500"}]
+    "files",
+    [{f"{ROOT}/mlx5_0/ports/1/counters/symbol_error": "many"}, {"/sys/class/net/eth0/mtu": "1500"}],
 )
 def test_what_is_no_counter_is_not_known(files: dict[str, str]) -> None:
     assert learned("ib.counters", ["ok", files]).reason == "garbled"

@@ -8,11 +8,9 @@ import pytest
 
 from clusterprep.facts.cpu import Cpus, Governor, cpuinfo, virtual
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
-XEON = (
-    "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Platinum 8480C\nflags\t\t: fpu vme tsc\n"
-)
+XEON = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Platinum 8480C\nflags\t\t: fpu vme tsc\n"
 EPYC = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 9654 96-Core Processor\nflags\t\t: fpu sse\n"
 PADDED = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) CPU           X5650  @ 2.67GHz\n"
 GRACE = "processor\t: 0\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd4f\n"
@@ -73,7 +71,10 @@ def test_a_guest_says_so() -> None:
             id="intel",
         ),
         pytest.param(
-            [["acpi-cpufreq", "ondemand", None, 1, "policy7"], ["acpi-cpufreq", "performance", None, 63, "policy0"]],
+            [
+                ["acpi-cpufreq", "ondemand", None, 1, "policy7"],
+                ["acpi-cpufreq", "performance", None, 63, "policy0"],
+            ],
             (
                 Governor("acpi-cpufreq", "ondemand", None, 1, "policy7"),
                 Governor("acpi-cpufreq", "performance", None, 63, "policy0"),

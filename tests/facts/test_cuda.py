@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 # As the packages of CUDA 12.4.1 and 10.2 install them; the first one without most of its components.
 JSON = """\

@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.facts.environment import Setting, assigned, in_effect, service
 from clusterprep.model import Absent
-from tests.fleet import REASONS, learned
+from tests.support.fleet import REASONS, learned
 
 HOME = "/home/alice"
 BASHRC = f"{HOME}/.bashrc"
@@ -31,7 +31,10 @@ def answer(**parts: Any) -> list[Any]:
 
 
 def sessions(login: dict[str, str], command: dict[str, str] | None = None) -> dict[str, Any]:
-    return {"login shell": ["ok", login], "ssh command": ["ok", login if command is None else command]}
+    return {
+        "login shell": ["ok", login],
+        "ssh command": ["ok", login if command is None else command],
+    }
 
 
 def test_only_paths_that_exist_are_told() -> None:
@@ -44,9 +47,18 @@ def test_only_paths_that_exist_are_told() -> None:
 
 
 def test_a_value_is_found_in_its_file() -> None:
-    files = [["/etc/environment", [[2, 'NCCL_ALGO="Ring"']]], [BASHRC, [[7, "export NCCL_DEBUG=INFO"]]]]
-    told = learned("env.paths", answer(sessions=sessions({"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}), files=files))
-    expected = (Setting("NCCL_ALGO", "Ring", "/etc/environment", 2), Setting("NCCL_DEBUG", "INFO", BASHRC, 7))
+    files = [
+        ["/etc/environment", [[2, 'NCCL_ALGO="Ring"']]],
+        [BASHRC, [[7, "export NCCL_DEBUG=INFO"]]],
+    ]
+    told = learned(
+        "env.paths",
+        answer(sessions=sessions({"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}), files=files),
+    )
+    expected = (
+        Setting("NCCL_ALGO", "Ring", "/etc/environment", 2),
+        Setting("NCCL_DEBUG", "INFO", BASHRC, 7),
+    )
     assert told["login shell"] == told["ssh command"] == expected
 
 
@@ -58,7 +70,11 @@ def test_a_value_is_found_in_its_file() -> None:
         ("export A=1 NCCL_DEBUG='IN FO'", "NCCL_DEBUG", "IN FO"),
         ('export NCCL_IB_HCA="mlx5_0,mlx5_1"  # why', "NCCL_IB_HCA", "mlx5_0,mlx5_1"),
         ("export NCCL_SOCKET_IFNAME==eth0", "NCCL_SOCKET_IFNAME", "=eth0"),
-        ('[ -n "${SLURM_JOB_ID+set}" ] || export CUDA_VISIBLE_DEVICES=0,1', "CUDA_VISIBLE_DEVICES", "0,1"),
+        (
+            '[ -n "${SLURM_JOB_ID+set}" ] || export CUDA_VISIBLE_DEVICES=0,1',
+            "CUDA_VISIBLE_DEVICES",
+            "0,1",
+        ),
         ("[ -f /x ] && NCCL_DEBUG=WARN", "NCCL_DEBUG", "WARN"),
         ("declare -x NCCL_DEBUG=WARN", "NCCL_DEBUG", "WARN"),
         ("setenv NCCL_DEBUG WARN", "NCCL_DEBUG", "WARN"),
@@ -70,19 +86,26 @@ def test_assignments_of_shells(line: str, name: str, value: str) -> None:
     assert assigned([("f", 3, line)])[name, value] == ("f", 3)
 
 
-@pytest.mark.parametrize("line", ["# export NCCL_DEBUG=INFO", "echo X_NCCL_DEBUG=INFO", "export NCCL_DEBUG=WARN"])
+@pytest.mark.parametrize(
+    "line", ["# export NCCL_DEBUG=INFO", "echo X_NCCL_DEBUG=INFO", "export NCCL_DEBUG=WARN"]
+)
 def test_what_gives_no_such_value(line: str) -> None:
     assert ("NCCL_DEBUG", "INFO") not in assigned([("f", 1, line)])
 
 
 def test_a_value_that_no_line_writes_out_has_no_place() -> None:
     files = [[BASHRC, [[7, "export NCCL_DEBUG=$LEVEL"]]]]
-    (setting,) = learned("env.paths", answer(sessions=sessions({"NCCL_DEBUG": "INFO"}), files=files))["login shell"]
+    (setting,) = learned(
+        "env.paths", answer(sessions=sessions({"NCCL_DEBUG": "INFO"}), files=files)
+    )["login shell"]
     assert setting == Setting("NCCL_DEBUG", "INFO")
 
 
 def test_the_last_file_wins_and_a_command_does_not_read_profiles_first() -> None:
-    both = [["/etc/profile.d/a.sh", [[1, "export NCCL_DEBUG=INFO"]]], [BASHRC, [[2, "export NCCL_DEBUG=INFO"]]]]
+    both = [
+        ["/etc/profile.d/a.sh", [[1, "export NCCL_DEBUG=INFO"]]],
+        [BASHRC, [[2, "export NCCL_DEBUG=INFO"]]],
+    ]
     told = learned("env.paths", answer(sessions=sessions({"NCCL_DEBUG": "INFO"}), files=both))
     assert told["login shell"][0].file == BASHRC
     told = learned("env.paths", answer(sessions=sessions({"NCCL_DEBUG": "INFO"}), files=both[::-1]))
@@ -104,7 +127,9 @@ def test_a_shell_that_hangs_is_one_path_that_is_not_known() -> None:
 
 def test_a_container_that_is_denied_is_left_out_of_the_whole() -> None:
     inside = answer(container=["no", "denied", "/proc/1/environ belongs to somebody else"])
-    assert learned("env.paths", inside)["container"] == Absent("denied", "/proc/1/environ belongs to somebody else")
+    assert learned("env.paths", inside)["container"] == Absent(
+        "denied", "/proc/1/environ belongs to somebody else"
+    )
     assert set(learned("env.effective", inside)) == {"login shell", "ssh command", "nccl"}
 
 
@@ -118,7 +143,9 @@ def test_an_answer_that_is_missing(fact: str, reason: str) -> None:
     assert learned(fact, ["no", reason, "why"]) == Absent(reason, "why")
 
 
-@pytest.mark.parametrize("key", ["sessions", "files", "systemd", "slurm", "container", "conf", "home"])
+@pytest.mark.parametrize(
+    "key", ["sessions", "files", "systemd", "slurm", "container", "conf", "home"]
+)
 def test_half_an_answer_is_garbled(key: str) -> None:
     word, whole = answer()
     half = {name: value for name, value in whole.items() if name != key}
@@ -148,12 +175,16 @@ def test_another_shape_is_garbled(parts: dict[str, Any]) -> None:
 
 def conf(**files: list[str]) -> dict[str, Any]:
     paths = {"own": f"{HOME}/.nccl.conf", "etc": "/etc/nccl.conf", "named": "/opt/nccl.conf"}
-    found = {paths[key]: [[n, line] for n, line in enumerate(lines, 1)] for key, lines in files.items()}
+    found = {
+        paths[key]: [[n, line] for n, line in enumerate(lines, 1)] for key, lines in files.items()
+    }
     return {paths["own"]: None, paths["etc"]: None, **found}
 
 
 def test_the_users_file_wins_over_etc_and_the_first_line_over_later_ones() -> None:
-    files = conf(own=["NCCL_DEBUG=INFO", "NCCL_DEBUG=WARN"], etc=["NCCL_DEBUG=TRACE", "NCCL_ALGO=Ring"])
+    files = conf(
+        own=["NCCL_DEBUG=INFO", "NCCL_DEBUG=WARN"], etc=["NCCL_DEBUG=TRACE", "NCCL_ALGO=Ring"]
+    )
     assert learned("env.paths", answer(conf=files))["nccl"] == (
         Setting("NCCL_ALGO", "Ring", "/etc/nccl.conf", 2),
         Setting("NCCL_DEBUG", "INFO", f"{HOME}/.nccl.conf", 1),
@@ -163,14 +194,20 @@ def test_the_users_file_wins_over_etc_and_the_first_line_over_later_ones() -> No
 def test_the_named_file_takes_the_place_of_the_users() -> None:
     files = conf(own=["NCCL_DEBUG=INFO"], named=["NCCL_DEBUG=WARN"], etc=["NCCL_ALGO=Ring"])
     mine = answer(conf=files, sessions=sessions({"NCCL_CONF_FILE": "/opt/nccl.conf"}))
-    assert [s.file for s in learned("env.paths", mine)["nccl"]] == ["/etc/nccl.conf", "/opt/nccl.conf"]
+    assert [s.file for s in learned("env.paths", mine)["nccl"]] == [
+        "/etc/nccl.conf",
+        "/opt/nccl.conf",
+    ]
 
 
 def test_a_named_file_that_is_not_there_still_hides_the_users() -> None:
     mine = answer(
-        conf=conf(own=["NCCL_DEBUG=INFO"], etc=["NCCL_ALGO=Ring"]), sessions=sessions({"NCCL_CONF_FILE": "/gone"})
+        conf=conf(own=["NCCL_DEBUG=INFO"], etc=["NCCL_ALGO=Ring"]),
+        sessions=sessions({"NCCL_CONF_FILE": "/gone"}),
     )
-    assert learned("env.paths", mine)["nccl"] == (Setting("NCCL_ALGO", "Ring", "/etc/nccl.conf", 1),)
+    assert learned("env.paths", mine)["nccl"] == (
+        Setting("NCCL_ALGO", "Ring", "/etc/nccl.conf", 1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,10 +237,16 @@ def test_conf_lines_are_there_as_written() -> None:
 def test_the_process_wins_over_the_files() -> None:
     paths = learned(
         "env.paths",
-        answer(conf=conf(etc=["NCCL_DEBUG=INFO", "NCCL_ALGO=Ring"]), sessions=sessions({"NCCL_DEBUG": "WARN"})),
+        answer(
+            conf=conf(etc=["NCCL_DEBUG=INFO", "NCCL_ALGO=Ring"]),
+            sessions=sessions({"NCCL_DEBUG": "WARN"}),
+        ),
     )
     effect = in_effect(paths, "login shell")
-    assert {name: setting.value for name, setting in effect.items()} == {"NCCL_DEBUG": "WARN", "NCCL_ALGO": "Ring"}
+    assert {name: setting.value for name, setting in effect.items()} == {
+        "NCCL_DEBUG": "WARN",
+        "NCCL_ALGO": "Ring",
+    }
 
 
 # ---------------------------------------------------------------- units
@@ -213,8 +256,14 @@ def test_the_process_wins_over_the_files() -> None:
     ("lines", "expected"),
     [
         (["Environment=NCCL_DEBUG=INFO"], {"NCCL_DEBUG": "INFO"}),
-        (['Environment="NCCL_DEBUG=IN FO" NCCL_ALGO=Ring'], {"NCCL_DEBUG": "IN FO", "NCCL_ALGO": "Ring"}),
-        (["DefaultEnvironment=NCCL_DEBUG=INFO", "Environment=NCCL_DEBUG=WARN"], {"NCCL_DEBUG": "WARN"}),
+        (
+            ['Environment="NCCL_DEBUG=IN FO" NCCL_ALGO=Ring'],
+            {"NCCL_DEBUG": "IN FO", "NCCL_ALGO": "Ring"},
+        ),
+        (
+            ["DefaultEnvironment=NCCL_DEBUG=INFO", "Environment=NCCL_DEBUG=WARN"],
+            {"NCCL_DEBUG": "WARN"},
+        ),
         (["Environment=NCCL_DEBUG=INFO", "Environment="], {}),
         (["Environment=NCCL_DEBUG_FILE=/tmp/%%h"], {"NCCL_DEBUG_FILE": "/tmp/%h"}),
         (["NCCL_DEBUG='INFO'"], {"NCCL_DEBUG": "INFO"}),
@@ -222,7 +271,9 @@ def test_the_process_wins_over_the_files() -> None:
     ],
 )
 def test_units_and_environment_files(lines: list[str], expected: dict[str, str]) -> None:
-    told = service([("/etc/systemd/system/x.service.d/a.conf", n, line) for n, line in enumerate(lines, 1)])
+    told = service(
+        [("/etc/systemd/system/x.service.d/a.conf", n, line) for n, line in enumerate(lines, 1)]
+    )
     assert {setting.name: setting.value for setting in told} == expected
 
 
@@ -233,5 +284,7 @@ def test_a_unit_names_its_file_and_line() -> None:
 
 
 def test_folders_with_libraries() -> None:
-    assert learned("env.libraries", answer(libraries={"/opt": ["libnccl.so.2"]})) == {"/opt": ("libnccl.so.2",)}
+    assert learned("env.libraries", answer(libraries={"/opt": ["libnccl.so.2"]})) == {
+        "/opt": ("libnccl.so.2",)
+    }
     assert learned("env.libraries", answer(libraries={"/opt": [2]})).reason == "garbled"

@@ -8,18 +8,25 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.firewall import Match, Rule
-from tests.fleet import learned
+from clusterprep.facts.firewall import Rule, RuleMatch
+from tests.support.fleet import learned
 
-RECORDED = Path(__file__).parents[1] / "filters"
+RECORDED = Path(__file__).parents[1] / "facts" / "filters"
 NOTHING: dict[str, Any] = {"nft": None, "iptables": None, "legacy": None}
 SYN = {"&": [{"payload": {"protocol": "tcp", "field": "flags"}}, ["fin", "syn", "rst", "ack"]]}
-OTHER = Match("other")
+OTHER = RuleMatch("other")
 
 
 def expressions(*items: Any) -> tuple[Rule, ...]:
     """The rules that a rule of nft becomes."""
-    chain = {"family": "inet", "table": "t", "name": "c", "type": "filter", "hook": "input", "policy": "accept"}
+    chain = {
+        "family": "inet",
+        "table": "t",
+        "name": "c",
+        "type": "filter",
+        "hook": "input",
+        "policy": "accept",
+    }
     rule = {"family": "inet", "table": "t", "chain": "c", "expr": list(items)}
     text = json.dumps({"nftables": [{"metainfo": {}}, {"chain": chain}, {"rule": rule}]})
     (found,) = learned("net.filter", ["ok", {**NOTHING, "nft": text}])
@@ -27,7 +34,7 @@ def expressions(*items: Any) -> tuple[Rule, ...]:
     return rules
 
 
-def match(left: Any, right: Any, op: str = "==") -> tuple[Match, ...]:
+def match(left: Any, right: Any, op: str = "==") -> tuple[RuleMatch, ...]:
     (rule,) = expressions({"match": {"op": op, "left": left, "right": right}}, {"accept": None})
     return rule.matches
 
@@ -35,31 +42,31 @@ def match(left: Any, right: Any, op: str = "==") -> tuple[Match, ...]:
 @pytest.mark.parametrize(
     ("left", "right", "op", "expected"),
     [
-        ({"meta": {"key": "iifname"}}, "eth*", "==", (Match("iif", ("eth*",)),)),
-        ({"meta": {"key": "l4proto"}}, {"set": ["tcp", "udp"]}, "!=", (Match("proto", ("tcp", "udp"), True),)),
-        ({"meta": {"key": "mark"}}, 16, "==", (Match("mark", ("set",)),)),
+        ({"meta": {"key": "iifname"}}, "eth*", "==", (RuleMatch("iif", ("eth*",)),)),
+        ({"meta": {"key": "l4proto"}}, {"set": ["tcp", "udp"]}, "!=", (RuleMatch("proto", ("tcp", "udp"), True),)),
+        ({"meta": {"key": "mark"}}, 16, "==", (RuleMatch("mark", ("set",)),)),
         ({"meta": {"key": "mark"}}, 0, "==", (OTHER,)),
-        ({"&": [{"meta": {"key": "mark"}}, 16384]}, 0, "!=", (Match("mark", ("set",)),)),
+        ({"&": [{"meta": {"key": "mark"}}, 16384]}, 0, "!=", (RuleMatch("mark", ("set",)),)),
         ({"meta": {"key": "skuid"}}, 0, "==", (OTHER,)),
-        ({"ct": {"key": "state"}}, ["established", "related"], "in", (Match("state", ("established", "related")),)),
+        ({"ct": {"key": "state"}}, ["established", "related"], "in", (RuleMatch("state", ("established", "related")),)),
         ({"ct": {"key": "helper"}}, "ftp", "==", (OTHER,)),
-        (SYN, "syn", "==", (Match("flags", ("fin,syn,rst,ack", "syn")),)),
-        ({"fib": {"result": "type", "flags": ["daddr"]}}, "local", "==", (Match("dsttype", ("local",)),)),
+        (SYN, "syn", "==", (RuleMatch("flags", ("fin,syn,rst,ack", "syn")),)),
+        ({"fib": {"result": "type", "flags": ["daddr"]}}, "local", "==", (RuleMatch("dsttype", ("local",)),)),
         ({"fib": {"result": "oif", "flags": ["saddr"]}}, False, "==", (OTHER,)),
         (
             {"payload": {"protocol": "ip6", "field": "saddr"}},
             "fe80::1",
             "==",
-            (Match("family", ("ipv6",)), Match("saddr6", ("fe80::1",))),
+            (RuleMatch("family", ("ipv6",)), RuleMatch("saddr6", ("fe80::1",))),
         ),
         (
             {"payload": {"protocol": "udp", "field": "dport"}}, {"range": [5000, 6000]}, "==",
-            (Match("proto", ("udp",)), Match("dport", ("5000-6000",))),
+            (RuleMatch("proto", ("udp",)), RuleMatch("dport", ("5000-6000",))),
         ),
         (
             {"payload": {"protocol": "ip", "field": "saddr"}},
             {"set": [{"prefix": {"addr": "10.0.0.0", "len": 8}}, {"elem": {"val": "192.0.2.1"}}]}, "==",
-            (Match("saddr", ("10.0.0.0/8", "192.0.2.1")),),
+            (RuleMatch("saddr", ("10.0.0.0/8", "192.0.2.1")),),
         ),
         ({"payload": {"protocol": "ip", "field": "ttl"}}, 1, "==", (OTHER,)),
         ({"payload": {"base": "th", "offset": 0, "len": 16}}, 1, "==", (OTHER,)),
@@ -68,7 +75,7 @@ def match(left: Any, right: Any, op: str = "==") -> tuple[Match, ...]:
         ({"meta": {"key": "iifname"}}, {"numgen": {}}, "==", (OTHER,)),
     ],
 )  # fmt: skip
-def test_conditions_of_nft(left: Any, right: Any, op: str, expected: tuple[Match, ...]) -> None:
+def test_conditions_of_nft(left: Any, right: Any, op: str, expected: tuple[RuleMatch, ...]) -> None:
     assert match(left, right, op) == expected
 
 
@@ -95,8 +102,8 @@ def test_conditions_of_nft(left: Any, right: Any, op: str, expected: tuple[Match
             [{"vmap": {"key": {"ct": {"key": "state"}}, "data": {"set": [
                 ["invalid", {"drop": None}], ["new", {"jump": {"target": "a"}}], ["*", {"queue": {}}]]}}}],
             (
-                Rule((Match("state", ("invalid",)),), "drop"),
-                Rule((Match("state", ("new",)),), "jump", "a"),
+                Rule((RuleMatch("state", ("invalid",)),), "drop"),
+                Rule((RuleMatch("state", ("new",)),), "jump", "a"),
                 Rule((), "unsure"),
             ),
         ),
@@ -114,18 +121,22 @@ def test_tables_that_ipv4_does_not_meet_are_left_out() -> None:
 
 def test_no_filter_in_use_is_an_answer() -> None:
     assert learned("net.filter", ["ok", NOTHING]) == ()
-    assert learned("net.filter", ["ok", {**NOTHING, "nft": '{"nftables": [{"metainfo": {}}]}'}]) == ()
+    assert (
+        learned("net.filter", ["ok", {**NOTHING, "nft": '{"nftables": [{"metainfo": {}}]}'}]) == ()
+    )
 
 
 def test_chains_of_iptables_have_the_hooks_of_their_names() -> None:
-    found = learned("net.filter", ["ok", {**NOTHING, "legacy": (RECORDED / "docker.rules").read_text()}])
+    found = learned(
+        "net.filter", ["ok", {**NOTHING, "legacy": (RECORDED / "docker.rules").read_text()}]
+    )
     hooks = {(chain.table, chain.name): (chain.hook, chain.policy, chain.kind) for chain in found}
     assert hooks["legacy ip filter", "FORWARD"] == ("forward", "drop", "filter")
     assert hooks["legacy ip nat", "PREROUTING"] == ("prerouting", "accept", "nat")
     assert hooks["legacy ip filter", "f2b-sshd"] == (None, "accept", "filter")
     (banned,) = [chain for chain in found if chain.name == "f2b-sshd"]
-    assert banned.rules[0] == Rule((Match("saddr", ("203.0.113.7/32",)),), "drop")
-    assert banned.rules[1] == Rule((Match("saddr", ("@f2b-more",)),), "drop")
+    assert banned.rules[0] == Rule((RuleMatch("saddr", ("203.0.113.7/32",)),), "drop")
+    assert banned.rules[1] == Rule((RuleMatch("saddr", ("@f2b-more",)),), "drop")
 
 
 UFW = (RECORDED / "ufw.rules").read_text()
@@ -138,7 +149,9 @@ NFT = (RECORDED / "nftables.json").read_text()
         pytest.param({**NOTHING, "nft": NFT[: len(NFT) // 2]}, id="json-that-was-cut"),
         pytest.param({**NOTHING, "nft": ""}, id="empty"),
         pytest.param({**NOTHING, "nft": "table inet filter {\n}\n"}, id="no-json"),
-        pytest.param({**NOTHING, "nft": '{"nftables": [{"rule": {"expr": [{}]}}]}'}, id="an-empty-rule"),
+        pytest.param(
+            {**NOTHING, "nft": '{"nftables": [{"rule": {"expr": [{}]}}]}'}, id="an-empty-rule"
+        ),
         pytest.param({**NOTHING, "legacy": UFW[: len(UFW) // 2]}, id="rules-that-were-cut"),
         pytest.param({**NOTHING, "legacy": UFW.rpartition("COMMIT")[0]}, id="no-end"),
         pytest.param({**NOTHING, "legacy": "iptables-save: Fehler"}, id="another-text"),

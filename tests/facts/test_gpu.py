@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml, parse_pci
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 PROPRIETARY = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024
@@ -62,7 +62,12 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def row(index: int) -> dict[str, Any]:
-    return {"index": index, "name": H100, "uuid": f"GPU-{index}", "pci": f"00000000:{index + 1:02x}:00.0"}
+    return {
+        "index": index,
+        "name": H100,
+        "uuid": f"GPU-{index}",
+        "pci": f"00000000:{index + 1:02x}:00.0",
+    }
 
 
 def test_nvml_gives_versions_and_gpus() -> None:
@@ -71,14 +76,18 @@ def test_nvml_gives_versions_and_gpus() -> None:
     assert learned("gpu.nvml", ["ok", answer]) == Nvml("550.54.15", "12.4", gpus)
 
 
-@pytest.mark.parametrize(("code", "text"), [(11080, "11.8"), (12000, "12.0"), (12090, "12.9"), (13020, "13.2")])
+@pytest.mark.parametrize(
+    ("code", "text"), [(11080, "11.8"), (12000, "12.0"), (12090, "12.9"), (13020, "13.2")]
+)
 def test_cuda_of_the_driver_is_decoded(code: int, text: str) -> None:
     assert learned("gpu.nvml", ["ok", {"driver": "1.2", "cuda": code, "gpus": []}]).cuda == text
 
 
 def test_a_lost_gpu_is_named_and_does_not_hide_the_others() -> None:
     lost = {"index": 1, "no": "gpu_lost", "why": "nvmlDeviceGetHandleByIndex_v2 answered 15"}
-    found = learned("gpu.nvml", ["ok", {"driver": "550.54.15", "cuda": 12040, "gpus": [row(0), lost, row(2)]}])
+    found = learned(
+        "gpu.nvml", ["ok", {"driver": "550.54.15", "cuda": 12040, "gpus": [row(0), lost, row(2)]}]
+    )
     assert [gpu.index for gpu in found.gpus] == [0, 2]
     assert found.lost == ("GPU 1: gpu_lost",)
 
@@ -87,14 +96,18 @@ def test_a_lost_gpu_is_named_and_does_not_hide_the_others() -> None:
     "answer",
     [
         pytest.param(["ok", None], id="no-library"),
-        pytest.param(["no", "no_driver", "nvmlInit_v2 answered 9"], id="a-library-without-a-driver"),
+        pytest.param(
+            ["no", "no_driver", "nvmlInit_v2 answered 9"], id="a-library-without-a-driver"
+        ),
     ],
 )
 def test_without_library_or_driver_there_is_no_nvml(answer: list[Any]) -> None:
     assert learned("gpu.nvml", answer) is None
 
 
-@pytest.mark.parametrize("reason", ["denied", "hung", "timed_out", "gpu_lost", "driver_library_mismatch", "nvml_error"])
+@pytest.mark.parametrize(
+    "reason", ["denied", "hung", "timed_out", "gpu_lost", "driver_library_mismatch", "nvml_error"]
+)
 def test_any_other_trouble_of_nvml_is_not_knowing(reason: str) -> None:
     assert learned("gpu.nvml", ["no", reason, "why"]) == Absent(reason, "why")
 
@@ -105,7 +118,9 @@ def test_any_other_trouble_of_nvml_is_not_knowing(reason: str) -> None:
         pytest.param([], id="a-list"),
         pytest.param({}, id="nothing"),
         pytest.param({"driver": "1", "cuda": "12.4", "gpus": []}, id="cuda-as-text"),
-        pytest.param({"driver": "1", "cuda": 12040, "gpus": [{"index": 0}]}, id="a-gpu-without-a-name"),
+        pytest.param(
+            {"driver": "1", "cuda": 12040, "gpus": [{"index": 0}]}, id="a-gpu-without-a-name"
+        ),
         pytest.param({"driver": "1", "cuda": 12040, "gpus": None}, id="no-list"),
     ],
 )
@@ -127,7 +142,9 @@ def test_only_display_and_3d_controllers_are_gpus() -> None:
     assert learned("gpu.pci", ["ok", []]) == ()
 
 
-@pytest.mark.parametrize("answer", [["ok", None], ["no", "missing"], ["ok", [{"pci": "0000:01:00.0"}]], ["ok", 7]])
+@pytest.mark.parametrize(
+    "answer", [["ok", None], ["no", "missing"], ["ok", [{"pci": "0000:01:00.0"}]], ["ok", 7]]
+)
 def test_a_bus_that_could_not_be_read_is_not_empty(answer: list[Any]) -> None:
     assert learned("gpu.pci", answer).reason == "garbled"
 
@@ -152,7 +169,9 @@ def test_functions_of_the_bus(row: dict[str, Any], function: Function) -> None:
     assert learned("gpu.functions", ["ok", [row, sound]]) == (function,)
 
 
-@pytest.mark.parametrize("rows", [None, [{}], [{**BUS, "numa": "one"}], [{"pci": "0000:18:00.0", "class": "0x030200"}]])
+@pytest.mark.parametrize(
+    "rows", [None, [{}], [{**BUS, "numa": "one"}], [{"pci": "0000:18:00.0", "class": "0x030200"}]]
+)
 def test_functions_that_nobody_understands(rows: Any) -> None:
     assert learned("gpu.functions", ["ok", rows]).reason == "garbled"
 
@@ -187,9 +206,16 @@ def test_a_bus_that_could_not_be_read_hides_losses(bus: Any) -> None:
 
 
 def test_device_nodes() -> None:
-    found = learned("gpu.nodes", ["ok", {"nodes": {"0": "open", "10": "hidden"}, "bound": ["0000:18:00.0"]}])
+    found = learned(
+        "gpu.nodes", ["ok", {"nodes": {"0": "open", "10": "hidden"}, "bound": ["0000:18:00.0"]}]
+    )
     assert found == DeviceNodes({0: "open", 10: "hidden"}, ("0000:18:00.0",))
-    for answer in (None, {}, {"nodes": {"0": "shut"}, "bound": []}, {"nodes": {"x": "open"}, "bound": []}):
+    for answer in (
+        None,
+        {},
+        {"nodes": {"0": "shut"}, "bound": []},
+        {"nodes": {"x": "open"}, "bound": []},
+    ):
         assert learned("gpu.nodes", ["ok", answer]).reason == "garbled"
 
 
@@ -197,9 +223,18 @@ def test_models() -> None:
     full = {**row(0), "memory": [80 << 30, 551 << 20, 0], "capability": [9, 0]}
     answer = {"driver": "1", "cuda": 12040, "gpus": [full]}
     assert learned("gpu.model", ["ok", answer]) == {0: Model(H100, 80 << 30, "9.0")}
-    for change in ({"name": ""}, {"name": None}, {"memory": None}, {"memory": ["80 GB"]}, {"capability": "9.0"}):
+    for change in (
+        {"name": ""},
+        {"name": None},
+        {"memory": None},
+        {"memory": ["80 GB"]},
+        {"capability": "9.0"},
+    ):
         assert learned("gpu.model", ["ok", {"gpus": [{**full, **change}]}]).reason == "garbled"
-    assert learned("gpu.model", ["ok", {"gpus": [{**full, "memory": ["no", "denied"]}]}]).reason == "denied"
+    assert (
+        learned("gpu.model", ["ok", {"gpus": [{**full, "memory": ["no", "denied"]}]}]).reason
+        == "denied"
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,5 +252,7 @@ def test_how_many_are_listed(answer: Any, count: int | None) -> None:
 
 def test_gpus_that_may_not_be_shown_are_not_lost() -> None:
     hidden = {"index": 1, "no": "denied", "why": "GPU 1 answered 4"}
-    found = learned("gpu.nvml", ["ok", {"driver": "550.54.15", "cuda": 12040, "gpus": [row(0), hidden]}])
+    found = learned(
+        "gpu.nvml", ["ok", {"driver": "550.54.15", "cuda": 12040, "gpus": [row(0), hidden]}]
+    )
     assert (found.lost, found.denied) == ((), (1,))

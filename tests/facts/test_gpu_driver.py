@@ -9,9 +9,12 @@ import pytest
 from clusterprep.facts.gpu_driver import FabricManager, FabricState, Firmware, Library
 from clusterprep.facts.nvlink import Fabric
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
-MODULE = ["ok", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Thu Feb 22 01:44:30 UTC 2024\n"]
+MODULE = [
+    "ok",
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Thu Feb 22 01:44:30 UTC 2024\n",
+]
 PATH = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
 FILES = ["ok", {PATH: "libnvidia-ml.so.550.54.15"}]
 WORKS = ["ok", {"driver": "550.54.15", "gpus": []}]
@@ -41,7 +44,12 @@ def test_module_and_library(nvml: Any, module: Any, files: Any, expected: Any) -
 
 @pytest.mark.parametrize(
     ("module", "files"),
-    [(["ok", ""], FILES), (["ok", "NVRM version:"], FILES), (MODULE, ["ok", None]), (MODULE, ["ok", []])],
+    [
+        (["ok", ""], FILES),
+        (["ok", "NVRM version:"], FILES),
+        (MODULE, ["ok", None]),
+        (MODULE, ["ok", []]),
+    ],
 )
 def test_versions_that_nobody_understands(module: Any, files: Any) -> None:
     assert learned("nv.library", WORKS, module, files).reason == "garbled"
@@ -67,7 +75,9 @@ def test_firmware_by_part() -> None:
     versions = {"VBIOS": "95.02", "InfoROM": "G133.03", "GSP": "550.54.15"}
     assert firmware() == {0: Firmware("NVIDIA L20 900-2G133", versions)}
     assert firmware(part=["no", "not_applicable"])[0].board == "NVIDIA L20"
-    assert firmware(gsp=["no", "not_applicable"], inforom=["no", "nvml_error", 14])[0].versions == {"VBIOS": "95.02"}
+    assert firmware(gsp=["no", "not_applicable"], inforom=["no", "nvml_error", 14])[0].versions == {
+        "VBIOS": "95.02"
+    }
 
 
 @pytest.mark.parametrize("reason", ["denied", "not_applicable"])
@@ -87,7 +97,10 @@ def nvml(fabric: Any) -> Any:
     return ["ok", {"driver": "550.54.15", "gpus": [{"index": 0, "fabric": fabric}]}]
 
 
-ACTIVE = ["ok", {"state": "LoadState=loaded\nActiveState=active\nSubState=running\n", "version": ""}]
+ACTIVE = [
+    "ok",
+    {"state": "LoadState=loaded\nActiveState=active\nSubState=running\n", "version": ""},
+]
 RUNS = FabricManager("loaded", "active", None)
 FAILED = ["ok", {"state": "LoadState=loaded\nActiveState=failed\nSubState=failed\n",
                  "version": "Fabric Manager version is : 550.127.05\n"}]  # fmt: skip
@@ -102,15 +115,27 @@ READY = {0: Fabric("completed", 0, ())}
     [
         ([3, 0, 0, 0, 0], ACTIVE, FabricState(READY, RUNS, "550.54.15")),
         ([3, 0, 0, None, None], NONE, FabricState(READY, None, "550.54.15")),
-        ([3, 0, 0, 0, 0], ["no", "missing_tool", "systemctl"], FabricState(READY, None, "550.54.15")),
-        ([3, 0, 0, 0, 0], FAILED, FabricState(READY, FabricManager("loaded", "failed", "550.127.05"), "550.54.15")),
+        (
+            [3, 0, 0, 0, 0],
+            ["no", "missing_tool", "systemctl"],
+            FabricState(READY, None, "550.54.15"),
+        ),
+        (
+            [3, 0, 0, 0, 0],
+            FAILED,
+            FabricState(READY, FabricManager("loaded", "failed", "550.127.05"), "550.54.15"),
+        ),
         ([0, 0, 0, 0, 0], NONE, Absent("not_applicable", "no NVSwitch here")),
         (NOT_SUPPORTED, NONE, Absent("not_applicable", "no NVSwitch here")),
         (NOT_SUPPORTED, ACTIVE, FabricState(None, RUNS, "550.54.15")),
         (["no", "missing_tool"], ACTIVE, FabricState(None, RUNS, "550.54.15")),
         (NOT_SUPPORTED, ["no", "missing_tool", "systemctl"], Absent("missing_tool", "systemctl")),
         ([3, 0, 0, 0, 0], SILENT, FabricState(READY, None, "550.54.15")),
-        (NOT_SUPPORTED, SILENT, Absent("systemd is not running", "systemctl says nothing of nvidia-fabricmanager")),
+        (
+            NOT_SUPPORTED,
+            SILENT,
+            Absent("systemd is not running", "systemctl says nothing of nvidia-fabricmanager"),
+        ),
     ],
 )
 def test_the_fabric_by_gpus_and_by_service(fabric: Any, service: Any, expected: Any) -> None:
@@ -122,7 +147,9 @@ def test_gpus_that_do_not_answer_may_have_a_fabric(reason: str) -> None:
     assert learned("gpu.fabric_state", ["no", reason, "why"], ACTIVE) == Absent(reason, "why")
 
 
-@pytest.mark.parametrize("state", ["ActiveState=active\n", "Failed to connect to bus: No such file or directory\n"])
+@pytest.mark.parametrize(
+    "state", ["ActiveState=active\n", "Failed to connect to bus: No such file or directory\n"]
+)
 def test_a_state_that_systemd_did_not_tell_is_garbled(state: str) -> None:
     service = ["ok", {"state": state, "version": ""}]
     assert learned("gpu.fabric_state", nvml(NOT_SUPPORTED), service).reason == "garbled"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.gpu_health import EccErrors, EccMode, Heat, Remap
+from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 NO, DENIED, LOST = ["no", "not_applicable"], ["no", "denied"], ["no", "gpu_lost"]
 ROW: dict[str, Any] = {
@@ -30,7 +30,7 @@ FACTS = {
     "gpu.ecc_mode": ("ecc", EccMode(on=True, pending=True, default=True)),
     "gpu.ecc": ("ecc_volatile", EccErrors(0, 4, exceeded=False)),
     "gpu.remap": ("remap", Remap(3, 1, pending=False, failed=False, spent=0)),
-    "gpu.heat": ("temperature", Heat(34, 44, 53)),
+    "gpu.heat": ("temperature", Temperatures(34, 44, 53)),
     "gpu.throttle": ("throttle", (1, 1, 1)),
     "gpu.latency": ("seconds", 0.0021),
 }
@@ -52,13 +52,20 @@ def test_one_gpu_that_does_not_say_hides_nothing_of_the_others(fact: str) -> Non
     field, value = FACTS[fact]
     found = of(fact, {}, {field: DENIED})
     assert found[0] == value
-    assert (found[1].reason, found[1].detail) == ("denied", f"{field.replace('_', ' ')} was not answered")
+    assert (found[1].reason, found[1].detail) == (
+        "denied",
+        f"{field.replace('_', ' ')} was not answered",
+    )
 
 
 @pytest.mark.parametrize("fact", FACTS)
 @pytest.mark.parametrize(
     ("each", "reason"),
-    [([NO, NO], "not_applicable"), ([NO, DENIED], "denied"), ([["no", "nvml_error", 999]] * 2, "nvml_error")],
+    [
+        ([NO, NO], "not_applicable"),
+        ([NO, DENIED], "denied"),
+        ([["no", "nvml_error", 999]] * 2, "nvml_error"),
+    ],
 )
 def test_where_none_says_the_fact_is_absent(fact: str, each: list[Any], reason: str) -> None:
     assert of(fact, *({FACTS[fact][0]: value} for value in each)).reason == reason
@@ -78,7 +85,9 @@ def test_no_gpu_is_nothing_to_judge(fact: str) -> None:
 
 
 @pytest.mark.parametrize("fact", FACTS)
-@pytest.mark.parametrize("reason", ["denied", "timed_out", "driver_library_mismatch", "nvml_error", "garbled"])
+@pytest.mark.parametrize(
+    "reason", ["denied", "timed_out", "driver_library_mismatch", "nvml_error", "garbled"]
+)
 def test_any_other_trouble_keeps_its_reason(fact: str, reason: str) -> None:
     assert learned(fact, ["no", reason, "why"]) == Absent(reason, "why")
 
@@ -102,15 +111,27 @@ def test_a_row_without_the_field_is_garbled(fact: str) -> None:
         ("gpu.ecc", {"sram": NO, "ecc_aggregate": NO}, EccErrors(0, None, exceeded=None)),
         ("gpu.ecc", {"sram": DENIED}, EccErrors(0, 4, exceeded=None)),
         ("gpu.ecc", {"sram": [1]}, EccErrors(0, 4, exceeded=True)),
-        ("gpu.remap", {"remap_banks": ["no", "missing_tool"]}, Remap(3, 1, pending=False, failed=False, spent=None)),
+        (
+            "gpu.remap",
+            {"remap_banks": ["no", "missing_tool"]},
+            Remap(3, 1, pending=False, failed=False, spent=None),
+        ),
         ("gpu.remap", {"remap": [0, 9, 1, 1]}, Remap(0, 9, pending=True, failed=True, spent=0)),
-        ("gpu.heat", {"margin": NO}, Heat(34, 44, 55)),
-        ("gpu.heat", {"margin": NO, "slowdown": NO}, Heat(34, 44, None)),
-        ("gpu.heat", {"memory_temperature": NO}, Heat(34, None, 53)),
-        ("gpu.heat", {"margin": [-1]}, Heat(34, 44, -1)),
+        ("gpu.heat", {"margin": NO}, Temperatures(34, 44, 55)),
+        ("gpu.heat", {"margin": NO, "slowdown": NO}, Temperatures(34, 44, None)),
+        ("gpu.heat", {"memory_temperature": NO}, Temperatures(34, None, 53)),
+        ("gpu.heat", {"margin": [-1]}, Temperatures(34, 44, -1)),
         ("gpu.ecc_mode", {"ecc": [0, 1]}, EccMode(on=False, pending=True, default=True)),
-        ("gpu.ecc_mode", {"ecc": [0, 0], "ecc_default": 0}, EccMode(on=False, pending=False, default=False)),
-        ("gpu.ecc_mode", {"ecc_default": ["no", "missing_tool"]}, EccMode(on=True, pending=True, default=None)),
+        (
+            "gpu.ecc_mode",
+            {"ecc": [0, 0], "ecc_default": 0},
+            EccMode(on=False, pending=False, default=False),
+        ),
+        (
+            "gpu.ecc_mode",
+            {"ecc_default": ["no", "missing_tool"]},
+            EccMode(on=True, pending=True, default=None),
+        ),
     ],
 )
 def test_what_some_drivers_do_not_tell(fact: str, change: dict[str, Any], value: Any) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.gpu_state import NO_SIZE, Clocks, Persistence, Power, Process, Use
+from clusterprep.facts.gpu_state import NO_SIZE, Clocks, GpuProcess, Persistence, Power, Use
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 NO = ["no", "not_applicable"]
 TOP = (1980, 2619)
@@ -31,7 +31,7 @@ ROW: dict[str, Any] = {
 FACTS = {
     "gpu.clocks": ("clock_max_graphics", Clocks(TOP, (1200, 2619), TOP)),
     "gpu.power": ("power_enforced", Power(650.0, 700.0)),
-    "gpu.use": ("processes", Use((Process(4711, 512 << 20, "python3"),), 512 << 20, apart=True)),
+    "gpu.use": ("processes", Use((GpuProcess(4711, 512 << 20, "python3"),), 512 << 20, apart=True)),
     "gpu.persistence": ("persistence", Persistence(on=True, virtual=False)),
     "gpu.mig": ("mig", (False, True)),
     "gpu.compute_mode": ("compute_mode", "exclusive process"),
@@ -63,11 +63,27 @@ def test_what_nobody_understands_is_garbled(fact: str, value: Any) -> None:
     ("fact", "change", "value"),
     [
         ("gpu.clocks", {"clock_application_graphics": NO}, Clocks(TOP, None, TOP)),
-        ("gpu.clocks", {"clock_default_memory": NO, "clock_application_memory": NO}, Clocks(TOP, None, None)),
-        ("gpu.use", {"processes": [], "memory": [80 << 30, None, 600 << 20]}, Use((), 600 << 20, apart=False)),
-        ("gpu.use", {"processes": [[7, NO_SIZE, None]]}, Use((Process(7, None, None),), 512 << 20, apart=True)),
+        (
+            "gpu.clocks",
+            {"clock_default_memory": NO, "clock_application_memory": NO},
+            Clocks(TOP, None, None),
+        ),
+        (
+            "gpu.use",
+            {"processes": [], "memory": [80 << 30, None, 600 << 20]},
+            Use((), 600 << 20, apart=False),
+        ),
+        (
+            "gpu.use",
+            {"processes": [[7, NO_SIZE, None]]},
+            Use((GpuProcess(7, None, None),), 512 << 20, apart=True),
+        ),
         ("gpu.persistence", {"virtualization": 1}, Persistence(on=True, virtual=True)),
-        ("gpu.persistence", {"virtualization": 3, "persistence": 0}, Persistence(on=False, virtual=False)),
+        (
+            "gpu.persistence",
+            {"virtualization": 3, "persistence": 0},
+            Persistence(on=False, virtual=False),
+        ),
         ("gpu.persistence", {"virtualization": NO}, Persistence(on=True, virtual=False)),
         ("gpu.compute_mode", {"compute_mode": 0}, "default"),
     ],
@@ -93,4 +109,6 @@ def test_numbers_that_cannot_be(fact: str, change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_driver_that_does_not_answer(fact: str) -> None:
-    assert learned(fact, ["no", "hung", "no answer within 10 s"]) == Absent("hung", "no answer within 10 s")
+    assert learned(fact, ["no", "hung", "no answer within 10 s"]) == Absent(
+        "hung", "no answer within 10 s"
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from clusterprep.facts.host import parse_os_release
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 DEBIAN = """\
 PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"
@@ -148,7 +148,8 @@ def test_a_reason_survives(reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("1146.97 2077.18\n", 1146.97), ("0.00 0.00\n", 0.0), ("31536000.5 1.0", 31536000.5)]
+    ("text", "seconds"),
+    [("1146.97 2077.18\n", 1146.97), ("0.00 0.00\n", 0.0), ("31536000.5 1.0", 31536000.5)],
 )
 def test_uptime_is_the_first_number(text: str, seconds: float) -> None:
     assert learned("host.uptime", ["ok", text]) == seconds
@@ -156,7 +157,15 @@ def test_uptime_is_the_first_number(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [["ok", ""], ["ok", "1146.97"], ["ok", "nan 1"], ["ok", "-1 1"], ["ok", "up 5 days"], ["ok", 5], ["no", "missing"]],
+    [
+        ["ok", ""],
+        ["ok", "1146.97"],
+        ["ok", "nan 1"],
+        ["ok", "-1 1"],
+        ["ok", "up 5 days"],
+        ["ok", 5],
+        ["no", "missing"],
+    ],
 )
 def test_what_is_no_uptime_is_garbled(answer: object) -> None:
     found = learned("host.uptime", answer)

@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.interrupts import Device, Interrupts
+from clusterprep.facts.interrupts import InterruptDevice, Interrupts
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
-CARD = {"name": "eth0", "gpu": False, "irqs": ["40", "41"], "queues": 2, "lines": {"40": {"CPU0": 12}}}
+CARD = {
+    "name": "eth0",
+    "gpu": False,
+    "irqs": ["40", "41"],
+    "queues": 2,
+    "lines": {"40": {"CPU0": 12}},
+}
 GPU = {"name": "0000:1b:00.0", "gpu": True, "irqs": ["90"], "queues": 1, "lines": {}}
 
 
@@ -20,12 +26,12 @@ def answer(**changed: Any) -> list[Any]:
 
 def test_devices_have_lines_and_counts() -> None:
     found = learned("irq.counts", answer())
-    assert found.devices[0] == Device("eth0", False, ("40", "41"), 2, {"40": {"CPU0": 12}})
+    assert found.devices[0] == InterruptDevice("eth0", False, ("40", "41"), 2, {"40": {"CPU0": 12}})
     assert [device.name for device in found.gpus] == ["0000:1b:00.0"]
 
 
-def device(name: str) -> Device:
-    return Device(name, False, (), 1, {})
+def device(name: str) -> InterruptDevice:
+    return InterruptDevice(name, False, (), 1, {})
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.journal import Entry, Journal
-from tests.fleet import learned
+from clusterprep.facts.journal import Journal, JournalEntry
+from tests.support.fleet import learned
 
 RUN = "20261121-093000-4f2a"
 
@@ -17,10 +17,15 @@ def row(**fields: Any) -> list[Any]:
 
 
 def test_runs_come_with_their_states_and_the_holder_of_the_lock() -> None:
-    raw = {"runs": [row(), row(run="2", state="staged")], "holder": "run 2 of cluster demo, since now"}
+    raw = {
+        "runs": [row(), row(run="2", state="staged")],
+        "holder": "run 2 of cluster demo, since now",
+    }
     found = learned("state.journal", ["ok", raw])
-    assert found == Journal((Entry(RUN, "demo", "done"), Entry("2", "demo", "staged")), raw["holder"])
-    assert found.unsettled == (Entry("2", "demo", "staged"),)
+    assert found == Journal(
+        (JournalEntry(RUN, "demo", "done"), JournalEntry("2", "demo", "staged")), raw["holder"]
+    )
+    assert found.unsettled == (JournalEntry("2", "demo", "staged"),)
     assert (found.state(RUN), found.state("3")) == ("done", None)
 
 

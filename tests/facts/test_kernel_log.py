@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.kernel_log import Log, Record, parse_log
+from clusterprep.facts.kernel_log import KernelLog, KernelRecord, parse_log
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
-FALLEN = "NVRM: Xid (PCI:0000:1B:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+FALLEN = (
+    "NVRM: Xid (PCI:0000:1B:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+)
 GPU = [{"pci": "0000:1b:00.0", "class": "0x030200"}]
 SWITCH = [{"pci": "0000:07:00.0", "class": "0x068000"}]
 
@@ -22,21 +24,24 @@ def answer(*texts: str, **fields: Any) -> list[Any]:
 
 def test_a_log_knows_how_far_it_goes_back() -> None:
     whole = learned("log.records", answer("a line"))
-    assert whole == Log(9000.0, 0, 0.0, (Record(100, 50.0, 3, 1, 50.0, "a line"),))
+    assert whole == KernelLog(9000.0, 0, 0.0, (KernelRecord(100, 50.0, 3, 1, 50.0, "a line"),))
     assert (whole.whole, whole.window, whole.age(whole.records[0])) == (True, 9000.0, 8950.0)
     wrapped = learned("log.records", answer(first=[7000, 8000.0]))
     assert (wrapped.whole, wrapped.window) == (False, 1000.0)
 
 
 def test_a_record_is_never_from_the_future() -> None:
-    log = Log(100.0, 0, 0.0, (Record(1, 100.4, 3, 1, 100.4, "x"),))
+    log = KernelLog(100.0, 0, 0.0, (KernelRecord(1, 100.4, 3, 1, 100.4, "x"),))
     assert log.age(log.records[0]) == 0.0
 
 
 def test_no_log_at_all_is_not_silence() -> None:
     assert isinstance(parse_log(None), Absent)
     assert learned("log.records", ["no", "missing", ""]).reason == "denied"
-    assert learned("log.records", ["no", "denied", "/dev/kmsg: Operation not permitted"]).reason == "denied"
+    assert (
+        learned("log.records", ["no", "denied", "/dev/kmsg: Operation not permitted"]).reason
+        == "denied"
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,11 +58,17 @@ def test_what_is_no_log_is_garbled(fields: dict[str, Any]) -> None:
     [
         pytest.param(FALLEN, ("0000:1b:00", 79), id="fallen-off"),
         pytest.param(
-            "NVRM: Xid (PCI:0000:3b:00): 31, pid=12, name=python3, Ch 00000008", ("0000:3b:00", 31), id="fault"
+            "NVRM: Xid (PCI:0000:3b:00): 31, pid=12, name=python3, Ch 00000008",
+            ("0000:3b:00", 31),
+            id="fault",
         ),
-        pytest.param("NVRM: Xid (0000:03:00): 14, Channel 00000001", ("0000:03:00", 14), id="old-drivers"),
         pytest.param(
-            "NVRM: Xid (PCI:00000009:01:00): 149, NETIR_LINK_EVT  Fatal   XC0", ("00000009:01:00", 149), id="gb200"
+            "NVRM: Xid (0000:03:00): 14, Channel 00000001", ("0000:03:00", 14), id="old-drivers"
+        ),
+        pytest.param(
+            "NVRM: Xid (PCI:00000009:01:00): 149, NETIR_LINK_EVT  Fatal   XC0",
+            ("00000009:01:00", 149),
+            id="gb200",
         ),
         pytest.param("NVRM: Xid (PCI:0000:3b:00): ", ("", 0), id="cut"),
         pytest.param("NVRM: Xid in words of a driver to come", ("", 0), id="other-words"),

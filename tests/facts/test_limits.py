@@ -6,20 +6,27 @@ import math
 
 import pytest
 
-from clusterprep import registry
 from clusterprep.model import Absent, Inventory, Node, SshSettings
-from tests.fleet import learned
+from clusterprep.survey import registry
+from tests.support.fleet import learned
 
 
 @pytest.mark.parametrize(
     ("memlock", "expected"),
-    [pytest.param(None, math.inf, id="unlimited"), (8388608, 8388608.0), (0, 0.0), (65536, 65536.0)],
+    [
+        pytest.param(None, math.inf, id="unlimited"),
+        (8388608, 8388608.0),
+        (0, 0.0),
+        (65536, 65536.0),
+    ],
 )
 def test_a_limit_is_bytes(memlock: int | None, expected: float) -> None:
     assert learned("lim.memlock", ["ok", {"memlock": memlock, "by": "this session"}]) == expected
 
 
-@pytest.mark.parametrize("answer", [None, {}, [], {"memlock": "much"}, {"memlock": [1]}, "unlimited"])
+@pytest.mark.parametrize(
+    "answer", [None, {}, [], {"memlock": "much"}, {"memlock": [1]}, "unlimited"]
+)
 def test_what_is_no_limit_is_garbled_and_not_unlimited(answer: object) -> None:
     assert learned("lim.memlock", ["ok", answer]).reason == "garbled"
 
@@ -32,7 +39,11 @@ def test_a_session_that_was_denied_stays_denied() -> None:
 @pytest.mark.parametrize(
     ("node", "user"),
     [
-        pytest.param(Node("n1", "n1", 0, job_user="alice", ssh=SshSettings(user="root")), "alice", id="job-user"),
+        pytest.param(
+            Node("n1", "n1", 0, job_user="alice", ssh=SshSettings(user="root")),
+            "alice",
+            id="job-user",
+        ),
         pytest.param(Node("n1", "n1", 0, ssh=SshSettings(user="root")), "root", id="login-user"),
         pytest.param(Node("n1", "n1", 0), None, id="whoever-logs-in"),
     ],
@@ -53,7 +64,9 @@ def test_the_limit_is_that_of_the_jobs_user(node: Node, user: str | None) -> Non
         ("lim.nproc", {"nproc": 96365}, 96365.0),
     ],
 )
-def test_one_answer_holds_all_limits(fact: str, answer: dict[str, int | None], expected: float) -> None:
+def test_one_answer_holds_all_limits(
+    fact: str, answer: dict[str, int | None], expected: float
+) -> None:
     whole = {"memlock": 1, "nofile": 2, "stack": 3, "nproc": 4, "by": "su alice", **answer}
     assert learned(fact, ["ok", whole]) == expected
 

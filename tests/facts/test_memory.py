@@ -8,9 +8,11 @@ import pytest
 
 from clusterprep.facts.memory import EDAC, NODES, Errors, NumaNode, Swap
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
-MEMINFO = "MemTotal:       2113419832 kB\nMemFree:        2051604380 kB\nSwapTotal:             0 kB\n"
+MEMINFO = (
+    "MemTotal:       2113419832 kB\nMemFree:        2051604380 kB\nSwapTotal:             0 kB\n"
+)
 METAL = {"cpuinfo": "model name\t: Intel(R) Xeon(R) Platinum 8480C\nflags\t\t: fpu tsc\n"}
 GUEST = {"cpuinfo": "model name\t: AMD EPYC\nflags\t\t: fpu tsc hypervisor\n"}
 
@@ -62,9 +64,15 @@ def controllers(*counts: tuple[str, str], **more: str) -> dict[str, str]:
             id="labelled",
         ),
         pytest.param(
-            controllers(("1", "0"), dimm_ue_count="1", dimm_label=""), Errors(1, 0, ("mc0 dimm0",)), id="no-label"
+            controllers(("1", "0"), dimm_ue_count="1", dimm_label=""),
+            Errors(1, 0, ("mc0 dimm0",)),
+            id="no-label",
         ),
-        pytest.param(controllers(("0", "0"), dimm_ue_count="0", dimm_label="A1"), Errors(0, 0), id="healthy-module"),
+        pytest.param(
+            controllers(("0", "0"), dimm_ue_count="0", dimm_label="A1"),
+            Errors(0, 0),
+            id="healthy-module",
+        ),
     ],
 )
 def test_errors_are_those_of_all_controllers(files: dict[str, str], expected: Errors) -> None:
@@ -76,16 +84,25 @@ def test_errors_are_those_of_all_controllers(files: dict[str, str], expected: Er
     [
         pytest.param(["ok", {}], ["ok", METAL], "missing_tool", id="no-driver"),
         pytest.param(["ok", {}], ["ok", GUEST], "not_applicable", id="virtual-machine"),
-        pytest.param(["ok", {}], ["no", "denied", ""], "missing_tool", id="what-machine-it-is-was-denied"),
+        pytest.param(
+            ["ok", {}], ["no", "denied", ""], "missing_tool", id="what-machine-it-is-was-denied"
+        ),
         pytest.param(["ok", {}], ["no", "missing", ""], "missing_tool", id="no-cpuinfo"),
         pytest.param(["no", "hung", ""], ["ok", GUEST], "hung", id="hung"),
-        pytest.param(["ok", {f"{EDAC}/mc0/ce_count": "0"}], ["ok", METAL], "garbled", id="uncorrected-unreadable"),
+        pytest.param(
+            ["ok", {f"{EDAC}/mc0/ce_count": "0"}],
+            ["ok", METAL],
+            "garbled",
+            id="uncorrected-unreadable",
+        ),
         pytest.param(["ok", controllers(("", "0"))], ["ok", METAL], "garbled", id="empty"),
         pytest.param(["ok", controllers(("none", "0"))], ["ok", METAL], "garbled", id="words"),
         pytest.param(["ok", "0"], ["ok", METAL], "garbled", id="another-type"),
     ],
 )
-def test_errors_that_nobody_counts_are_not_none(files: list[Any], cpus: list[Any], expected: str) -> None:
+def test_errors_that_nobody_counts_are_not_none(
+    files: list[Any], cpus: list[Any], expected: str
+) -> None:
     assert reason(learned("mem.errors", files, cpus)) == expected
 
 
@@ -120,7 +137,13 @@ def test_a_kernel_without_swap_has_none() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "Welcome\n", "Datei Typ Größe Benutzt Priorität\n", HEADER + "/swap.img file 8388604", HEADER + "a b c d e\n"],
+    [
+        "",
+        "Welcome\n",
+        "Datei Typ Größe Benutzt Priorität\n",
+        HEADER + "/swap.img file 8388604",
+        HEADER + "a b c d e\n",
+    ],
 )
 def test_what_is_no_list_of_swaps_is_garbled_and_not_none(text: str) -> None:
     assert reason(learned("mem.swaps", ["ok", text])) == "garbled"
@@ -130,7 +153,11 @@ def test_what_is_no_list_of_swaps_is_garbled_and_not_none(text: str) -> None:
 
 
 def numa(*cpus: str, memory: str = "0-1") -> list[Any]:
-    return ["ok", {f"{NODES}/node{n}/cpulist": text for n, text in enumerate(cpus)} | {f"{NODES}/has_memory": memory}]
+    return [
+        "ok",
+        {f"{NODES}/node{n}/cpulist": text for n, text in enumerate(cpus)}
+        | {f"{NODES}/has_memory": memory},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,9 +169,15 @@ def numa(*cpus: str, memory: str = "0-1") -> list[Any]:
             id="two-sockets",
         ),
         pytest.param(
-            numa("0-1", "2-3", memory="0"), (NumaNode(0, "0-1", True), NumaNode(1, "2-3", False)), id="one-is-empty"
+            numa("0-1", "2-3", memory="0"),
+            (NumaNode(0, "0-1", True), NumaNode(1, "2-3", False)),
+            id="one-is-empty",
         ),
-        pytest.param(numa("0-71", ""), (NumaNode(0, "0-71", True), NumaNode(1, "", True)), id="memory-without-cpus"),
+        pytest.param(
+            numa("0-71", ""),
+            (NumaNode(0, "0-71", True), NumaNode(1, "", True)),
+            id="memory-without-cpus",
+        ),
         pytest.param(numa("0", memory="0"), (NumaNode(0, "0", True),), id="one-cpu"),
     ],
 )
@@ -160,7 +193,9 @@ def test_nodes_are_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        pytest.param(["ok", {f"{NODES}/has_memory": "0"}], "not_applicable", id="a-kernel-without-numa"),
+        pytest.param(
+            ["ok", {f"{NODES}/has_memory": "0"}], "not_applicable", id="a-kernel-without-numa"
+        ),
         pytest.param(["ok", {f"{NODES}/node0/cpulist": "0-3"}], "garbled", id="memory-unreadable"),
         pytest.param(numa("0-", memory="0"), "garbled", id="cut"),
         pytest.param(numa("all", memory="0"), "garbled", id="words"),
@@ -189,13 +224,17 @@ def test_balancing_is_a_number(setting: list[Any], online: list[Any], expected: 
     ("setting", "online", "expected"),
     [
         pytest.param(["ok", "1\n"], ["ok", "0\n"], "not_applicable", id="one-node"),
-        pytest.param(["no", "missing", ""], ["ok", "0-1\n"], "not_applicable", id="a-kernel-without-it"),
+        pytest.param(
+            ["no", "missing", ""], ["ok", "0-1\n"], "not_applicable", id="a-kernel-without-it"
+        ),
         pytest.param(["ok", ""], ["ok", "0-1\n"], "garbled", id="empty"),
         pytest.param(["ok", "off"], ["ok", "0-1\n"], "garbled", id="a-word"),
         pytest.param(["no", "denied", ""], ["ok", "0-1\n"], "denied", id="denied"),
     ],
 )
-def test_balancing_that_is_not_known_is_not_off(setting: list[Any], online: list[Any], expected: str) -> None:
+def test_balancing_that_is_not_known_is_not_off(
+    setting: list[Any], online: list[Any], expected: str
+) -> None:
     assert reason(learned("numa.balancing", setting, online)) == expected
 
 

@@ -6,17 +6,21 @@ import pytest
 
 from clusterprep.facts.names import WHOLE, names_for
 from clusterprep.model import Absent, EnvSetting, Inventory, Node
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 
 def inventory(count: int) -> Inventory:
-    return Inventory("test", tuple(Node(f"n{number}", f"n{number}", number) for number in range(count)))
+    return Inventory(
+        "test", tuple(Node(f"n{number}", f"n{number}", number) for number in range(count))
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, WHOLE])
 def test_in_a_small_fleet_every_node_is_asked_for_every_name(count: int) -> None:
     fleet = inventory(count)
-    assert {names_for(node, fleet) for node in fleet.nodes} == {tuple(node.name for node in fleet.nodes)}
+    assert {names_for(node, fleet) for node in fleet.nodes} == {
+        tuple(node.name for node in fleet.nodes)
+    }
 
 
 def test_in_a_large_fleet_all_are_asked_for_the_same_sample_the_first_and_themselves() -> None:
@@ -40,7 +44,9 @@ def test_answers_are_addresses_or_none() -> None:
     assert learned("names.resolved", ["ok", answer]) == expected
 
 
-@pytest.mark.parametrize("answer", [None, [], "n1", {"n1": "10.0.0.1"}, {"n1": [10]}, {"n1": {"10.0.0.1": 1}}])
+@pytest.mark.parametrize(
+    "answer", [None, [], "n1", {"n1": "10.0.0.1"}, {"n1": [10]}, {"n1": {"10.0.0.1": 1}}]
+)
 def test_other_shapes_are_garbled(answer: object) -> None:
     assert learned("names.resolved", ["ok", answer]).reason == "garbled"
 
@@ -53,7 +59,9 @@ def test_the_own_name_comes_with_its_addresses() -> None:
 @pytest.mark.parametrize(
     ("name", "answers", "reason"),
     [
-        pytest.param(["ok", "n1\n"], ["no", "timed_out", "n1"], "timed_out", id="resolver-timed-out"),
+        pytest.param(
+            ["ok", "n1\n"], ["no", "timed_out", "n1"], "timed_out", id="resolver-timed-out"
+        ),
         pytest.param(["no", "denied", ""], ["ok", ["10.0.0.1"]], "denied", id="name-denied"),
         pytest.param(["no", "missing", ""], ["ok", ["10.0.0.1"]], "garbled", id="no-name"),
         pytest.param(["ok", "n1\n"], ["ok", "10.0.0.1"], "garbled", id="text-for-a-list"),

@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.facts.nccl_address import ADDRESS, Bound, Taken, Variable
 from clusterprep.model import Absent, Gpus, Inventory, Node
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 PATHS = ("ssh command", "login shell")
 WHEEL = "/usr/lib/python3/dist-packages/nvidia/nccl/lib/libnccl.so.2"
@@ -34,8 +34,18 @@ vm:31958:31958 [0] NCCL INFO init.cc:80 -> 5
 """
 
 
-def said(version: str = "22105", result: str = "0", id: str = DOCKER, log: str = "") -> dict[str, Any]:
-    return {"library": WHEEL, "failed": "0", "version": version, "result": result, "id": id, "log": log, "end": ""}
+def said(
+    version: str = "22105", result: str = "0", id: str = DOCKER, log: str = ""
+) -> dict[str, Any]:
+    return {
+        "library": WHEEL,
+        "failed": "0",
+        "version": version,
+        "result": result,
+        "id": id,
+        "log": log,
+        "end": "",
+    }
 
 
 def parsed(answer: dict[str, Any]) -> Any:
@@ -50,7 +60,9 @@ def parsed(answer: dict[str, Any]) -> Any:
 def test_an_address_with_its_interface_and_what_was_set() -> None:
     more = {"value:NCCL_SOCKET_IFNAME": "^docker", "place:NCCL_SOCKET_IFNAME": "/etc/nccl.conf:2"}
     variables = (Variable("NCCL_SOCKET_IFNAME", "^docker", "/etc/nccl.conf:2"),)
-    assert parsed({**said(id=LO, log=OLD_LOG), **more}) == Bound(WHEEL, "2.21.5", 0, "127.0.0.1", "lo", variables)
+    assert parsed({**said(id=LO, log=OLD_LOG), **more}) == Bound(
+        WHEEL, "2.21.5", 0, "127.0.0.1", "lo", variables
+    )
     assert parsed(said("23203", log=NEW_LOG)) == Bound(WHEEL, "2.32.3", 0, "172.17.0.1", "docker0")
 
 
@@ -63,7 +75,11 @@ def test_the_address_needs_no_output(log: str) -> None:
 @pytest.mark.parametrize("result", ["3", "5", "2"])
 def test_a_result_that_is_not_0_has_no_address_and_a_reason(result: str) -> None:
     found = parsed(said("22705", result, NOTHING, REFUSED))
-    assert (found.result, found.address, found.warning) == (int(result), None, "Bootstrap : no socket interface found")
+    assert (found.result, found.address, found.warning) == (
+        int(result),
+        None,
+        "Bootstrap : no socket interface found",
+    )
 
 
 def test_with_a_fixed_root_the_own_address_is_in_the_output() -> None:
@@ -83,7 +99,11 @@ def test_ipv6() -> None:
 
 def test_what_the_library_knows_and_took_of_what_is_set() -> None:
     found = parsed(
-        {**said("23203"), "reads": "NCCL_NEW NCCL_SOCKET_IFNAME", "taken:NCCL_SET_THREAD_NAME": "Default FALSE"}
+        {
+            **said("23203"),
+            "reads": "NCCL_NEW NCCL_SOCKET_IFNAME",
+            "taken:NCCL_SET_THREAD_NAME": "Default FALSE",
+        }
     )
     assert found.reads == ("NCCL_NEW", "NCCL_SOCKET_IFNAME")
     assert found.taken == {"NCCL_SET_THREAD_NAME": Taken("Default", "FALSE")}
@@ -94,7 +114,9 @@ def test_a_user_who_cannot_log_in_has_no_sessions() -> None:
 
 
 def test_units_are_launch_paths_too() -> None:
-    found = learned("nccl.address", ["ok", {**dict.fromkeys(PATHS, said()), "systemd (train.service)": said()}])
+    found = learned(
+        "nccl.address", ["ok", {**dict.fromkeys(PATHS, said()), "systemd (train.service)": said()}]
+    )
     assert found["systemd (train.service)"].address == "172.17.0.1"
 
 
@@ -103,7 +125,10 @@ def test_no_library_is_an_answer() -> None:
 
 
 def test_one_path_may_have_no_answer() -> None:
-    raw = {PATHS[0]: said(), PATHS[1]: {"no": "timed_out", "why": "/bin/bash did not end within 8 s"}}
+    raw = {
+        PATHS[0]: said(),
+        PATHS[1]: {"no": "timed_out", "why": "/bin/bash did not end within 8 s"},
+    }
     found = learned("nccl.address", ["ok", raw])
     assert found[PATHS[0]].address == "172.17.0.1"
     assert found[PATHS[1]] == Absent("timed_out", "/bin/bash did not end within 8 s")
@@ -131,7 +156,17 @@ def test_what_no_nccl_says_is_garbled(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [None, [], {}, "x", {PATHS[0]: {}}, {PATHS[0]: said()}, {PATHS[1]: said()}, {PATHS[0]: said(), PATHS[1]: []}]
+    "raw",
+    [
+        None,
+        [],
+        {},
+        "x",
+        {PATHS[0]: {}},
+        {PATHS[0]: said()},
+        {PATHS[1]: said()},
+        {PATHS[0]: said(), PATHS[1]: []},
+    ],
 )
 def test_another_shape_is_garbled(raw: Any) -> None:
     assert learned("nccl.address", ["ok", raw]).reason == "garbled"

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.network import Interface
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 
 def row(name: str, *addresses: str, scope: int = 0, **fields: Any) -> dict[str, Any]:
     """A row as the agent sends it: files of /sys/class/net/NAME as text, addresses from netlink."""
-    shown = [{"address": a.split("/")[0], "prefix": int(a.split("/")[1]), "scope": scope} for a in addresses]
+    shown = [
+        {"address": a.split("/")[0], "prefix": int(a.split("/")[1]), "scope": scope}
+        for a in addresses
+    ]
     return {
         "name": name,
         "physical": True,
@@ -37,7 +40,16 @@ def one(*args: Any, **fields: Any) -> Interface:
     return found
 
 
-LO = row("lo", "127.0.0.1/8", scope=254, physical=False, operstate="unknown", type="772", flags="0x9", speed=None)
+LO = row(
+    "lo",
+    "127.0.0.1/8",
+    scope=254,
+    physical=False,
+    operstate="unknown",
+    type="772",
+    flags="0x9",
+    speed=None,
+)
 # What lies in /sys/class/net once the bonding driver is loaded: a file, of which no attribute can be read.
 BONDING_MASTERS = {
     **dict.fromkeys(("mtu", "operstate", "type", "flags", "speed", "ifindex", "carrier")),
@@ -48,7 +60,19 @@ BONDING_MASTERS = {
 def test_a_card_is_up_with_its_network() -> None:
     found = one("eth0", "10.0.0.7/24", mtu="9000", speed="100000")
     assert found == Interface(
-        "eth0", True, True, False, True, False, None, 9000, 100_000, False, ("10.0.0.7/24",), "full", 2
+        "eth0",
+        True,
+        True,
+        False,
+        True,
+        False,
+        None,
+        9000,
+        100_000,
+        False,
+        ("10.0.0.7/24",),
+        "full",
+        2,
     )
     assert found.networks == ("10.0.0.0/24",)
     assert found.address == "10.0.0.7"
@@ -57,15 +81,34 @@ def test_a_card_is_up_with_its_network() -> None:
 @pytest.mark.parametrize(
     ("addresses", "ipv4", "bound"),
     [
-        pytest.param(["10.0.0.7/24", "10.1.0.7/24"], ("10.0.0.7/24", "10.1.0.7/24"), "10.0.0.7/24", id="two"),
-        pytest.param(["169.254.3.4/16", "10.0.0.7/24"], ("10.0.0.7/24",), "169.254.3.4/16", id="link-local-first"),
-        pytest.param(["10.0.0.7/24", "169.254.3.4/16"], ("10.0.0.7/24",), "10.0.0.7/24", id="link-local-second"),
-        pytest.param(["fe80::1/64", "10.0.0.7/24"], ("10.0.0.7/24",), "10.0.0.7/24", id="ipv6-comes-after-ipv4"),
+        pytest.param(
+            ["10.0.0.7/24", "10.1.0.7/24"], ("10.0.0.7/24", "10.1.0.7/24"), "10.0.0.7/24", id="two"
+        ),
+        pytest.param(
+            ["169.254.3.4/16", "10.0.0.7/24"],
+            ("10.0.0.7/24",),
+            "169.254.3.4/16",
+            id="link-local-first",
+        ),
+        pytest.param(
+            ["10.0.0.7/24", "169.254.3.4/16"],
+            ("10.0.0.7/24",),
+            "10.0.0.7/24",
+            id="link-local-second",
+        ),
+        pytest.param(
+            ["fe80::1/64", "10.0.0.7/24"],
+            ("10.0.0.7/24",),
+            "10.0.0.7/24",
+            id="ipv6-comes-after-ipv4",
+        ),
         pytest.param(["169.254.3.4/16"], (), "169.254.3.4/16", id="link-local-alone"),
         pytest.param([], (), None, id="none"),
     ],
 )
-def test_nccl_binds_the_first_ipv4_address(addresses: list[str], ipv4: tuple[str, ...], bound: str | None) -> None:
+def test_nccl_binds_the_first_ipv4_address(
+    addresses: list[str], ipv4: tuple[str, ...], bound: str | None
+) -> None:
     found = one("eth0", *addresses)
     assert (found.ipv4, found.bound) == (ipv4, bound)
     assert found.binds_link_local == (bound == "169.254.3.4/16")
@@ -76,7 +119,12 @@ def test_an_address_of_another_scope_is_bound_too_when_it_comes_first() -> None:
     both = row("eth0", "10.0.0.7/24")
     both["addresses"] = [*row("eth0", "10.9.0.7/32", scope=254)["addresses"], *both["addresses"]]
     (found,) = learned("net.interfaces", ["ok", [both]])
-    assert (first.ipv4, second.first, found.ipv4, found.bound) == ((), None, ("10.0.0.7/24",), "10.9.0.7/32")
+    assert (first.ipv4, second.first, found.ipv4, found.bound) == (
+        (),
+        None,
+        ("10.0.0.7/24",),
+        "10.9.0.7/32",
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,18 +159,28 @@ def test_loopback_has_no_address_to_offer() -> None:
         pytest.param({"operstate": "lowerlayerdown"}, True, False, id="vlan-of-a-dead-card"),
         pytest.param({"operstate": "dormant"}, True, False, id="waits-for-802.1x"),
         pytest.param({"operstate": "unknown", "carrier": "0"}, True, False, id="no-carrier"),
-        pytest.param({"operstate": "down", "flags": "0x1002", "carrier": None, "speed": None}, False, False, id="off"),
+        pytest.param(
+            {"operstate": "down", "flags": "0x1002", "carrier": None, "speed": None},
+            False,
+            False,
+            id="off",
+        ),
     ],
 )
-def test_up_is_the_flag_and_running_is_the_cable(fields: dict[str, Any], up: bool, running: bool) -> None:
+def test_up_is_the_flag_and_running_is_the_cable(
+    fields: dict[str, Any], up: bool, running: bool
+) -> None:
     found = one("eth0", "10.0.0.7/24", **fields)
     assert (found.up, found.running) == (up, running)
 
 
 @pytest.mark.parametrize(
-    ("speed", "expected"), [("100000", 100_000), ("-1", None), ("0", None), (None, None), ("", None)]
+    ("speed", "expected"),
+    [("100000", 100_000), ("-1", None), ("0", None), (None, None), ("", None)],
 )
-def test_a_speed_that_the_driver_does_not_know_is_none(speed: str | None, expected: int | None) -> None:
+def test_a_speed_that_the_driver_does_not_know_is_none(
+    speed: str | None, expected: int | None
+) -> None:
     assert one("eth0", speed=speed).speed == expected
 
 
@@ -131,16 +189,22 @@ def test_a_speed_that_the_driver_does_not_know_is_none(speed: str | None, expect
     [
         pytest.param({"duplex": "half", "carrier_changes": "4711"}, ("half", 4711), id="half"),
         pytest.param({"duplex": "unknown", "carrier_changes": "0"}, (None, 0), id="a-virtual-card"),
-        pytest.param({"duplex": None, "carrier_changes": None}, (None, None), id="a-link-that-is-down"),
+        pytest.param(
+            {"duplex": None, "carrier_changes": None}, (None, None), id="a-link-that-is-down"
+        ),
     ],
 )
-def test_duplex_and_changes_of_the_carrier_as_the_driver_says(fields: dict[str, Any], expected: object) -> None:
+def test_duplex_and_changes_of_the_carrier_as_the_driver_says(
+    fields: dict[str, Any], expected: object
+) -> None:
     found = one("eth0", **fields)
     assert (found.duplex, found.carrier_changes) == expected
 
 
 def test_an_agent_that_did_not_look_leaves_them_unknown() -> None:
-    old = {key: value for key, value in row("eth0").items() if key not in ("duplex", "carrier_changes")}
+    old = {
+        key: value for key, value in row("eth0").items() if key not in ("duplex", "carrier_changes")
+    }
     (found,) = learned("net.interfaces", ["ok", [old]])
     assert (found.duplex, found.carrier_changes) == (None, None)
 
@@ -153,7 +217,12 @@ def test_flags_that_could_not_be_read_are_not_up() -> None:
     ("addresses", "scope", "expected"),
     [
         pytest.param(["10.0.0.7/24"], 0, ("10.0.0.7/24",), id="one"),
-        pytest.param(["10.0.0.7/24", "10.0.0.100/32"], 0, ("10.0.0.7/24", "10.0.0.100/32"), id="a-virtual-one-beside"),
+        pytest.param(
+            ["10.0.0.7/24", "10.0.0.100/32"],
+            0,
+            ("10.0.0.7/24", "10.0.0.100/32"),
+            id="a-virtual-one-beside",
+        ),
         pytest.param(["fe80::1/64"], 253, (), id="ipv6-link-local"),
         pytest.param(["2001:db8::7/64"], 0, (), id="ipv6-only"),
         pytest.param(["169.254.12.7/16"], 0, (), id="nobody-answered-dhcp"),
@@ -161,7 +230,9 @@ def test_flags_that_could_not_be_read_are_not_up() -> None:
         pytest.param([], 0, (), id="none"),
     ],
 )
-def test_only_global_ipv4_counts(addresses: list[str], scope: int, expected: tuple[str, ...]) -> None:
+def test_only_global_ipv4_counts(
+    addresses: list[str], scope: int, expected: tuple[str, ...]
+) -> None:
     assert one("eth0", *addresses, scope=scope).ipv4 == expected
 
 
@@ -184,7 +255,9 @@ def test_container_interfaces_keep_what_marks_them() -> None:
 
 
 def test_the_file_of_the_bonding_driver_is_no_interface() -> None:
-    found = learned("net.interfaces", ["ok", [row("bond0", "10.0.0.7/24", physical=False), BONDING_MASTERS, LO]])
+    found = learned(
+        "net.interfaces", ["ok", [row("bond0", "10.0.0.7/24", physical=False), BONDING_MASTERS, LO]]
+    )
     assert [interface.name for interface in found] == ["bond0", "lo"]
 
 
@@ -221,6 +294,8 @@ def test_the_port_range_is_two_numbers() -> None:
     assert learned("net.port_range", ["ok", "32768\t60999\n"]) == (32768, 60999)
 
 
-@pytest.mark.parametrize("answer", [["ok", ""], ["ok", "32768"], ["ok", "a\tb"], ["no", "missing"], ["ok", "1 2 3"]])
+@pytest.mark.parametrize(
+    "answer", [["ok", ""], ["ok", "32768"], ["ok", "a\tb"], ["no", "missing"], ["ok", "1 2 3"]]
+)
 def test_another_port_range_is_garbled(answer: list[object]) -> None:
     assert learned("net.port_range", answer).reason == "garbled"

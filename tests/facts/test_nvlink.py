@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.nvlink import Fabric, Links, joined
+from clusterprep.facts.nvlink import Fabric, NvLinks, joined
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 SWITCH, PEER = [2, "00000000:07:00.0"], [0, "00000000:2a:00.0"]
 UNKNOWN = [["no", "nvml_error", 999], ["no", "nvml_error", 999]]
@@ -21,14 +21,20 @@ def of(fact: str, **row: Any) -> Any:
 @pytest.mark.parametrize(
     ("links", "expected"),
     [
-        ([[0, 1, SWITCH], [1, 1, SWITCH]], Links((0, 1), (), switched=True, peers=())),
-        ([[0, 1, SWITCH], [1, 0, None]], Links((0,), (1,), switched=True, peers=())),
-        ([[0, 1, PEER], [1, 1, PEER]], Links((0, 1), (), switched=False, peers=("00000000:2a:00.0",))),
-        ([[0, 0, None], [1, 0, None]], Links((), (0, 1), switched=False, peers=())),
-        ([[0, 1, UNKNOWN], [4, 1, PEER]], Links((0, 4), (), switched=False, peers=("00000000:2a:00.0",))),
+        ([[0, 1, SWITCH], [1, 1, SWITCH]], NvLinks((0, 1), (), switched=True, peers=())),
+        ([[0, 1, SWITCH], [1, 0, None]], NvLinks((0,), (1,), switched=True, peers=())),
+        (
+            [[0, 1, PEER], [1, 1, PEER]],
+            NvLinks((0, 1), (), switched=False, peers=("00000000:2a:00.0",)),
+        ),
+        ([[0, 0, None], [1, 0, None]], NvLinks((), (0, 1), switched=False, peers=())),
+        (
+            [[0, 1, UNKNOWN], [4, 1, PEER]],
+            NvLinks((0, 4), (), switched=False, peers=("00000000:2a:00.0",)),
+        ),
     ],
 )
-def test_links(links: Any, expected: Links) -> None:
+def test_links(links: Any, expected: NvLinks) -> None:
     assert of("nvlink.links", links=links) == {0: expected}
 
 
@@ -42,7 +48,9 @@ def test_no_nvlink(links: Any) -> None:
     assert of("nvlink.links", links=links).reason == "not_applicable"
 
 
-@pytest.mark.parametrize("links", [None, 18, "18", [[0]], [[0, 2, None]], [[0, "up", SWITCH]], [["0", 1, SWITCH]]])
+@pytest.mark.parametrize(
+    "links", [None, 18, "18", [[0]], [[0, 2, None]], [[0, "up", SWITCH]], [["0", 1, SWITCH]]]
+)
 def test_links_that_nobody_understands(links: Any) -> None:
     assert of("nvlink.links", links=links).reason == "garbled"
 
@@ -92,6 +100,8 @@ def test_no_fabric() -> None:
     assert of("gpu.fabric", fabric=[0, 0, 0, 0, 0]).reason == "not_applicable"
 
 
-@pytest.mark.parametrize("fabric", [None, [], [3, 0, 0], [9, 0, 0, 0, 0], ["3", 0, 0, 0, 0], [3, None, 0, 0, 0]])
+@pytest.mark.parametrize(
+    "fabric", [None, [], [3, 0, 0], [9, 0, 0, 0, 0], ["3", 0, 0, 0, 0], [3, None, 0, 0, 0]]
+)
 def test_a_fabric_that_nobody_understands(fabric: Any) -> None:
     assert of("gpu.fabric", fabric=fabric).reason == "garbled"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.pci import Link, PciDevice, PciTree
+from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 LINK = {
     "current_link_width": "16",
@@ -26,8 +26,15 @@ NIC = {**GPU, "at": "0000:19:00.0", "class": "0x020700", "vendor": "0x15b3", "dr
 
 
 def answer(*devices: dict[str, Any], acs: Any = 0, **fields: Any) -> list[Any]:
-    bridges = {at: {**LINK, "acs": None if at.endswith("01.0") else acs} for d in devices for at in d["above"]}
-    return ["ok", {"devices": list(devices), "bridges": bridges, "virtual": False, "iommu": [], **fields}]
+    bridges = {
+        at: {**LINK, "acs": None if at.endswith("01.0") else acs}
+        for d in devices
+        for at in d["above"]
+    }
+    return [
+        "ok",
+        {"devices": list(devices), "bridges": bridges, "virtual": False, "iommu": [], **fields},
+    ]
 
 
 def one(**fields: Any) -> PciDevice:
@@ -39,12 +46,14 @@ def one(**fields: Any) -> PciDevice:
 def test_a_gpu_below_a_switch() -> None:
     found = learned("pci.tree", answer(GPU, NIC))
     gpu, nic = found.devices
-    assert gpu == PciDevice("0000:18:00.0", True, "0x10de", Link(16, 16, 32.0, 32.0), tuple(ABOVE), 0, None, "nvidia")
+    assert gpu == PciDevice(
+        "0000:18:00.0", True, "0x10de", PciLink(16, 16, 32.0, 32.0), tuple(ABOVE), 0, None, "nvidia"
+    )
     assert found.gpus == (gpu,)
     assert found.device("0000:19:00.0") is nic
     assert found.device(None) is None
     assert gpu.under_one_switch(nic)
-    assert found.link_above(gpu) == Link(16, 16, 32.0, 32.0)
+    assert found.link_above(gpu) == PciLink(16, 16, 32.0, 32.0)
 
 
 def test_devices_on_the_bus_itself_share_no_switch() -> None:
@@ -72,7 +81,9 @@ def test_texts_of_links(key: str, text: str | None, field: str, expected: float 
 
 
 @pytest.mark.parametrize(("text", "expected"), [("1", 1), ("-1", None), (None, None)])
-def test_a_numa_node_that_firmware_does_not_say_is_none(text: str | None, expected: int | None) -> None:
+def test_a_numa_node_that_firmware_does_not_say_is_none(
+    text: str | None, expected: int | None
+) -> None:
     assert one(numa_node=text).numa == expected
 
 
@@ -101,10 +112,16 @@ def test_garbled_texts_are_no_values(fact: str, fields: dict[str, Any]) -> None:
     assert found.reason == "garbled"
 
 
-@pytest.mark.parametrize("raw", [None, [], {}, "text", {"devices": [GPU], "bridges": {}, "virtual": 3, "iommu": []}])
+@pytest.mark.parametrize(
+    "raw", [None, [], {}, "text", {"devices": [GPU], "bridges": {}, "virtual": 3, "iommu": []}]
+)
 def test_another_shape_is_garbled(raw: Any) -> None:
     found = learned("pci.tree", ["ok", raw])
-    assert found == PciTree((), {}) if raw is None else (isinstance(found, Absent) and found.reason == "garbled")
+    assert (
+        found == PciTree((), {})
+        if raw is None
+        else (isinstance(found, Absent) and found.reason == "garbled")
+    )
 
 
 def test_a_bridge_of_which_nothing_is_said_is_garbled() -> None:
@@ -125,7 +142,9 @@ def test_control_words_of_switch_ports_and_of_no_root_port() -> None:
     ("raw", "reason"),
     [
         pytest.param(answer(GPU, acs="denied"), "denied", id="ordinary-user"),
-        pytest.param(answer(GPU, acs="denied", virtual=True), "not_applicable", id="virtual-machine"),
+        pytest.param(
+            answer(GPU, acs="denied", virtual=True), "not_applicable", id="virtual-machine"
+        ),
         pytest.param(answer({**GPU, "above": ABOVE[:1]}), "not_applicable", id="no-switch"),
         pytest.param(answer(), "not_applicable", id="no-device"),
         pytest.param(["no", "missing", ""], "not_applicable", id="no-bus"),

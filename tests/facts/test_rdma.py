@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from clusterprep.changes.resources.env import TARGETS
 from clusterprep.facts.rdma import ENV_FILES, Gid, Port, Rail, RdmaDevice, Verbs
 from clusterprep.model import Absent
-from clusterprep.resources.env import TARGETS
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 LINK_LOCAL = "fe80:0000:0000:0000:9e63:c0ff:fef7:0107"
 IPV4 = "0000:0000:0000:0000:0000:ffff:c0a8:0101"
@@ -26,7 +26,9 @@ def files(device: str = "mlx5_0", port: int = 1, **texts: str) -> dict[str, str]
         "rate": "400 Gb/sec (4X NDR)",
         **texts,
     }
-    return {f"/sys/class/infiniband/{device}/ports/{port}/{key}": text for key, text in shown.items()}
+    return {
+        f"/sys/class/infiniband/{device}/ports/{port}/{key}": text for key, text in shown.items()
+    }
 
 
 def row(**ports: Any) -> dict[str, Any]:
@@ -47,7 +49,9 @@ def devices(shown: dict[str, str], tree: dict[str, Any]) -> Any:
 
 def test_an_infiniband_card() -> None:
     port = Port(1, "ACTIVE", "LinkUp", "InfiniBand", 400.0, 26)
-    card = RdmaDevice("mlx5_0", "0000:18:00.0", "28.39.1002", "MT_0000000838", "MT4129", ("ib0",), (port,))
+    card = RdmaDevice(
+        "mlx5_0", "0000:18:00.0", "28.39.1002", "MT_0000000838", "MT4129", ("ib0",), (port,)
+    )
     assert devices(files(), {"mlx5_0": row(p1=IB)}) == (card,)
     assert port.active
     assert port.addressed
@@ -81,20 +85,36 @@ def test_a_roce_port_has_its_table_of_addresses() -> None:
     ("texts", "port", "active", "addressed"),
     [
         pytest.param(
-            {"state": "1: DOWN", "phys_state": "2: Polling"}, {**IB, "lid": "0x0"}, False, False, id="no-cable"
+            {"state": "1: DOWN", "phys_state": "2: Polling"},
+            {**IB, "lid": "0x0"},
+            False,
+            False,
+            id="no-cable",
         ),
-        pytest.param({"state": "2: INIT"}, {**IB, "lid": "0x0"}, False, False, id="no-subnet-manager"),
-        pytest.param({"state": "1: DOWN", "phys_state": "3: Disabled"}, IB, False, True, id="disabled"),
+        pytest.param(
+            {"state": "2: INIT"}, {**IB, "lid": "0x0"}, False, False, id="no-subnet-manager"
+        ),
+        pytest.param(
+            {"state": "1: DOWN", "phys_state": "3: Disabled"}, IB, False, True, id="disabled"
+        ),
         pytest.param({"state": "3: ARMED"}, IB, False, True, id="armed"),
         pytest.param({"state": "5: ACTIVE_DEFER"}, IB, False, True, id="active-and-waiting"),
         pytest.param({"phys_state": "6: LinkErrorRecovery"}, IB, False, True, id="recovering"),
-        pytest.param({"link_layer": "Ethernet"}, {**EN, "gids": EN["gids"][:1]}, True, False, id="link-local-only"),  # type: ignore[index]
+        pytest.param(
+            {"link_layer": "Ethernet"},
+            {**EN, "gids": EN["gids"][:1]},
+            True,
+            False,
+            id="link-local-only",
+        ),  # type: ignore[index]
         pytest.param({"link_layer": "Ethernet"}, {**EN, "gids": []}, True, False, id="no-gid"),
         pytest.param({"link_layer": "Unspecified"}, {**EN, "gids": []}, True, True, id="efa"),
         pytest.param({}, {**IB, "lid": None}, True, False, id="a-lid-that-was-not-read"),
     ],
 )
-def test_active_and_addressed(texts: dict[str, str], port: Any, active: bool, addressed: bool) -> None:
+def test_active_and_addressed(
+    texts: dict[str, str], port: Any, active: bool, addressed: bool
+) -> None:
     (card,) = devices(files(**texts), {"mlx5_0": row(p1=port)})
     assert (card.ports[0].active, card.ports[0].addressed) == (active, addressed)
 
@@ -106,7 +126,9 @@ def test_a_card_without_a_place_firmware_or_make() -> None:
 
 
 def test_iwarp_is_told_from_roce() -> None:
-    (card,) = devices(files(link_layer="Ethernet"), {"mlx5_0": {**row(p1=EN), "node_type": "4: RNIC"}})
+    (card,) = devices(
+        files(link_layer="Ethernet"), {"mlx5_0": {**row(p1=EN), "node_type": "4: RNIC"}}
+    )
     assert card.iwarp
 
 
@@ -123,7 +145,11 @@ def test_no_rdma_is_an_answer() -> None:
         pytest.param(files(state=""), {"mlx5_0": row(p1=IB)}, id="state-empty"),
         pytest.param(files(rate="fast"), {"mlx5_0": row(p1=IB)}, id="rate-in-words"),
         pytest.param(files(), {"mlx5_0": row(p1={**IB, "lid": "x"})}, id="lid"),
-        pytest.param(files(), {"mlx5_0": row(p1={"lid": None, "gids": [[0, "fe80", None, None]]})}, id="gid-cut"),
+        pytest.param(
+            files(),
+            {"mlx5_0": row(p1={"lid": None, "gids": [[0, "fe80", None, None]]})},
+            id="gid-cut",
+        ),
         pytest.param(files(), {"mlx5_0": {}}, id="another-shape"),
         pytest.param(files(), None, id="nothing"),
         pytest.param([], {}, id="a-list-of-files"),
@@ -160,7 +186,9 @@ def uverbs(mode: int, uid: int = 0, gid: int = 0) -> dict[str, Any]:
         pytest.param(uverbs(0o606, gid=27), 1000, [27], ("uverbs0",), id="the-group-is-shut-out"),
     ],
 )
-def test_rights_as_the_kernel_takes_them(device: Any, uid: int, groups: list[int], closed: tuple[str, ...]) -> None:
+def test_rights_as_the_kernel_takes_them(
+    device: Any, uid: int, groups: list[int], closed: tuple[str, ...]
+) -> None:
     found = learned("rdma.verbs", ["ok", {"devices": [device], "uid": uid, "groups": groups}])
     assert found == Verbs({"uverbs0": "mlx5_0"}, closed)
 
@@ -198,7 +226,10 @@ def test_ib_disable_in_a_file(text: str, expected: bool) -> None:
 
 
 def test_a_file_that_may_not_be_read_is_no_answer() -> None:
-    assert learned("rdma.disabled", ["no", "denied", "EACCES"], ["no", "missing", ""]).reason == "denied"
+    assert (
+        learned("rdma.disabled", ["no", "denied", "EACCES"], ["no", "missing", ""]).reason
+        == "denied"
+    )
 
 
 # ---------------------------------------------------------------- modules and drivers
@@ -207,7 +238,10 @@ def test_a_file_that_may_not_be_read_is_no_answer() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("nvidia_peermem 16384 0 - Live 0x0\nib_uverbs 163840 2 nvidia_peermem,mlx5_ib, Live 0x0\n", "nvidia_peermem"),
+        (
+            "nvidia_peermem 16384 0 - Live 0x0\nib_uverbs 163840 2 nvidia_peermem,mlx5_ib, Live 0x0\n",
+            "nvidia_peermem",
+        ),
         ("nv_peer_mem 16384 0 - Live 0x0\n", "nv_peer_mem"),
         ("nvidia 56823808 236 - Live 0x0\n", None),
         ("ib_core 1 1 nvidia_peermem, Live 0x0\n", None),
@@ -223,7 +257,8 @@ CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 
 
 
 @pytest.mark.parametrize(
-    ("raw", "expected"), [(["ok", OPEN], True), (["ok", CLOSED], False), (["no", "missing", ""], False)]
+    ("raw", "expected"),
+    [(["ok", OPEN], True), (["ok", CLOSED], False), (["no", "missing", ""], False)],
 )
 def test_the_open_driver(raw: list[Any], expected: bool) -> None:
     assert learned("nv.open_driver", raw) is expected
@@ -239,10 +274,18 @@ MODULE = "/sys/module/mlx5_core"
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        pytest.param({f"{MODULE}/refcnt": "1", f"{MODULE}/version": "23.10-0.5.5"}, "mlx5_core 23.10-0.5.5", id="ofed"),
+        pytest.param(
+            {f"{MODULE}/refcnt": "1", f"{MODULE}/version": "23.10-0.5.5"},
+            "mlx5_core 23.10-0.5.5",
+            id="ofed",
+        ),
         pytest.param({f"{MODULE}/refcnt": "1"}, "mlx5_core of the kernel", id="inbox"),
         pytest.param(
-            {f"{MODULE}/refcnt": "1", "/sys/module/efa/refcnt": "0", "/sys/module/efa/version": "2.13.0g"},
+            {
+                f"{MODULE}/refcnt": "1",
+                "/sys/module/efa/refcnt": "0",
+                "/sys/module/efa/version": "2.13.0g",
+            },
             "mlx5_core of the kernel, efa 2.13.0g",
             id="two",
         ),
@@ -268,7 +311,9 @@ def test_of_two_settings_the_larger_holds() -> None:
 
 @pytest.mark.parametrize("router", [True, False, None])
 def test_a_router_is_known_there_or_not_told_of(router: bool | None) -> None:
-    (rail,) = learned("rdma.rails", ["ok", {"rails": [{**RAIL, "router": router}], "all": SETTINGS}])
+    (rail,) = learned(
+        "rdma.rails", ["ok", {"rails": [{**RAIL, "router": router}], "all": SETTINGS}]
+    )
     assert (rail.router, rail.network) == (router, "10.1.0.0/16")
 
 

@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 
 from clusterprep.facts.results import CUT, Results, rows_of
 from clusterprep.model import Finding, Node
-from clusterprep.remote.readers import MAX_TEXT
-from tests.fleet import learned
+from clusterprep.remote.agent.readers import MAX_TEXT
+from tests.support.fleet import learned
 
 NODE = Node("n1", "10.0.0.1", 0)
-FOUND = Finding("torch.version", "fail", "error", ("n1", "n2"), "torch differs", "2.5", "2.6", "pip install torch")
+FOUND = Finding(
+    "torch.version",
+    "fail",
+    "error",
+    ("n1", "n2"),
+    "torch differs",
+    "2.5",
+    "2.6",
+    "pip install torch",
+)
 LACKING = Finding("nccl.iface", "unknown", "error", ("n1",), "no answer", reason="hung")
 STORED = {
     "schema": 1,
@@ -37,8 +46,16 @@ def test_findings_come_back_as_they_were_with_their_age() -> None:
     results = learned("store.results", answer())
     assert results.age == 60.0
     for before, after in zip((FOUND, LACKING), results.findings, strict=True):
-        assert (after.check, after.verdict, after.severity) == (before.check, before.verdict, before.severity)
-        assert (after.message, after.seen, after.wanted) == (before.message, before.seen, before.wanted)
+        assert (after.check, after.verdict, after.severity) == (
+            before.check,
+            before.verdict,
+            before.severity,
+        )
+        assert (after.message, after.seen, after.wanted) == (
+            before.message,
+            before.seen,
+            before.wanted,
+        )
         assert (after.reason, after.remedy) == (before.reason, before.remedy)
 
 
@@ -113,7 +130,12 @@ def test_a_text_that_is_none_of_ours_is_garbled(text: str) -> None:
         {"checks": [["torch.version"]]},
         {"schema": [1]},
         {"findings": [*rows_of((FOUND,), NODE), {**rows_of((FOUND,), NODE)[0], "verdict": "pass"}]},
-        {"findings": [*rows_of((LACKING,), NODE), {**rows_of((LACKING,), NODE)[0], "verdict": "pass"}]},
+        {
+            "findings": [
+                *rows_of((LACKING,), NODE),
+                {**rows_of((LACKING,), NODE)[0], "verdict": "pass"},
+            ]
+        },
         {"findings": [{**rows_of((LACKING,), NODE)[0], "reason": ["x"]}]},
         {"findings": [{**rows_of((FOUND,), NODE)[0], "verdict": ["pass"]}]},
     ],
@@ -196,7 +218,9 @@ def test_an_answer_of_another_shape_is_garbled(answered: Any) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 

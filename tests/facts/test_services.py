@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterprep import registry
 from clusterprep.facts.services import parse_states, parse_units
 from clusterprep.model import Absent, Inventory, Node
+from clusterprep.survey import registry
 
 SHOWN = """\
 Id=ssh.service
@@ -43,7 +43,9 @@ def test_each_unit_has_its_state() -> None:
 
 
 def test_a_unit_that_was_masked_while_it_ran_runs() -> None:
-    assert parse_states(answer("Id=a.service\nLoadState=masked\nActiveState=active\n")) == (("a.service", "active"),)
+    assert parse_states(answer("Id=a.service\nLoadState=masked\nActiveState=active\n")) == (
+        ("a.service", "active"),
+    )
 
 
 @pytest.mark.parametrize("err", [NO_SYSTEMD, NO_BUS])

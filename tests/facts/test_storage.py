@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from clusterprep import registry
 from clusterprep.facts.storage import Segment, Space, Wish, parse_fstab, parse_mounts, parse_wishes
 from clusterprep.model import Absent, Inventory, Node, SshSettings
-from tests.fleet import learned
+from clusterprep.survey import registry
+from tests.support.fleet import learned
 
 TABLE = r"""
 21 28 0:19 / /sys rw,nosuid shared:7 - sysfs sysfs rw
@@ -42,7 +42,8 @@ def test_the_last_mount_on_a_point_covers_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "network"), [("nfs", True), ("fuse.sshfs", True), ("fuseblk", False), ("lustre", True), ("tmpfs", False)]
+    ("kind", "network"),
+    [("nfs", True), ("fuse.sshfs", True), ("fuseblk", False), ("lustre", True), ("tmpfs", False)],
 )
 def test_what_comes_from_elsewhere(kind: str, network: bool) -> None:
     (mount,) = parse_mounts(f"1 1 0:1 / /x rw - {kind} source rw\n")
@@ -75,7 +76,10 @@ def test_fstab(text: str | None, expected: dict[str, set[str]]) -> None:
     ("text", "wishes"),
     [
         ("/data", (Wish("/data"),)),
-        ("/data, /scratch:rw,/opt/:ro", (Wish("/data"), Wish("/scratch", "rw"), Wish("/opt", "ro"))),
+        (
+            "/data, /scratch:rw,/opt/:ro",
+            (Wish("/data"), Wish("/scratch", "rw"), Wish("/opt", "ro")),
+        ),
         ("/", (Wish("/"),)),
         ("/my data", (Wish("/my data"),)),
     ],
@@ -84,7 +88,9 @@ def test_what_is_declared(text: str, wishes: tuple[Wish, ...]) -> None:
     assert parse_wishes(text) == wishes
 
 
-@pytest.mark.parametrize("text", ["data", "/data:rx", "/data:", "", "/a,,/b", "/a:rw:ro", "nas:/data", "/a\x07"])
+@pytest.mark.parametrize(
+    "text", ["data", "/data:rx", "/data:", "", "/a,,/b", "/a:rw:ro", "nas:/data", "/a\x07"]
+)
 def test_what_is_no_mount_point_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected mount points"):
         parse_wishes(text)
@@ -105,7 +111,10 @@ def answer(**answers: Any) -> list[Any]:
 
 def test_each_path_has_its_own_answer() -> None:
     probes = learned("fs.probes", answer(**{"/data": ["no", "hung", "no answer within 2 s"]}))
-    assert probes.answers == {"/dev/shm": Space(**SPACE), "/data": Absent("hung", "no answer within 2 s")}
+    assert probes.answers == {
+        "/dev/shm": Space(**SPACE),
+        "/data": Absent("hung", "no answer within 2 s"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -150,9 +159,13 @@ def test_a_segment_is_stale_only_when_all_who_could_hold_it_were_seen(
     held: bool, unread: dict[str, int], whole: bool, expected: bool | None
 ) -> None:
     given = {"files": [{**FILE, "held": held}], "unread": unread, "whole": whole}
-    assert learned("shm.segments", ["ok", given]) == (Segment("/dev/shm/nccl-AbCdEf", 4096, 3600.0, expected),)
+    assert learned("shm.segments", ["ok", given]) == (
+        Segment("/dev/shm/nccl-AbCdEf", 4096, 3600.0, expected),
+    )
 
 
-@pytest.mark.parametrize("given", [None, {}, {"files": [{}], "unread": {}, "whole": True}, {"files": 3, "unread": {}}])
+@pytest.mark.parametrize(
+    "given", [None, {}, {"files": [{}], "unread": {}, "whole": True}, {"files": 3, "unread": {}}]
+)
 def test_segments_that_are_not_understood_are_garbled(given: Any) -> None:
     assert learned("shm.segments", ["ok", given]).reason == "garbled"

@@ -6,13 +6,19 @@ from typing import Any
 
 import pytest
 
-from clusterprep import registry
-from clusterprep.facts.tasks import Ids, Load, Stuck, Tasks
+from clusterprep.facts.tasks import Ids, Load, StuckTask, Tasks
 from clusterprep.model import Inventory, Node, SshSettings
-from tests.fleet import learned
+from clusterprep.survey import registry
+from tests.support.fleet import learned
 
 ANSWER = {"uid": 1000, "threads": 37, "tasks": 81, "stuck": [], "more": 0, "seconds": 0}
-ROW = {"pid": 4711, "comm": "python (x) y", "kernel": False, "wchan": "rpc_wait_bit_killable", "children": 0}
+ROW = {
+    "pid": 4711,
+    "comm": "python (x) y",
+    "kernel": False,
+    "wchan": "rpc_wait_bit_killable",
+    "children": 0,
+}
 
 
 def test_a_node_at_rest() -> None:
@@ -21,7 +27,7 @@ def test_a_node_at_rest() -> None:
 
 def test_a_stuck_task_keeps_its_name_and_where_it_waits() -> None:
     tasks = learned("proc.tasks", ["ok", {**ANSWER, "stuck": [ROW], "more": 3, "seconds": 1.0}])
-    assert tasks.stuck == (Stuck(4711, "python (x) y", "rpc_wait_bit_killable"),)
+    assert tasks.stuck == (StuckTask(4711, "python (x) y", "rpc_wait_bit_killable"),)
     assert (tasks.more, tasks.seconds) == (3, 1.0)
 
 
@@ -32,7 +38,9 @@ def test_a_channel_that_is_not_shown_is_none(wchan: str) -> None:
 
 
 def test_a_user_who_is_not_there_has_no_threads() -> None:
-    assert learned("proc.tasks", ["ok", {**ANSWER, "uid": None, "threads": None}]) == Tasks(None, None)
+    assert learned("proc.tasks", ["ok", {**ANSWER, "uid": None, "threads": None}]) == Tasks(
+        None, None
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +80,9 @@ def test_threads_are_those_of_the_jobs_user(node: Node, user: str | None) -> Non
     ("text", "expected"),
     [
         pytest.param("0.26 0.31 0.19 1/90 15082\n", Load(0.26, 0.31, 0.19, 1, 90), id="small"),
-        pytest.param("182.40 96.10 44.02 179/5210 991023\n", Load(182.4, 96.1, 44.02, 179, 5210), id="busy"),
+        pytest.param(
+            "182.40 96.10 44.02 179/5210 991023\n", Load(182.4, 96.1, 44.02, 179, 5210), id="busy"
+        ),
     ],
 )
 def test_load(text: str, expected: Load) -> None:
@@ -80,7 +90,15 @@ def test_load(text: str, expected: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0.26 0.31 0.19", "0,26 0,31 0,19 1/90 15082", "a b c d e", "nan 0 0 1/90 1", "-1 0 0 1/9 1"]
+    "text",
+    [
+        "",
+        "0.26 0.31 0.19",
+        "0,26 0,31 0,19 1/90 15082",
+        "a b c d e",
+        "nan 0 0 1/90 1",
+        "-1 0 0 1/9 1",
+    ],
 )
 def test_text_that_is_no_load_is_garbled(text: str) -> None:
     assert learned("proc.load", ["ok", text]).reason == "garbled"
@@ -99,12 +117,18 @@ def test_ids_are_the_kernels_limits_and_all_threads() -> None:
 @pytest.mark.parametrize("at", [0, 1, 2])
 @pytest.mark.parametrize("answer", [["ok", ""], ["ok", "many"], ["ok", "0"], ["no", "missing", ""]])
 def test_a_limit_that_is_not_understood_is_garbled(at: int, answer: list[str]) -> None:
-    answers: list[Any] = [["ok", "4194304\n"], ["ok", "192730\n"], ["ok", "0.26 0.31 0.19 1/90 15082\n"]]
+    answers: list[Any] = [
+        ["ok", "4194304\n"],
+        ["ok", "192730\n"],
+        ["ok", "0.26 0.31 0.19 1/90 15082\n"],
+    ]
     answers[at] = answer
     assert learned("proc.ids", *answers).reason == "garbled"
 
 
-@pytest.mark.parametrize(("text", "cores"), [("0-223\n", 224), ("0\n", 1), ("0-3,8-11\n", 8), ("0,2\n", 2)])
+@pytest.mark.parametrize(
+    ("text", "cores"), [("0-223\n", 224), ("0\n", 1), ("0-3,8-11\n", 8), ("0,2\n", 2)]
+)
 def test_cores_are_counted(text: str, cores: int) -> None:
     assert learned("proc.cores", ["ok", text]) == cores
 

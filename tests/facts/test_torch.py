@@ -15,7 +15,7 @@ import pytest
 
 from clusterprep.facts.torch import SCRIPT, Libraries, Plugin, Plugins, Python, Torch, nccl_version
 from clusterprep.model import Absent
-from tests.fleet import learned
+from tests.support.fleet import learned
 
 CUDA_WHEEL = """\
 from typing import Optional
@@ -38,7 +38,9 @@ cuda = '11.7'
 git_version = '49444c3e546bf240bed24a101e747422d1f8a0ee'
 hip = None
 """
-NVIDIA_IMAGE = CUDA_WHEEL.replace("2.6.0+cu124", "2.6.0a0+df5bbc09d1.nv24.12").replace("'12.4'", '"12.6"')
+NVIDIA_IMAGE = CUDA_WHEEL.replace("2.6.0+cu124", "2.6.0a0+df5bbc09d1.nv24.12").replace(
+    "'12.4'", '"12.6"'
+)
 
 
 def run(folder: Path, *flags: str, **more: str) -> dict[str, Any]:
@@ -70,7 +72,9 @@ def install(folder: Path, version: str) -> Path:
         pytest.param(NVIDIA_IMAGE, "2.6.0a0+df5bbc09d1.nv24.12", "12.6", id="nvidia-image"),
     ],
 )
-def test_a_build_is_read_without_importing_it(tmp_path: Path, text: str, version: str, cuda: str | None) -> None:
+def test_a_build_is_read_without_importing_it(
+    tmp_path: Path, text: str, version: str, cuda: str | None
+) -> None:
     place = install(tmp_path, text)
     assert learned("torch.build", ["ok", run(tmp_path)]) == Torch(version, cuda, None, str(place))
 
@@ -127,13 +131,17 @@ def test_another_shape_is_garbled(answer: object) -> None:
 
 @pytest.mark.parametrize("reason", ["missing_tool", "denied", "hung", "timed_out"])
 def test_an_interpreter_that_did_not_answer_is_not_one_without_torch(reason: str) -> None:
-    assert learned("torch.build", ["no", reason, "/usr/bin/python3"]) == Absent(reason, "/usr/bin/python3")
+    assert learned("torch.build", ["no", reason, "/usr/bin/python3"]) == Absent(
+        reason, "/usr/bin/python3"
+    )
 
 
 # ---------------------------------------------------------------- what is loaded
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-compiled = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, for libraries that say their version")
+compiled = pytest.mark.skipif(
+    COMPILER is None, reason="needs a C compiler, for libraries that say their version"
+)
 
 
 def library(path: Path, code: int) -> Path:
@@ -145,7 +153,19 @@ def library(path: Path, code: int) -> Path:
 
 
 def build(path: Path, source: str, *flags: str) -> None:
-    argv = [str(COMPILER), "-shared", "-fPIC", "-x", "c", "-", "-x", "none", "-o", str(path), *flags]
+    argv = [
+        str(COMPILER),
+        "-shared",
+        "-fPIC",
+        "-x",
+        "c",
+        "-",
+        "-x",
+        "none",
+        "-o",
+        str(path),
+        *flags,
+    ]
     subprocess.run(argv, input=source, text=True, check=True)
 
 
@@ -190,7 +210,9 @@ def test_the_nccl_that_the_loader_would_take(
     found: Libraries = learned("nccl.libraries", ["ok", answer])
     assert (found.wheel, found.wheel_version) == (str(beside), "2.21.5")
     assert found.loaded == {"2.21.5": str(beside), "2.26.2": str(other)}.get(expected or "")
-    assert found.system_version == ("2.26.2" if variable == "LD_LIBRARY_PATH" else found.system and "?")
+    assert found.system_version == (
+        "2.26.2" if variable == "LD_LIBRARY_PATH" else found.system and "?"
+    )
 
 
 @pytest.mark.machine
@@ -214,11 +236,15 @@ def test_the_choice_is_the_loaders_own(tmp_path: Path) -> None:
         folder.mkdir()
         beside = wheel(folder, 22105, *flags)
         other = library(folder / "other" / "libnccl.so.2", 22602)
-        load = (
-            f"import ctypes; ctypes.CDLL('{folder}/torch/lib/libtorch_cuda.so'); print(open('/proc/self/maps').read())"
-        )
+        load = f"import ctypes; ctypes.CDLL('{folder}/torch/lib/libtorch_cuda.so'); print(open('/proc/self/maps').read())"
         environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(other.parent)}
-        done = subprocess.run([sys.executable, "-c", load], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", load],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         mapped = {str(path) for path in (beside, other) if str(path) in done.stdout}
         assert mapped == {run(folder, LD_LIBRARY_PATH=str(other.parent))["nccl_path"]}
 
@@ -265,7 +291,10 @@ def test_the_plugin_that_is_asked_for_keeps_its_name(tmp_path: Path) -> None:
     settings = {"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": f"fast,{tmp_path}/my.so,gone"}
     found = learned("nccl.plugins", ["ok", run(tmp_path, **settings)])
     assert found.wanted == settings["NCCL_NET_PLUGIN"]
-    assert [plugin.path for plugin in found.files[:2]] == [f"{tmp_path}/libnccl-net-fast.so", f"{tmp_path}/my.so"]
+    assert [plugin.path for plugin in found.files[:2]] == [
+        f"{tmp_path}/libnccl-net-fast.so",
+        f"{tmp_path}/my.so",
+    ]
 
 
 def test_a_large_plugin_is_not_read(tmp_path: Path) -> None:
@@ -304,7 +333,17 @@ def test_the_libcuda_of_a_compatibility_package_is_named(tmp_path: Path) -> None
 
 
 NOTHING = dict.fromkeys(
-    ("nccl_path", "wheel_path", "wheel", "system_path", "system", "preload", "library_path", "net_plugin", "libcuda")
+    (
+        "nccl_path",
+        "wheel_path",
+        "wheel",
+        "system_path",
+        "system",
+        "preload",
+        "library_path",
+        "net_plugin",
+        "libcuda",
+    )
 )
 
 
@@ -319,8 +358,14 @@ NOTHING = dict.fromkeys(
         ("nccl.plugins", {**NOTHING, "plugins": [{"path": "", "size": 1, "sha256": None}]}),
         ("nccl.plugins", {**NOTHING, "plugins": [{"path": "/a", "size": 1, "sha256": 7}]}),
         ("nccl.plugins", {**NOTHING, "plugins": ["libnccl-net.so"]}),
-        ("python.env", {"python": "", "python_version": "3.11.7", "prefix": "/usr", "base_prefix": "/usr"}),
-        ("python.env", {"python": "/p", "python_version": None, "prefix": "/usr", "base_prefix": "/usr"}),
+        (
+            "python.env",
+            {"python": "", "python_version": "3.11.7", "prefix": "/usr", "base_prefix": "/usr"},
+        ),
+        (
+            "python.env",
+            {"python": "/p", "python_version": None, "prefix": "/usr", "base_prefix": "/usr"},
+        ),
         ("python.env", {}),
         ("cuda.libcuda", {"libcuda": True}),
     ],

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests import real_nccl
 from tests.faults import STAGES, row, seen, table
-from tests.lab import Lab
+from tests.support import real_nccl
+from tests.support.lab import Lab
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 
@@ -23,7 +23,10 @@ def main() -> int:
     given = words.parse_args()
     found: list[seen.Seen] = []
     wrong: list[str] = []
-    with Lab(row.HOSTS, real_nccl.kept(), chrony=True) as lab, contextlib.closing(seen.Theatre(lab)) as theatre:
+    with (
+        Lab(row.HOSTS, real_nccl.kept(), chrony=True) as lab,
+        contextlib.closing(seen.Theatre(lab)) as theatre,
+    ):
         lab.wait_time_sync()
         for stage in STAGES:
             if reason := stage.missing():
@@ -41,7 +44,11 @@ def _wanted(stage: row.Stage, run: row.Run, only: str) -> bool:
 
 
 def _play(
-    theatre: seen.Theatre, stage: row.Stage, wanted: list[row.Run], found: list[seen.Seen], wrong: list[str]
+    theatre: seen.Theatre,
+    stage: row.Stage,
+    wanted: list[row.Run],
+    found: list[seen.Seen],
+    wrong: list[str],
 ) -> None:
     theatre.set(stage)
     for run in wanted:
@@ -51,7 +58,12 @@ def _play(
         wrong += [f"{stage.name}: {text}" for text in amiss]
         found += [seen.found(stage, placed, answer) for placed in run]
         names = ", ".join(f"{p.host} {p.row.name}" for p in run) or "healthy"
-        print(f"{stage.name} {time.monotonic() - start:.1f} s: {names}", *amiss, sep="\n  ", file=sys.stderr)
+        print(
+            f"{stage.name} {time.monotonic() - start:.1f} s: {names}",
+            *amiss,
+            sep="\n  ",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import real_nccl
 from tests.faults.row import HOSTS
 from tests.faults.seen import Seen
 from tests.faults.table import lines
-from tests.lab import Lab
-from tests.lab.fixtures import require_lab
+from tests.support import real_nccl
+from tests.support.lab import Lab
+from tests.support.lab.fixtures import require_lab
 
 SEEN = pytest.StashKey[list[Seen]]()
 
@@ -31,7 +31,9 @@ def seen_faults(request: pytest.FixtureRequest) -> list[Seen]:
     return request.config.stash.setdefault(SEEN, [])
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """Print the faults that were planted and found."""
     if found := config.stash.get(SEEN, []):
         terminalreporter.section("faults planted and found")

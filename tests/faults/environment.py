@@ -6,11 +6,11 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 
-from tests import real_nccl
-from tests.command import clusterprep
 from tests.faults.row import Plant, Row
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.support import real_nccl
+from tests.support.command import clusterprep
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 BASHRC, PROFILE, SYSTEM = "/root/.bashrc", "/etc/profile.d/zz-site.sh", "/etc/environment"
 CONF, HOME_CONF = "/etc/nccl.conf", "/root/.nccl.conf"
@@ -29,7 +29,9 @@ def _row(name: str, check: str, path: str, text: str, also: Mapping[str, str] | 
     return Row(name, check, _line(path, text), several=True, also=also or {})
 
 
-def _decoy(name: str, check: str, path: str, text: str, also: Mapping[str, str] | None = None) -> Row:
+def _decoy(
+    name: str, check: str, path: str, text: str, also: Mapping[str, str] | None = None
+) -> Row:
     return Row(name, check, _line(path, text), verdict="pass", several=True, also=also or {})
 
 
@@ -40,7 +42,9 @@ def _unit(name: str) -> Plant:
         return faults.together(
             faults.written(host, "/run/systemd/system/.there", ""),
             faults.written(host, f"{UNITS}/{name}", "[Service]\nExecStart=/bin/true\n"),
-            faults.written(host, f"{UNITS}/{name}.d/nccl.conf", "[Service]\nEnvironment=NCCL_DEBUG=INFO\n"),
+            faults.written(
+                host, f"{UNITS}/{name}.d/nccl.conf", "[Service]\nEnvironment=NCCL_DEBUG=INFO\n"
+            ),
         )
 
     return plant
@@ -49,7 +53,9 @@ def _unit(name: str) -> Plant:
 def _another_nccl(host: Host, lab: Lab) -> Fault:
     """A site's profile puts an NCCL of its own before the job's, in login shells alone."""
     library = faults.compiled_nccl(host, f"{_OTHER_NCCL}/libnccl.so.2", 22304)
-    return faults.together(library, faults.written(host, PROFILE, f"export LD_LIBRARY_PATH={_OTHER_NCCL}\n"))
+    return faults.together(
+        library, faults.written(host, PROFILE, f"export LD_LIBRARY_PATH={_OTHER_NCCL}\n")
+    )
 
 
 # ---------------------------------------------------------------- what runs of ours leave
@@ -69,7 +75,15 @@ def _forgotten(host: Host) -> Fault:
 def _cut_off(host: Host, lab: Lab) -> Fault:
     """kill -9 of the controller when the host has committed and nobody has said yet that the run is done."""
     inventory = lab.inventory(lab.folder / "journal-inventory.yaml")
-    argv = [sys.executable, "-m", "tests.stopping", "kill", "commit answered", "apply", str(inventory)]
+    argv = [
+        sys.executable,
+        "-m",
+        "tests.support.stopping",
+        "kill",
+        "commit answered",
+        "apply",
+        str(inventory),
+    ]
     killed = lab.controller.run([*argv, *_words(host, lab)])
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     return _forgotten(host)
@@ -95,28 +109,97 @@ ROWS = (
     _row("NCCL_DEBUG in ~/.nccl.conf", "env.shadow", HOME_CONF, "NCCL_DEBUG=INFO\n"),
     Row("NCCL_DEBUG in a unit's drop-in", "env.shadow", _unit("train.service"), several=True),
     Row("NCCL_DEBUG for slurmd", "env.shadow", _unit("slurmd.service"), several=True),
-    _row("another buffer size on one node", "env.nccl_uniform", PROFILE, "export NCCL_BUFFSIZE=8388608\n"),
-    _row("another buffer size in nccl.conf", "env.nccl_uniform", CONF, "NCCL_BUFFSIZE=1048576\n"),
-    _row("an interface that is not there", "env.nccl_hca_exists", BASHRC, "export TP_SOCKET_IFNAME=eth9\n"),
-    _row("NCCL's interface is not there", "env.nccl_hca_exists", BASHRC, "export NCCL_SOCKET_IFNAME=ib7\n", _OVERRIDES),
-    _row("a blank before a name in nccl.conf", "env.nccl_conf", CONF, "# site\n NCCL_SET_THREAD_NAME=1\n"),
-    _row("a comment behind a value in nccl.conf", "env.nccl_conf", CONF, "NCCL_SET_THREAD_NAME=1 # names\n"),
-    _row("a byte-order mark in nccl.conf", "env.nccl_conf", CONF, "\ufeffNCCL_SET_THREAD_NAME=1\n"),
-    _row("a misspelt name for all sessions", "env.nccl_unknown", SYSTEM, "NCCL_DEBUG_SUBSYSTEM=INIT\n"),
-    _row("a name that torch gave up", "env.deprecated", PROFILE, "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000\n"),
-    _row("true where NCCL reads a number", "env.no_effect", PROFILE, "export NCCL_IB_PCI_RELAXED_ORDERING=true\n"),
-    _row("P2P switched off and forgotten", "env.nccl_debug", PROFILE, "export NCCL_P2P_DISABLE=1\n"),
     _row(
-        "details of every collective, forgotten", "env.nccl_debug", SYSTEM, "TORCH_DISTRIBUTED_DEBUG=DETAIL\n", _DETAIL
+        "another buffer size on one node",
+        "env.nccl_uniform",
+        PROFILE,
+        "export NCCL_BUFFSIZE=8388608\n",
+    ),
+    _row("another buffer size in nccl.conf", "env.nccl_uniform", CONF, "NCCL_BUFFSIZE=1048576\n"),
+    _row(
+        "an interface that is not there",
+        "env.nccl_hca_exists",
+        BASHRC,
+        "export TP_SOCKET_IFNAME=eth9\n",
+    ),
+    _row(
+        "NCCL's interface is not there",
+        "env.nccl_hca_exists",
+        BASHRC,
+        "export NCCL_SOCKET_IFNAME=ib7\n",
+        _OVERRIDES,
+    ),
+    _row(
+        "a blank before a name in nccl.conf",
+        "env.nccl_conf",
+        CONF,
+        "# site\n NCCL_SET_THREAD_NAME=1\n",
+    ),
+    _row(
+        "a comment behind a value in nccl.conf",
+        "env.nccl_conf",
+        CONF,
+        "NCCL_SET_THREAD_NAME=1 # names\n",
+    ),
+    _row("a byte-order mark in nccl.conf", "env.nccl_conf", CONF, "\ufeffNCCL_SET_THREAD_NAME=1\n"),
+    _row(
+        "a misspelt name for all sessions",
+        "env.nccl_unknown",
+        SYSTEM,
+        "NCCL_DEBUG_SUBSYSTEM=INIT\n",
+    ),
+    _row(
+        "a name that torch gave up",
+        "env.deprecated",
+        PROFILE,
+        "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000\n",
+    ),
+    _row(
+        "true where NCCL reads a number",
+        "env.no_effect",
+        PROFILE,
+        "export NCCL_IB_PCI_RELAXED_ORDERING=true\n",
+    ),
+    _row(
+        "P2P switched off and forgotten", "env.nccl_debug", PROFILE, "export NCCL_P2P_DISABLE=1\n"
+    ),
+    _row(
+        "details of every collective, forgotten",
+        "env.nccl_debug",
+        SYSTEM,
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL\n",
+        _DETAIL,
     ),
     _row("every kernel waited for", "env.bad_cuda", SYSTEM, "CUDA_LAUNCH_BLOCKING=1\n"),
-    _row("a profiler in every program", "env.bad_cuda", PROFILE, "export CUDA_INJECTION64_PATH=/opt/prof.so\n"),
-    Row("LD_LIBRARY_PATH with an NCCL, in login shells", "env.ld_path", _another_nccl, several=True),
-    _row("CUDA_VISIBLE_DEVICES in login shells alone", "env.cuda_visible", PROFILE, "export CUDA_VISIBLE_DEVICES=0\n"),
-    _row("CUDA_VISIBLE_DEVICES with a hole", "env.cuda_visible", SYSTEM, "CUDA_VISIBLE_DEVICES=0,1,-1,2\n"),
+    _row(
+        "a profiler in every program",
+        "env.bad_cuda",
+        PROFILE,
+        "export CUDA_INJECTION64_PATH=/opt/prof.so\n",
+    ),
+    Row(
+        "LD_LIBRARY_PATH with an NCCL, in login shells", "env.ld_path", _another_nccl, several=True
+    ),
+    _row(
+        "CUDA_VISIBLE_DEVICES in login shells alone",
+        "env.cuda_visible",
+        PROFILE,
+        "export CUDA_VISIBLE_DEVICES=0\n",
+    ),
+    _row(
+        "CUDA_VISIBLE_DEVICES with a hole",
+        "env.cuda_visible",
+        SYSTEM,
+        "CUDA_VISIBLE_DEVICES=0,1,-1,2\n",
+    ),
     _row("NPROC_PER_NODE of another job", "launch.nproc", SYSTEM, "NPROC_PER_NODE=4\n"),
     _row("a rank of an earlier job", "launch.ranks", BASHRC, "export RANK=5 WORLD_SIZE=64\n"),
-    _row("the rendezvous of an earlier job", "launch.ranks", PROFILE, "export MASTER_ADDR=old MASTER_PORT=12355\n"),
+    _row(
+        "the rendezvous of an earlier job",
+        "launch.ranks",
+        PROFILE,
+        "export MASTER_ADDR=old MASTER_PORT=12355\n",
+    ),
     _decoy("the rendezvous of this job", "launch.ranks", PROFILE, "export MASTER_PORT=29500\n"),
     Row("apply killed between commit and settle", "state.journal", _cut_off, several=True),
     Row("apply and rollback, both settled", "state.journal", _undone, verdict="pass", several=True),
@@ -126,17 +209,37 @@ ROWS = (
     _decoy("a switch that is off", "env.bad_cuda", SYSTEM, "CUDA_LAUNCH_BLOCKING=0\n"),
     _decoy("P2P said to be on", "env.nccl_debug", PROFILE, "export NCCL_P2P_DISABLE=0\n"),
     _decoy("the default, written down", "env.nccl_uniform", PROFILE, "export NCCL_SHM_DISABLE=0\n"),
-    _decoy("a search path without NCCL", "env.ld_path", PROFILE, "export LD_LIBRARY_PATH=/opt/lib:/usr/local/lib\n"),
-    _decoy("a list that excludes what is not there", "env.nccl_hca_exists", BASHRC, "export NCCL_IB_HCA=^mlx5_9\n"),
+    _decoy(
+        "a search path without NCCL",
+        "env.ld_path",
+        PROFILE,
+        "export LD_LIBRARY_PATH=/opt/lib:/usr/local/lib\n",
+    ),
+    _decoy(
+        "a list that excludes what is not there",
+        "env.nccl_hca_exists",
+        BASHRC,
+        "export NCCL_IB_HCA=^mlx5_9\n",
+    ),
 )
 
 _FEWER = {"launch.nproc": "a launcher starts one process per visible GPU"}
 # On servers with eight GPUs and their cards.
 GPU_ROWS = (
     _row(
-        "half of the GPUs in login shells", "env.cuda_visible", PROFILE, "export CUDA_VISIBLE_DEVICES=0,1,2,3\n", _FEWER
+        "half of the GPUs in login shells",
+        "env.cuda_visible",
+        PROFILE,
+        "export CUDA_VISIBLE_DEVICES=0,1,2,3\n",
+        _FEWER,
     ),
-    _row("an RDMA card that is not there", "env.nccl_hca_exists", PROFILE, "export NCCL_IB_HCA=mlx5_77\n", _OVERRIDES),
+    _row(
+        "an RDMA card that is not there",
+        "env.nccl_hca_exists",
+        PROFILE,
+        "export NCCL_IB_HCA=mlx5_77\n",
+        _OVERRIDES,
+    ),
 )
 
 
@@ -170,6 +273,14 @@ NCCL_ROWS = (
         "NCCL_SOCKET_IFNAME=ib7\n",
         {"env.nccl_hca_exists": "it says the same without NCCL"},
     ),
-    _row("docker's bridge, by ~/.nccl.conf", "nccl.iface", HOME_CONF, "NCCL_SOCKET_IFNAME=docker0\n", _OVERRIDES),
-    _decoy("a list that excludes loopback too", "nccl.iface", CONF, "NCCL_SOCKET_IFNAME=^lo,docker\n"),
+    _row(
+        "docker's bridge, by ~/.nccl.conf",
+        "nccl.iface",
+        HOME_CONF,
+        "NCCL_SOCKET_IFNAME=docker0\n",
+        _OVERRIDES,
+    ),
+    _decoy(
+        "a list that excludes loopback too", "nccl.iface", CONF, "NCCL_SOCKET_IFNAME=^lo,docker\n"
+    ),
 )

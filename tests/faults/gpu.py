@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from clusterprep.registry import checks
-from tests import nvml
+from clusterprep.survey.registry import checks
 from tests.faults.hgx import H100, LIBRARIES
 from tests.faults.limits import KMSG, QUIET
 from tests.faults.row import Plant, Row
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.support import nvml
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 _MODULE = "/proc/driver/nvidia/version"
 NEWER = "550.90.07"
-_XID = (
-    "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
-)
+_XID = "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 _PROGRAM = "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 31, pid=4711, name=python3, Ch 00000008, intr 00000000.\n"
 
 
@@ -30,7 +28,9 @@ NOTHING_KNOWN = {
 
 def _library(host: Host, *changes: dict[str, Any], **system: Any) -> Fault:
     """The library says something else of one GPU, or of all."""
-    return faults.written(host, f"{LIBRARIES}/{nvml.DESCRIBED}", nvml.description([*H100, *changes], **system))
+    return faults.written(
+        host, f"{LIBRARIES}/{nvml.DESCRIBED}", nvml.description([*H100, *changes], **system)
+    )
 
 
 def _says(index: int, **values: Any) -> Plant:
@@ -67,13 +67,19 @@ def _half_upgraded(host: Host, lab: Lab) -> Fault:
 
 
 def _row(
-    name: str, check: str, plant: Plant, mechanism: Literal["real", "laid over"] = "laid over", **more: Any
+    name: str,
+    check: str,
+    plant: Plant,
+    mechanism: Literal["real", "laid over"] = "laid over",
+    **more: Any,
 ) -> Row:
     return Row(name, check, plant, mechanism, several=True, **more)
 
 
 def _links(up: int) -> list[Any]:
-    return [{"type": "switch", "pci": nvml.SWITCHES[link % 4]} for link in range(up)] + ["down"] * (18 - up)
+    return [{"type": "switch", "pci": nvml.SWITCHES[link % 4]} for link in range(up)] + ["down"] * (
+        18 - up
+    )
 
 
 ROWS = (
@@ -91,7 +97,11 @@ ROWS = (
     _row("row remap failed", "gpu.remap", _says(5, remap_failed=1)),
     _row("a hot GPU", "gpu.temp", _says(6, temperature=87, margin=2)),
     _row("hardware slowdown", "gpu.throttle_hw", _says(6, throttle=0x48)),
-    _row("locked clocks", "gpu.clocks", _says(4, clock_application={"graphics": 1200, "sm": 1200, "memory": 2619})),
+    _row(
+        "locked clocks",
+        "gpu.clocks",
+        _says(4, clock_application={"graphics": 1200, "sm": 1200, "memory": 2619}),
+    ),
     _row("a lowered power limit", "gpu.power_limit", _says(0, power_limit=500, power_enforced=500)),
     _row("no persistence", "gpu.persistence", _says(7, persistence=0)),
     _row("MIG on", "gpu.mig", _says(7, mig=1, mig_pending=1)),

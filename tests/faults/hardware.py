@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.faults.row import Row
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 _EDAC = "/sys/devices/system/edac/mc/mc0"
 _POLICY = "/sys/devices/system/cpu/cpufreq/policy0"
@@ -14,7 +14,10 @@ _NODES = "/sys/devices/system/node"
 def _other_processor(host: Host, lab: Lab) -> Fault:
     lines = host.read("/proc/cpuinfo").splitlines()
     told = [
-        "model name\t: Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz" if x.startswith("model name") else x for x in lines
+        "model name\t: Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz"
+        if x.startswith("model name")
+        else x
+        for x in lines
     ]
     return faults.file_over(host, "/proc/cpuinfo", "\n".join([*told, ""]))
 
@@ -22,27 +25,42 @@ def _other_processor(host: Host, lab: Lab) -> Fault:
 def _less_memory(host: Host, lab: Lab) -> Fault:
     lines = host.read("/proc/meminfo").splitlines()
     total = int(lines[0].split()[1])
-    return faults.file_over(host, "/proc/meminfo", "\n".join([f"MemTotal: {total * 15 // 16} kB", *lines[1:], ""]))
+    return faults.file_over(
+        host, "/proc/meminfo", "\n".join([f"MemTotal: {total * 15 // 16} kB", *lines[1:], ""])
+    )
 
 
 def _swapped(host: Host, lab: Lab) -> Fault:
     header = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
-    return faults.file_over(host, "/proc/swaps", header + "/swap.img file\t\t8388604\t\t524288\t\t-2\n")
+    return faults.file_over(
+        host, "/proc/swaps", header + "/swap.img file\t\t8388604\t\t524288\t\t-2\n"
+    )
 
 
 def _lost_data(host: Host, lab: Lab) -> Fault:
     files = {f"{_EDAC}/ue_count": "2\n", f"{_EDAC}/ce_count": "12\n"}
-    dimm = {f"{_EDAC}/dimm3/dimm_ue_count": "2\n", f"{_EDAC}/dimm3/dimm_label": "CPU_SrcID#0_MC#0_Chan#1_DIMM#0\n"}
+    dimm = {
+        f"{_EDAC}/dimm3/dimm_ue_count": "2\n",
+        f"{_EDAC}/dimm3/dimm_label": "CPU_SrcID#0_MC#0_Chan#1_DIMM#0\n",
+    }
     return faults.sys_tree(host, files | dimm)
 
 
 def _powersave(host: Host, lab: Lab) -> Fault:
-    words = {"scaling_driver": "intel_cpufreq", "scaling_governor": "powersave", "energy_performance_preference": ""}
+    words = {
+        "scaling_driver": "intel_cpufreq",
+        "scaling_governor": "powersave",
+        "energy_performance_preference": "",
+    }
     return faults.sys_tree(host, {f"{_POLICY}/{name}": f"{word}\n" for name, word in words.items()})
 
 
 def _two_numa_nodes(host: Host, lab: Lab) -> Fault:
-    files = {f"{_NODES}/node0/cpulist": "0\n", f"{_NODES}/node1/cpulist": "1\n", f"{_NODES}/has_memory": "0\n"}
+    files = {
+        f"{_NODES}/node0/cpulist": "0\n",
+        f"{_NODES}/node1/cpulist": "1\n",
+        f"{_NODES}/has_memory": "0\n",
+    }
     return faults.sys_tree(host, files)
 
 

@@ -1,14 +1,14 @@
-"""Hosts made into servers with eight H100 and their InfiniBand cards, as tests/fleets describes them."""
+"""Hosts made into servers with eight H100 and their InfiniBand cards, as tests/machines describes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests import fleets
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
-from tests.lab.faults.software import PYTHON
+from tests import machines as fleets
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
+from tests.support.lab.faults.software import PYTHON
 
 KIND = "hgx-h100-ib"
 H100 = [{"count": 8, "model": "h100"}]
@@ -30,7 +30,9 @@ def hgx(host: Host) -> Iterator[Fault]:
     """The PCI tree and the RDMA devices, the GPUs and their driver, and what jobs need."""
     described = machine(host)
     yield faults.file_over(host, "/proc/cpuinfo", bare_metal(host.read("/proc/cpuinfo")))
-    yield faults.sys_tree(host, {**_below_sys(described.files), **EDAC}, {**_below_sys(described.links), **CARD})
+    yield faults.sys_tree(
+        host, {**_below_sys(described.files), **EDAC}, {**_below_sys(described.links), **CARD}
+    )
     yield faults.gpus(host, H100, bus=False)
     host.run(["sh", "-c", "chmod 666 /dev/nvidia*"])  # as the driver makes them
     for path, text in described.files.items():

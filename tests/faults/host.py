@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from tests.faults.row import Row
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 _CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 
@@ -24,11 +24,15 @@ def _newer_kernel(host: Host, lab: Lab) -> Fault:
     """The package of the next kernel is installed, of the flavour that runs."""
     running = host.run(["uname", "-r"]).stdout.strip()
     newer = re.sub(r"^[0-9]+", "99", running)
-    return faults.together(*(faults.written(host, f"/boot/vmlinuz-{name}", "MZ") for name in (running, newer)))
+    return faults.together(
+        *(faults.written(host, f"/boot/vmlinuz-{name}", "MZ") for name in (running, newer))
+    )
 
 
 def _other_release(host: Host, lab: Lab) -> Fault:
-    line = next(line for line in host.read("/etc/os-release").splitlines() if line.startswith("VERSION_ID="))
+    line = next(
+        line for line in host.read("/etc/os-release").splitlines() if line.startswith("VERSION_ID=")
+    )
     return faults.changed(host, "/etc/os-release", line, 'VERSION_ID="99"')
 
 
@@ -39,16 +43,42 @@ def _other_command_line(host: Host, lab: Lab) -> Fault:
 
 ROWS = (
     Row("clock 5 s ahead", "time.offset", lambda host, lab: faults.clock(host, 5), several=True),
-    Row("clock 0.3 s behind", "time.offset", lambda host, lab: faults.clock(host, -0.3), several=True),
-    Row("chronyd not running", "time.daemon", lambda host, lab: faults.without_chronyd(host), several=True),
-    Row("chronyd without a source", "time.daemon", lambda host, lab: faults.unsynchronised(host), several=True),
+    Row(
+        "clock 0.3 s behind",
+        "time.offset",
+        lambda host, lab: faults.clock(host, -0.3),
+        several=True,
+    ),
+    Row(
+        "chronyd not running",
+        "time.daemon",
+        lambda host, lab: faults.without_chronyd(host),
+        several=True,
+    ),
+    Row(
+        "chronyd without a source",
+        "time.daemon",
+        lambda host, lab: faults.unsynchronised(host),
+        several=True,
+    ),
     Row("machine id of another node", "host.identity", _machine_id_of_n1, others=("n1",)),
     Row("own name on loopback", "name.resolve", lambda host, lab: faults.loopback_name(host)),
     Row("another address for one name", "name.resolve", _other_address),
     Row("another release of the distribution", "os.release", _other_release),
-    Row("kernel 2.6", "kernel.version", lambda host, lab: faults.old_kernel(host), "laid over", several=True),
+    Row(
+        "kernel 2.6",
+        "kernel.version",
+        lambda host, lab: faults.old_kernel(host),
+        "laid over",
+        several=True,
+    ),
     Row("newer kernel waits for a reboot", "kernel.version", _newer_kernel, several=True),
-    Row("IOMMU set otherwise on the command line", "kernel.cmdline", _other_command_line, "laid over"),
+    Row(
+        "IOMMU set otherwise on the command line",
+        "kernel.cmdline",
+        _other_command_line,
+        "laid over",
+    ),
     Row(
         "booted four minutes ago",
         "host.uptime",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.faults.row import Row
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 KMSG = "/dev/kmsg"
 # A log as the kernel writes it: facility and level, number, microseconds; whole since boot, and with nothing in it.
@@ -18,7 +18,10 @@ LOAD = "0.21 0.18 0.12 2/140 4711\n"
 
 def _says(*lines: str) -> str:
     """The quiet log, and the kernel's complaints after it."""
-    said = [f"{level},{number},{900000000 + number},-;{text}" for number, (level, text) in enumerate(_levels(lines), 3)]
+    said = [
+        f"{level},{number},{900000000 + number},-;{text}"
+        for number, (level, text) in enumerate(_levels(lines), 3)
+    ]
     return QUIET + "".join(f"{line}\n" for line in said)
 
 
@@ -41,11 +44,30 @@ _OOM = "Out of memory: Killed process 18123 (python3) total-vm:981234kB, anon-rs
 _DISK = "I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2"
 
 ROWS = (
-    Row("64 KiB of locked memory", "lim.memlock", lambda host, lab: faults.limit(host, "memlock", "64")),
+    Row(
+        "64 KiB of locked memory",
+        "lim.memlock",
+        lambda host, lab: faults.limit(host, "memlock", "64"),
+    ),
     Row("1024 open files", "lim.nofile", lambda host, lab: faults.limit(host, "nofile", "1024")),
-    Row("unlimited stack", "lim.stack", lambda host, lab: faults.soft_limit(host, "stack", "unlimited"), several=True),
-    Row("1 MiB of stack", "lim.stack", lambda host, lab: faults.soft_limit(host, "stack", "1024"), several=True),
-    Row("100 processes", "lim.nproc", lambda host, lab: faults.limit(host, "nproc", "100"), several=True),
+    Row(
+        "unlimited stack",
+        "lim.stack",
+        lambda host, lab: faults.soft_limit(host, "stack", "unlimited"),
+        several=True,
+    ),
+    Row(
+        "1 MiB of stack",
+        "lim.stack",
+        lambda host, lab: faults.soft_limit(host, "stack", "1024"),
+        several=True,
+    ),
+    Row(
+        "100 processes",
+        "lim.nproc",
+        lambda host, lab: faults.limit(host, "nproc", "100"),
+        several=True,
+    ),
     Row(
         "nearly all process ids in use",
         "lim.nproc",
@@ -69,7 +91,9 @@ ROWS = (
     Row(
         "load of 64",
         "proc.load",
-        lambda host, lab: faults.file_over(host, "/proc/loadavg", "64.12 60.33 41.90 66/140 4711\n"),
+        lambda host, lab: faults.file_over(
+            host, "/proc/loadavg", "64.12 60.33 41.90 66/140 4711\n"
+        ),
         "laid over",
     ),
     Row(
@@ -92,7 +116,12 @@ ROWS = (
         "laid over",
         several=True,
     ),
-    Row("disk errors in the kernel's log", "log.kernel", lambda host, lab: _kernel_says(host, _DISK), "laid over"),
+    Row(
+        "disk errors in the kernel's log",
+        "log.kernel",
+        lambda host, lab: _kernel_says(host, _DISK),
+        "laid over",
+    ),
     Row(
         "a program that writes of lockups into the kernel's log",
         "log.kernel",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.faults.row import Row
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 UNFIT = {"eth.path_mtu": "what the others send at full size does not fit its interface"}
 SEEN = {"net.firewall": "the rule that does it lies in that host's packet filter"}
@@ -29,7 +29,9 @@ def _going_out(host: Host, lab: Lab) -> Fault:
 
 
 ROWS = (
-    Row("rendezvous port taken", "net.ports", lambda host, lab: faults.occupy(host, 29500), at="n1"),
+    Row(
+        "rendezvous port taken", "net.ports", lambda host, lab: faults.occupy(host, 29500), at="n1"
+    ),
     Row(
         "rendezvous port dropped",
         "net.ports",
@@ -37,7 +39,12 @@ ROWS = (
         at="n1",
         several=True,
     ),
-    Row("rendezvous port refused", "net.ports", lambda host, lab: faults.refuse_port(host, 29500), at="n1"),
+    Row(
+        "rendezvous port refused",
+        "net.ports",
+        lambda host, lab: faults.refuse_port(host, 29500),
+        at="n1",
+    ),
     Row(
         "nothing passes between two nodes",
         "net.ports",
@@ -55,7 +62,13 @@ ROWS = (
         several=True,
     ),
     Row("a third of the ephemeral ports dropped", "net.ports", _one_third, also=SEEN, several=True),
-    Row("two thirds of the ephemeral ports dropped", "net.ports", _two_thirds, also=SEEN, several=True),
+    Row(
+        "two thirds of the ephemeral ports dropped",
+        "net.ports",
+        _two_thirds,
+        also=SEEN,
+        several=True,
+    ),
     Row(
         "outgoing connections dropped",
         "net.ports",
@@ -78,7 +91,9 @@ ROWS = (
         several=True,
     ),
     Row("MTU 1400", "eth.mtu", lambda host, lab: faults.mtu(host, 1400), also=UNFIT),
-    Row("switch port with MTU 1400", "eth.path_mtu", lambda host, lab: faults.switch_mtu(host, 1400)),
+    Row(
+        "switch port with MTU 1400", "eth.path_mtu", lambda host, lab: faults.switch_mtu(host, 1400)
+    ),
     Row("round trips of 10 ms", "net.latency", lambda host, lab: faults.far_away(host, 5)),
     Row(
         "a docker0 bridge",
@@ -93,7 +108,16 @@ ROWS = (
 SECOND = "eth1"
 _CHOICE = "eth.iface_choice"
 _NO_CHOICE = dict.fromkeys(
-    ("eth.mtu", "eth.speed", "eth.bond", "irq.balance", "net.firewall", "net.ports", "eth.path_mtu", "net.latency"),
+    (
+        "eth.mtu",
+        "eth.speed",
+        "eth.bond",
+        "irq.balance",
+        "net.firewall",
+        "net.ports",
+        "eth.path_mtu",
+        "net.latency",
+    ),
     "there is no interface to look at",
 )
 # The kernel's count of lost links stays with the interface, so this stage has one run with faults and no more.
@@ -116,6 +140,15 @@ SECOND_ROWS = (
 
 # Every host has an MTU of 9000.
 JUMBO_ROWS = (
-    Row("switch port without jumbo frames", "eth.path_mtu", lambda host, lab: faults.switch_mtu(host, 1500)),
-    Row("a host without jumbo frames", "eth.mtu", lambda host, lab: faults.mtu(host, 1500), also=UNFIT),
+    Row(
+        "switch port without jumbo frames",
+        "eth.path_mtu",
+        lambda host, lab: faults.switch_mtu(host, 1500),
+    ),
+    Row(
+        "a host without jumbo frames",
+        "eth.mtu",
+        lambda host, lab: faults.mtu(host, 1500),
+        also=UNFIT,
+    ),
 )

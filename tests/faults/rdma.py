@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.faults.hgx import machine
 from tests.faults.row import Plant, Row
-from tests.fleets import tree
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.machines import tree
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 _IB = "/sys/class/infiniband"
 _PCI = "/sys/bus/pci/devices"
@@ -21,7 +21,9 @@ def _file(path: str, text: str) -> Plant:
 def _down(host: Host, names: list[str]) -> Fault:
     ports = [f"{_IB}/{name}/ports/1" for name in names]
     states = [faults.file_over(host, f"{port}/state", "1: DOWN\n") for port in ports]
-    return faults.together(*states, *(faults.file_over(host, f"{port}/phys_state", "2: Polling\n") for port in ports))
+    return faults.together(
+        *states, *(faults.file_over(host, f"{port}/phys_state", "2: Polling\n") for port in ports)
+    )
 
 
 def _all_down(host: Host, lab: Lab) -> Fault:
@@ -39,7 +41,9 @@ def _translating(host: Host, lab: Lab) -> Fault:
 
 def _closed_driver(host: Host, lab: Lab) -> Fault:
     """NVIDIA's closed module, which has no DMA-BUF, and no nvidia_peermem either."""
-    return faults.file_over(host, _DRIVER, host.read(_DRIVER).replace("Open Kernel Module for x86_64", "Kernel Module"))
+    return faults.file_over(
+        host, _DRIVER, host.read(_DRIVER).replace("Open Kernel Module for x86_64", "Kernel Module")
+    )
 
 
 ROWS = (
@@ -57,21 +61,63 @@ ROWS = (
         _file(f"{_IB}/mlx5_5/ports/1/rate", "100 Gb/sec (4X EDR)"),
         "laid over",
     ),
-    Row("a port set to Ethernet", "ib.link_layer", _file(f"{_IB}/mlx5_6/ports/1/link_layer", "Ethernet"), "laid over"),
+    Row(
+        "a port set to Ethernet",
+        "ib.link_layer",
+        _file(f"{_IB}/mlx5_6/ports/1/link_layer", "Ethernet"),
+        "laid over",
+    ),
     Row("no port of any card up", "ib.configured", _all_down, "laid over"),
-    Row("verbs not there", "ib.chardev", lambda host, lab: faults.without(host, "/dev/infiniband"), "laid over"),
-    Row("other firmware on a card", "fw.nic", _file(f"{_IB}/mlx5_9/fw_ver", "28.36.1010"), "laid over"),
-    Row("other RDMA driver", "ofed.version", _file("/sys/module/mlx5_core/version", "5.8-3.0.7"), "laid over"),
-    Row("a GPU with eight lanes of sixteen", "pcie.width", _file(f"{_GPU}/current_link_width", "8"), "laid over"),
-    Row("a link of 1 Gbit/s", "eth.speed", _file("/sys/class/net/eth0/speed", "1000"), "laid over", several=True),
-    Row("half duplex", "eth.speed", _file("/sys/class/net/eth0/duplex", "half"), "laid over", several=True),
+    Row(
+        "verbs not there",
+        "ib.chardev",
+        lambda host, lab: faults.without(host, "/dev/infiniband"),
+        "laid over",
+    ),
+    Row(
+        "other firmware on a card",
+        "fw.nic",
+        _file(f"{_IB}/mlx5_9/fw_ver", "28.36.1010"),
+        "laid over",
+    ),
+    Row(
+        "other RDMA driver",
+        "ofed.version",
+        _file("/sys/module/mlx5_core/version", "5.8-3.0.7"),
+        "laid over",
+    ),
+    Row(
+        "a GPU with eight lanes of sixteen",
+        "pcie.width",
+        _file(f"{_GPU}/current_link_width", "8"),
+        "laid over",
+    ),
+    Row(
+        "a link of 1 Gbit/s",
+        "eth.speed",
+        _file("/sys/class/net/eth0/speed", "1000"),
+        "laid over",
+        several=True,
+    ),
+    Row(
+        "half duplex",
+        "eth.speed",
+        _file("/sys/class/net/eth0/duplex", "half"),
+        "laid over",
+        several=True,
+    ),
     Row(
         "a switch above a GPU with eight lanes of sixteen",
         "pcie.parent",
         _file(f"{_PCI}/0000:38:00.0/current_link_width", "8"),
         "laid over",
     ),
-    Row("a card at 8 GT/s", "pcie.gen", _file(f"{_PCI}/0000:3b:00.0/current_link_speed", "8.0 GT/s PCIe"), "laid over"),
+    Row(
+        "a card at 8 GT/s",
+        "pcie.gen",
+        _file(f"{_PCI}/0000:3b:00.0/current_link_speed", "8.0 GT/s PCIe"),
+        "laid over",
+    ),
     Row(
         "switches that redirect peer traffic",
         "pcie.acs",

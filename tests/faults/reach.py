@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.faults.row import Row
-from tests.lab import faults
+from tests.support.lab import faults
 
 REACH = "ssh.reach"
 ROWS = (
@@ -14,8 +14,20 @@ ROWS = (
         reason="host_key_changed",
         several=True,
     ),
-    Row("key not accepted", REACH, lambda host, lab: faults.no_key(host), reason="auth_refused", several=True),
-    Row("no Python", REACH, lambda host, lab: faults.hide_python(host), reason="no_python", several=True),
+    Row(
+        "key not accepted",
+        REACH,
+        lambda host, lab: faults.no_key(host),
+        reason="auth_refused",
+        several=True,
+    ),
+    Row(
+        "no Python",
+        REACH,
+        lambda host, lab: faults.hide_python(host),
+        reason="no_python",
+        several=True,
+    ),
     Row(
         "port 22 refused",
         REACH,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.faults.row import Row
-from tests.fleets import tree
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.machines import tree
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 RAILS = {"mlx5_0": ("eth1", "10.88", "0000:19:00.0"), "mlx5_1": ("eth2", "10.89", "0000:1a:00.0")}
 _PORT = "/sys/class/infiniband/mlx5_1/ports/1"
@@ -32,8 +32,13 @@ def _devices(host: Host) -> tree.Grown:
     files, links = tree.pci(cards)
     described = {name: _device(host, *rail) for name, rail in RAILS.items()}
     more_files, more_links = tree.rdma(described, links)
-    nets = {f"{links[f'/sys/bus/pci/devices/{pci}']}/net/{name}/.there": "" for name, _, pci in RAILS.values()}
-    verbs = {f"/sys/class/infiniband_verbs/uverbs{n}/ibdev": f"{name}\n" for n, name in enumerate(RAILS)}
+    nets = {
+        f"{links[f'/sys/bus/pci/devices/{pci}']}/net/{name}/.there": ""
+        for name, _, pci in RAILS.values()
+    }
+    verbs = {
+        f"/sys/class/infiniband_verbs/uverbs{n}/ibdev": f"{name}\n" for n, name in enumerate(RAILS)
+    }
     return {**files, **more_files, **nets, **verbs}, {**links, **more_links}
 
 
@@ -51,7 +56,12 @@ def _device(host: Host, interface: str, network: str, pci: str) -> Mapping[str, 
         "types": {0: "IB/RoCE v1", 1: "RoCE v2", 2: "IB/RoCE v1", 3: "RoCE v2"},
         "ndevs": dict.fromkeys(range(4), interface),
     }
-    own = {"fw_ver": "22.39.1002", "board_id": "MT_0000000359", "hca_type": "MT4125", "node_type": "1: CA"}
+    own = {
+        "fw_ver": "22.39.1002",
+        "board_id": "MT_0000000359",
+        "hca_type": "MT4125",
+        "node_type": "1: CA",
+    }
     return {"pci": pci, **own, "ports": {1: port}}
 
 
@@ -65,11 +75,18 @@ def _same_network(host: Host, lab: Lab) -> Fault:
     given = f"10.88.100.{host.index}/16"
     before = faults.no_address(host, "eth2")
     host.run(["ip", "address", "add", given, "dev", "eth2"])
-    return faults.together(before, Fault(lambda: host.run(["ip", "address", "del", given, "dev", "eth2"])))
+    return faults.together(
+        before, Fault(lambda: host.run(["ip", "address", "del", given, "dev", "eth2"]))
+    )
 
 
 ROWS = (
-    Row("a rail without its address", "roce.gid", lambda host, lab: faults.no_address(host, "eth2"), several=True),
+    Row(
+        "a rail without its address",
+        "roce.gid",
+        lambda host, lab: faults.no_address(host, "eth2"),
+        several=True,
+    ),
     Row(
         "a port without RoCE v2",
         "roce.gid",

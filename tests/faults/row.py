@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.lab import Host, Lab
-from tests.lab.faults import Fault
+from tests.support.lab import Host, Lab
+from tests.support.lab.faults import Fault
 
 Prepare = Callable[[Lab], Iterable[Fault]]
 Plant = Callable[[Host, Lab], Fault]
@@ -104,4 +104,6 @@ def _free(row: Row, taken: tuple[str, ...]) -> str | None:
         return None
     if row.at is not None:
         return None if row.at in taken else row.at
-    return next((name for name in reversed(NAMES) if name not in taken and name not in row.others), None)
+    return next(
+        (name for name in reversed(NAMES) if name not in taken and name not in row.others), None
+    )

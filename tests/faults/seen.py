@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.command import Answer, clusterprep
 from tests.faults.row import Placed, Run, Stage
-from tests.lab import Lab
-from tests.lab.faults import Fault
+from tests.support.command import Answer, clusterprep
+from tests.support.lab import Lab
+from tests.support.lab.faults import Fault
 
 LEAVE = 3.0  # seconds that an agent gets to end after its controller
 AGENT = "-EsSB"  # how its Python is started
@@ -86,7 +86,9 @@ def left_over(lab: Lab) -> list[str]:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdecimal() and (entry / "ns/pid").stat().st_ino in hosts:
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+                found.append(
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                )
     return [line for line in found if AGENT in line]
 
 
@@ -104,7 +106,9 @@ def charges(answer: Answer, known: Mapping[tuple[str, str], str]) -> set[Charge]
 def expected(run: Run) -> set[Charge]:
     """Who must be blamed for what."""
     ill = [placed for placed in run if placed.row.verdict != "pass"]
-    return {(placed.row.check, node, placed.row.verdict) for placed in ill for node in placed.blamed}
+    return {
+        (placed.row.check, node, placed.row.verdict) for placed in ill for node in placed.blamed
+    }
 
 
 def allowed(run: Run) -> set[tuple[str, str]]:
@@ -127,16 +131,25 @@ def _text(finding: dict[str, Any]) -> str:
 def unlike(answer: Answer, stage: Stage, run: Run) -> list[str]:
     """What is wrong with an answer, in words; nothing when it is right."""
     told, wanted, besides = charges(answer, stage.known), expected(run), allowed(run)
-    wrong = [f"{check} does not say {verdict} of {node}" for check, node, verdict in sorted(wanted - told)]
+    wrong = [
+        f"{check} does not say {verdict} of {node}"
+        for check, node, verdict in sorted(wanted - told)
+    ]
     for check, node, verdict in sorted(told - wanted):
         if (check, node) not in besides:
-            findings = [f for f in answer.findings(check, verdict) if node in f["nodes"] or not f["nodes"]]
+            findings = [
+                f for f in answer.findings(check, verdict) if node in f["nodes"] or not f["nodes"]
+            ]
             words = "; ".join(f"{f['message']} (seen {f['seen']}, {f['reason']})" for f in findings)
             wrong.append(f"{check} says {verdict} of {node}: {words}")
     for placed in run:
         given = {
-            f["reason"] for f in answer.findings(placed.row.check, placed.row.verdict) if placed.host in f["nodes"]
+            f["reason"]
+            for f in answer.findings(placed.row.check, placed.row.verdict)
+            if placed.host in f["nodes"]
         }
         if placed.row.reason is not None and given != {placed.row.reason}:
-            wrong.append(f"{placed.row.check} on {placed.host} gives {given} as its reason, not {placed.row.reason}")
+            wrong.append(
+                f"{placed.row.check} on {placed.host} gives {given} as its reason, not {placed.row.reason}"
+            )
     return wrong

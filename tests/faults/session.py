@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.faults.row import Plant, Row
-from tests.lab import faults
+from tests.support.lab import faults
 
 _TALKS = 'echo "Welcome to $(hostname)!"; head -c 300000 /dev/zero | tr "\\0" x; echo\n'
 
@@ -27,10 +27,19 @@ def _conf(text: str) -> Plant:
 
 
 _JOB = dict.fromkeys(
-    ("torch.version", "nccl.torch", "nccl.system", "nccl.plugin", "python.env", "cuda.runtime_vs_driver"),
+    (
+        "torch.version",
+        "nccl.torch",
+        "nccl.system",
+        "nccl.plugin",
+        "python.env",
+        "cuda.runtime_vs_driver",
+    ),
     "the job's interpreter has these variables too, and does not start",
 )
-_JOB |= dict.fromkeys(("env.deprecated", "env.no_effect"), "what a name does depends on the version of torch")
+_JOB |= dict.fromkeys(
+    ("env.deprecated", "env.no_effect"), "what a name does depends on the version of torch"
+)
 _JOB |= {"nccl.iface": "NCCL is asked through that interpreter"}
 
 ROWS = (
@@ -38,14 +47,42 @@ ROWS = (
     _harmless("PATH with nothing in it", _environment(PATH="/nowhere")),
     _harmless("PYTHONHOME that leads nowhere", _environment(PYTHONHOME="/nowhere"), _JOB),
     _harmless("LD_PRELOAD that is not there", _environment(LD_PRELOAD="/usr/lib/libnothing.so")),
-    _harmless("another language", _environment(LANG="de_DE.UTF-8", LC_ALL="de_DE.UTF-8", LANGUAGE="de")),
+    _harmless(
+        "another language", _environment(LANG="de_DE.UTF-8", LC_ALL="de_DE.UTF-8", LANGUAGE="de")
+    ),
     _harmless("TMPDIR that is not there", _environment(TMPDIR="/nowhere")),
     Row("a start-up file that ends the shell", "ssh.reach", _bashrc("exit 3\n"), several=True),
-    Row("a misspelt name of NCCL's", "env.nccl_unknown", _bashrc("export NCCL_SOKET_IFNAME=eth0\n"), several=True),
-    Row("a name of old torches", "env.deprecated", _bashrc("export NCCL_ENABLE_TIMING=1\n"), several=True),
-    Row("a version that chooses nothing", "env.no_effect", _bashrc("export NCCL_VERSION=2.11.4-1\n"), several=True),
-    Row("export in nccl.conf", "env.nccl_conf", _conf("export NCCL_SET_THREAD_NAME=1\n"), several=True),
-    Row("nccl.conf as it should be", "env.nccl_conf", _conf("NCCL_SET_THREAD_NAME=1\n"), verdict="pass", several=True),
+    Row(
+        "a misspelt name of NCCL's",
+        "env.nccl_unknown",
+        _bashrc("export NCCL_SOKET_IFNAME=eth0\n"),
+        several=True,
+    ),
+    Row(
+        "a name of old torches",
+        "env.deprecated",
+        _bashrc("export NCCL_ENABLE_TIMING=1\n"),
+        several=True,
+    ),
+    Row(
+        "a version that chooses nothing",
+        "env.no_effect",
+        _bashrc("export NCCL_VERSION=2.11.4-1\n"),
+        several=True,
+    ),
+    Row(
+        "export in nccl.conf",
+        "env.nccl_conf",
+        _conf("export NCCL_SET_THREAD_NAME=1\n"),
+        several=True,
+    ),
+    Row(
+        "nccl.conf as it should be",
+        "env.nccl_conf",
+        _conf("NCCL_SET_THREAD_NAME=1\n"),
+        verdict="pass",
+        several=True,
+    ),
     Row(
         "Python that does not start",
         "ssh.reach",

@@ -6,9 +6,9 @@ import sys
 
 from tests.faults.hgx import LIBRARIES, TOOLKIT, toolkit
 from tests.faults.row import Row
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
-from tests.lab.faults.software import HOME, SITE, VERSION, WHEEL_NCCL, version_file
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
+from tests.support.lab.faults.software import HOME, SITE, VERSION, WHEEL_NCCL, version_file
 
 _SHADOW = "/opt/nccl"
 
@@ -26,7 +26,9 @@ def _shadowed(host: Host, lab: Lab) -> Fault:
 def _other_base(host: Host, lab: Lab) -> Fault:
     """The same environment, made from an interpreter at another place."""
     host.run(["ln", "-s", sys.base_prefix, "/opt/base"])
-    moved = faults.written(host, f"{HOME}/pyvenv.cfg", "home = /opt/base/bin\ninclude-system-site-packages = false\n")
+    moved = faults.written(
+        host, f"{HOME}/pyvenv.cfg", "home = /opt/base/bin\ninclude-system-site-packages = false\n"
+    )
     return faults.together(Fault(lambda: host.run(["rm", "/opt/base"])), moved)
 
 
@@ -48,7 +50,11 @@ ROWS = (
         "cuda.runtime_vs_driver",
         lambda host, lab: _torch(host, "2.6.0+cu124", "13.0"),
     ),
-    Row("another NCCL beside torch", "nccl.torch", lambda host, lab: faults.compiled_nccl(host, WHEEL_NCCL, 22005)),
+    Row(
+        "another NCCL beside torch",
+        "nccl.torch",
+        lambda host, lab: faults.compiled_nccl(host, WHEEL_NCCL, 22005),
+    ),
     Row(
         "LD_LIBRARY_PATH with another NCCL",
         "nccl.torch",
@@ -68,6 +74,10 @@ ROWS = (
         "nccl.plugin",
         lambda host, lab: faults.compiled_nccl(host, f"{LIBRARIES}/libnccl-net.so", 1),
     ),
-    Row("another CUDA toolkit", "cuda.toolkit", lambda host, lab: faults.written(host, TOOLKIT, toolkit("12.1.0"))),
+    Row(
+        "another CUDA toolkit",
+        "cuda.toolkit",
+        lambda host, lab: faults.written(host, TOOLKIT, toolkit("12.1.0")),
+    ),
     Row("another interpreter", "python.env", _other_base),
 )

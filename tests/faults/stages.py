@@ -22,8 +22,8 @@ from tests.faults import (
     users,
 )  # fmt: skip
 from tests.faults.row import Stage
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 # What the machine below all hosts cannot give: limits can be lowered there, not raised.
 LIMITS = {"memlock": "8MiB", "lim.nofile": "20000", "lim.nproc": "1000"}
@@ -39,7 +39,9 @@ def own_kernel(host: Host) -> Iterator[Fault]:
 
 def site(host: Host) -> Iterator[Fault]:
     """As the site's set-up leaves a host: limits raised as far as they go, shared memory and the mounts declared."""
-    yield faults.written(host, "/etc/security/limits.d/10-site.conf", "* - nofile 20000\nroot - nofile 20000\n")
+    yield faults.written(
+        host, "/etc/security/limits.d/10-site.conf", "* - nofile 20000\nroot - nofile 20000\n"
+    )
     yield faults.resized(host, "/dev/shm", "9g")
     yield faults.tmpfs(host, storage.DATA, storage.OPTIONS)
     yield faults.services(host)
@@ -53,11 +55,16 @@ def cpu_nodes(lab: Lab) -> Iterator[Fault]:
 
 
 def _declared(lab: Lab) -> dict[str, Any]:
-    return {"require": {**LIMITS, "fs.mount": f"{storage.DATA}:rw", "svc.required": "sshd, chronyd"}}
+    return {
+        "require": {**LIMITS, "fs.mount": f"{storage.DATA}:rw", "svc.required": "sshd, chronyd"}
+    }
 
 
 def _impatient(lab: Lab) -> dict[str, Any]:
-    return {"ssh": {**lab.inventory_content()["ssh"], "connect_timeout": 5}, "require": {**LIMITS, "shm": "1GiB"}}
+    return {
+        "ssh": {**lab.inventory_content()["ssh"], "connect_timeout": 5},
+        "require": {**LIMITS, "shm": "1GiB"},
+    }
 
 
 def _roce(lab: Lab) -> dict[str, Any]:
@@ -93,7 +100,9 @@ def two_networks(lab: Lab) -> Iterator[Fault]:
     """Hosts with a network for NCCL of its own."""
     yield faults.second_veth(lab.hosts, interface=network.SECOND)
     for one in lab.hosts:
-        yield faults.sys_tree(one, {}, {f"/sys/class/net/{network.SECOND}/device": "/sys/devices/system"})
+        yield faults.sys_tree(
+            one, {}, {f"/sys/class/net/{network.SECOND}/device": "/sys/devices/system"}
+        )
 
 
 def _second(lab: Lab) -> dict[str, Any]:
@@ -137,6 +146,11 @@ ALL = (
     Stage("two-networks", network.SECOND_ROWS, cpu_nodes, two_networks, _second),
     Stage("roce", roce.ROWS, cpu_nodes, roce.rails, _roce),
     Stage("users", users.ROWS, cpu_nodes, with_users, _become),
-    Stage("hgx", (*gpu.ROWS, *rdma.ROWS, *software.ROWS, *environment.GPU_ROWS), gpu_nodes, inventory=_gpus),
+    Stage(
+        "hgx",
+        (*gpu.ROWS, *rdma.ROWS, *software.ROWS, *environment.GPU_ROWS),
+        gpu_nodes,
+        inventory=_gpus,
+    ),
     Stage("ordinary", users.ORDINARY_ROWS, gpu_nodes, ordinary, _without_rights, ROOT_ONLY),
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.faults.row import Row
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 DATA = "/data"  # declared under fs.mount
 OPTIONS = "mode=1777,size=100m,nr_inodes=300"
@@ -34,11 +34,17 @@ ROWS = (
         lambda host, lab: faults.remounted_read_only(host, DATA),
         several=True,
     ),
-    Row("declared mount full", "fs.space", lambda host, lab: faults.filled(host, DATA), several=True),
+    Row(
+        "declared mount full", "fs.space", lambda host, lab: faults.filled(host, DATA), several=True
+    ),
     Row("no inodes left", "fs.space", lambda host, lab: faults.no_inodes(host, DATA), several=True),
     Row("disk turned read-only", "fs.ro", _turned),
     Row(
-        "disk that is as it should be", "fs.ro", lambda host, lab: faults.disk(host, DISK), verdict="pass", several=True
+        "disk that is as it should be",
+        "fs.ro",
+        lambda host, lab: faults.disk(host, DISK),
+        verdict="pass",
+        several=True,
     ),
     Row(
         "folder bound read-only",

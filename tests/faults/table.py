@@ -17,12 +17,16 @@ HEAD = ("fault", "mechanism", "check", "node")
 def lines(found: Sequence[Seen]) -> list[str]:
     """As columns, real ones and those laid over counted apart."""
     rows = [_columns(HEAD, "seen")]
-    rows += [_columns(_cells(one), one.text[:60]) for one in found if one.placed.row.verdict != "pass"]
+    rows += [
+        _columns(_cells(one), one.text[:60]) for one in found if one.placed.row.verdict != "pass"
+    ]
     return [*rows, "", *_counts(found)]
 
 
 def _columns(cells: Sequence[str], last: str) -> str:
-    return "  ".join([*(cell.ljust(width) for cell, width in zip(cells, WIDTHS, strict=True)), last])
+    return "  ".join(
+        [*(cell.ljust(width) for cell, width in zip(cells, WIDTHS, strict=True)), last]
+    )
 
 
 def _cells(one: Seen) -> tuple[str, str, str, str]:
@@ -33,19 +37,36 @@ def _cells(one: Seen) -> tuple[str, str, str, str]:
 def _counts(found: Sequence[Seen]) -> list[str]:
     kinds = Counter(one.placed.row.mechanism for one in found if one.placed.row.verdict != "pass")
     decoys = [one.placed.row.name for one in found if one.placed.row.verdict == "pass"]
-    said = [f"{kinds.total()} faults: {kinds['real']} by the real mechanism, {kinds['laid over']} laid over"]
-    return said + ([f"{len(decoys)} that look like faults and blame nobody: {'; '.join(decoys)}"] if decoys else [])
+    said = [
+        f"{kinds.total()} faults: {kinds['real']} by the real mechanism, {kinds['laid over']} laid over"
+    ]
+    return said + (
+        [f"{len(decoys)} that look like faults and blame nobody: {'; '.join(decoys)}"]
+        if decoys
+        else []
+    )
 
 
 def markdown(found: Sequence[Seen], stages: Iterable[Stage]) -> str:
     """The same for docs/faults.md."""
     text = [_HEADER]
     for title, kind in (("By the real mechanism", "real"), ("Laid over", "laid over")):
-        rows = [one for one in found if one.placed.row.mechanism == kind and one.placed.row.verdict != "pass"]
-        text += [f"\n## {title}: {len(rows)}\n", "| fault | check | verdict | node | seen |", "|---|---|---|---|---|"]
+        rows = [
+            one
+            for one in found
+            if one.placed.row.mechanism == kind and one.placed.row.verdict != "pass"
+        ]
+        text += [
+            f"\n## {title}: {len(rows)}\n",
+            "| fault | check | verdict | node | seen |",
+            "|---|---|---|---|---|",
+        ]
         text += [_row(one) for one in rows]
     decoys = [one.placed.row for one in found if one.placed.row.verdict == "pass"]
-    text += [f"\n## What looks like a fault and is none: {len(decoys)}\n", "| what | the check that stays quiet |"]
+    text += [
+        f"\n## What looks like a fault and is none: {len(decoys)}\n",
+        "| what | the check that stays quiet |",
+    ]
     text += ["|---|---|", *(f"| {row.name} | `{row.check}` |" for row in decoys)]
     known = [(stage.name, *item, why) for stage in stages for item, why in stage.known.items()]
     text += [

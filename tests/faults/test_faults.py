@@ -11,11 +11,14 @@ import pytest
 from tests.faults import STAGES, row, seen
 from tests.faults.__main__ import DOCUMENT
 from tests.faults.row import Run, Stage
-from tests.lab import Lab
+from tests.support.lab import Lab
 
 RUNS = [
     pytest.param(
-        stage, run, id=f"{stage.name}-{n}", marks=[pytest.mark.slow] if any(placed.row.slow for placed in run) else []
+        stage,
+        run,
+        id=f"{stage.name}-{n}",
+        marks=[pytest.mark.slow] if any(placed.row.slow for placed in run) else [],
     )
     for stage in STAGES
     for n, run in enumerate(row.runs(stage))
@@ -53,6 +56,12 @@ def test_there_are_as_many_faults_as_promised() -> None:
 
 def test_the_page_of_faults_has_them_all() -> None:
     page = DOCUMENT.read_text().splitlines()
-    rows = {tuple(cell.strip(" `") for cell in line.split("|")[1:3]) for line in page if line.startswith("|")}
-    missing = [one.name for stage in STAGES for one in stage.rows if (one.name, one.check) not in rows]
+    rows = {
+        tuple(cell.strip(" `") for cell in line.split("|")[1:3])
+        for line in page
+        if line.startswith("|")
+    }
+    missing = [
+        one.name for stage in STAGES for one in stage.rows if (one.name, one.check) not in rows
+    ]
     assert not missing, "python -m tests.faults --write"

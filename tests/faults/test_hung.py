@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.command import clusterprep
 from tests.faults.seen import charges
-from tests.lab import Lab, faults
+from tests.support.command import clusterprep
+from tests.support.lab import Lab, faults
 
 pytestmark = pytest.mark.hosts
 
@@ -42,6 +42,8 @@ def test_three_hung_hosts_cost_the_deadline_and_nothing_else(make_lab: Callable[
     }
     assert {f["reason"] for f in answer.findings("kernel.version", "unknown")} == {"hung"}
     for check in {f["check"] for f in answer.report["findings"]}:
-        spoken = {node for f in answer.report["findings"] if f["check"] == check for node in f["nodes"]}
+        spoken = {
+            node for f in answer.report["findings"] if f["check"] == check for node in f["nodes"]
+        }
         silent = {host.name for host in lab.hosts} - spoken
         assert silent == (set() if check == "ssh.reach" else {deaf.name, mute.name}), check

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.faults.row import Row
-from tests.lab import Host, Lab, faults
-from tests.lab.faults import Fault
+from tests.support.lab import Host, Lab, faults
+from tests.support.lab.faults import Fault
 
 LOGIN, TRAINER, UID = "alice", "trainer", 4711
 
@@ -31,7 +31,13 @@ def _log_closed(host: Host, lab: Lab) -> Fault:
 
 ROWS = (
     Row("another user id", "user.uid", _other_uid),
-    Row("sudo asks for a password", "ssh.reach", _password_asked, reason="sudo_refused", several=True),
+    Row(
+        "sudo asks for a password",
+        "ssh.reach",
+        _password_asked,
+        reason="sudo_refused",
+        several=True,
+    ),
     Row(
         "no sudo",
         "ssh.reach",
@@ -48,7 +54,13 @@ ROWS = (
 
 # A user without rights looks at machines with GPUs; what root alone may see is not known, and that is said.
 ORDINARY_ROWS = (
-    Row("a GPU whose device node is closed", "gpu.hidden", _closed, verdict="unknown", reason="denied"),
+    Row(
+        "a GPU whose device node is closed",
+        "gpu.hidden",
+        _closed,
+        verdict="unknown",
+        reason="denied",
+    ),
     Row(
         "a kernel log that root alone may read",
         "log.kernel",

@@ -20,7 +20,11 @@ from tests.fuzz.plays import FINDINGS, LONGEST, TARGETS
 
 ROOT = Path(__file__).parents[2]
 MEMORY = 4096  # MiB; more is a finding
-NOT_HERE = ("clusterprep.remote.", "clusterprep.guard", "clusterprep.__main__")  # runs on nodes, or at once
+NOT_HERE = (
+    "clusterprep.remote.agent.",
+    "clusterprep.guard",
+    "clusterprep.__main__",
+)  # runs on nodes, or at once
 SLOW = 20  # seconds that one input may take; more is a finding
 
 
@@ -32,7 +36,10 @@ def main(name: str, seconds: str = "600", *more: str) -> None:
             if not module.name.startswith(NOT_HERE):
                 import_module(module.name)  # also what is only imported when it is first needed
         target = import_module(f"tests.fuzz.{name}")
-    corpus, kept = Path(os.environ.get("CLUSTERPREP_FUZZ_CORPUS", ROOT / ".fuzz")) / name, FINDINGS / name
+    corpus, kept = (
+        Path(os.environ.get("CLUSTERPREP_FUZZ_CORPUS", ROOT / ".fuzz")) / name,
+        FINDINGS / name,
+    )
     seeds = corpus.with_name(f"{name}.seeds")
     for folder in (corpus, kept, seeds):
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,16 +16,17 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from clusterprep import registry, selftest
 from clusterprep.checks import Check
-from clusterprep.judge import judge
-from clusterprep.load import load_inventory
-from clusterprep.model import Absent, Finding, Fleet, Json, Node, Report, Sighting
-from clusterprep.plan import Plan, Questions, Sheet
-from clusterprep.reach import launch_paths
-from clusterprep.render import planned
-from clusterprep.transports.frames import MAX_FRAME, MAX_JUNK, FrameReader
-from clusterprep.transports.replay import read_key
+from clusterprep.cli.commands import selftest
+from clusterprep.inventory.load import load_inventory
+from clusterprep.model import Absent, Finding, Fleet, Json, Node, NodeSnapshot, Report
+from clusterprep.nccl.environment import planned_environment
+from clusterprep.nccl.launch_paths import launch_paths
+from clusterprep.remote.transports.frames import MAX_FRAME, MAX_JUNK, FrameReader
+from clusterprep.remote.transports.replay import read_key
+from clusterprep.survey import registry
+from clusterprep.survey.judge import judge
+from clusterprep.survey.queries import Queries, QueryPlan, Sheet
 from tests.fuzz.wellformed import FORMATS, checked
 
 NONCE = "00112233aabbccdd"
@@ -50,7 +51,7 @@ class Question:
     """One read of the victim, the facts that are made of it, and the checks that are made of those."""
 
     key: str
-    questions: Questions
+    questions: Queries
     sheet: Sheet
     answers: tuple[bytes, ...]  # healthy ones, as they travel
     place: int  # of this read among them
@@ -81,16 +82,23 @@ def world() -> World:
     return World(fleet, node, tuple(_questions(fleet, node, checks, answers)), said)
 
 
-def _questions(fleet: Fleet, node: Node, checks: Sequence[Check], answers: Mapping[str, Json]) -> Iterator[Question]:
+def _questions(
+    fleet: Fleet, node: Node, checks: Sequence[Check], answers: Mapping[str, Json]
+) -> Iterator[Question]:
     needed = {name for check in checks for name in (*check.facts, *check.uses)}
-    facts = [fact for fact in registry.facts().values() if fact.stage is None and fact.name in needed]
+    facts = [
+        fact for fact in registry.facts().values() if fact.stage is None and fact.name in needed
+    ]
     reads = dict.fromkeys(read for fact in facts for read in fact.reads(node, fleet.inventory))
     for read in reads:
         mine = tuple(fact for fact in facts if read in fact.reads(node, fleet.inventory))
         names = {fact.name for fact in mine}
-        questions = Questions(Plan((), mine), fleet.inventory)
+        questions = Queries(QueryPlan((), mine), fleet.inventory)
         sheet = questions.of(node)
-        told = tuple(json.dumps(answers.get(read_key(one), ["no", "missing"])).encode() for one in sheet.reads)
+        told = tuple(
+            json.dumps(answers.get(read_key(one), ["no", "missing"])).encode()
+            for one in sheet.reads
+        )
         judged = tuple(check for check in checks if names & {*check.facts, *check.uses})
         yield Question(read_key(read), questions, sheet, told, sheet.reads.index(read), judged)
 
@@ -114,7 +122,9 @@ def _row(question: Question, at: int, payload: bytes) -> bytes:
 
 def _text(question: Question, at: int, payload: bytes) -> bytes:
     """Every text of the answer is another one."""
-    return json.dumps(_texts(question.healthy, lambda text: payload.decode("utf-8", "surrogateescape"))).encode()
+    return json.dumps(
+        _texts(question.healthy, lambda text: payload.decode("utf-8", "surrogateescape"))
+    ).encode()
 
 
 def _spliced(question: Question, at: int, payload: bytes) -> bytes:
@@ -143,7 +153,10 @@ def _texts(value: Json, turn: Callable[[str], str], top: bool = True) -> Json:
     if isinstance(value, dict):
         return {key: _texts(item, turn, top=False) for key, item in value.items()}
     if isinstance(value, list):
-        return [item if top and place == 0 else _texts(item, turn, False) for place, item in enumerate(value)]
+        return [
+            item if top and place == 0 else _texts(item, turn, False)
+            for place, item in enumerate(value)
+        ]
     return value
 
 
@@ -161,7 +174,10 @@ def _marked(value: Json, number: list[int], mark: str) -> Json:
         return mark
     number[0] -= 1
     if isinstance(value, dict):
-        return {key: item if number[0] < 0 else _marked(item, number, mark) for key, item in value.items()}
+        return {
+            key: item if number[0] < 0 else _marked(item, number, mark)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [item if number[0] < 0 else _marked(item, number, mark) for item in value]
     return value
@@ -197,7 +213,9 @@ def _chosen(data: bytes) -> tuple[Question, bytes]:
     questions = world().questions
     if data[:2] == b"\xff\xff" and b"\n" in data:
         words, _, data = data[2:].partition(b"\n")
-        named = [question for question in questions if words.decode("utf-8", "replace") in question.key]
+        named = [
+            question for question in questions if words.decode("utf-8", "replace") in question.key
+        ]
         return (named or questions)[0], data
     return questions[int.from_bytes(data[:2], "big") % len(questions)], data[2:]
 
@@ -224,7 +242,9 @@ def _fed(pieces: Sequence[bytes]) -> list[Any]:
     return found
 
 
-def _answer(way: Callable[[Question, int, bytes], bytes], question: Question, at: int, payload: bytes) -> None:
+def _answer(
+    way: Callable[[Question, int, bytes], bytes], question: Question, at: int, payload: bytes
+) -> None:
     """From the bytes of a frame to a report."""
     here = world()
     rows = list(question.answers)
@@ -233,10 +253,10 @@ def _answer(way: Callable[[Question, int, bytes], bytes], question: Question, at
     if answers is None or len(answers) != len(rows):
         return  # the node is lost, with the reason
     question.questions._known.clear()
-    before = here.fleet.sightings[here.node.name]
+    before = here.fleet.snapshots[here.node.name]
     facts = question.questions.facts(question.sheet, answers)
     after = replace(before, facts={**before.facts, **facts})
-    fleet = replace(here.fleet, sightings={**here.fleet.sightings, here.node.name: after})
+    fleet = replace(here.fleet, snapshots={**here.fleet.snapshots, here.node.name: after})
     findings = judge(fleet, question.checks, TODAY)
     _fair(here, question, facts, findings)
     _bounded(findings, len(row))
@@ -251,41 +271,60 @@ def _received(payload: bytes) -> list[Json] | None:
     return None
 
 
-def _fair(here: World, question: Question, facts: Mapping[str, Any], findings: Sequence[Finding]) -> None:
+def _fair(
+    here: World, question: Question, facts: Mapping[str, Any], findings: Sequence[Finding]
+) -> None:
     """Nobody passes without what is needed, no check breaks, and the others are judged as before."""
     name = here.node.name
     gone = {fact for fact, value in facts.items() if isinstance(value, Absent)}
     blind = {check.name for check in question.checks if gone & set(check.facts)}
     for finding in findings:
-        assert finding.reason != "a bug in clusterprep", f"{question.key}: {finding.check}: {finding.message}"
+        assert finding.reason != "a bug in clusterprep", (
+            f"{question.key}: {finding.check}: {finding.message}"
+        )
         if finding.verdict == "pass" and finding.check in blind:
             assert name not in finding.nodes, f"{finding.check} passes without {gone}"
         for node in finding.nodes:
             told = (finding.verdict, finding.severity, node)
             fine = node == name or told in here.said[finding.check] or finding.check in ABOUT_OTHERS
-            fine = fine or finding.verdict in ("pass", "skip")  # there may be something to compare with now
-            assert fine, f"{question.key}: {finding.check} of {node} is {finding.verdict}: {finding.message:.300}"
+            fine = fine or finding.verdict in (
+                "pass",
+                "skip",
+            )  # there may be something to compare with now
+            assert fine, (
+                f"{question.key}: {finding.check} of {node} is {finding.verdict}: {finding.message:.300}"
+            )
 
 
 def _bounded(findings: Sequence[Finding], sent: int) -> None:
     for finding in findings:
-        for text in (finding.message, finding.seen, finding.wanted, finding.remedy, finding.reason or ""):
+        for text in (
+            finding.message,
+            finding.seen,
+            finding.wanted,
+            finding.remedy,
+            finding.reason or "",
+        ):
             assert len(text) <= WORD + LONGER * sent, f"{finding.check} says {len(text)} characters"
 
 
-def _shown(fleet: Fleet, sighting: Sighting, findings: tuple[Finding, ...], payload: bytes) -> None:
+def _shown(
+    fleet: Fleet, snapshot: NodeSnapshot, findings: tuple[Finding, ...], payload: bytes
+) -> None:
     """The environment that follows, and now and then a format, for some take a hundred times as long as the rest."""
-    env = planned(fleet)
+    env = planned_environment(fleet)
     assert all(value.value is None or value.value.isprintable() for value in env.values)
     chosen = zlib.crc32(payload) % (2 * len(FORMATS))
     if chosen < len(FORMATS):
-        text = checked(_report(fleet, sighting, findings), list(FORMATS)[chosen])
+        text = checked(_report(fleet, snapshot, findings), list(FORMATS)[chosen])
         assert len(text) <= ROOM + LONGER * len(payload)
 
 
-def _report(fleet: Fleet, sighting: Sighting, findings: tuple[Finding, ...]) -> Report:
+def _report(fleet: Fleet, snapshot: NodeSnapshot, findings: tuple[Finding, ...]) -> Report:
     paths = launch_paths(fleet, writing=False)
-    others = tuple(replace(s, facts={}) for s in fleet.sightings.values() if s.node != sighting.node)
+    others = tuple(
+        replace(s, facts={}) for s in fleet.snapshots.values() if s.node != snapshot.node
+    )
     return Report(
         command="check",
         run="20261121-093000-4f2a",
@@ -294,9 +333,9 @@ def _report(fleet: Fleet, sighting: Sighting, findings: tuple[Finding, ...]) -> 
         seconds=1.0,
         verdict="fail",
         code=1,
-        nodes=(sighting, *others),
+        nodes=(snapshot, *others),
         findings=findings,
-        env=planned(fleet).values,
+        env=planned_environment(fleet).values,
         env_paths=paths,
     )
 
@@ -306,10 +345,43 @@ def _report(fleet: Fleet, sighting: Sighting, findings: tuple[Finding, ...]) -> 
 DICTIONARY = (
     *(
         word.encode()
-        for word in ("null", "true", "1e999", "-0", "NaN", "Infinity", "[]", "{}", '""', "[[", '"\\ud800"')
+        for word in (
+            "null",
+            "true",
+            "1e999",
+            "-0",
+            "NaN",
+            "Infinity",
+            "[]",
+            "{}",
+            '""',
+            "[[",
+            '"\\ud800"',
+        )
     ),
-    *(word.encode() for word in ('"missing"', '"denied"', '["no",', '["ok",', "\\u001b[31m", "</script>", "[red]")),
-    *(word.encode() for word in ("0-4294967295", "18446744073709551615", "-1", "99999999999999999999", "1e308", "\n")),
+    *(
+        word.encode()
+        for word in (
+            '"missing"',
+            '"denied"',
+            '["no",',
+            '["ok",',
+            "\\u001b[31m",
+            "</script>",
+            "[red]",
+        )
+    ),
+    *(
+        word.encode()
+        for word in (
+            "0-4294967295",
+            "18446744073709551615",
+            "-1",
+            "99999999999999999999",
+            "1e308",
+            "\n",
+        )
+    ),
     b"\xff",
 )
 
@@ -320,6 +392,11 @@ def seeds() -> Iterator[bytes]:
         head = bytes([1]) + number.to_bytes(2, "big") + b"\0\0"
         if len(question.answers[question.place]) < 4096:
             yield head + question.answers[question.place]
-        for way, payload in ((0, b"7"), (2, b"x"), (3, b"0-99999999999"), (4, bytes([number % len(ODD)]))):
+        for way, payload in (
+            (0, b"7"),
+            (2, b"x"),
+            (3, b"0-99999999999"),
+            (4, bytes([number % len(ODD)])),
+        ):
             yield bytes([way]) + number.to_bytes(2, "big") + b"\0\7" + payload
     yield b'\5\xff9 {"id":7}\n\xff0 \n\xff12 {"id":'

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterprep.errors import InputError
-from clusterprep.load import load_ansible, load_inventory
+from clusterprep.inventory.load import load_ansible, load_inventory
 from clusterprep.model import Inventory
 from tests.fuzz.files import texts_of, well_said, written
 
@@ -34,7 +34,14 @@ def trusted(inventory: Inventory) -> None:
     assert len(set(names)) == len(names)
     assert inventory.cluster.isprintable()
     for node in inventory.nodes:
-        for text in (node.name, node.address, node.python, node.root, node.job_user or "", node.ssh.user or ""):
+        for text in (
+            node.name,
+            node.address,
+            node.python,
+            node.root,
+            node.job_user or "",
+            node.ssh.user or "",
+        ):
             assert text.isprintable()
         assert not set(node.name) & set("/ \\\"'$`;&|<>")
         assert all(f"{name}{setting.value}".isprintable() for name, setting in node.env.items())
@@ -43,10 +50,58 @@ def trusted(inventory: Inventory) -> None:
 
 
 DICTIONARY = (
-    *(word.encode() for word in ("nodes:", "name:", "address:", "groups:", "env:", "require:", "silence:", "ssh:")),
-    *(word.encode() for word in ("gpus:", "[1-16]", "[001-999999999]", "{", "}", "- ", "\n  ", "<<: *a", "&a ", "*a")),
-    *(word.encode() for word in ("!!python/object:", "!!binary ", "0x7fffffffffffffff", ".inf", ".nan", "~", "\x85")),
-    *(word.encode() for word in ("all:", "hosts:", "children:", "vars:", "ansible_host: ", "10.0.0.[1-9]", "\u2028")),
+    *(
+        word.encode()
+        for word in (
+            "nodes:",
+            "name:",
+            "address:",
+            "groups:",
+            "env:",
+            "require:",
+            "silence:",
+            "ssh:",
+        )
+    ),
+    *(
+        word.encode()
+        for word in (
+            "gpus:",
+            "[1-16]",
+            "[001-999999999]",
+            "{",
+            "}",
+            "- ",
+            "\n  ",
+            "<<: *a",
+            "&a ",
+            "*a",
+        )
+    ),
+    *(
+        word.encode()
+        for word in (
+            "!!python/object:",
+            "!!binary ",
+            "0x7fffffffffffffff",
+            ".inf",
+            ".nan",
+            "~",
+            "\x85",
+        )
+    ),
+    *(
+        word.encode()
+        for word in (
+            "all:",
+            "hosts:",
+            "children:",
+            "vars:",
+            "ansible_host: ",
+            "10.0.0.[1-9]",
+            "\u2028",
+        )
+    ),
     b"\xef\xbb\xbf",
     b"\xff\xfe",
     b"\x1b[31m",
@@ -54,8 +109,8 @@ DICTIONARY = (
 
 
 def seeds() -> Iterator[bytes]:
-    for text in texts_of("inventories/good/*.yaml", "inventories/bad/*.yaml"):
+    for text in texts_of("inventory/inventories/good/*.yaml", "inventory/inventories/bad/*.yaml"):
         if len(text) < 2048:
             yield b"O" + text
-    for text in texts_of("ansible/inventories/*"):
+    for text in texts_of("inventory/ansible/inventories/*"):
         yield b"A" + text

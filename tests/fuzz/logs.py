@@ -10,8 +10,8 @@ import io
 import json
 from collections.abc import Iterator
 
-from clusterprep.diagnosed import diagnose, without_names
 from clusterprep.errors import InputError
+from clusterprep.jobs.diagnose.command import diagnose, without_names
 from clusterprep.reports.diagnosis import render
 from tests.fuzz.files import HERE, placed
 from tests.fuzz.wellformed import only_text
@@ -46,26 +46,56 @@ def _quoted(document: dict[str, object], lines: int) -> None:
 
 
 DICTIONARY = (
-    *(word.encode() for word in ("NCCL WARN ", "[rank3]: ", "n1:71:72 [0] ", "Timeout(ms)=600000", "SeqNum=", "Xid ")),
     *(
         word.encode()
-        for word in ("Traceback (most recent call last):\n", "RuntimeError: ", 'File "x.py", line 3', "NVRM: ")
+        for word in (
+            "NCCL WARN ",
+            "[rank3]: ",
+            "n1:71:72 [0] ",
+            "Timeout(ms)=600000",
+            "SeqNum=",
+            "Xid ",
+        )
     ),
     *(
         word.encode()
-        for word in ("client socket has timed out after ", "0: ", "\r", "\x1b[31m", "[2026-11-21 09:30:00]")
+        for word in (
+            "Traceback (most recent call last):\n",
+            "RuntimeError: ",
+            'File "x.py", line 3',
+            "NVRM: ",
+        )
     ),
-    *(word.encode() for word in ("exitcode: -9", "Signal 11 (SIGSEGV)", '{"log":"', "99999999999999999999", "\u2028")),
+    *(
+        word.encode()
+        for word in (
+            "client socket has timed out after ",
+            "0: ",
+            "\r",
+            "\x1b[31m",
+            "[2026-11-21 09:30:00]",
+        )
+    ),
+    *(
+        word.encode()
+        for word in (
+            "exitcode: -9",
+            "Signal 11 (SIGSEGV)",
+            '{"log":"',
+            "99999999999999999999",
+            "\u2028",
+        )
+    ),
     b"\x1f\x8b\x08\x00",
     b"\xff\xfe",
 )
 
 
 def seeds() -> Iterator[bytes]:
-    for path in sorted((HERE / "diagnose").glob("*.jsonl")):
+    for path in sorted((HERE / "jobs" / "diagnose").glob("*.jsonl")):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         lines = [row["line"] for row in rows if isinstance(row.get("line"), str)]
         yield from (line.encode() + b"\n" for line in lines)
         yield "\n".join(lines[:20]).encode()
-    for path in sorted((HERE / "diagnose" / "recorded").glob("*.log")):
+    for path in sorted((HERE / "jobs" / "diagnose" / "recorded").glob("*.log")):
         yield path.read_bytes()[-4096:]

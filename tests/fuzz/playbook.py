@@ -10,11 +10,11 @@ import functools
 import re
 from collections.abc import Iterator
 
+from clusterprep.changes.playbook.reading import load_playbook
+from clusterprep.changes.playbook.steps import Playbook, fact_names, own_facts
 from clusterprep.errors import InputError
-from clusterprep.load import load_inventory
+from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Inventory
-from clusterprep.playbook.reading import load_playbook
-from clusterprep.playbook.steps import Playbook, fact_names, own_facts
 from tests.fuzz.files import HERE, texts_of, well_said, written
 
 HIDDEN = re.compile(
@@ -25,7 +25,7 @@ OTHER_FILES = b"include"  # what is read besides is another input
 
 @functools.cache
 def inventory() -> Inventory:
-    return load_inventory(HERE / "playbooks" / "inventory.yaml")
+    return load_inventory(HERE / "changes" / "playbook" / "inventory.yaml")
 
 
 def one(data: bytes) -> None:
@@ -57,22 +57,61 @@ def meant(playbook: Playbook) -> None:
 DICTIONARY = (
     *(
         word.encode()
-        for word in ("- file:", "- line:", "- command:", "- sysctl:", "- package:", "- service:", "when: ")
+        for word in (
+            "- file:",
+            "- line:",
+            "- command:",
+            "- sysctl:",
+            "- package:",
+            "- service:",
+            "when: ",
+        )
     ),
     *(
         word.encode()
-        for word in ("{{ node.name }}", "{{", "}}", "path: /etc/x", "content: ", "../", "mode: 0644", "not ")
+        for word in (
+            "{{ node.name }}",
+            "{{",
+            "}}",
+            "path: /etc/x",
+            "content: ",
+            "../",
+            "mode: 0644",
+            "not ",
+        )
     ),
     *(
         word.encode()
-        for word in (" and ", " or ", "(", ")", " in group ", '"', "serial: 50%", "notify: ", "handler: true")
+        for word in (
+            " and ",
+            " or ",
+            "(",
+            ")",
+            " in group ",
+            '"',
+            "serial: 50%",
+            "notify: ",
+            "handler: true",
+        )
     ),
-    *(word.encode() for word in ("tags: [a]", "nodes: n[1-2]", "name: ", "\n  ", "&a ", "*a", "/dev/zero", "\u202e")),
+    *(
+        word.encode()
+        for word in (
+            "tags: [a]",
+            "nodes: n[1-2]",
+            "name: ",
+            "\n  ",
+            "&a ",
+            "*a",
+            "/dev/zero",
+            "\u202e",
+        )
+    ),
 )
 
 
 def seeds() -> Iterator[bytes]:
-    for text in texts_of("playbooks/wrong/*.yaml", "../playbooks/*.yaml"):
+    for text in texts_of("changes/playbook/wrong/*.yaml", "../playbooks/*.yaml"):
         if len(text) < 4096:
             yield b"I" + text
             yield b"-" + text

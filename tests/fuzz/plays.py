@@ -32,7 +32,9 @@ def mutants(seeds: Sequence[bytes], words: Sequence[bytes], seed: int) -> Iterat
         yield bytes(data[:LONGEST])
 
 
-def _change(draw: random.Random, data: bytearray, seeds: Sequence[bytes], words: Sequence[bytes]) -> None:
+def _change(
+    draw: random.Random, data: bytearray, seeds: Sequence[bytes], words: Sequence[bytes]
+) -> None:
     at = draw.randrange(len(data) + 1)
     upto = min(len(data), at + draw.choice((1, 1, 4, 16, 64)))
     kind = draw.randrange(5)

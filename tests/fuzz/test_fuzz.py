@@ -21,7 +21,9 @@ from tests.fuzz.plays import FINDINGS, TARGETS, found, mutants, target
 SEEDS = 120  # of each target are played, evenly taken; all of them by `make fuzz`
 NEW = 100  # inputs for each target, which take it a second of a processor at most
 ROOT = Path(__file__).parents[2]
-FOUND = [pytest.param(name, path, id=f"{name}/{path.name}") for name in TARGETS for path in found(name)]
+FOUND = [
+    pytest.param(name, path, id=f"{name}/{path.name}") for name in TARGETS for path in found(name)
+]
 
 
 @pytest.mark.parametrize(("name", "path"), FOUND)
@@ -36,7 +38,9 @@ def test_seeds_keep_every_promise(name: str) -> None:
         target(name).one(seed)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("atheris") is not None, reason="atheris is here, and plays instead")
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is not None, reason="atheris is here, and plays instead"
+)
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_is_made_of_them_does_too(name: str) -> None:
     module = target(name)
@@ -45,12 +49,25 @@ def test_what_is_made_of_them_does_too(name: str) -> None:
         module.one(data)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed: make fuzz")
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None, reason="atheris is not installed: make fuzz"
+)
 @pytest.mark.parametrize("name", TARGETS)
 def test_atheris_finds_nothing_at_once(name: str, tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "tests.fuzz", name, "20", "-runs=500", "-seed=1", f"-artifact_prefix={tmp_path}/"]
+    argv = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        name,
+        "20",
+        "-runs=500",
+        "-seed=1",
+        f"-artifact_prefix={tmp_path}/",
+    ]
     environment = {**os.environ, "CLUSTERPREP_FUZZ_CORPUS": str(tmp_path / "corpus")}
-    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -11,11 +11,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clusterprep.model import Report
 from clusterprep.reports import render
-from tests.command import report_schema
+from tests.support.command import report_schema
 
 OURS = {"\n"}
 VOID = {"meta", "br", "hr", "img", "input", "link", "col", "wbr"}
-IMPLIED = {"tr", "td", "th", "tbody", "thead", "p", "li", "dt", "dd", "option"}  # ends that HTML lets one leave out
+IMPLIED = {
+    "tr",
+    "td",
+    "th",
+    "tbody",
+    "thead",
+    "p",
+    "li",
+    "dt",
+    "dd",
+    "option",
+}  # ends that HTML lets one leave out
 
 
 def only_text(text: str) -> None:
@@ -61,8 +72,14 @@ class _Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         names = {name for name, _ in attrs}
         assert not {name for name in names if name.startswith("on")}, f"<{tag}> has a handler"
-        links = [value for name, value in attrs if name in ("href", "src", "action", "formaction", "data")]
-        assert all(link is None or link.startswith("#") for link in links), f"<{tag}> leads away: {links}"
+        links = [
+            value
+            for name, value in attrs
+            if name in ("href", "src", "action", "formaction", "data")
+        ]
+        assert all(link is None or link.startswith("#") for link in links), (
+            f"<{tag}> leads away: {links}"
+        )
         self.scripts += tag == "script"
         if tag not in VOID:
             self.open.append(tag)

@@ -63,13 +63,27 @@ def ranks(folder: Path, script: str, world: int = 4, limit: int = 4) -> Ended:
         port = free.getsockname()[1]
     path = folder / "script.py"
     path.write_text(BEGIN.replace("LIMIT", str(limit)) + script)
-    argv = [sys.executable, "-m", "tests.guard.ranks", str(world), str(port), str(path), str(folder)]
+    argv = [
+        sys.executable,
+        "-m",
+        "tests.guard.ranks",
+        str(world),
+        str(port),
+        str(path),
+        str(folder),
+    ]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    return Ended(**json.loads(done.stdout), logs=[folder / f"rank{rank}.log" for rank in range(world)])
+    return Ended(
+        **json.loads(done.stdout), logs=[folder / f"rank{rank}.log" for rank in range(world)]
+    )
 
 
 def test_ranks_with_different_amounts_of_data_are_stopped_at_once(tmp_path: Path) -> None:
-    ended = ranks(tmp_path, TRAINING.replace("GUARD", 'same_on_all_ranks(len(loader), "batches")'), limit=HOURS)
+    ended = ranks(
+        tmp_path,
+        TRAINING.replace("GUARD", 'same_on_all_ranks(len(loader), "batches")'),
+        limit=HOURS,
+    )
     assert ended.codes == [1, 1, 1, 1]
     for rank in range(4):
         message = ended.said(rank).splitlines()[-1]
@@ -82,7 +96,15 @@ def test_without_the_guard_the_same_script_hangs_and_diagnose_says_why(tmp_path:
     ended = ranks(tmp_path, TRAINING.replace("GUARD", ""))
     assert ended.seconds >= 4  # the limit of its process group; by default that is half an hour
     assert any(ended.codes)
-    argv = [sys.executable, "-m", "clusterprep", "diagnose", *map(str, ended.logs), "--format", "json"]
+    argv = [
+        sys.executable,
+        "-m",
+        "clusterprep",
+        "diagnose",
+        *map(str, ended.logs),
+        "--format",
+        "json",
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     first = json.loads(done.stdout)["causes"][0]
     assert first["cause"] == "rank_desync_control_flow"
@@ -181,7 +203,9 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 def named(ended: Ended, name: str) -> list[Any]:
-    return [next((row for row in ended.rows(rank) if row["name"] == name), None) for rank in range(4)]
+    return [
+        next((row for row in ended.rows(rank) if row["name"] == name), None) for rank in range(4)
+    ]
 
 
 def test_what_is_alike_passes_whatever_its_bytes_are(many: Ended) -> None:
@@ -241,7 +265,9 @@ def test_who_does_not_come_in_time_is_named_and_told_too(many: Ended) -> None:
 def test_the_table_of_ranks_is_the_same_everywhere(many: Ended) -> None:
     tables = [row["rows"] for row in named(many, "table")]
     assert all(table == tables[0] for table in tables)
-    assert [(row["rank"], row["local_rank"], row["device"]) for row in tables[0]] == [(n, n, "cpu") for n in range(4)]
+    assert [(row["rank"], row["local_rank"], row["device"]) for row in tables[0]] == [
+        (n, n, "cpu") for n in range(4)
+    ]
     assert {row["node"] for row in tables[0]} == {os.uname().nodename}
     assert len({row["pid"] for row in tables[0]}) == 4
     assert "local_rank" in named(many, "table")[1]["text"].splitlines()[0]
@@ -317,10 +343,15 @@ except guard.GuardError as error:
 def test_one_process_alone_and_its_seeds() -> None:
     env = {**os.environ, "CLUSTERPREP_SEED": "7", "PYTHONHASHSEED": "0"}
     argv = [sys.executable, "-c", ALONE]
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     modules, seed, module, early = map(json.loads, done.stdout.splitlines())
-    assert modules == ["clusterprep", "clusterprep.guard"]  # nothing else of ours comes into the user's process
+    assert modules == [
+        "clusterprep",
+        "clusterprep.guard",
+    ]  # nothing else of ours comes into the user's process
     assert "'seven'" in seed
     assert "CLUSTERPREP_SEED" in seed
     assert "cannot be pickled" in module
@@ -329,6 +360,12 @@ def test_one_process_alone_and_its_seeds() -> None:
 
 def test_unset_hash_seeds_are_told() -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    argv = [sys.executable, "-c", "from clusterprep.guard import seed_everything; seed_everything(1)"]
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True)
+    argv = [
+        sys.executable,
+        "-c",
+        "from clusterprep.guard import seed_everything; seed_everything(1)",
+    ]
+    done = subprocess.run(
+        argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True
+    )
     assert "set PYTHONHASHSEED before Python starts" in done.stderr

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterprep import registry
-from clusterprep.judge import exit_code, judge
-from clusterprep.model import Absent, Collective, EnvValue, Fleet, Report, Sighting, VerifyResult
-from clusterprep.past import Run
-from clusterprep.recorded import line_of
-from tests.fleet import TODAY, healthy, silent, with_facts
+from clusterprep.cli.commands.record import line_of
+from clusterprep.model import (
+    Absent,
+    CollectiveResult,
+    EnvValue,
+    Fleet,
+    NodeSnapshot,
+    Report,
+    VerifyResult,
+)
+from clusterprep.model.history import RecordedRun
+from clusterprep.survey import registry
+from clusterprep.survey.judge import exit_code, judge
+from tests.support.fleet import TODAY, healthy, silent, with_facts
 
-CHECKS = ("ssh.reach", "kernel.version", "os.release", "torch.version", "nv.driver", "gpu.count", "eth.mtu")
+CHECKS = (
+    "ssh.reach",
+    "kernel.version",
+    "os.release",
+    "torch.version",
+    "nv.driver",
+    "gpu.count",
+    "eth.mtu",
+)
 NAMES = ("20261121-093000-0001", "20261121-094000-0002", "20261121-100000-0003")
 VERDICTS = {0: "pass", 1: "fail", 3: "unknown"}
 
@@ -25,27 +41,36 @@ def one_odd() -> Report:
     """n3 came back from a repair with another kernel, and the first nodes have another driver: it is slower, too."""
     odd = {("n3", "kernel.release"): "5.15.0-91-generic", ("n3", "os.release"): "ubuntu 20.04"}
     odd |= {(f"n{number}", "nv.driver"): "550.90.07" for number in (1, 2)}
-    return _report(with_facts(healthy(8), odd), NAMES[1], "2026-11-21T09:40:00Z", 0.69, debug="INFO")
+    return _report(
+        with_facts(healthy(8), odd), NAMES[1], "2026-11-21T09:40:00Z", 0.69, debug="INFO"
+    )
 
 
 def half_dead() -> Report:
     """n5 to n8 give no answer; on n1 the driver hangs; n3 is well again."""
     fleet = with_facts(healthy(8), {("n1", "nv.driver"): Absent("hung", "no answer within 5 s")})
     lost = {f"n{number}": silent(f"n{number}") for number in range(5, 9)}
-    return _report(replace(fleet, sightings={**fleet.sightings, **lost}), NAMES[2], "2026-11-21T10:00:00Z", None)
+    return _report(
+        replace(fleet, snapshots={**fleet.snapshots, **lost}),
+        NAMES[2],
+        "2026-11-21T10:00:00Z",
+        None,
+    )
 
 
 FLEETS = (all_well, one_odd, half_dead)
 
 
-def line(report: Report) -> Run:
+def line(report: Report) -> RecordedRun:
     return replace(line_of(report, "cluster.yaml"), tool="0.1.0", size=12_345)
 
 
-def _report(fleet: Fleet, name: str, started: str, speed: float | None, debug: str = "WARN") -> Report:
+def _report(
+    fleet: Fleet, name: str, started: str, speed: float | None, debug: str = "WARN"
+) -> Report:
     findings = judge(fleet, [registry.checks()[check] for check in CHECKS], TODAY)
     code = exit_code(findings)
-    nodes = tuple(fleet.sightings.values())
+    nodes = tuple(fleet.snapshots.values())
     return Report(
         "apply",
         name,
@@ -61,7 +86,7 @@ def _report(fleet: Fleet, name: str, started: str, speed: float | None, debug: s
     )
 
 
-def _env(nodes: tuple[Sighting, ...], debug: str) -> tuple[EnvValue, ...]:
+def _env(nodes: tuple[NodeSnapshot, ...], debug: str) -> tuple[EnvValue, ...]:
     names = tuple(node.node for node in nodes if node.reached)
     return (
         EnvValue("NCCL_SOCKET_IFNAME", "eth0", names, "it reaches all"),
@@ -70,5 +95,8 @@ def _env(nodes: tuple[Sighting, ...], debug: str) -> tuple[EnvValue, ...]:
 
 
 def _trial(speed: float) -> VerifyResult:
-    rows = tuple(Collective("all_reduce", size, 0.1, speed, speed, 0) for size in (8, 1 << 20, 64 << 20))
+    rows = tuple(
+        CollectiveResult("all_reduce", size, 0.1, speed, speed, 0)
+        for size in (8, 1 << 20, 64 << 20)
+    )
     return VerifyResult("pass", "gloo", 64, 8, "10.0.0.1:29500", collectives=rows)

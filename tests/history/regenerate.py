@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterprep.compared import MOVING, compare, fact_changes, since
+from clusterprep.history.compare import MOVING, compare, fact_changes, since
 from clusterprep.model import Report
-from clusterprep.past import Comparison
+from clusterprep.model.history import Comparison
 from clusterprep.reports import render
 
 from .fleets import FLEETS, line
@@ -21,9 +21,17 @@ KINDS = {".txt": ("console", 0), ".v.txt": ("console", 1), ".json": ("json", 0)}
 
 def comparison(old: Report, new: Report) -> Comparison:
     """The comparison of two reports that are at hand with their facts."""
-    before, after = ({node.node: node.facts for node in report.nodes or ()} for report in (old, new))
-    names = sorted({name for facts in (*before.values(), *after.values()) for name in facts} - MOVING)
-    changes = [change for name in names for change in fact_changes(name, _of(before, name), _of(after, name))]
+    before, after = (
+        {node.node: node.facts for node in report.nodes or ()} for report in (old, new)
+    )
+    names = sorted(
+        {name for facts in (*before.values(), *after.values()) for name in facts} - MOVING
+    )
+    changes = [
+        change
+        for name in names
+        for change in fact_changes(name, _of(before, name), _of(after, name))
+    ]
     return compare((line(old), old), (line(new), new), changes)
 
 

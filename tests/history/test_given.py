@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from clusterprep.errors import Refused
-from clusterprep.history.given import Given, outcomes, refuse_clashes
-from clusterprep.model import ChangeRow, EnvValue, Finding, Report, Sighting
-from clusterprep.render import Environment
+from clusterprep.history.given import AppliedEnvironments, outcomes, refuse_clashes
+from clusterprep.model import ChangeRow, EnvValue, Finding, NodeSnapshot, Report
+from clusterprep.nccl.environment import Environment
 
 
 def environment(nodes: tuple[str, ...], **values: str) -> Environment:
-    return Environment(tuple(EnvValue(name, value, nodes, "why") for name, value in values.items()), {})
+    return Environment(
+        tuple(EnvValue(name, value, nodes, "why") for name, value in values.items()), {}
+    )
 
 
 def test_the_newest_run_of_each_node_counts_and_a_rollback_is_forgotten(tmp_path: Path) -> None:
-    given = Given(tmp_path)
+    given = AppliedEnvironments(tmp_path)
     assert given.last("c") == {}
     assert not list(tmp_path.iterdir())
     given.remember("c", "run-1", environment(("a", "b"), NCCL_ALGO="Ring"), ("a", "b"))
@@ -38,9 +40,13 @@ def test_a_job_wide_value_that_differs_is_refused_and_a_free_one_is_not() -> Non
     refuse_clashes(wanted, ["a"], {})
 
 
-def report(run: str, *changes: ChangeRow, findings: tuple[Finding, ...] = (), lost: str = "") -> Report:
-    nodes = tuple(Sighting(name, "10.0.0.1", name != lost) for name in "abcd")
-    return Report("apply", run, "c", "now", 0.0, "fail", 1, nodes=nodes, findings=findings, changes=changes)
+def report(
+    run: str, *changes: ChangeRow, findings: tuple[Finding, ...] = (), lost: str = ""
+) -> Report:
+    nodes = tuple(NodeSnapshot(name, "10.0.0.1", name != lost) for name in "abcd")
+    return Report(
+        "apply", run, "c", "now", 0.0, "fail", 1, nodes=nodes, findings=findings, changes=changes
+    )
 
 
 def row(outcome: str, *nodes: str) -> ChangeRow:
@@ -54,41 +60,70 @@ def finding(verdict: str, severity: str, *nodes: str, **more: object) -> Finding
 @pytest.mark.parametrize(
     ("told", "failed"),
     [
-        pytest.param(report("r", row("done", "a", "b"), row("unchanged", "c", "d")), (), id="all-well"),
+        pytest.param(
+            report("r", row("done", "a", "b"), row("unchanged", "c", "d")), (), id="all-well"
+        ),
         pytest.param(report("r"), (), id="nothing-to-do"),
         pytest.param(report("r", row("done", *"abc"), lost="d"), ("d",), id="not-reached"),
-        pytest.param(report("r", row("failed", "a"), row("rolled-back", *"bcd")), tuple("abcd"), id="all-or-none"),
-        pytest.param(report("r", row("not-started", *"abc"), lost="d"), tuple("abcd"), id="not-started"),
-        pytest.param(report("r", row("unchanged", "a"), row("failed", "a")), ("a",), id="one-file-of-two"),
+        pytest.param(
+            report("r", row("failed", "a"), row("rolled-back", *"bcd")),
+            tuple("abcd"),
+            id="all-or-none",
+        ),
+        pytest.param(
+            report("r", row("not-started", *"abc"), lost="d"), tuple("abcd"), id="not-started"
+        ),
+        pytest.param(
+            report("r", row("unchanged", "a"), row("failed", "a")), ("a",), id="one-file-of-two"
+        ),
         pytest.param(report("r", findings=(finding("fail", "error", "b"),)), ("b",), id="blamed"),
-        pytest.param(report("r", findings=(finding("unknown", "error", "b"),)), ("b",), id="not-known"),
-        pytest.param(report("r", findings=(finding("fail", "warning", "b"),)), (), id="warned-about"),
-        pytest.param(report("r", findings=(finding("fail", "error", "b", fixed=True),)), (), id="fixed"),
-        pytest.param(report("r", findings=(finding("fail", "error", "b", silenced="known"),)), (), id="silenced"),
+        pytest.param(
+            report("r", findings=(finding("unknown", "error", "b"),)), ("b",), id="not-known"
+        ),
+        pytest.param(
+            report("r", findings=(finding("fail", "warning", "b"),)), (), id="warned-about"
+        ),
+        pytest.param(
+            report("r", findings=(finding("fail", "error", "b", fixed=True),)), (), id="fixed"
+        ),
+        pytest.param(
+            report("r", findings=(finding("fail", "error", "b", silenced="known"),)),
+            (),
+            id="silenced",
+        ),
     ],
 )
-def test_what_failed_in_a_run_is_remembered(tmp_path: Path, told: Report, failed: tuple[str, ...]) -> None:
-    given = Given(tmp_path)
+def test_what_failed_in_a_run_is_remembered(
+    tmp_path: Path, told: Report, failed: tuple[str, ...]
+) -> None:
+    given = AppliedEnvironments(tmp_path)
     given.note("c", told)
     given.note("c", report("other", lost="c"))
     assert given.failed("c", "r") == failed
     assert given.failed("c", "other") == ("c",)
-    assert {word for word, _ in outcomes(told).values()} <= {"done", "unchanged", "failed", "rolled-back"} | {
+    assert {word for word, _ in outcomes(told).values()} <= {
+        "done",
+        "unchanged",
+        "failed",
+        "rolled-back",
+    } | {
         "not-started",
         "not reached",
     }
 
 
 @pytest.mark.parametrize(("cluster", "run"), [("c", "never"), ("other", "r")])
-def test_nobody_failed_in_a_run_that_is_not_remembered(tmp_path: Path, cluster: str, run: str) -> None:
-    given = Given(tmp_path)
+def test_nobody_failed_in_a_run_that_is_not_remembered(
+    tmp_path: Path, cluster: str, run: str
+) -> None:
+    given = AppliedEnvironments(tmp_path)
     given.note("c", report("r", lost="d"))
     assert given.failed(cluster, run) == ()
     assert (given.applies("c"), given.applies("other")) == (("r",), ())
 
 
 def test_old_applies_are_forgotten_and_what_nodes_were_given_is_not(tmp_path: Path) -> None:
-    given = Given(tmp_path, kept=5)
+    given = AppliedEnvironments(tmp_path, kept=5)
     given.remember("c", "run-000", environment(("a",), NCCL_ALGO="Ring"), ["a"])
     for number in range(8):
         given.note("c", report(f"run-{number:03}", lost="d"))
@@ -99,7 +134,7 @@ def test_old_applies_are_forgotten_and_what_nodes_were_given_is_not(tmp_path: Pa
 def test_a_run_that_wrote_goes_on_where_the_history_cannot_be_written(tmp_path: Path) -> None:
     folder = tmp_path / "no-folder"
     folder.write_text("")
-    given = Given(folder / "deep")
+    given = AppliedEnvironments(folder / "deep")
     given.note("c", report("r"))
     given.remember("c", "r", environment(("a",), NCCL_ALGO="Ring"), ["a"])
     (trouble,) = given.troubles
@@ -107,7 +142,7 @@ def test_a_run_that_wrote_goes_on_where_the_history_cannot_be_written(tmp_path: 
 
 
 def test_speeds_of_the_same_trial_are_remembered_newest_first(tmp_path: Path) -> None:
-    given = Given(tmp_path / "state")
+    given = AppliedEnvironments(tmp_path / "state")
     assert given.speeds("c", "n[1-4] gloo") == ()
     assert not list(tmp_path.iterdir())
     for number in range(30):
@@ -122,7 +157,7 @@ def test_speeds_of_the_same_trial_are_remembered_newest_first(tmp_path: Path) ->
 
 def test_a_history_that_cannot_be_read_is_no_history(tmp_path: Path) -> None:
     (tmp_path / "history.sqlite").write_text("no database")
-    given = Given(tmp_path)
+    given = AppliedEnvironments(tmp_path)
     assert given.speeds("c", "x") == ()
     given.note_speed("c", "x", "run-1", 1.0)
     assert given.last("c") == {}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clusterprep.reports import render
-from tests.command import report_schema
+from tests.support.command import report_schema
 
 from .regenerate import GOLDEN, wanted
 

@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from clusterprep.history.packing import Unreadable, column_of, knowing, pack, pack_facts, unpack, unpack_facts
-from clusterprep.model import Absent, Finding, Report, Sighting
-from clusterprep.past import Since, Turn
+from clusterprep.history.packing import (
+    Unreadable,
+    column_of,
+    knowing,
+    pack,
+    pack_facts,
+    unpack,
+    unpack_facts,
+)
+from clusterprep.model import Absent, Finding, NodeSnapshot, Report
+from clusterprep.model.history import Since, Turn
 from clusterprep.reports import SUFFIXES, render
 from tests.reports.situations import SITUATIONS, report
 
@@ -21,14 +29,20 @@ def again(first: Report) -> Report:
     if back.nodes is None:
         return back
     facts = unpack_facts(dict(pack_facts(first.nodes or ())), len(back.nodes))
-    nodes = tuple(dataclasses.replace(node, facts=own) for node, own in zip(back.nodes, facts, strict=True))
+    nodes = tuple(
+        dataclasses.replace(node, facts=own) for node, own in zip(back.nodes, facts, strict=True)
+    )
     return dataclasses.replace(back, nodes=nodes)
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_all_but_the_facts_is_equal(name: str) -> None:
     first = SITUATIONS[name]()
-    bare = None if first.nodes is None else tuple(dataclasses.replace(node, facts={}) for node in first.nodes)
+    bare = (
+        None
+        if first.nodes is None
+        else tuple(dataclasses.replace(node, facts={}) for node in first.nodes)
+    )
     assert unpack(pack(first)) == dataclasses.replace(first, nodes=bare)
 
 
@@ -53,12 +67,16 @@ def test_sets_of_nodes_in_any_order_and_of_strangers() -> None:
         ("n1", "n1", "n1", "n1", "n1", "n2"),
     )
     findings = tuple(Finding("a.b", "fail", "error", nodes, "why", until=None) for nodes in odd)
-    first = report("check", nodes=tuple(Sighting(name, name, True) for name in names), findings=findings)
+    first = report(
+        "check", nodes=tuple(NodeSnapshot(name, name, True) for name in names), findings=findings
+    )
     assert unpack(pack(first)).findings == findings
 
 
 def test_what_only_some_findings_have() -> None:
-    finding = Finding("a.b", "fail", "error", ("n1",), "m", silenced="why", until=date(2027, 1, 31), age=12.5)
+    finding = Finding(
+        "a.b", "fail", "error", ("n1",), "m", silenced="why", until=date(2027, 1, 31), age=12.5
+    )
     since = Since("r0", "2026-11-20T09:30:00Z", (Turn("a.b", "fail", "error", ("n1",)),))
     first = report("check", findings=(finding,), since=since)
     assert unpack(pack(first)) == first
@@ -73,9 +91,13 @@ FACTS: tuple[dict[str, Any], ...] = (
 
 
 def test_facts_come_back_in_their_order_with_their_reasons() -> None:
-    nodes = tuple(Sighting(f"n{place}", "", True, facts=facts) for place, facts in enumerate(FACTS))
+    nodes = tuple(
+        NodeSnapshot(f"n{place}", "", True, facts=facts) for place, facts in enumerate(FACTS)
+    )
     columns = dict(pack_facts(nodes))
-    assert [list(facts.items()) for facts in unpack_facts(columns, 4)] == [list(facts.items()) for facts in FACTS]
+    assert [list(facts.items()) for facts in unpack_facts(columns, 4)] == [
+        list(facts.items()) for facts in FACTS
+    ]
     assert knowing(columns[""], "c", ["n0", "n1", "n2", "n3"]) == ["n0", "n3"]
     assert column_of(columns["a"], 3)[:2] == [{"x": [1, 2.5, None, True]}] * 2
 
@@ -84,13 +106,15 @@ def test_a_fact_that_no_json_can_hold_costs_nothing_but_itself() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    columns = dict(pack_facts([Sighting("n1", "", True, facts={"a": deep, "b": 1})]))
+    columns = dict(pack_facts([NodeSnapshot("n1", "", True, facts={"a": deep, "b": 1})]))
     (facts,) = unpack_facts(columns, 1)
     assert facts["a"].reason == "garbled"
     assert facts["b"] == 1
 
 
-@pytest.mark.parametrize("harm", [lambda data: data[:-9], lambda data: b"", lambda data: data[:20] + b"x" + data[21:]])
+@pytest.mark.parametrize(
+    "harm", [lambda data: data[:-9], lambda data: b"", lambda data: data[:20] + b"x" + data[21:]]
+)
 def test_damaged_bytes_are_told(harm: Any) -> None:
     with pytest.raises(Unreadable):
         unpack(harm(pack(SITUATIONS["many_nodes"]())))

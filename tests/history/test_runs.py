@@ -18,22 +18,48 @@ import pytest
 from clusterprep.errors import InputError
 from clusterprep.history import database
 from clusterprep.history.database import NAME, Unusable
-from clusterprep.history.given import Given
+from clusterprep.history.given import AppliedEnvironments
 from clusterprep.history.runs import LEFT_OUT, Runs, packed
-from clusterprep.model import Finding, Report, Sighting
-from clusterprep.past import Run
-from tests.patience import LONG, eventually
+from clusterprep.model import Finding, NodeSnapshot, Report
+from clusterprep.model.history import RecordedRun
+from tests.support.patience import LONG, eventually
 
 NOW = "2026-11-21T09:30:00Z"
 
 
 def report(name: str, cluster: str = "c", command: str = "check", facts: int = 3) -> Report:
-    nodes = tuple(Sighting(f"n{n}", "", True, facts={"a": f"{n:09}" * 20, "b": n}) for n in range(facts))
-    return Report(command, name, cluster, NOW, 1.5, "pass", 0, nodes, (Finding("a.b", "pass", "error", ("n0",), ""),))
+    nodes = tuple(
+        NodeSnapshot(f"n{n}", "", True, facts={"a": f"{n:09}" * 20, "b": n}) for n in range(facts)
+    )
+    return Report(
+        command,
+        name,
+        cluster,
+        NOW,
+        1.5,
+        "pass",
+        0,
+        nodes,
+        (Finding("a.b", "pass", "error", ("n0",), ""),),
+    )
 
 
-def line(of: Report) -> Run:
-    return Run(of.run, of.command, of.cluster, "i.yaml", of.started, 1.5, "pass", 0, len(of.nodes or ()), 3, 0, 0, 0)
+def line(of: Report) -> RecordedRun:
+    return RecordedRun(
+        of.run,
+        of.command,
+        of.cluster,
+        "i.yaml",
+        of.started,
+        1.5,
+        "pass",
+        0,
+        len(of.nodes or ()),
+        3,
+        0,
+        0,
+        0,
+    )
 
 
 def record(store: Runs, *names: str, **more: Any) -> None:
@@ -95,7 +121,9 @@ def test_a_run_is_found(tmp_path: Path, text: str, expected: str) -> None:
         ("", "no run is recorded as ''"),
     ],
 )
-def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, text: str, words: str) -> None:
+def test_a_run_that_is_not_there_is_told_with_those_that_are(
+    tmp_path: Path, text: str, words: str
+) -> None:
     store = Runs(tmp_path)
     record(store, *NAMES)
     with pytest.raises(InputError) as caught:
@@ -222,11 +250,11 @@ def test_a_file_of_the_first_releases_is_brought_up_to_date(tmp_path: Path) -> N
         file.execute("insert into given values ('c', 'n1', 'r0', 'NCCL_ALGO', 'Ring')")
         file.execute("insert into speed values ('c', 't', 'r0', '1.5')")
     assert Runs(tmp_path).all() == []
-    assert Given(tmp_path).last("c") == {"n1": {"NCCL_ALGO": "Ring"}}
+    assert AppliedEnvironments(tmp_path).last("c") == {"n1": {"NCCL_ALGO": "Ring"}}
     record(Runs(tmp_path), "r1")
     assert [run.run for run in Runs(tmp_path).all()] == ["r1"]
-    assert Given(tmp_path).last("c") == {"n1": {"NCCL_ALGO": "Ring"}}
-    assert Given(tmp_path).speeds("c", "t") == (1.5,)
+    assert AppliedEnvironments(tmp_path).last("c") == {"n1": {"NCCL_ALGO": "Ring"}}
+    assert AppliedEnvironments(tmp_path).speeds("c", "t") == (1.5,)
     with contextlib.closing(sqlite3.connect(tmp_path / NAME)) as file:
         assert file.execute("pragma user_version").fetchone() == (database.VERSION,)
 
@@ -264,7 +292,12 @@ def folder(path: Path) -> None:
         (newer, "from a newer clusterprep"),
         (cut, "could not be"),
         (folder, "could not be"),
-        (lambda path: path.write_bytes(b"no database at all, but long enough to look like a page" * 40), "mv "),
+        (
+            lambda path: path.write_bytes(
+                b"no database at all, but long enough to look like a page" * 40
+            ),
+            "mv ",
+        ),
     ],
     ids=["foreign", "marked", "newer", "cut", "folder", "text"],
 )

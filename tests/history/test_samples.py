@@ -12,9 +12,9 @@ from clusterprep.facts.counters import Earlier, Sample
 from clusterprep.history.database import NAME
 from clusterprep.history.runs import Runs, packed
 from clusterprep.history.samples import earlier_of, with_earlier
-from clusterprep.model import Absent, Report, Sighting
-from clusterprep.past import Run
-from tests.fleet import fleet
+from clusterprep.model import Absent, NodeSnapshot, Report
+from clusterprep.model.history import RecordedRun
+from tests.support.fleet import fleet
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)
 TEN = 600.0
@@ -35,16 +35,24 @@ def seconds(earlier: Earlier | None) -> tuple[float, float] | None:
         pytest.param([], None, id="nothing"),
         pytest.param([look(9400.0)], (TEN, TEN), id="ten-minutes"),
         pytest.param([look(9401.0)], None, id="too-young"),
-        pytest.param([look(9000.0), look(5000.0), look(1000.0)], (1000.0, 9000.0), id="newest-and-oldest"),
+        pytest.param(
+            [look(9000.0), look(5000.0), look(1000.0)], (1000.0, 9000.0), id="newest-and-oldest"
+        ),
         pytest.param([look(9000.0, boot="other")], None, id="another-boot"),
         pytest.param([look(9000.0, errors=8)], None, id="began-anew"),
-        pytest.param([look(9000.0, errors=8), look(5000.0)], (5000.0, 5000.0), id="one-of-them-began-anew"),
+        pytest.param(
+            [look(9000.0, errors=8), look(5000.0)], (5000.0, 5000.0), id="one-of-them-began-anew"
+        ),
         pytest.param([look(11_000.0)], None, id="from-the-future"),
-        pytest.param([look(9000.0, **{"ib.counters": Absent("denied")})], None, id="not-known-then"),
+        pytest.param(
+            [look(9000.0, **{"ib.counters": Absent("denied")})], None, id="not-known-then"
+        ),
         pytest.param([{}], None, id="not-asked-then"),
     ],
 )
-def test_which_earlier_looks_count(old: list[dict[str, Any]], expected: tuple[float, float] | None) -> None:
+def test_which_earlier_looks_count(
+    old: list[dict[str, Any]], expected: tuple[float, float] | None
+) -> None:
     assert seconds(earlier_of(look(10_000.0, errors=7), old)) == expected
 
 
@@ -60,9 +68,16 @@ def record(runs: Runs, ago: float, **nodes: dict[str, Any]) -> None:
     """A run that began so many seconds before now."""
     moment = NOW - timedelta(seconds=ago)
     name, started = f"{moment:%Y%m%d-%H%M%S}-0000", f"{moment:%Y-%m-%dT%H:%M:%SZ}"
-    rows = tuple(Sighting(node, "", True, facts=facts) for node, facts in nodes.items())
+    rows = tuple(NodeSnapshot(node, "", True, facts=facts) for node, facts in nodes.items())
     report = Report("check", name, "test", started, 1.0, "pass", 0, rows)
-    runs.record(packed(report, Run(name, "check", "test", "", started, 1.0, "pass", 0, len(rows), len(rows), 0, 0, 0)))
+    runs.record(
+        packed(
+            report,
+            RecordedRun(
+                name, "check", "test", "", started, 1.0, "pass", 0, len(rows), len(rows), 0, 0, 0
+            ),
+        )
+    )
 
 
 def test_the_stage_looks_through_earlier_runs(tmp_path: Path) -> None:
@@ -72,10 +87,13 @@ def test_the_stage_looks_through_earlier_runs(tmp_path: Path) -> None:
     record(runs, 7200.0, n1=look(2800.0), n2=look(2800.0, errors=3))
     record(runs, 900.0, n1=look(9100.0, errors=5), other={"host.uptime": 3.0})
     record(runs, 60.0, n1=look(9940.0, errors=6), n2=look(9940.0))
-    seen = with_earlier(runs, fleet(n1=look(10_000.0, errors=7), n2=look(10_000.0, errors=7), n3=look(5.0)), NOW)
+    seen = with_earlier(
+        runs, fleet(n1=look(10_000.0, errors=7), n2=look(10_000.0, errors=7), n3=look(5.0)), NOW
+    )
     n1, n2, n3 = (seen.fact(name, "counters.earlier") for name in ("n1", "n2", "n3"))
     assert n1 == Earlier(
-        Sample(900.0, {"mlx5_0:1": {"symbol_error": 5}}), Sample(7200.0, {"mlx5_0:1": {"symbol_error": 0}})
+        Sample(900.0, {"mlx5_0:1": {"symbol_error": 5}}),
+        Sample(7200.0, {"mlx5_0:1": {"symbol_error": 0}}),
     )
     assert seconds(n2) == (7200.0, 7200.0)
     assert n3 is None
@@ -83,4 +101,7 @@ def test_the_stage_looks_through_earlier_runs(tmp_path: Path) -> None:
 
 def test_a_history_that_cannot_be_used_is_no_history(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("no database")
-    assert with_earlier(Runs(tmp_path), fleet(n1=look(10_000.0)), NOW).fact("n1", "counters.earlier") is None
+    assert (
+        with_earlier(Runs(tmp_path), fleet(n1=look(10_000.0)), NOW).fact("n1", "counters.earlier")
+        is None
+    )

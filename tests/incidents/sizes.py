@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterprep.units import format_size
-from tests.command import Answer
+from clusterprep.model.units import format_size
+from tests.support.command import Answer
 
 FLOAT32 = 4  # bytes
 WHY = ("memory that is free", "time limit at this speed")

@@ -7,22 +7,36 @@ from typing import Any
 
 import pytest
 
-from tests.command import Answer, clusterprep
-from tests.fleets import tree
-from tests.lab import Lab, faults
+from tests.machines import tree
+from tests.support.command import Answer, clusterprep
+from tests.support.lab import Lab, faults
 
 pytestmark = pytest.mark.hosts
 
 # Six L40S, two of them on the second socket, and four L20 that share the sockets in halves.
-SEATS = [("l40s", f"0000:{bus:02x}:00.0", int(bus > 0x50)) for bus in (0x16, 0x17, 0x38, 0x39, 0x98, 0x99)]
+SEATS = [
+    ("l40s", f"0000:{bus:02x}:00.0", int(bus > 0x50))
+    for bus in (0x16, 0x17, 0x38, 0x39, 0x98, 0x99)
+]
 SEATS += [
     ("l20", "0000:3a:00.0", 0),
     ("l20", "0000:3b:00.0", 0),
     ("l20", "0000:9a:00.0", 1),
     ("l20", "0000:9b:00.0", 1),
 ]
-CARD = {"at": "0000:03:00.0", "class": "0x020700", "vendor": "0x15b3", "device": "0x1017", "numa_node": 0}
-PORT = {"state": "1: DOWN", "phys_state": "3: Disabled", "rate": "10 Gb/sec (4X SDR)", "link_layer": "InfiniBand"}
+CARD = {
+    "at": "0000:03:00.0",
+    "class": "0x020700",
+    "vendor": "0x15b3",
+    "device": "0x1017",
+    "numa_node": 0,
+}
+PORT = {
+    "state": "1: DOWN",
+    "phys_state": "3: Disabled",
+    "rate": "10 Gb/sec (4X SDR)",
+    "link_layer": "InfiniBand",
+}
 
 
 def box(lab: Lab) -> None:
@@ -30,14 +44,19 @@ def box(lab: Lab) -> None:
     host = lab.hosts[0]
     faults.gpus(host, [{"model": model, "pci": at, "numa": numa} for model, at, numa in SEATS])
     files, links = tree.pci([CARD])
-    device = {"pci": CARD["at"], "fw_ver": "16.35.3006", "board_id": "MT_0000000008", "ports": {1: PORT}}
+    device = {
+        "pci": CARD["at"],
+        "fw_ver": "16.35.3006",
+        "board_id": "MT_0000000008",
+        "ports": {1: PORT},
+    }
     more, further = tree.rdma({"mlx5_0": device}, links)
     faults.sys_tree(host, {**files, **more}, {**links, **further})
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    from tests.lab.fixtures import require_lab
+    from tests.support.lab.fixtures import require_lab
 
     require_lab()
     with Lab(1) as one:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.command import clusterprep
 from tests.incidents.sizes import tried
-from tests.lab import Host, Lab, processes
+from tests.support.command import clusterprep
+from tests.support.lab import Host, Lab, processes
 
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 PORT = 29611  # not the rendezvous port, which verify uses afterwards
@@ -32,15 +32,22 @@ dist.barrier()
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    from tests.lab.fixtures import require_lab
+    from tests.support.lab.fixtures import require_lab
 
     require_lab()
     with Lab(2) as two:
         yield two
 
 
-def rank(lab: Lab, host: Host, number: int, script: str = TRAINING, world: int = 2) -> subprocess.Popen[str]:
-    env = {"MASTER_ADDR": lab.hosts[0].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(world), "RANK": str(number)}
+def rank(
+    lab: Lab, host: Host, number: int, script: str = TRAINING, world: int = 2
+) -> subprocess.Popen[str]:
+    env = {
+        "MASTER_ADDR": lab.hosts[0].address,
+        "MASTER_PORT": str(PORT),
+        "WORLD_SIZE": str(world),
+        "RANK": str(number),
+    }
     env |= {"GLOO_SOCKET_IFNAME": "eth0"}
     argv = [sys.executable, "-c", script]
     return host.popen(argv, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -61,19 +68,27 @@ def test_the_job_dies_and_the_cluster_is_not_blamed(lab: Lab) -> None:
     verified = clusterprep(lab, "verify")
     assert (verified.code, verified.report["verify"]["verdict"]) == (0, "pass")
     assert verified.report["verify"]["culprits"] == []
-    gathered = [row["bytes"] for row in verified.report["verify"]["collectives"] if row["op"] == "all_gather"]
+    gathered = [
+        row["bytes"]
+        for row in verified.report["verify"]["collectives"]
+        if row["op"] == "all_gather"
+    ]
     assert gathered == [1 << 20]  # nobody asked for the size of this job
 
 
 # The same job on three ranks, the last of which holds less, with one line more before its loop.
 GUARDED = TRAINING.replace('int(os.environ["RANK"]) % 2', 'int(os.environ["RANK"] != "2")').replace(
-    "for batch", "from clusterprep.guard import same_on_all_ranks\nsame_on_all_ranks(batches, 'batches')\nfor batch"
+    "for batch",
+    "from clusterprep.guard import same_on_all_ranks\nsame_on_all_ranks(batches, 'batches')\nfor batch",
 )
 
 
 def test_the_guard_stops_it_before_the_first_step_and_names_the_rank(lab: Lab) -> None:
     first, second = lab.hosts
-    ranks = [rank(lab, host, number, GUARDED, world=3) for number, host in enumerate((first, second, second))]
+    ranks = [
+        rank(lab, host, number, GUARDED, world=3)
+        for number, host in enumerate((first, second, second))
+    ]
     try:
         said = [process.communicate(timeout=60) for process in ranks]
     finally:
@@ -81,7 +96,10 @@ def test_the_guard_stops_it_before_the_first_step_and_names_the_rank(lab: Lab) -
             processes.kill_group(process)
     assert [process.returncode for process in ranks] == [1, 1, 1], said
     for out, err in said:
-        assert "'batches' is not the same on all ranks; rank 2 differs from most" in err.splitlines()[-1]
+        assert (
+            "'batches' is not the same on all ranks; rank 2 differs from most"
+            in err.splitlines()[-1]
+        )
         assert "did" not in out
 
 
@@ -89,7 +107,9 @@ RANKS, NUMEL_IN, NUMEL_OUT = 4, 262_675_456, 1_050_701_824  # of the watchdog's 
 
 
 def test_verify_gathers_what_this_job_gathered_as_far_as_memory_and_time_allow(lab: Lab) -> None:
-    inventory = lab.inventory(verify={"sizes": ["8", "1M"], "timeout": 60}, nproc_per_node=RANKS // len(lab.hosts))
+    inventory = lab.inventory(
+        verify={"sizes": ["8", "1M"], "timeout": 60}, nproc_per_node=RANKS // len(lab.hosts)
+    )
     found = clusterprep(lab, "verify", "--incident-sizes", inventory=inventory)
     assert found.report["verify"]["world_size"] == RANKS
     assert RANKS * NUMEL_IN == NUMEL_OUT

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Answer, clusterprep
-from tests.lab import Host, Lab, faults
-from tests.launch import TABLE, tables
+from tests.jobs.launch import TABLE, tables
+from tests.support.command import Answer, clusterprep
+from tests.support.lab import Host, Lab, faults
 
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    from tests.lab.fixtures import require_lab
+    from tests.support.lab.fixtures import require_lab
 
     require_lab()
     with Lab(2) as two:
@@ -44,7 +44,9 @@ def other_torch(host: Host) -> faults.Fault:
 def wrong_name(host: Host, name: str) -> faults.Fault:
     """An old address of another host in this one's /etc/hosts."""
     before = host.read("/etc/hosts")
-    lines = [line if line.split()[1:] != [name] else f"10.77.0.99 {name}" for line in before.splitlines()]
+    lines = [
+        line if line.split()[1:] != [name] else f"10.77.0.99 {name}" for line in before.splitlines()
+    ]
     host.write("/etc/hosts", "\n".join([*lines, ""]))
     return faults.Fault(lambda: host.write("/etc/hosts", before))
 
@@ -100,10 +102,14 @@ def test_without_them_the_job_starts(lab: Lab) -> None:
 LEFT = "export NODE_RANK=1 WORLD_SIZE=4 MASTER_ADDR=old-master\n"
 
 
-def test_ranks_that_an_earlier_job_left_behind_are_named_and_launch_takes_none_of_them(lab: Lab) -> None:
+def test_ranks_that_an_earlier_job_left_behind_are_named_and_launch_takes_none_of_them(
+    lab: Lab,
+) -> None:
     """«Invalid rank requested : 7/4»: a node asked for ranks of a world that another number of nodes would have."""
     with faults.written(lab.hosts[0], "/root/.bashrc", LEFT):
-        before = clusterprep(lab, "check", "--only", "launch.ranks", inventory=lab.inventory(nproc_per_node=4))
+        before = clusterprep(
+            lab, "check", "--only", "launch.ranks", inventory=lab.inventory(nproc_per_node=4)
+        )
         found = clusterprep(lab, "launch", "--", TABLE, inventory=lab.inventory(nproc_per_node=4))
     assert (before.code, before.blamed("launch.ranks")) == (1, ["n1"] * 3)
     assert {f["seen"].partition(" from ")[0] for f in before.findings("launch.ranks")} == {
@@ -114,7 +120,9 @@ def test_ranks_that_an_earlier_job_left_behind_are_named_and_launch_takes_none_o
     assert found.code == 0
     rows = tables(found)
     assert [(row["node"], row["NODE_RANK"], row["LOCAL_RANK"], row["RANK"]) for row in rows] == [
-        (f"n{node + 1}", str(node), str(local), str(4 * node + local)) for node in (0, 1) for local in range(4)
+        (f"n{node + 1}", str(node), str(local), str(4 * node + local))
+        for node in (0, 1)
+        for local in range(4)
     ]
     assert {(row["WORLD_SIZE"], row["MASTER_ADDR"], row["MASTER_PORT"]) for row in rows} == {
         ("8", "10.77.0.2", "29500")

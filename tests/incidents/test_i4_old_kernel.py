@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.command import clusterprep
-from tests.fleets import tree
 from tests.incidents.sizes import FLOAT32, tried
-from tests.lab import Lab, faults
+from tests.machines import tree
+from tests.support.command import clusterprep
+from tests.support.lab import Lab, faults
 
 pytestmark = pytest.mark.hosts
 
@@ -24,8 +24,23 @@ def buses() -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for number, seat in enumerate(SEATS):
         root = f"{seat[:8]}01.0".replace(seat[5:7], f"{int(seat[5:7], 16) - 1:02x}")
-        bridge = {"at": root, "class": "0x060400", "vendor": "0x8086", "device": "0x347a", **LINK, **SPEED}
-        gpu = {"at": seat, "parent": root, "class": "0x030000", "vendor": "0x10de", "device": "0x2230", **LINK, **SPEED}
+        bridge = {
+            "at": root,
+            "class": "0x060400",
+            "vendor": "0x8086",
+            "device": "0x347a",
+            **LINK,
+            **SPEED,
+        }
+        gpu = {
+            "at": seat,
+            "parent": root,
+            "class": "0x030000",
+            "vendor": "0x10de",
+            "device": "0x2230",
+            **LINK,
+            **SPEED,
+        }
         found += [bridge, {**gpu, "current_link_width": 8} if number == 1 else gpu]
     return found
 
@@ -33,7 +48,7 @@ def buses() -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Two of the three GPUs share a bridge of four links, of which one is down on one side."""
-    from tests.lab.fixtures import require_lab
+    from tests.support.lab.fixtures import require_lab
 
     require_lab()
     with Lab(1) as one:
@@ -51,7 +66,9 @@ def lab() -> Iterator[Lab]:
 
 
 def test_what_people_are_told_to_look_at_is_looked_at(lab: Lab) -> None:
-    answer = clusterprep(lab, "check", "--only", "kernel.version,pcie.,nvl.", inventory=lab.inventory(gpus=3))
+    answer = clusterprep(
+        lab, "check", "--only", "kernel.version,pcie.,nvl.", inventory=lab.inventory(gpus=3)
+    )
     (old,) = answer.findings("kernel.version")
     assert (old["seen"], old["wanted"]) == ("5.4.0-150-generic", ">=5.5")
     (narrow,) = answer.findings("pcie.width")
@@ -73,10 +90,14 @@ export NCCL_DEBUG=INFO
 def test_the_old_names_that_people_set_are_told_their_new_ones(lab: Lab) -> None:
     planted = faults.written(lab.hosts[0], "/root/.bashrc", SET_BY_HAND)
     try:
-        answer = clusterprep(lab, "check", "--only", "env.deprecated", inventory=lab.inventory(gpus=3))
+        answer = clusterprep(
+            lab, "check", "--only", "env.deprecated", inventory=lab.inventory(gpus=3)
+        )
     finally:
         planted.undo()
-    found = {finding["seen"].split("=")[0]: finding for finding in answer.findings("env.deprecated")}
+    found = {
+        finding["seen"].split("=")[0]: finding for finding in answer.findings("env.deprecated")
+    }
     assert {name: finding["wanted"] for name, finding in found.items()} == {
         "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
         "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
@@ -88,13 +109,19 @@ def test_the_old_names_that_people_set_are_told_their_new_ones(lab: Lab) -> None
 def test_apply_writes_the_names_that_this_torch_reads(lab: Lab) -> None:
     planted = faults.written(lab.hosts[0], "/root/.bashrc", SET_BY_HAND)
     try:
-        answer = clusterprep(lab, "apply", "--no-verify", "--only", "env.", inventory=lab.inventory(gpus=3))
+        answer = clusterprep(
+            lab, "apply", "--no-verify", "--only", "env.", inventory=lab.inventory(gpus=3)
+        )
     finally:
         planted.undo()
     values = {row["name"]: row["value"] for row in answer.report["env"]}
     assert values["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
-    assert not {"NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DEBUG_SUBSYS"} & values.keys()
-    assert "export TORCH_NCCL_ASYNC_ERROR_HANDLING=1" in lab.hosts[0].read("/etc/profile.d/clusterprep-nccl.sh")
+    assert (
+        not {"NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DEBUG_SUBSYS"} & values.keys()
+    )
+    assert "export TORCH_NCCL_ASYNC_ERROR_HANDLING=1" in lab.hosts[0].read(
+        "/etc/profile.d/clusterprep-nccl.sh"
+    )
     told = {finding["seen"].partition("=")[0] for finding in answer.findings("env.shadow")}
     assert told == {"NCCL_DEBUG"}  # the one name of these that apply writes too, with another value
     assert clusterprep(lab, "rollback", inventory=lab.inventory(gpus=3)).code == 0
@@ -109,7 +136,11 @@ RANKS, SENT = 3, 253_440_000  # elements of the broadcast that timed out
     [
         # What fits is reckoned from the speed of a moment before: a longer limit bears more that changes meanwhile.
         pytest.param(60, id="as-much-as-the-limit-lets"),
-        pytest.param(100, id="all-of-it-where-memory-allows", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param(
+            100,
+            id="all-of-it-where-memory-allows",
+            marks=[pytest.mark.slow, pytest.mark.timeout(300)],
+        ),
     ],
 )
 def test_verify_broadcasts_what_this_job_broadcast_and_starts_in_time(
@@ -119,7 +150,10 @@ def test_verify_broadcasts_what_this_job_broadcast_and_starts_in_time(
     lab = make_lab(1)
     settings = {"sizes": ["8", "1M"], "timeout": timeout}
     found = clusterprep(
-        lab, "verify", "--incident-sizes", inventory=lab.inventory(verify=settings, nproc_per_node=RANKS)
+        lab,
+        "verify",
+        "--incident-sizes",
+        inventory=lab.inventory(verify=settings, nproc_per_node=RANKS),
     )
     assert found.report["verify"]["world_size"] == RANKS
     sent = tried(found, "broadcast", SENT)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.command import clusterprep
-from tests.lab import Host, Lab, faults
-from tests.launch import TABLE, tables
+from tests.jobs.launch import TABLE, tables
+from tests.support.command import clusterprep
+from tests.support.lab import Host, Lab, faults
 
 pytestmark = pytest.mark.hosts
 NAMES = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE")
@@ -24,15 +24,24 @@ def lab(lab4: Lab) -> Lab:
 
 def seen_by_a_login(lab: Lab, host: Host) -> dict[str, str]:
     out = lab.controller.run([*lab.ssh(host), "bash -lc env"]).stdout
-    return {name: value for name, _, value in (line.partition("=") for line in out.splitlines()) if name in NAMES}
+    return {
+        name: value
+        for name, _, value in (line.partition("=") for line in out.splitlines())
+        if name in NAMES
+    }
 
 
 def test_sessions_differ_before(lab: Lab) -> None:
-    assert [seen_by_a_login(lab, host) for host in lab.hosts] == [{}, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}] * 2
+    assert [seen_by_a_login(lab, host) for host in lab.hosts] == [
+        {},
+        {"CUDA_VISIBLE_DEVICES": "0,1,2,3"},
+    ] * 2
 
 
 def test_the_nodes_of_each_side_are_named_before(lab: Lab) -> None:
-    answer = clusterprep(lab, "check", "--only", "env.cuda_visible", inventory=lab.inventory(gpus=8))
+    answer = clusterprep(
+        lab, "check", "--only", "env.cuda_visible", inventory=lab.inventory(gpus=8)
+    )
     assert answer.code == 1
     (found,) = answer.findings("env.cuda_visible")
     assert (found["nodes"], found["severity"]) == ([host.name for host in lab.hosts], "error")
@@ -50,11 +59,17 @@ def test_the_number_of_processes_that_each_side_starts_is_told_before(lab: Lab) 
 def test_one_command_for_all_nodes_starts_as_many_on_each(lab: Lab) -> None:
     """Whatever their sessions show. What the checks find of torch and of the library's stand-in is not asked here."""
     inventory = lab.inventory(gpus={"count": 8, "use": "0-3"}, nproc_per_node=4)
-    found = clusterprep(lab, "launch", "--no-preflight", "--direct", "--", TABLE, inventory=inventory)
+    found = clusterprep(
+        lab, "launch", "--no-preflight", "--direct", "--", TABLE, inventory=inventory
+    )
     assert found.code == 0
     rows = tables(found)
-    assert [(row["node"], row["RANK"]) for row in rows] == [(f"n{rank // 4 + 1}", str(rank)) for rank in range(16)]
-    assert {(row["CUDA_VISIBLE_DEVICES"], row["LOCAL_WORLD_SIZE"]) for row in rows} == {("0,1,2,3", "4")}
+    assert [(row["node"], row["RANK"]) for row in rows] == [
+        (f"n{rank // 4 + 1}", str(rank)) for rank in range(16)
+    ]
+    assert {(row["CUDA_VISIBLE_DEVICES"], row["LOCAL_WORLD_SIZE"]) for row in rows} == {
+        ("0,1,2,3", "4")
+    }
 
 
 def test_a_node_that_shows_fewer_than_declared_is_named(lab: Lab) -> None:

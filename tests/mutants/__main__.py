@@ -47,7 +47,9 @@ def _words() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def draw(sources: Mapping[str, Source], wanted: Mapping[str, int], seed: int) -> list[tuple[Place, str]]:
+def draw(
+    sources: Mapping[str, Source], wanted: Mapping[str, int], seed: int
+) -> list[tuple[Place, str]]:
     """Draw so many mutants of each module, each another program, in the order of the source."""
     drawn = []
     for path, count in wanted.items():
@@ -69,7 +71,9 @@ def tried(
     tries: Tries,
 ) -> list[page.Result]:
     """Try all, and print how each ended."""
-    needed = undisturbed(sorted({test for module in modules.values() for test in module.tests}), tries)
+    needed = undisturbed(
+        sorted({test for module in modules.values() for test in module.tests}), tries
+    )
     attempts = []
     for place, text in drawn:
         tests = modules[place.path].tests
@@ -80,7 +84,9 @@ def tried(
         change = page.change(sources[place.path].text, text)
         results.append(page.Result(place, change, trial.outcome))
         where = f"{place.path}:{place.line} {place.function}"
-        print(f"{trial.outcome:9} {trial.seconds:5.1f} s  {where}  {trial.by}\n{change}", flush=True)
+        print(
+            f"{trial.outcome:9} {trial.seconds:5.1f} s  {where}  {trial.by}\n{change}", flush=True
+        )
     return results
 
 

@@ -88,7 +88,13 @@ CORE = (
         "a healthy node blamed, or a sick one passed",
         (
             _module("verify/tally", "verify/test_tally", *_STORIES, "verify/test_stages"),
-            _module("verify/timeline", "verify/test_timeline", "verify/test_pace", "verify/test_tally", *_STORIES),
+            _module(
+                "verify/timeline",
+                "verify/test_timeline",
+                "verify/test_pace",
+                "verify/test_tally",
+                *_STORIES,
+            ),
             _module("verify/pace", "verify/test_pace"),
             _module("verify/stages", "verify/test_stages"),
             _module("verify/evidence", "verify/test_tally", *_STORIES, "verify/test_wiring"),

@@ -30,7 +30,9 @@ def shares(there: Mapping[str, int], wanted: int) -> dict[str, int]:
     wanted = min(wanted, sum(there.values()))
     needed = sum(least.values())
     if wanted < needed:
-        raise ValueError(f"{wanted} mutants are too few for {len(there)} modules: {needed} at least")
+        raise ValueError(
+            f"{wanted} mutants are too few for {len(there)} modules: {needed} at least"
+        )
     drawn = dict(least)
     while sum(drawn.values()) < wanted:
         # As parties get seats by Sainte-Laguë: the next to the one that has the fewest for its size.

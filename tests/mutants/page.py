@@ -139,4 +139,6 @@ def other_draw(page: str) -> str:
 
 def with_other_draw(page: str, run: Run) -> str:
     """The page with what this run found in that line."""
-    return page.replace(other_draw(page), f"{OTHER}by seed {run.seed} {found(run.results)} were found.")
+    return page.replace(
+        other_draw(page), f"{OTHER}by seed {run.seed} {found(run.results)} were found."
+    )

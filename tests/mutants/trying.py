@@ -85,7 +85,10 @@ class Worker:
 @contextmanager
 def workers(count: int) -> Iterator[Tries]:
     """Give a function that tries many, `count` at a time, and yields the trials in order."""
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(count) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        ThreadPoolExecutor(count) as pool,
+    ):
         Path(folder).chmod(0o755)  # tests become another user, who must get to their folders
         free: queue.Queue[Worker] = queue.Queue()
         all_of_them = []

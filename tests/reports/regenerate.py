@@ -15,7 +15,9 @@ KINDS = {".txt": ("console", 0), ".v.txt": ("console", 1), ".json": ("json", 0)}
 EVERY = {suffix: (fmt, 0) for fmt, suffix in SUFFIXES.items()}
 TOO_LONG = {"many_nodes": (".v.txt", ".json")}  # half a megabyte that nobody would read
 # The page's own style and script, which have their hashes in its policy, and the release: the same in all of them.
-OURS = re.compile(r"(?<=<style>).*?(?=</style>)|(?<=<script>).*?(?=</script>)|sha256-[\w+/=]+", re.DOTALL)
+OURS = re.compile(
+    r"(?<=<style>).*?(?=</style>)|(?<=<script>).*?(?=</script>)|sha256-[\w+/=]+", re.DOTALL
+)
 RELEASE = re.compile(r"(?<=<footer class=\"dim\">clusterprep )\S+(?=\. )")
 
 

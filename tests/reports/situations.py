@@ -8,16 +8,16 @@ from typing import Any
 from clusterprep.model import (
     Absent,
     ChangeRow,
-    Collective,
+    CollectiveResult,
     Culprit,
     EnvValue,
     Finding,
     LaunchedRank,
     LaunchResult,
+    NodeSnapshot,
     RankGpu,
     RankRow,
     Report,
-    Sighting,
     Stage,
     VerifyResult,
 )
@@ -68,8 +68,18 @@ def healthy_apply() -> Report:
     """Four nodes, everything well, the environment written and verified."""
     return report(
         "apply",
-        nodes=reached(FOUR, {"torch": {"version": "2.6.0+cu124"}, "gpu.count": Absent("missing_tool", "nvidia-smi")}),
-        findings=(*passes(FOUR, *WELL), skip("pcie.link", FOUR, "at_rest"), skip("ib.state", FOUR, "not_applicable")),
+        nodes=reached(
+            FOUR,
+            {
+                "torch": {"version": "2.6.0+cu124"},
+                "gpu.count": Absent("missing_tool", "nvidia-smi"),
+            },
+        ),
+        findings=(
+            *passes(FOUR, *WELL),
+            skip("pcie.link", FOUR, "at_rest"),
+            skip("ib.state", FOUR, "not_applicable"),
+        ),
         env=environment(FOUR),
         changes=(
             ChangeRow(FOUR, "env", PROFILE, "create", "done", DIFF),
@@ -120,8 +130,13 @@ def clock_and_mtu() -> Report:
 def unreachable() -> Report:
     """One node gives no answer, one finding is accepted, one was cured by this run."""
     up = ("n1", "n2", "n3")
-    lost = Sighting(
-        "n4", "10.77.0.5", reached=False, reason="timed_out", detail="no TCP connection within 10 s", answered=False
+    lost = NodeSnapshot(
+        "n4",
+        "10.77.0.5",
+        reached=False,
+        reason="timed_out",
+        detail="no TCP connection within 10 s",
+        answered=False,
     )
     return report(
         "apply",
@@ -142,7 +157,14 @@ def unreachable() -> Report:
                 "ping -c1 10.77.0.5; ssh -v root@10.77.0.5 true",
                 "timed_out",
             ),
-            Finding("nv.pkg_hold", "unknown", "warning", up, "dpkg is not there to ask.", reason="missing_tool"),
+            Finding(
+                "nv.pkg_hold",
+                "unknown",
+                "warning",
+                up,
+                "dpkg is not there to ask.",
+                reason="missing_tool",
+            ),
             Finding(
                 "pcie.acs",
                 "fail",
@@ -167,11 +189,23 @@ def unreachable() -> Report:
             ),
         ),
         env=(
-            EnvValue("NCCL_SOCKET_IFNAME", "eth0", ("n1", "n2"), "the only interface that reaches all nodes"),
+            EnvValue(
+                "NCCL_SOCKET_IFNAME",
+                "eth0",
+                ("n1", "n2"),
+                "the only interface that reaches all nodes",
+            ),
             EnvValue("NCCL_SOCKET_IFNAME", "ens34", ("n3",), "declared for node n3"),
         ),
         changes=(
-            ChangeRow(up, "env", CONF, "create", "not-started", detail="n4 is not reached and --partial was not given"),
+            ChangeRow(
+                up,
+                "env",
+                CONF,
+                "create",
+                "not-started",
+                detail="n4 is not reached and --partial was not given",
+            ),
         ),
     )
 
@@ -195,11 +229,25 @@ def launch_culprit() -> Report:
             folders=dict.fromkeys(FOUR, "/home/me/run"),
             logs="/home/me/.local/state/clusterprep/launch/20261121-093000-4f2a",
             ranks=tuple(
-                LaunchedRank(rank, rank % 2, FOUR[rank // 2], how, None, "SIGKILL" if how == "killed" else None)
+                LaunchedRank(
+                    rank,
+                    rank % 2,
+                    FOUR[rank // 2],
+                    how,
+                    None,
+                    "SIGKILL" if how == "killed" else None,
+                )
                 for rank, how in enumerate(ended)
             ),
             culprits=(
-                Culprit("rank", ("n3",), 0.95, "rank 5 on n3 was killed by SIGKILL", ("step 118", "step 119"), rank=5),
+                Culprit(
+                    "rank",
+                    ("n3",),
+                    0.95,
+                    "rank 5 on n3 was killed by SIGKILL",
+                    ("step 118", "step 119"),
+                    rank=5,
+                ),
             ),
             causes=(
                 {
@@ -222,7 +270,13 @@ def wrong_input() -> Report:
         'inventory.yaml:12: nodes[0].address: "10.0.0.300" is not an address (expected an address or a host name)\n'
         'inventory.yaml:20: reqiure: not a key of an inventory (did you mean "require"?)'
     )
-    error = {"code": 2, "message": message, "file": "inventory.yaml", "line": 12, "key": "nodes[0].address"}
+    error = {
+        "code": 2,
+        "message": message,
+        "file": "inventory.yaml",
+        "line": 12,
+        "key": "nodes[0].address",
+    }
     return report("check", verdict="error", code=2, cluster="", run="", seconds=0.04, error=error)
 
 
@@ -264,7 +318,11 @@ def verify_culprit() -> Report:
             collectives=base.collectives[:2],
             ranks=tuple(
                 RankRow(
-                    row.rank, row.local_rank, row.node, None, "all_reduce 1 MiB" if 2 <= row.rank <= 5 else "waiting"
+                    row.rank,
+                    row.local_rank,
+                    row.node,
+                    None,
+                    "all_reduce 1 MiB" if 2 <= row.rank <= 5 else "waiting",
                 )
                 for row in base.ranks
             ),
@@ -292,7 +350,10 @@ def many_nodes() -> Report:
     names = tuple(f"node{number:03}" for number in range(1, 513))
     up = tuple(name for name in names if name not in names[256:272])
     checks = [*WELL, *(f"gpu.thing_{number}" for number in range(60))]
-    lost = tuple(Sighting(name, name, reached=False, reason="no_banner", answered=False) for name in names[256:272])
+    lost = tuple(
+        NodeSnapshot(name, name, reached=False, reason="no_banner", answered=False)
+        for name in names[256:272]
+    )
     return report(
         "apply",
         verdict="fail",
@@ -302,9 +363,23 @@ def many_nodes() -> Report:
         findings=(
             *passes(up, *(check for check in checks if check not in ("time.offset", "eth.mtu"))),
             *(clock(name, f"+5.0{number:02} s ± 0.4 ms") for number, name in enumerate(up[40:60])),
-            Finding("ssh.reach", "unknown", "error", names[256:272], "No SSH banner.", reason="no_banner"),
             Finding(
-                "eth.mtu", "fail", "error", up[7:40:3], "Small MTU.", "1500", "9000", "ip link set dev eth0 mtu 9000"
+                "ssh.reach",
+                "unknown",
+                "error",
+                names[256:272],
+                "No SSH banner.",
+                reason="no_banner",
+            ),
+            Finding(
+                "eth.mtu",
+                "fail",
+                "error",
+                up[7:40:3],
+                "Small MTU.",
+                "1500",
+                "9000",
+                "ip link set dev eth0 mtu 9000",
             ),
         ),
         env=environment(up),
@@ -349,18 +424,32 @@ SITUATIONS: dict[str, Callable[[], Report]] = {
 
 def report(command: str, **values: Any) -> Report:
     """A report with the values that do not matter to the situation filled in."""
-    base = {"run": RUN, "cluster": "demo", "started": STARTED, "seconds": 3.2, "verdict": "pass", "code": 0}
+    base = {
+        "run": RUN,
+        "cluster": "demo",
+        "started": STARTED,
+        "seconds": 3.2,
+        "verdict": "pass",
+        "code": 0,
+    }
     return Report(command, **{**base, **values})
 
 
-def reached(names: tuple[str, ...], facts: dict[str, Any] | None = None) -> tuple[Sighting, ...]:
+def reached(
+    names: tuple[str, ...], facts: dict[str, Any] | None = None
+) -> tuple[NodeSnapshot, ...]:
     """Nodes that answered."""
-    return tuple(Sighting(name, f"10.77.0.{at + 2}", reached=True, facts=facts or {}) for at, name in enumerate(names))
+    return tuple(
+        NodeSnapshot(name, f"10.77.0.{at + 2}", reached=True, facts=facts or {})
+        for at, name in enumerate(names)
+    )
 
 
 def passes(names: tuple[str, ...], *checks: str) -> tuple[Finding, ...]:
     """One pass per check."""
-    return tuple(Finding(check, "pass", "error", names, "", SEEN.get(check, "")) for check in checks)
+    return tuple(
+        Finding(check, "pass", "error", names, "", SEEN.get(check, "")) for check in checks
+    )
 
 
 def skip(check: str, names: tuple[str, ...], reason: str) -> Finding:
@@ -371,13 +460,27 @@ def skip(check: str, names: tuple[str, ...], reason: str) -> Finding:
 def clock(name: str, seen: str) -> Finding:
     """A clock that is ahead."""
     words = "The clock is ahead of the other nodes; timeouts and log order cannot be trusted."
-    return Finding("time.offset", "fail", "error", (name,), words, seen, "≤ 50 ms", f"ssh {name} sudo chronyc makestep")
+    return Finding(
+        "time.offset",
+        "fail",
+        "error",
+        (name,),
+        words,
+        seen,
+        "≤ 50 ms",
+        f"ssh {name} sudo chronyc makestep",
+    )
 
 
 def environment(names: tuple[str, ...]) -> tuple[EnvValue, ...]:
     """What apply derives for nodes without RDMA."""
     return (
-        EnvValue("NCCL_SOCKET_IFNAME", "eth0", names, "the only interface whose network reaches all nodes"),
+        EnvValue(
+            "NCCL_SOCKET_IFNAME",
+            "eth0",
+            names,
+            "the only interface whose network reaches all nodes",
+        ),
         EnvValue("NCCL_IB_DISABLE", "1", names, "no node has an RDMA device"),
         EnvValue("NCCL_DEBUG", "WARN", names, "declared under env", declared=True),
     )
@@ -400,7 +503,9 @@ def trial(names: tuple[str, ...], per_node: int = 2) -> VerifyResult:
             Stage("bandwidth", 1.3, "pass", tuple(range(world)), limit=60.0),
         ),
         collectives=tuple(
-            Collective("all_reduce", size, time, size / time / 1e9, size / time / 1e9 * factor, 0)
+            CollectiveResult(
+                "all_reduce", size, time, size / time / 1e9, size / time / 1e9 * factor, 0
+            )
             for size, time in sizes
         ),
         ranks=tuple(

@@ -10,7 +10,7 @@ import pytest
 
 from clusterprep.model import Report
 from clusterprep.reports import render
-from tests.browser import Browser, Page, found
+from tests.support.browser import Browser, Page, found
 
 from .situations import SITUATIONS
 from .test_hostile import spoiled
@@ -33,7 +33,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """CI promises a Chromium; elsewhere its tests are skipped without one."""
     program = found()
     if program is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("there is no chromium: apt-get install chromium")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "there is no chromium: apt-get install chromium"
+        )
     browser = Browser(program, tmp_path_factory.mktemp("chromium"))
     yield browser
     browser.close()
@@ -76,7 +78,11 @@ def test_a_hostile_name_is_shown_and_does_not_run(page: Page, tmp_path: Path, te
 def test_the_page_runs_no_script_but_its_own(page: Page, tmp_path: Path) -> None:
     """If markup came through in spite of all: the policy stands behind, and says so in the console."""
     path = tmp_path / "spoiled.html"
-    path.write_text(render(half_dead(), "html").replace("</main>", f"{HOSTILE[0]}<script>window.ran=1</script></main>"))
+    path.write_text(
+        render(half_dead(), "html").replace(
+            "</main>", f"{HOSTILE[0]}<script>window.ran=1</script></main>"
+        )
+    )
     page.open(path)
     assert page.run("typeof window.ran") == "undefined"
     assert len([words for words in page.complaints() if "Content Security Policy" in words]) >= 2
@@ -103,14 +109,18 @@ def test_a_node_is_found_among_those_that_share_a_row(page: Page, tmp_path: Path
     show(page, tmp_path, ALL["many_nodes"]())
     page.press("/")
     page.type("node400")
-    rows = page.run("[...document.querySelectorAll('.grid tr.item:not([hidden])')].map(row => row.innerText)")
+    rows = page.run(
+        "[...document.querySelectorAll('.grid tr.item:not([hidden])')].map(row => row.innerText)"
+    )
     assert len(rows) == 1
     assert "among them node400" in rows[0]
 
 
 def test_columns_are_sorted_by_keys(page: Page, tmp_path: Path) -> None:
     show(page, tmp_path, one_odd_node())
-    page.run("[...document.querySelectorAll('.grid .sort')].find(b => b.textContent === 'eth').focus()")
+    page.run(
+        "[...document.querySelectorAll('.grid .sort')].find(b => b.textContent === 'eth').focus()"
+    )
     page.press("Enter")
     assert page.run(SHOWN.format(".grid tr.item"))[0] == "gpu05"
     assert page.run("document.querySelector('.grid [aria-sort]').textContent") == "eth"
@@ -136,22 +146,30 @@ def test_everything_that_can_be_used_is_reached_by_tab(page: Page, tmp_path: Pat
 
 @pytest.mark.parametrize("name", FLEETS)
 @pytest.mark.parametrize("width", [360, 1240])
-def test_it_fits_phones_and_desks_in_both_themes(page: Page, tmp_path: Path, name: str, width: int) -> None:
+def test_it_fits_phones_and_desks_in_both_themes(
+    page: Page, tmp_path: Path, name: str, width: int
+) -> None:
     """Wide tables move inside their own frames, and the page itself never sideways."""
     for dark in (False, True):
         page.look(width=width, dark=dark)
         show(page, tmp_path, ALL[name]())
         assert page.run("document.documentElement.scrollWidth") <= width
-        assert (page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)") is not dark
+        assert (
+            page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        ) is not dark
     page.look()
 
 
-def test_on_paper_everything_is_open_and_nothing_is_to_be_clicked(page: Page, tmp_path: Path) -> None:
+def test_on_paper_everything_is_open_and_nothing_is_to_be_clicked(
+    page: Page, tmp_path: Path
+) -> None:
     show(page, tmp_path, one_odd_node())
     page.look(media="print")
     page.run("dispatchEvent(new Event('beforeprint'))")
     assert page.run("document.querySelectorAll('details:not([open])').length") == 0
-    assert not page.run("[...document.querySelectorAll('form, .copy, nav')].some(e => e.checkVisibility())")
+    assert not page.run(
+        "[...document.querySelectorAll('form, .copy, nav')].some(e => e.checkVisibility())"
+    )
     page.run("dispatchEvent(new Event('afterprint'))")
     assert page.run("document.querySelectorAll('details:not([open])').length") > 0
     page.look()

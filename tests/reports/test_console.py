@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from clusterprep.model import ChangeRow, EnvValue, Finding, Report, Sighting, VerifyResult, Workaround
+from clusterprep.model import (
+    ChangeRow,
+    EnvValue,
+    Finding,
+    NodeSnapshot,
+    Report,
+    VerifyResult,
+    Workaround,
+)
 from clusterprep.reports import render
 from clusterprep.reports.plain import duration, folded, folded_ranks
 
@@ -33,13 +41,16 @@ def test_errors_come_before_warnings_before_unknowns_before_passes() -> None:
 
 def test_every_remedy_stands_on_a_line_of_its_own_however_long() -> None:
     remedy = "ssh n1 " + "'very long' " * 12
-    text = shown(report("check", findings=(Finding("a.b", "fail", "error", FOUR, "m", remedy=remedy),)))
+    text = shown(
+        report("check", findings=(Finding("a.b", "fail", "error", FOUR, "m", remedy=remedy),))
+    )
     assert f"    fix: {remedy.strip()}" in text.splitlines()
 
 
 def test_findings_that_differ_in_one_value_share_a_block() -> None:
     findings = tuple(
-        Finding("time.offset", "fail", "error", (name,), "m", f"{name} s", "0 s", f"fix {name}") for name in NAMES
+        Finding("time.offset", "fail", "error", (name,), "m", f"{name} s", "0 s", f"fix {name}")
+        for name in NAMES
     )
     text = shown(report("check", findings=findings))
     assert text.count("FAIL     time.offset") == 1
@@ -119,18 +130,28 @@ def test_a_check_that_fails_somewhere_is_not_told_as_well() -> None:
 
 def test_a_pass_on_part_of_the_nodes_says_on_how_many() -> None:
     skip = Finding("ib.state", "skip", "error", FOUR[2:], "", reason="not_applicable")
-    assert "ib.state (2/4)" in shown(report("check", findings=(*passes(FOUR[:2], "ib.state"), skip)))
+    assert "ib.state (2/4)" in shown(
+        report("check", findings=(*passes(FOUR[:2], "ib.state"), skip))
+    )
 
 
 def test_skips_are_counted_and_listed_under_v() -> None:
     skip = Finding("pcie.gen", "skip", "warning", FOUR, "", reason="at_rest")
-    assert "1 check not judged: 1 at_rest; -v lists them" in shown(report("check", findings=(skip,)))
+    assert "1 check not judged: 1 at_rest; -v lists them" in shown(
+        report("check", findings=(skip,))
+    )
     assert "pcie.gen  at_rest  n[1-4]" in shown(report("check", findings=(skip,)), verbose=1)
 
 
 def test_a_lost_node_is_shown_where_no_check_speaks_of_it() -> None:
-    lost = Sighting(
-        "n4", "x", reached=False, reason="refused", detail="port 22 closed", remedy="start sshd", answered=False
+    lost = NodeSnapshot(
+        "n4",
+        "x",
+        reached=False,
+        reason="refused",
+        detail="port 22 closed",
+        remedy="start sshd",
+        answered=False,
     )
     text = shown(report("env", nodes=(*reached(FOUR[:3]), lost), env=()))
     assert "LOST     n4  not reached: refused" in text
@@ -145,7 +166,10 @@ def test_equal_environment_values_are_told_once() -> None:
 
 
 def test_values_that_differ_on_every_node_stop_after_a_few() -> None:
-    env = tuple(EnvValue("GLOO_SOCKET_IFNAME", f"eth{at}", (name,), "derived") for at, name in enumerate(NAMES))
+    env = tuple(
+        EnvValue("GLOO_SOCKET_IFNAME", f"eth{at}", (name,), "derived")
+        for at, name in enumerate(NAMES)
+    )
     text = shown(report("env", env=env))
     assert text.count("GLOO_SOCKET_IFNAME=") == 5
     assert "11 more values" in text
@@ -154,7 +178,9 @@ def test_values_that_differ_on_every_node_stop_after_a_few() -> None:
 def test_failed_changes_come_first_and_diffs_are_cut() -> None:
     diff = "\n".join(f"+line {number}" for number in range(50))
     done = ChangeRow(FOUR[:3], "env", "/etc/nccl.conf", "update", "done", diff)
-    failed = ChangeRow(FOUR[3:], "env", "/etc/nccl.conf", "update", "failed", detail="No space left on device")
+    failed = ChangeRow(
+        FOUR[3:], "env", "/etc/nccl.conf", "update", "failed", detail="No space left on device"
+    )
     text = shown(report("apply", verdict="fail", code=1, changes=(done, failed)))
     assert text.index("No space left") < text.index("+line 0")
     assert "34 more lines" in text
@@ -163,7 +189,9 @@ def test_failed_changes_come_first_and_diffs_are_cut() -> None:
 
 def test_nothing_to_do_is_said() -> None:
     row = ChangeRow(FOUR, "env", "/etc/nccl.conf", "none", "unchanged")
-    assert "Changes  none\n  already as wanted: /etc/nccl.conf\n" in shown(report("apply", changes=(row,)))
+    assert "Changes  none\n  already as wanted: /etc/nccl.conf\n" in shown(
+        report("apply", changes=(row,))
+    )
 
 
 def test_missing_ranks_are_told_with_their_nodes() -> None:
@@ -184,17 +212,23 @@ def test_where_an_error_is_comes_first_unless_the_message_says_it() -> None:
         report("check", verdict="error", code=2, error=error)
     )
     said = {**error, "message": "a.yaml:3: gpus: expected a number"}
-    assert "ERROR    a.yaml:3: gpus: expected" in shown(report("check", verdict="error", code=2, error=said))
+    assert "ERROR    a.yaml:3: gpus: expected" in shown(
+        report("check", verdict="error", code=2, error=said)
+    )
 
 
-@pytest.mark.parametrize(("verdict", "word"), [("refused", "REFUSED  "), ("interrupted", "STOPPED  ")])
+@pytest.mark.parametrize(
+    ("verdict", "word"), [("refused", "REFUSED  "), ("interrupted", "STOPPED  ")]
+)
 def test_a_command_that_ended_early_says_how(verdict: str, word: str) -> None:
     error = {"code": 4, "message": "apply 20261121 holds the lock on n1"}
     assert f"\n{word}apply 20261121" in shown(report("apply", verdict=verdict, code=4, error=error))
 
 
 def test_hundreds_of_different_changes_stop_after_a_few() -> None:
-    rows = tuple(ChangeRow((f"n{at}",), "file", f"/etc/{at}", "update", "done") for at in range(500))
+    rows = tuple(
+        ChangeRow((f"n{at}",), "file", f"/etc/{at}", "update", "done") for at in range(500)
+    )
     assert len(shown(report("apply", changes=rows)).splitlines()) < 30
 
 
@@ -234,7 +268,9 @@ def test_settings_that_were_tried_are_shown_with_what_they_cost() -> None:
         Workaround(("NCCL_IB_DISABLE=1",), True, 4.0, 1 << 20, 0.5),
         Workaround(("NCCL_P2P_DISABLE=1", "NCCL_ALGO=Ring"), True, 8.0, 1 << 20, 1.0),
     )
-    text = shown(report("verify", verify=VerifyResult("fail", "nccl", 2, 1, "a:1", workarounds=tried)))
+    text = shown(
+        report("verify", verify=VerifyResult("fail", "nccl", 2, 1, "a:1", workarounds=tried))
+    )
     assert "tried   the same again  fails" in text
     assert "tried   NCCL_IB_DISABLE=1  works  4 GB/s at 1 MiB, 50% of the fastest" in text
     assert "tried   NCCL_P2P_DISABLE=1 NCCL_ALGO=Ring  works  8 GB/s at 1 MiB" in text

@@ -11,7 +11,11 @@ from .situations import report
 
 
 def test_the_suffix_decides() -> None:
-    assert [format_of(name) for name in ("a.json", "dir.x/b.JSON", "c.txt")] == ["json", "json", "console"]
+    assert [format_of(name) for name in ("a.json", "dir.x/b.JSON", "c.txt")] == [
+        "json",
+        "json",
+        "console",
+    ]
 
 
 @pytest.mark.parametrize("name", ["a", "a.csv", "a.json.gz", ".json"])

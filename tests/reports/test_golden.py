@@ -15,7 +15,9 @@ from .regenerate import GOLDEN, rendered, wanted
 from .situations import SITUATIONS
 from .three_fleets import FLEETS
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "schemas" / "report.schema.json").read_text(encoding="utf-8")
+)
 
 
 @pytest.mark.parametrize("file", wanted())
@@ -36,8 +38,23 @@ def test_json_validates(name: str) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 132, 400])
 def test_fits_the_width_but_for_what_is_to_be_pasted(name: str, width: int) -> None:
     text = render(SITUATIONS[name](), "console", width=width)
-    pasted = ("fix:", "more:", "read:", "logs ", "undo:", "then:", "add:", "run:", "all_reduce ", "size ")
-    assert [line for line in text.splitlines() if len(line) > width and not line.strip().startswith(pasted)] == []
+    pasted = (
+        "fix:",
+        "more:",
+        "read:",
+        "logs ",
+        "undo:",
+        "then:",
+        "add:",
+        "run:",
+        "all_reduce ",
+        "size ",
+    )
+    assert [
+        line
+        for line in text.splitlines()
+        if len(line) > width and not line.strip().startswith(pasted)
+    ] == []
 
 
 def test_five_hundred_nodes_fit_one_screen() -> None:

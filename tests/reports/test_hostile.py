@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from clusterprep.model import Report, Sighting
+from clusterprep.model import NodeSnapshot, Report
 from clusterprep.reports import render
 
 from .situations import SITUATIONS, healthy_apply, report
@@ -33,7 +33,20 @@ SECTIONS = (
     "verify_culprit",
     "launch_culprit",
 )  # together they have every section
-OURS = ("1", "2", "31", "32", "33", "35", "36", "1;31", "1;32", "1;33", "1;35", "1;36")  # styles of the page
+OURS = (
+    "1",
+    "2",
+    "31",
+    "32",
+    "33",
+    "35",
+    "36",
+    "1;31",
+    "1;32",
+    "1;33",
+    "1;35",
+    "1;36",
+)  # styles of the page
 HOSTILE = {
     "markup": "[red]x[/red] [link=http://evil]y[/link] :smile:",
     "escape": "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b31m \x1b]8;;http://evil\x1b\\",
@@ -57,10 +70,16 @@ def spoiled(value: Any, text: str, name: str = "") -> Any:
     if isinstance(value, tuple):
         return tuple(spoiled(item, text, name) for item in value)
     if isinstance(value, dict):
-        return {text if name == "facts" else key: spoiled(item, text) for key, item in value.items()}
+        return {
+            text if name == "facts" else key: spoiled(item, text) for key, item in value.items()
+        }
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
-            value, **{item.name: spoiled(getattr(value, item.name), text, item.name) for item in fields(value)}
+            value,
+            **{
+                item.name: spoiled(getattr(value, item.name), text, item.name)
+                for item in fields(value)
+            },
         )
     return value
 
@@ -73,7 +92,9 @@ def allowed(char: str) -> bool:
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("verbose", [0, 1])
 def test_console_shows_only_text(situation: str, kind: str, verbose: int) -> None:
-    text = render(spoiled(SITUATIONS[situation](), HOSTILE[kind]), "console", width=80, verbose=verbose)
+    text = render(
+        spoiled(SITUATIONS[situation](), HOSTILE[kind]), "console", width=80, verbose=verbose
+    )
     assert {char for char in text if not allowed(char)} == set()
     text.encode("utf-8")
     assert not any(line.startswith("PASS     all is well") for line in text.splitlines())
@@ -82,7 +103,9 @@ def test_console_shows_only_text(situation: str, kind: str, verbose: int) -> Non
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_colour_comes_from_us_alone(kind: str) -> None:
     """As many escapes as the harmless report has words styled; nothing of the text becomes a style or a link."""
-    text = render(spoiled(SITUATIONS["unreachable"](), HOSTILE[kind]), "console", color=True, width=80)
+    text = render(
+        spoiled(SITUATIONS["unreachable"](), HOSTILE[kind]), "console", color=True, width=80
+    )
     assert "\x1b]" not in text
     assert "\x9b" not in text
     assert "\x07" not in text
@@ -96,7 +119,9 @@ def test_markup_is_shown_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("verbose", [0, 2])
 def test_long_fields_are_cut_and_say_so(verbose: int) -> None:
-    text = render(spoiled(SITUATIONS["unreachable"](), HOSTILE["long"]), "console", width=80, verbose=verbose)
+    text = render(
+        spoiled(SITUATIONS["unreachable"](), HOSTILE["long"]), "console", width=80, verbose=verbose
+    )
     assert "(10,000 characters)" in text
     assert len(text) < 40_000  # of more than half a million
 
@@ -115,13 +140,25 @@ def test_json_keeps_the_text_and_stays_ascii(situation: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_facts_validate(kind: str) -> None:
-    nodes = (Sighting("n1", HOSTILE[kind], reached=False, reason=HOSTILE[kind], facts={HOSTILE[kind]: HOSTILE[kind]}),)
+    nodes = (
+        NodeSnapshot(
+            "n1",
+            HOSTILE[kind],
+            reached=False,
+            reason=HOSTILE[kind],
+            facts={HOSTILE[kind]: HOSTILE[kind]},
+        ),
+    )
     Draft202012Validator(SCHEMA).validate(json.loads(render(report("check", nodes=nodes), "json")))
 
 
 def test_a_message_of_many_lines_stays_beside_its_word() -> None:
     lines = "\n".join(f"PASS line {number}" for number in range(500))
-    text = render(report("check", verdict="error", code=2, error={"code": 2, "message": lines}), "console", width=80)
+    text = render(
+        report("check", verdict="error", code=2, error={"code": 2, "message": lines}),
+        "console",
+        width=80,
+    )
     assert len(text.splitlines()) < 60
     assert not any(line.startswith("PASS") for line in text.splitlines())
 

@@ -13,7 +13,7 @@ from itertools import product
 import pytest
 
 from clusterprep.model import Finding, Report
-from clusterprep.past import Since, Turn
+from clusterprep.model.history import Since, Turn
 from clusterprep.reports import html_charts, html_pairs, render
 from clusterprep.reports.html_nodes import Roster, grid_of
 
@@ -50,17 +50,25 @@ class Tags(HTMLParser):
 @functools.cache
 def harmless() -> frozenset[tuple[str, ...]]:
     """What the pages are made of, and the line of a difference that is neither added nor taken away."""
-    return frozenset(shape for other in ALL.values() for shape in Tags(render(other(), "html")).seen) | {("span",)}
+    return frozenset(
+        shape for other in ALL.values() for shape in Tags(render(other(), "html")).seen
+    ) | {("span",)}
 
 
 @pytest.mark.parametrize("kind", MARKUP | HOSTILE)
-@pytest.mark.parametrize("name", ["one_odd_node", "half_dead", "unreachable", "launch_culprit", "wrong_input"])
+@pytest.mark.parametrize(
+    "name", ["one_odd_node", "half_dead", "unreachable", "launch_culprit", "wrong_input"]
+)
 def test_what_nodes_say_is_no_markup(name: str, kind: str) -> None:
     """No kind of element and no attribute that the harmless pages do not have; links stay on the page."""
     text = render(spoiled(ALL[name](), (MARKUP | HOSTILE)[kind]), "html")
     found = Tags(text)
     assert set(found.seen) - harmless() == set()
-    assert (found.seen["script",], found.seen["script", "id", "type"], found.seen["style",]) == (1, 1, 1)
+    assert (found.seen["script",], found.seen["script", "id", "type"], found.seen["style",]) == (
+        1,
+        1,
+        1,
+    )
     assert all(link.startswith("#") for link in found.links)
     assert {char for char in text if not allowed(char)} == set()
     text.encode("utf-8")
@@ -79,7 +87,9 @@ def test_a_policy_names_the_one_script_and_the_one_style() -> None:
 def test_ten_thousand_nodes_are_a_small_page() -> None:
     names = tuple(f"node{number:05}" for number in range(10_000))
     findings = [*passes(names, *(f"area{number}.check" for number in range(25)))]
-    findings += [Finding("time.offset", "fail", "error", (name,), "m", f"+{name}") for name in names[::33]]
+    findings += [
+        Finding("time.offset", "fail", "error", (name,), "m", f"+{name}") for name in names[::33]
+    ]
     of = report("check", verdict="fail", code=1, nodes=reached(names, {}), findings=tuple(findings))
     grid = grid_of(of, Roster(of))
     assert grid is not None
@@ -114,7 +124,10 @@ def test_who_is_missing_has_a_lane_and_no_mark() -> None:
     (chart,) = html_charts.arrivals(verify.stages, verify.ranks)
     lanes = {lane.name: lane for lane in chart.lanes}
     assert (lanes["gpu05"].missing, lanes["gpu05"].marks) == ("rank 8-9 missing", ())
-    assert [mark.text for mark in lanes["gpu01"].marks] == ["rank 0: after 4 ms", "rank 1: after 7 ms"]
+    assert [mark.text for mark in lanes["gpu01"].marks] == [
+        "rank 0: after 4 ms",
+        "rank 1: after 7 ms",
+    ]
     assert chart.left < lanes["gpu01"].marks[0].x < lanes["gpu08"].marks[0].x < chart.right
 
 
@@ -135,7 +148,11 @@ def test_pairs_of_a_report_that_was_kept_are_the_same() -> None:
     kept = tuple(
         replace(
             node,
-            facts={"net.dials": [{k: getattr(d, k) for k in ("dialer", "listener", "word", "rtt")} for d in dials]},
+            facts={
+                "net.dials": [
+                    {k: getattr(d, k) for k in ("dialer", "listener", "word", "rtt")} for d in dials
+                ]
+            },
         )
         for node in of.nodes or ()
         if (dials := node.facts["net.dials"])
@@ -153,7 +170,12 @@ def test_many_nodes_share_the_rows_of_a_map() -> None:
             node,
             facts={
                 "net.dials": [
-                    {"dialer": node.node, "listener": o, "word": "timed_out" if o == deaf else "ok", "rtt": 0.001}
+                    {
+                        "dialer": node.node,
+                        "listener": o,
+                        "word": "timed_out" if o == deaf else "ok",
+                        "rtt": 0.001,
+                    }
                     for o in [*names[::7], deaf]
                 ]
             },
@@ -167,13 +189,24 @@ def test_many_nodes_share_the_rows_of_a_map() -> None:
 
 def test_text_can_be_read_in_both_themes() -> None:
     """WCAG asks for 4.5 between text and what is behind it."""
-    style = resources.files("clusterprep").joinpath("data/report/report.css").read_text(encoding="utf-8")
+    style = (
+        resources.files("clusterprep")
+        .joinpath("data/report/report.css")
+        .read_text(encoding="utf-8")
+    )
     themes = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     assert len(themes) == 2
     for theme in themes:
         color = dict(re.findall(r"--([\w-]+): (#\w+);", theme))
         on = [*product(("ink", "dim", "link", "f", "w", "u", "p"), ("paper", "soft"))]
-        on += [("f", "f-soft"), ("w", "w-soft"), ("u", "u-soft"), ("paper", "f"), ("paper", "p"), ("paper", "u")]
+        on += [
+            ("f", "f-soft"),
+            ("w", "w-soft"),
+            ("u", "u-soft"),
+            ("paper", "f"),
+            ("paper", "p"),
+            ("paper", "u"),
+        ]
         on += [*product(("ink",), ("h0", "h1", "h2", "h3")), ("paper", "h4")]
         assert [(a, b) for a, b in on if contrast(color[a], color[b]) < 4.5] == []
 
@@ -186,18 +219,26 @@ def contrast(one: str, other: str) -> float:
 def luminance(color: str) -> float:
     digits = color[1:] if len(color) == 7 else "".join(c * 2 for c in color[1:])
     parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_what_turned_since_an_earlier_run_is_told_on_top() -> None:
     new = tuple(Turn(f"area.check{number}", "fail", "error", ("gpu03",)) for number in range(30))
     since = Since(
-        "20261120-080000-ab12", "2026-11-20T08:00:00Z", new, (Turn("eth.mtu", "pass", "error", ("gpu<05>",)),)
+        "20261120-080000-ab12",
+        "2026-11-20T08:00:00Z",
+        new,
+        (Turn("eth.mtu", "pass", "error", ("gpu<05>",)),),
     )
     head = render(replace(one_odd_node(), since=since), "html").partition("</header>")[0]
     told = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", head))
-    assert "since run 20261120-080000-ab12 of 2026-11-20 08:00:00 UTC: 30 new: area.check0 gpu03; area.check1" in told
+    assert (
+        "since run 20261120-080000-ab12 of 2026-11-20 08:00:00 UTC: 30 new: area.check0 gpu03; area.check1"
+        in told
+    )
     assert "area.check19 gpu03; …, 1 fixed: eth.mtu gpu&lt;05&gt;" in told
     assert "area.check20" not in told
     assert "since run" not in render(one_odd_node(), "html")

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from clusterprep.model import Absent, Collective, Culprit, Finding, RankGpu, VerifyResult, Workaround
+from clusterprep.model import (
+    Absent,
+    CollectiveResult,
+    Culprit,
+    Finding,
+    RankGpu,
+    VerifyResult,
+    Workaround,
+)
 from clusterprep.reports import render
 from clusterprep.reports.json_report import document, json_of
 
@@ -46,7 +54,15 @@ def test_json_of(value: Any, wanted: Any) -> None:
 
 def test_keys_and_their_order_are_the_contract_s() -> None:
     whole = document(unreachable())
-    assert list(whole)[:7] == ["schema", "command", "run", "cluster", "started", "seconds", "verdict"]
+    assert list(whole)[:7] == [
+        "schema",
+        "command",
+        "run",
+        "cluster",
+        "started",
+        "seconds",
+        "verdict",
+    ]
     assert list(whole)[7:] == ["notices", "nodes", "findings", "env", "changes"]
     assert list(whole["nodes"][0]) == ["name", "address", "reached", "reason", "facts"]
     assert list(whole["findings"][0]) == FINDING_KEYS
@@ -57,10 +73,15 @@ def test_keys_and_their_order_are_the_contract_s() -> None:
 
 
 def test_workarounds_are_there_only_where_some_were_tried() -> None:
-    tried = (Workaround((), False, why="it hung"), Workaround(("NCCL_IB_DISABLE=1",), True, 4.0, 1024, 1.0))
+    tried = (
+        Workaround((), False, why="it hung"),
+        Workaround(("NCCL_IB_DISABLE=1",), True, 4.0, 1024, 1.0),
+    )
     without = VerifyResult("fail", "nccl", 2, 1, "a:1")
     assert "workarounds" not in document(report("verify", verify=without))["verify"]
-    rows = document(report("verify", verify=replace(without, workarounds=tried)))["verify"]["workarounds"]
+    rows = document(report("verify", verify=replace(without, workarounds=tried)))["verify"][
+        "workarounds"
+    ]
     assert [row["settings"] for row in rows] == [[], ["NCCL_IB_DISABLE=1"]]
     assert rows[1] == {
         "settings": ["NCCL_IB_DISABLE=1"],
@@ -74,19 +95,34 @@ def test_workarounds_are_there_only_where_some_were_tried() -> None:
 
 def test_a_culprit_has_from_and_to() -> None:
     culprit = Culprit("link", ("a", "b"), 0.5, "lost", source="a", target="b")
-    whole = document(report("verify", verify=VerifyResult("fail", "gloo", 2, 1, "a:1", culprits=(culprit,))))
+    whole = document(
+        report("verify", verify=VerifyResult("fail", "gloo", 2, 1, "a:1", culprits=(culprit,)))
+    )
     keys = ["kind", "nodes", "rank", "from", "to", "confidence", "cause", "evidence"]
     assert list(whole["verify"]["culprits"][0]) == keys
-    assert (whole["verify"]["culprits"][0]["from"], whole["verify"]["culprits"][0]["to"]) == ("a", "b")
+    assert (whole["verify"]["culprits"][0]["from"], whole["verify"]["culprits"][0]["to"]) == (
+        "a",
+        "b",
+    )
 
 
 def test_sections_not_produced_are_absent_and_empty_ones_are_there() -> None:
-    assert set(document(report("check"))) == {"schema", "command", "run", "cluster", "started", "seconds", "verdict"}
+    assert set(document(report("check"))) == {
+        "schema",
+        "command",
+        "run",
+        "cluster",
+        "started",
+        "seconds",
+        "verdict",
+    }
     assert document(report("check", findings=()))["findings"] == []
 
 
 def test_an_error_has_all_its_keys() -> None:
-    whole = document(report("check", verdict="error", code=2, error={"code": 2, "message": "m", "extra": 1}))
+    whole = document(
+        report("check", verdict="error", code=2, error={"code": 2, "message": "m", "extra": 1})
+    )
     assert whole["error"] == {"code": 2, "message": "m", "file": None, "line": None, "key": None}
 
 
@@ -97,7 +133,7 @@ def test_the_text_is_the_document() -> None:
 
 
 def test_figures_that_are_not_finite_validate() -> None:
-    row = Collective("all_reduce", 8, 0.0, float("inf"), float("nan"), 0)
+    row = CollectiveResult("all_reduce", 8, 0.0, float("inf"), float("nan"), 0)
     one = report("verify", verify=VerifyResult("pass", "gloo", 2, 1, "a:1", collectives=(row,)))
     Draft202012Validator(SCHEMA).validate(json.loads(render(one, "json")))
     assert "inf" in render(one, "console")

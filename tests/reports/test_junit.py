@@ -60,7 +60,10 @@ def test_what_counts_is_a_test_for_each_node_and_a_pass_one_for_all() -> None:
     assert seen["gpu.nvml (warning)"] == "skipped"
     assert seen["stage bandwidth"] == "failure"
     assert outcomes(half_dead())["ssh.reach [gpu05]"] == "error"
-    assert outcomes(half_dead())[f"env {'/etc/profile.d/clusterprep-nccl.sh'} not-started"] == "skipped"
+    assert (
+        outcomes(half_dead())[f"env {'/etc/profile.d/clusterprep-nccl.sh'} not-started"]
+        == "skipped"
+    )
 
 
 def test_the_story_is_in_the_element() -> None:
@@ -71,30 +74,45 @@ def test_the_story_is_in_the_element() -> None:
 
 
 def test_a_warning_counts_with_strict() -> None:
-    warned = report("check", findings=(Finding("lim.nofile", "fail", "warning", FOUR[:1], "few", "1024"),))
+    warned = report(
+        "check", findings=(Finding("lim.nofile", "fail", "warning", FOUR[:1], "few", "1024"),)
+    )
     assert outcomes(warned)["lim.nofile (warning)"] == "skipped"
     assert outcomes(replace(warned, strict=True, code=1))["lim.nofile [n1]"] == "failure"
 
 
 def test_a_change_that_failed_is_a_failure_and_what_was_put_back_is_none() -> None:
     rows = (
-        ChangeRow(FOUR[:1], "env", "/etc/nccl.conf", "update", "failed", detail="No space left on device"),
+        ChangeRow(
+            FOUR[:1], "env", "/etc/nccl.conf", "update", "failed", detail="No space left on device"
+        ),
         ChangeRow(FOUR[1:], "env", "/etc/nccl.conf", "update", "rolled-back"),
     )
     seen = outcomes(report("apply", changes=rows))
-    assert (seen["env /etc/nccl.conf failed"], seen["env /etc/nccl.conf rolled-back"]) == ("failure", "skipped")
+    assert (seen["env /etc/nccl.conf failed"], seen["env /etc/nccl.conf rolled-back"]) == (
+        "failure",
+        "skipped",
+    )
 
 
 def test_thousands_of_nodes_are_not_as_many_tests_for_each_check() -> None:
     names = tuple(f"n{number}" for number in range(10_000))
-    found = outcomes(report("check", nodes=reached(names), findings=(Finding("a.b", "fail", "error", names, "m"),)))
+    found = outcomes(
+        report(
+            "check", nodes=reached(names), findings=(Finding("a.b", "fail", "error", names, "m"),)
+        )
+    )
     assert sum(word == "failure" for word in found.values()) == 1001
     assert found["a.b [9,000 more nodes]"] == "failure"
 
 
 def test_passes_that_differ_are_one_test() -> None:
     of = report(
-        "check", findings=(*passes(FOUR[:2], "os.release"), replace(passes(FOUR[2:], "os.release")[0], seen="12"))
+        "check",
+        findings=(
+            *passes(FOUR[:2], "os.release"),
+            replace(passes(FOUR[2:], "os.release")[0], seen="12"),
+        ),
     )
     (case,) = (case for case in cases(of) if case.name == "os.release")
     assert "nodes: n[1-2]" in case.system_out

@@ -55,11 +55,18 @@ def without_code(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("name", ["one_odd_node", "half_dead", "healthy_fleet", "launch_culprit", "wrong_input"])
+@pytest.mark.parametrize(
+    "name", ["one_odd_node", "half_dead", "healthy_fleet", "launch_culprit", "wrong_input"]
+)
 def test_words_of_nodes_are_no_markup(name: str, text: str) -> None:
     whole = spoiled((SITUATIONS | FLEETS)[name](), text)
     left = without_code(render(whole, "markdown"))
-    assert set(re.findall(r"</?[a-z]+>", left)) <= {"<details>", "</details>", "<summary>", "</summary>"}
+    assert set(re.findall(r"</?[a-z]+>", left)) <= {
+        "<details>",
+        "</details>",
+        "<summary>",
+        "</summary>",
+    }
     assert "<" not in re.sub(r"</?(details|summary)>", "", left)
     assert not re.search(r"[@\[\]!~`\\&\x1b\u202e]|://|www\.|#\d|:tada:|GH-\d", left)
     assert left.count("<details>") == left.count("</details>")
@@ -74,17 +81,25 @@ def shapes(text: str) -> Counter[str]:
         word
         for token in flat
         if not token.type.startswith(("code", "text", "inline", "softbreak"))
-        for word in (re.findall("<[^>]*>?", token.content) if token.type.startswith("html") else [token.type])
+        for word in (
+            re.findall("<[^>]*>?", token.content) if token.type.startswith("html") else [token.type]
+        )
     )
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("name", ["one_odd_node", "half_dead", "healthy_fleet", "launch_culprit", "wrong_input"])
+@pytest.mark.parametrize(
+    "name", ["one_odd_node", "half_dead", "healthy_fleet", "launch_culprit", "wrong_input"]
+)
 def test_a_parser_finds_the_same_elements_whatever_nodes_say(name: str, text: str) -> None:
     """No link, no picture, no HTML but ours; one word in all places only makes for fewer rows."""
     harmless = shapes(render(spoiled((SITUATIONS | FLEETS)[name](), "a word"), "markdown"))
     found = shapes(render(spoiled((SITUATIONS | FLEETS)[name](), text), "markdown"))
-    extra = {shape: number for shape, number in (found - harmless).items() if shape not in ("<code>", "</code>")}
+    extra = {
+        shape: number
+        for shape, number in (found - harmless).items()
+        if shape not in ("<code>", "</code>")
+    }
     assert extra == {}
 
 
@@ -102,7 +117,9 @@ def test_a_span_has_a_fence_that_is_not_inside() -> None:
         assert found[1] not in re.findall("`+", found[2])
 
 
-@pytest.mark.parametrize("text", ["mtu 1500 on gpu[01-02]", "all ranks", "mlx5_0 is down", "≤ 50 ms", ""])
+@pytest.mark.parametrize(
+    "text", ["mtu 1500 on gpu[01-02]", "all ranks", "mlx5_0 is down", "≤ 50 ms", ""]
+)
 def test_plain_words_stay_plain(text: str) -> None:
     assert said(text) == (text if "[" not in text else f"`{text}`")
 
@@ -110,7 +127,16 @@ def test_plain_words_stay_plain(text: str) -> None:
 def test_it_fits_into_a_comment() -> None:
     names = tuple(f"node-{number * 7}-x" for number in range(300))
     findings = tuple(
-        Finding(f"a.c{number}", "fail", "error", names[number:], "m " * 200, "s " * 200, "w " * 200, "r " * 200)
+        Finding(
+            f"a.c{number}",
+            "fail",
+            "error",
+            names[number:],
+            "m " * 200,
+            "s " * 200,
+            "w " * 200,
+            "r " * 200,
+        )
         for number in range(150)
     )
     env = tuple(EnvValue(f"NAME_{number}", "v" * 200, FOUR, "w" * 200) for number in range(400))

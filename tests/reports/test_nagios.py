@@ -37,7 +37,15 @@ def test_it_is_one_line_with_figures_and_the_word_is_the_code(name: str) -> None
         (report("check", verdict="unknown", code=3), 3),
         (report("check", verdict="error", code=2, error={"code": 2, "message": "no file"}), 3),
         (report("apply", verdict="refused", code=4, error={"code": 4, "message": "locked"}), 3),
-        (report("apply", verdict="interrupted", code=130, error={"code": 130, "message": "interrupted"}), 3),
+        (
+            report(
+                "apply",
+                verdict="interrupted",
+                code=130,
+                error={"code": 130, "message": "interrupted"},
+            ),
+            3,
+        ),
         (report("plan", code=5), 1),
     ],
 )

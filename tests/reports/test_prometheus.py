@@ -54,25 +54,34 @@ def test_what_was_found_is_counted() -> None:
     assert value(of, "verify_passed", backend="nccl") == 0
     assert value(of, "verify_missing_ranks") == 2
     assert value(of, "verify_culprits", kind="node") == 1
-    rate = value(of, "verify_busbw_bytes_per_second", op="all_reduce", dtype="float32", bytes="1024")
+    rate = value(
+        of, "verify_busbw_bytes_per_second", op="all_reduce", dtype="float32", bytes="1024"
+    )
     assert rate == pytest.approx(0.15e9)
 
 
 def test_ten_thousand_bad_nodes_are_no_explosion() -> None:
     names = tuple(f"n{number}" for number in range(10_000))
     findings = tuple(
-        Finding(f"a.c{number}", "fail", "error", names[:: number + 1], "m", str(number)) for number in range(40)
+        Finding(f"a.c{number}", "fail", "error", names[:: number + 1], "m", str(number))
+        for number in range(40)
     )
     of = report("check", nodes=reached(names, {}), findings=findings)
     assert len(samples(of)) < 300
     assert value(of, "nodes_left_out") == 10_000 - prometheus.MOST_NODES
-    assert value(of, "node_checks", node="n0", severity="error", verdict="fail") == 40, "the worst are named"
+    assert value(of, "node_checks", node="n0", severity="error", verdict="fail") == 40, (
+        "the worst are named"
+    )
 
 
 def test_labels_are_escaped_and_names_that_look_alike_are_one_series() -> None:
     strange = ('a"b', "c\\d", "e\nf", "g\x1bh", "g\x07h")
-    of = report("check", cluster='x"} 1\nevil 2', findings=(Finding("a.b", "fail", "error", strange, "m"),))
-    nodes = {dict(labels)["node"] for name, labels in samples(of) if name == "clusterprep_node_checks"}
+    of = report(
+        "check", cluster='x"} 1\nevil 2', findings=(Finding("a.b", "fail", "error", strange, "m"),)
+    )
+    nodes = {
+        dict(labels)["node"] for name, labels in samples(of) if name == "clusterprep_node_checks"
+    }
     assert nodes == {'a"b', "c\\d", "e f", "g\N{REPLACEMENT CHARACTER}h"}
     assert not any(name == "evil" for name, _ in samples(of))
 
@@ -85,6 +94,10 @@ def test_the_page_lists_every_metric() -> None:
 
 def test_no_two_help_texts_differ_by_what_was_found() -> None:
     """node_exporter wants one text for a name in all files of its folder."""
-    helps = {(metric.name, metric.help) for of in ALL.values() for metric in prometheus.metrics(of())}
+    helps = {
+        (metric.name, metric.help) for of in ALL.values() for metric in prometheus.metrics(of())
+    }
     assert len(helps) == len({name for name, _ in helps})
-    assert len(samples(report("validate"))) == len(samples(report("check", nodes=reached(FOUR)))) - 2
+    assert (
+        len(samples(report("validate"))) == len(samples(report("check", nodes=reached(FOUR)))) - 2
+    )

@@ -10,16 +10,16 @@ from clusterprep.facts.pairs import Dial
 from clusterprep.model import (
     Absent,
     ChangeRow,
-    Collective,
+    CollectiveResult,
     Culprit,
     EnvPath,
     EnvValue,
     Finding,
+    NodeSnapshot,
     PairSpeed,
     RankGpu,
     RankRow,
     Report,
-    Sighting,
     Stage,
     VerifyResult,
 )
@@ -44,7 +44,12 @@ def healthy_fleet() -> Report:
         ),
         env=(
             *environment(EIGHT),
-            EnvValue("NCCL_IB_HCA", "mlx5_0,mlx5_1", EIGHT, "active RDMA devices, one for each GPU's rail"),
+            EnvValue(
+                "NCCL_IB_HCA",
+                "mlx5_0,mlx5_1",
+                EIGHT,
+                "active RDMA devices, one for each GPU's rail",
+            ),
         ),
         env_paths=(
             EnvPath("login shell", ("NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"), EIGHT),
@@ -62,7 +67,9 @@ def healthy_fleet() -> Report:
             2,
             "10.77.0.2:29500",
             tuple(
-                Stage(name, 0.5 + place, "pass", tuple(range(16)), limit=60.0, after=_after(range(16)))
+                Stage(
+                    name, 0.5 + place, "pass", tuple(range(16)), limit=60.0, after=_after(range(16))
+                )
                 for place, name in enumerate(STAGES)
             ),
             _collectives(),
@@ -110,9 +117,23 @@ def one_odd_node() -> Report:
             mtu,
             hang,
             Finding(
-                "lim.nofile", "fail", "warning", EIGHT[:2], "Few open files.", "1024", "≥ 65536", silenced="ticket 4711"
+                "lim.nofile",
+                "fail",
+                "warning",
+                EIGHT[:2],
+                "Few open files.",
+                "1024",
+                "≥ 65536",
+                silenced="ticket 4711",
             ),
-            Finding("gpu.nvml", "unknown", "warning", EIGHT[6:], "the driver does not answer", reason="hung"),
+            Finding(
+                "gpu.nvml",
+                "unknown",
+                "warning",
+                EIGHT[6:],
+                "the driver does not answer",
+                reason="hung",
+            ),
         ),
         verify=VerifyResult(
             "fail",
@@ -122,18 +143,26 @@ def one_odd_node() -> Report:
             "10.77.0.2:29500",
             (
                 Stage("start", 4.1, "pass", tuple(range(16)), limit=60.0, after=_after(range(16))),
-                Stage("rendezvous", 0.2, "pass", tuple(range(16)), limit=60.0, after=_after(range(16))),
+                Stage(
+                    "rendezvous", 0.2, "pass", tuple(range(16)), limit=60.0, after=_after(range(16))
+                ),
                 Stage("bandwidth", 60.0, "fail", came, late, 60.0, _after(came)),
             ),
             _collectives()[:2],
-            tuple(replace(row, last_event="in all_reduce 1 KiB") if row.node == ODD else row for row in _ranks()),
+            tuple(
+                replace(row, last_event="in all_reduce 1 KiB") if row.node == ODD else row
+                for row in _ranks()
+            ),
             (
                 Culprit(
                     "node",
                     (ODD,),
                     0.93,
                     "its ranks left all_reduce 1 KiB and never entered all_reduce 1 MiB",
-                    ("both ranks wait in the kernel for a socket", "packets over 1500 bytes vanish on the way to it"),
+                    (
+                        "both ranks wait in the kernel for a socket",
+                        "packets over 1500 bytes vanish on the way to it",
+                    ),
                 ),
             ),
             "bandwidth: all_reduce 1 MiB did not finish: 14 of 16 ranks had arrived, rank 8-9 on gpu05 had not",
@@ -147,7 +176,14 @@ def half_dead() -> Report:
     up, down = EIGHT[:4], EIGHT[4:]
     reasons = ("timed_out", "timed_out", "no_banner", "auth_refused")
     lost = tuple(
-        Sighting(name, f"10.77.0.{6 + at}", reached=False, reason=why, detail=why, answered=why == "auth_refused")
+        NodeSnapshot(
+            name,
+            f"10.77.0.{6 + at}",
+            reached=False,
+            reason=why,
+            detail=why,
+            answered=why == "auth_refused",
+        )
         for at, (name, why) in enumerate(zip(down, reasons, strict=True))
     )
     return report(
@@ -169,7 +205,14 @@ def half_dead() -> Report:
                 remedy="ping -c1 10.77.0.6; ssh -v root@10.77.0.6 true",
                 reason="timed_out",
             ),
-            Finding("ssh.reach", "unknown", "error", down[2:3], "it accepts and says nothing", reason="no_banner"),
+            Finding(
+                "ssh.reach",
+                "unknown",
+                "error",
+                down[2:3],
+                "it accepts and says nothing",
+                reason="no_banner",
+            ),
             Finding(
                 "ssh.reach",
                 "fail",
@@ -181,30 +224,57 @@ def half_dead() -> Report:
                 "ssh-copy-id -i ~/.ssh/id_ed25519.pub root@10.77.0.9",
                 "auth_refused",
             ),
-            Finding("nccl.torch", "fail", "error", up[:1], "an older NCCL", "2.18.3", "2.21.5", "pip install -U torch"),
+            Finding(
+                "nccl.torch",
+                "fail",
+                "error",
+                up[:1],
+                "an older NCCL",
+                "2.18.3",
+                "2.21.5",
+                "pip install -U torch",
+            ),
         ),
         env=environment(up),
         changes=(
-            ChangeRow(up, "env", PROFILE, "create", "not-started", DIFF, "gpu[05-08] is not reached"),
+            ChangeRow(
+                up, "env", PROFILE, "create", "not-started", DIFF, "gpu[05-08] is not reached"
+            ),
             ChangeRow(up, "env", CONF, "none", "unchanged"),
         ),
     )
 
 
-FLEETS: dict[str, Callable[[], Report]] = {one.__name__: one for one in (healthy_fleet, one_odd_node, half_dead)}
+FLEETS: dict[str, Callable[[], Report]] = {
+    one.__name__: one for one in (healthy_fleet, one_odd_node, half_dead)
+}
 
 
-def _seen(slow: str = "") -> tuple[Sighting, ...]:
+def _seen(slow: str = "") -> tuple[NodeSnapshot, ...]:
     """Nodes with a few facts, among them what they found when they dialled each other."""
-    nodes = reached(EIGHT, {"torch": {"version": "2.6.0+cu124"}, "gpu.nvml": Absent("missing_tool", "no library")})
-    return tuple(replace(node, facts={**node.facts, "net.dials": _dials(node.node, slow)}) for node in nodes)
+    nodes = reached(
+        EIGHT,
+        {"torch": {"version": "2.6.0+cu124"}, "gpu.nvml": Absent("missing_tool", "no library")},
+    )
+    return tuple(
+        replace(node, facts={**node.facts, "net.dials": _dials(node.node, slow)}) for node in nodes
+    )
 
 
 def _dials(dialer: str, slow: str) -> tuple[Dial, ...]:
     return tuple(
         Dial(dialer, other, "10.77.0.2", 40000, "timed_out")
         if slow in (dialer, other) and "gpu07" in (dialer, other)
-        else Dial(dialer, other, "10.77.0.2", 40000, "ok", 0.0002 + 0.00001 * at + 0.004 * (slow == other), 9000, 9000)
+        else Dial(
+            dialer,
+            other,
+            "10.77.0.2",
+            40000,
+            "ok",
+            0.0002 + 0.00001 * at + 0.004 * (slow == other),
+            9000,
+            9000,
+        )
         for at, other in enumerate(EIGHT)
         if other != dialer
     )
@@ -214,7 +284,9 @@ def _pairs(slow: str = "") -> tuple[PairSpeed, ...]:
     return tuple(
         PairSpeed((a, b), "timed_out")
         if (a, b) == (slow, "gpu07")
-        else PairSpeed((a, b), "ok", 0.31 if slow == b else 11.2, 2.4 if slow == a else 10.9, 0.00008, 0)
+        else PairSpeed(
+            (a, b), "ok", 0.31 if slow == b else 11.2, 2.4 if slow == a else 10.9, 0.00008, 0
+        )
         for a, b in itertools.combinations(EIGHT, 2)
     )
 
@@ -236,12 +308,14 @@ def _ranks() -> tuple[RankRow, ...]:
     )
 
 
-def _collectives() -> tuple[Collective, ...]:
+def _collectives() -> tuple[CollectiveResult, ...]:
     rates = (0.0006, 0.08, 12.5, 176.0, 341.0)
     rows = [
-        Collective(op, size, size / rate / 1e9, rate, round(rate * factor, 4), 0, dtype)
+        CollectiveResult(op, size, size / rate / 1e9, rate, round(rate * factor, 4), 0, dtype)
         for op, dtype, factor in (("all_reduce", "float32", 1.875), ("all_reduce", "bfloat16", 1.8))
         for size, rate in zip(SIZES, rates, strict=True)
     ]
-    rows += [Collective(op, 1 << 20, 1e-4, 10.5, 9.8, 0) for op in ("all_gather", "broadcast")]
+    rows += [
+        CollectiveResult(op, 1 << 20, 1e-4, 10.5, 9.8, 0) for op in ("all_gather", "broadcast")
+    ]
     return tuple(rows)

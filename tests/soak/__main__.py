@@ -14,10 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.lab import Lab
-from tests.lab.lab import why_not
 from tests.soak import table
 from tests.soak.play import Soak, Wanted
+from tests.support.lab import Lab
+from tests.support.lab.lab import why_not
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 
@@ -29,9 +29,15 @@ def main() -> int:
         print(reason, file=sys.stderr)
         return 2
     wanted = Wanted(given.seed, given.nodes, given.share, given.minutes * 60)
-    print(f"seed {wanted.seed}, {wanted.nodes} nodes, {wanted.share:.0%} of them wrong at any time", flush=True)
+    print(
+        f"seed {wanted.seed}, {wanted.nodes} nodes, {wanted.share:.0%} of them wrong at any time",
+        flush=True,
+    )
     began = time.monotonic()
-    with Lab(wanted.nodes) as lab, tempfile.TemporaryDirectory(prefix="clusterprep-soak-") as folder:
+    with (
+        Lab(wanted.nodes) as lab,
+        tempfile.TemporaryDirectory(prefix="clusterprep-soak-") as folder,
+    ):
         soak = Soak(lab, Path(folder), wanted, say=lambda text: print(text, flush=True))
         soak.play()
         soak.finish()
@@ -47,7 +53,9 @@ def _words() -> argparse.Namespace:
     words = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     words.add_argument("--nodes", type=int, default=64)
     words.add_argument("--minutes", type=float, default=10.0)
-    words.add_argument("--share", type=float, default=0.1, help="of the nodes that are wrong at any time, 0 to 0.4")
+    words.add_argument(
+        "--share", type=float, default=0.1, help="of the nodes that are wrong at any time, 0 to 0.4"
+    )
     words.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     words.add_argument("--write", action="store_true", help="renew docs/reliability.md")
     return words.parse_args()

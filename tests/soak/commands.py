@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tests.command import CLI
-from tests.lab import Lab
 from tests.soak.verdict import Told
+from tests.support.command import CLI
+from tests.support.lab import Lab
 
 LIMIT = 180.0  # seconds after which a command counts as one that does not end
 TOKEN = "CLUSTERPREP_SOAK"  # in the environment of all that a command starts
@@ -62,7 +62,9 @@ class OwnProcess:
         self._place, self.peak, self.ended = place, 0, threading.Event()
         with place.out.open("w") as out, place.err.open("w") as err:
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
-            self._process = lab.controller.popen([*CLI, *words], env=place.environment(token), **streams)
+            self._process = lab.controller.popen(
+                [*CLI, *words], env=place.environment(token), **streams
+            )
         self.pid = self._process.pid
 
     def wait(self) -> Told:
@@ -84,7 +86,9 @@ class Resident:
     def __init__(self, lab: Lab, place: Place, token: str) -> None:
         self._place, pipe = place, subprocess.PIPE
         argv = [sys.executable, "-m", "tests.soak.resident"]
-        self._process = lab.controller.popen(argv, env=place.environment(token), stdin=pipe, stdout=pipe)
+        self._process = lab.controller.popen(
+            argv, env=place.environment(token), stdin=pipe, stdout=pipe
+        )
         self.pid = self._process.pid
         self.ended = threading.Event()
 

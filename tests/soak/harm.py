@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.lab import Host, Lab, faults, processes
 from tests.soak.schedule import BY_NAME, WITHOUT_NODE, Harm
+from tests.support.lab import Host, Lab, faults, processes
 
 STATE = "/var/lib/clusterprep"
 FULL = "/etc/profile.d"
@@ -71,7 +71,9 @@ class Passing(threading.Thread):
     `struck` says whether the command still ran when it came, `trouble` why it could not be done or taken back.
     """
 
-    def __init__(self, lab: Lab, harm: Harm, pid: int, ended: threading.Event, usual: float) -> None:
+    def __init__(
+        self, lab: Lab, harm: Harm, pid: int, ended: threading.Event, usual: float
+    ) -> None:
         super().__init__(daemon=True, name=f"{harm.kind} {harm.node}")
         self.harm, self.struck, self.trouble = harm, False, ""
         self._host = lab.host(harm.node) if harm.node != WITHOUT_NODE else None
@@ -100,7 +102,9 @@ class Passing(threading.Thread):
 
     def _strike_command(self) -> None:
         while self.harm.kind == "interrupted" and not _heeds(self._pid, signal.SIGTERM):
-            if self._ended.wait(LOOK):  # before that it is Python that starts, and ends as Python does
+            if self._ended.wait(
+                LOOK
+            ):  # before that it is Python that starts, and ends as Python does
                 return
         self.struck = True
         with contextlib.suppress(ProcessLookupError):
@@ -109,7 +113,10 @@ class Passing(threading.Thread):
                 time.sleep(self.harm.lasts)
                 os.kill(self._pid, signal.SIGCONT)
             else:
-                os.kill(self._pid, signal.SIGKILL if self.harm.kind == "controller-killed" else signal.SIGINT)
+                os.kill(
+                    self._pid,
+                    signal.SIGKILL if self.harm.kind == "controller-killed" else signal.SIGINT,
+                )
 
     def _strike_agent(self, host: Host) -> None:
         while not (found := agents(host)):
@@ -130,7 +137,9 @@ class Passing(threading.Thread):
 def _heeds(pid: int, signum: signal.Signals) -> bool:
     """Whether a process has a handler for a signal of its own."""
     with contextlib.suppress(FileNotFoundError):
-        rows = dict(row.split(":", 1) for row in Path(f"/proc/{pid}/status").read_text().splitlines())
+        rows = dict(
+            row.split(":", 1) for row in Path(f"/proc/{pid}/status").read_text().splitlines()
+        )
         return bool(int(rows["SigCgt"], 16) >> (signum - 1) & 1)
     return False
 

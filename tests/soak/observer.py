@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab import Host
+from tests.support.lab import Host
 
 TARGETS = ("/etc/profile.d/clusterprep-nccl.sh", "/etc/nccl.conf")
 STATE = "/var/lib/clusterprep"
@@ -23,7 +23,9 @@ BESIDE = ("/etc", "/etc/profile.d")
 UNSETTLED = ("staged", "committed")
 BROKEN = -1  # the version of a file that no apply wrote as it is
 
-Versions = tuple["int | None", ...]  # of the TARGETS: the value that an apply wrote, None for no such file
+Versions = tuple[
+    "int | None", ...
+]  # of the TARGETS: the value that an apply wrote, None for no such file
 Templates = tuple[bytes, ...]  # the TARGETS with `#` for the value
 
 
@@ -44,7 +46,9 @@ class Seen:
     versions: Versions
     pending: tuple[Pending, ...] = ()
     runs: tuple[str, ...] = ()  # with a folder in the state folder
-    beside: frozenset[str] = frozenset()  # files that were laid beside others and have not become them
+    beside: frozenset[str] = (
+        frozenset()
+    )  # files that were laid beside others and have not become them
     stray: frozenset[str] = frozenset()  # what lies in folders where all may write
     processes: tuple[str, ...] = ()  # besides process 1
     locked: bool = False
@@ -71,13 +75,17 @@ def bytes_of(host: Host, path: str) -> bytes | None:
 
 def look(hosts: Sequence[Host], templates: Templates) -> dict[str, Seen]:
     """All hosts, which have to be up."""
-    running = _processes({Path(f"/proc/{host.pid}/ns/pid").stat().st_ino: host.name for host in hosts})
+    running = _processes(
+        {Path(f"/proc/{host.pid}/ns/pid").stat().st_ino: host.name for host in hosts}
+    )
     return {host.name: _look(host, templates, running[host.name]) for host in hosts}
 
 
 def processes(hosts: Sequence[Host]) -> dict[str, tuple[str, ...]]:
     """What runs on each of these hosts besides process 1."""
-    running = _processes({Path(f"/proc/{host.pid}/ns/pid").stat().st_ino: host.name for host in hosts})
+    running = _processes(
+        {Path(f"/proc/{host.pid}/ns/pid").stat().st_ino: host.name for host in hosts}
+    )
     return {host.name: tuple(w for p, w in running[host.name] if p != host.pid) for host in hosts}
 
 
@@ -86,12 +94,17 @@ def _root(host: Host, path: str) -> Path:
 
 
 def _look(host: Host, templates: Templates, running: Sequence[tuple[int, str]]) -> Seen:
-    versions = tuple(version_of(bytes_of(host, path), form) for path, form in zip(TARGETS, templates, strict=True))
+    versions = tuple(
+        version_of(bytes_of(host, path), form)
+        for path, form in zip(TARGETS, templates, strict=True)
+    )
     runs = sorted(_names(_root(host, f"{STATE}/runs")))
     journal = [(name, manifest) for name in runs if (manifest := _manifest(host, name)) is not None]
     return Seen(
         versions,
-        tuple(_pending(host, n, m, versions, templates) for n, m in journal if m["state"] in UNSETTLED),
+        tuple(
+            _pending(host, n, m, versions, templates) for n, m in journal if m["state"] in UNSETTLED
+        ),
         tuple(runs),
         frozenset(path for path in _paths(host, BESIDE) if ".clusterprep-" in path),
         frozenset(path for path in _paths(host, FOLDERS) if not OF_LAB.fullmatch(path)),
@@ -105,7 +118,9 @@ def _manifest(host: Host, run: str) -> dict[str, Any] | None:
     return None if data is None else json.loads(data)
 
 
-def _pending(host: Host, run: str, manifest: Mapping[str, Any], now: Versions, templates: Templates) -> Pending:
+def _pending(
+    host: Host, run: str, manifest: Mapping[str, Any], now: Versions, templates: Templates
+) -> Pending:
     before, after = list(now), list(now)
     for entry in manifest["files"]:
         if entry["path"] in TARGETS:
@@ -141,7 +156,9 @@ def _processes(names: Mapping[int, str]) -> dict[str, list[tuple[int, str]]]:
     for pid, process in _all_processes():
         with contextlib.suppress(OSError):
             name = names.get((process / "ns/pid").stat().st_ino)
-            if name is not None and (words := _words(process)):  # a process that only waits to be collected has none
+            if name is not None and (
+                words := _words(process)
+            ):  # a process that only waits to be collected has none
                 found[name].append((pid, words))
     return found
 
@@ -151,7 +168,13 @@ def _all_processes() -> Iterator[tuple[int, Path]]:
 
 
 def _words(process: Path) -> str:
-    return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
+    return (
+        (process / "cmdline")
+        .read_bytes()
+        .replace(b"\0", b" ")
+        .decode(errors="replace")
+        .strip()[:200]
+    )
 
 
 def with_token(token: str) -> list[str]:
@@ -176,4 +199,6 @@ class Size:
 def size_of(pid: int) -> Size:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     rows = dict(line.split(":", 1) for line in lines if ":" in line)
-    return Size(int(rows["VmRSS"].split()[0]), int(rows["Threads"]), len(_names(Path(f"/proc/{pid}/fd"))))
+    return Size(
+        int(rows["VmRSS"].split()[0]), int(rows["Threads"]), len(_names(Path(f"/proc/{pid}/fd")))
+    )

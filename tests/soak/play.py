@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import Lab
 from tests.soak import observer, verdict
 from tests.soak.commands import OwnProcess, Place, Resident, Running
 from tests.soak.harm import Passing, planted
@@ -18,12 +17,18 @@ from tests.soak.observer import TARGETS, Seen, Templates, Versions
 from tests.soak.schedule import FIRST_VALUE, Harm, Round, rounds
 from tests.soak.table import Tally
 from tests.soak.verdict import Case, Told
+from tests.support.lab import Lab
 
 FORKS = 16  # logins at once; two processors serve both ends of each
 CHECKS = "ssh.,host.identity,time.offset,eth.mtu,state."
 GRACE = 5.0  # seconds for what ends with a command to be gone
 PATIENCE = 45.0  # seconds for agents that nobody could tell, which end themselves after 30
-USUAL = {"check": 3.0, "apply": 6.0, "rollback": 4.0, "verify": 10.0}  # seconds, until there are measured ones
+USUAL = {
+    "check": 3.0,
+    "apply": 6.0,
+    "rollback": 4.0,
+    "verify": 10.0,
+}  # seconds, until there are measured ones
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,9 @@ class Wanted:
 class Soak:
     """One soak: `play` until the time is over, then `finish`."""
 
-    def __init__(self, lab: Lab, folder: Path, wanted: Wanted, say: Callable[[str], object] = print) -> None:
+    def __init__(
+        self, lab: Lab, folder: Path, wanted: Wanted, say: Callable[[str], object] = print
+    ) -> None:
         self.lab, self.wanted, self.tally, self._say = lab, wanted, Tally(), say
         self.nodes = [host.name for host in lab.hosts]
         self._token = uuid.uuid4().hex
@@ -73,17 +80,25 @@ class Soak:
         ):  # a rollback brings back what applies with --partial left
             case = self._round(Round(-1, command, (), FIRST_VALUE - 1))
             if case.told.code != 0:
-                self._wrong(case.round, [f"at the end, with nothing wrong: exit {case.told.code}: {_story(case.told)}"])
+                self._wrong(
+                    case.round,
+                    [f"at the end, with nothing wrong: exit {case.told.code}: {_story(case.told)}"],
+                )
         versions = {seen.versions for seen in self._seen.values()}
         pending = sorted(name for name, seen in self._seen.items() if seen.pending or seen.locked)
         if len(versions) > 1 or pending:
-            self.tally.wrong.append(f"at the end: versions {versions}, not settled or locked: {pending}")
+            self.tally.wrong.append(
+                f"at the end: versions {versions}, not settled or locked: {pending}"
+            )
         self._sizes()
         self._resident.close()
         self.tally.wrong += [
             *(f"still there at the end: {words}" for words in observer.with_token(self._token)),
             *verdict.leaks(self.tally.sizes),
-            *verdict.trend("the memory of one process that runs checks", [size.rss for size in self.tally.sizes[1:]]),
+            *verdict.trend(
+                "the memory of one process that runs checks",
+                [size.rss for size in self.tally.sizes[1:]],
+            ),
         ]
         for command, peaks in self.tally.peaks.items():
             self.tally.wrong += verdict.trend(f"the peak memory of {command}", peaks)
@@ -121,13 +136,24 @@ class Soak:
         self._seen = self._look()
         self._remember(before)
         case = Case(turn, told, self.nodes, before, self._seen, self._history)
-        wrong = [*verdict.violations(case), *left, *self._left_here(), *verdict.leftovers(self._baseline, self._seen)]
-        self._baseline = {name: self._baseline[name] | seen.stray for name, seen in self._seen.items()}  # told once
+        wrong = [
+            *verdict.violations(case),
+            *left,
+            *self._left_here(),
+            *verdict.leftovers(self._baseline, self._seen),
+        ]
+        self._baseline = {
+            name: self._baseline[name] | seen.stray for name, seen in self._seen.items()
+        }  # told once
         self._note(turn, running, told, took)
-        struck = [h.kind for h in turn.harms if not h.at] + [harm.harm.kind for harm in harms if harm.struck]
+        struck = [h.kind for h in turn.harms if not h.at] + [
+            harm.harm.kind for harm in harms if harm.struck
+        ]
         self.tally.count(turn.command, struck, [])
         self._wrong(turn, wrong, struck)
-        self.tally.looked_at += len(case.healthy) if told.report and "findings" in told.report else 0
+        self.tally.looked_at += (
+            len(case.healthy) if told.report and "findings" in told.report else 0
+        )
         missed = verdict.unreached(case)
         self.tally.unreached += len(missed)
         quiet = f", {len(missed)} healthy not reached ({','.join(missed[:4])})" if missed else ""
@@ -165,10 +191,19 @@ class Soak:
     # ------------------------------------------------------------ commands
 
     def _command(self, turn: Round) -> Running:
-        words = [turn.command, str(self._inventory(turn)), "--format", "json", "--forks", str(FORKS)]
+        words = [
+            turn.command,
+            str(self._inventory(turn)),
+            "--format",
+            "json",
+            "--forks",
+            str(FORKS),
+        ]
         if turn.command == "check":
             words += ["--only", CHECKS]
-            if not any(not harm.node for harm in turn.harms):  # what is done to the command itself ends it
+            if not any(
+                not harm.node for harm in turn.harms
+            ):  # what is done to the command itself ends it
                 self._sizes()
                 return self._resident.start(words)
         elif turn.command == "apply":
@@ -179,13 +214,19 @@ class Soak:
 
     def _inventory(self, turn: Round) -> Path:
         env = {observer.NAME: str(turn.value)}
-        python = sys.executable if turn.command == "verify" else "/usr/bin/python3"  # importing torch takes a second
+        python = (
+            sys.executable if turn.command == "verify" else "/usr/bin/python3"
+        )  # importing torch takes a second
         checked = {"sizes": ["8", "1K"], "timeout": 20}
-        return self.lab.inventory(self._folder / "inventory.yaml", env=env, python=python, verify=checked)
+        return self.lab.inventory(
+            self._folder / "inventory.yaml", env=env, python=python, verify=checked
+        )
 
     def _passing(self, turn: Round, harm: Harm, running: Running) -> Passing:
         known = sorted(self._seconds.get(turn.command) or [USUAL[turn.command]])
-        usual = known[len(known) // 4]  # what comes later than a quick command takes would seldom meet one
+        usual = known[
+            len(known) // 4
+        ]  # what comes later than a quick command takes would seldom meet one
         passing = Passing(self.lab, harm, running.pid, running.ended, usual)
         passing.start()
         return passing
@@ -204,7 +245,11 @@ class Soak:
         found: list[str] = []
         for _ in _until(GRACE):
             running = observer.processes(hosts)
-            found = [f"runs on {name} after the command: {w}" for name, words in running.items() for w in words]
+            found = [
+                f"runs on {name} after the command: {w}"
+                for name, words in running.items()
+                for w in words
+            ]
             if not found:
                 break
         return found
@@ -212,7 +257,11 @@ class Soak:
     def _left_here(self) -> list[str]:
         found: list[str] = []
         for _ in _until(GRACE):
-            others = [row for row in observer.with_token(self._token) if not row.startswith(f"{self._resident.pid} ")]
+            others = [
+                row
+                for row in observer.with_token(self._token)
+                if not row.startswith(f"{self._resident.pid} ")
+            ]
             files = [path.name for path in self._place.scratch.iterdir()]
             found = [f"left on the controller: {what}" for what in (*others, *files)]
             if not found:
@@ -221,7 +270,10 @@ class Soak:
 
     def _until_up(self) -> None:
         for _ in _until(30.0):
-            if all(host.alive() and Path(f"/proc/{host.pid}/root/run/sshd.pid").exists() for host in self.lab.hosts):
+            if all(
+                host.alive() and Path(f"/proc/{host.pid}/root/run/sshd.pid").exists()
+                for host in self.lab.hosts
+            ):
                 return
         raise RuntimeError("a host of the lab did not come back")
 
@@ -232,7 +284,9 @@ class Soak:
             if not any(running.values()):
                 return
         left = [f"{name}: {words}" for name, rows in running.items() for words in rows]
-        self.tally.wrong += [f"still runs {PATIENCE:.0f} s after the last command: {row}" for row in left]
+        self.tally.wrong += [
+            f"still runs {PATIENCE:.0f} s after the last command: {row}" for row in left
+        ]
 
 
 def _until(seconds: float, pause: float = 0.1) -> Iterator[None]:
@@ -250,6 +304,8 @@ def _story(told: Told) -> str:
         return str((told.report or {})["error"]["message"])
     rows = (told.report or {}).get("findings", ())
     bad = [
-        f"{row['check']} {row['verdict']} on {row['nodes']}" for row in rows if row["verdict"] in ("fail", "unknown")
+        f"{row['check']} {row['verdict']} on {row['nodes']}"
+        for row in rows
+        if row["verdict"] in ("fail", "unknown")
     ]
     return "; ".join(bad) or told.stderr[-500:]

@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from clusterprep import cli
-from clusterprep.ending import ending
+from clusterprep.cli.exit import ending
+from clusterprep.cli.main import main as cli
 
 
 def once(words: list[str], out: str, err: str) -> int:
@@ -22,7 +22,11 @@ def once(words: list[str], out: str, err: str) -> int:
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(told),
     ):
-        return ending(lambda: cli.cli.main(args=words, prog_name="clusterprep", standalone_mode=False), words, words[0])
+        return ending(
+            lambda: cli.cli.main(args=words, prog_name="clusterprep", standalone_mode=False),
+            words,
+            words[0],
+        )
 
 
 if __name__ == "__main__":

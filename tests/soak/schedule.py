@@ -6,7 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-FIRST_VALUE = 1_048_576  # of the variable that every apply sets anew; seven digits for nine million rounds
+FIRST_VALUE = (
+    1_048_576  # of the variable that every apply sets anew; seven digits for nine million rounds
+)
 WITHOUT_NODE = ""  # the node of what is done to the command itself
 VERIFY_NODES = 3
 LONGER_THAN_SILENCE = 6.0  # seconds; a node counts as lost after five
@@ -53,10 +55,17 @@ KINDS = (
     Kind("sessions-killed", "the SSH sessions of the node are killed", ALL | {"verify"}),
     Kind("link-flap", "the link goes down for some seconds", ALL | {"verify"}),
     Kind("agent-killed", "the agent is killed with -9", ALL | {"verify"}),
-    Kind("agent-stopped", "the agent is stopped for longer than silence is borne", ALL | {"verify"}),
+    Kind(
+        "agent-stopped", "the agent is stopped for longer than silence is borne", ALL | {"verify"}
+    ),
     Kind("reboot", "the node reboots", ALL),
     Kind("controller-killed", "clusterprep itself is killed with -9", ALL, of_command=True),
-    Kind("controller-stopped", "clusterprep itself is stopped for 6 to 8 s", ALL | {"verify"}, of_command=True),
+    Kind(
+        "controller-stopped",
+        "clusterprep itself is stopped for 6 to 8 s",
+        ALL | {"verify"},
+        of_command=True,
+    ),
     Kind("interrupted", "clusterprep is told to end, as by Ctrl-C", ALL, of_command=True),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
@@ -106,17 +115,29 @@ def rounds(seed: int, nodes: Sequence[str], share: float) -> Iterator[Round]:
         yield _round(dice, number, command, nodes, share)
 
 
-def _round(dice: random.Random, number: int, command: str, nodes: Sequence[str], share: float) -> Round:
+def _round(
+    dice: random.Random, number: int, command: str, nodes: Sequence[str], share: float
+) -> Round:
     mood = dice.choice(MOODS.get(command, ("any",)))
     kinds = [kind for kind in KINDS if command in kind.commands and _fits(kind, mood)]
-    chosen = tuple(dice.sample(list(nodes), min(VERIFY_NODES, len(nodes)))) if command == "verify" else ()
-    count = min(max(1, round(share * len(nodes))), max(1, (len(nodes) - 1) // 2))  # the majority stays right
+    chosen = (
+        tuple(dice.sample(list(nodes), min(VERIFY_NODES, len(nodes))))
+        if command == "verify"
+        else ()
+    )
+    count = min(
+        max(1, round(share * len(nodes))), max(1, (len(nodes) - 1) // 2)
+    )  # the majority stays right
     victims = dice.sample(chosen or list(nodes), 1 if chosen else count)
     own = [kind for kind in kinds if kind.of_command]
-    harms = [_harm(dice, dice.choice([k for k in kinds if not k.of_command]), node) for node in victims]
+    harms = [
+        _harm(dice, dice.choice([k for k in kinds if not k.of_command]), node) for node in victims
+    ]
     if own and dice.random() < 0.3:
         harms.append(_harm(dice, dice.choice(own), WITHOUT_NODE))
-    if sum(harm.kind == "lock" for harm in harms) and command != "check":  # then all else could not be told from it
+    if (
+        sum(harm.kind == "lock" for harm in harms) and command != "check"
+    ):  # then all else could not be told from it
         harms = [harm for harm in harms if harm.kind == "lock" or BY_NAME[harm.kind].whole]
     partial = command == "apply" and any(BY_NAME[harm.kind].blocks for harm in harms)
     return Round(number, command, tuple(harms), FIRST_VALUE + number, partial, chosen)
@@ -131,5 +152,8 @@ def _fits(kind: Kind, mood: str) -> bool:
 def _harm(dice: random.Random, kind: Kind, node: str) -> Harm:
     if kind.whole:
         return Harm(kind.name, node)
-    at, shortest = round(dice.uniform(0.05, 1.0), 2), 1.0 if kind.name == "link-flap" else LONGER_THAN_SILENCE
+    at, shortest = (
+        round(dice.uniform(0.05, 1.0), 2),
+        1.0 if kind.name == "link-flap" else LONGER_THAN_SILENCE,
+    )
     return Harm(kind.name, node, at, round(dice.uniform(shortest, 8.0), 1))

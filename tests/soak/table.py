@@ -25,7 +25,9 @@ class Tally:
     looked_at: int = 0  # nodes on which nothing was wrong, over all commands
     unreached: int = 0  # of these
     peaks: dict[str, list[int]] = field(default_factory=dict)  # command → KiB, in turn
-    sizes: list[Size] = field(default_factory=list)  # of the one process, before each of its commands
+    sizes: list[Size] = field(
+        default_factory=list
+    )  # of the one process, before each of its commands
     wrong: list[str] = field(default_factory=list)
 
     def count(self, command: str, kinds: Iterable[str], wrong: Sequence[str]) -> None:
@@ -39,7 +41,10 @@ class Tally:
 def lines(tally: Tally) -> list[str]:
     """The table as text."""
     head = f"{'fault':<62}" + "".join(f"{command:>12}" for command in COMMANDS)
-    rows = [f"{kind.title:<62}" + "".join(f"{_cell(tally, kind.name, c):>12}" for c in COMMANDS) for kind in KINDS]
+    rows = [
+        f"{kind.title:<62}" + "".join(f"{_cell(tally, kind.name, c):>12}" for c in COMMANDS)
+        for kind in KINDS
+    ]
     return [head, *rows, "", *_figures(tally)]
 
 
@@ -50,7 +55,11 @@ def _cell(tally: Tally, kind: str, command: str) -> str:
 
 def _figures(tally: Tally) -> list[str]:
     told = ", ".join(f"{count} {command}" for command, count in sorted(tally.commands.items()))
-    peaks = "; ".join(f"{name} {_halves(values)}" for name, values in sorted(tally.peaks.items()) if len(values) > 1)
+    peaks = "; ".join(
+        f"{name} {_halves(values)}"
+        for name, values in sorted(tally.peaks.items())
+        if len(values) > 1
+    )
     rows = [
         f"Commands: {told}; {sum(tally.tried.values())} faults took effect.",
         f"Violations: {len(tally.wrong)}.",
@@ -77,7 +86,9 @@ def markdown(tally: Tally, conditions: Sequence[str]) -> str:
     said = ", ".join(conditions)
     head = ["| fault | " + " | ".join(COMMANDS) + " |", "|---|" + "---:|" * len(COMMANDS)]
     rows = [
-        f"| {kind.title} | " + " | ".join(_cell(tally, kind.name, command) for command in COMMANDS) + " |"
+        f"| {kind.title} | "
+        + " | ".join(_cell(tally, kind.name, command) for command in COMMANDS)
+        + " |"
         for kind in KINDS
         if any(tally.tried[kind.name, command] for command in COMMANDS)
     ]

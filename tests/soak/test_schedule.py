@@ -25,8 +25,12 @@ def test_it_begins_with_an_apply_and_nothing_wrong() -> None:
     assert first(1) == [Round(0, "apply", (), FIRST_VALUE)]
 
 
-@pytest.mark.parametrize(("count", "share", "wanted"), [(64, 0.1, 6), (6, 0.1, 1), (6, 0.9, 2), (3, 0.5, 1)])
-def test_so_many_nodes_are_wrong_and_never_half_of_them(count: int, share: float, wanted: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "share", "wanted"), [(64, 0.1, 6), (6, 0.1, 1), (6, 0.9, 2), (3, 0.5, 1)]
+)
+def test_so_many_nodes_are_wrong_and_never_half_of_them(
+    count: int, share: float, wanted: int
+) -> None:
     turns = first(200, nodes=NODES[:count], share=share)[1:]
     assert {len(turn.harmed() - {""}) for turn in turns if turn.command == "check"} == {wanted}
 
@@ -47,6 +51,8 @@ def test_harms_are_for_their_command() -> None:
         assert all(turn.command in BY_NAME[harm.kind].commands for harm in turn.harms)
         assert all(BY_NAME[harm.kind].of_command == (not harm.node) for harm in turn.harms)
         assert all((harm.at == 0) == BY_NAME[harm.kind].whole for harm in turn.harms)
-        assert turn.partial == (turn.command == "apply" and any(BY_NAME[harm.kind].blocks for harm in turn.harms))
+        assert turn.partial == (
+            turn.command == "apply" and any(BY_NAME[harm.kind].blocks for harm in turn.harms)
+        )
         assert len(turn.nodes) == (VERIFY_NODES if turn.command == "verify" else 0)
         assert turn.command in ALL | {"verify"}

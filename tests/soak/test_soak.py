@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.fixtures import require_lab
-from tests.lab.lab import Lab
 from tests.soak.play import Soak, Wanted
 from tests.soak.table import markdown
+from tests.support.lab.fixtures import require_lab
+from tests.support.lab.lab import Lab
 
 pytestmark = pytest.mark.hosts
 
-SEED, HOSTS, SECONDS = 3817, 6, 8.0  # of this seed the first four rounds wait for nobody who is down
+SEED, HOSTS, SECONDS = (
+    3817,
+    6,
+    8.0,
+)  # of this seed the first four rounds wait for nobody who is down
 
 
 def test_a_short_soak(tmp_path: Path) -> None:

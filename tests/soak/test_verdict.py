@@ -22,7 +22,9 @@ def finding(check: str, verdict: str, *nodes: str) -> dict[str, Any]:
     return {"check": check, "verdict": verdict, "nodes": list(nodes), "fixed": False}
 
 
-def told(*findings: Mapping[str, Any], code: int = 0, outcome: str = "", notice: str = "", **more: Any) -> Told:
+def told(
+    *findings: Mapping[str, Any], code: int = 0, outcome: str = "", notice: str = "", **more: Any
+) -> Told:
     report: dict[str, Any] = {"run": "r2", "findings": list(findings), "notices": [notice], **more}
     if outcome:
         report["changes"] = [{"nodes": list(NODES), "outcome": outcome}]
@@ -48,18 +50,46 @@ MUTE = finding("ssh.reach", "unknown", "n3")
     ("answer", "harms", "words"),
     [
         pytest.param(told(REACHED), (), "", id="all-well"),
-        pytest.param(told(REACHED, code=3), (DOWN,), "wrong pass: ssh.reach on n3", id="down-and-passed"),
-        pytest.param(told(BUT_N3, code=3), (DOWN,), "nothing is said of ssh.reach on n3", id="down-and-not-named"),
+        pytest.param(
+            told(REACHED, code=3), (DOWN,), "wrong pass: ssh.reach on n3", id="down-and-passed"
+        ),
+        pytest.param(
+            told(BUT_N3, code=3),
+            (DOWN,),
+            "nothing is said of ssh.reach on n3",
+            id="down-and-not-named",
+        ),
         pytest.param(told(BUT_N3, MUTE, code=3), (DOWN,), "", id="down-and-said-so"),
         pytest.param(told(BUT_N3, MUTE), (DOWN,), "exit 0", id="down-and-exit-0"),
-        pytest.param(told(REACHED, finding("time.offset", "pass", *NODES), code=3), (OFF,), "time.offset", id="clock"),
-        pytest.param(told(REACHED, finding("time.offset", "fail", "n3"), code=1), (OFF,), "", id="clock-found"),
-        pytest.param(told(BUT_N3, MUTE, code=3), (OFF,), "", id="clock-of-a-node-that-was-not-reached"),
-        pytest.param(told(REACHED, finding("time.offset", "fail", "n1"), code=1), (), "on n1", id="innocent"),
-        pytest.param(told(BUT_N3, MUTE, code=3), (), "", id="not-reached-without-a-fault-is-no-failure"),
+        pytest.param(
+            told(REACHED, finding("time.offset", "pass", *NODES), code=3),
+            (OFF,),
+            "time.offset",
+            id="clock",
+        ),
+        pytest.param(
+            told(REACHED, finding("time.offset", "fail", "n3"), code=1),
+            (OFF,),
+            "",
+            id="clock-found",
+        ),
+        pytest.param(
+            told(BUT_N3, MUTE, code=3), (OFF,), "", id="clock-of-a-node-that-was-not-reached"
+        ),
+        pytest.param(
+            told(REACHED, finding("time.offset", "fail", "n1"), code=1), (), "on n1", id="innocent"
+        ),
+        pytest.param(
+            told(BUT_N3, MUTE, code=3), (), "", id="not-reached-without-a-fault-is-no-failure"
+        ),
         pytest.param(told(code=70), (), "ended with 70", id="a-bug"),
         pytest.param(Told(0, None), (), "ended with 0", id="no-report"),
-        pytest.param(Told(-9, None, killed=True), (Harm("controller-killed", WITHOUT_NODE, 0.5),), "", id="killed"),
+        pytest.param(
+            Told(-9, None, killed=True),
+            (Harm("controller-killed", WITHOUT_NODE, 0.5),),
+            "",
+            id="killed",
+        ),
     ],
 )
 def test_what_is_told_of_nodes(answer: Told, harms: tuple[Harm, ...], words: str) -> None:
@@ -75,29 +105,93 @@ LOST = told(REACHED, code=1, outcome="failed")
     ("command", "answer", "after", "words"),
     [
         pytest.param("apply", told(REACHED, outcome="done"), every(NEW), "", id="done"),
-        pytest.param("apply", told(REACHED, outcome="done"), every(OLD), "which is none of", id="done-and-old"),
-        pytest.param("apply", told(REACHED, outcome="done"), {**every(NEW), "n2": Seen(OLD)}, "n2 has", id="one-old"),
-        pytest.param("apply", told(REACHED, code=1, outcome="rolled-back"), every(OLD), "", id="rolled-back"),
-        pytest.param("apply", told(REACHED, code=1, outcome="rolled-back"), every(NEW), "none of", id="not-back"),
-        pytest.param("apply", Told(4, {"error": {"code": 4}}), every(NEW), "none of", id="refused-and-written"),
-        pytest.param("apply", Told(130, {"error": {"message": "what was written stays"}}), every(NEW), "", id="stays"),
+        pytest.param(
+            "apply",
+            told(REACHED, outcome="done"),
+            every(OLD),
+            "which is none of",
+            id="done-and-old",
+        ),
+        pytest.param(
+            "apply",
+            told(REACHED, outcome="done"),
+            {**every(NEW), "n2": Seen(OLD)},
+            "n2 has",
+            id="one-old",
+        ),
+        pytest.param(
+            "apply", told(REACHED, code=1, outcome="rolled-back"), every(OLD), "", id="rolled-back"
+        ),
+        pytest.param(
+            "apply",
+            told(REACHED, code=1, outcome="rolled-back"),
+            every(NEW),
+            "none of",
+            id="not-back",
+        ),
+        pytest.param(
+            "apply",
+            Told(4, {"error": {"code": 4}}),
+            every(NEW),
+            "none of",
+            id="refused-and-written",
+        ),
+        pytest.param(
+            "apply",
+            Told(130, {"error": {"message": "what was written stays"}}),
+            every(NEW),
+            "",
+            id="stays",
+        ),
         pytest.param("apply", LOST, {"n3": Seen(NEW, (PENDING,))}, "", id="lost-and-new"),
         pytest.param("apply", LOST, {"n3": Seen((2, 1), (PENDING,))}, "", id="lost-in-the-middle"),
-        pytest.param("apply", LOST, {"n3": Seen((2, 1))}, "n3 has (2, 1)", id="in-the-middle-and-settled"),
-        pytest.param("apply", LOST, {"n3": Seen((3, 3))}, "n3 has (3, 3)", id="what-nobody-wanted-now"),
-        pytest.param("apply", told(outcome="done"), every((BROKEN, 2)), "half a file", id="half"),
-        pytest.param("apply", told(outcome="done"), every(NEW, pending=(PENDING,)), "ended with 0", id="untold"),
         pytest.param(
-            "apply", told(outcome="done"), every(NEW, beside=frozenset({"/etc/.x"})), "left beside", id="lies"
+            "apply", LOST, {"n3": Seen((2, 1))}, "n3 has (2, 1)", id="in-the-middle-and-settled"
         ),
-        pytest.param("apply", told(outcome="done"), every(NEW, runs=("r",) * 22), "keeps 22 runs", id="state"),
+        pytest.param(
+            "apply", LOST, {"n3": Seen((3, 3))}, "n3 has (3, 3)", id="what-nobody-wanted-now"
+        ),
+        pytest.param("apply", told(outcome="done"), every((BROKEN, 2)), "half a file", id="half"),
+        pytest.param(
+            "apply",
+            told(outcome="done"),
+            every(NEW, pending=(PENDING,)),
+            "ended with 0",
+            id="untold",
+        ),
+        pytest.param(
+            "apply",
+            told(outcome="done"),
+            every(NEW, beside=frozenset({"/etc/.x"})),
+            "left beside",
+            id="lies",
+        ),
+        pytest.param(
+            "apply", told(outcome="done"), every(NEW, runs=("r",) * 22), "keeps 22 runs", id="state"
+        ),
         pytest.param("check", told(REACHED), every(NEW), "none of", id="check-wrote"),
-        pytest.param("rollback", told(outcome="undone", notice="run r1 is undone"), every((0, 0)), "", id="undone"),
-        pytest.param("rollback", told(outcome="undone", notice="run r1 is undone"), every(OLD), "none of", id="not-so"),
+        pytest.param(
+            "rollback",
+            told(outcome="undone", notice="run r1 is undone"),
+            every((0, 0)),
+            "",
+            id="undone",
+        ),
+        pytest.param(
+            "rollback",
+            told(outcome="undone", notice="run r1 is undone"),
+            every(OLD),
+            "none of",
+            id="not-so",
+        ),
     ],
 )
-def test_what_stands_in_files(command: str, answer: Told, after: dict[str, Seen], words: str) -> None:
-    one = replace(case(command, answer, **after), history={"r1": {node: {(0, 0)} for node in NODES}})
+def test_what_stands_in_files(
+    command: str, answer: Told, after: dict[str, Seen], words: str
+) -> None:
+    one = replace(
+        case(command, answer, **after), history={"r1": {node: {(0, 0)} for node in NODES}}
+    )
     found = violations(one)
     assert all(words in text for text in found)
     assert bool(found) == bool(words), found
@@ -107,13 +201,19 @@ def test_a_journal_that_is_not_settled_is_no_pass() -> None:
     one = case("check", told(REACHED, finding("state.journal", "pass", *NODES)))
     begun = {**one.before, "n2": Seen(OLD, (PENDING,))}
     assert violations(one) == []
-    assert "state.journal on n2, whose run r2 is committed" in violations(replace(one, before=begun, after=begun))[0]
+    assert (
+        "state.journal on n2, whose run r2 is committed"
+        in violations(replace(one, before=begun, after=begun))[0]
+    )
     held = {**begun, "n2": Seen(OLD, (PENDING,), locked=True)}
     assert violations(replace(one, before=held, after=held)) == [], "the run may still be at work"
 
 
 def test_an_earlier_run_may_be_settled_either_way() -> None:
-    begun = {**dict.fromkeys(NODES, Seen(OLD)), "n2": Seen(NEW, (Pending("r0", "committed", (0, 0), (3, 3)),))}
+    begun = {
+        **dict.fromkeys(NODES, Seen(OLD)),
+        "n2": Seen(NEW, (Pending("r0", "committed", (0, 0), (3, 3)),)),
+    }
     for versions, wrong in [((0, 0), False), ((3, 3), False), (NEW, False), ((4, 4), True)]:
         one = case("apply", Told(4, {"error": {}}), n2=Seen(versions))
         assert bool(violations(replace(one, before=begun))) == wrong
@@ -121,7 +221,11 @@ def test_an_earlier_run_may_be_settled_either_way() -> None:
 
 def test_culprits_of_a_verify_are_guilty() -> None:
     row = {"nodes": ["n1"], "cause": "slow"}
-    one = case("verify", told(REACHED, code=1, verify={"culprits": [row]}), Harm("link-flap", "n3", 0.5, 2.0))
+    one = case(
+        "verify",
+        told(REACHED, code=1, verify={"culprits": [row]}),
+        Harm("link-flap", "n3", 0.5, 2.0),
+    )
     assert "wrong culprit: n1" in violations(one)[0]
     row["nodes"] = ["n1", "n3"]
     assert violations(one) == []
@@ -137,7 +241,9 @@ def test_a_file_is_what_was_written_to_the_byte_or_broken() -> None:
     assert template_of(whole, 1048577) == FORM
     assert version_of(whole, FORM) == 1048577
     assert version_of(None, FORM) is None
-    assert [version_of(data, FORM) for data in (b"", whole[:-1], whole + b"\n", whole[7:])] == [BROKEN] * 4
+    assert [version_of(data, FORM) for data in (b"", whole[:-1], whole + b"\n", whole[7:])] == [
+        BROKEN
+    ] * 4
 
 
 def test_what_lies_about_is_left() -> None:
@@ -152,4 +258,6 @@ def test_growth_is_told_and_noise_is_not() -> None:
     assert trend("x", [100, 200]) == []
     still, more = Size(1, 3, 9), Size(1, 3, 10)
     assert leaks([still, more, still, still, still, more, still, still]) == []
-    assert leaks([still] * 4 + [more] * 4) == ["the open files of one process grow: " + str([9] * 4 + [10] * 4)]
+    assert leaks([still] * 4 + [more] * 4) == [
+        "the open files of one process grow: " + str([9] * 4 + [10] * 4)
+    ]

@@ -13,7 +13,12 @@ from tests.soak.schedule import BY_NAME, REACH, Round
 
 KEPT = 20  # runs whose old bytes a node keeps
 JOURNAL = "state.journal"
-JUDGED = (REACH, "host.identity", "time.offset", "eth.mtu")  # of a node on which nothing is wrong none may fail
+JUDGED = (
+    REACH,
+    "host.identity",
+    "time.offset",
+    "eth.mtu",
+)  # of a node on which nothing is wrong none may fail
 GRAVE = frozenset({REACH, "time.offset"})
 CODES = frozenset({0, 1, 3, 4, 130})
 # Of the median of the second half over that of the first; journals of up to 20 runs, which rollback reads, have a part.
@@ -37,10 +42,16 @@ class Told:
     def verdicts(self, check: str, node: str) -> set[str]:
         """What findings say of a node, those that were cured meanwhile left out."""
         rows = (self.report or {}).get("findings", ())
-        return {r["verdict"] for r in rows if r["check"] == check and node in r["nodes"] and not r["fixed"]}
+        return {
+            r["verdict"]
+            for r in rows
+            if r["check"] == check and node in r["nodes"] and not r["fixed"]
+        }
 
     def outcomes(self, node: str) -> set[str]:
-        return {row["outcome"] for row in (self.report or {}).get("changes", ()) if node in row["nodes"]}
+        return {
+            row["outcome"] for row in (self.report or {}).get("changes", ()) if node in row["nodes"]
+        }
 
     @property
     def run(self) -> str | None:
@@ -160,11 +171,17 @@ def _wrong_versions(case: Case, node: str, before: Seen, after: Seen) -> Iterato
 def _allowed(case: Case, node: str, before: Seen, after: Seen) -> set[Versions]:
     outcomes, new = case.told.outcomes(node), (case.round.value,) * len(after.versions)
     stays = "what was written stays" in str((case.told.report or {}).get("error"))
-    if case.round.command == "apply" and (stays or (outcomes and outcomes <= {"done", "unchanged"})):
+    if case.round.command == "apply" and (
+        stays or (outcomes and outcomes <= {"done", "unchanged"})
+    ):
         return {new}
     if undone := _undone(case, node):
         return undone
-    nobody_knows = case.told.report is None or "failed" in outcomes or (after.pending and node in case.round.harmed())
+    nobody_knows = (
+        case.told.report is None
+        or "failed" in outcomes
+        or (after.pending and node in case.round.harmed())
+    )
     if nobody_knows or stays:
         return bases(before) | ({new} if case.round.command == "apply" else _earlier(case, node))
     return bases(before)
@@ -172,7 +189,9 @@ def _allowed(case: Case, node: str, before: Seen, after: Seen) -> set[Versions]:
 
 def bases(before: Seen) -> set[Versions]:
     """What a node may have that this command wrote nothing to: what it had, or either side of a run to be settled."""
-    return {before.versions} | {version for run in before.pending for version in (run.before, run.after)}
+    return {before.versions} | {
+        version for run in before.pending for version in (run.before, run.after)
+    }
 
 
 def _undone(case: Case, node: str) -> set[Versions]:
@@ -191,7 +210,9 @@ def _wrong_pending(case: Case, node: str, after: Seen) -> Iterator[str]:
     """What a command leaves unsettled it has to tell, or the next one's check does."""
     if case.told.report is None or case.round.command not in ("apply", "rollback"):
         return
-    told = {"fail", "unknown"} & (case.told.verdicts(JOURNAL, node) | case.told.verdicts(REACH, node))
+    told = {"fail", "unknown"} & (
+        case.told.verdicts(JOURNAL, node) | case.told.verdicts(REACH, node)
+    )
     for run in after.pending:
         if run.run == case.told.run and not told and case.told.code == 0:
             yield f"{node} has run {run.run} {run.state}, and the command ended with 0"
@@ -212,7 +233,9 @@ def trend(name: str, values: Sequence[int]) -> list[str]:
         return []
     half = len(values) // 2
     first, second = median(values[:half]), median(values[half:])
-    return [f"{name} grows: {first:.0f} KiB, then {second:.0f} KiB"] if second > first * GROWTH else []
+    return (
+        [f"{name} grows: {first:.0f} KiB, then {second:.0f} KiB"] if second > first * GROWTH else []
+    )
 
 
 def leaks(sizes: Sequence[Size]) -> list[str]:
@@ -222,5 +245,7 @@ def leaks(sizes: Sequence[Size]) -> list[str]:
     half = len(sizes) // 2
     rows = (("threads", [s.threads for s in sizes]), ("open files", [s.files for s in sizes]))
     return [
-        f"the {name} of one process grow: {values}" for name, values in rows if min(values[half:]) > max(values[1:half])
+        f"the {name} of one process grow: {values}"
+        for name, values in rows
+        if min(values[half:]) > max(values[1:half])
     ]

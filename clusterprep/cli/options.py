@@ -1,0 +1,192 @@
+"""The command line's options as click decorators: each wherever it makes sense, before or after INVENTORY."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from clusterprep.errors import InputError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Command], Command]
+
+
+def _all(*decorators: Any) -> Callable[[Command], Command]:
+    def decorate(function: Command) -> Command:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+MOST = (
+    (1 << 20) + 1
+)  # bytes of a file to be judged; one more than linted.LARGEST, so that more can be told from all
+
+
+class Content(click.File):
+    """Name and content of a file, or of standard input for `-`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        stream = super().convert(value, param, ctx)
+        try:
+            return stream.name, stream.read(MOST)
+        except OSError as error:
+            self.fail(f"'{stream.name}': {error.strerror}", param, ctx)
+
+
+inventory = click.argument("inventory", metavar="INVENTORY")
+
+reporting = _all(
+    click.option(
+        "--format",
+        "fmt",
+        default="console",
+        metavar="F",
+        help="On stdout: console, json, html, markdown, junit, …",
+    ),
+    click.option(
+        "--output", multiple=True, metavar="FILE", help="Also write there, by suffix; repeats."
+    ),
+    click.option("-v", "--verbose", count=True, help="Say more: passes, skips, facts."),
+    click.option("--no-color", is_flag=True, help="Words and no colours."),
+)
+
+fleet = _all(
+    click.option("--limit", metavar="NODESET|GROUP", help="Contact only these nodes."),
+    click.option(
+        "--forks",
+        default=64,
+        show_default=True,
+        type=click.IntRange(1, 4096),
+        help="Nodes at once.",
+    ),
+    click.option("--timeout", metavar="S", help="Limit of the whole command: 90, 2m."),
+    click.option("-b", "--become/--no-become", default=None, help="sudo on the nodes."),
+    click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for sudo's password."),
+)
+
+selecting = _all(
+    click.option(
+        "--only", metavar="CHECK,…", help="Only these checks; `time.` takes the whole area."
+    ),
+    click.option("--skip", metavar="CHECK,…", help="Not these checks."),
+    click.option(
+        "--tags",
+        metavar="TAG,…",
+        help="Only checks with one of these tags or areas, or steps with one.",
+    ),
+    click.option(
+        "--skip-tags",
+        metavar="TAG,…",
+        help="No check with one of these tags or areas, and no step with one.",
+    ),
+    click.option("--strict", is_flag=True, help="A failed or unknown warning counts too."),
+)
+
+prolog = _all(
+    click.option(
+        "--budget", metavar="S", help="Answer within S of the start: 8, 8s. Deep checks: as stored."
+    ),
+    click.option(
+        "--deep",
+        is_flag=True,
+        help="Only checks that run the job's Python and shells; for a timer.",
+    ),
+    click.option(
+        "--store", is_flag=True, help="With --deep: the nodes keep the findings, for --budget."
+    ),
+)
+
+playbook = click.option(
+    "--playbook", metavar="FILE|NAME", default="site", help="What to apply; default: site."
+)
+ranks = _all(
+    click.option(
+        "--nproc-per-node",
+        type=click.IntRange(1, 1024),
+        help="Ranks per node, as torchrun calls it.",
+    ),
+    click.option(
+        "--master-port",
+        type=click.IntRange(1, 65535),
+        help="Rendezvous port, as torchrun calls it.",
+    ),
+)
+
+launching = _all(
+    click.argument("command", nargs=-1, metavar="-- CMD…", type=click.UNPROCESSED),
+    click.option(
+        "--direct", is_flag=True, help="One process per rank, without torchrun in between."
+    ),
+    click.option(
+        "--env",
+        "variables",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="For the processes; repeats.",
+    ),
+    click.option(
+        "--chdir",
+        metavar="DIR",
+        help="Where they work; default: here if the node has it, else home.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(0, (1 << 32) - 1), help="PYTHONHASHSEED and CLUSTERPREP_SEED."
+    ),
+    click.option(
+        "--preflight/--no-preflight",
+        default=True,
+        help="Check first what it would hang at; default: yes.",
+    ),
+    click.option("--on-busy", is_flag=True, help="Although GPUs are in use."),
+    click.option("--fold", is_flag=True, help="Show equal lines of several ranks once."),
+    click.option(
+        "--log-dir", metavar="DIR", help="A file per rank there; default: in the state folder."
+    ),
+    click.option(
+        "--print",
+        "form",
+        type=click.Choice(["torchrun", "sbatch", "hostfile"]),
+        help="Start nothing; print what to type, a script for Slurm, or a hostfile.",
+    ),
+)
+
+readers = _all(
+    click.option("--nccl", metavar="V", help="Version that will read it, such as 2.21.5."),
+    click.option("--torch", metavar="V", help="Version that will read it, such as 2.6.0."),
+    click.option(
+        "--dialect",
+        metavar="D",
+        help="nccl.conf, shell, env-file, environment or unit; default: by name.",
+    ),
+    click.option("--strict", is_flag=True, help="A warning counts too."),
+)
+
+
+def refuse_mix(words: dict[str, Any]) -> None:
+    """UsageError for options that contradict each other."""
+    if words["store"] and not words["deep"]:
+        raise click.UsageError("--store keeps the findings of deep checks; add --deep")
+    if words["deep"] and words["budget"] is not None:
+        raise click.UsageError("--deep asks what --budget has no time for; give one of them")
+
+
+def seconds(text: str | None, key: str = "--timeout") -> float | None:
+    """A limit: a bare number is seconds. `key` is the option, for the error."""
+    if text is None:
+        return None
+    from clusterprep.model.units import parse_duration
+
+    try:
+        return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
+    except ValueError as error:
+        raise InputError.of(str(error), key=key) from None
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """Words of a list with commas."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())

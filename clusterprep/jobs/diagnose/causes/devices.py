@@ -1,0 +1,192 @@
+"""Which process has which GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
+
+_TWICE = re.compile(
+    r"Duplicate GPU detected : rank (?P<a>\d+) and rank (?P<b>\d+) both on CUDA device (?P<device>[0-9a-fA-F]+)",
+    re.IGNORECASE,
+)
+_GUESS = re.compile(
+    r"using (?:best-guess )?GPU (?P<gpu>\d+) (?:to perform barrier )?as (?:the )?devices? used by this process "
+    r"(?:is|are) currently unknown",
+    re.IGNORECASE,
+)
+_GUESS_NEW = re.compile(r"Guessing device ID based on global rank", re.IGNORECASE)
+
+
+def twice(log: LogFile) -> Iterator[Evidence]:
+    for line in log.saying("duplicate gpu"):
+        if found := _TWICE.search(line.said):
+            pair = sorted((int(found["a"]), int(found["b"])))
+            culprits = tuple(
+                (f"rank {{}} on CUDA device {found['device']}", str(rank)) for rank in pair
+            )
+            yield Evidence("duplicate_gpu", line, Weight.PLAIN, culprits)
+
+
+def guessed(log: LogFile) -> Iterator[Evidence]:
+    """torch guesses a GPU from the rank. Two ranks of one host with one guess are wrong; else it says what it does."""
+    taken: dict[tuple[str, int], int] = {}
+    for line in log.saying("currently unknown", "guessing device"):
+        found = _GUESS.search(line.said)
+        if found is None:
+            if _GUESS_NEW.search(line.said):
+                yield Evidence("benign_device_unknown_barrier", line, Weight.PLAIN)
+            continue
+        place = (line.host or "", int(found["gpu"]))
+        other = taken.setdefault(place, line.rank if line.rank is not None else -1)
+        if line.host and line.rank is not None and other not in (-1, line.rank):
+            culprits = tuple(
+                (f"rank {{}} on GPU {found['gpu']} of {line.host}", str(r))
+                for r in sorted((other, line.rank))
+            )
+            yield Evidence("duplicate_gpu", line, Weight.LIKELY, culprits)
+        else:
+            mapped = "" if line.rank is None else f"rank {line.rank} uses GPU {found['gpu']}"
+            yield Evidence("benign_device_unknown_barrier", line, Weight.PLAIN, note=mapped)
+
+
+DUPLICATE = Cause(
+    "duplicate_gpu",
+    "fatal",
+    "Two ranks on one GPU",
+    "Two ranks of one communicator use the same GPU.",
+    "«Duplicate GPU detected», in newer NCCL «using the same GPU».",
+    "An index that does not exist is invalid_device_ordinal.",
+    "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))   # in every process, before the first CUDA call",
+    "env.cuda_visible",
+    signs=(
+        Sign(
+            "using the same gpu",
+            r"multiple ranks (?:detected|are) using the same GPU",
+            "n1:1:2 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
+            "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this",
+        ),
+        Sign(
+            "multiple ranks using the same nvml device",
+            r"multiple ranks using the same NVML device",
+            'n1:1:2 [0] transport/nvls.cc:254 NCCL WARN NCCL_NVLS_ENABLE has been set to "1" and communicator has '
+            "multiple "
+            "ranks using the same NVML device.",
+        ),
+    ),
+    look=twice,
+    needles=("duplicate gpu detected",),
+)
+ORDINAL = Cause(
+    "invalid_device_ordinal",
+    "fatal",
+    "A GPU that is not there",
+    "A process asks for a GPU that it cannot see: more processes than GPUs, or another list of visible devices.",
+    "«invalid device ordinal», «no GPUs found», an assertion about the number of GPUs.",
+    "A GPU that was there and is lost is gpu_hardware_fault.",
+    "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L   # --nproc-per-node may not exceed what is visible",
+    "launch.nproc",
+    of_host=True,
+    signs=(
+        Sign(
+            "invalid device ordinal",
+            r"invalid device ordinal",
+            "[rank5]: RuntimeError: CUDA error: invalid device ordinal",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "device < num_gpus",
+            r"device >= 0 && device < num_gpus",
+            "RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at CUDAContext.cpp:49",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "invalid device id",
+            r"(?:AssertionError|RuntimeError|DeferredCudaCallError).*invalid device id",
+            "AssertionError: Invalid device id",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "no gpus found",
+            r"only supported with GPUs, no GPUs found",
+            "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "no cuda gpus are available",
+            r"No CUDA GPUs are available",
+            "RuntimeError: No CUDA GPUs are available",
+            Weight.LIKELY,
+            "rank {rank}",
+        ),
+        Sign(
+            "no cuda-capable device",
+            r"no CUDA-capable device is detected",
+            "RuntimeError: CUDA error: no CUDA-capable device is detected",
+            Weight.LIKELY,
+            "rank {rank}",
+        ),
+        Sign(
+            "your machine only has",
+            r"You requested gpu:? .*your machine only has",
+            "MisconfigurationException: You requested gpu: [0, 1, 2, 3] But your machine only has: [0, 1]",
+        ),
+        Sign(
+            "no slot '",
+            r"No slot '\d+' specified on host '(?P<node>[\w.-]+)'",
+            "ValueError: No slot '3' specified on host 'worker-1'",
+            culprit="host {node}",
+        ),
+        Sign(
+            "number of available gpus",
+            r"number of required GPUs exceeds the total number of available GPUs",
+            "ValueError: The number of required GPUs exceeds the total number of available GPUs in the placement "
+            "group.",
+        ),
+        Sign(
+            "busy or unavailable",
+            r"CUDA-capable device(?:\(s\) is/are|s are) busy or unavailable",
+            "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            Weight.SYMPTOM,
+            "rank {rank}",
+        ),
+        Sign(
+            "mismatchs with nccl device",
+            r"allocated on device (?P<device>\d+) mismatchs with NCCL device (?P<wanted>\d+)",
+            "n1:1:2 [0] NCCL WARN AllReduce : sendbuff allocated on device 1 mismatchs with NCCL device 0",
+            Weight.LIKELY,
+            "rank {rank}",
+        ),
+        Sign(
+            "not on device passed to init_process_group",
+            r"tensor not on device passed to init_process_group",
+            "ValueError: Attempt to perform collective on tensor not on device passed to init_process_group",
+            Weight.LIKELY,
+            "rank {rank}",
+        ),
+        Sign(
+            "nvidia-ml",
+            r"Failed to open libnvidia-ml\.so",
+            "n1:1:2 [0] misc/nvmlwrap.cc:99 NCCL WARN Failed to open libnvidia-ml.so.1",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+    ),
+)
+GUESSED = Cause(
+    "benign_device_unknown_barrier",
+    "benign",
+    "torch guesses the GPU of a barrier",
+    "torch took the GPU for a barrier from the rank, as the process had not said which is its own. This is harmless "
+    "where "
+    "rank and GPU agree; where CUDA_VISIBLE_DEVICES differs between ranks or ranks skip GPUs, the guess is wrong and "
+    "hangs.",
+    "«using GPU 3 to perform barrier as devices used by this process are currently unknown».",
+    "Two ranks of one host that guess the same GPU are duplicate_gpu.",
+    "init_process_group('nccl', device_id=torch.device('cuda', LOCAL_RANK)), or torch.cuda.set_device(LOCAL_RANK) "
+    "before it",
+    "env.cuda_visible",
+    look=guessed,
+    needles=("currently unknown", "guessing device id"),
+)

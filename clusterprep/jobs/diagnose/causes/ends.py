@@ -1,0 +1,100 @@
+"""A job that somebody or something ended from outside."""
+
+from __future__ import annotations
+
+from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
+
+TERMINATION = Cause(
+    "external_termination",
+    "fatal",
+    "Ended from outside",
+    "The job was ended from outside: a scheduler's limit or preemption, a closed terminal, a signal by hand.",
+    "«got signal: 15», «CANCELLED … DUE TO TIME LIMIT», «Received 1 death signal», a node failure that Slurm tells.",
+    "torchrun's «Sending process … closing signal SIGTERM» follows the failure of another worker and is no cause. "
+    "Signal 9 "
+    "comes from the kernel's want of memory as a rule: host_oom_kill.",
+    "sacct -j JOB -o State,Reason,Elapsed,Timelimit   # nohup or tmux against SIGHUP; checkpoints against preemption",
+    "slurm.state",
+    signs=(
+        Sign(
+            "cancelled",
+            r"\*\*\* (?:JOB|STEP) (?P<job>[\w.]+) ON (?P<node>[\w.\[\],-]+) CANCELLED AT \S+? DUE TO (?P<why>[A-Z "
+            r"]+?)\s?\*\*\*",
+            "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2031-03-04T12:00:00 DUE TO TIME LIMIT ***",
+            note="Slurm says: {why}",
+        ),
+        Sign(
+            "cancelled at",
+            r"CANCELLED AT",
+            "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2031-03-04T12:00:00 ***",
+            Weight.LIKELY,  # Slurm cancels what is left of a step after a task failed too
+        ),
+        Sign(
+            "got signal",
+            r"got signal: (?P<signal>1|2|15)\b",
+            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 2794 got signal: 15",
+            note="it was signal {signal}",
+        ),
+        Sign(
+            "death signal",
+            r"Received (?P<signal>\S+) death signal",
+            "[2031-03-04 12:00:00,123] torch.distributed.elastic.agent.server.api: [WARNING] Received Signals.SIGHUP "
+            "death "
+            "signal, shutting down workers",
+            note="it was {signal}",
+        ),
+        Sign(
+            "signalexception",
+            r"SignalException",
+            "raise SignalException(f'Process {os.getpid()} got signal: {sigval}', sigval=sigval)",
+        ),
+        Sign(
+            "node fail",
+            r"Node failure on (?P<node>[\w.-]+)|DUE TO NODE FAILURE",
+            "srun: error: Node failure on gpu-07",
+            culprit="host {node}",
+        ),
+        Sign(
+            "preempt",
+            r"(?:spot|instance|job|node|pod|task).{0,40}(?:preempted|preemption)|DUE TO PREEMPTION",
+            "slurmstepd: error: job was terminated: preempted, DUE TO PREEMPTION",
+        ),
+        Sign(
+            "interruption",
+            r"(?:spot|instance) .{0,40}interruption",
+            "agent: the spot instance got an interruption notice, draining the node",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "closing signal sig",
+            r"closing signal (?P<signal>SIGHUP|SIGINT)",
+            "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 12 closing signal SIGHUP",
+            Weight.LIKELY,
+            note="it was {signal}",
+        ),
+        Sign(
+            "return code = -1",
+            r"exits? with return code = -(?:15|1)\b",
+            "[INFO] [launch.py:347:main] Process 4711 exits with return code = -15",
+            Weight.SYMPTOM,
+        ),
+        Sign(
+            "evict",
+            r"\b(?:pod|container|job)\b.{0,60}\bevicted\b|TaintManagerEviction",
+            "Warning  Evicted  3m  kubelet  The pod train-0 was evicted by the node's drain",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "keyboardinterrupt",
+            r"^KeyboardInterrupt",
+            "KeyboardInterrupt",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "sigterm",
+            r"(?:received|caught|got) (?:signal )?SIGTERM(?!.*closing)|Received SIGTERM",
+            "[rank0]: received SIGTERM, terminating",
+            Weight.LIKELY,
+        ),
+    ),
+)

@@ -1,0 +1,399 @@
+"""GPUs and what connects them within a node: PCIe, NVLink, NVSwitch, files that describe it, broken hardware."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
+
+_XID = re.compile(
+    r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?\): (?P<xid>\d+)",
+    re.IGNORECASE,
+)
+_HARDWARE = frozenset(
+    {
+        48,
+        54,
+        61,
+        62,
+        63,
+        64,
+        74,
+        79,
+        92,
+        94,
+        95,
+        110,
+        119,
+        120,
+        121,
+        136,
+        140,
+        143,
+        144,
+        145,
+        146,
+        149,
+        154,
+    }
+)
+_FIRST = {79: Weight.PLAIN, 48: Weight.PLAIN, 94: Weight.PLAIN, 95: Weight.PLAIN, 74: Weight.PLAIN}
+
+
+_FILE_SET = re.compile(
+    r"NCCL_(?P<kind>TOPO|GRAPH)_FILE (?:set (?:by environment )?to|environment variable to) (?P<path>\S+)",
+    re.IGNORECASE,
+)
+_ABOUT = re.compile(
+    r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML|Could not find (?:id|gpu rank|net id|NET with id|node of "
+    r"type)|Attribute \S+ of node|real path",
+    re.IGNORECASE,
+)
+
+
+def files(log: LogFile) -> Iterator[Evidence]:
+    """Errors about XML with the file that was set; searches that fail read the graph file, where there is one."""
+    paths = {
+        found["kind"].upper(): found["path"]
+        for line in log.saying("_file set", "_file environment variable")
+        if (found := _FILE_SET.search(line.said))
+    }
+    for line in log.saying("xml ", "attribute ", "could not find ") if paths else ():
+        found = _ABOUT.search(line.said)
+        if found and line.level != "INFO":
+            path = paths.get("GRAPH" if found["graph"] else "TOPO") or next(iter(paths.values()))
+            yield Evidence("topo_or_graph_file_bad", line, Weight.PLAIN, (("file", path),))
+
+
+def xids(log: LogFile) -> Iterator[Evidence]:
+    """The driver's numbered errors. Some are of the hardware; 13, 31, 43 and 45 come from programs as a rule."""
+    for line in log.saying("nvrm: xid"):
+        if found := _XID.search(line.said):
+            number = int(found["xid"])
+            place = f"{found['pci']} on {line.host}" if line.host else found["pci"]
+            weight = _FIRST.get(number, Weight.LIKELY if number in _HARDWARE else Weight.SYMPTOM)
+            yield Evidence(
+                "gpu_hardware_fault", line, weight, (("GPU", place),), note=f"Xid {number}"
+            )
+
+
+HARDWARE = Cause(
+    "gpu_hardware_fault",
+    "fatal",
+    "A GPU is broken or lost",
+    "A GPU failed: an uncorrectable memory error, a fatal Xid, or it is lost from the bus.",
+    "Xid 48, 63, 64, 74, 79, 94, 95, 119 in the kernel's log, «GPU is lost», «uncorrectable ECC error».",
+    "An illegal memory access alone is a bug of a program as a rule; Xid 13, 31, 43 and 45 come from programs too.",
+    "nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg -T | grep -i xid   # drain the node and reset or replace the GPU",
+    "gpu.xid",
+    signs=(
+        Sign(
+            "fallen off the bus",
+            r"(?:GPU (?P<pci>[0-9a-fA-F:.]{7,})[^:]*)?:? ?.*fallen off the bus"
+            r"(?:.{0,40}PCI:(?P<place>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
+            "[ 9.000000] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus",
+            culprit="GPU {pci}|GPU {place}",
+        ),
+        Sign(
+            "uncorrectable ecc error",
+            r"uncorrectable ECC error",
+            "[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            culprit="rank {rank}|host {host}",
+        ),
+        Sign(
+            "nvlink",
+            r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable|"
+            r"access of peer GPU memory over nvlink or a hardware error",
+            "n1:1:2 [0] NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'",
+            culprit="rank {rank}|host {host}",
+        ),
+        Sign(
+            "uncorrectable nvlink error",
+            r"uncorrectable NVLink error",
+            "[rank5]: RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "over nvlink or a hardware error",
+            r"Invalid access of peer GPU memory over nvlink or a hardware error",
+            "[rank5]: RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+            Weight.LIKELY,
+            "rank {rank}",
+        ),
+        Sign(
+            "nvlinkuncorrectable",
+            r"(?:cudaError|CUDA_ERROR_)NvlinkUncorrectable",
+            "[rank5]: RuntimeError: cudaErrorNvlinkUncorrectable",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "gpu_is_lost",
+            r"ERROR_GPU_IS_LOST",
+            "nvmlDeviceGetTemperature failed: NVML_ERROR_GPU_IS_LOST",
+        ),
+        Sign(
+            "gpu requires re",
+            r"GPU requires (?:reset|restart)",
+            "| 00000000:3B:00.0 Off | GPU requires reset |",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "eccuncorrectable",
+            r"ECCUncorrectable",
+            "[rank5]: RuntimeError: cudaErrorECCUncorrectable",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "nvrm: the nvidia gpu",
+            r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F])\s*$",
+            "[ 9.000000] NVRM: The NVIDIA GPU 0000:3b:00.0",
+            Weight.SYMPTOM,
+            "GPU {pci}",
+        ),
+        Sign(
+            "gpu is lost",
+            r"(?:nvmlDeviceGetHandleByIndex\((?P<index>\d+)\).*)?GPU is lost",
+            "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: GPU is lost",
+            culprit="GPU {index}",
+        ),
+        Sign(
+            "nvmldevicegethandlebyindex",
+            r"nvmlDeviceGetHandleByIndex\((?P<index>\d+)\) failed: (?!.*is lost)",
+            "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: Unknown Error",
+            Weight.LIKELY,
+            "GPU {index}",
+        ),
+        Sign(
+            "determine the device handle",
+            r"Unable to determine the device handle for GPU ?(?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F])",
+            "Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error",
+            culprit="GPU {pci}",
+        ),
+        Sign(
+            "hardware stack error",
+            r"hardware stack error",
+            "[rank5]: RuntimeError: CUDA error: hardware stack error",
+            Weight.LIKELY,
+            "rank {rank}",
+        ),
+        Sign(
+            "sxid",
+            r"\bSXid\b",
+            "[ 9.000000] nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 12 LTSSM Fault Up",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "rminitadapter failed",
+            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]{7,}):? )?RmInitAdapter failed",
+            "[    9.000000] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x24:0xffff:1484)",
+            Weight.LIKELY,
+            "GPU {pci}",
+        ),
+        Sign(
+            "severity=uncorrect",
+            r"PCIe Bus Error: severity=Uncorrect(?:ed|able)",
+            "[    9.000000] nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "memory access",
+            r"an illegal memory access was encountered",
+            "[rank5]: RuntimeError: CUDA error: an illegal memory access was encountered",
+            Weight.SYMPTOM,
+            "rank {rank}",
+        ),
+        Sign(
+            "unspecified launch failure",
+            r"unspecified launch failure",
+            "[rank5]: RuntimeError: CUDA error: unspecified launch failure",
+            Weight.SYMPTOM,
+            "rank {rank}",
+        ),
+    ),
+    look=xids,
+    needles=("nvrm: xid",),
+)
+PEERS = Cause(
+    "p2p_acs_iommu",
+    "fatal",
+    "GPUs cannot reach each other",
+    "GPUs of one node cannot reach each other's memory: ACS, the IOMMU, a virtual machine or a driver stands between.",
+    "«peer access is not supported», CUDA IPC that fails, DMA faults of the IOMMU, a hang or wrong data over P2P.",
+    "A hang in which a rank is missing is that rank's.",
+    "NCCL_P2P_DISABLE=1   # to prove it; then iommu=pt, and ACS off on the PCIe switches between the GPUs",
+    "gpu.p2p",
+    of_host=True,
+    signs=(
+        Sign(
+            "failed to peer with device",
+            r"failed to peer with device (?P<device>\d+)",
+            "n1:1:2 [0] transport/p2p.cc:355 NCCL WARN failed to peer with device 1(=2000): 217 peer access is not "
+            "supported",
+            culprit="GPU pair {gpu}-{device}",
+        ),
+        Sign(
+            "peer access is not supported",
+            r"peer access is not supported between these two devices",
+            "n1:1:2 [0] NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
+        ),
+        Sign(
+            "p2p is disabled between nvlink connected",
+            r"P2P is disabled between NVLINK connected GPUs (?P<a>\d+) and (?P<b>\d+)",
+            "n1:1:2 [0] graph/paths.cc:396 NCCL WARN P2P is disabled between NVLINK connected GPUs 0 and 1",
+            culprit="GPU pair {a}-{b}",
+        ),
+        Sign(
+            "ipc",
+            r"cudaIpc(?:Get|Open)MemHandle failed|failed to (?:open|get) CUDA IPC handle",
+            "n1:1:2 [0] transport/p2p.cc:250 NCCL WARN cudaIpcGetMemHandle failed : invalid argument",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "iommu=pt",
+            r"Missing \"?iommu=pt\"? from kernel command line",
+            'n1:1:2 [0] init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to a hang!',
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "could not enable p2p",
+            r"Could not enable P2P between dev (?P<a>\d+)\S* and dev (?P<b>\d+)",
+            "n1:1:2 [0] NCCL INFO Could not enable P2P between dev 0(=1000) and dev 1(=25000)",
+            Weight.SYMPTOM,
+            "host {host}",
+        ),
+        Sign(
+            "acsctl",
+            r"ACSCtl:\s*SrcValid\+.*ReqRedir\+",
+            "ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-",
+            Weight.SYMPTOM,
+        ),
+        Sign(
+            "peer mapping resources exhausted",
+            r"peer mapping resources exhausted",
+            "n1:1:2 [0] NCCL WARN Cuda failure 'peer mapping resources exhausted'",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "dmar",
+            r"(?:DMAR).{0,80}(?:fault)",
+            "[ 9.000000] DMAR: [DMA Read] Request device [3b:00.0] fault addr 0x1000 [fault reason 06]",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "io_page_fault",
+            r"IO_PAGE_FAULT",
+            "[ 9.000000] nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x12 address=0x1 "
+            "flags=0x0020]",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "got completion",
+            r"Got completion.*(?:error 4\b|status=(?:\w+\()?4\b|IBV_WC_LOC_PROT_ERR)",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_LOC_PROT_ERR(4) "
+            "opcode=0",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "out of bounds values",
+            r"Out of bounds values : [1-9]\d* FAILED",
+            "# Out of bounds values : 8 FAILED",
+            Weight.LIKELY,
+        ),
+    ),
+)
+MANAGER = Cause(
+    "fabric_manager_down",
+    "fatal",
+    "The NVSwitch fabric is not ready",
+    "The fabric manager (or IMEX, between nodes) does not run, or was restarted under GPUs in use.",
+    "CUDA error 802 «system not yet initialized», NVLS memory that cannot be bound, MNNVL that does not work.",
+    "Machines without NVSwitch have no fabric manager.",
+    "systemctl restart nvidia-fabricmanager   # of the driver's own version, with no process on the GPUs",
+    "gpu.fabricmanager",
+    of_host=True,
+    signs=(
+        Sign(
+            "system not yet initialized",
+            r"system not yet initialized",
+            "n1:1:2 [0] NCCL WARN Cuda failure 802 'system not yet initialized'",
+            culprit="host {host}",
+        ),
+        Sign(
+            "multicast",
+            r"(?:Failed to bind NVLink SHARP|NVLS).{0,40}Multicast|multicast.{0,60}(?:CUDA error|fail)",
+            "n1:1:2 [0] transport/nvls.cc:376 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size "
+            "2097152 : "
+            "CUDA error 1 'invalid argument'.",
+            culprit="host {host}",
+        ),
+        Sign(
+            "transport/nvls.cc",
+            r"transport/nvls\.cc:\d+.*(?:Cuda failure|WARN)",
+            "n1:1:2 [0] transport/nvls.cc:99 NCCL WARN Cuda failure 1 'invalid argument'",
+            Weight.LIKELY,
+            "host {host}",
+            whole=True,
+        ),
+        Sign(
+            "imex",
+            r"is available but not working on this system\. Check the IMEX|IMEX.{0,60}(?:not |fail|error)",
+            "n1:1:2 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check "
+            "the IMEX "
+            "configuration",
+            culprit="host {host}",
+        ),
+        Sign(
+            "fabricmanager",
+            r"fabricmanager.{0,80}(?:fail|not running|exited|error|stopped|mismatch)",
+            "systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.",
+            culprit="host {host}",
+        ),
+    ),
+)
+TOPOLOGY = Cause(
+    "topo_or_graph_file_bad",
+    "fatal",
+    "A topology file is wrong",
+    "NCCL_TOPO_FILE or NCCL_GRAPH_FILE names a file that is missing, of another release, or no proper XML.",
+    "NCCL's errors about XML, «could not find» of nodes that the file describes.",
+    "Without such a file a search that fails is a matter of the NCCL version: nccl_bug_or_version.",
+    "unset NCCL_TOPO_FILE NCCL_GRAPH_FILE   # or the file that the provider has for this machine and release",
+    "env.nccl_unknown",
+    of_host=True,
+    signs=(
+        Sign(
+            "xml",
+            r"XML (?:Topology|Graph) has wrong version|Could not open XML graph file|XML (?:Mismatch|Parse)|"
+            r"Error : (?:XML parser|too many XML)|ncclTopoGetSystemFromXml|XML (?:Import|Export) Channel",
+            "n1:1:2 [0] graph/xml.cc:394 NCCL WARN XML Topology has wrong version 2, 1 needed",
+        ),
+        Sign(
+            "attribute ",
+            r"Attribute \S+ of node \S+ not found",
+            "n1:1:2 [0] graph/xml.h:80 NCCL WARN Attribute busid of node nic not found",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "xml topology file",
+            r"Could not open XML topology file (?P<file>\S+)",
+            "n1:1:2 [0] NCCL INFO Could not open XML topology file /etc/topo.xml : No such file or directory",
+            Weight.SYMPTOM,
+        ),
+        Sign(
+            "real path",
+            r"^(?!.*\bINFO\b).*Could not find real path of (?P<path>\S+)",
+            "n1:1:2 [0] os/linux.cc:637 NCCL WARN Could not find real path of "
+            "/sys/class/pci_bus/0000:3b/../../0000:3b:00.0",
+            Weight.LIKELY,
+            whole=True,
+        ),
+    ),
+    look=files,
+    needles=("nccl_topo_file set", "nccl_graph_file set", "nccl_topo_file environment variable"),
+)

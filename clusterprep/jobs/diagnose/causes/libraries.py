@@ -1,0 +1,86 @@
+"""The libnccl that is loaded is another than torch's, or torch has none."""
+
+from __future__ import annotations
+
+from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
+
+LIBRARY = Cause(
+    "nccl_library_conflict",
+    "fatal",
+    "Another libnccl than torch was built for",
+    "The loader found another libnccl than the one that torch was built with.",
+    "Undefined symbols that begin with nccl, «NCCL library is too old», a libnccl.so.2 that is not found.",
+    "libnccl-net.so is NCCL's optional plug-in: benign_no_net_plugin.",
+    "unset LD_LIBRARY_PATH LD_PRELOAD; ldd $(python -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so "
+    "| grep nccl",
+    "nccl.torch",
+    signs=(
+        Sign(
+            "undefined symbol: nccl",
+            r"undefined symbol: (?P<symbol>nccl\w+)",
+            "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
+        ),
+        Sign(
+            "nccl library is too old",
+            r"NCCL library is too old",
+            "n1:1:2 [0] NCCL WARN NCCL library is too old. This application was compiled with NCCL version 2.28.3",
+        ),
+        Sign(
+            "unable to load nccl library",
+            r"Unable to load NCCL library",
+            "nccl_utils.cc:133: NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL library.",
+        ),
+        Sign(
+            "attribute value -2147483648",
+            r"Invalid config .{0,40}attribute value -2147483648",
+            "n1:1:2 [0] init.cc:1405 NCCL WARN Invalid config blocking attribute value -2147483648",
+            Weight.LIKELY,
+            note="«undefined» of a newer nccl.h, which an older library takes for a value",
+        ),
+        Sign(
+            "libnccl.so",
+            r"libnccl\.so[.\d]*: (?:cannot open shared object|version `|file too short)",
+            "ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",
+        ),
+    ),
+)
+NOT_BUILT = Cause(
+    "nccl_not_built",
+    "fatal",
+    "A torch without NCCL",
+    "This torch build has no NCCL back-end.",
+    "«Distributed package doesn't have NCCL built in».",
+    "A torch with NCCL that sees no GPU says so: invalid_device_ordinal.",
+    "pip install torch --index-url URL_OF_A_CUDA_BUILD   # or backend='gloo' on machines without NVIDIA GPUs",
+    "torch.version",
+    signs=(
+        Sign(
+            "have nccl",
+            r"Distributed package doesn't have NCCL",
+            "RuntimeError: Distributed package doesn't have NCCL built in",
+            culprit="rank {rank}",
+        ),
+        Sign(
+            "processgroupnccl",
+            r"(?:cannot import name|no attribute) 'ProcessGroupNCCL'",
+            "ImportError: cannot import name 'ProcessGroupNCCL' from 'torch.distributed'",
+        ),
+        Sign(
+            "init_process_group",
+            r"(?:cannot import name|no attribute) 'init_process_group'",
+            "AttributeError: module 'torch.distributed' has no attribute 'init_process_group'",
+        ),
+        Sign(
+            "not available",
+            r"\bnccl\b.{0,40}is not available",
+            "ValueError: Backend nccl is not available on this platform",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "without libuv",
+            r"use_libuv was requested but PyTorch was buil[dt] without libuv",
+            "RuntimeError: use_libuv was requested but PyTorch was build without libuv support",
+            Weight.LIKELY,
+        ),
+    ),
+)

@@ -1,0 +1,399 @@
+"""Every value that travels between the stages: frozen, with no behaviour beyond small properties."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import field
+from datetime import date
+from typing import Any, Literal
+
+from clusterprep.model.history import Comparison, RecordedRun, Since
+from clusterprep.runtime.lazy_dataclass import dataclass
+
+Json = Any  # what json.loads gives: None, bool, int, float, str, list, dict
+Verdict = Literal["pass", "fail", "unknown", "skip"]
+Severity = Literal["error", "warning"]
+
+# ---------------------------------------------------------------- the inventory
+
+
+@dataclass(frozen=True)
+class SshSettings:
+    """How to log in; None means that ssh_config and then OpenSSH's own default decide."""
+
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    config: str = "~/.ssh/config"
+    known_hosts: str = "~/.ssh/known_hosts"
+    host_keys: Literal["strict", "accept-new"] = "strict"
+    connect_timeout: float = 10.0  # seconds for TCP, banner and login together
+    become: bool = False
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """GPUs declared for a node. `use` lists the device indices of this job, in order."""
+
+    count: int
+    model: str | None = None
+    use: tuple[int, ...] | None = None
+
+    @property
+    def used(self) -> int:
+        return self.count if self.use is None else len(self.use)
+
+
+@dataclass(frozen=True)
+class Interfaces:
+    """Declared interfaces; None means derived, an empty tuple of `rdma` means none."""
+
+    nccl: str | None = None
+    rdma: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class EnvSetting:
+    """A declared environment value and the layer that declared it ("env", "group rack1", "node n3")."""
+
+    value: str
+    layer: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node with every setting resolved by precedence (node > group > top > default)."""
+
+    name: str
+    address: str
+    index: int  # position in the inventory, from 0; the first node is the rendezvous
+    ssh: SshSettings = SshSettings()
+    transport: Literal["ssh", "local", "slurm"] = "ssh"
+    root: str = "/"
+    job_user: str | None = None  # None: the user that logs in
+    python: str = "/usr/bin/python3"
+    gpus: Gpus | None = None  # None: not declared
+    nproc_per_node: int | None = None
+    interfaces: Interfaces = Interfaces()
+    env: Mapping[str, EnvSetting] = field(default_factory=dict)
+    require: Mapping[str, str] = field(
+        default_factory=dict
+    )  # check name -> what is wanted, as written
+    groups: tuple[str, ...] = ()
+
+    @property
+    def declares_rdma(self) -> bool:
+        return bool(self.interfaces.rdma)
+
+
+@dataclass(frozen=True)
+class Silence:
+    """An accepted finding: shown as such, not counted until `until` (the last day it holds)."""
+
+    check: str
+    nodes: frozenset[str]
+    reason: str
+    until: date | None = None
+
+
+@dataclass(frozen=True)
+class VerifySettings:
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    sizes: tuple[int, ...] = (8, 1024, 1 << 20, 64 << 20)  # bytes
+    timeout: float = 60.0  # seconds for one collective stage
+    min_busbw: float | None = None  # GB/s
+    same_files: tuple[str, ...] = ()  # compared on all ranks
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """A whole inventory after ranges, groups and precedence."""
+
+    cluster: str
+    nodes: tuple[Node, ...]
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    master_port: int = 29500
+    env_targets: tuple[str, ...] = ("profile.d", "nccl.conf")
+    silences: tuple[Silence, ...] = ()
+    verify: VerifySettings = VerifySettings()
+    left_out: tuple[Node, ...] = ()  # nodes of the file that this command leaves alone
+    warnings: tuple[str, ...] = ()  # unknown NCCL_* names and the like; shown, never fatal
+    path: str = ""
+
+
+# ---------------------------------------------------------------- evidence and judgement
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Why something is not known. Never equal to any value."""
+
+    reason: str  # a word of the contract (denied, missing_tool, timed_out, hung, garbled, …) or a sentence
+    detail: str = ""
+
+
+NOT_ASKED = Absent("not_asked")
+
+
+@dataclass(frozen=True)
+class Read:
+    """One thing to look at on a node: a reader of remote/readers.py, its arguments, its limit in seconds."""
+
+    kind: str
+    args: tuple[Json, ...] = ()
+    limit: float = 5.0
+
+
+@dataclass(frozen=True)
+class NodeSnapshot:
+    """What one look at one node brought: reached or not, and every fact asked for or why not."""
+
+    node: str
+    address: str
+    reached: bool
+    reason: str | None = None
+    detail: str = ""
+    remedy: str = ""
+    answered: bool = True  # False: the node gave no answer at all
+    facts: Mapping[str, Any] = field(default_factory=dict)  # fact name -> value or Absent
+    seconds: float = 0.0
+    login: float = 0.0  # seconds of it until the agent of the node answered for the first time
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Everything known about the nodes at one moment."""
+
+    inventory: Inventory
+    snapshots: Mapping[str, NodeSnapshot]
+    limited: bool = False  # only a part of the inventory was contacted
+    derived: dict[str, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # see derived.py
+
+    @functools.cached_property
+    def reached(self) -> tuple[Node, ...]:
+        return tuple(
+            n
+            for n in self.inventory.nodes
+            if n.name in self.snapshots and self.snapshots[n.name].reached
+        )
+
+    def fact(self, node: str, name: str) -> Any:
+        return self.snapshots[node].facts.get(name, NOT_ASKED)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer of one check about a set of nodes, as in the report."""
+
+    check: str
+    verdict: Verdict
+    severity: Severity
+    nodes: tuple[str, ...]
+    message: str
+    seen: str = ""
+    wanted: str = ""
+    remedy: str = ""
+    reason: str | None = None
+    fixed: bool = False
+    silenced: str | None = None  # the reason of the silence
+    until: date | None = None  # the last day on which it holds
+    age: float | None = None  # seconds since it was learned, where it was not now
+
+
+# ---------------------------------------------------------------- wanted state
+
+
+@dataclass(frozen=True)
+class EnvValue:
+    """One variable as it will be written on `nodes`, and why it has this value."""
+
+    name: str
+    value: str
+    nodes: tuple[str, ...]
+    why: str
+    declared: bool = False
+
+
+@dataclass(frozen=True)
+class EnvPath:
+    """The names that one way to start a process gives on `nodes`; `add` says how it would get what it lacks."""
+
+    path: str
+    reaches: tuple[str, ...]
+    nodes: tuple[str, ...]
+    add: str = ""
+
+
+StepOutcome = Literal[
+    "planned", "done", "unchanged", "failed", "rolled-back", "undone", "not-started"
+]
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """Equal changes of several nodes, as in the report."""
+
+    nodes: tuple[str, ...]
+    resource: str
+    target: str
+    action: str
+    outcome: StepOutcome
+    diff: str = ""
+    detail: str = ""
+
+
+# ---------------------------------------------------------------- verify and launch
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    seconds: float
+    verdict: Verdict
+    arrived: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    limit: float | None = None  # seconds; None: none of its own
+    after: tuple[
+        float, ...
+    ] = ()  # when each of `arrived` did, in seconds since the stage began, where it was seen
+
+
+@dataclass(frozen=True)
+class CollectiveResult:
+    """One timed collective: `bytes` per rank, `seconds` of the median repetition, GB/s as nccl-tests defines them."""
+
+    op: str
+    bytes: int
+    seconds: float
+    algbw_gbs: float
+    busbw_gbs: float
+    wrong: int
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class RankGpu:
+    uuid: str
+    index: int
+    pci: str
+    numa: int | None
+
+
+@dataclass(frozen=True)
+class RankRow:
+    rank: int
+    local_rank: int
+    node: str
+    gpu: RankGpu | None
+    last_event: str
+
+
+@dataclass(frozen=True)
+class Culprit:
+    kind: Literal["node", "link", "rank", "gpu", "interface"]
+    nodes: tuple[str, ...]
+    confidence: float
+    cause: str
+    evidence: tuple[str, ...] = ()
+    rank: int | None = None
+    source: str | None = None  # "from" in the report
+    target: str | None = None  # "to" in the report
+
+
+@dataclass(frozen=True)
+class Workaround:
+    """The trial once more with some settings over the environment; none is the same trial again."""
+
+    settings: tuple[str, ...]  # NAME=value
+    works: bool
+    busbw_gbs: float | None = None  # of the largest message that all ranks exchanged, and its size
+    bytes: int | None = None
+    share: float | None = None  # of the fastest workaround
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class PairSpeed:
+    """One measured pair of nodes: GB/s in each direction and the shortest round trip in seconds, by TCP."""
+
+    nodes: tuple[str, str]
+    word: str  # ok, or why it could not be measured
+    there_gbs: float | None = None
+    back_gbs: float | None = None
+    rtt: float | None = None
+    resent: int | None = None  # segments that had to be sent once more
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    verdict: Verdict
+    backend: str
+    world_size: int
+    nproc_per_node: int
+    rendezvous: str
+    stages: tuple[Stage, ...] = ()
+    collectives: tuple[CollectiveResult, ...] = ()
+    ranks: tuple[RankRow, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    message: str = ""
+    workarounds: tuple[Workaround, ...] = ()
+    pairs: tuple[PairSpeed, ...] = ()
+
+
+@dataclass(frozen=True)
+class LaunchedRank:
+    """One rank of a launch and how it ended: by itself with a code or a signal, or because others did."""
+
+    rank: int
+    local_rank: int
+    node: str
+    ended: Literal["finished", "failed", "killed", "with-others", "lost", "hanging", "not-started"]
+    code: int | None = None
+    signal: str | None = None
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    verdict: Verdict
+    mode: Literal["torchrun", "direct"]
+    world_size: int
+    nproc_per_node: int
+    rendezvous: str
+    folders: Mapping[str, str] = field(default_factory=dict)  # node -> where its processes worked
+    logs: str = ""
+    ranks: tuple[LaunchedRank, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    timed_out: bool = False
+    causes: tuple[
+        Mapping[str, Json], ...
+    ] = ()  # what `diagnose` says of the logs: cause, severity, culprit, …
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a command has to say. A section that a command does not produce is None and absent from JSON."""
+
+    command: str
+    run: str
+    cluster: str
+    started: str  # RFC 3339, UTC
+    seconds: float
+    verdict: str  # pass, fail, unknown, error, refused, interrupted
+    code: int
+    nodes: tuple[NodeSnapshot, ...] | None = None
+    findings: tuple[Finding, ...] | None = None
+    env: tuple[EnvValue, ...] | None = None
+    env_paths: tuple[EnvPath, ...] | None = None
+    changes: tuple[ChangeRow, ...] | None = None
+    verify: VerifyResult | None = None
+    launch: LaunchResult | None = None
+    error: Mapping[str, Json] | None = None
+    notices: tuple[str, ...] = ()  # limited run, what was settled first, unknown variable names
+    strict: bool = False  # warnings count too
+    since: Since | None = None  # what turned since an earlier run
+    runs: tuple[RecordedRun, ...] | None = None  # earlier runs
+    comparison: Comparison | None = None  # of two earlier runs

@@ -1,0 +1,98 @@
+"""Values about earlier runs: a line of the list of runs, what turned since one, what differs between two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterprep.runtime.lazy_dataclass import dataclass
+
+Json = Any  # what json.loads gives
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A check whose answer on some nodes is another one than in an earlier run; `verdict` is the answer now."""
+
+    check: str
+    verdict: str
+    severity: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Since:
+    """What turned since an earlier run, among what both of them judged."""
+
+    run: str
+    started: str  # RFC 3339, UTC
+    new: tuple[Turn, ...] = ()
+    fixed: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run as the list of runs has it. `errors` and `warnings` are checks that fail and count."""
+
+    run: str
+    command: str
+    cluster: str
+    inventory: str  # path as it was given
+    started: str  # RFC 3339, UTC
+    seconds: float
+    verdict: str
+    code: int
+    nodes: int
+    reached: int
+    errors: int
+    warnings: int
+    unknown: int
+    tool: str = ""  # the version that wrote it
+    size: int = 0  # bytes that it takes in the history
+
+
+@dataclass(frozen=True)
+class FactChange:
+    """A part of a fact that is another one on some nodes; `key` says which part, "" is all of it."""
+
+    fact: str
+    key: str
+    before: Json
+    after: Json
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EnvChange:
+    """A variable with another value on some nodes; None: it was not there, or is not any more."""
+
+    name: str
+    before: str | None
+    after: str | None
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SpeedChange:
+    """Bus bandwidth in GB/s of one collective at one size, in both runs."""
+
+    op: str
+    dtype: str
+    bytes: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between two runs."""
+
+    before: RecordedRun
+    after: RecordedRun
+    new: tuple[Turn, ...] = ()
+    fixed: tuple[Turn, ...] = ()
+    facts: tuple[FactChange, ...] = ()
+    env: tuple[EnvChange, ...] = ()
+    speeds: tuple[SpeedChange, ...] = ()
+    came: tuple[str, ...] = ()  # nodes of the later run alone
+    went: tuple[str, ...] = ()  # nodes of the earlier run alone
+    beside: tuple[str, ...] = ()  # facts that only one of the two asked for

@@ -1,0 +1,93 @@
+"""Version comparison: PEP 440 for packages and drivers, leading numbers for kernels."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+VERSION_EXPECTED = "a version such as 2.6.0 or conditions such as >=2.6,<3"
+KERNEL_EXPECTED = "a kernel version such as 5.15 or conditions such as >=5.5,<7"
+
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
+_CLAUSE = re.compile(r"(===|~=|==|!=|<=|>=|<|>)?\s*([0-9A-Za-z]\S*)")
+
+
+def satisfies(seen: str, wanted: str) -> bool:
+    """Whether a version meets the conditions; a bare version in `wanted` means ==.
+
+    Pre-releases count like any other version: a node that runs one has been given it on purpose. Text that holds
+    no version at all satisfies nothing. ValueError where `wanted` itself cannot be read.
+    """
+    conditions = conditions_of(wanted)
+    version = _version(seen)
+    return version is not None and conditions.contains(version, prereleases=True)
+
+
+def kernel_satisfies(release: str, wanted: str) -> bool:
+    """The same for `uname -r`, of which only the leading numbers are compared: 5.4.0-150-generic is 5.4.0."""
+    conditions = kernel_conditions(wanted)
+    numbers = _NUMBERS.match(release)
+    return numbers is not None and conditions.contains(numbers[0])
+
+
+def leading_numbers(text: str) -> tuple[int, ...]:
+    """(5, 4, 0) of '5.4.0-150-generic'; empty where the text does not start with a number."""
+    match = _NUMBERS.match(text)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+@functools.cache
+def conditions_of(wanted: str) -> SpecifierSet:
+    """The conditions of a `require:` value. ValueError says what is expected."""
+    return _specifiers(
+        [f"{operator}{version}" for operator, version in _clauses(wanted)], wanted, VERSION_EXPECTED
+    )
+
+
+@functools.cache
+def kernel_conditions(wanted: str) -> SpecifierSet:
+    """As conditions_of, with everything after the leading numbers left out; `==5.15.*` stays as it is."""
+    clauses = []
+    for operator, version in _clauses(wanted):
+        numbers = _NUMBERS.match(version)
+        if numbers is None or operator == "===":
+            raise ValueError(f"expected {KERNEL_EXPECTED}; seen '{wanted}'")
+        any_rest = version[numbers.end() :] == ".*"
+        clauses.append(f"{operator}{numbers[0]}{'.*' if any_rest else ''}")
+    return _specifiers(clauses, wanted, KERNEL_EXPECTED)
+
+
+def _clauses(wanted: str) -> list[tuple[str, str]]:
+    clauses = []
+    for part in wanted.split(","):
+        match = _CLAUSE.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"expected {VERSION_EXPECTED}; seen '{wanted}'")
+        clauses.append((match[1] or "==", match[2]))
+    return clauses
+
+
+def _specifiers(clauses: list[str], wanted: str, expected: str) -> SpecifierSet:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return SpecifierSet(",".join(clauses))
+    except InvalidSpecifier:
+        raise ValueError(f"expected {expected}; seen '{wanted}'") from None
+
+
+@functools.cache
+def _version(seen: str) -> Version | None:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(seen.strip())
+    except InvalidVersion:
+        # Vendor builds such as "12.4.r12.4" are no PEP 440 versions; what they start with still is one.
+        numbers = _NUMBERS.match(seen.strip())
+        return Version(numbers[0]) if numbers else None

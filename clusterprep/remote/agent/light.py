@@ -1,0 +1,58 @@
+"""JSON, signals and sockets without the standard library's Python layers.
+
+`json`, `signal` and `socket` import `re` and `enum`, which takes a node longer than starting Python does. Their C
+cores are there in every CPython from 3.6; where one is missing or differs, the ordinary module serves.
+"""
+
+try:
+    import _json
+
+    class _Syntax(object):
+        strict = False
+        object_hook = object_pairs_hook = None
+        parse_float, parse_int, parse_constant = float, int, float
+
+    def _refuse(value):
+        raise TypeError("%s is not JSON" % type(value).__name__)
+
+    _scan = _json.make_scanner(_Syntax)  # type: ignore[arg-type]
+    _chunks = _json.make_encoder(
+        None, _refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, True
+    )
+
+    def loads(text):
+        """The value of one JSON text."""
+        try:
+            return _scan(text.strip(), 0)[0]
+        except StopIteration:
+            raise ValueError("no JSON")
+
+    def dumps(value):
+        """One line of ASCII JSON."""
+        return "".join(_chunks(value, 0))
+
+    if loads(dumps({"a": [1, None, True, "\u00e9\n", 0.5]})) != {
+        "a": [1, None, True, "\u00e9\n", 0.5]
+    }:
+        raise ImportError("this interpreter's _json works in another way")
+except (ImportError, AttributeError, TypeError, ValueError):
+    import json
+
+    loads = json.loads  # type: ignore[assignment]
+
+    def dumps(value):
+        """One line of ASCII JSON."""
+        return json.dumps(value, separators=(",", ":"))
+
+
+try:
+    import _signal as signal  # type: ignore[import-not-found]
+except ImportError:
+    import signal
+
+try:
+    import _socket as socket
+except ImportError:
+    import socket  # type: ignore[no-redef]
+
+__all__ = ["dumps", "loads", "signal", "socket"]

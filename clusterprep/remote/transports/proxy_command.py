@@ -1,0 +1,48 @@
+"""ProxyCommand: a local program whose stdin and stdout are the connection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+
+from clusterprep.errors import Unreached
+
+
+class ProxyStream:
+    """One end of a socket pair whose other end is the program's stdin and stdout."""
+
+    def __init__(self, command: str) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._program = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._socket = ours
+        self.recv = ours.recv
+        self.send = ours.send
+        self.settimeout = ours.settimeout
+        self.shutdown = ours.shutdown
+
+    def close(self) -> None:
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._program.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._program.wait(0.5)
+
+
+def run_proxy(command: str) -> ProxyStream:
+    """Start the command. Raises Unreached where there is no shell to start it."""
+    try:
+        return ProxyStream(command)
+    except OSError as error:
+        raise Unreached(
+            "no_banner", f"ProxyCommand cannot be started: {error}", "see ssh_config"
+        ) from error

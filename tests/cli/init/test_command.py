@@ -1,0 +1,65 @@
+"""What `clusterprep init` refuses, and what it says where there is nobody to look at."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import CLI
+
+
+def init(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CLI, "init", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give HOST… or one of --from-ansible, --from-slurm, --from-ssh-config"),
+        (("a", "--from-slurm"), "seen HOST and --from-slurm"),
+        (("a[1-2",), "bracket"),
+        (("--from-ansible", "none.ini"), "there is no such file"),
+        (("--from-ssh-config", "gpu*", "--ssh-config", "/dev/null"), "no Host line of /dev/null"),
+    ],
+)
+def test_what_cannot_be_meant(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = init(tmp_path, *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # whatever this machine has
+    done = init(tmp_path, "--from-slurm")
+    assert done.returncode == 2
+    assert "no scontrol on this machine" in done.stderr
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening, so nobody else does
+        port = closed.getsockname()[1]
+        done = init(tmp_path, "a=127.0.0.1", "--port", str(port))
+    assert done.returncode == 3
+    assert "a: refused" in done.stderr
+    assert "nothing is written" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mistake_in_an_ansible_inventory_has_its_line_in_every_command(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("[gpu]\na ansible_user='{{ me }}'\n")
+    argv = [*CLI, "check", "hosts", "--format", "json"]
+    done = subprocess.run(
+        argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert (error["file"], error["line"]) == ("hosts", 2)
+    assert "template" in error["message"]

@@ -1,0 +1,62 @@
+"""What stands behind `--`: how it is understood, and what is refused because launch assigns it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterprep.errors import InputError
+from clusterprep.jobs.launch.command import Program, program_of
+
+PYTHON = "/opt/job/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("train.py --lr 1", Program("script", ("train.py", "--lr", "1"))),
+        ("python train.py --lr 1", Program("script", ("train.py", "--lr", "1"))),
+        ("/usr/bin/python3.11 -u train.py", Program("script", ("train.py",))),
+        ("-m pkg.train x", Program("module", ("pkg.train", "x"))),
+        ("python3 -m pkg.train x", Program("module", ("pkg.train", "x"))),
+        ("python -X dev train.py", Program("other", ("python", "-X", "dev", "train.py"))),
+        ("./train.sh a", Program("other", ("./train.sh", "a"))),
+        ("torchrun train.py --nnodes 3", Program("script", ("train.py", "--nnodes", "3"))),
+        (
+            "torchrun --max-restarts 3 --tee=3 -m pkg x",
+            Program("module", ("pkg", "x"), ("--max-restarts", "3", "--tee=3")),
+        ),
+        ("torchrun --no_python ./a.out", Program("other", ("./a.out",))),
+        ("python -m torch.distributed.run train.py", Program("script", ("train.py",))),
+    ],
+)
+def test_commands(words: str, expected: Program) -> None:
+    assert program_of(words.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("", "no command"),
+        ("-m", "no module"),
+        ("torchrun", "nothing to run"),
+        ("torchrun --nnodes=2 train.py", "--nnodes"),
+        ("torchrun --nproc_per_node 2 train.py", "--nproc-per-node"),
+        ("torchrun --rdzv-backend c10d train.py", "--rdzv-backend"),
+        ("torchrun --standalone train.py", "--standalone"),
+    ],
+)
+def test_what_is_refused(words: str, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        program_of(words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "argv"),
+    [
+        ("train.py 1", (PYTHON, "-u", "train.py", "1")),
+        ("-m train 1", (PYTHON, "-u", "-m", "train", "1")),
+        ("./a.out 1", ("./a.out", "1")),
+    ],
+)
+def test_as_one_process(words: str, argv: tuple[str, ...]) -> None:
+    assert program_of(words.split()).argv(PYTHON) == argv

@@ -1,0 +1,96 @@
+"""Lines of many ranks on one screen, and in one file each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterprep.errors import InputError
+from clusterprep.jobs.launch.display import WAIT, Folded, Prefixed, spans, visible
+from clusterprep.jobs.launch.logs import KEPT, Logs, forget_old
+
+RANKS = [("n1", 0), ("n1", 1), ("n2", 2)]
+
+
+def test_every_line_is_behind_its_rank() -> None:
+    assert Prefixed().add(("n1", 0), "a", 0.0) == ["[n1 rank 0] a"]
+    assert Prefixed().add(("n2", None), "a", 0.0) == ["[n2 torchrun] a"]
+
+
+def test_equal_lines_of_all_ranks_are_shown_at_once() -> None:
+    folded = Folded(3)
+    assert [folded.add(source, "step 1", 0.0) for source in RANKS] == [
+        [],
+        [],
+        ["[all ranks] step 1"],
+    ]
+
+
+def test_those_of_some_wait_a_moment() -> None:
+    folded = Folded(3)
+    folded.add(RANKS[0], "a", 0.0)
+    folded.add(RANKS[2], "a", 0.1)
+    folded.add(RANKS[1], "b", 0.2)
+    assert folded.due(WAIT - 0.01) == []
+    assert folded.due(WAIT + 0.01) == ["[ranks 0,2] a"]
+    assert folded.due(9.0) == ["[n1 rank 1] b"]
+
+
+def test_lines_of_one_rank_keep_their_order_and_number() -> None:
+    folded = Folded(3)
+    for text in ("a", "b", "a", "a"):
+        folded.add(RANKS[0], text, 0.0)
+    folded.add(RANKS[1], "a", 0.0)
+    assert folded.due(9.0) == ["[ranks 0-1] a", "[n1 rank 0] b", "[n1 rank 0] a", "[n1 rank 0] a"]
+
+
+def test_the_last_lines_are_shown_too() -> None:
+    folded = Folded(3)
+    folded.add(("n1", None), "bye", 0.0)
+    folded.add(("n2", None), "bye", 0.0)
+    assert folded.due(0.0, all_of_them=True) == ["[n[1-2] torchrun] bye"]
+
+
+def test_spans() -> None:
+    assert spans([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+
+
+def test_a_progress_bar_is_what_it_shows() -> None:
+    assert visible(" 1%|\r 50%|\r100%|done\r") == "100%|done"
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_a_file_for_each(tmp_path: Path) -> None:
+    logs = Logs(tmp_path / "run")
+    logs.write(("n2", 3), ["a\udcff", "b"])
+    logs.write(("n1", None), ["c"])
+    assert [path.name for path in logs.close()] == ["rank-3.log", "torchrun-n1.log"]
+    assert (tmp_path / "run/rank-3.log").read_text() == "a?\nb\n"
+    assert logs.trouble == ""
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be made"):
+        Logs(tmp_path / "file/run")
+
+
+def test_what_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    (tmp_path / "rank-0.log").mkdir()
+    logs.write(("n1", 0), ["a"])
+    assert "lacks lines" in logs.trouble
+
+
+def test_old_runs_go_and_nothing_else(tmp_path: Path) -> None:
+    for day in range(10, 10 + KEPT + 3):
+        (tmp_path / f"202611{day}-120000-00ff").mkdir()
+    (tmp_path / "mine").mkdir()
+    forget_old(tmp_path)
+    assert len(list(tmp_path.iterdir())) == KEPT + 1
+    assert not (tmp_path / "20261112-120000-00ff").exists()
+    assert (tmp_path / "20261113-120000-00ff").exists()
+    forget_old(tmp_path / "absent")

@@ -1,0 +1,233 @@
+"""Who runs which rank: numbers in inventory order, the back end that the GPUs allow, torchrun's environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterprep.jobs.verify.schedule import (
+    TELLING,
+    ScheduledTest,
+    TrialPlan,
+    of_some,
+    own_part,
+    plan_trial,
+    with_incidents,
+)
+from clusterprep.model import EnvSetting, Node, VerifySettings
+
+NODES = tuple(
+    Node(name, f"10.0.0.{index + 1}", index) for index, name in enumerate(("b", "a", "c"))
+)
+
+
+def plan(
+    nodes: tuple[Node, ...] = NODES, gpus: dict[str, int] | None = None, **settings: object
+) -> TrialPlan:
+    env = {node.name: {"NCCL_DEBUG": "WARN"} for node in nodes}
+    return plan_trial(nodes, env, ("10.0.0.1", 29500), VerifySettings(**settings), gpus or {})  # type: ignore[arg-type]
+
+
+def test_ranks_follow_the_inventory_and_not_the_alphabet() -> None:
+    ranks = plan(gpus={"b": 2, "a": 1, "c": 2}).ranks
+    assert [(r.rank, r.local_rank, r.node) for r in ranks] == [
+        (0, 0, "b"),
+        (1, 1, "b"),
+        (2, 0, "a"),
+        (3, 0, "c"),
+        (4, 1, "c"),
+    ]
+
+
+def test_every_rank_has_what_torchrun_would_set() -> None:
+    rank = plan(gpus={"b": 2, "a": 2, "c": 2}).ranks[3]
+    assert rank.env == {
+        **TELLING,  # over the declared NCCL_DEBUG
+        "OMP_NUM_THREADS": "1",
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "6",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "1",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+
+
+def test_nccl_is_made_to_say_how_it_connects_and_gloo_has_nothing_to_say() -> None:
+    gpus = {"b": 2, "a": 2, "c": 2}
+    for rank in plan(gpus=gpus).ranks:
+        assert (rank.env["NCCL_DEBUG"], rank.env["NCCL_DEBUG_FILE"]) == ("INFO", "")
+        assert {"INIT", "ENV", "NET"} <= set(rank.env["NCCL_DEBUG_SUBSYS"].split(","))
+    for rank in plan(gpus=gpus, backend="gloo").ranks:
+        assert rank.env["NCCL_DEBUG"] == "WARN"
+        assert not {"NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"} & set(rank.env)
+
+
+def test_a_declared_environment_keeps_its_threads_but_not_a_foreign_rank() -> None:
+    made = plan_trial(
+        NODES[:1], {"b": {"OMP_NUM_THREADS": "8", "RANK": "9"}}, ("h", 1), VerifySettings(), {}
+    )
+    assert (made.ranks[0].env["OMP_NUM_THREADS"], made.ranks[0].env["RANK"]) == ("8", "0")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nproc", "wanted", "backend"),
+    [
+        ({"a": 8, "b": 8, "c": 8}, None, "auto", "nccl"),
+        ({"a": 8, "b": 8}, None, "auto", "gloo"),  # one node would have no GPU for its rank
+        ({"a": 2, "b": 2, "c": 2}, 4, "auto", "gloo"),  # NCCL refuses two ranks on one GPU
+        ({}, None, "auto", "gloo"),
+        ({"a": 8, "b": 8, "c": 8}, None, "gloo", "gloo"),
+        ({}, None, "nccl", "nccl"),
+    ],
+)
+def test_nccl_is_for_ranks_that_all_have_a_gpu(
+    gpus: dict[str, int], nproc: int | None, wanted: str, backend: str
+) -> None:
+    nodes = tuple(Node(n.name, n.address, n.index, nproc_per_node=nproc) for n in NODES)
+    assert plan(nodes, gpus, backend=wanted).backend == backend
+
+
+def test_one_rank_on_nodes_without_gpus() -> None:
+    assert [rank.node for rank in plan().ranks] == ["b", "a", "c"]
+    assert plan().nproc_per_node == 1
+
+
+def test_the_request_holds_the_ranks_of_its_node_only() -> None:
+    made = plan(gpus={"b": 2, "a": 1, "c": 2}, sizes=(8, 1024), timeout=7.0)
+    body = made.request(NODES[2], "source")
+    assert [rank["rank"] for rank in body["ranks"]] == [3, 4]
+    assert body["python"] == NODES[2].python
+    assert body["config"] == {
+        "backend": "nccl",
+        "gpus": 2,
+        "same_files": [],
+    }
+    assert made.steps == (ScheduledTest("all_reduce", 8), ScheduledTest("all_reduce", 1024))
+
+
+def test_the_tasks_say_who_each_rank_is_and_where_all_meet() -> None:
+    made = plan(gpus={"b": 2, "a": 1, "c": 2}, sizes=(8, 1024), timeout=7.0)
+    rows = [
+        {
+            "op": "all_reduce",
+            "bytes": n,
+            "dtype": "float32",
+            "repetitions": None,
+            "fit": False,
+            "among": 1,
+        }
+        for n in (8, 1024)
+    ]
+    alike = {"world": 5, "address": made.address, "port": made.port, "timeout": 7.0, "steps": rows}
+    assert made.tasks(NODES[2]) == [{"rank": 3, **alike}, {"rank": 4, **alike}]
+
+
+def test_a_trial_of_some_numbers_its_ranks_anew_in_the_order_asked_for() -> None:
+    made = plan(gpus={"b": 2, "a": 1, "c": 2})
+    few = of_some(
+        made,
+        ["c", "b"],
+        ("10.0.0.9", 29501),
+        [ScheduledTest("broadcast", 64)],
+        3.0,
+        NCCL_IB_HCA="=mlx5_1",
+    )
+    assert [node.name for node in few.nodes] == ["c", "b"]
+    assert [(r.rank, r.local_rank, r.node) for r in few.ranks] == [
+        (0, 0, "c"),
+        (1, 1, "c"),
+        (2, 0, "b"),
+        (3, 1, "b"),
+    ]
+    assert (few.rendezvous, few.timeout, few.steps) == (
+        "10.0.0.9:29501",
+        3.0,
+        (ScheduledTest("broadcast", 64),),
+    )
+    env = few.ranks[3].env
+    assert [env[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")] == [
+        "3",
+        "1",
+        "4",
+        "1",
+    ]
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["NCCL_IB_HCA"]) == (
+        "10.0.0.9",
+        "29501",
+        "=mlx5_1",
+    )
+    assert own_part(env) == {**own_part(made.ranks[1].env), "NCCL_IB_HCA": "=mlx5_1"}
+
+
+# ---------------------------------------------------------------- several nodes on one GPU
+
+
+def one_gpu(*names: str, **env: str) -> TrialPlan:
+    """Nodes of this machine, each with its only GPU."""
+    made = [
+        Node(
+            name,
+            "127.0.0.1",
+            number,
+            transport="local",
+            env={"NCCL_HOSTID": EnvSetting(name, f"node {name}")},
+        )
+        for number, name in enumerate(names)
+    ]
+    given = {name: {"NCCL_HOSTID": name, "NCCL_SOCKET_IFNAME": "eth0", **env} for name in names}
+    return plan_trial(made, given, ("10.0.0.1", 29500), VerifySettings(), dict.fromkeys(names, 1))
+
+
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_ranks_of_nodes_that_share_a_gpu_are_ranks_of_hosts_of_their_own(names: str) -> None:
+    made = one_gpu(*names)
+    assert (made.backend, made.world_size, made.nproc_per_node, made.most_sharing) == (
+        "nccl",
+        len(names),
+        1,
+        len(names),
+    )
+    for number, (rank, name) in enumerate(zip(made.ranks, names, strict=True)):
+        assert rank.env == {
+            **TELLING,
+            "NCCL_HOSTID": name,
+            "NCCL_SOCKET_IFNAME": "eth0",
+            "NCCL_MAX_CTAS": "1",
+            "OMP_NUM_THREADS": "1",
+            "RANK": str(number),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(len(names)),
+            "LOCAL_WORLD_SIZE": "1",
+            "NODE_RANK": str(number),
+            "GROUP_RANK": str(number),
+            "MASTER_ADDR": "10.0.0.1",
+            "MASTER_PORT": "29500",
+        }
+
+
+def test_what_is_declared_of_channels_holds_on_a_shared_gpu_too() -> None:
+    assert {rank.env["NCCL_MAX_CTAS"] for rank in one_gpu("a", "b", NCCL_MAX_CTAS="2").ranks} == {
+        "2"
+    }
+
+
+def test_ranks_with_a_gpu_each_may_use_all_of_it() -> None:
+    assert not any(
+        "NCCL_MAX_CTAS" in rank.env for rank in plan(gpus={"b": 1, "a": 1, "c": 1}).ranks
+    )
+
+
+def test_incident_sizes_leave_memory_to_those_who_share_it() -> None:
+    assert {step.among for step in with_incidents(one_gpu("a", "b")).steps if step.fit} == {2}
+    assert {
+        step.among for step in with_incidents(plan(gpus={"b": 1, "a": 1, "c": 1})).steps if step.fit
+    } == {1}
+    on_processors = plan_trial(one_gpu("a", "b", "c").nodes, {}, ("h", 1), VerifySettings(), {})
+    assert {step.among for step in with_incidents(on_processors).steps if step.fit} == {3}
+
+
+def test_the_rendezvous_is_written_so_that_its_port_can_be_told() -> None:
+    made = plan_trial(NODES, {}, ("fd00::1", 29500), VerifySettings(), {})
+    assert (plan().rendezvous, made.rendezvous) == ("10.0.0.1:29500", "[fd00::1]:29500")

@@ -1,0 +1,36 @@
+"""Events in the order in which they happened, by clocks of nodes that are set against the controller's."""
+
+from __future__ import annotations
+
+from clusterprep.jobs.verify.timeline import Event, KeptEvents, in_order
+from tests.jobs.verify.stories import make_plan
+
+
+def test_the_event_that_came_fastest_sets_a_nodes_clock() -> None:
+    events = [
+        Event("n1", "joined", 4.5, 0, mono=103.0),
+        Event("n1", "store", 2.0, 0, mono=101.0),  # underway for half a second less than the others
+        Event("n1", "met", 6.5, 0, mono=105.0),
+        Event("n2", "store", 3.0, 2, mono=7.0),
+        Event("", "go", 2.5),
+    ]
+    placed = [(event.node, event.what, event.at) for event in in_order(make_plan(), events).events]
+    assert placed == [
+        ("n1", "store", 2.0),
+        ("", "go", 2.5),
+        ("n2", "store", 3.0),
+        ("n1", "joined", 4.0),
+        ("n1", "met", 6.0),
+    ]
+
+
+def test_what_all_ranks_say_in_the_same_words_is_kept_once() -> None:
+    kept = KeptEvents()
+    first, second = (
+        kept.event("n1", "entered", 1.0, rank, {"op": "all_reduce"}, 2.0) for rank in (0, 1)
+    )
+    assert first == Event("n1", "entered", 1.0, 0, {"op": "all_reduce"}, 2.0)
+    assert first.data is second.data
+    ends = [kept.event("n1", "left", 1.0, rank, {"op": "all_reduce"}, 2.0) for rank in (0, 1)]
+    assert ends[0].data is not ends[1].data
+    assert kept.event("n1", "entered", 1.0, 0, {"op": ["a list"]}, 2.0).data == {"op": ["a list"]}

@@ -1,0 +1,84 @@
+"""Healthy machines of every kind: check says so, and says what it cannot know of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from clusterprep.model import Finding
+from clusterprep.survey import registry
+from clusterprep.survey.judge import exit_code
+from tests import machines as fleets
+from tests.machines import play
+
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot"),
+]
+
+
+def sentence(finding: Finding) -> str:
+    nodes = ",".join(finding.nodes)
+    why = f"{finding.reason}: " if finding.reason else ""
+    return (
+        f"{finding.check} {finding.verdict} {nodes}: {why}{finding.message} (seen: {finding.seen})"
+    )
+
+
+def of(kind: str, verdict: str) -> list[Finding]:
+    return [finding for finding in play.world(kind).findings if finding.verdict == verdict]
+
+
+@pytest.mark.parametrize("kind", fleets.names())
+def test_no_check_fails_a_healthy_machine(kind: str) -> None:
+    assert [sentence(finding) for finding in of(kind, "fail")] == []
+
+
+@pytest.mark.parametrize("kind", fleets.names())
+def test_what_is_not_known_is_listed_with_its_reason(kind: str) -> None:
+    expected = fleets.load(kind).unknown
+    surprising = [
+        sentence(finding) for finding in of(kind, "unknown") if finding.check not in expected
+    ]
+    assert surprising == []
+    assert set(expected) == {finding.check for finding in of(kind, "unknown")}, (
+        "listed, and known by now"
+    )
+
+
+@pytest.mark.parametrize("kind", fleets.names())
+def test_check_ends_as_described(kind: str) -> None:
+    """With 0; 3 only where something grave is among what cannot be known."""
+    assert exit_code(play.world(kind).findings) == fleets.load(kind).exit
+
+
+@pytest.mark.parametrize("kind", fleets.names())
+def test_every_check_answers_for_every_machine(kind: str) -> None:
+    findings = play.world(kind).findings
+    for check in registry.checks():
+        answered = {
+            node for finding in findings if finding.check == check for node in finding.nodes
+        }
+        assert answered == {node.name for node in play.world(kind).inventory.nodes}, check
+
+
+def test_every_check_passes_some_machine() -> None:
+    """A check that passes none of these could as well say nothing."""
+    passed = {finding.check for kind in fleets.names() for finding in of(kind, "pass")}
+    assert sorted(set(registry.checks()) - passed - NEVER) == []
+
+
+NEVER: set[str] = set()
+
+
+@pytest.mark.parametrize("kind", fleets.names())
+def test_every_kind_says_where_it_comes_from(kind: str) -> None:
+    source = fleets.load(kind).source
+    assert source
+    assert all(len(sentence) > 40 for sentence in source), "title, place, and what was taken"
+    assert any("nferred" in sentence for sentence in source), "says what was filled in"
+
+
+def test_there_are_at_least_twelve_kinds() -> None:
+    assert len(fleets.names()) >= 12

@@ -1,0 +1,19 @@
+"""`make demo` where no lab can run: the same job on this machine alone. The lab's own is what README.md shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_two_folders_are_two_nodes() -> None:
+    source = "from tests import demo; demo.on_two_folders('this is a test')"
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Verify  PASS") == 2

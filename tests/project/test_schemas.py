@@ -1,0 +1,78 @@
+"""The shipped schemas are schemas, explain every key, and give the defaults that the program really uses."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from clusterprep.inventory.load import load_inventory, schema_path
+from clusterprep.model import Inventory, SshSettings, VerifySettings
+
+SCHEMAS = sorted(schema_path("inventory").parent.glob("*.json"))
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name)
+def test_each_schema_is_valid_2020_12(path: Path) -> None:
+    schema = load(path)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    Draft202012Validator.check_schema(schema)
+
+
+def keys(schema: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every (place, subschema) under `properties`, references followed where they stand."""
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{place}.{name}", inner
+        yield from keys(inner, f"{place}.{name}")
+
+
+def test_every_key_of_the_inventory_is_explained() -> None:
+    schema = load(schema_path("inventory"))
+    places = list(keys(schema)) + [
+        found for name, inner in schema["$defs"].items() for found in keys(inner, name)
+    ]
+    resolved = [
+        (place, {**schema["$defs"].get(inner.get("$ref", "/").split("/")[-1], {}), **inner})
+        for place, inner in places
+    ]
+    assert [
+        place for place, inner in resolved if not (inner.get("title") and inner.get("description"))
+    ] == []
+
+
+def test_the_defaults_of_the_schema_are_those_of_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("nodes: [{name: gpu1}]\n")
+    inventory = load_inventory(path)
+    schema = load(schema_path("inventory"))
+    top, defs = schema["properties"], schema["$defs"]
+    ssh, verify = defs["ssh"]["properties"], defs["verify"]["properties"]
+    for name in ("config", "known_hosts", "host_keys", "connect_timeout"):
+        assert ssh[name]["default"] == getattr(SshSettings(), name)
+    node = inventory.nodes[0]
+    assert [defs[name]["default"] for name in ("root", "python", "transport")] == [
+        node.root,
+        node.python,
+        node.transport,
+    ]
+    assert defs["become"]["default"] == node.ssh.become
+    assert (
+        top["ports"]["properties"]["master"]["default"]
+        == Inventory.master_port
+        == inventory.master_port
+    )
+    assert tuple(top["env_targets"]["default"]) == inventory.env_targets
+    assert (verify["backend"]["default"], verify["timeout"]["default"]) == (
+        "auto",
+        VerifySettings.timeout,
+    )
+    path.write_text(
+        f"nodes: [{{name: gpu1}}]\nverify: {{sizes: {json.dumps(verify['sizes']['default'])}}}\n"
+    )
+    assert load_inventory(path).verify == inventory.verify

@@ -1,0 +1,309 @@
+"""The bootstrap as a protocol: whatever happens to the transfer, an agent runs whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterprep.remote import bootstrap as boot
+from clusterprep.remote.transports.link import FrameReader
+from tests.support.surroundings import login_home
+
+NONCE = "0123456789abcdef"
+PYTHONS = [sys.executable, *map(str, sorted(login_home().glob(".pyenv/versions/3.*/bin/python")))]
+
+
+def start(command: str | None = None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["/bin/sh", "-c", command or boot.command()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def started_by(python: str) -> subprocess.Popen[bytes]:
+    """The same in a Python that may be another one than that which the shell finds."""
+    command = [python, "-EsSB", "-c", shlex.split(boot.command())[-1]]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def finish(
+    process: subprocess.Popen[bytes], data: bytes = b""
+) -> tuple[list[dict[str, object]], bytes, int]:
+    out, err = process.communicate(data, timeout=20)
+    return FrameReader(NONCE).feed(out), err, process.returncode
+
+
+def ask(number: int, **body: object) -> bytes:
+    return json.dumps({"id": number, **body}).encode() + b"\n"
+
+
+near_and_far = pytest.mark.parametrize("near", [True, False], ids=["near", "far"])
+
+
+@near_and_far
+def test_a_whole_transfer_says_hello_answers_and_ends_with_its_stdin(near: bool) -> None:
+    frames, _, code = finish(start(), boot.payload(NONCE, ["look"], near) + ask(1, op="ping"))
+    assert frames[0]["hello"] == 1
+    assert frames[1]["id"] == 1
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("magic", "chosen"), [(boot.MAGIC_NUMBER, "code"), (b"3.99", "text")], ids=str
+)
+def test_code_is_for_the_python_that_compiled_it(
+    magic: bytes, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "MAGIC_NUMBER", magic)
+    monkeypatch.setattr(boot, "_compiled", lambda modules: b"no code")
+    boot._parcels.cache_clear()
+    frames, err, _ = finish(
+        started_by(sys.executable), boot.payload(NONCE, ["look"], near=True) + ask(1, op="ping")
+    )
+    boot._parcels.cache_clear()
+    assert ([frame.get("id") for frame in frames], bool(err)) == (
+        ([], True) if chosen == "code" else ([None, 1], False)
+    )
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_near_node_may_have_any_python(python: str) -> None:
+    """Whole agents, all parts, in whatever Pythons there are here; the agent says whose code its own can run."""
+    parts = [*boot.parts_for(boot.kinds()), "act", "ranks", "job"]
+    frames, err, _ = finish(
+        started_by(python), boot.payload(NONCE, parts, near=True) + ask(1, op="ping")
+    )
+    assert ([frame.get("id") for frame in frames], err) == ([None, 1], b"")
+    ours = subprocess.run(
+        [python, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, check=True
+    )
+    same = ours.stdout.split() == [b"%d" % number for number in sys.version_info[:2]]
+    assert (frames[0]["magic"] == boot.MAGIC) == same
+
+
+@near_and_far
+def test_a_slow_transfer_arrives_whole(near: bool) -> None:
+    """Byte by byte over the start, then in uneven pieces with pauses."""
+    data = boot.payload(NONCE, ["look"], near) + ask(1, op="ping")
+    process = start()
+    assert process.stdin is not None
+    for piece in _pieces(data):
+        process.stdin.write(piece)
+        process.stdin.flush()
+        time.sleep(0.001)
+    frames, _, code = finish(process)
+    assert [frame.get("id") for frame in frames] == [None, 1]
+    assert code == 0
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    yield from (data[i : i + 1] for i in range(40))
+    yield from (data[i : i + 4099] for i in range(40, len(data), 4099))
+
+
+@near_and_far
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.1, 0.3, 0.7, 0.999999], ids=str)
+def test_a_transfer_that_ends_early_does_nothing(share: float, near: bool) -> None:
+    data = boot.payload(NONCE, ["look", "act"], near)
+    frames, _, _ = finish(start(), data[: int(len(data) * share)])
+    assert frames == []
+
+
+@near_and_far
+@pytest.mark.parametrize("place", [2000, 20000])
+def test_a_truncated_part_followed_by_requests_never_runs_them_as_source(
+    place: int, near: bool
+) -> None:
+    """The length counts bytes: requests that slide into the gap spoil the source instead of running half of it."""
+    data = boot.payload(NONCE, ["look"], near)
+    place = min(place, len(data) // 2)
+    cut = data[:place] + data[place + 100 :]
+    frames, err, _ = finish(start(), cut + ask(1, op="ping") * 20)
+    assert frames == []
+    assert err
+
+
+def test_junk_before_and_between_answers_is_ignored(tmp_path: Path) -> None:
+    command = "printf 'Welcome to n1!\\nno newline at the end: '; " + boot.command()
+    frames, _, _ = finish(start(command), boot.payload(NONCE, ["look"]) + ask(1, op="ping"))
+    assert [frame.get("id") for frame in frames] == [None, 1]
+    noisy = FrameReader(NONCE)
+    assert noisy.feed(b"x\n%s 12 {" % NONCE.encode()) == []
+    assert noisy.feed(b'"id": 1234}\n??') == [{"id": 1234}]
+    assert noisy.feed(b"more junk\n%s 8 {}" % NONCE.encode()) == []
+
+
+def test_a_huge_line_without_a_nonce_is_an_error_not_a_memory_leak() -> None:
+    reader = FrameReader(NONCE)
+    reader.feed(b"A" * 1_000_000)
+    with pytest.raises(ValueError, match="1 MiB"):
+        reader.feed(b"A" * 65536)
+
+
+def test_an_announced_giant_is_refused_before_it_is_read() -> None:
+    with pytest.raises(ValueError, match="999999999 bytes"):
+        FrameReader(NONCE).feed(b"\n%s 999999999 {" % NONCE.encode())
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"[1]", b"{", b"nul", b"[" * 5000, b'"text"'],
+    ids=["list", "cut", "word", "deep", "text"],
+)
+def test_a_frame_that_is_no_object_is_an_error(payload: bytes) -> None:
+    frame = b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload)
+    with pytest.raises(ValueError, match="JSON"):
+        FrameReader(NONCE).feed(frame)
+
+
+def test_a_large_answer_may_come_in_many_pieces() -> None:
+    payload = json.dumps({"id": 1, "text": "x" * 3_000_000}).encode()
+    stream = b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload)
+    reader = FrameReader(NONCE)
+    frames = [
+        frame
+        for at in range(0, len(stream), 65536)
+        for frame in reader.feed(stream[at : at + 65536])
+    ]
+    assert [len(frame["text"]) for frame in frames] == [3_000_000]
+
+
+@pytest.mark.parametrize("junk", [b" x {}", b" ", b" 12x4 {}", b" -1 {}"], ids=repr)
+def test_a_nonce_without_a_length_is_junk(junk: bytes) -> None:
+    reader = FrameReader(NONCE)
+    assert reader.feed(b"\n" + NONCE.encode() + junk + b"\n") == []
+    assert reader.feed(b'\n%s 9 {"id": 7}\n' % NONCE.encode()) == [{"id": 7}]
+
+
+def test_frames_survive_any_cut() -> None:
+    stream = b"".join(b"\n%s %d %s\n" % (NONCE.encode(), 8, b'{"id":%d}' % i) for i in range(1, 6))
+    reader = FrameReader(NONCE)
+    frames = [frame for byte in stream for frame in reader.feed(bytes([byte]))]
+    assert [frame["id"] for frame in frames] == [1, 2, 3, 4, 5]
+
+
+def test_a_bad_request_is_answered_and_does_not_end_the_conversation() -> None:
+    requests = ask(1, op="nonsense") + ask(2, op="look", reads="?") + ask(3, op="ping")
+    frames, _, _ = finish(start(), boot.payload(NONCE, ["look"]) + requests)
+    answers = {frame["id"]: frame for frame in frames if "id" in frame}
+    assert answers[1]["no"] == "agent_error"
+    assert answers[2]["no"] == "agent_error"
+    assert "seen" in answers[3]
+
+
+def test_a_node_without_python_says_so(tmp_path: Path) -> None:
+    command = boot.command().replace("/usr/bin/python3", "/nowhere/python3")
+    command = command.replace("/usr/libexec/platform-python", "/nowhere/platform-python")
+    shell = shutil.which("sh")
+    assert shell
+    out = subprocess.run(
+        [shell, "-c", command],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        timeout=10,
+        check=False,
+    ).stdout
+    assert boot.NO_PYTHON.encode() in out
+
+
+def test_the_line_for_the_node_holds_nothing_that_any_shell_would_change() -> None:
+    """Two single-quoted words: no quote, backslash, newline or history mark inside."""
+    for line in (boot.command(), boot.command(become="ab12", ready="cd34", password=True)):
+        words = line.split("'")
+        assert len(words) == 5
+        assert not set("\\\n!`") & set(words[1] + words[3])
+    assert "-S -p ab12" in boot.command(become="ab12", ready="cd34", password=True)
+    assert " -n " in boot.command(become="ab12", ready="cd34")
+
+
+@pytest.mark.machine
+@pytest.mark.skipif(
+    shutil.which("csh") is None and shutil.which("fish") is None, reason="no csh or fish here"
+)
+@pytest.mark.parametrize("shell", [s for s in ("csh", "fish") if shutil.which(s)])
+def test_other_login_shells_pass_the_line_unchanged(shell: str) -> None:
+    process = subprocess.Popen(
+        [shell, "-c", boot.command()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    out, _ = process.communicate(boot.payload(NONCE, ["look"]), timeout=20)
+    assert FrameReader(NONCE).feed(out)[0]["hello"] == 1
+
+
+def test_an_agent_whose_controller_is_silent_ends_itself() -> None:
+    source = (
+        boot.payload(NONCE, [])[9:]
+        .decode()
+        .replace(
+            f"main({NONCE!r}, define, modules)", f"main({NONCE!r}, define, modules, patience=0.6)"
+        )
+    )
+    process = start()
+    assert process.stdin is not None
+    process.stdin.write(b"%09d" % len(source.encode()) + source.encode())
+    process.stdin.flush()
+    assert process.wait(timeout=5) == 0
+    process.communicate()
+
+
+def looked(reads: list[list[Any]]) -> list[Any]:
+    """What an agent of this machine answers to some reads; it has ended when this returns."""
+    process = start()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(boot.payload(NONCE, ["look"]) + ask(1, op="look", reads=reads))
+    process.stdin.flush()
+    reader, frames = FrameReader(NONCE), []
+    while not any("id" in frame for frame in frames):
+        frames.extend(reader.feed(os.read(process.stdout.fileno(), 65536)))
+    finish(process)
+    return list(next(frame for frame in frames if "id" in frame)["answers"])
+
+
+@pytest.mark.machine
+def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> None:
+    """A fifo without a writer blocks open() for ever: its own read is hung, the others are answered."""
+    fifo = tmp_path / "stuck"
+    os.mkfifo(fifo)
+    reads = [
+        ["file", [str(fifo)], 0.5],
+        ["file", ["/proc/version"], 5],
+        ["command", ["sleep", "777.25"], 0.5],
+    ]
+    answers = looked(reads)
+    assert [answer[1] for answer in (answers[0], answers[2])] == ["hung", "hung"]
+    assert answers[1][0] == "ok"
+    assert (
+        subprocess.run(["pgrep", "-f", "sleep 777.25"], capture_output=True, check=False).returncode
+        == 1
+    )
+
+
+@pytest.mark.clock  # the limit is held on real time; 3.5 s are left for machines that are busy, where it takes 1.5 s
+def test_many_stuck_reads_cost_little_more_than_one(tmp_path: Path) -> None:
+    """Behind the first one the others no longer wait for each other; each is named, and what can be read is read."""
+    for number in range(8):
+        os.mkfifo(tmp_path / str(number))
+    limit = 1.0  # second
+    stuck: list[list[Any]] = [["file", [str(tmp_path / str(number))], limit] for number in range(8)]
+    reads = [read for fifo in stuck for read in (fifo, ["file", ["/proc/version"], limit])]
+    began = time.monotonic()
+    answers = looked(reads)
+    assert [answer[1] for answer in answers[::2]] == ["hung"] * 8
+    assert {answer[0] for answer in answers[1::2]} == {"ok"}
+    assert (
+        time.monotonic() - began < 5 * limit
+    )  # one after the other: 8, and beside nothing else: 1.5

@@ -1,0 +1,126 @@
+"""The reader of the kernel's log, on logs as files and on this machine's own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from clusterprep.model import Inventory, Node, Read
+from clusterprep.remote.agent.kernel_log import KEPT, LINE, read_kernel_log
+from tests.machines import Machine
+from tests.machines.play import answers
+
+pytestmark = pytest.mark.machine
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
+UPTIME = "9000.00 1.0\n"
+
+
+def read(text: str | None, *words: str, uptime: str = UPTIME) -> Any:
+    """The raw answer of the reader where /dev/kmsg holds this text."""
+    files = (
+        {"/proc/uptime": uptime} if text is None else {"/proc/uptime": uptime, "/dev/kmsg": text}
+    )
+    node = Node("n1", "10.0.0.1", 0)
+    asked = Read("kernel_log", words)
+    return answers(Machine("n1", "10.0.0.1", files), [asked], Inventory("test", (node,)))[asked]
+
+
+def told(text: str, *words: str) -> Any:
+    status, value = read(text, *words)
+    assert status == "ok"
+    return value
+
+
+LOG = """\
+5,0,0,-;Linux version 6.8.0
+6,1,1500000,-;usb 1-1: a line that does not matter
+ SUBSYSTEM=usb
+ DEVICE=+usb:1-1
+3,2,2500000,-;I/O error, dev sda, sector 8
+30,3,2600000,-;systemd[1]: I/O error, says a process
+4,4,2700000,c;BUG: soft lockup; with; semicolons
+"""
+
+
+@needs_root
+def test_lines_with_a_word_come_home_with_number_time_and_level() -> None:
+    value = told(LOG, "I/O error", "BUG: ")
+    assert value["records"] == [
+        [2, 2.5, 3, 1, 2.5, "I/O error, dev sda, sector 8"],
+        [4, 2.7, 4, 1, 2.7, "BUG: soft lockup; with; semicolons"],
+    ]
+    assert (value["now"], value["first"], value["cut"]) == (9000.0, [0, 0.0], {})
+
+
+@needs_root
+def test_a_ring_that_wrapped_says_where_it_begins() -> None:
+    assert told("6,7001,3600500000,-;the oldest\n", "x")["first"] == [7001, 3600.5]
+
+
+@needs_root
+def test_lines_that_begin_alike_are_one_with_the_newest_text_and_the_first_time() -> None:
+    text = "".join(
+        f"3,{n},{n}000000,-;NVRM: Xid (PCI:0000:1b:00): 13, pid={n}\n" for n in range(1, 1000)
+    )
+    text += "3,1000,1000000000,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=1\n"
+    first, second = told("6,0,0,-;x\n" + text, "NVRM: Xid")["records"]
+    assert first == [999, 999.0, 3, 999, 1.0, "NVRM: Xid (PCI:0000:1b:00): 13, pid=999"]
+    assert second[5].startswith("NVRM: Xid (PCI:0000:1b:00): 79")
+
+
+@needs_root
+def test_a_flood_of_one_word_is_cut_and_the_other_words_are_kept() -> None:
+    text = "3,1,1000000,-;Oops: 0000\n"
+    text += "".join(f"3,{n},{n}000000,-;flood {n} {'y' * 40}\n" for n in range(2, 1002))
+    value = told("6,0,0,-;x\n" + text, "flood", "Oops")
+    assert len(value["records"]) == KEPT
+    assert value["records"][0][5] == "Oops: 0000"
+    assert value["records"][-1][0] == 1001
+    assert value["cut"] == {"flood": 1001 - KEPT}
+
+
+@needs_root
+def test_a_line_is_cut_and_pieces_of_a_file_are_put_together() -> None:
+    long = "Oops " + "z" * 5000
+    value = told(
+        "6,0,0,-;x\n" + "6,1,0,-;filler " + "a" * 40000 + f"\n3,2,1000000,-;{long}\n", "Oops"
+    )
+    assert value["records"] == [[2, 1.0, 3, 1, 1.0, long[:LINE]]]
+
+
+@needs_root
+@pytest.mark.parametrize("text", ["", "no record at all\n", " SUBSYSTEM=x\n"])
+def test_a_log_without_records_is_no_silence(text: str) -> None:
+    assert read(text, "x")[:2] == ["no", "garbled"]
+
+
+@needs_root
+def test_a_node_without_the_device_says_so() -> None:
+    assert read(None, "x")[:2] == ["no", "missing"]
+
+
+@needs_root
+def test_bytes_that_are_no_text_do_not_end_the_read() -> None:
+    assert told(
+        "6,0,0,-;x\n3,1,1000000,-;Oops \udcff\n".encode("utf-8", "replace").decode(), "Oops"
+    )["records"]
+
+
+def may_read_the_log() -> bool:
+    """Try it: where dmesg is restricted, the mode of the device lets everyone in and the kernel does not."""
+    try:
+        os.close(os.open("/dev/kmsg", os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not may_read_the_log(), reason="this user may not read the kernel's log")
+def test_this_machines_log_ends() -> None:
+    """A device never ends: the read stops where a new message would have to be waited for."""
+    value = read_kernel_log("a word that no kernel says")
+    assert value["records"] == []
+    assert value["first"][1] <= value["now"]

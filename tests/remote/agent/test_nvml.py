@@ -1,0 +1,348 @@
+"""The reader of NVML against a library that answers what is described, as far as what the checks make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterprep.model import Fleet, Gpus, Inventory, Node, NodeSnapshot, Read
+from clusterprep.survey import registry
+from clusterprep.survey.judge import judge
+from clusterprep.survey.queries import plan_queries
+from tests.support import nvml
+from tests.support.asked import interpret, reads
+from tests.support.fleet import TODAY
+
+pytestmark = pytest.mark.machine
+
+ASK = """
+import json, sys
+from clusterprep.remote.agent import look, nvml
+nvml.install(None)
+json.dump(look.answer("nvml", ()), sys.stdout)
+"""
+MINE = tuple(
+    check
+    for name, check in registry.checks().items()
+    if (name.startswith(("gpu.", "nvl.")) or name in ("fw.gpu", "nv.module_vs_lib"))
+    if name != "gpu.xid"  # that one asks the kernel's log
+)
+
+
+def asked(folder: Path, gpus: list[Mapping[str, Any]] | None = None, **system: Any) -> Any:
+    """What the reader answers where this library is the machine's."""
+    nvml.build(folder, [{"count": 8}, *(gpus or [])], **system)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def row(folder: Path, index: int, *changes: Mapping[str, Any], **system: Any) -> Any:
+    word, answer = asked(folder, [{"index": index, **change} for change in changes], **system)
+    assert word == "ok"
+    return answer["gpus"][index]
+
+
+# ---------------------------------------------------------------- the reader
+
+
+def test_all_of_one_gpu(tmp_path: Path) -> None:
+    found = row(tmp_path, 3)
+    seconds = found.pop("seconds")
+    assert 0 <= seconds < 1
+    links = [[n, 1, [2, f"00000000:{(7, 8, 9, 10)[n % 4]:02x}:00.0"]] for n in range(18)]
+    assert found == {
+        "index": 3, "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-00000000-0000-4000-8000-000000000003", "minor": 3,
+        "pci": "00000000:5d:00.0", "vbios": "96.00.74.00.01", "inforom": "G520.0200.00.05", "gsp": "550.54.15",
+        "part": "692-2G520-0200-000", "capability": [9, 0], "memory": [81559 << 20, 551 << 20, 0], "ecc": [1, 1],
+        "ecc_default": 1,
+        "ecc_volatile": 0, "ecc_aggregate": 0, "sram": [0], "remap": [0, 0, 0, 0], "remap_banks": [2560, 0, 0, 0, 0],
+        "throttle": [1, 1, 1], "temperature": 34, "memory_temperature": 44, "slowdown": 89, "margin": [53],
+        "clock_max_graphics": 1980, "clock_max_memory": 2619, "clock_application_graphics": 1980,
+        "clock_application_memory": 2619, "clock_default_graphics": 1980, "clock_default_memory": 2619,
+        "power_limit": 700000, "power_default": 700000, "power_enforced": 700000, "persistence": 1, "mig": [0, 0],
+        "compute_mode": 0, "virtualization": 0, "processes": [], "links": links, "fabric": [3, 0, 0, 0, 0],
+        "p2p": [[4, 0], [5, 0], [6, 0], [7, 0]],
+    }  # fmt: skip
+
+
+def test_what_is_said_of_the_whole(tmp_path: Path) -> None:
+    _, answer = asked(tmp_path, driver="570.124.06", cuda=12080)
+    assert (answer["driver"], answer["cuda"], len(answer["gpus"])) == ("570.124.06", 12080, 8)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (4, "denied"),
+        (9, "no_driver"),
+        (15, "gpu_lost"),
+        (17, "denied"),
+        (18, "driver_library_mismatch"),
+        (999, "nvml_error"),
+    ],
+)
+def test_a_library_that_does_not_start(tmp_path: Path, code: int, reason: str) -> None:
+    assert asked(tmp_path, init=code) == ["no", reason, f"nvmlInit answered {code}"]
+
+
+@pytest.mark.parametrize("lost", ["handle", "calls"])
+def test_a_lost_gpu_hides_nothing_of_the_others(tmp_path: Path, lost: str) -> None:
+    _, answer = asked(tmp_path, [{"index": 3, "lost": lost}])
+    assert answer["gpus"][3]["no"] == "gpu_lost"
+    assert [gpu["name"] for gpu in answer["gpus"] if "no" not in gpu] == [
+        "NVIDIA H100 80GB HBM3"
+    ] * 7
+    assert [other for other, _ in answer["gpus"][0]["p2p"]] == [1, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "value"),
+    [
+        ({"ecc": None}, "ecc", ["no", "not_applicable"]),
+        ({"ecc": {"code": 4}}, "ecc", ["no", "denied"]),
+        ({"ecc": {"code": 999}}, "ecc", ["no", "nvml_error", 999]),
+        ({"codes": {"nvmlDeviceGetEccMode": 13}}, "ecc", ["no", "missing_tool"]),
+        ({"codes": {"nvmlDeviceGetMemoryInfo_v2": 13}}, "memory", [81559 << 20, None, 551 << 20]),
+        ({"codes": {"nvmlDeviceGetMemoryInfo_v2": 25}}, "memory", [81559 << 20, None, 551 << 20]),
+        ({"fabric": None}, "fabric", ["no", "not_applicable"]),
+        ({"fabric": {"state": 2, "status": 7, "clique": 5, "health": 0x1155, "summary": 2}}, "fabric",
+         [2, 7, 5, 0x1155, 2]),
+        ({"nvlink": []}, "links", []),
+        ({"nvlink": ["down", {"type": "gpu", "pci": "0000:2a:00.0"}]}, "links",
+         [[0, 0, None], [1, 1, [0, "00000000:2a:00.0"]]]),
+        ({"memory_temperature": None}, "memory_temperature", ["no", "not_applicable"]),
+        ({"margin": -2}, "margin", [-2]),
+        ({"codes": {"nvmlDeviceGetTemperature": 26}, "temperature": 41}, "temperature", 41),
+        ({"temperature": {"code": 4}}, "temperature", ["no", "denied"]),
+        ({"margin": None}, "margin", ["no", "not_applicable"]),
+        ({"throttle": 0x80}, "throttle", [0x80] * 3),
+        ({"p2p": {4: {"nvlink": 5}}}, "p2p", [[4, 5], [5, 0], [6, 0], [7, 0]]),
+        ({"name": "x" * 79}, "name", "x" * 79),
+        ({"name": "x" * 80}, "name", ["no", "nvml_error", 7]),
+        ({"ecc_volatile_uncorrected": 1 << 40}, "ecc_volatile", 1 << 40),
+    ],
+)  # fmt: skip
+def test_one_field_of_one_gpu(
+    tmp_path: Path, change: Mapping[str, Any], field: str, value: Any
+) -> None:
+    assert row(tmp_path, 3, change)[field] == value
+
+
+def test_processes_with_their_names(tmp_path: Path) -> None:
+    me = os.getpid()
+    found = row(tmp_path, 3, {"processes": [{"pid": me, "mib": 512}, {"pid": 4194303, "mib": 1}]})[
+        "processes"
+    ]
+    own = Path(f"/proc/{me}/comm").read_text().strip()
+    assert found == [[me, 512 << 20, own], [4194303, 1 << 20, None]]
+
+
+def test_more_processes_than_were_expected(tmp_path: Path) -> None:
+    many = [{"pid": 4000000 + number, "mib": 1} for number in range(100)]
+    assert len(row(tmp_path, 3, {"processes": many})["processes"]) == 100
+
+
+@pytest.mark.parametrize(
+    ("without", "field", "value"),
+    [
+        (["nvmlInitWithFlags"], "minor", 3),
+        (["nvmlDeviceGetCurrentClocksEventReasons"], "throttle", [1, 1, 1]),
+        (["nvmlDeviceGetMigMode"], "mig", ["no", "missing_tool"]),
+        (["nvmlDeviceGetGpuFabricInfoV"], "fabric", [3, 0, 0, None, None]),
+        (
+            ["nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"],
+            "fabric",
+            ["no", "missing_tool"],
+        ),
+        (["nvmlDeviceGetComputeRunningProcesses_v3"], "processes", []),
+        (["nvmlDeviceGetMemoryInfo_v2"], "memory", [81559 << 20, None, 551 << 20]),
+        (["nvmlDeviceGetMarginTemperature"], "margin", ["no", "missing_tool"]),
+    ],
+)
+def test_an_older_library(tmp_path: Path, without: list[str], field: str, value: Any) -> None:
+    assert row(tmp_path, 3, without=without)[field] == value
+
+
+def test_a_slow_call_is_timed(tmp_path: Path) -> None:
+    assert row(tmp_path, 3, {"delays": {"nvmlDeviceGetTemperature": 30000}})["seconds"] >= 0.03
+
+
+def test_no_library(tmp_path: Path) -> None:
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == ["ok", None]
+
+
+def test_no_gpu(tmp_path: Path) -> None:
+    nvml.build(tmp_path, [])
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == ["ok", {"driver": nvml.DRIVER, "cuda": 12040, "gpus": []}]
+
+
+# ---------------------------------------------------------------- as far as the checks
+
+
+def said(answer: Any, others: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """What my checks say of a node that answers so, but for those that pass."""
+    addresses = [f"0000:{bus}:00.0" for bus in nvml.SEATS]
+    rows = [
+        {"pci": at, "class": "0x030200", "numa": str(n // 4), "config": "de103023"}
+        for n, at in enumerate(addresses)
+    ]
+    raw: dict[str, Any] = {
+        "nvml": answer,
+        "pci": ["ok", rows],
+        "gpu_nodes": [
+            "ok",
+            {"nodes": dict.fromkeys(map(str, range(8)), "open"), "bound": addresses},
+        ],
+        "nvml_libraries": [
+            "ok",
+            {"/usr/lib64/libnvidia-ml.so.1": f"libnvidia-ml.so.{nvml.DRIVER}"},
+        ],
+        "fabric_manager": [
+            "ok",
+            {"state": "LoadState=loaded\nActiveState=active\n", "version": ""},
+        ],
+        "file": [
+            "ok",
+            f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {nvml.DRIVER}  Thu Feb 22 01:44:30 UTC 2024\n",
+        ],
+        **(others or {}),
+    }
+    node = Node("n1", "10.0.0.1", 0, gpus=Gpus(8))
+    inventory = Inventory("test", (node,))
+    plan = plan_queries(MINE, registry.facts())
+    answers: dict[Read, Any] = {read: raw[read.kind] for read in reads(plan, node, inventory)}
+    facts = interpret(plan, node, inventory, answers)
+    fleet = Fleet(inventory, {"n1": NodeSnapshot("n1", "10.0.0.1", True, facts=facts)})
+    return {
+        f.check: f"{f.verdict} {f.severity}"
+        for f in judge(fleet, MINE, TODAY)
+        if f.verdict != "pass"
+    }
+
+
+def test_a_healthy_machine_passes_everything(tmp_path: Path) -> None:
+    assert said(asked(tmp_path)) == {}
+
+
+# One fault of GPU 3, and the only check that says something of it.
+FAULTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"lost": "handle"}, "gpu.lost", "fail error"),
+    ({"lost": "calls"}, "gpu.lost", "fail error"),
+    ({"model": "h100", "name": "NVIDIA H100 NVL", "memory": 95830}, "gpu.model_mix", "fail warning"),
+    ({"ecc": 0, "ecc_pending": 0}, "gpu.ecc_mode", "fail warning"),
+    ({"ecc_pending": 0}, "gpu.ecc_mode", "fail warning"),
+    ({"ecc": 0, "ecc_pending": 0, "ecc_default": 0, "index": 3, "codes": {"nvmlDeviceGetComputeMode": 13}},
+     "gpu.compute_mode", "unknown warning"),
+    ({"ecc_volatile_uncorrected": 3, "ecc_aggregate_uncorrected": 3}, "gpu.ecc_unc", "fail error"),
+    ({"sram_exceeded": 1}, "gpu.ecc_unc", "fail error"),
+    ({"remap_pending": 1}, "gpu.remap", "fail warning"),
+    ({"remap_failed": 1}, "gpu.remap", "fail error"),
+    ({"throttle": 0x48}, "gpu.throttle_hw", "fail warning"),
+    ({"throttle": 4}, "gpu.throttle_sw", "skip warning"),
+    ({"clock_application": {"graphics": 1200, "memory": 2619}}, "gpu.clocks", "fail warning"),
+    ({"power_enforced": 450}, "gpu.power_limit", "fail warning"),
+    ({"temperature": 84, "margin": 3}, "gpu.temp", "fail warning"),
+    ({"temperature": 87, "margin": None}, "gpu.temp", "fail warning"),
+    ({"persistence": 0}, "gpu.persistence", "fail warning"),
+    ({"mig": 1, "mig_pending": 1}, "gpu.mig", "fail warning"),
+    ({"compute_mode": 3}, "gpu.compute_mode", "fail warning"),
+    ({"processes": [{"pid": 4194303, "mib": 70000}], "used": 70000}, "gpu.busy", "fail warning"),
+    ({"used": 70000}, "gpu.busy", "fail warning"),
+    ({"delays": {"nvmlDeviceGetTemperature": 1_100_000}}, "gpu.latency", "fail warning"),
+    ({"fabric": {"state": 2}}, "gpu.fabricmanager", "fail error"),
+    ({"fabric": {"state": 3, "health": 0x1}}, "gpu.fabricmanager", "fail warning"),
+    ({"vbios": "96.00.30.00.01"}, "fw.gpu", "fail warning"),
+    ({"nvlink": [*["down"], *[{"type": "switch", "pci": nvml.SWITCHES[0]}] * 17]}, "nvl.state", "fail error"),
+    ({"p2p": {4: {"nvlink": 5}}}, "nvl.topology", "fail warning"),
+    ({"ecc": {"code": 4}}, "gpu.ecc_mode", "unknown warning"),
+    ({"codes": {"nvmlDeviceGetRemappedRows": 999}}, "gpu.remap", "unknown warning"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "check", "verdict"), FAULTS)
+def test_one_fault_fires_one_check(
+    tmp_path: Path, change: dict[str, Any], check: str, verdict: str
+) -> None:
+    assert said(asked(tmp_path, [{"index": 3, **change}])) == {check: verdict}
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ({"nvml_libraries": ["ok", {"/usr/lib64/libnvidia-ml.so.1": "libnvidia-ml.so.535.183.01"}]},
+         {"nv.module_vs_lib": "fail error"}),
+        ({"fabric_manager": ["ok", {"state": "LoadState=loaded\nActiveState=failed\n", "version": ""}]},
+         {"gpu.fabricmanager": "fail warning"}),
+        ({"fabric_manager": ["no", "missing_tool", "systemctl is not there"]}, {}),
+    ],
+)  # fmt: skip
+def test_faults_around_the_gpus(
+    tmp_path: Path, others: dict[str, Any], expected: dict[str, str]
+) -> None:
+    assert said(asked(tmp_path), others) == expected
+
+
+def test_another_version_than_the_drivers_is_one_failure_and_many_unknowns(tmp_path: Path) -> None:
+    found = said(asked(tmp_path, init=18))
+    assert found.pop("nv.module_vs_lib") == "fail error"
+    assert {verdict.split()[0] for verdict in found.values()} == {"unknown"}
+    assert set(found) | {"nv.module_vs_lib", "gpu.hidden"} == {check.name for check in MINE}
+
+
+def test_a_driver_that_never_answers_is_one_failure_and_many_unknowns() -> None:
+    found = said(["no", "hung", "no answer within 10 s"])
+    assert found.pop("gpu.latency") == "fail warning"
+    assert {verdict.split()[0] for verdict in found.values()} == {"unknown"}
+
+
+def test_cards_of_a_workstation_lack_what_boards_have(tmp_path: Path) -> None:
+    nvml.build(tmp_path, [{"count": 8, "model": "rtx4090"}])
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True
+    )
+    found = said(json.loads(done.stdout), {"fabric_manager": ["ok", None]})
+    skipped = {
+        "gpu.ecc_mode",
+        "gpu.ecc_unc",
+        "gpu.remap",
+        "gpu.fabricmanager",
+        "nvl.state",
+        "nvl.topology",
+    }
+    assert {check: verdict.split()[0] for check, verdict in found.items()} == dict.fromkeys(
+        skipped, "skip"
+    )
+
+
+def test_an_old_driver_without_flags_and_newer_calls_still_answers(tmp_path: Path) -> None:
+    device = "MemoryInfo_v2 CurrentClocksEventReasons ComputeRunningProcesses_v3 SramEccErrorStatus MarginTemperature "
+    device += "GpuFabricInfoV GpuFabricInfo GspFirmwareVersion"
+    newer = ["nvmlInitWithFlags", *(f"nvmlDeviceGet{name}" for name in device.split())]
+    assert said(asked(tmp_path, without=newer)) == {}
+
+
+def test_nothing_there_is_nothing_to_judge() -> None:
+    nothing = {"pci": ["ok", []], "gpu_nodes": ["ok", {"nodes": {}, "bound": []}], "nvml_libraries": ["ok", {}],
+               "fabric_manager": ["ok", None], "file": ["no", "missing", "/proc/driver/nvidia/version"]}  # fmt: skip
+    found = said(["ok", None], nothing)
+    assert found.pop("gpu.count") == "fail error"  # eight are declared
+    assert set(found.values()) <= {"skip warning", "skip error"}

@@ -1,0 +1,130 @@
+"""The agent's side of the links stage over loopback: what is measured, who is served, and that nothing outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterprep.remote.agent import processes, stream
+from clusterprep.remote.agent.readers import NoAnswer
+from tests.support.patience import LONG, eventually
+
+TOKEN = "t" * 32
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[stream.Server, int]]:
+    made, agent = stream.Server(), SimpleNamespace(endings=[])
+    port = made.start(agent, {"token": TOKEN})["port"]
+    yield made, port
+    made.end()
+    assert agent.endings == [made.end]
+
+
+SIZE = 1 << 20  # bytes
+
+
+def measured(port: int, token: str = TOKEN, size: int = SIZE) -> dict[str, Any]:
+    found: dict[str, Any] = stream.read_stream("127.0.0.1", port, token, 50, size)
+    return found
+
+
+def test_small_messages_and_data_both_ways(server: tuple[stream.Server, int]) -> None:
+    for _ in range(3):
+        began = time.monotonic()
+        found = measured(server[1], size=SIZE)
+        took = time.monotonic() - began
+        assert found["pings"] == 50
+        assert found["resent"] == 0
+        assert 0 < found["rtt"] <= found["worst"] < took
+        assert found["out"] > SIZE / (1 + took)
+        assert found["back"] > SIZE / (1 + took)
+
+
+def test_who_does_not_know_the_word_is_served_nothing(server: tuple[stream.Server, int]) -> None:
+    with pytest.raises(NoAnswer) as caught:
+        measured(server[1], "x" * 32)
+    assert caught.value.reason == "refused"
+    assert caught.value.why.startswith("small messages: ")
+    assert measured(server[1])["pings"] == 50
+
+
+def test_several_are_served_at_once_and_a_silent_one_holds_up_nobody(
+    server: tuple[stream.Server, int],
+) -> None:
+    with socket.create_connection(("127.0.0.1", server[1])) as mute:
+        assert measured(server[1])["pings"] == 50
+        mute.setblocking(False)
+        with pytest.raises(BlockingIOError):  # that one is waited for all the same
+            mute.recv(1)
+
+
+def test_where_nobody_listens_is_said() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        with pytest.raises(NoAnswer) as caught:
+            measured(free.getsockname()[1])
+    assert (caught.value.reason, caught.value.why) == ("refused", "connecting: Connection refused")
+
+
+def test_a_peer_that_stops_in_the_middle_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "STILL", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(NoAnswer) as caught:
+        measured(mute.getsockname()[1])
+    assert (caught.value.reason, caught.value.why.partition(":")[0]) == (
+        "timed_out",
+        "small messages",
+    )
+
+
+def test_the_child_ends_when_it_is_told_to(server: tuple[stream.Server, int]) -> None:
+    made, port = server
+    pid = made.pid
+    assert measured(port)
+    made.stop(None, {})
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(NoAnswer):
+        measured(port)
+
+
+AGENT = """
+import sys
+from types import SimpleNamespace
+from clusterprep.remote.agent import stream
+server = stream.Server()
+print(server.start(SimpleNamespace(endings=[]), {"token": "t" * 32})["port"], server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_child_ends_with_an_agent_that_is_killed() -> None:
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert agent.stdin
+    assert agent.stdout
+    port, pid = map(int, agent.stdout.readline().split())
+    assert measured(port)["pings"] == 50
+    serving = socket.create_connection(("127.0.0.1", port))
+    serving.sendall(TOKEN.encode() + b"p" * stream.PING)
+    assert serving.recv(1) == b"p"
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    agent.stdin.close()
+    agent.stdout.close()
+    assert eventually(lambda: processes.process_stat(pid)[0] in "ZX"), "it outlived its agent"
+    serving.settimeout(LONG)
+    with serving, contextlib.suppress(ConnectionResetError):
+        while data := serving.recv(4096):  # what was under way, and then the end
+            assert set(data) == {ord("p")}

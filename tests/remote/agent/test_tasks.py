@@ -1,0 +1,191 @@
+"""The reader of tasks: counts in a described /proc, and a real task in uninterruptible sleep."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterprep.checks.proc import DSTATE
+from clusterprep.facts.tasks import parse_tasks
+from clusterprep.model import Inventory, Node, Read
+from clusterprep.remote.agent.tasks import read_tasks
+from tests.machines import Machine
+from tests.machines.play import answers
+from tests.support.fleet import fleet, told
+from tests.support.patience import eventually
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
+PASSWD = {"/etc/passwd": "root:x:0:0::/root:/bin/sh\n"}
+KERNEL = 2129984  # flags of kthreadd
+
+
+def task(
+    pid: int, comm: str, state: str = "S", parent: int = 1, threads: int = 1, flags: int = 4194560
+) -> dict[str, str]:
+    rest = f"{pid} {pid} 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 100 0 0"
+    status = "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t1\n"
+    files = {
+        "stat": f"{pid} ({comm}) {state} {parent} {rest}\n",
+        "status": status,
+        "wchan": "nfs_wait_bit_killable",
+    }
+    return {f"/proc/{pid}/{name}": text for name, text in files.items()}
+
+
+INIT = task(1, "systemd", parent=0)
+
+
+def read(*tasks: dict[str, str], user: str | None = None) -> Any:
+    files = {path: text for described in (PASSWD, *tasks) for path, text in described.items()}
+    asked = Read("tasks", (user,))
+    return answers(Machine("n1", "", files), [asked], Inventory("test", (Node("n1", "", 0),)))[
+        asked
+    ]
+
+
+@pytest.mark.machine
+@needs_root
+def test_threads_of_the_user_are_counted_without_those_of_the_kernel() -> None:
+    status, value = read(
+        INIT, task(2, "kthreadd", flags=KERNEL), task(30, "python (3) x", threads=40), user="root"
+    )
+    assert status == "ok"
+    assert (value["uid"], value["threads"], value["tasks"], value["stuck"], value["seconds"]) == (
+        0,
+        41,
+        3,
+        [],
+        0,
+    )
+
+
+@pytest.mark.machine
+@needs_root
+def test_a_user_who_is_not_there_has_none() -> None:
+    assert read(INIT, user="nobody-here")[1]["threads"] is None
+
+
+@pytest.mark.machine
+@needs_root
+def test_a_proc_that_hides_others_is_denied() -> None:
+    assert read(task(30, "python3"))[:2] == ["no", "denied"]
+
+
+@pytest.mark.machine
+@needs_root
+def test_what_stays_in_d_is_named_with_its_children() -> None:
+    sleeping = task(30, "a) D (b", "D")
+    value = read(
+        INIT, sleeping, task(31, "child", parent=30), task(40, "kworker/u8:3", "D", flags=KERNEL)
+    )[1]
+    assert value["stuck"] == [
+        {
+            "pid": 30,
+            "comm": "a) D (b",
+            "kernel": False,
+            "wchan": "nfs_wait_bit_killable",
+            "children": 1,
+        },
+        {
+            "pid": 40,
+            "comm": "kworker/u8:3",
+            "kernel": True,
+            "wchan": "nfs_wait_bit_killable",
+            "children": 0,
+        },
+    ]
+    assert value["seconds"] == 1.0
+
+
+@pytest.mark.machine
+@needs_root
+def test_a_stat_that_is_cut_is_no_task() -> None:
+    assert read(INIT, {"/proc/30/stat": "30 (python3) D 1 30"})[1]["tasks"] == 1
+
+
+# posix_spawn is a vfork: the parent sleeps uninterruptibly until its child has started the program, and the child waits
+# here for somebody to open the other end of a pipe.
+SPAWN = """
+import os, sys
+actions = [(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]
+print("ready", flush=True)
+os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=actions), 0)
+"""
+
+
+def test_a_real_parent_after_vfork_is_in_d_and_not_stuck(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(
+        [sys.executable, "-c", SPAWN, str(pipe)], stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        try:
+            _until_in_d(parent.pid)
+            tasks = parse_tasks(read_tasks(None))
+        finally:
+            pipe.open("w").close()
+    mine = [stuck for stuck in tasks.stuck if stuck.pid == parent.pid]
+    assert [stuck.children for stuck in mine] == [1]
+    expected = "pass" if mine[0].wchan else "unknown warning denied"
+    seen = fleet(n1={"proc.tasks": parse_tasks({**EMPTY, "stuck": [{**vars(mine[0])}]})})
+    assert told(seen, DSTATE.name) == {"n1": expected}
+
+
+EMPTY = {"uid": 0, "threads": 1, "tasks": 1, "more": 0, "seconds": 1.0}
+
+
+# As the agent does: it installs its parts, and reads in a child of its own, beside others.
+AGENT = """
+import os, sys
+from clusterprep.remote.agent import readers, tasks
+tasks.install(None)
+if os.fork() == 0:
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[1], sys.argv[2]])
+os.read(0, 1)
+source, sink = os.pipe()
+if os.fork() == 0:
+    stuck = readers.READERS["tasks"](None)["stuck"]
+    os.write(sink, repr([task["pid"] for task in stuck]).encode())
+    os._exit(0)
+print(os.read(source, 4096).decode(), flush=True)
+"""
+
+
+def test_what_the_agent_itself_has_started_is_nobody_elses_stuck_task(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    argv = [sys.executable, "-c", AGENT, SPAWN, str(pipe)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        parent = int(Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()[0])
+        try:
+            _until_in_d(parent)
+            seen = [task["pid"] for task in read_tasks(None)["stuck"]]
+            agent.stdin.write("x")
+            agent.stdin.close()
+            told_by_agent = agent.stdout.readline()
+        finally:
+            pipe.open("w").close()
+    assert parent in seen
+    assert str(parent) not in told_by_agent.strip("[]\n").split(", ")
+
+
+def _until_in_d(pid: int) -> None:
+    assert eventually(
+        lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "D"
+    )
+
+
+def test_this_machine_has_tasks() -> None:
+    value = read_tasks(None)
+    assert value["threads"] >= 1
+    assert value["uid"] == os.geteuid()

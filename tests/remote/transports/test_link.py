@@ -1,0 +1,95 @@
+"""A session that ends before the agent's first word: what it means, and what is not known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from clusterprep.errors import Unreached
+from clusterprep.model import Node
+from clusterprep.remote import bootstrap as boot
+from clusterprep.remote.transports import Channel
+from clusterprep.remote.transports.link import Link, open_link
+from clusterprep.remote.transports.local import LocalChannel, LocalTransport
+
+NODE = Node("n1", "n1", 0)
+
+
+@dataclass
+class Ends:
+    """A transport whose every command is another one."""
+
+    command: str
+    alive: bool = True
+
+    def open(self, node: Node, command: str) -> Channel:
+        channel = LocalChannel(self.command)
+        channel.alive = self.alive
+        return channel
+
+    def unheard(self) -> tuple[str, ...]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("exit 3", "the session ended without a word"),
+        ("sleep 0.2; exit 0", "the session ended without a word"),
+        (
+            "echo 'Could not find platform independent libraries' >&2; exit 1",
+            "platform independent libraries",
+        ),
+        ("echo clusterprep-no-python", "no python3 was found"),
+    ],
+)
+def test_a_node_that_lets_us_in_and_starts_no_python_refuses_us(command: str, words: str) -> None:
+    with pytest.raises(Unreached, match=words) as error:
+        open_link(Ends(command), NODE, ["look"], lambda node: None)
+    assert (error.value.reason, error.value.answered) == ("no_python", True)
+
+
+def test_a_connection_that_broke_says_nothing_about_python() -> None:
+    with pytest.raises(Unreached) as error:
+        open_link(Ends("exit 0", alive=False), NODE, ["look"], lambda node: None)
+    assert (error.value.reason, error.value.answered) == ("hung", False)
+
+
+def test_a_python_that_takes_its_time_to_start_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clusterprep.remote.transports.link.SILENCE_LIMIT", 0.3)
+    link = open_link(Ends(f"sleep 1.5; {boot.command()}"), NODE, ["look"], lambda node: None)
+    link.close()
+
+
+def test_what_is_asked_behind_the_agent_is_answered_in_any_order() -> None:
+    numbers: list[int] = []
+
+    def first(link: Link) -> None:
+        look = {"reads": [["file", ["/proc/sys/kernel/osrelease"], 5.0]]}
+        numbers.extend(link.send_all(("ping", {}), ("look", look), ("no such thing", {})))
+
+    link = open_link(LocalTransport(), NODE, ["look"], lambda node: None, first)
+    later = link.send("ping")
+    try:
+        assert "seen" in link.receive(later, 10)
+        assert link.receive(numbers[1], 10)["answers"][0][0] == "ok"
+        assert link.receive(numbers[2], 10)["no"] == "agent_error"
+        assert "seen" in link.receive(numbers[0], 10)
+    finally:
+        link.close()
+
+
+def test_an_answer_that_nobody_asked_for_is_not_kept() -> None:
+    link = open_link(LocalTransport(), NODE, ["look"], lambda node: None)
+    try:
+        for _ in range(3):
+            link.receive(link.send("ping"), 10)
+        assert (len(link._answers), len(link._awaited)) == (0, 0)
+    finally:
+        link.close()

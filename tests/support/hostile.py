@@ -1,0 +1,160 @@
+"""A python3 of a node that is not one: it reads what the controller sends, and answers as WAY has it.
+
+It becomes the host's interpreter by being laid where that is looked for. Some ways run the real agent and spoil what it
+says, for the rest of the conversation to be as it is; others are no agent at all.
+"""
+
+from __future__ import annotations
+
+from tests.support.lab import Host
+from tests.support.lab.faults.fault import Fault
+from tests.support.lab.faults.files import written
+
+PLACE = "/usr/bin/python3"
+
+# Way → the reason that the controller gives for the node; None: it is reached, and judged by what it said.
+LOST = {
+    "lines": "garbled",
+    "one_line": "garbled",
+    "deep": "garbled",
+    "rather_deep": "garbled",
+    "digits": "garbled",
+    "no_number": "garbled",
+    "giant": "garbled",
+    "list": "garbled",
+    "others": "garbled",
+    "events": "garbled",
+    "too_few": "garbled",
+    "unasked": "timed_out",  # nothing of it is kept, and nothing else comes
+    "beats": "timed_out",
+    "drip": "timed_out",
+}
+SPOILT = ("types", "nothing", "words", "clock", "twice")
+WRITING = "writes"  # an agent as any other, until something is to be written
+WAYS = (*LOST, *SPOILT, WRITING)
+
+_PROGRAM = r'''#!REAL
+import json, os, re, sys, time
+WAY = "WAY_OF_THIS_HOST"
+if "-c" not in sys.argv:
+    os.execv("REAL", ["REAL"] + sys.argv[1:])
+
+def take(count):
+    data = b""
+    while len(data) < count:
+        piece = os.read(0, count - len(data))
+        if not piece:
+            sys.exit(0)
+        data += piece
+    return data
+
+def say(data):
+    while data:
+        data = data[os.write(1, data):]
+
+length = take(9)
+source = take(int(length))
+nonce = re.search(rb"main\('([0-9a-f]+)', define, modules\)", source)[1]
+
+def frame(payload):
+    say(b"\n" + nonce + b" " + str(len(payload)).encode() + b" " + payload + b"\n")
+
+def rest():
+    """As a heart beats, for as long as somebody listens."""
+    while True:
+        frame(b'{"beat": 1}')
+        time.sleep(0.2)
+
+def fake():
+    if WAY == "lines":
+        while True:
+            say(b"Welcome to this node!\n" * 1000)
+    if WAY == "one_line":
+        while True:
+            say(b"A" * 65536)
+    frame(b'{"hello": 1}')
+    if WAY == "others":
+        while True:
+            say(b'\n0123456789abcdef 10 {"id": 1}\n' * 1000)
+    if WAY == "events":
+        while True:
+            say((b"\n" + nonce + b' 15 {"what":"left"}\n') * 2000)
+    if WAY == "unasked":
+        while True:
+            for number in range(1000, 2000):
+                frame(b'{"id": %d, "answers": []}' % number)
+            frame(b'{"what": "x"}')
+            time.sleep(0.05)  # or it were a flood, which is another way
+    if WAY == "drip":
+        while True:
+            say(b"\n" + nonce + b" 1")
+            time.sleep(0.1)
+            say(b'2 {"beat": 12}\n')
+    if WAY == "giant":
+        say(b"\n" + nonce + b" 999999999 {")
+    heard = b""
+    while WAY not in ("beats", "giant"):
+        bodies = {
+            "deep": b'{"id": %d, "answers": ' + b"[" * 100000 + b"]" * 100000 + b"}",
+            "rather_deep": b'{"id": %d, "answers": ' + b"[" * 300 + b"]" * 300 + b"}",
+            "digits": b'{"id": %d, "seen": ' + b"9" * 1000000 + b"}",
+            "no_number": b'{"id": %d, "seen": NaN, "sent": Infinity}',
+            "list": b'[{"id": %d}]',
+            "too_few": b'{"id": %d, "seen": 1, "sent": 1, "answers": []}',
+        }
+        heard += os.read(0, 65536) or sys.exit(0)
+        for number in re.findall(rb'\{"id":([0-9]+),"op"', heard):
+            frame(bodies[WAY] % int(number))
+        heard = heard[-20:]
+    rest()
+
+EVIL = "\x1b[31m\x1b]0;x\x07[red]x[/] </script><img src=x onerror=y> a\"b\\c{d=\"e\"}\nPASS all is well\u202e\ud800"
+
+def spoil(body):
+    if WAY == "clock" and "seen" in body:
+        body["seen"] = 1e308
+        body["sent"] = -1e308
+    rows = body.get("answers")
+    for row in rows if isinstance(rows, list) else ():
+        if WAY == "types":
+            row[:] = ["ok", {"x": [1, None, {"y": 2 ** 63}]}]
+        elif WAY == "nothing":
+            row[:] = []
+        elif WAY == "words":
+            row[:] = ["no", EVIL * 3, EVIL * 1000]
+    return body
+
+def real():
+    """The agent itself, with what it says spoilt on the way out."""
+    here = {"g": take, "n": int(length), "z": source, "__name__": "__main__"}
+    import binascii, zlib
+    start, _, packed = source.partition(b"~")
+    here["zlib"] = zlib
+    exec(zlib.decompress(binascii.a2b_base64(packed)), here)
+    agent = sys.modules["clusterprep.remote.agent"]
+    emit = agent.Agent.emit
+    def emitted(self, body):
+        emit(self, spoil(body))
+        if WAY == "twice":
+            emit(self, body)
+            emit(self, dict(body, id=77))
+    agent.Agent.emit = emitted
+    answer = agent.Agent.answer
+    def answered(self, request, **body):
+        if WAY == "writes" and request["op"] == "stage":
+            body = {"no": "changed", "why": [EVIL * 9], "path": ["x"], "current": "%", "left": 7}
+        answer(self, request, **body)
+    agent.Agent.answer = answered
+    exec(start, here)
+
+SPOILT = ("types", "nothing", "words", "clock", "twice", "writes")
+real() if WAY in SPOILT else fake()
+'''
+
+
+def hostile(host: Host, way: str) -> Fault:
+    """A host whose python3 is ours."""
+    real = host.run(["readlink", "-f", PLACE]).stdout.strip()
+    return written(
+        host, PLACE, _PROGRAM.replace("REAL", real).replace("WAY_OF_THIS_HOST", way), 0o755
+    )

@@ -1,0 +1,142 @@
+"""Where everything of a lab lies: names, addresses and paths, as values that both sides agree on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BASE = Path(
+    os.environ.get("CLUSTERPREP_LAB_DIR", "/var/tmp")
+)  # each lab makes a folder of its own in it
+PREFIX = "clusterprep-lab-"
+CONTROLLER_ADDRESS = "10.77.0.1"
+PREFIX_LENGTH = 16
+NETWORK = f"10.77.0.0/{PREFIX_LENGTH}"
+HOST_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": "/root",
+}
+# What a supervisor prints once all hosts accept connections.
+READY = "ready"
+POWER = signal.SIGUSR1  # to the supervisor: start what is down
+RESET = signal.SIGUSR2  # to the supervisor: make everything anew
+# A block of addresses stays clear of .0, .1 and .255, which some software takes for something else.
+BLOCK = 250
+
+
+def address_of(index: int) -> str:
+    """Address of the host with this index, counted from 1: n1 is 10.77.0.2, n251 is 10.77.1.2."""
+    block, rest = divmod(index - 1, BLOCK)
+    return f"10.77.{block}.{rest + 2}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of one lab under its folder."""
+
+    folder: Path
+
+    @property
+    def lock(self) -> Path:
+        """Locked for as long as the lab's supervisor lives."""
+        return self.folder / "lock"
+
+    @property
+    def spec(self) -> Path:
+        """What was asked for."""
+        return self.folder / "spec.json"
+
+    @property
+    def state(self) -> Path:
+        """What runs."""
+        return self.folder / "state.json"
+
+    @property
+    def log(self) -> Path:
+        """What the supervisor had to say."""
+        return self.folder / "supervisor.log"
+
+    @property
+    def home(self) -> Path:
+        """HOME of the controller."""
+        return self.folder / "home"
+
+    @property
+    def key(self) -> Path:
+        """Private key of the controller."""
+        return self.home / ".ssh" / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """Host keys of all hosts, by name and by address."""
+        return self.home / ".ssh" / "known_hosts"
+
+    def host(self, name: str) -> Path:
+        """Folder of one host."""
+        return self.folder / "hosts" / name
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """One host as it was asked for."""
+
+    name: str
+    index: int
+    address: str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A lab as it was asked for."""
+
+    hosts: tuple[HostSpec, ...]
+    keep: tuple[str, ...]
+    chrony: bool
+    slurm: bool
+    owner: int | None
+
+    @classmethod
+    def of(
+        cls, count: int, keep: tuple[Path, ...], *, chrony: bool, slurm: bool, owner: int | None
+    ) -> Spec:
+        """Spec of ``count`` hosts n1, n2, ...; ``owner`` is the process whose end is the lab's end."""
+        hosts = tuple(HostSpec(f"n{i}", i, address_of(i)) for i in range(1, count + 1))
+        return cls(hosts, tuple(str(path) for path in keep), chrony, slurm, owner)
+
+    def save(self, path: Path) -> None:
+        """Write as JSON."""
+        path.write_text(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> Spec:
+        """Read what ``save`` wrote."""
+        raw: dict[str, Any] = json.loads(path.read_text())
+        hosts = tuple(HostSpec(**host) for host in raw["hosts"])
+        return cls(hosts, tuple(raw["keep"]), raw["chrony"], raw["slurm"], raw["owner"])
+
+
+@dataclass(frozen=True)
+class State:
+    """A lab as it runs: process ids as the machine counts them."""
+
+    supervisor: int
+    controller_net: int
+    pids: dict[str, int]
+    resets: int = 0
+
+    def save(self, path: Path) -> None:
+        """Replace the file in one step, as others read it at any time."""
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(dataclasses.asdict(self)))
+        beside.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> State:
+        """Read what ``save`` wrote."""
+        return cls(**json.loads(path.read_text()))

@@ -1,0 +1,163 @@
+"""docs/privileges.md: what each fact reads on a node and whose rights that takes, as the facts themselves say."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Collection
+
+from clusterprep.facts import Fact, Needs
+from clusterprep.model import Inventory, Node, Read, SshSettings
+from clusterprep.survey import registry
+
+HEAD = """# Whose rights it takes
+
+Written by `make docs` from the facts themselves; `clusterprep explain CHECK` prints the same of a check. `check` works
+as any user who may log in: what is denied to that user is unknown with the reason `denied`, never a pass, and counts as
+its severity says (an error that is not known is exit code 3). Of {count} facts, {root} need root and {job} need the
+job's user, who is `job_user`, or else whoever logs in; {partly} have gaps without root, which their checks tell.
+
+`check`, `plan`, `env` and `diagnose` write nothing on a node. `apply` and `rollback` need root, as /etc and
+/var/lib/clusterprep are root's, unless `root:` names a tree of the user's own; they write only below folders that
+nobody but root (or that user) may write to, and refuse others. `verify` and `launch` need the job's user, or root, who
+becomes that user before anything of the job's is run. `check --deep --store` needs root for its one file.
+
+## A user for it
+
+With `ssh: {{user: clusterprep, become: true}}` the login user has no rights and sudo gives root's to one shell line, a
+constant (`clusterprep/remote/boot.py`): it starts Python and reads the agent from its input. A rule for sudo that
+allows it:
+
+```sudoers
+# /etc/sudoers.d/clusterprep, mode 0440
+Defaults:clusterprep !requiretty
+clusterprep ALL=(root) NOPASSWD: /bin/sh
+```
+
+What that allows: everything. A shell, and a Python, that root runs are root, and no list of arguments changes that;
+`sudo` logs that it was used and cannot know what for. So whoever holds the key of this user is root on these nodes, and
+the key is to be kept as root's own is: with a passphrase or in an agent, on the controller alone, and in
+authorized_keys behind `restrict,from="10.0.0.5"` (the controller's address; clusterprep needs no terminal and no
+forwarding). Without `NOPASSWD:` sudo asks for the password of that user, which `--ask-become-pass` gives.
+
+Who wants less gives nothing: without `become` the user can read what everybody on the node can, and the tables below
+say what stays unknown.
+"""
+ROWS = (
+    ("root", False, "## Facts that need root"),
+    ("job_user", False, "## Facts that need the job's user, or root"),
+    ("root", True, "## Facts that root knows all of"),
+    ("anybody", False, "## Facts that need nothing"),
+)
+STAGES = {
+    "clock": "the clock, by messages on the connection",
+    "open": "the connection itself",
+    "pairs": "connections from node to node, by the agents as they are",
+    "history": "nothing: what the controller remembers",
+}
+
+
+def shown(*words: object) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+READS: dict[str, Callable[..., str]] = {
+    "file": shown,
+    "files": shown,
+    "command": lambda *argv: shown(" ".join(argv)),
+    "resolve": lambda *names: "the resolver, for the names of the nodes",
+    "own_name": lambda: "the resolver, for its own name",
+    "pci": lambda vendor: (
+        "`/sys/bus/pci/devices`: class, NUMA node, first word of the configuration space"
+    ),
+    "pci_tree": lambda: "`/sys/bus/pci/devices`: links, and the configuration space of bridges",
+    "interfaces": lambda: "`/sys/class/net`, addresses by netlink",
+    "limits": lambda user: "limits of this session, or of one by `su` for the job's user",
+    "job_python": lambda *_: "the job's interpreter runs a script that imports torch",
+    "environment": lambda *_: (
+        "the shells of the job's user with their start-up files, units, `/etc/nccl.conf`"
+    ),
+    "nccl_address": lambda *_: "the job's interpreter asks its NCCL",
+    "nvml": lambda *_: "NVIDIA's management library",
+    "gpu_nodes": lambda: "`/dev/nvidia*`: access(2) alone",
+    "nvml_libraries": lambda: "the loader's folders: `libnvidia-ml.so.1`",
+    "fabric_manager": lambda: "`systemctl show nvidia-fabricmanager.service`, its `--version`",
+    "kernel_log": lambda *_: "`/dev/kmsg`",
+    "tasks": lambda *_: "`/proc/*/stat`, `status`, `wchan`",
+    "probe": lambda *_: "statvfs of `/`, `/tmp`, `/var`, homes, `/dev/shm`, network mounts",
+    "shm_segments": lambda: "`/dev/shm/nccl-*`; `/proc/*/maps` and `fd` where there are any",
+    "firewall": lambda: "`nft list ruleset`, `iptables-save`",
+    "rights": lambda: "its own user id; `sudo -n true` where that is not root's",
+    "account": lambda *_: "the ids of the job's user",
+    "kernels": lambda: "names in `/boot` and `/lib/modules`",
+    "cpus": lambda: "`/proc/cpuinfo`, `/sys/devices/system/cpu`",
+    "governors": lambda: "`/sys/devices/system/cpu/cpufreq`",
+    "interrupts": lambda: "`/proc/interrupts`, twice",
+    "journal": lambda folder: shown(f"{folder}/runs/*/manifest.json", f"{folder}/lock"),
+    "results": shown,
+    "rdma_tree": lambda: "`/sys/class/infiniband`",
+    "rail_routes": lambda: "routes and addresses by netlink, `/proc/sys/net/ipv4/conf`",
+    "verbs": lambda *_: "modes of `/dev/infiniband/uverbs*`, groups of the job's user",
+}
+
+
+def page() -> str:
+    """The page, a table for each kind of need."""
+    facts = registry.facts()
+    many = {(who, partly): len(_of(facts.values(), who, partly)) for who, partly, _ in ROWS}
+    head = HEAD.format(
+        count=len(facts),
+        root=many["root", False],
+        job=many["job_user", False],
+        partly=many["root", True],
+    )
+    return head + "".join(
+        _table(title, _of(facts.values(), who, partly)) for who, partly, title in ROWS
+    )
+
+
+def _of(facts: Collection[Fact], who: str, partly: bool) -> list[Fact]:
+    found = [fact for fact in facts if (fact.needs.who, fact.needs.partly) == (who, partly)]
+    return sorted(found, key=lambda fact: fact.name)
+
+
+def _table(title: str, facts: list[Fact]) -> str:
+    reasons: dict[Needs, None] = dict.fromkeys(fact.needs for fact in facts if fact.needs.why)
+    about = "".join(
+        textwrap.fill(
+            f"* {why.why[:1].upper()}{why.why[1:]}: {shown(*_names(facts, why))}.",
+            118,
+            subsequent_indent="  ",
+        )
+        + "\n"
+        for why in reasons
+    )
+    rows = "".join(f"| `{fact.name}` | {_checks(fact)} | {reads(fact)} |\n" for fact in facts)
+    return f"\n{title}\n\n{about}{chr(10) if about else ''}| fact | checks | reads |\n|---|---|---|\n{rows}"
+
+
+def _names(facts: list[Fact], needs: Needs) -> list[str]:
+    return [fact.name for fact in facts if fact.needs == needs]
+
+
+def _checks(fact: Fact) -> str:
+    return shown(
+        *(
+            name
+            for name, check in registry.checks().items()
+            if fact.name in (*check.facts, *check.uses)
+        )
+    )
+
+
+def reads(fact: Fact) -> str:
+    """What is looked at on a node, in words."""
+    if fact.stage is not None:
+        return STAGES[fact.stage]
+    node = Node("n1", "n1", 0, ssh=SshSettings(user="alice"), job_user="alice")
+    told = dict.fromkeys(_told(read) for read in fact.reads(node, Inventory("demo", (node,))))
+    return re.sub(r"\|", "\\|", "; ".join(told)) or "nothing"
+
+
+def _told(read: Read) -> str:
+    return READS[read.kind](*read.args)

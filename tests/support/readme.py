@@ -1,0 +1,177 @@
+"""What the tool writes of its own pages: the run on top of README.md, its table of checks, pictures, lists in docs/.
+
+`make docs` renews them.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from clusterprep.checks import Check
+from clusterprep.jobs.diagnose.known import causes
+from clusterprep.jobs.diagnose.model import Cause
+from clusterprep.jobs.verify.pages import PAGES, BlamePage
+from clusterprep.survey import registry
+from tests.support import pictures, privileges_page, resources_page, variables_page
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+RUN = re.compile(r"(?<=tests/project/test_readme.py compares -->\n```\n).*?(?=\n```\n)", re.DOTALL)
+PAGE = ROOT / "docs" / "checks.md"
+CAUSES = ROOT / "docs" / "causes.md"
+VARIABLES, RESOURCES = ROOT / "docs" / "variables.md", ROOT / "docs" / "resources.md"
+PRIVILEGES = ROOT / "docs" / "privileges.md"
+TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
+GRAVER = "a warning, an error with RDMA"
+GRADES = {
+    "time.offset": "an error over 1 s, else a warning",
+    "eth.mtu": GRAVER,
+    "lim.memlock": GRAVER,
+}
+GRADES |= {
+    "shm.size": "an error under 1 GiB free, else a warning",
+    "gpu.xid": "fatal ones an error, others a warning",
+}
+GRADES |= {"env.deprecated": "an error where the name was removed, else a warning"}
+
+
+def run_shown(text: str) -> str:
+    found = RUN.search(text)
+    assert found, "README.md has no run on top"
+    return found[0]
+
+
+def rows_shown(text: str) -> list[str]:
+    found = TABLE.search(text)
+    assert found, "README.md has no table of checks"
+    return found[0].splitlines()
+
+
+def areas() -> dict[str, list[str]]:
+    """Names of the checks by area."""
+    found: dict[str, list[str]] = {}
+    for name in registry.checks():
+        found.setdefault(name.split(".")[0], []).append(name)
+    return found
+
+
+def rows() -> list[str]:
+    return [
+        f"| `{area}.` | {', '.join(name.split('.')[1] for name in names)} |"
+        for area, names in areas().items()
+    ]
+
+
+HEAD = """# Every check
+
+Written by `make docs` from the checks themselves; `clusterprep explain NAME` prints the same. A failure of severity
+error counts for the exit code, a warning only with `--strict`. What the inventory requires of a check is always an
+error. {count} checks.
+"""
+TRIAL = """## What a trial says
+
+`clusterprep verify`, and apply after it wrote, run an all-reduce over all nodes; these are judged from it alone.
+"""
+
+
+def checks_page() -> str:
+    """docs/checks.md."""
+    parts = [HEAD.format(count=len(registry.checks()))]
+    for area, names in areas().items():
+        parts.append(f"## {area}\n")
+        parts += [_entry(registry.checks()[name]) for name in names]
+    return "\n".join([*parts, TRIAL, *map(_entry, PAGES.values())])
+
+
+def _entry(about: Check | BlamePage) -> str:
+    grade = GRADES.get(about.name, "an error" if about.severity == "error" else "a warning")
+    fix = about.remedy.replace("\n", " ")
+    rows = [f"A failure is {grade}. {about.why}", "", f"Measured: {about.how}", "", f"    {fix}"]
+    return (
+        f"### `{about.name}`: {about.title}\n\n"
+        + "\n".join(textwrap.fill(r, 118) if r[:4] != "    " else r for r in rows)
+        + "\n"
+    )
+
+
+CAUSES_HEAD = """# Every cause that diagnose knows
+
+Written by `make docs` from the causes themselves; `clusterprep explain NAME` prints the same. A fatal or degraded
+cause gives exit code 1, only harmless ones 0. {count} causes.
+"""
+GRADES_OF_CAUSES = {
+    "fatal": "Fatal: the job cannot go on.",
+    "degraded": "Degraded: the job runs, more slowly than it could.",
+    "benign": "Harmless.",
+}
+
+
+def causes_page() -> str:
+    """docs/causes.md."""
+    return "\n".join(
+        [CAUSES_HEAD.format(count=len(causes())), *map(_cause_entry, causes().values())]
+    )
+
+
+def _cause_entry(cause: Cause) -> str:
+    found = f" `{cause.check}` finds it before the job starts." if cause.check else ""
+    rows = [
+        f"{cause.message} {GRADES_OF_CAUSES[cause.severity]}{found}",
+        f"Looks like: {cause.looks}",
+        f"Is not: {cause.unlike}",
+    ]
+    text = "\n\n".join(textwrap.fill(row, 118, break_on_hyphens=False) for row in rows)
+    return f"## `{cause.name}`: {cause.title}\n\n{text}\n\n    {cause.remedy}\n"
+
+
+def demo() -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.demo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def first_report(output: str) -> str:
+    """What the first apply of the demo printed."""
+    return (
+        output.split("$ clusterprep apply", 2)[1]
+        .split("\n\n==>", maxsplit=1)[0]
+        .split("\n", 2)[2]
+        .strip("\n")
+    )
+
+
+def shape(text: str) -> str:
+    """A text without what differs from run to run: times, speeds, and where that makes lines break."""
+    numbers = re.sub(r"\d{8}-\d{6}-\w{4}", "RUN", text)
+    numbers = re.sub(r"\d+(?:\.\d+)?\s+(?:µs|ms|s|min)(?![a-z])", "TIME", numbers)
+    return " ".join(re.sub(r"\d+\.\d\d(?=\s)", "SPEED", numbers).split())
+
+
+def main() -> None:
+    shown = demo()
+    if shown.returncode:
+        sys.exit(shown.stdout + shown.stderr)
+    text = README.read_text()
+    text = RUN.sub(
+        lambda _: "$ clusterprep apply inventory.yaml\n\n" + first_report(shown.stdout), text
+    )
+    text = TABLE.sub(lambda _: "".join(row + "\n" for row in rows()), text)
+    PAGE.write_text(checks_page())
+    CAUSES.write_text(causes_page())
+    VARIABLES.write_text(variables_page.page())
+    RESOURCES.write_text(resources_page.page())
+    PRIVILEGES.write_text(privileges_page.page())
+    pictures.main()
+    README.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

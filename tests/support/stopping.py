@@ -1,0 +1,42 @@
+"""Runs the command line and ends or stops it at one moment of writing: `python -m tests.support.stopping HOW POINT WORD…`.
+
+A point is «commit n2», when that request has been sent to that node, or «commit answered», when all have answered it.
+The words of every point that was passed go to stderr as «point: …». What runs is the command as it is: it is watched
+from outside, as a debugger would.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from clusterprep.cli.main import main
+from clusterprep.remote.transports.link import Link
+from clusterprep.survey.fanout import Fanout
+
+WRITES = frozenset({"lock", "stage", "commit", "settle", "undo"})
+HOW = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "tell": None}
+
+
+def watch(how: str, wanted: str) -> None:
+    signum = HOW[how]
+
+    def returned(frame: FrameType, event: str, value: object) -> None:
+        if event != "return" or frame.f_code not in codes or frame.f_locals.get("op") not in WRITES:
+            return
+        sent = frame.f_code is Link.send.__code__
+        point = f"{frame.f_locals['op']} {frame.f_locals['self'].node.name if sent else 'answered'}"
+        sys.stderr.write(f"point: {point}\n")
+        sys.stderr.flush()
+        if point == wanted and signum is not None:
+            os.kill(os.getpid(), signum)
+
+    codes = {Link.send.__code__, Fanout.ask.__code__}
+    sys.setprofile(returned)
+
+
+if __name__ == "__main__":
+    watch(*sys.argv[1:3])
+    main(sys.argv[3:])

@@ -1,0 +1,192 @@
+"""The pairs stage against recorded nodes: strange answers, lost nodes, and nodes without an address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterprep.errors import LinkLost
+from clusterprep.facts.pairs import Dial
+from clusterprep.model import Absent
+from clusterprep.survey.port_matrix import SIZES, probe_pairs
+from tests.support.command import clusterprep
+from tests.support.fleet import eth, fleet
+from tests.support.lab import Lab
+
+ROW = ["ok", 50, 1500, True, 1500]
+
+
+class Agents:
+    """What a Fanout offers to this stage, with answers by operation and node."""
+
+    def __init__(self, names: list[str], **answers: dict[str, Any]) -> None:
+        self.links = dict.fromkeys(names)
+        self.answers = answers
+        self.asked: list[tuple[str, str, dict[str, Any]]] = []
+
+    def ask(self, op: str, bodies: dict[str, Any], timeout: float) -> dict[str, Any]:
+        self.asked += [(op, name, body) for name, body in bodies.items()]
+        return {name: self._one(op, name, body) for name, body in bodies.items()}
+
+    def tell(self, op: str, names: Any) -> None:
+        self.asked += [(op, name, {}) for name in names]
+
+    def _one(self, op: str, name: str, body: dict[str, Any]) -> Any:
+        answer = self.answers.get(op, {}).get(name)
+        if callable(answer):
+            return answer(body)
+        if answer is not None:
+            return answer
+        if op == "listen":
+            return {"ports": [first for first, _ in body["spans"]]}
+        return (
+            {"dials": [ROW for _ in body["targets"] for _ in body["sizes"] or [0]]}
+            if op == "dial"
+            else {}
+        )
+
+
+def three(**without: Any) -> Any:
+    facts = {
+        f"n{i}": {
+            "net.interfaces": (eth("eth0", f"10.0.0.{i}/16"),),
+            "net.port_range": (32768, 60999),
+        }
+        for i in (1, 2, 3)
+    }
+    return fleet(**{**facts, **without})
+
+
+def probed(agents: Agents, seen: Any = None) -> Any:
+    return probe_pairs(agents, seen or three(), "n1")  # type: ignore[arg-type]
+
+
+def dials(seen: Any, name: str) -> Any:
+    return seen.fact(name, "net.dials")
+
+
+def test_everybody_dials_everybody_and_the_rendezvous_port_first() -> None:
+    seen = probed(Agents(["n1", "n2", "n3"]))
+    assert [(d.listener, d.word) for d in dials(seen, "n2")] == [("n1", "ok")] * 3 + [
+        ("n3", "ok")
+    ] * 2
+    assert dials(seen, "n2")[0].port == 29500
+    assert all(32768 <= d.port <= 60999 for d in dials(seen, "n1"))
+    assert seen.fact("n1", "net.listen").word == "ok"
+    assert seen.fact("n2", "net.listen") is None
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
+def test_however_few_the_nodes_every_port_of_each_is_dialled(count: int) -> None:
+    names = [f"n{number}" for number in range(1, count + 1)]
+    facts = {
+        name: {
+            "net.interfaces": (eth("eth0", f"10.0.0.{number}/16"),),
+            "net.port_range": (32768, 60999),
+        }
+        for number, name in enumerate(names, 1)
+    }
+    agents = Agents(names)
+    seen = probed(agents, fleet(**facts))
+    spans = {name: body["spans"] for op, name, body in agents.asked if op == "listen"}
+    dialled = {(dial.listener, dial.port) for name in names for dial in dials(seen, name)}
+    assert dialled == {(name, first) for name in names for first, _ in spans[name]}
+
+
+def test_all_ports_are_given_back() -> None:
+    agents = Agents(["n1", "n2", "n3"])
+    probed(agents)
+    assert [name for op, name, _ in agents.asked if op == "unlisten"] == ["n1", "n2", "n3"]
+
+
+def test_a_taken_rendezvous_port_is_said_with_its_owner_and_the_matrix_goes_on() -> None:
+    def taken(body: Any) -> Any:
+        no = {"no": "in_use", "why": "", "owner": {"pid": 7, "name": "redis"}}
+        return {"ports": [no, *(first for first, _ in body["spans"][1:])]}
+
+    seen = probed(Agents(["n1", "n2", "n3"], listen={"n1": taken}))
+    listen = seen.fact("n1", "net.listen")
+    assert (listen.word, listen.owner) == ("in_use", "redis (pid 7)")
+    assert {d.port for d in dials(seen, "n2")}.isdisjoint({29500})
+    assert len(dials(seen, "n2")) == 4
+
+
+def test_what_was_not_carried_is_tried_with_smaller_sizes() -> None:
+    def stuck(body: Any) -> Any:
+        sizes = body["sizes"] or [9000]
+        return {
+            "dials": [
+                ["ok", 50, size, size <= 1450, 9000] for _ in body["targets"] for size in sizes
+            ]
+        }
+
+    agents = Agents(["n1", "n2", "n3"], dial={"n2": stuck})
+    seen = probed(agents)
+    assert {d.carried for d in dials(seen, "n2")} == {1450}
+    assert [
+        list(body["sizes"]) for op, name, body in agents.asked if (op, name) == ("dial", "n2")
+    ] == [[], list(SIZES)]
+    assert {d.carried for d in dials(seen, "n3")} == {1500}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"dials": [ROW]},
+        {"dials": "ok"},
+        {"dials": [["ok"]] * 3},
+        {"dials": [["ok", "x", None, True, 0]] * 3},
+        {"no": "agent_error", "why": "KeyError"},
+        {},
+    ],
+    ids=["too-few", "no-list", "short-rows", "no-numbers", "an-error", "nothing"],
+)
+def test_an_answer_of_another_shape_is_not_known(answer: Any) -> None:
+    seen = probed(Agents(["n1", "n2", "n3"], dial={"n2": answer}))
+    assert dials(seen, "n2").reason == "garbled"
+    assert all(isinstance(dial, Dial) for dial in dials(seen, "n3"))
+
+
+@pytest.mark.parametrize(
+    "answer", [{"ports": [1]}, {"ports": None}, {"ports": ["x"] * 4}, {}], ids=str
+)
+def test_a_listener_of_another_shape_is_not_known_and_not_dialled(answer: Any) -> None:
+    seen = probed(Agents(["n1", "n2", "n3"], listen={"n1": answer}))
+    assert seen.fact("n1", "net.listen").reason == "garbled"
+    assert {d.listener for d in dials(seen, "n2")} == {"n3"}
+
+
+def test_a_node_that_is_lost_meanwhile_keeps_its_reason() -> None:
+    seen = probed(Agents(["n1", "n2", "n3"], dial={"n3": LinkLost("hung", "n3: no answer")}))
+    assert dials(seen, "n3") == Absent("hung", "n3: no answer")
+
+
+def test_a_node_without_a_usable_interface_is_left_out() -> None:
+    bare = {"net.interfaces": (), "net.port_range": (32768, 60999)}
+    seen = probed(Agents(["n1", "n2", "n3"]), three(n3=bare))
+    assert dials(seen, "n3").reason == "eth.iface_choice"
+    assert {d.listener for d in dials(seen, "n2")} == {"n1"}
+
+
+def test_without_the_rendezvous_host_the_others_are_still_measured() -> None:
+    seen = probed(Agents(["n2", "n3"]))
+    assert seen.fact("n2", "net.listen").reason == "not_reached"
+    assert [(d.listener, d.word) for d in dials(seen, "n2")] == [("n3", "ok")] * 3
+
+
+def test_a_node_that_does_not_tell_its_range_listens_in_the_usual_one() -> None:
+    agents = Agents(["n1", "n2", "n3"])
+    probed(agents, three(n2={"net.interfaces": (eth("eth0", "10.0.0.2/16"),)}))
+    spans = next(body["spans"] for op, name, body in agents.asked if (op, name) == ("listen", "n2"))
+    assert all(32768 <= first <= last <= 60999 for first, last in spans)
+
+
+@pytest.mark.hosts
+@pytest.mark.parametrize("check", ["net.ports", "eth.path_mtu"])
+def test_asked_for_alone_the_nodes_still_know_at_which_interface(lab4: Lab, check: str) -> None:
+    answer = clusterprep(lab4, "check", "--only", check)
+    assert (answer.code, {f["check"]: f["verdict"] for f in answer.report["findings"]}[check]) == (
+        0,
+        "pass",
+    )
