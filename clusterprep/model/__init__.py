@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import date
 from typing import Any, Literal
 
@@ -181,7 +181,19 @@ class Fleet:
         )
 
     def fact(self, node: str, name: str) -> Any:
+        """Return the value of a fact on a node, or the Absent that says why it is not known."""
         return self.snapshots[node].facts.get(name, NOT_ASKED)
+
+    def with_facts(self, added: Mapping[str, Mapping[str, Any]]) -> Fleet:
+        """Return a copy in which the nodes named in `added` have these facts besides their own.
+
+        `added` maps a node's name to facts by name. A fact of the same name is replaced.
+        """
+        snapshots = dict(self.snapshots)
+        for name, facts in added.items():
+            before = snapshots[name]
+            snapshots[name] = replace(before, facts={**before.facts, **facts})
+        return replace(self, snapshots=snapshots)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,5 @@
-"""Runtime."""
+"""What every command needs from the process it runs in: clocks, limits, signals and plug-ins.
+
+`deadline` turns signals and `--timeout` into exceptions, `budget` shares out `--budget`, `clock`
+counts only the seconds in which this process ran. Imports `errors` alone. Begin with `deadline`.
+"""

@@ -32,7 +32,9 @@ UNLOCKED = {
     "$(or $(TORCH),torch)": "what a build for GPUs brings along differs by build; and who names a build means it",
 }
 
-OTHER_RELEASES = ROOT / "tests" / "bounds.py"  # its purpose is to install what is not locked
+OTHER_RELEASES = (
+    ROOT / "tests" / "support" / "bounds.py"
+)  # its purpose is to install what is not locked
 
 
 def locked(path: Path) -> Iterator[tuple[Requirement, list[str]]]:
