@@ -7,6 +7,10 @@ NODE_CODE = $(filter-out %/__init__.py,$(wildcard clusterprep/remote/agent/*.py)
 TARGETS ?= agent inventory playbook conf logs
 SECONDS ?= 600
 PYTEST = $(BIN)/python -m pytest
+# The tests that a new plug-in has to pass besides its own; they are a part of `make test` and `make test-hosts`.
+GATES = tests/checks tests/facts tests/machines tests/jobs/diagnose/test_catalogue.py \
+	tests/project/test_architecture.py tests/project/test_readme.py tests/survey/test_honesty.py \
+	tests/survey/test_registry.py tests/cli/commands tests/history/test_compare.py
 PURE := not hosts and not torch and not machine and not clock and not slow
 # Beyond eight processes each spends longer on collecting the tests than on running its share.
 PARALLEL ?= --numprocesses=auto --maxprocesses=8
@@ -24,7 +28,7 @@ LOCKED := --quiet --require-hashes --only-binary=:all:
 # Where only others can be had: make TORCH=torch==2.13.0
 TORCH :=
 
-.PHONY: help setup packages demo test test-hosts test-all check format soak fleets docs bench fuzz lock clean
+.PHONY: help setup packages demo test test-hosts test-all check format gates soak docs bench fuzz lock clean
 .PHONY: test-bounds test-mutants
 
 help: ## this list
@@ -53,18 +57,21 @@ check: $(VENV)/.tests ## lint, format, types, Python 3.6 for what runs on nodes,
 	$(BIN)/vermin --quiet --no-tips -t=3.6- --violations $(NODE_CODE)
 	$(BIN)/vermin --quiet --no-tips -t=3.8- --violations clusterprep/__init__.py clusterprep/guard.py
 
-format: $(VENV)/.tests ## let ruff mend what it can
-	$(BIN)/ruff check --fix
+format: $(VENV)/.tests ## format, mend what ruff can, and renew tables, pages and recordings that follow from the code
+	$(BIN)/ruff check --fix --exit-zero --quiet
 	$(BIN)/ruff format
+	$(BIN)/python -m tests.support.derived
+	$(BIN)/ruff check
+
+# Half a minute. Each says what to do where it fails.
+gates: check ## everything of CI that a new check, fact or cause meets
+	$(PYTEST) $(PARALLEL) --quiet -m "not hosts" $(GATES)
 
 # Ends by itself: 1 when anything was wrong. ARGS='--nodes 16 --minutes 3 --seed 7' for less.
 soak: setup ## as root: ten minutes of commands over 64 hosts that flap; renews docs/reliability.md
 	$(BIN)/python -m tests.soak --write $(ARGS)
 
-fleets: setup ## as root: record the machines that `clusterprep selftest` plays, after a check reads something new
-	$(BIN)/python -m tests.machines
-
-docs: setup ## as root: renew what README.md shows of the tool, its pictures and the lists in docs/
+docs: setup ## as root: `make format`, the run on top of README.md, and the picture of the page
 	$(BIN)/python -m tests.support.readme
 
 # ---------------------------------------------------------------- less often

@@ -1,6 +1,6 @@
 """Asks a described machine as a real node is asked: the agent's own readers, in a root folder with its files.
 
-Needs root, for chroot. What no tree of files can answer (the resolver, sudo, statvfs, a command) is described.
+Needs chroot, so root or a user namespace, and a C compiler. What no tree of files can answer (the resolver, sudo, statvfs, a command) is described.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from clusterprep.cli.commands.selftest import with_past
 from clusterprep.facts import Fact
@@ -149,13 +152,34 @@ def _read_inside(machine: Machine, asked: Sequence[Read]) -> list[Json]:
             "library": library,
             "reads": [[read.kind, list(read.args)] for read in asked],
         }
-        argv = [sys.executable, "-c", _INSIDE]
+        argv = [*become_root(), sys.executable, "-c", _INSIDE]
         done = subprocess.run(
             argv, input=json.dumps(job), capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise RuntimeError(done.stderr)
         return list(json.loads(done.stdout))
+
+
+def become_root() -> list[str]:
+    """Return what to put before a command that needs chroot: a user namespace for ordinary users."""
+    return [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
+
+
+def can_be_played() -> bool:
+    """Return whether this machine can play others: a compiler for NVML, and chroot."""
+    if shutil.which("cc") is None:
+        return False
+    try:
+        done = subprocess.run([*become_root(), "true"], capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    return done.returncode == 0
+
+
+needs_chroot = pytest.mark.skipif(
+    not can_be_played(), reason="to play machines takes a C compiler, and root or a user namespace"
+)
 
 
 def build(machine: Machine, root: Path) -> None:

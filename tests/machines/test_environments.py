@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from tests.support.fleet import absent, with_facts
 
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot"),
+    play.needs_chroot,
 ]
 
 EXPECTED: Mapping[str, Any] = yaml.safe_load((fleets.HERE / "environments.yaml").read_text())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from clusterprep.model import Finding
@@ -14,7 +12,7 @@ from tests.machines import play
 
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot"),
+    play.needs_chroot,
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -285,10 +284,9 @@ KNOWN = {
 
 
 @pytest.mark.machine
+@play.needs_chroot
 @pytest.mark.parametrize("kind", fleets.names())
 def test_what_people_declare_of_their_machines_is_what_is_derived(kind: str) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("a described machine is asked in a root folder of its own, which takes root")
     world = play.world(kind)
     facts = {
         name: {fact: seen.facts[fact] for fact in FACTS}

@@ -12,6 +12,8 @@ from clusterprep.inventory.schema import load_schema
 from tests.support import pictures, privileges_page, readme, resources_page, variables_page
 from tests.support.lab.fixtures import require_lab
 
+RENEW = "`make format` renews it"
+
 
 @pytest.mark.hosts
 @pytest.mark.timeout(240)
@@ -26,31 +28,19 @@ def test_the_demo_works_and_prints_the_run_on_top() -> None:
 
 
 def test_the_table_and_the_page_have_all_checks() -> None:
-    assert readme.rows_shown(readme.README.read_text()) == readme.rows(), (
-        "`make docs` renews the table"
-    )
-    assert readme.PAGE.read_text() == readme.checks_page(), "`make docs` renews docs/checks.md"
-    assert readme.CAUSES.read_text() == readme.causes_page(), "`make docs` renews docs/causes.md"
-    assert readme.RESOURCES.read_text() == resources_page.page(), (
-        "`make docs` renews docs/resources.md"
-    )
-    assert readme.PRIVILEGES.read_text() == privileges_page.page(), (
-        "`make docs` renews docs/privileges.md"
-    )
-    assert readme.VARIABLES.read_text() == variables_page.page(), (
-        "`make docs` renews docs/variables.md"
-    )
+    assert readme.rows_shown(readme.README.read_text()) == readme.rows(), RENEW
+    assert readme.PAGE.read_text() == readme.checks_page(), RENEW
+    assert readme.CAUSES.read_text() == readme.causes_page(), RENEW
+    assert readme.RESOURCES.read_text() == resources_page.page(), RENEW
+    assert readme.PRIVILEGES.read_text() == privileges_page.page(), RENEW
+    assert readme.VARIABLES.read_text() == variables_page.page(), RENEW
 
 
 def test_the_picture_is_what_the_tool_prints_of_the_recorded_fleet() -> None:
     """Its words: how they are drawn is rich's, and differs between releases."""
     drawn = pictures.console(pictures.report())
-    assert words(drawn) == words(pictures.CONSOLE.read_text()), "`make docs` renews docs/pictures"
+    assert pictures.words(drawn) == pictures.words(pictures.CONSOLE.read_text()), RENEW
     assert not re.search(r"(?:href|src|url)\W*(?:https?:)?//", drawn), "a picture fetches nothing"
-
-
-def words(svg: str) -> list[str]:
-    return re.findall(r">([^<>{}]*\S[^<>{}]*)</text>", svg)
 
 
 def test_no_document_names_a_check_that_does_not_exist() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import tempfile
 from datetime import date
 from pathlib import Path
@@ -108,6 +109,18 @@ def page(seen: Report, picture: Path) -> None:
         finally:
             browser.close()
     picture.write_bytes(base64.b64decode(shot["data"]))
+
+
+def words(svg: str) -> list[str]:
+    """Return the words in a picture. How they are drawn differs between releases of rich."""
+    return re.findall(r">([^<>{}]*\S[^<>{}]*)</text>", svg)
+
+
+def renew_console() -> None:
+    """Draw the console again if other words are in it."""
+    drawn = console(report())
+    if words(drawn) != words(CONSOLE.read_text()):
+        CONSOLE.write_text(drawn)
 
 
 def main() -> None:

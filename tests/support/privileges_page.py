@@ -12,7 +12,7 @@ from clusterprep.survey import registry
 
 HEAD = """# Whose rights it takes
 
-Written by `make docs` from the facts themselves; `clusterprep explain CHECK` prints the same of a check. `check` works
+Written by `make format` from the facts themselves; `clusterprep explain CHECK` prints the same of a check. `check` works
 as any user who may log in: what is denied to that user is unknown with the reason `denied`, never a pass, and counts as
 its severity says (an error that is not known is exit code 3). Of {count} facts, {root} need root and {job} need the
 job's user, who is `job_user`, or else whoever logs in; {partly} have gaps without root, which their checks tell.
@@ -25,7 +25,7 @@ becomes that user before anything of the job's is run. `check --deep --store` ne
 ## A user for it
 
 With `ssh: {{user: clusterprep, become: true}}` the login user has no rights and sudo gives root's to one shell line, a
-constant (`clusterprep/remote/boot.py`): it starts Python and reads the agent from its input. A rule for sudo that
+constant (`clusterprep/remote/agent/boot.py`): it starts Python and reads the agent from its input. A rule for sudo that
 allows it:
 
 ```sudoers

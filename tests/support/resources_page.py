@@ -13,7 +13,7 @@ from clusterprep.inventory.schema import load_schema
 
 HEAD = """# Every resource
 
-Written by `make docs` from the schema of playbooks and the resources themselves. How steps are written, and what each
+Written by `make format` from the schema of playbooks and the resources themselves. How steps are written, and what each
 resource minds, is in [playbooks.md](playbooks.md). Parameters in bold are required; a variable may stand in
 those marked {{ }}.
 """

@@ -9,7 +9,7 @@ from clusterprep.nccl.variables.variables import registry
 
 HEAD = """# Every variable
 
-Written by `make docs` from the registry that `lint`, the checks of the environment and `clusterprep explain NAME` use;
+Written by `make format` from the registry that `lint`, the checks of the environment and `clusterprep explain NAME` use;
 the last also tells sources, earlier defaults and what a wrong value does. {count} variables.
 
 *Between ranks* is what a difference is: a fault (`job`: all ranks of a job alike, `node`: those of one node), `uneven`

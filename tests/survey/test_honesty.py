@@ -7,7 +7,6 @@ unknown.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -30,7 +29,7 @@ from tests.support.asked import interpret, reads
 
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot"),
+    play.needs_chroot,
 ]
 
 KINDS = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +21,6 @@ from clusterprep.survey.queries import plan_queries
 from tests.machines import play
 from tests.support.operations import operations
 
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="reading a machine's own root needs chroot"
-)
 BY = "Written by a test."
 
 
@@ -51,7 +47,7 @@ def written(fleet: Fleet, folder: Path, source: Source | None = None) -> tuple[I
 
 
 @pytest.mark.machine
-@needs_root
+@play.needs_chroot
 @pytest.mark.parametrize(
     ("kind", "gpus", "groups"),
     [
@@ -86,7 +82,7 @@ def test_checks_pass_with_what_was_drafted(
 
 
 @pytest.mark.machine
-@needs_root
+@play.needs_chroot
 def test_how_an_inventory_looks(tmp_path: Path) -> None:
     _, text = written(seen("hgx-h100-ib"), tmp_path)
     for line in (

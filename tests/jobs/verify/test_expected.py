@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
@@ -300,7 +299,7 @@ KINDS = {
 
 
 @pytest.mark.machine
-@pytest.mark.skipif(os.geteuid() != 0, reason="reading a machine's own root needs chroot")
+@play.needs_chroot
 @pytest.mark.parametrize("kind", [name for name in fleets.names() if name != "cpu-only"])
 def test_described_machines(kind: str) -> None:
     """By hand: number of training ports × rate × 0.92, or NVLink where that is slower; all others are not known."""
