@@ -1,4 +1,7 @@
-"""What this machine remembers of earlier runs: their reports, what nodes were given, how fast trials were."""
+"""What this machine remembers of earlier runs.
+
+Their reports, what nodes were given, how fast trials were.
+"""
 
 from __future__ import annotations
 

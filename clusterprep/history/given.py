@@ -1,4 +1,4 @@
-"""What earlier runs gave to nodes, how they ended there, how fast their trials were: SQLite in the state folder."""
+"""The environment that nodes were given, how applies ended, how fast verifies were. In SQLite."""
 
 from __future__ import annotations
 
@@ -13,111 +13,107 @@ from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.variables.variables import registry
 
-REMEMBERED = 20  # runs whose speed counts
+REMEMBERED = 20  # runs of a verify whose speed counts
 KEPT = 200  # applies of a cluster whose outcomes and environment are kept
-_WELL = ("done", "unchanged")  # what a node that was written to ends with
+_WELL = ("done", "unchanged")  # outcomes of a node on which nothing failed
 
 
 class AppliedEnvironments:
-    """The environment that each node was last given. The file appears with the first run that writes."""
+    """The environments that nodes were given. The file is made by the first run that writes."""
 
     def __init__(self, folder: Path, kept: int = KEPT) -> None:
         self._database = Database(folder)
         self._kept = kept
-        self.troubles: list[str] = []  # what could not be read or noted; a run goes on without
+        # What could not be read or noted. A command goes on without it.
+        self.troubles: list[str] = []
 
     def last(self, cluster: str) -> dict[str, dict[str, str]]:
-        """Node → name → value, as each node's newest run left it."""
+        """Return node → name → value, as the newest run of each node left it."""
         query = """select node, name, value from given g where cluster = ? and run =
                    (select max(run) from given where cluster = g.cluster and node = g.node)"""
-        found: dict[str, dict[str, str]] = {}
+        values: dict[str, dict[str, str]] = {}
         for node, name, value in self._read(query, cluster):
-            found.setdefault(node, {})[name] = value
-        return found
+            values.setdefault(node, {})[name] = value
+        return values
 
     def remember(
         self, cluster: str, run: str, environment: Environment, nodes: Iterable[str]
     ) -> None:
-        """Note what a run wrote."""
-        rows = [
-            (
-                "insert or replace into given values (?, ?, ?, ?, ?)",
-                (cluster, node, run, value.name, value.value),
-            )
-            for node in nodes
-            for value in environment.of(node).values()
-        ]
-        self._keep(rows)
+        """Record what a run wrote to these nodes."""
+        query = "insert or replace into given values (?, ?, ?, ?, ?)"
+        statements: list[Statement] = []
+        for node in nodes:
+            for value in environment.of(node).values():
+                statements.append((query, (cluster, node, run, value.name, value.value)))
+        self._write(statements)
 
     def forget(self, cluster: str, run: str) -> None:
-        """Note that a run was rolled back."""
+        """Delete what a run wrote, after it was rolled back."""
         if self._database.path.exists():
-            self._keep([("delete from given where cluster = ? and run = ?", (cluster, run))])
+            self._write([("delete from given where cluster = ? and run = ?", (cluster, run))])
 
     def note(self, cluster: str, report: Report) -> None:
-        """Note what became of every node in an apply, for `--retry-failed`."""
-        rows = [
-            (
-                "insert or replace into outcome values (?, ?, ?, ?, ?)",
-                (cluster, report.run, node, outcome, failed),
-            )
-            for node, (outcome, failed) in outcomes(report).items()
-        ]
-        self._keep([*rows, _without_old("outcome", cluster, self._kept)])
+        """Record how an apply ended on every node, for `--retry-failed`."""
+        query = "insert or replace into outcome values (?, ?, ?, ?, ?)"
+        statements: list[Statement] = []
+        for node, (outcome, failed) in outcomes(report).items():
+            statements.append((query, (cluster, report.run, node, outcome, failed)))
+        statements.append(_deletion_of_old("outcome", cluster, self._kept))
+        self._write(statements)
 
     def keep(self, cluster: str, report: Report) -> None:
-        """Note the environment that an apply had, whatever became of it, for `env --from-run`."""
-        rows = [
-            (
-                "insert or replace into environment values (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    cluster,
-                    report.run,
-                    str(n),
-                    v.name,
-                    v.value,
-                    " ".join(v.nodes),
-                    v.why,
-                    str(int(v.declared)),
-                ),
-            )
-            for n, v in enumerate(report.env or ())
-        ]
-        self._keep([*rows, _without_old("environment", cluster, self._kept)])
+        """Record the environment of an apply, however it ended, for `env --from-run`."""
+        query = "insert or replace into environment values (?, ?, ?, ?, ?, ?, ?, ?)"
+        statements: list[Statement] = []
+        for place, value in enumerate(report.env or ()):
+            nodes = " ".join(value.nodes)
+            declared = str(int(value.declared))
+            key = (cluster, report.run, str(place))
+            row = (*key, value.name, value.value, nodes, value.why, declared)
+            statements.append((query, row))
+        statements.append(_deletion_of_old("environment", cluster, self._kept))
+        self._write(statements)
 
     def environment(self, cluster: str, run: str) -> tuple[EnvValue, ...]:
-        """The values that an apply had, as it had them; none for a run that is not remembered."""
+        """Return the values of an apply, in its order; none for a run that is not recorded."""
         query = """select name, value, nodes, why, declared from environment
                    where cluster = ? and run = ? order by place"""
         rows = self._read(query, cluster, run)
-        return tuple(
-            EnvValue(n, v, tuple(nodes.split(" ")), why, bool(int(d)))
-            for n, v, nodes, why, d in rows
-        )
+        values = []
+        for name, value, nodes, why, declared in rows:
+            names = tuple(nodes.split(" "))
+            values.append(EnvValue(name, value, names, why, declared=bool(int(declared))))
+        return tuple(values)
 
     def runs(self, cluster: str, most: int = 3) -> tuple[str, ...]:
-        """The newest applies whose environment is remembered, newest first."""
+        """Return the newest applies whose environment is recorded, the newest first."""
         query = "select distinct run from environment where cluster = ? order by run desc limit ?"
         rows = self._read(query, cluster, most)
         return tuple(run for (run,) in rows)
 
     def speeds(self, cluster: str, trial: str) -> tuple[float, ...]:
-        """GB/s of the newest runs of a trial, which its nodes, ranks, backend, collective and size make the same."""
+        """Return GB/s of the newest runs of one kind of verify, the newest first.
+
+        `trial` names its nodes, ranks, backend, collective and size.
+        """
         query = "select busbw from speed where cluster = ? and trial = ? order by run desc limit ?"
         return tuple(float(busbw) for (busbw,) in self._read(query, cluster, trial, REMEMBERED))
 
     def note_speed(self, cluster: str, trial: str, run: str, busbw: float) -> None:
-        """Note how fast a trial was. One that was judged too slow is best not noted, or it would become normal."""
+        """Record the GB/s of a verify.
+
+        One that was judged too slow should not be recorded, or slow would become normal.
+        """
         row = (cluster, trial, run, repr(busbw))
-        self._keep([("insert or replace into speed values (?, ?, ?, ?)", row)])
+        self._write([("insert or replace into speed values (?, ?, ?, ?)", row)])
 
     def failed(self, cluster: str, run: str) -> tuple[str, ...]:
-        """The nodes that failed in an apply; none, too, for one that is not remembered."""
+        """Return the nodes that failed in an apply; none if it is not recorded."""
         query = "select node from outcome where cluster = ? and run = ? and failed = 'yes'"
         return tuple(node for (node,) in self._read(query, cluster, run))
 
     def applies(self, cluster: str) -> tuple[str, ...]:
-        """The applies of which it is known on which nodes they failed, newest first."""
+        """Return the applies whose outcomes are recorded, the newest first."""
         rows = self._read(
             "select distinct run from outcome where cluster = ? order by run desc", cluster
         )
@@ -130,7 +126,7 @@ class AppliedEnvironments:
             self._complain(error)
             return []
 
-    def _keep(self, statements: Iterable[Statement]) -> None:
+    def _write(self, statements: Iterable[Statement]) -> None:
         try:
             self._database.write(*statements)
         except Unusable as error:
@@ -141,58 +137,70 @@ class AppliedEnvironments:
             self.troubles.append(str(error))
 
 
-def _without_old(table: str, cluster: str, kept: int) -> Statement:
-    """What takes away all but the newest applies of a cluster."""
+def _deletion_of_old(table: str, cluster: str, kept: int) -> Statement:
+    """Return what deletes all but the newest applies of a cluster."""
     newest = f"select distinct run from {table} where cluster = ? order by run desc limit {kept}"
     old = f"delete from {table} where cluster = ? and run not in ({newest})"
     return old, (cluster, cluster)
 
 
 def outcomes(report: Report) -> dict[str, tuple[str, str]]:
-    """Node → what became of it, and whether that is a failure: not reached, not written, or blamed for an error."""
-    bad = [
-        f
-        for f in report.findings or ()
-        if f.verdict in ("fail", "unknown") and f.severity == "error"
-    ]
-    blamed = {
-        node
-        for finding in bad
-        if not finding.fixed and not finding.silenced
-        for node in finding.nodes
-    }
-    blamed.update(
-        node
-        for culprit in (report.verify.culprits if report.verify else ())
-        for node in culprit.nodes
-    )
-    found: dict[str, tuple[str, str]] = {}
+    """Return node → (what became of it, «yes» or «no» for whether that is a failure).
+
+    A node failed if it was not reached, not written, or is named by an error.
+    """
+    blamed = _blamed(report)
+    ends: dict[str, tuple[str, str]] = {}
     for snapshot in report.nodes or ():
-        words = [change.outcome for change in report.changes or () if snapshot.node in change.nodes]
-        worst = next(
-            (word for word in words if word not in _WELL), words[0] if words else "unchanged"
-        )
-        word = str(worst) if snapshot.reached else "not reached"
-        failed = word not in _WELL or snapshot.node in blamed
-        found[snapshot.node] = (word, "yes" if failed else "no")
-    return found
+        outcome = _outcome(report, snapshot.node) if snapshot.reached else "not reached"
+        failed = outcome not in _WELL or snapshot.node in blamed
+        ends[snapshot.node] = (outcome, "yes" if failed else "no")
+    return ends
+
+
+def _blamed(report: Report) -> set[str]:
+    """Return the nodes that an error of a check or of verify names."""
+    nodes: set[str] = set()
+    for finding in report.findings or ():
+        is_bad = finding.verdict in ("fail", "unknown") and finding.severity == "error"
+        if is_bad and not finding.fixed and not finding.silenced:
+            nodes.update(finding.nodes)
+    if report.verify is not None:
+        for culprit in report.verify.culprits:
+            nodes.update(culprit.nodes)
+    return nodes
+
+
+def _outcome(report: Report, node: str) -> str:
+    """Return the first outcome of a node's changes that is not well, else the first."""
+    words = [change.outcome for change in report.changes or () if node in change.nodes]
+    for word in words:
+        if word not in _WELL:
+            return word
+    return words[0] if words else "unchanged"
 
 
 def refuse_clashes(
     environment: Environment, nodes: Iterable[str], others: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """Under --limit: a value that must be equal on all ranks has to equal what the other nodes were last given."""
-    wanted = {value.name: value for node in nodes for value in environment.of(node).values()}
+    """Raise Refused if --limit would make values differ that must be equal on all ranks.
+
+    `others` has what the nodes outside of the limit were last given: node → name → value.
+    """
+    wanted = {}
+    for node in nodes:
+        for value in environment.of(node).values():
+            wanted[value.name] = value
     for name, value in sorted(wanted.items()):
         if registry().get(name, {}).get("uniformity") != "job":
             continue
-        odd = [node for node, given in others.items() if given.get(name) != value.value]
-        if odd:
-            theirs = others[odd[0]].get(name)
-            seen = (
-                f"{fold(odd)} were last given {name}={theirs}"
-                if theirs is not None
-                else f"{fold(odd)} lack {name}"
-            )
-            message = f"{name}={value.value} must be equal on all ranks, and {seen}; apply without --limit"
-            raise Refused(f"{message}; nothing was written")
+        differing = [node for node, values in others.items() if values.get(name) != value.value]
+        if not differing:
+            continue
+        other_value = others[differing[0]].get(name)
+        if other_value is None:
+            seen = f"{fold(differing)} lack {name}"
+        else:
+            seen = f"{fold(differing)} were last given {name}={other_value}"
+        message = f"{name}={value.value} must be equal on all ranks, and {seen}"
+        raise Refused(f"{message}; apply without --limit; nothing was written")

@@ -1,17 +1,19 @@
-"""A report as bytes and back: nodes and facts by column, each different value once, sets of nodes as ranges. Pure.
+"""Pack a report into bytes and unpack it: by column, each distinct value once. Pure.
 
-Ten thousand nodes have half a gigabyte of facts as text, and most of it is the same on all of them. What is read back
-is equal in all that a report shows; facts come back as their JSON, so a format may not ask them for more than that.
+Ten thousand nodes have half a gigabyte of facts as JSON, and most of it is the same on all of them.
+A report that was unpacked shows the same in every format. Its facts are JSON and not our classes,
+so a format may not ask more of them.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import types
 import typing
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import date
 from typing import Any
@@ -23,68 +25,76 @@ from clusterprep.model import history as past
 FORMAT = 1
 _NODE = tuple(field.name for field in fields(NodeSnapshot) if field.name != "facts")
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict", "code")
-_FEW = 4  # names; shorter sets stay as they are, for whoever looks into the file
-_QUICK = 1 << 20  # bytes; what is longer is squeezed less hard
+_FEW = 4  # names; sets of so many stay readable in the file
+_LARGE = 1 << 20  # bytes; what is longer is compressed more quickly
 
 
 class Unreadable(Exception):
-    """Bytes that this version did not write, or that were damaged."""
+    """Bytes that are damaged, or that another version wrote."""
 
 
 # ---------------------------------------------------------------- a report without facts
 
 
 def pack(report: Report) -> bytes:
-    """Everything but the facts of the nodes."""
+    """Return everything of a report but the facts of its nodes."""
     names = [snapshot.node for snapshot in report.nodes or ()]
     position = {name: place for place, name in enumerate(names)}
-    body = {
-        field.name: _plain(getattr(report, field.name), position)
-        for field in fields(Report)
-        if field.name != "nodes"
-    }
+    body = {}
+    for field in fields(Report):
+        if field.name != "nodes":
+            body[field.name] = _plain(getattr(report, field.name), position)
     sections: dict[str, Json] = {"format": FORMAT, "report": body}
     if report.nodes is not None:
-        rows = {
-            name: _column([getattr(snapshot, name) for snapshot in report.nodes]) for name in _NODE
-        }
-        sections["nodes"] = {"count": len(names), **rows}
+        columns: dict[str, Json] = {"count": len(names)}
+        for name in _NODE:
+            columns[name] = _column([getattr(snapshot, name) for snapshot in report.nodes])
+        sections["nodes"] = columns
     return squeeze(sections)
 
 
 def unpack(data: bytes, only: Sequence[str] | None = None) -> Report:
-    """The report, its nodes without facts; with `only`, no sections but these. Raises Unreadable."""
+    """Return the report, its nodes without facts. Raises Unreadable.
+
+    `only` names the sections that are wanted, by default all.
+    """
     try:
         sections = unsqueeze(data)
         if sections["format"] != FORMAT:
             raise Unreadable(f"format {sections['format']} was written by a newer clusterprep")
-        nodes: tuple[NodeSnapshot, ...] | None = None
-        if "nodes" in sections:
-            count = sections["nodes"]["count"]
-            columns = [_values(sections["nodes"][name], count) for name in _NODE]
-            nodes = tuple(
-                NodeSnapshot(**dict(zip(_NODE, row, strict=True)))
-                for row in zip(*columns, strict=True)
-            )
+        nodes = _unpack_nodes(sections["nodes"]) if "nodes" in sections else None
         names = [snapshot.node for snapshot in nodes or ()]
-        wanted = {
-            key: value
-            for key, value in sections["report"].items()
-            if only is None or key in (*_HEAD, *only)
-        }
-        report: Report = _typed(Report, wanted, names)
+        body = sections["report"]
+        if only is not None:
+            wanted = (*_HEAD, *only)
+            body = {key: value for key, value in body.items() if key in wanted}
+        report: Report = _typed(Report, body, names)
         return replace(report, nodes=nodes)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from None
 
 
+def _unpack_nodes(section: Mapping[str, Json]) -> tuple[NodeSnapshot, ...]:
+    columns = [_values(section[name], section["count"]) for name in _NODE]
+    nodes = []
+    for row in zip(*columns, strict=True):
+        values = dict(zip(_NODE, row, strict=True))
+        nodes.append(NodeSnapshot(**values))
+    return tuple(nodes)
+
+
 def squeeze(value: Json) -> bytes:
-    text = json.dumps(value, separators=(",", ":")).encode()
-    return zlib.compress(text, 1 if len(text) > _QUICK else 6)
+    """Return compressed JSON."""
+    return _compressed(json.dumps(value, separators=(",", ":")))
+
+
+def _compressed(text: str) -> bytes:
+    data = text.encode()
+    return zlib.compress(data, 1 if len(data) > _LARGE else 6)
 
 
 def unsqueeze(data: bytes) -> Json:
-    """Raises Unreadable for what is no squeezed JSON."""
+    """Return the value of compressed JSON. Raises Unreadable."""
     try:
         return json.loads(zlib.decompress(data))
     except (zlib.error, ValueError, TypeError) as error:
@@ -92,39 +102,48 @@ def unsqueeze(data: bytes) -> Json:
 
 
 def _plain(value: Any, position: Mapping[str, int]) -> Json:
-    """A value of the model as JSON; a long set of nodes becomes its places, «0-511,600»."""
+    """Return a value of the model as JSON. A long set of nodes becomes its places, «0-511,600»."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _plain(getattr(value, field.name), position)
-            for field in fields(value)
-            if _told(value, field)
-        }
+        return _plain_fields(value, position)
     if isinstance(value, tuple):
-        if len(value) > _FEW and all(isinstance(name, str) and name in position for name in value):
+        if len(value) > _FEW and _are_nodes(value, position):
             return {"at": _ranges([position[name] for name in value])}
         return [_plain(item, position) for item in value]
     if isinstance(value, Mapping):
         return {str(key): _plain(item, position) for key, item in value.items()}
-    return value.isoformat() if isinstance(value, date) else value
+    if isinstance(value, date):
+        return value.isoformat()
+    return value
 
 
-def _told(value: Any, field: Any) -> bool:
-    """Defaults need no words."""
-    return field.default is MISSING or getattr(value, field.name) != field.default
+def _plain_fields(value: Any, position: Mapping[str, int]) -> dict[str, Json]:
+    """Return the fields that do not have their default."""
+    plain = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        if field.default is MISSING or item != field.default:
+            plain[field.name] = _plain(item, position)
+    return plain
+
+
+def _are_nodes(values: Sequence[Any], position: Mapping[str, int]) -> bool:
+    return all(isinstance(value, str) and value in position for value in values)
 
 
 def _ranges(places: Sequence[int]) -> str:
-    """`0-3,7`, in the order given."""
-    runs: list[list[int]] = []
+    """Return places as `0-3,7`, in the order given."""
+    ranges: list[list[int]] = []  # [first, last] of each
     for place in places:
-        if runs and place == runs[-1][1] + 1:
-            runs[-1][1] = place
+        if ranges and place == ranges[-1][1] + 1:
+            ranges[-1][1] = place
         else:
-            runs.append([place, place])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+            ranges.append([place, place])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    return ",".join(texts)
 
 
 def _places(text: str) -> Iterator[int]:
+    """Yield the places of `0-3,7`."""
     for part in text.split(","):
         low, _, high = part.partition("-")
         yield from range(int(low), int(high or low) + 1)
@@ -134,29 +153,26 @@ def _places(text: str) -> Iterator[int]:
 
 
 def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
-    """The value that a field of this type held. Keys that this version does not know are passed over."""
+    """Return the value that a field of this type had. Unknown keys are skipped."""
     if value is None or kind is Any:
         return value
-    origin = typing.get_origin(kind)
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        return _typed(
-            next(k for k in typing.get_args(kind) if k is not types.NoneType), value, names
-        )
+        (member, *_) = [arg for arg in args if arg is not types.NoneType]
+        return _typed(member, value, names)
     if origin is tuple:
         if isinstance(value, dict):
             return tuple(names[place] for place in _places(value["at"]))
-        return tuple(_typed(typing.get_args(kind)[0], item, names) for item in value)
+        return tuple(_typed(args[0], item, names) for item in value)
     if kind is date:
         return date.fromisoformat(value)
     if is_dataclass(kind):
         hints = _hints(kind)  # type: ignore[arg-type]
-        return kind(
-            **{
-                name: _typed(hints[name], item, names)
-                for name, item in value.items()
-                if name in hints
-            }
-        )  # type: ignore[operator]
+        values = {}
+        for name, item in value.items():
+            if name in hints:
+                values[name] = _typed(hints[name], item, names)
+        return kind(**values)  # type: ignore[operator]
     return value
 
 
@@ -169,51 +185,65 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _column(values: Sequence[Json]) -> Json:
-    """A list of values, each different one once: [values] alone where all are equal, or [values, place of each]."""
+    """Return [distinct values, place of each value].
+
+    The places are left out if all values are equal, or all are distinct.
+    """
     texts: dict[str, int] = {}
-    of = [texts.setdefault(json.dumps(value), len(texts)) for value in values]
+    places = [texts.setdefault(json.dumps(value), len(texts)) for value in values]
     distinct = [json.loads(text) for text in texts]
-    return [distinct, *([] if len(distinct) <= 1 or len(distinct) == len(values) else [of])]
+    if len(distinct) <= 1 or len(distinct) == len(values):
+        return [distinct]
+    return [distinct, places]
 
 
 def _values(column: Json, count: int) -> list[Json]:
-    distinct, *of = column
-    if of:
-        return [distinct[place] for place in of[0]]
-    found: list[Json] = distinct if len(distinct) == count else distinct * count
-    return found
+    """Return the `count` values of a column."""
+    distinct: list[Json] = column[0]
+    if len(column) > 1:
+        return [distinct[place] for place in column[1]]
+    return distinct if len(distinct) == count else distinct * count
 
 
 def pack_facts(nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, bytes]]:
-    """Each fact's name with its values on all nodes; first, under the name "", which nodes know which facts."""
-    shapes: dict[tuple[str, ...], int] = {}
-    of = [shapes.setdefault(tuple(snapshot.facts), len(shapes)) for snapshot in nodes]
-    yield "", squeeze([[list(shape) for shape in shapes], of])
-    names = dict.fromkeys(name for shape in shapes for name in shape)
-    for name in names:
-        yield name, _packed([snapshot.facts[name] for snapshot in nodes if name in snapshot.facts])
+    """Yield each fact's name with its values on all nodes.
+
+    The first one, with the name "", says which nodes know which facts.
+    """
+    shapes: dict[tuple[str, ...], int] = {}  # the names of a node's facts -> their number
+    places = [shapes.setdefault(tuple(snapshot.facts), len(shapes)) for snapshot in nodes]
+    yield "", squeeze([[list(shape) for shape in shapes], places])
+    for name in _names_of(shapes):
+        values = [snapshot.facts[name] for snapshot in nodes if name in snapshot.facts]
+        yield name, _packed(values)
+
+
+def _names_of(shapes: Iterable[Iterable[str]]) -> list[str]:
+    """Return the names of all shapes, each once, in the order of their first appearance."""
+    return list(dict.fromkeys(itertools.chain.from_iterable(shapes)))
 
 
 def _packed(values: Sequence[Any]) -> bytes:
-    """One fact of all nodes that have it. Values that nodes share are put into words once."""
-    seen: dict[int, int] = {}
-    texts: dict[str, int] = {}
-    of = []
+    """Return one fact of all nodes that have it, as `_column` would.
+
+    Shared values are encoded once.
+    """
+    place_by_id: dict[int, int] = {}
+    place_by_text: dict[str, int] = {}
+    places = []
     for value in values:
-        place = seen.get(id(value))
+        place = place_by_id.get(id(value))
         if place is None:
-            place = seen[id(value)] = texts.setdefault(_words(value), len(texts))
-        of.append(place)
-    index = (
-        ""
-        if len(texts) <= 1 or of == list(range(len(values)))
-        else json.dumps(of, separators=(",", ":"))
-    )
-    whole = f"[[{','.join(texts)}]{',' if index else ''}{index}]".encode()
-    return zlib.compress(whole, 1 if len(whole) > _QUICK else 6)
+            place = place_by_text.setdefault(_encoded(value), len(place_by_text))
+            place_by_id[id(value)] = place
+        places.append(place)
+    parts = [f"[{','.join(place_by_text)}]"]
+    if len(place_by_text) > 1 and places != list(range(len(values))):
+        parts.append(json.dumps(places, separators=(",", ":")))
+    return _compressed(f"[{','.join(parts)}]")
 
 
-def _words(fact: Any) -> str:
+def _encoded(fact: Any) -> str:
     try:
         return _ENCODER.encode(fact)
     except (TypeError, ValueError, RecursionError) as error:
@@ -226,18 +256,26 @@ def _names(kind: Any) -> tuple[str, ...] | None:
 
 
 def _of_ours(value: Any) -> Json:
-    """What the encoder has no words for, by one level; the rest is left to it, for it is ten times as fast."""
+    """Return what the JSON encoder cannot encode, one level of it made plain.
+
+    The levels below are left to the encoder, which is ten times as fast.
+    """
     if isinstance(value, Absent):
         return {"absent": value.reason, "detail": value.detail}
     kind: Any = type(value)
-    if (names := _names(kind)) is not None:
-        own = getattr(value, "__dict__", ())
-        return own if len(own) == len(names) else {name: getattr(value, name) for name in names}
+    names = _names(kind)
+    if names is not None:
+        attributes = getattr(value, "__dict__", ())
+        if len(attributes) == len(names):
+            return attributes
+        return {name: getattr(value, name) for name in names}
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=str)
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "replace")
-    return dict(value) if isinstance(value, Mapping) else str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_of_ours)
@@ -246,42 +284,43 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_of_ours)
 def unpack_facts(
     columns: Mapping[str, bytes], count: int, left_out: Any = None
 ) -> list[dict[str, Any]]:
-    """The facts of each node, in the order in which the report had them. Raises Unreadable.
+    """Return the facts of each node, in the order of the report. Raises Unreadable.
 
-    `left_out` stands for those whose bytes were not kept.
+    A fact whose bytes were not kept has the value `left_out`.
     """
     try:
-        shapes, of = unsqueeze(columns[""])
-        found: list[dict[str, Any]] = [dict.fromkeys(shapes[shape]) for shape in of]
-        if len(found) != count:
-            raise Unreadable(f"facts of {len(found)} nodes where there are {count}")
-        for name in dict.fromkeys(name for shape in shapes for name in shape):
-            having = [facts for facts in found if name in facts]
-            data = columns[name]
-            values = column_of(data, len(having)) if data else [left_out] * len(having)
+        shapes, places = unsqueeze(columns[""])
+        nodes: list[dict[str, Any]] = [dict.fromkeys(shapes[place]) for place in places]
+        if len(nodes) != count:
+            raise Unreadable(f"facts of {len(nodes)} nodes where there are {count}")
+        for name in _names_of(shapes):
+            having = [facts for facts in nodes if name in facts]
+            values = [left_out] * len(having)
+            if columns[name]:
+                values = column_of(columns[name], len(having))
             for facts, value in zip(having, values, strict=True):
                 facts[name] = value
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from None
-    return found
+    return nodes
 
 
 def column_of(data: bytes, count: int) -> list[Any]:
-    """The values of one fact on the `count` nodes that have it; equal ones are one object."""
-    distinct, *of = unsqueeze(data)
-    distinct = [_fact(value) for value in distinct]
-    return _values([distinct, *of], count)
+    """Return a fact on the `count` nodes that have it; equal values are one object."""
+    distinct, *places = unsqueeze(data)
+    facts = [_fact(value) for value in distinct]
+    return _values([facts, *places], count)
 
 
 def knowing(data: bytes, name: str, nodes: Sequence[str]) -> list[str]:
-    """The nodes that have a fact, by what was kept under the name ""."""
-    shapes, of = unsqueeze(data)
+    """Return the nodes that have a fact. `data` is what `pack_facts` gives under the name ""."""
+    shapes, places = unsqueeze(data)
     having = [name in shape for shape in shapes]
-    return [node for node, shape in zip(nodes, of, strict=True) if having[shape]]
+    return [node for node, place in zip(nodes, places, strict=True) if having[place]]
 
 
 def _fact(value: Json) -> Any:
-    """Absence is told from values, as the reports tell it."""
+    """Return a fact of its JSON, in which an Absent has these two keys and no other."""
     if isinstance(value, dict) and set(value) == {"absent", "detail"}:
         return Absent(value["absent"], value["detail"])
     return value

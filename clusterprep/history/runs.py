@@ -1,4 +1,4 @@
-"""The runs themselves: recorded whole, listed, found by name, read again, and forgotten when there are too many."""
+"""Recorded runs: write, list, find by name, read again, and delete when there are too many."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 KEPT = 200  # runs of one command in one cluster
 BYTES = 512 << 20  # of all runs together
-LARGEST = 64 << 20  # bytes of one run; beyond that its longest facts are left out
-SHAPES = ""  # under this name it is kept which nodes know which facts
+LARGEST = 64 << 20  # bytes of one run; the longest facts of a larger one are left out
+SHAPES = ""  # the name under which it is kept which nodes know which facts
 LEFT_OUT = Absent("left out", "too long for the history")
 
 _RUN = tuple(field.name for field in fields(RecordedRun))
@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Packed:
-    """A run as it will be written: its line, the names of its checks, its report and its facts by name."""
+    """A run as it will be written: its row, its checks, its report and its facts by name."""
 
     run: RecordedRun
     checks: tuple[str, ...]
@@ -50,13 +50,15 @@ class Packed:
 
 
 def packed(report: Report, run: RecordedRun, largest: int = LARGEST) -> Packed:
-    """What is to be written of a report. Pure, and all the work, so that nobody waits for it with the file locked."""
+    """Return what is to be written of a report. Pure.
+
+    This is all of the work, so that the file is locked for a moment only.
+    """
     body = pack(report)
     columns = dict(pack_facts(report.nodes or ()))
     size = len(body) + sum(map(len, columns.values()))
-    for name in sorted(
-        (name for name in columns if name != SHAPES), key=lambda name: -len(columns[name])
-    ):
+    facts = [name for name in columns if name != SHAPES]
+    for name in sorted(facts, key=lambda name: -len(columns[name])):
         if size <= largest:
             break
         size -= len(columns[name])
@@ -66,7 +68,7 @@ def packed(report: Report, run: RecordedRun, largest: int = LARGEST) -> Packed:
 
 
 class Runs:
-    """The runs of one state folder. Everything raises Unusable where the file cannot be used."""
+    """The runs of one state folder. Every method raises Unusable if the file cannot be used."""
 
     def __init__(
         self, folder: Path, patience: float = PATIENCE, kept: int = KEPT, most: int = BYTES
@@ -79,94 +81,107 @@ class Runs:
         return self._database.path
 
     def record(self, packed: Packed) -> None:
-        """Write a run, and forget those that are too many."""
+        """Write a run, and delete the oldest if there are too many."""
         run = packed.run
         row = (*astuple(run), " ".join(packed.checks), packed.report)
         marks = ", ".join("?" * len(row))
-        facts: list[Statement] = [
-            ("insert or replace into fact values (?, ?, ?)", (run.run, name, body))
-            for name, body in packed.facts.items()
-        ]
-        write = (f"insert or replace into run ({_COLUMNS}, checks, report) values ({marks})", row)
-        self._database.write(write, *facts, *_forgetting(run, self._kept, self._most))
+        query = f"insert or replace into run ({_COLUMNS}, checks, report) values ({marks})"
+        statements: list[Statement] = [(query, row)]
+        for name, body in packed.facts.items():
+            fact = (run.run, name, body)
+            statements.append(("insert or replace into fact values (?, ?, ?)", fact))
+        statements.extend(_deletions(run, self._kept, self._most))
+        self._database.write(*statements)
 
     def all(self, cluster: str | None = None, most: int = -1) -> list[RecordedRun]:
-        """Newest first; of one cluster, or of all."""
-        where = "" if cluster is None else "where cluster = ? "
+        """Return the runs of one cluster, or of all, the newest first."""
+        where = ""
+        values: list[str | int] = [most]
+        if cluster is not None:
+            where = "where cluster = ? "
+            values = [cluster, most]
         query = f"select {_COLUMNS} from run {where}order by run desc limit ?"
-        return [
-            RecordedRun(*row)
-            for row in self._database.read(query, (*(() if cluster is None else (cluster,)), most))
-        ]
+        return [RecordedRun(*row) for row in self._database.read(query, values)]
 
     def checks(self, cluster: str, most: int) -> list[tuple[RecordedRun, frozenset[str]]]:
-        """The newest runs of a cluster, each with the names of the checks that it judged."""
+        """Return the newest runs of a cluster, each with the names of its checks."""
         query = f"select {_COLUMNS}, checks from run where cluster = ? order by run desc limit ?"
-        return [
-            (RecordedRun(*row[:-1]), frozenset(row[-1].split()))
-            for row in self._database.read(query, (cluster, most))
-        ]
+        runs = []
+        for *columns, checks in self._database.read(query, (cluster, most)):
+            runs.append((RecordedRun(*columns), frozenset(checks.split())))
+        return runs
 
     def holding(self, fact: str, cluster: str, since: str, until: str) -> list[str]:
-        """The runs of a cluster that began between two moments and know a fact, newest first."""
+        """Return the runs that began between two moments and know a fact, the newest first."""
         query = """select run.run from run join fact on fact.run = run.run and fact.name = ?
                    where cluster = ? and started between ? and ? order by run.run desc"""
         return [run for (run,) in self._database.read(query, (fact, cluster, since, until))]
 
     def named(self, text: str, cluster: str | None = None, key: str = "RUN") -> RecordedRun:
-        """The run of a name, the only one that begins so, `last`, or `last~2`, two before it. InputError otherwise."""
+        """Return the run that a text names. Raises InputError.
+
+        A text is a whole name, the beginning of only one, `last`, or `last~2` for two before it.
+        """
         runs = self.all(cluster)
         if not runs:
-            raise InputError.of(
-                "no run is recorded yet", file=str(self.path), hint="every check, plan and apply is"
-            )
-        if ago := _LAST.fullmatch(text):
-            if int(ago[1] or 0) < len(runs):
-                return runs[int(ago[1] or 0)]
+            hint = "every check, plan and apply is"
+            raise InputError.of("no run is recorded yet", file=str(self.path), hint=hint)
+        last = _LAST.fullmatch(text)
+        if last is not None:
+            ago = int(last[1] or 0)
+            if ago < len(runs):
+                return runs[ago]
             raise InputError.of(f"only {len(runs)} runs are recorded; seen '{text}'", key=key)
-        found = [run for run in runs if run.run == text] or [
-            run for run in runs if text and run.run.startswith(text)
-        ]
-        if len(found) == 1:
-            return found[0]
-        names = [run.run for run in found or runs]
-        if found:
-            raise InputError.of(
-                f"{len(found)} runs begin with '{text}'", key=key, hint=_some(names)
-            )
-        near = difflib.get_close_matches(text, names, 3, 0.7)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the newest are {_some(names)}"
+        matching = [run for run in runs if run.run == text]
+        if not matching and text:
+            matching = [run for run in runs if run.run.startswith(text)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            names = [run.run for run in matching]
+            message = f"{len(matching)} runs begin with '{text}'"
+            raise InputError.of(message, key=key, hint=_some(names))
+        names = [run.run for run in runs]
+        hint = f"the newest are {_some(names)}"
+        similar = difflib.get_close_matches(text, names, 3, 0.7)
+        if similar:
+            hint = f"did you mean {' or '.join(similar)}?"
         raise InputError.of(f"no run is recorded as '{text}'", key=key, hint=hint)
 
     def report(self, run: str, only: Sequence[str] | None = None) -> Report:
-        """A report without the facts of its nodes; `only` names sections that are wanted. Raises Unusable."""
+        """Return a report without facts.
+
+        `only` names the sections that are wanted, by default all.
+        """
         rows = self._database.read("select report from run where run = ?", (run,))
         if not rows:
             raise Unusable(f"run {run} is not in {self.path} any more")
         return self._readable(run, lambda: unpack(rows[0][0], only))
 
     def whole(self, run: str) -> Report:
-        """The report with all that was kept of it."""
+        """Return a report with all that was kept of it."""
         report = self.report(run)
         rows = self._database.read("select name, body from fact where run = ?", (run,))
         if report.nodes is None or not rows:
             return report
         count = len(report.nodes)
         facts = self._readable(run, lambda: unpack_facts(dict(rows), count, LEFT_OUT))
-        return replace(
-            report,
-            nodes=tuple(replace(n, facts=f) for n, f in zip(report.nodes, facts, strict=True)),
-        )
+        nodes = []
+        for snapshot, of_node in zip(report.nodes, facts, strict=True):
+            nodes.append(replace(snapshot, facts=of_node))
+        return replace(report, nodes=tuple(nodes))
 
     def facts(self, run: str) -> list[str]:
-        """The names of the facts that are kept of a run."""
-        rows = self._database.read(
-            "select name from fact where run = ? and name != ? and length(body) > 0", (run, SHAPES)
-        )
+        """Return the names of the facts that are kept of a run."""
+        query = "select name from fact where run = ? and name != ? and length(body) > 0"
+        rows = self._database.read(query, (run, SHAPES))
         return sorted(name for (name,) in rows)
 
     def column(self, run: str, fact: str, nodes: Sequence[str]) -> dict[str, Any]:
-        """One fact of the nodes that have it; `nodes` are those of the report. Empty where it is not kept."""
+        """Return node → value of a fact.
+
+        `nodes` are those of the report. Empty if it is not kept.
+        """
         query = "select name, body from fact where run = ? and name in (?, ?)"
         rows = dict(self._database.read(query, (run, SHAPES, fact)))
         if not rows.get(fact):
@@ -174,7 +189,8 @@ class Runs:
 
         def read() -> dict[str, Any]:
             having = knowing(rows[SHAPES], fact, nodes)
-            return dict(zip(having, column_of(rows[fact], len(having)), strict=True))
+            values = column_of(rows[fact], len(having))
+            return dict(zip(having, values, strict=True))
 
         return self._readable(run, read)
 
@@ -186,13 +202,17 @@ class Runs:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
+    text = ", ".join(names[:_SHOWN])
+    if len(names) <= _SHOWN:
+        return text
+    return f"{text} and {len(names) - _SHOWN} more"
 
 
-def _forgetting(run: RecordedRun, kept: int, most: int) -> tuple[Statement, ...]:
-    """What takes away the oldest runs: of this command in this cluster, then of all; the newest always stays."""
+def _deletions(run: RecordedRun, kept: int, most: int) -> tuple[Statement, ...]:
+    """Return what deletes the oldest runs: of this command in this cluster, then of all.
+
+    The run itself always stays.
+    """
     newest = "select run from run where cluster = ? and command = ? order by run desc limit ?"
     too_many = f"delete from run where cluster = ? and command = ? and run not in ({newest})"
     same = (run.cluster, run.command)

@@ -1,9 +1,8 @@
-"""What counters were in earlier runs: the stage that brings it, from the history, to checks that judge by rate."""
+"""The counters of earlier runs: a stage that brings them to checks which judge by rate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,47 +14,46 @@ from clusterprep.model import Absent, Fleet
 
 LEAST = 600.0  # seconds between two samples that tell a rate
 LONGEST = 24 * 3600.0
-TRIED = 5  # earlier runs that are looked at for nodes which the newest did not reach
+# Earlier runs that are read, as the newest may not have reached every node.
+TRIED = 5
 
 FACTS = (BOOT_ID.name, UPTIME.name, IB.name)
 Old = Mapping[str, Mapping[str, Any]]  # of one earlier run: node → fact → value
 
 
 def with_earlier(runs: Runs, fleet: Fleet, now: datetime) -> Fleet:
-    """The fleet with the fact `counters.earlier`. Where the history cannot be used there is nothing earlier."""
+    """Return the fleet with the fact `counters.earlier`; None on all nodes without a history."""
     try:
-        recent = runs.holding(
-            IB.name, fleet.inventory.cluster, _word(now, LONGEST), _word(now, LEAST)
-        )
-        chosen = dict.fromkeys(
-            (*recent[:TRIED], *recent[-1:])
-        )  # newest first, and the oldest of the day
-        old = [_looked(runs, run) for run in chosen]
+        looks = _earlier_looks(runs, fleet.inventory.cluster, now)
     except Unusable:
-        old = []
-    snapshots = dict(fleet.snapshots)
+        looks = []
+    added = {}
     for node in fleet.reached:
-        snapshot = snapshots[node.name]
-        told = earlier_of(snapshot.facts, [facts[node.name] for facts in old if node.name in facts])
-        snapshots[node.name] = replace(snapshot, facts={**snapshot.facts, EARLIER.name: told})
-    return replace(fleet, snapshots=snapshots)
+        of_node = [facts[node.name] for facts in looks if node.name in facts]
+        earlier = earlier_of(fleet.snapshots[node.name].facts, of_node)
+        added[node.name] = {EARLIER.name: earlier}
+    return fleet.with_facts(added)
+
+
+def _earlier_looks(runs: Runs, cluster: str, now: datetime) -> list[Old]:
+    """Return the newest looks of the last day, the newest first, and its oldest one."""
+    recent = runs.holding(IB.name, cluster, _moment(now, LONGEST), _moment(now, LEAST))
+    chosen = dict.fromkeys((*recent[:TRIED], *recent[-1:]))
+    return [_facts_of(runs, run) for run in chosen]
 
 
 def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Earlier | None:
-    """The samples among earlier looks at a node, newest first, that say something about now. Pure.
+    """Return the samples among earlier looks at a node that can be compared with its facts. Pure.
 
-    A look counts that is at least ten minutes and at most a day old by the node's own clock, is of this boot, and of
-    counters that have not begun anew since.
+    A look counts if it is at least ten minutes and at most a day old by the node's own clock, is of
+    this boot, and no counter has begun anew since. `old` has the newest look first.
     """
-    if any(isinstance(facts.get(name, Absent("")), Absent) for name in FACTS):
+    if not _is_whole(facts):
         return None
     boot, uptime, counters = (facts[name] for name in FACTS)
     samples = []
     for look in old:
-        if (
-            any(isinstance(look.get(name, Absent("")), Absent) for name in FACTS)
-            or look[BOOT_ID.name] != boot
-        ):
+        if not _is_whole(look) or look[BOOT_ID.name] != boot:
             continue
         seconds = uptime - look[UPTIME.name]
         if LEAST <= seconds <= LONGEST and not _is_reset(look[IB.name], counters):
@@ -64,20 +62,28 @@ def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Ea
     return Earlier(samples[0], samples[-1]) if samples else None
 
 
-def _is_reset(then: Counters, now: Counters) -> bool:
-    """Whether a counter is lower than it was: somebody has cleared it, or the driver was loaded again."""
-    return any(
-        value < then.get(port, {}).get(name, 0)
-        for port, own in now.items()
-        for name, value in own.items()
-    )
+def _is_whole(facts: Mapping[str, Any]) -> bool:
+    return not any(isinstance(facts.get(name, Absent("")), Absent) for name in FACTS)
 
 
-def _looked(runs: Runs, run: str) -> dict[str, dict[str, Any]]:
+def _is_reset(before: Counters, now: Counters) -> bool:
+    """Return whether a counter is lower than before: it was cleared, or the driver was reloaded."""
+    for port, counters in now.items():
+        old = before.get(port, {})
+        if any(value < old.get(name, 0) for name, value in counters.items()):
+            return True
+    return False
+
+
+def _facts_of(runs: Runs, run: str) -> dict[str, dict[str, Any]]:
     nodes = [snapshot.node for snapshot in runs.report(run, only=()).nodes or ()]
     columns = {name: runs.column(run, name, nodes) for name in FACTS}
-    return {node: {name: columns[name].get(node, Absent("")) for name in FACTS} for node in nodes}
+    facts = {}
+    for node in nodes:
+        facts[node] = {name: columns[name].get(node, Absent("")) for name in FACTS}
+    return facts
 
 
-def _word(now: datetime, ago: float) -> str:
-    return f"{now - timedelta(seconds=ago):%Y-%m-%dT%H:%M:%SZ}"
+def _moment(now: datetime, seconds_ago: float) -> str:
+    moment = now - timedelta(seconds=seconds_ago)
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

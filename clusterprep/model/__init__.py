@@ -1,4 +1,4 @@
-"""Every value that travels between the stages: frozen, with no behaviour beyond small properties."""
+"""The values that travel between the stages of a command. Frozen, with small properties only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class SshSettings:
-    """How to log in; None means that ssh_config and then OpenSSH's own default decide."""
+    """How to log in. None leaves it to ssh_config, and then to OpenSSH's default."""
 
     user: str | None = None
     port: int | None = None
@@ -55,7 +55,7 @@ class Interfaces:
 
 @dataclass(frozen=True)
 class EnvSetting:
-    """A declared environment value and the layer that declared it ("env", "group rack1", "node n3")."""
+    """A declared value and the layer that declared it: "env", "group rack1" or "node n3"."""
 
     value: str
     layer: str
@@ -77,9 +77,8 @@ class Node:
     nproc_per_node: int | None = None
     interfaces: Interfaces = Interfaces()
     env: Mapping[str, EnvSetting] = field(default_factory=dict)
-    require: Mapping[str, str] = field(
-        default_factory=dict
-    )  # check name -> what is wanted, as written
+    # Name of a check -> what is wanted, as written.
+    require: Mapping[str, str] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
 
     @property
@@ -99,6 +98,8 @@ class Silence:
 
 @dataclass(frozen=True)
 class VerifySettings:
+    """How to run a verify, as the inventory declares it."""
+
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     sizes: tuple[int, ...] = (8, 1024, 1 << 20, 64 << 20)  # bytes
     timeout: float = 60.0  # seconds for one collective stage
@@ -129,7 +130,8 @@ class Inventory:
 class Absent:
     """Why something is not known. Never equal to any value."""
 
-    reason: str  # a word of the contract (denied, missing_tool, timed_out, hung, garbled, …) or a sentence
+    # denied, missing_tool, timed_out, hung, garbled, not_asked, … or a sentence.
+    reason: str
     detail: str = ""
 
 
@@ -138,7 +140,7 @@ NOT_ASKED = Absent("not_asked")
 
 @dataclass(frozen=True)
 class Read:
-    """One thing to look at on a node: a reader of remote/readers.py, its arguments, its limit in seconds."""
+    """A question to a node: a reader of the agent, its arguments, a limit in seconds."""
 
     kind: str
     args: tuple[Json, ...] = ()
@@ -147,7 +149,10 @@ class Read:
 
 @dataclass(frozen=True)
 class NodeSnapshot:
-    """What one look at one node brought: reached or not, and every fact asked for or why not."""
+    """The result of looking at one node.
+
+    Whether it was reached, and every fact that was asked for.
+    """
 
     node: str
     address: str
@@ -158,7 +163,7 @@ class NodeSnapshot:
     answered: bool = True  # False: the node gave no answer at all
     facts: Mapping[str, Any] = field(default_factory=dict)  # fact name -> value or Absent
     seconds: float = 0.0
-    login: float = 0.0  # seconds of it until the agent of the node answered for the first time
+    login: float = 0.0  # how many of these seconds passed until the agent first answered
 
 
 @dataclass(frozen=True)
@@ -168,17 +173,18 @@ class Fleet:
     inventory: Inventory
     snapshots: Mapping[str, NodeSnapshot]
     limited: bool = False  # only a part of the inventory was contacted
-    derived: dict[str, Any] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )  # see derived.py
+    # Values that follow from this fleet: see memoize.py.
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @functools.cached_property
     def reached(self) -> tuple[Node, ...]:
-        return tuple(
-            n
-            for n in self.inventory.nodes
-            if n.name in self.snapshots and self.snapshots[n.name].reached
-        )
+        """Return the nodes that were reached, in the order of the inventory."""
+        nodes = []
+        for node in self.inventory.nodes:
+            snapshot = self.snapshots.get(node.name)
+            if snapshot is not None and snapshot.reached:
+                nodes.append(node)
+        return tuple(nodes)
 
     def fact(self, node: str, name: str) -> Any:
         """Return the value of a fact on a node, or the Absent that says why it is not known."""
@@ -231,7 +237,10 @@ class EnvValue:
 
 @dataclass(frozen=True)
 class EnvPath:
-    """The names that one way to start a process gives on `nodes`; `add` says how it would get what it lacks."""
+    """The variables that one launch path gets on `nodes`.
+
+    `add` says how it would get the others.
+    """
 
     path: str
     reaches: tuple[str, ...]
@@ -262,20 +271,24 @@ class ChangeRow:
 
 @dataclass(frozen=True)
 class Stage:
+    """One stage of a verify. `arrived` and `missing` are ranks."""
+
     name: str
     seconds: float
     verdict: Verdict
     arrived: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
     limit: float | None = None  # seconds; None: none of its own
-    after: tuple[
-        float, ...
-    ] = ()  # when each of `arrived` did, in seconds since the stage began, where it was seen
+    # When each of `arrived` did, in seconds since the stage began; empty if that was not seen.
+    after: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class CollectiveResult:
-    """One timed collective: `bytes` per rank, `seconds` of the median repetition, GB/s as nccl-tests defines them."""
+    """One timed collective: `bytes` per rank, `seconds` of the median repetition.
+
+    GB/s are those of nccl-tests (doc/PERFORMANCE.md).
+    """
 
     op: str
     bytes: int
@@ -317,7 +330,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Workaround:
-    """The trial once more with some settings over the environment; none is the same trial again."""
+    """The verify repeated with some settings on top of the environment; () repeats it unchanged."""
 
     settings: tuple[str, ...]  # NAME=value
     works: bool
@@ -329,7 +342,10 @@ class Workaround:
 
 @dataclass(frozen=True)
 class PairSpeed:
-    """One measured pair of nodes: GB/s in each direction and the shortest round trip in seconds, by TCP."""
+    """One measured pair of nodes.
+
+    GB/s in each direction, shortest round trip in seconds, by TCP.
+    """
 
     nodes: tuple[str, str]
     word: str  # ok, or why it could not be measured
@@ -357,7 +373,7 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class LaunchedRank:
-    """One rank of a launch and how it ended: by itself with a code or a signal, or because others did."""
+    """One rank of a launch and how it ended: by itself, by a signal, or because others ended."""
 
     rank: int
     local_rank: int
@@ -379,15 +395,17 @@ class LaunchResult:
     ranks: tuple[LaunchedRank, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     timed_out: bool = False
-    causes: tuple[
-        Mapping[str, Json], ...
-    ] = ()  # what `diagnose` says of the logs: cause, severity, culprit, …
+    # What `diagnose` says of the logs: cause, severity, culprit and so on.
+    causes: tuple[Mapping[str, Json], ...] = ()
     message: str = ""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything a command has to say. A section that a command does not produce is None and absent from JSON."""
+    """Everything a command reports.
+
+    A section that it does not produce is None, and not in the JSON.
+    """
 
     command: str
     run: str

@@ -1,4 +1,4 @@
-"""A file, or a value of the running kernel, as it is and as it is wanted: what resources compare for the writer."""
+"""Files and values of the running kernel: as they are, and as they are wanted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Access:
-    """Who may do what with a file."""
+    """Mode and owner of a file."""
 
     mode: int
     uid: int
@@ -19,7 +19,7 @@ class Access:
 
 @dataclass(frozen=True)
 class FileState:
-    """A file on a node as it is: None as content means that there is no such file."""
+    """A file on a node as it is. `content` None means that there is no such file."""
 
     path: str
     content: bytes | None
@@ -34,12 +34,12 @@ class FileState:
 
 @dataclass(frozen=True)
 class FileChange:
-    """One file on one node, from what was planned against to what is wanted (None: absent).
+    """A change of one file on one node, from `before` to `after`; None means no file.
 
-    `path` is the file's own; the node's `root` is put before it where it is written. A file that exists keeps its
-    owner and mode, unless `access` says which it gets; `was` has those of the file as it is. A `running` change is of
-    a value of the kernel's, at its path below /proc/sys, which cannot be renamed into place. `notify` names the
-    handlers that are to follow it.
+    `path` does not include the node's `root`, which is put before it for writing. An existing file
+    keeps its owner and mode, unless `access` is given; `was` has those of the file as it is. A
+    `running` change sets a value of the kernel, at its path below /proc/sys, which cannot be
+    renamed into place. `notify` names the handlers that follow it.
     """
 
     node: str
@@ -55,8 +55,12 @@ class FileChange:
 
     @property
     def action(self) -> str:
-        if self.before == self.after:
-            return "none" if self.access in (None, self.was) else "update"
-        if self.before is None:
+        """Return none, create, update or delete."""
+        keeps_access = self.access in (None, self.was)
+        if self.before == self.after and keeps_access:
+            return "none"
+        if self.before is None and self.after is not None:
             return "create"
-        return "delete" if self.after is None else "update"
+        if self.before is not None and self.after is None:
+            return "delete"
+        return "update"

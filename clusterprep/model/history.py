@@ -1,4 +1,4 @@
-"""Values about earlier runs: a line of the list of runs, what turned since one, what differs between two."""
+"""Values about earlier runs: recorded runs, what changed since one, what differs between two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Json = Any  # what json.loads gives
 
 @dataclass(frozen=True)
 class Turn:
-    """A check whose answer on some nodes is another one than in an earlier run; `verdict` is the answer now."""
+    """A check whose verdict on some nodes changed since an earlier run.
+
+    `verdict` is that of now.
+    """
 
     check: str
     verdict: str
@@ -21,7 +24,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Since:
-    """What turned since an earlier run, among what both of them judged."""
+    """What changed since an earlier run, among the checks and nodes that both judged."""
 
     run: str
     started: str  # RFC 3339, UTC
@@ -31,7 +34,7 @@ class Since:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run as the list of runs has it. `errors` and `warnings` are checks that fail and count."""
+    """A row of the list of runs. `errors` and `warnings` count the checks that fail."""
 
     run: str
     command: str
@@ -52,7 +55,7 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class FactChange:
-    """A part of a fact that is another one on some nodes; `key` says which part, "" is all of it."""
+    """A changed part of a fact on some nodes. `key` says which part; "" is the whole fact."""
 
     fact: str
     key: str
@@ -63,7 +66,7 @@ class FactChange:
 
 @dataclass(frozen=True)
 class EnvChange:
-    """A variable with another value on some nodes; None: it was not there, or is not any more."""
+    """A changed variable on some nodes. None means that it was or is not set."""
 
     name: str
     before: str | None

@@ -1,4 +1,4 @@
-"""What follows from a whole fleet and is asked for again and again is worked out once for each fleet. Pure."""
+"""Values that follow from a whole fleet are computed once for each fleet. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Value = TypeVar("Value")
 
 
 def once_per_fleet(function: Callable[[Fleet], Value]) -> Callable[[Fleet], Value]:
-    """Keeps the answer of function(fleet) with the fleet; a fleet never changes, and a changed copy starts anew."""
+    """Return `function`, which keeps its result with the fleet.
+
+    A fleet never changes. A changed copy of it computes the value again.
+    """
     name = f"{function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)

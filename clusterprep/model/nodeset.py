@@ -1,7 +1,11 @@
-"""Node sets as text: ClusterShell's syntax, expanded in the order written and folded again for reports.
+"""Node sets as text, in ClusterShell's syntax: expand them in the order written, fold names again.
 
-ClusterShell itself keeps node sets sorted, which would pair the wrong name with the wrong address, so the order is
-kept here and only single ranges and folding are left to it. Its group sources run commands and are never used.
+    expand("gpu[01-03],login") == ["gpu01", "gpu02", "gpu03", "login"]
+    fold(["gpu01", "gpu03", "gpu02"]) == "gpu[01-03]"
+
+ClusterShell itself keeps node sets sorted, which would pair the wrong name with the wrong address.
+So the order is kept here, and only single ranges and folding are left to it. Its group sources run
+commands and are never used.
 """
 
 from __future__ import annotations
@@ -14,26 +18,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 MAX_NODES = 100_000
 
-_OPERATOR = re.compile(
-    r"\[[^\[\]]*\]|([,!&^])"
-)  # brackets are passed over, with the commas in them
+# Brackets are skipped, with the commas in them.
+_OPERATOR = re.compile(r"\[[^\[\]]*\]|([,!&^])")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,18})(?:\s*-\s*(\d{1,18})(?:/(\d{1,18}))?)?", re.ASCII)
 _PLAIN = re.compile(r"[\w.:%+~=/-]+", re.ASCII)
 _FOLDABLE = re.compile(r"(?!.*[0-9]{16})[A-Za-z0-9_.:-]+")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)")
-_MOST_ROWS = (
-    200  # folding over several numbers at once takes quadratic time in the rows that do not fold
-)
+# Folding over several numbers at once takes quadratic time in the rows that do not fold.
+_MOST_ROWS = 200
 
 Meaning = Callable[[str], list[str]]
 
 
 def expand(text: str) -> list[str]:
-    """Every name in the order written, the last bracket varying fastest; names written twice stay twice.
+    """Return every name in the order written; the last bracket varies fastest.
 
-    `,` joins, `!` takes away, `&` intersects, `^` keeps what is on one side only, from left to right.
-    ValueError says what is wrong; more than MAX_NODES names are refused before they are built.
+    `,` joins, `!` subtracts, `&` intersects, `^` keeps names of one side only, from left to right.
+    A name that is written twice stays twice. Raises ValueError for what is wrong, and for more than
+    MAX_NODES names before they are built.
     """
     if _FOLDABLE.fullmatch(text):
         return [text]
@@ -46,9 +49,10 @@ def select(
     groups: Mapping[str, Sequence[str]] | None = None,
     missing_ok: bool = False,
 ) -> list[str]:
-    """The names of `known`, in its order, that the text means; an operand may also be the name of a group.
+    """Return the names of `known`, in their order, that the text selects.
 
-    ValueError names what is not known, folded, with the nearest known word, unless that is allowed.
+    An operand of the text may also be the name of a group. Raises ValueError that lists unknown
+    names and the most similar known one, unless `missing_ok`.
     """
     members = groups or {}
     names = frozenset(known)
@@ -59,14 +63,14 @@ def select(
         return _operand(operand)
 
     wanted = frozenset(_evaluate(text, meaning))
-    strange = sorted(wanted - names)
-    if strange and not missing_ok:
-        raise ValueError(_unknown(strange, [*known, *members]))
+    unknown = sorted(wanted - names)
+    if unknown and not missing_ok:
+        raise ValueError(_unknown(unknown, [*known, *members]))
     return [name for name in known if name in wanted]
 
 
 def fold(names: Iterable[str]) -> str:
-    """'gpu[01-14,16]' of the names, without repetitions and the same whatever their order."""
+    """Return names as 'gpu[01-14,16]', without repetitions and whatever their order."""
     distinct = set(names)
     foldable = {name for name in distinct if _FOLDABLE.fullmatch(name)}
     parts = [_fold(foldable)] if foldable else []
@@ -74,12 +78,13 @@ def fold(names: Iterable[str]) -> str:
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """A hint with the valid word that looks most like this one, where one does."""
+    """Return a hint with the most similar valid word, or None if none is similar."""
     close = nearest_word(word, valid)
     return f"did you mean '{close}'?" if close else None
 
 
 def nearest_word(word: str, valid: Iterable[str]) -> str | None:
+    """Return the most similar valid word, or None if none is similar."""
     close = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.6)
     return close[0] if close else None
 
@@ -87,14 +92,18 @@ def nearest_word(word: str, valid: Iterable[str]) -> str | None:
 def _fold(names: set[str]) -> str:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-    rows: dict[
-        tuple[str, str | None], list[str]
-    ] = {}  # by what stands around the last number; None: there is none
+    # By the text around the last number; without a number the text after it is None.
+    rows: dict[tuple[str, str | None], list[str]] = {}
     for name in sorted(names):
         match = _LAST_NUMBER.fullmatch(name)
-        before, number, after = match.groups() if match else (name, "", None)
+        if match is None:
+            rows.setdefault((name, None), []).append("")
+            continue
+        before, number, after = match.groups()
         rows.setdefault((before, after), []).append(number)
-    folded = [_fold_row(before, after or "", numbers) for (before, after), numbers in rows.items()]
+    folded = []
+    for (before, after), numbers in rows.items():
+        folded.append(_fold_row(before, after or "", numbers))
     if len(rows) == 1 or len(rows) > _MOST_ROWS:
         return ",".join(folded)
     return str(NodeSet.fromlist(folded, resolver=RESOLVER_NOGROUP))
@@ -107,28 +116,30 @@ def _fold_row(before: str, after: str, numbers: list[str]) -> str:
 
 
 def _ranges(numbers: list[str]) -> str:
-    """'1-3,7', as ClusterShell writes it; numbers of which only some have leading zeros are left to it."""
-    if len(set(map(len, numbers))) > 1 and any(number[0] == "0" != number for number in numbers):
+    """Return numbers as '1-3,7', as ClusterShell writes them."""
+    widths = {len(number) for number in numbers}
+    padded = any(number[0] == "0" != number for number in numbers)
+    if padded and len(widths) > 1:
         from ClusterShell.RangeSet import RangeSet
 
         return str(RangeSet.fromlist(numbers))
-    ordered = sorted(numbers, key=int)
-    starts = [
-        0,
-        *(at for at in range(1, len(ordered)) if int(ordered[at]) != int(ordered[at - 1]) + 1),
-    ]
-    ends = [*(start - 1 for start in starts[1:]), len(ordered) - 1]
-    pairs = ((ordered[start], ordered[end]) for start, end in zip(starts, ends, strict=True))
-    return ",".join(first if first == last else f"{first}-{last}" for first, last in pairs)
+    ranges: list[list[str]] = []  # [first, last] of each
+    for number in sorted(numbers, key=int):
+        if ranges and int(number) == int(ranges[-1][1]) + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts = [first if first == last else f"{first}-{last}" for first, last in ranges]
+    return ",".join(texts)
 
 
 def _evaluate(text: str, meaning: Meaning) -> list[str]:
     result: list[str] = []
     for operator, operand in _pieces(text):
+        if not operand and text.strip():
+            raise ValueError(f"a name is missing in '{text}'")
         if not operand:
-            raise ValueError(
-                f"a name is missing in '{text}'" if text.strip() else "a node name cannot be empty"
-            )
+            raise ValueError("a node name cannot be empty")
         if operator == ",":
             result += meaning(operand)
         else:
@@ -139,7 +150,7 @@ def _evaluate(text: str, meaning: Meaning) -> list[str]:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """(operator, operand) from left to right; the first operand is joined to nothing."""
+    """Yield (operator, operand) from left to right; the first operand is joined to nothing."""
     operator, start = ",", 0
     for match in _OPERATOR.finditer(text):
         if match[1]:
@@ -152,17 +163,24 @@ def _apply(operator: str, left: list[str], right: list[str]) -> list[str]:
     inside, outside = frozenset(right), frozenset(left)
     if operator == "&":
         return [name for name in left if name in inside]
-    kept = [name for name in left if name not in inside]
-    return kept if operator == "!" else kept + [name for name in right if name not in outside]
+    remaining = [name for name in left if name not in inside]
+    if operator == "!":
+        return remaining
+    return remaining + [name for name in right if name not in outside]
 
 
 def _operand(text: str) -> list[str]:
-    """One name or pattern without operators."""
+    """Return the names of one name or pattern without operators."""
     parts = _BRACKET.split(text)  # literal, range, literal, range, …, literal
-    _check_literals(text, parts[0::2])
-    if math.prod(_count(part) for part in parts[1::2]) > MAX_NODES:
+    literals, brackets = parts[0::2], parts[1::2]
+    _check_literals(text, literals)
+    count = math.prod(_count(bracket) for bracket in brackets)
+    if count > MAX_NODES:
         raise ValueError(_too_many(text))
-    choices = [[part] if place % 2 == 0 else _indices(part) for place, part in enumerate(parts)]
+    choices = [[literals[0]]]
+    for bracket, literal in zip(brackets, literals[1:], strict=True):
+        choices.append(_indices(bracket))
+        choices.append([literal])
     return ["".join(combination) for combination in itertools.product(*choices)]
 
 
@@ -170,11 +188,9 @@ def _check_literals(text: str, literals: list[str]) -> None:
     if any("[" in literal or "]" in literal for literal in literals):
         raise ValueError(f"a bracket is not closed, or nested, in '{text}'")
     if "@" in text:
-        why = (
-            "groups of ClusterShell's are not looked up"
-            if text[0] == "@"
-            else "a user belongs under ssh: {user: …}"
-        )
+        why = "a user belongs under ssh: {user: …}"
+        if text[0] == "@":
+            why = "groups of ClusterShell's are not looked up"
         raise ValueError(f"'@' has no place in '{text}': {why}")
     if any(not literal for literal in literals[1:-1]):
         raise ValueError(f"two brackets stand side by side in '{text}'")
@@ -193,22 +209,27 @@ def _length(part: str, bracket: str) -> int:
         raise ValueError(
             f"'{part}' in '[{bracket}]' is not a number or a range such as 1-16 or 1-9/2"
         )
-    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    first = int(match[1])
+    last = int(match[2] or match[1])
+    step = int(match[3] or 1)
     if last < first or step < 1:
         raise ValueError(f"the range '{part}' in '[{bracket}]' runs backwards or has no step")
     return (last - first) // step + 1
 
 
 def _indices(bracket: str) -> list[str]:
-    """The numbers of one bracket as text, zero-padded as ClusterShell pads them."""
+    """Return the numbers of one bracket as text, zero-padded as ClusterShell pads them."""
     from ClusterShell.RangeSet import RangeSet, RangeSetParseError
 
+    indices: list[str] = []
     try:
-        return [index for part in bracket.split(",") for index in RangeSet(part.strip()).striter()]
+        for part in bracket.split(","):
+            indices.extend(RangeSet(part.strip()).striter())
     except RangeSetParseError:
         raise ValueError(
             f"the ends of a zero-padded range have to be equally long: '[{bracket}]'"
         ) from None
+    return indices
 
 
 def _too_many(text: str) -> str:
@@ -216,16 +237,17 @@ def _too_many(text: str) -> str:
     return f"'{shown}' stands for more than {MAX_NODES:,} nodes"
 
 
-def _unknown(strange: list[str], valid: list[str]) -> str:
-    close = nearest_word(strange[0], valid)
-    message = f"'{fold(strange)}' is not in the inventory"
+def _unknown(names: list[str], valid: list[str]) -> str:
+    message = f"'{fold(names)}' is not in the inventory"
+    close = nearest_word(names[0], valid)
     if close is None:
         return message
     stem = _stem(close)
-    if stem != _stem(strange[0]):
+    if stem != _stem(names[0]):
         return f"{message} (did you mean '{close}'?)"
-    # Another number of the same name is no misspelling; what helps is to see which numbers there are.
-    return f"{message}, which has {fold(word for word in valid if _stem(word) == stem)}"
+    # Another number of the same name is not a misspelling: what helps is a list of the numbers.
+    similar = [word for word in valid if _stem(word) == stem]
+    return f"{message}, which has {fold(similar)}"
 
 
 def _stem(name: str) -> str:

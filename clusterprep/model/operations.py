@@ -1,8 +1,9 @@
-"""What cannot be all or none, as plain data: a deed on one node, made of few kinds of operations that the agent knows.
+"""Actions of steps as plain data: lists of the few kinds of operations that the agent can do.
 
-A resource that is not files (a package, a service, a reboot) says what is to be done as `StepAction`s. Each is a list of
-operations, done one after the other; the agent notes every one, with the way back, before it does it. So a new
-resource needs no new code on the nodes.
+A resource that is not files (a package, a service, a reboot) cannot be on all nodes or on none. It
+returns `StepAction`s. Each is a list of operations, done one after the other. The agent notes every
+operation, with the commands that undo it, before it begins. A new resource needs no new code on
+nodes.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ Action = Literal["create", "update", "delete", "run", "restart", "reboot", "none
 
 @dataclass(frozen=True)
 class RunCommand:
-    """A command, as its words: there is no shell in it.
+    """A command as a list of words, run without a shell.
 
-    It fails after `limit` seconds, when all that descends from it is killed, or with an exit code that is none of
-    `codes`. `env` is given besides PATH and the C locale. `undo` are the commands that take it back, in their order;
-    None says that nothing does. `halfway`: they are run, too, where the command failed or was cut off in the middle,
-    for it may have done a part. `again` are commands for after an undo has put everything else back, files too, such as
-    a restart that reads what is there then; with them it needs no `undo`.
+    It fails with an exit code that is not in `codes`, or after `limit` seconds; then its whole
+    process tree is killed. `env` is added to PATH and the C locale. `undo` are the commands that
+    take it back, in their order; None means that nothing does. `halfway`: they run as well if the
+    command failed or was interrupted, because it may have done a part. `again` are commands that
+    run after everything else is undone, files too, such as a restart that reads the old files; with
+    them no `undo` is needed.
     """
 
     argv: tuple[str, ...]
@@ -37,10 +39,10 @@ class RunCommand:
 
 @dataclass(frozen=True)
 class Write:
-    """A file from what it was planned against to what is wanted, None for no file, whole or not at all.
+    """Write a file, whole or not at all; None means no file.
 
-    One that exists keeps owner and mode, a new one is root's with `mode`. The old bytes come back by an undo. It
-    fails where the file is another one by now, or anything but a regular file.
+    An existing file keeps its owner and mode, a new one belongs to root and gets `mode`. Undo puts
+    the old bytes back. It fails if the file is not `before` any more, or is not a regular file.
     """
 
     path: str
@@ -51,7 +53,10 @@ class Write:
 
 @dataclass(frozen=True)
 class OperationValue:
-    """A value of the running kernel at its path below /proc/sys; it is read back, and comes back by an undo."""
+    """Set a value of the running kernel, at its path below /proc/sys, and read it back.
+
+    Undo sets the old value.
+    """
 
     path: str
     before: bytes
@@ -60,7 +65,7 @@ class OperationValue:
 
 @dataclass(frozen=True)
 class Reboot:
-    """The node goes down and has to be back, with another boot id, `limit` seconds later. There is no way back."""
+    """Reboot the node, which has `limit` seconds to come back with another boot id. No undo."""
 
     argv: tuple[str, ...]
     limit: float = 600.0
@@ -71,10 +76,10 @@ Operation = RunCommand | Write | OperationValue | Reboot
 
 @dataclass(frozen=True)
 class StepAction:
-    """What one step does about one thing on one node. Without operations it is as wanted already.
+    """What one step does to one thing on one node. Without operations it is as wanted already.
 
-    `target` names the thing for people, such as «chrony» or a path; `diff` says in a line or more what becomes of it.
-    Both are what `plan` shows, so they hold nothing that only shows once an earlier step has been done.
+    `target` names the thing for people, such as «chrony» or a path; `diff` says in a line or more
+    what changes. `plan` shows both, so they do not depend on what an earlier step will have done.
     """
 
     node: str
@@ -90,41 +95,44 @@ class StepAction:
 
 
 def wire(operation: Operation) -> dict[str, Any]:
-    """An operation as the agent takes it, bytes in base64."""
+    """Return an operation as the agent takes it, with bytes in base64."""
     if isinstance(operation, RunCommand):
-        row: dict[str, Any] = {
-            "do": "run",
-            "argv": operation.argv,
-            "limit": operation.limit,
-            "codes": operation.codes,
-        }
-        undo = None if operation.undo is None else [wire(run) for run in operation.undo]
-        again = [wire(run) for run in operation.again]
-        return {
-            **row,
-            "env": dict(operation.env),
-            "undo": undo,
-            "halfway": operation.halfway,
-            "again": again,
-        }
+        return _wire_command(operation)
     if isinstance(operation, Reboot):
         return {"do": "reboot", "argv": operation.argv, "limit": operation.limit}
-    bytes_of = {
-        "path": operation.path,
-        "before": _text(operation.before),
-        "after": _text(operation.after),
-    }
+    row: dict[str, Any] = {"do": "value"}
     if isinstance(operation, Write):
-        return {"do": "write", "mode": operation.mode, **bytes_of}
-    return {"do": "value", **bytes_of}
+        row = {"do": "write", "mode": operation.mode}
+    row["path"] = operation.path
+    row["before"] = _base64(operation.before)
+    row["after"] = _base64(operation.after)
+    return row
+
+
+def _wire_command(command: RunCommand) -> dict[str, Any]:
+    undo = None
+    if command.undo is not None:
+        undo = [wire(run) for run in command.undo]
+    return {
+        "do": "run",
+        "argv": command.argv,
+        "limit": command.limit,
+        "codes": command.codes,
+        "env": dict(command.env),
+        "undo": undo,
+        "halfway": command.halfway,
+        "again": [wire(run) for run in command.again],
+    }
 
 
 def seconds_limit(step_action: StepAction) -> float:
-    """Seconds that a deed may take at most, files and their fsyncs included."""
-    return sum(
-        each.limit if isinstance(each, RunCommand) else 10.0 for each in step_action.operations
-    )
+    """Return how many seconds an action may take at most."""
+    limit = 0.0
+    for operation in step_action.operations:
+        # Ten seconds for a file with its fsyncs, or for starting a reboot.
+        limit += operation.limit if isinstance(operation, RunCommand) else 10.0
+    return limit
 
 
-def _text(data: bytes | None) -> str | None:
+def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()

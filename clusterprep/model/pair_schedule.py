@@ -1,4 +1,7 @@
-"""Which node dials which when pairs are measured: all of them in a small fleet, a fair share in a large one. Pure."""
+"""Which node dials which, and when: all pairs of a small fleet, a fair share of a large one. Pure.
+
+pairing(["n1", "n2", "n3"], "seed") == {"n1": ("n2", "n3"), "n2": ("n1", "n3"), …}
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 Thing = TypeVar("Thing")
+Pair = tuple[str, str]  # (dialer, listener)
+Rounds = tuple[tuple[Pair, ...], ...]
 
 ALL_PAIRS = 64  # nodes up to which every ordered pair is dialled
 SHARE = 64  # others that each node dials beyond that, and by which it is dialled
+_TRIES = 63  # ports after a drawn one that are tried if it is taken
 
 
 def pairing(names: Sequence[str], seed: str) -> dict[str, tuple[str, ...]]:
-    """Dialler → listeners, in a fixed order for a seed.
+    """Return dialler → listeners, in an order that is fixed for a seed.
 
-    Above ALL_PAIRS nodes each dials SHARE others and is dialled by as many: the nodes stand in a ring, and the same
-    drawn distances hold for all of them.
+    Above ALL_PAIRS nodes each node dials SHARE others and is dialled by as many. For that the nodes
+    stand in a ring, and the same randomly drawn distances are used for all of them.
     """
     if len(names) <= ALL_PAIRS:
         return {name: tuple(other for other in names if other != name) for name in names}
@@ -25,104 +31,129 @@ def pairing(names: Sequence[str], seed: str) -> dict[str, tuple[str, ...]]:
     draw.shuffle(ring)
     distances = draw.sample(range(1, len(ring)), SHARE)
     places = {name: place for place, name in enumerate(ring)}
-    return {name: tuple(ring[(places[name] + d) % len(ring)] for d in distances) for name in names}
+    dialled: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        positions = [(places[name] + distance) % len(ring) for distance in distances]
+        dialled[name] = tuple(ring[position] for position in positions)
+    return dialled
 
 
-def rounds(names: Sequence[str], seed: str) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Rounds of disjoint pairs: each pair of nodes once up to ALL_PAIRS nodes, beyond that SHARE partners for each.
+def rounds(names: Sequence[str], seed: str) -> Rounds:
+    """Return rounds of disjoint pairs: every pair once, or SHARE partners each above ALL_PAIRS.
 
-    Nobody is in two pairs of a round, so that a pair is measured by itself. A pair is (dialer, listener); over the
-    rounds everybody is both.
+    No node is in two pairs of a round, so each pair is measured by itself. Over all rounds every
+    node both dials and listens.
     """
     draw = random.Random(seed)  # noqa: S311 - as above
     ring = list(names)
     draw.shuffle(ring)
     if len(ring) <= ALL_PAIRS:
         return _tournament(ring)
-    found = []
+    schedule: list[tuple[Pair, ...]] = []
     for distance in draw.sample(range(1, (len(ring) + 1) // 2), SHARE // 2):
-        found += _around(ring, distance)
-    return tuple(found)
+        schedule += _pairs_at(distance, ring)
+    return tuple(schedule)
 
 
-def _tournament(ring: list[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Everybody meets everybody: one seat stays, the others move on by one each round."""
-    seats: list[str | None] = [*ring, None] if len(ring) % 2 else list(ring)
-    found = []
+def _tournament(ring: list[str]) -> Rounds:
+    """Return every pair once, by the circle method: one seat stays, the others move on."""
+    seats: list[str | None] = list(ring)
+    if len(seats) % 2 == 1:
+        seats.append(None)  # its opposite has no partner in this round
+    schedule = []
     for turn in range(len(seats) - 1):
-        pairs = [(seats[at], seats[-1 - at]) for at in range(len(seats) // 2)]
-        turned = [(b, a) if (turn + at) % 2 else (a, b) for at, (a, b) in enumerate(pairs)]
-        found.append(tuple((a, b) for a, b in turned if a is not None and b is not None))
+        pairs: list[Pair] = []
+        for place in range(len(seats) // 2):
+            dialer, listener = seats[place], seats[-1 - place]
+            if dialer is None or listener is None:
+                continue
+            # Dialling is passed back and forth, so that each node does it in half of its pairs.
+            if (turn + place) % 2 == 1:
+                dialer, listener = listener, dialer
+            pairs.append((dialer, listener))
+        schedule.append(tuple(pairs))
         seats = [seats[0], seats[-1], *seats[1:-1]]
-    return tuple(found)
+    return tuple(schedule)
 
 
-def _around(ring: list[str], distance: int) -> list[tuple[tuple[str, str], ...]]:
-    """All pairs at a distance in two or three rounds: every second edge of each circle, and the odd one at its end."""
-    parts: list[list[tuple[str, str]]] = [[], [], []]
-    seen: set[int] = set()
+def _pairs_at(distance: int, ring: list[str]) -> list[tuple[Pair, ...]]:
+    """Return all pairs at a distance in the ring, in two or three rounds.
+
+    Steps of `distance` lead around one or several circles. The edges of a circle alternate between
+    two rounds; the last edge of a circle of odd length goes into a third one.
+    """
+    parts: list[list[Pair]] = [[], [], []]
+    visited: set[int] = set()
     for start in range(len(ring)):
         circle = []
-        at = start
-        while at not in seen:
-            seen.add(at)
-            circle.append((ring[at], ring[(at + distance) % len(ring)]))
-            at = (at + distance) % len(ring)
-        for place, pair in enumerate(circle):
-            odd = len(circle) % 2 == 1 and place == len(circle) - 1
-            parts[2 if odd else place % 2].append(pair)
+        place = start
+        while place not in visited:
+            visited.add(place)
+            partner = (place + distance) % len(ring)
+            circle.append((ring[place], ring[partner]))
+            place = partner
+        for number, pair in enumerate(circle):
+            is_odd_one = len(circle) % 2 == 1 and number == len(circle) - 1
+            part = 2 if is_odd_one else number % 2
+            parts[part].append(pair)
     return [tuple(part) for part in parts if part]
 
 
-def tournament(names: Sequence[str], seed: str) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Every pair of nodes once in rounds of disjoint pairs, however many nodes there are."""
+def tournament(names: Sequence[str], seed: str) -> Rounds:
+    """Return every pair of nodes once, in rounds of disjoint pairs."""
     ring = list(names)
     random.Random(seed).shuffle(ring)  # noqa: S311 - as above
     return _tournament(ring)
 
 
-def disjoint(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Any pairs in rounds in which nobody is twice: each goes into the first round that has neither of its ends."""
+def disjoint(pairs: Iterable[Pair]) -> Rounds:
+    """Return these pairs in rounds of disjoint pairs, each in the first round that has room."""
     return packed(pairs, lambda pair: pair)
 
 
 def packed(
     things: Iterable[Thing], members: Callable[[Thing], Iterable[str]]
 ) -> tuple[tuple[Thing, ...], ...]:
-    """Anything that has members in rounds in which nobody is twice: each in the first round that has none of them."""
-    taken: dict[str, int] = {}  # member -> a bit for each round that has it
-    found: list[list[Thing]] = []
+    """Return things in rounds in which no member occurs twice.
+
+    Each thing goes into the first round that has none of its members.
+    """
+    used_rounds: dict[str, int] = {}  # member -> a bit for each round that has it
+    schedule: list[list[Thing]] = []
     for thing in things:
         names = tuple(members(thing))
         used = 0
         for name in names:
-            used |= taken.get(name, 0)
-        first = ~used & (used + 1)  # the lowest bit that is not set
+            used |= used_rounds.get(name, 0)
+        first_free = ~used & (used + 1)  # the lowest bit that is not set
         for name in names:
-            taken[name] = taken.get(name, 0) | first
-        at = first.bit_length() - 1
-        if at == len(found):
-            found.append([])
-        found[at].append(thing)
-    return tuple(map(tuple, found))
+            used_rounds[name] = used_rounds.get(name, 0) | first_free
+        number = first_free.bit_length() - 1
+        if number == len(schedule):
+            schedule.append([])
+        schedule[number].append(thing)
+    return tuple(map(tuple, schedule))
 
 
 def coverage(pairs: int, nodes: int) -> str:
-    """«12 of 12 directed pairs» for the report."""
-    return f"{pairs} of {nodes * (nodes - 1)} directed pairs"
+    """Return «12 of 12 directed pairs» for the report."""
+    all_pairs = nodes * (nodes - 1)
+    return f"{pairs} of {all_pairs} directed pairs"
 
 
 def spans(low: int, high: int, seed: str, count: int = 3) -> list[list[int]]:
-    """Where a node listens in its ephemeral range: a drawn stretch in each of `count` equal parts of it.
+    """Return ranges of ports to listen on: a drawn one in each of `count` parts of low to high.
 
-    A firewall that opens half of the range is met by one of them.
+    A firewall that opens half of the ephemeral range then blocks one of them at least.
     """
     draw = random.Random(seed)  # noqa: S311 - as above
     width = (high - low + 1) // count
     if width < 1:
         return [[low, high]]
-    starts = [low + part * width + draw.randrange(max(1, width - _TRIES)) for part in range(count)]
-    return [[start, min(start + _TRIES, high)] for start in starts]
-
-
-_TRIES = 63  # neighbours of a drawn port that are tried where it is taken
+    ranges = []
+    for part in range(count):
+        offset = draw.randrange(max(1, width - _TRIES))
+        start = low + part * width + offset
+        end = min(start + _TRIES, high)
+        ranges.append([start, end])
+    return ranges

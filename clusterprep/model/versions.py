@@ -18,10 +18,10 @@ _CLAUSE = re.compile(r"(===|~=|==|!=|<=|>=|<|>)?\s*([0-9A-Za-z]\S*)")
 
 
 def satisfies(seen: str, wanted: str) -> bool:
-    """Whether a version meets the conditions; a bare version in `wanted` means ==.
+    """Return whether a version meets the conditions; a bare version in `wanted` means ==.
 
-    Pre-releases count like any other version: a node that runs one has been given it on purpose. Text that holds
-    no version at all satisfies nothing. ValueError where `wanted` itself cannot be read.
+    Pre-releases count like any other version, because they were installed on purpose. A text
+    without a version satisfies nothing. Raises ValueError if `wanted` cannot be read.
     """
     conditions = conditions_of(wanted)
     version = _version(seen)
@@ -29,36 +29,45 @@ def satisfies(seen: str, wanted: str) -> bool:
 
 
 def kernel_satisfies(release: str, wanted: str) -> bool:
-    """The same for `uname -r`, of which only the leading numbers are compared: 5.4.0-150-generic is 5.4.0."""
+    """Return whether a kernel release (`uname -r`) meets the conditions.
+
+    Only the leading numbers are compared: 5.4.0-150-generic counts as 5.4.0. Raises ValueError if
+    `wanted` cannot be read.
+    """
     conditions = kernel_conditions(wanted)
     numbers = _NUMBERS.match(release)
     return numbers is not None and conditions.contains(numbers[0])
 
 
 def leading_numbers(text: str) -> tuple[int, ...]:
-    """(5, 4, 0) of '5.4.0-150-generic'; empty where the text does not start with a number."""
+    """Return (5, 4, 0) for '5.4.0-150-generic', and () for a text that starts with no number."""
     match = _NUMBERS.match(text)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+    if match is None:
+        return ()
+    return tuple(int(part) for part in match[0].split("."))
 
 
 @functools.cache
 def conditions_of(wanted: str) -> SpecifierSet:
-    """The conditions of a `require:` value. ValueError says what is expected."""
-    return _specifiers(
-        [f"{operator}{version}" for operator, version in _clauses(wanted)], wanted, VERSION_EXPECTED
-    )
+    """Return the conditions of a `require:` value. Raises ValueError that says what is expected."""
+    clauses = [operator + version for operator, version in _clauses(wanted)]
+    return _specifiers(clauses, wanted, VERSION_EXPECTED)
 
 
 @functools.cache
 def kernel_conditions(wanted: str) -> SpecifierSet:
-    """As conditions_of, with everything after the leading numbers left out; `==5.15.*` stays as it is."""
+    """Return the conditions on a kernel, of each version only the leading numbers.
+
+    `==5.15.*` keeps its star. Raises ValueError that says what is expected.
+    """
     clauses = []
     for operator, version in _clauses(wanted):
         numbers = _NUMBERS.match(version)
         if numbers is None or operator == "===":
             raise ValueError(f"expected {KERNEL_EXPECTED}; seen '{wanted}'")
-        any_rest = version[numbers.end() :] == ".*"
-        clauses.append(f"{operator}{numbers[0]}{'.*' if any_rest else ''}")
+        rest = version[numbers.end() :]
+        suffix = ".*" if rest == ".*" else ""
+        clauses.append(operator + numbers[0] + suffix)
     return _specifiers(clauses, wanted, KERNEL_EXPECTED)
 
 
@@ -88,6 +97,6 @@ def _version(seen: str) -> Version | None:
     try:
         return Version(seen.strip())
     except InvalidVersion:
-        # Vendor builds such as "12.4.r12.4" are no PEP 440 versions; what they start with still is one.
+        # Builds of vendors such as "12.4.r12.4" are not PEP 440 versions, but start with one.
         numbers = _NUMBERS.match(seen.strip())
         return Version(numbers[0]) if numbers else None

@@ -1,8 +1,11 @@
-"""Which interface carries NCCL's and gloo's sockets on each node: declared, or one network that reaches all."""
+"""Which interface carries the sockets of NCCL and gloo on each node.
+
+It is declared, or it is the interface in the one network that reaches all nodes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from ipaddress import IPv4Interface
 
@@ -14,26 +17,67 @@ from clusterprep.nccl.rails import FACTS as RAILS
 from clusterprep.nccl.rails import interfaces_of
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-# Names of interfaces that never lead to another machine of the cluster, or not by the way that was meant:
-# container bridges and their ends, overlay networks, tunnels, management of the board.
+# Beginnings of names of interfaces that do not lead to other machines of the cluster, or not by the
+# intended way: container bridges and their ends, overlay networks, tunnels, board management.
 NEVER = (
-    "lo", "docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "cilium", "weave", "podman", "nerdctl", "lxdbr",
-    "lxcbr", "vboxnet", "vmnet", "kube-ipvs", "nodelocal", "vxlan", "tun", "tap", "wg", "tailscale", "zt", "sit",
-    "ip6tnl", "dummy", "ifb", "usb", "idrac", "gre", "erspan", "tunl", "ipip", "vti", "ppp", "genev", "ovs-system",
-    "antrea", "nebula", "tmfifo_net",
-)  # fmt: skip
+    "lo",
+    "docker",
+    "veth",
+    "virbr",
+    "br-",
+    "cni",
+    "flannel",
+    "cali",
+    "cilium",
+    "weave",
+    "podman",
+    "nerdctl",
+    "lxdbr",
+    "lxcbr",
+    "vboxnet",
+    "vmnet",
+    "kube-ipvs",
+    "nodelocal",
+    "vxlan",
+    "tun",
+    "tap",
+    "wg",
+    "tailscale",
+    "zt",
+    "sit",
+    "ip6tnl",
+    "dummy",
+    "ifb",
+    "usb",
+    "idrac",
+    "gre",
+    "erspan",
+    "tunl",
+    "ipip",
+    "vti",
+    "ppp",
+    "genev",
+    "ovs-system",
+    "antrea",
+    "nebula",
+    "tmfifo_net",
+)
 
 
 FACTS = ("net.interfaces", *RAILS)
-"""Names of the facts that the choice looks at; whoever asks for the first gets the others too."""
+"""Names of the facts that the choice needs. A query for the first asks for the others too."""
 
 VARIABLE = "NCCL_SOCKET_IFNAME"
+NO_INTERFACE = "no interface is up with an IPv4 address"
 Place = tuple[Interface, str]  # an interface and one of its addresses
 
 
 @dataclass(frozen=True)
 class Pick:
-    """The interface chosen on one node and why; `value` is what NCCL_SOCKET_IFNAME says, `name` the plain name."""
+    """The interface chosen on one node, and why.
+
+    `name` is its plain name, `value` that of NCCL_SOCKET_IFNAME.
+    """
 
     name: str
     address: str
@@ -44,7 +88,11 @@ class Pick:
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice for a fleet: a pick, a problem or not knowing per node, and the reason of the whole."""
+    """The choice for a fleet.
+
+    Each node that was reached is in `picks`, in `problems` with why no interface will do, or in
+    `unknown`. `network` is the common network, and `why` the reason for it.
+    """
 
     picks: Mapping[str, Pick] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -54,250 +102,298 @@ class Choice:
 
 
 def candidates(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
-    """Interfaces that could carry a job: up, with a global IPv4 address, not of a container, tunnel or board."""
-    return tuple(
-        i
-        for i in interfaces
-        if i.up
-        and i.running
-        and i.ipv4
-        and not (i.loopback or i.master or i.name.startswith(NEVER))
-        if not (i.tunnel or i.binds_link_local)
-        if not i.bridge or _has_uplink(i, interfaces)
-    )
+    """Return the interfaces that could carry a job.
+
+    They are up, have a global IPv4 address, and belong to no container, tunnel or board management.
+    """
+    return tuple(interface for interface in interfaces if _could_carry_a_job(interface, interfaces))
+
+
+def _could_carry_a_job(interface: Interface, interfaces: tuple[Interface, ...]) -> bool:
+    if not (interface.up and interface.running and interface.ipv4):
+        return False
+    if interface.loopback or interface.master or interface.name.startswith(NEVER):
+        return False
+    if interface.tunnel or interface.binds_link_local:
+        return False
+    return not interface.bridge or _has_uplink(interface, interfaces)
 
 
 def _has_uplink(bridge: Interface, interfaces: tuple[Interface, ...]) -> bool:
-    """Whether a bridge leads out: one of its ports, or of a bond that is its port, is a card."""
-    inside = {bridge.name} | {i.name for i in interfaces if i.master == bridge.name}
-    return any(i.physical and i.master in inside for i in interfaces)
+    """Return whether a card is a port of a bridge, or of a bond that is its port."""
+    inside = {bridge.name}
+    for interface in interfaces:
+        if interface.master == bridge.name:
+            inside.add(interface.name)
+    return any(interface.physical and interface.master in inside for interface in interfaces)
 
 
 @once_per_fleet
 def choose(fleet: Fleet) -> Choice:
-    """Choose for every node reached. Pure; the answer for a node is in exactly one of picks, problems, unknown."""
+    """Return the choice for every node that was reached. Pure."""
     known: dict[str, tuple[Interface, ...]] = {}
     unknown: dict[str, Absent] = {}
     picks: dict[str, Pick] = {}
     problems: dict[str, str] = {}
     usable: dict[str, tuple[Interface, ...]] = {}
-    alone = _alone(fleet)
+    alone = _is_alone(fleet)
     for node in fleet.reached:
-        value = fleet.fact(node.name, "net.interfaces")
-        if isinstance(value, Absent):
-            unknown[node.name] = value
+        interfaces = fleet.fact(node.name, "net.interfaces")
+        if isinstance(interfaces, Absent):
+            unknown[node.name] = interfaces
             continue
-        known[node.name] = value
-        asked = _asked(node, value, alone=alone)
-        if isinstance(asked, Pick):
-            picks[node.name] = asked
-        elif isinstance(asked, str):
-            problems[node.name] = asked
+        known[node.name] = interfaces
+        declared = _declared(node, interfaces, alone=alone)
+        if declared is None:
+            usable[node.name] = candidates(interfaces)
+        elif isinstance(declared, Pick):
+            picks[node.name] = declared
         else:
-            usable[node.name] = asked
-    network, why = None, "declared as interfaces.nccl"
-    if usable:
-        given = {
-            name: tuple(i for i in known[name] if i.name == pick.name)
-            for name, pick in picks.items()
-        }
-        found, lacking, network, why = _derived(usable, known, given, fleet)
-        picks, problems = {**picks, **found}, {**problems, **lacking}
-    return Choice(picks, problems, unknown, why, network)
+            problems[node.name] = declared
+    if not usable:
+        return Choice(picks, problems, unknown, "declared as interfaces.nccl", None)
+    fixed = {}
+    for name, pick in picks.items():
+        fixed[name] = tuple(each for each in known[name] if each.name == pick.name)
+    derived = _derived(usable, known, fixed, fleet)
+    return Choice(
+        picks={**picks, **derived.picks},
+        problems={**problems, **derived.problems},
+        unknown=unknown,
+        why=derived.why,
+        network=derived.network,
+    )
 
 
-def _alone(fleet: Fleet) -> bool:
-    """Whether loopback leads to every node: there is no other machine."""
-    return len(fleet.inventory.nodes) == 1 or one_machine(fleet.inventory.nodes)
+def _is_alone(fleet: Fleet) -> bool:
+    """Return whether there is no other machine, so that loopback leads to every node."""
+    nodes = fleet.inventory.nodes
+    return len(nodes) == 1 or one_machine(nodes)
 
 
-def _asked(
-    node: Node, interfaces: tuple[Interface, ...], *, alone: bool
-) -> Pick | str | tuple[Interface, ...]:
-    """What the inventory says: an interface or why there is none; nothing leaves those that could carry a job."""
-    said = node.env.get(VARIABLE)
-    if said is not None and len(said.value) > 1:  # NCCL takes a value of one character for none
-        return _by_variable(said.value, interfaces, alone=alone)
+# ---------------------------------------------------------------- what the inventory declares
+
+
+def _declared(node: Node, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str | None:
+    """Return the declared interface, or why it will not do; None if none is declared."""
+    variable = node.env.get(VARIABLE)
+    # NCCL takes a value of one character for none.
+    if variable is not None and len(variable.value) > 1:
+        return _by_variable(variable.value, interfaces, alone=alone)
     if node.interfaces.nccl is not None:
         return _by_name(node.interfaces.nccl, interfaces, alone=alone)
-    return candidates(interfaces)
+    return None
 
 
 def _by_name(wanted: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
-    match = next((i for i in interfaces if i.name == wanted), None)
+    match = next((each for each in interfaces if each.name == wanted), None)
     if match is None:
-        names = (
-            ", ".join(i.name for i in candidates(interfaces))
-            or "none that is up with an IPv4 address"
-        )
+        names = _names(candidates(interfaces)) or "none that is up with an IPv4 address"
         return f"{wanted} does not exist (there is: {names})"
-    if not (match.up and match.running):
+    if not match.up or not match.running:
         return f"{wanted} is down"
-    if not (match.ipv4 or (alone and match.loopback and match.bound)):
+    bound = plain(str(match.bound))
+    is_usable_loopback = alone and match.loopback and match.bound
+    if not match.ipv4 and not is_usable_loopback:
         return f"{wanted} has no IPv4 address"
     if match.binds_link_local:
-        return f"{wanted} has {plain(str(match.bound))} before {match.address}, and NCCL binds the first address"
-    return _pick(match, plain(str(match.bound)), interfaces, "declared as interfaces.nccl")
+        return f"{wanted} has {bound} before {match.address}, and NCCL binds the first address"
+    return _pick(match, bound, interfaces, "declared as interfaces.nccl")
 
 
 def _by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
-    """Of all that a variable lets in NCCL binds the first in the kernel's order, whatever the order of a list."""
-    there = taken_by(
-        value, tuple(i for i in interfaces if i.up and i.running and i.bound is not None)
-    )
-    if not there:
-        names = ", ".join(i.name for i in candidates(interfaces)) or "none"
-        return f"{VARIABLE}={value} matches no interface that is up with an IPv4 address (there is: {names})"
-    first = min(there, key=lambda i: i.index)
+    """Return the interface that NCCL binds with this value of its variable.
+
+    Of all that the value admits, NCCL takes the first in the kernel's order, whatever the order of
+    the list.
+    """
+    able = [each for each in interfaces if each.up and each.running and each.bound is not None]
+    admitted = taken_by(value, tuple(able))
+    if not admitted:
+        names = _names(candidates(interfaces)) or "none"
+        message = f"{VARIABLE}={value} matches no interface that is up with an IPv4 address"
+        return f"{message} (there is: {names})"
+    first = min(admitted, key=lambda interface: interface.index)
     if first.loopback and not alone:
-        return f"{VARIABLE}={value} lets {first.name} in, which NCCL then takes, and which leads to no other node"
-    return Pick(first.name, plain(str(first.bound)), first.mtu, value, f"declared as {VARIABLE}")
+        message = f"{VARIABLE}={value} lets {first.name} in"
+        return f"{message}, which NCCL then takes, and which leads to no other node"
+    address = plain(str(first.bound))
+    return Pick(first.name, address, first.mtu, value, f"declared as {VARIABLE}")
+
+
+def _names(interfaces: Iterable[Interface]) -> str:
+    return ", ".join(interface.name for interface in interfaces)
+
+
+# ---------------------------------------------------------------- lists of names, as NCCL reads them
 
 
 @dataclass(frozen=True)
 class NameList:
-    """A list as NCCL reads it: one `^` and then one `=` at the start hold for all of it, names match by prefix.
+    """A list of names of interfaces or devices, as NCCL reads it.
 
-    A port matters where the item has one too.
+    `^` at the start negates the whole list. `=` after it asks for whole names; otherwise an item
+    matches every name that begins with it. An item may end in a port, as in mlx5_0:1.
     """
 
     negated: bool
     exact: bool
-    items: tuple[str, ...]  # with the ports that may stand behind them
+    items: tuple[str, ...]
 
     def takes(self, name: str, port: str = "") -> bool:
-        hit = any(
-            (name == item[0] if self.exact else name.startswith(item[0]))
-            and (not port or item[1:2] in ([], [""], [port]))
-            for item in (item.split(":") for item in self.items)
-            if item[0]
-        )
-        return hit != self.negated
+        """Return whether NCCL uses this name. Ports count where both sides have one."""
+        is_listed = any(self._matches(item, name, port) for item in self.items)
+        return is_listed != self.negated
+
+    def _matches(self, item: str, name: str, port: str) -> bool:
+        wanted, *rest = item.split(":")
+        if not wanted:
+            return False
+        if self.exact and name != wanted:
+            return False
+        if not name.startswith(wanted):
+            return False
+        return not port or rest[:1] in ([], [""], [port])
 
 
 def name_list(value: str) -> NameList:
-    rest = value.removeprefix("^")
-    items = rest.removeprefix("=").split(",")
+    """Return the list that a value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA means."""
+    unsigned = value.removeprefix("^")
+    items = unsigned.removeprefix("=").split(",")
     return NameList(
-        value.startswith("^"), rest.startswith("="), tuple(item for item in items if item)
+        negated=value.startswith("^"),
+        exact=unsigned.startswith("="),
+        items=tuple(item for item in items if item),
     )
 
 
 def taken_by(value: str, interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
-    """The interfaces that NCCL takes where its variable has this value."""
+    """Return the interfaces that NCCL takes if its variable has this value."""
     return tuple(interface for interface in interfaces if admits(value, interface.name))
 
 
 def admits(value: str, name: str, port: str = "") -> bool:
-    """Whether a list of NCCL's lets an interface in, or a port of an RDMA device."""
+    """Return whether a list of NCCL's admits an interface, or a port of an RDMA device."""
     return name_list(value).takes(name, port)
 
 
 def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], why: str) -> Pick:
-    # NCCL matches names by prefix: `eth1` would take eth10 too, so a leading = asks for the whole name. It takes a
-    # value of one character for none at all.
-    ambiguous = any(i.name != chosen.name and i.name.startswith(chosen.name) for i in interfaces)
-    exact = ambiguous or len(chosen.name) == 1
-    return Pick(chosen.name, address, chosen.mtu, f"={chosen.name}" if exact else chosen.name, why)
+    # NCCL matches names by prefix: `eth1` would take eth10 too, so a leading = asks for the whole
+    # name. It takes a value of one character for none at all.
+    others = [each for each in interfaces if each.name != chosen.name]
+    is_prefix = any(other.name.startswith(chosen.name) for other in others)
+    value = chosen.name
+    if is_prefix or len(chosen.name) == 1:
+        value = f"={chosen.name}"
+    return Pick(chosen.name, address, chosen.mtu, value, why)
+
+
+# ---------------------------------------------------------------- derived: one network for all
 
 
 def _derived(
     usable: Mapping[str, tuple[Interface, ...]],
     known: Mapping[str, tuple[Interface, ...]],
-    given: Mapping[str, tuple[Interface, ...]],
+    fixed: Mapping[str, tuple[Interface, ...]],
     fleet: Fleet,
-) -> tuple[dict[str, Pick], dict[str, str], str | None, str]:
-    """Picks for nodes that declare none; `given` has the interfaces of those that do, which must be reached too."""
+) -> Choice:
+    """Return the choice for nodes that declare nothing.
+
+    `fixed` has the interfaces of the nodes that declare one, which have to be reached as well.
+    """
     nodes = [node for node in fleet.reached if node.name in usable]
-    if _alone(fleet) and not any(usable.values()):
+    if _is_alone(fleet) and not any(usable.values()):
         return _by_loopback(nodes, known)
-    problems = {
-        name: "no interface is up with an IPv4 address"
-        for name, found in usable.items()
-        if not found
-    }
-    login = {
-        node.name: _login_interface(node, usable[node.name], fleet)
-        for node in nodes
-        if usable[node.name]
-    }
-    network, why = _common_network(
-        _once_each({**given, **usable}, usable, fleet), login, _rail_networks(known, fleet)
-    )
+    problems: dict[str, str] = {}
+    login: dict[str, Place | None] = {}
+    for node in nodes:
+        if usable[node.name]:
+            login[node.name] = _login_interface(node, usable[node.name], fleet)
+        else:
+            problems[node.name] = NO_INTERFACE
+    machines = _one_per_machine({**fixed, **usable}, usable, fleet)
+    network, why = _common_network(machines, login, _rail_networks(known, fleet))
     picks = {}
     for name, by_login in login.items():
-        chosen = _in_network(usable[name], network) if network else by_login
-        if chosen is not None:
-            interface, address = chosen
-            picks[name] = _pick(interface, address, known[name], why)
-        else:
+        place = by_login if network is None else _in_network(usable[name], network)
+        if place is None:
             problems[name] = _outside(usable[name], network)
-    return picks, problems, network, why
+            continue
+        interface, address = place
+        picks[name] = _pick(interface, address, known[name], why)
+    return Choice(picks=picks, problems=problems, why=why, network=network)
 
 
 def _outside(interfaces: tuple[Interface, ...], network: str | None) -> str:
-    """Why none of a node's interfaces will do."""
+    """Return why none of a node's interfaces will do."""
     for interface in interfaces:
         for address in interface.ipv4:
             if network is not None and str(IPv4Interface(address).network) == network:
-                own = plain(str(interface.bound))
-                return f"{interface.name} has {plain(address)} in {network}, but NCCL binds its first address, {own}"
-    there = ", ".join(f"{i.name} {i.ipv4[0]}" for i in interfaces)
-    return f"no interface in {network or 'a network that reaches all'} (there is: {there})"
+                message = f"{interface.name} has {plain(address)} in {network}"
+                first = plain(str(interface.bound))
+                return f"{message}, but NCCL binds its first address, {first}"
+    present = ", ".join(f"{each.name} {each.ipv4[0]}" for each in interfaces)
+    wanted = network or "a network that reaches all"
+    return f"no interface in {wanted} (there is: {present})"
 
 
-def _by_loopback(
-    nodes: Sequence[Node], known: Mapping[str, tuple[Interface, ...]]
-) -> tuple[dict[str, Pick], dict[str, str], None, str]:
-    who = "the only node has" if len(nodes) == 1 else "all nodes are this machine, which has"
-    why = f"{who} no network; loopback reaches all its ranks"
+def _by_loopback(nodes: Sequence[Node], known: Mapping[str, tuple[Interface, ...]]) -> Choice:
+    subject = "the only node has" if len(nodes) == 1 else "all nodes are this machine, which has"
+    why = f"{subject} no network; loopback reaches all its ranks"
     picks, problems = {}, {}
     for node in nodes:
-        loopback = next((i for i in known[node.name] if i.loopback), None)
+        interfaces = known[node.name]
+        loopback = next((each for each in interfaces if each.loopback), None)
         if loopback is None:
-            problems[node.name] = "no interface is up with an IPv4 address"
+            problems[node.name] = NO_INTERFACE
         else:
-            picks[node.name] = _pick(loopback, "127.0.0.1", known[node.name], why)
-    return picks, problems, None, why
+            picks[node.name] = _pick(loopback, "127.0.0.1", interfaces, why)
+    return Choice(picks=picks, problems=problems, why=why)
 
 
-def _once_each(
-    found: dict[str, tuple[Interface, ...]],
+def _one_per_machine(
+    interfaces: dict[str, tuple[Interface, ...]],
     usable: Mapping[str, tuple[Interface, ...]],
     fleet: Fleet,
 ) -> dict[str, tuple[Interface, ...]]:
-    """Nodes that share this machine have the same addresses, and count as the one that they are."""
-    here = [node.name for node in neighbours(fleet.inventory.nodes) if node.name in found]
-    speaks = next((name for name in here if usable.get(name)), None)
-    return {
-        name: there
-        for name, there in found.items()
-        if speaks is None or name not in here or name == speaks
-    }
+    """Return the interfaces without the nodes that repeat another node's machine.
+
+    Nodes that are this machine have the same addresses, and count once.
+    """
+    here = [node.name for node in neighbours(fleet.inventory.nodes) if node.name in interfaces]
+    first = next((name for name in here if usable.get(name)), None)
+    if first is None:
+        return interfaces
+    repeated = set(here) - {first}
+    return {name: each for name, each in interfaces.items() if name not in repeated}
 
 
 def _login_interface(node: Node, usable: tuple[Interface, ...], fleet: Fleet) -> Place | None:
-    """The interface that holds the address by which the controller reached the node, and that address."""
-    addresses = (fleet.fact(node.name, "ssh.peer"), node.address)
-    held = ((interface, plain(address)) for interface in usable for address in interface.ipv4)
-    return next((place for place in held if place[1] in addresses), None)
+    """Return the interface with the address by which the node was reached, and that address."""
+    reached_by = (fleet.fact(node.name, "ssh.peer"), node.address)
+    for interface in usable:
+        for address in interface.ipv4:
+            if plain(address) in reached_by:
+                return interface, plain(address)
+    return None
 
 
 def plain(address: str) -> str:
-    """«10.0.0.1» of «10.0.0.1/24»."""
+    """Return «10.0.0.1» for «10.0.0.1/24»."""
     return address.partition("/")[0]
 
 
 def _rail_networks(known: Mapping[str, tuple[Interface, ...]], fleet: Fleet) -> frozenset[str]:
-    """Networks of training ports, or of bonds of them: RDMA carries the data there."""
-    found: set[str] = set()
+    """Return the networks of training ports and of bonds of them, where RDMA carries the data."""
+    networks: set[str] = set()
     for node in fleet.reached:
-        names, interfaces = interfaces_of(fleet, node), known.get(node.name, ())
-        bonds = {i.master for i in interfaces if i.name in names}
-        found.update(
-            net for i in interfaces if i.name in names or i.name in bonds for net in i.networks
-        )
-    return frozenset(found)
+        interfaces = known.get(node.name, ())
+        names = set(interfaces_of(fleet, node))
+        bonds = {interface.master for interface in interfaces if interface.name in names}
+        for interface in interfaces:
+            if interface.name in names or interface.name in bonds:
+                networks.update(interface.networks)
+    return frozenset(networks)
 
 
 def _common_network(
@@ -305,101 +401,134 @@ def _common_network(
     login: Mapping[str, Place | None],
     rails: frozenset[str],
 ) -> tuple[str | None, str]:
-    """The network that most nodes share, rails last, the fastest first; None when every node sits in one of its own.
+    """Return the network that most nodes share, and why; None if each is in one of its own.
 
-    With RDMA sockets carry the start of communicators and little else: a rail that fails would take that with it, and
-    NCCL left alone would bind the front end. Without RDMA sockets carry the data, and speed decides.
+    Networks of rails come last, then the fastest first. With RDMA, sockets carry the start of
+    communicators and little else: a rail that fails would take that with it, and NCCL left alone
+    would bind the front end. Without RDMA sockets carry the data, and speed decides.
     """
-    bound, shares, speeds = _tally(usable)
-    logins = {n for place in login.values() if place is not None for n in place[0].networks}
-    # Where NCCL binds counts before where a node can be reached: a second address is one that it will not use.
-    ranked = sorted(
-        shares, key=lambda n: (-bound[n], -shares[n], n in rails, -speeds[n], n not in logins, n)
-    )
-    if not ranked:
+    tally = _tally(usable)
+    logins: set[str] = set()
+    for place in login.values():
+        if place is not None:
+            logins.update(place[0].networks)
+
+    def order(network: str) -> tuple[int, int, bool, int, bool, str]:
+        # Where NCCL binds counts more than where a node can be reached: it does not use a second
+        # address.
+        bound, members = tally.bound[network], tally.members[network]
+        speed = tally.speeds[network]
+        return -bound, -members, network in rails, -speed, network not in logins, network
+
+    if not tally.members:
         return None, ""
-    best, holders = ranked[0], sum(bool(interfaces) for interfaces in usable.values())
-    if holders > 1 and shares[best] == 1:
-        return (
-            None,
-            "every node is in a network of its own; the interface that the login uses is taken on each",
-        )
-    if shares[best] < 2 * holders / 3 and holders > 2 and all(login.values()) and _routed(logins):
-        return (
-            None,
-            "the nodes are in several networks; the interface that the login uses is taken on each",
-        )
-    reach = "all nodes" if shares[best] == len(usable) else f"{shares[best]} of {len(usable)} nodes"
-    left = "; those of the training ports are left to RDMA" if rails and best not in rails else ""
-    return best, f"{best} is the network that reaches {reach}{left}"
+    best = min(tally.members, key=order)
+    members = tally.members[best]
+    holders = sum(1 for interfaces in usable.values() if interfaces)
+    by_login = "the interface that the login uses is taken on each"
+    if holders > 1 and members == 1:
+        return None, f"every node is in a network of its own; {by_login}"
+    is_minority = holders > 2 and members < 2 * holders / 3
+    is_routed = all(login.values()) and len(logins) > 1  # racks that routers join
+    if is_minority and is_routed:
+        return None, f"the nodes are in several networks; {by_login}"
+    reach = "all nodes" if members == len(usable) else f"{members} of {len(usable)} nodes"
+    why = f"{best} is the network that reaches {reach}"
+    if rails and best not in rails:
+        why += "; those of the training ports are left to RDMA"
+    return best, why
 
 
-def _tally(
-    usable: Mapping[str, tuple[Interface, ...]],
-) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Of each network: how many nodes NCCL would bind there, how many are in it, and the speed of its slowest link.
+@dataclass(frozen=True)
+class _Tally:
+    """Network → how many nodes NCCL would bind there, how many are in it, its slowest link.
 
-    Nodes are told apart by their addresses: a network in which all have the same one, as of a card's own processor
-    (tmfifo_net0 of a BlueField) or of containers, is one on every node and joins none.
+    Speeds are in Mbit/s, as the kernel tells them.
+    """
+
+    bound: Mapping[str, int]
+    members: Mapping[str, int]
+    speeds: Mapping[str, int]
+
+
+def _tally(usable: Mapping[str, tuple[Interface, ...]]) -> _Tally:
+    """Count the nodes in each network.
+
+    Nodes are told apart by their addresses. A network in which all have the same address (of a
+    card's own processor, as tmfifo_net0 of a BlueField, or of containers) exists on every node and
+    joins none.
     """
     bound: dict[str, set[str]] = {}
-    there: dict[str, set[str]] = {}
+    members: dict[str, set[str]] = {}
     speeds: dict[str, int] = {}
     for interfaces in usable.values():
-        mine: dict[str, str] = {}
+        first_addresses: dict[str, str] = {}
         for interface in interfaces:
+            speed = interface.speed or 0
             for address, network in zip(interface.ipv4, interface.networks, strict=True):
-                mine.setdefault(network, plain(address))
-                speeds[network] = min(speeds.get(network, 1 << 30), interface.speed or 0)
-        for network, address in mine.items():
-            there.setdefault(network, set()).add(address)
-            firsts = {address} if _in_network(interfaces, network) else set()
-            bound.setdefault(network, set()).update(firsts)
-    return {n: len(bound[n]) for n in bound}, {n: len(there[n]) for n in there}, speeds
+                first_addresses.setdefault(network, plain(address))
+                speeds[network] = min(speeds.get(network, speed), speed)
+        for network, address in first_addresses.items():
+            members.setdefault(network, set()).add(address)
+            binding = bound.setdefault(network, set())
+            if _in_network(interfaces, network) is not None:
+                binding.add(address)
+    return _Tally(_counts(bound), _counts(members), speeds)
 
 
-def _routed(networks: set[str]) -> bool:
-    """Whether the login networks differ: nodes in racks that routers join."""
-    return len(networks) > 1
+def _counts(sets: Mapping[str, set[str]]) -> dict[str, int]:
+    return {network: len(addresses) for network, addresses in sets.items()}
 
 
 def common_networks(fleet: Fleet) -> tuple[Mapping[str, str], ...]:
-    """Every network in which each machine reached has an address of its own: the name by node, as NCCL takes it."""
-    found: dict[str, dict[str, Pick]] = {}
+    """Return node → value of NCCL_SOCKET_IFNAME for every network that all machines are in."""
+    picks_by_network: dict[str, dict[str, Pick]] = {}
     for node in fleet.reached:
-        known = fleet.fact(node.name, "net.interfaces")
-        there = () if isinstance(known, Absent) else known
-        for interface in candidates(there):
-            if (network := _bound_network(interface)) is not None:
-                pick = _pick(interface, plain(str(interface.bound)), there, "")
-                found.setdefault(network, {}).setdefault(node.name, pick)
+        interfaces = fleet.fact(node.name, "net.interfaces")
+        if isinstance(interfaces, Absent):
+            continue
+        for interface in candidates(interfaces):
+            network = _bound_network(interface)
+            if network is None:
+                continue
+            pick = _pick(interface, plain(str(interface.bound)), interfaces, "")
+            picks_by_network.setdefault(network, {}).setdefault(node.name, pick)
     nodes = len(fleet.reached)
     machines = nodes - max(0, len(neighbours(fleet.reached)) - 1)
-    whole = (
-        picks
-        for picks in found.values()
-        if len(picks) == nodes and len({pick.address for pick in picks.values()}) == machines
-    )
-    return tuple({name: pick.value for name, pick in picks.items()} for picks in whole)
+    networks = []
+    for picks in picks_by_network.values():
+        addresses = {pick.address for pick in picks.values()}
+        if len(picks) == nodes and len(addresses) == machines:
+            networks.append({name: pick.value for name, pick in picks.items()})
+    return tuple(networks)
 
 
 def _bound_network(interface: Interface) -> str | None:
-    return None if interface.bound is None else str(IPv4Interface(interface.bound).network)
+    if interface.bound is None:
+        return None
+    return str(IPv4Interface(interface.bound).network)
 
 
 def _in_network(interfaces: tuple[Interface, ...], network: str) -> Place | None:
-    """The interface whose first address, which NCCL binds, is in the network."""
-    return next(
-        ((i, plain(str(i.bound))) for i in interfaces if _bound_network(i) == network), None
-    )
+    """Return the interface whose first address, which NCCL binds, is in the network."""
+    for interface in interfaces:
+        if _bound_network(interface) == network:
+            return interface, plain(str(interface.bound))
+    return None
 
 
 def has_rdma(fleet: Fleet, node: Node) -> bool:
-    """Whether an RDMA device is present or declared, which makes MTU and locked memory a matter of error."""
+    """Return whether an RDMA device is declared or present.
+
+    Then a wrong MTU and little locked memory are errors.
+    """
+    if node.declares_rdma:
+        return True
     devices = fleet.fact(node.name, "rdma.devices")
-    return node.declares_rdma or (not isinstance(devices, Absent) and bool(devices))
+    return not isinstance(devices, Absent) and bool(devices)
 
 
 def may_have_rdma(fleet: Fleet, node: Node) -> bool:
-    """The same where it is not known: what was not seen may be there."""
-    return isinstance(fleet.fact(node.name, "rdma.devices"), Absent) or has_rdma(fleet, node)
+    """Return whether an RDMA device is declared, present, or not known to be missing."""
+    devices = fleet.fact(node.name, "rdma.devices")
+    return isinstance(devices, Absent) or has_rdma(fleet, node)

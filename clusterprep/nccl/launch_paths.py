@@ -1,4 +1,4 @@
-"""Which launch path gets which variables on which nodes, and what to add where it lacks some. Pure."""
+"""Which variables each launch path gets on which nodes, and how it would get the others. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from clusterprep.nccl.variables.variables import nccl_reads
 
 FACT = "env.paths"
 ENV_FILE, PROLOG = ENV_FILES["env-file"], ENV_FILES["slurm-task-prolog"]
-# What reads which file. No target reaches `ssh host command` on Debian, so the command has to take it in.
+# How a launch path gets what apply writes. No target reaches `ssh host command` on Debian, so the
+# command has to read the file.
 ADDED = {
     "login shell": "target profile.d",
     "ssh command": f"target env-file, and `set -a; . {ENV_FILE}` before the command",
@@ -19,49 +20,52 @@ ADDED = {
     "container": f"target env-file, and --env-file {ENV_FILE}",
     "nccl": "target nccl.conf",
 }
+# The launch paths that get a target as soon as it is written.
+_DIRECT = (("login shell", "profile.d"), ("nccl", "nccl.conf"))
+
+Row = tuple[str, tuple[str, ...], str]  # launch path, names of variables, what to add
 
 
 def launch_paths(fleet: Fleet, *, writing: bool) -> tuple[EnvPath, ...] | None:
-    """One row for equal nodes of a path; `writing`: with what apply is about to write. None where nobody asked.
+    """Return one row per launch path and group of equal nodes; None if no node was asked.
 
-    A path lacks a value that neither its own files nor NCCL's bring. Before anything was written that is no news, so
-    what to add is said where something of ours is there, or will be.
+    `writing` counts what apply is about to write as present. A path lacks a variable that neither
+    its own files nor NCCL's own files set. What to add is said only if a file of ours is there or
+    will be: before the first apply it would be no news.
     """
     if not any(FACT in fleet.snapshots[node.name].facts for node in fleet.reached):
         return None
-    rows: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
+    nodes_by_row: dict[Row, list[str]] = {}
     for node in fleet.reached:
         paths = fleet.fact(node.name, FACT)
-        for key in () if isinstance(paths, Absent) else _rows(fleet, node, paths, writing):
-            rows.setdefault(key, []).append(node.name)
+        if isinstance(paths, Absent):
+            continue
+        for row in _rows(fleet, node, paths, writing):
+            nodes_by_row.setdefault(row, []).append(node.name)
     order = list(ADDED)
-    ordered = sorted(rows.items(), key=lambda row: order.index(row[0][0]))
-    return tuple(
-        EnvPath(path, reaches, tuple(nodes), add) for (path, reaches, add), nodes in ordered
-    )
+    rows = sorted(nodes_by_row, key=lambda row: order.index(row[0]))
+    return tuple(EnvPath(row[0], row[1], tuple(nodes_by_row[row]), row[2]) for row in rows)
 
 
-def _rows(
-    fleet: Fleet, node: Node, paths: Paths, writing: bool
-) -> list[tuple[str, tuple[str, ...], str]]:
-    plan = set(planned_environment(fleet).of(node.name))
-    seen = {
-        path: {setting.name for setting in settings}
-        for path, settings in paths.items()
-        if not isinstance(settings, Absent)
-    }
-    files = [
-        s.file for settings in paths.values() if not isinstance(settings, Absent) for s in settings
-    ]
+def _rows(fleet: Fleet, node: Node, paths: Paths, writing: bool) -> list[Row]:
+    planned = set(planned_environment(fleet).of(node.name))
+    read_by_nccl = {name for name in planned if nccl_reads(name)}
+    names_by_path: dict[str, set[str]] = {}
+    is_ours = writing
+    for path, settings in paths.items():
+        if isinstance(settings, Absent):
+            continue
+        names_by_path[path] = {setting.name for setting in settings}
+        is_ours = is_ours or any(setting.file in ENV_FILES.values() for setting in settings)
     if writing:
-        for path, target in (("login shell", "profile.d"), ("nccl", "nccl.conf")):
-            if path in seen and target in fleet.inventory.env_targets:
-                seen[path] |= {name for name in plan if path != "nccl" or nccl_reads(name)}
-    told = writing or any(file in ENV_FILES.values() for file in files)
-    everywhere = {name for name in seen["nccl"] if nccl_reads(name)}
+        for path, target in _DIRECT:
+            if path in names_by_path and target in fleet.inventory.env_targets:
+                names_by_path[path] |= read_by_nccl if path == "nccl" else planned
+    everywhere = {name for name in names_by_path["nccl"] if nccl_reads(name)}
     rows = []
-    for path, names in seen.items():
-        wanted = {name for name in plan if nccl_reads(name)} if path == "nccl" else plan
-        lacks = wanted - names - everywhere
-        rows.append((path, tuple(sorted(names)), ADDED[path] if told and lacks else ""))
+    for path, names in names_by_path.items():
+        wanted = read_by_nccl if path == "nccl" else planned
+        lacking = wanted - names - everywhere
+        add = ADDED[path] if is_ours and lacking else ""
+        rows.append((path, tuple(sorted(names)), add))
     return rows

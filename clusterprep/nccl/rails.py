@@ -1,7 +1,8 @@
-"""Which RDMA ports carry the training on each node: declared, or derived from what its peers use and where GPUs sit.
+"""Which RDMA ports carry the training on each node. Pure.
 
-Storage cards, front ends, second ports that nobody uses and virtual functions are left out, each with its reason.
-Where the facts do not decide, the answer is that it is not known.
+They are declared, or derived from what other nodes use and from where the GPUs are. Storage cards,
+front ends, unused second ports and virtual functions are left out, each with its reason. If the
+facts do not decide, the answer is Absent.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from clusterprep.model.memoize import once_per_fleet
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 FACTS = ("rdma.devices", "pci.tree")
-"""Names of the facts that this looks at."""
+"""Names of the facts that this module uses."""
 
 SOFTWARE = "no PCI card of its own: software, or a share of a card"
 
 Value = TypeVar("Value", str, float)
-Key = tuple[
-    str, int
-]  # what a port is known by on all nodes of a kind: the card's place, and the port's number
+# What identifies a port on all nodes of a kind: the PCI address of its card, and its number.
+Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ class RdmaRail:
 
     @property
     def name(self) -> str:
-        """As NCCL_IB_HCA writes it; the port is named where the device has several."""
-        return (
-            self.device.name
-            if len(self.device.ports) == 1
-            else f"{self.device.name}:{self.port.number}"
-        )
+        """Return mlx5_0, or mlx5_0:1 if the device has several ports, as in NCCL_IB_HCA."""
+        if len(self.device.ports) == 1:
+            return self.device.name
+        return self.name_with_port
+
+    @property
+    def name_with_port(self) -> str:
+        return f"{self.device.name}:{self.port.number}"
 
     @property
     def key(self) -> Key:
@@ -63,8 +65,11 @@ class TrainingSet:
 
 
 @dataclass(frozen=True)
-class Usual:
-    """How nodes of one kind have a port: on how many of them it is in use, and with which link layer and rate."""
+class UsualPort:
+    """A port as the nodes of one kind have it.
+
+    It is in use on `active` of `nodes`; the link layer and the rate in Gbit/s are the most common.
+    """
 
     active: int
     nodes: int
@@ -73,7 +78,9 @@ class Usual:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Hardware:
+    """What was seen of one node."""
+
     node: Node
     devices: tuple[RdmaDevice, ...]
     tree: PciTree
@@ -83,205 +90,228 @@ class _Look:
         return tuple(RdmaRail(device, port) for device in self.devices for port in device.ports)
 
 
-def training_set(fleet: Fleet, node: str) -> TrainingSet | Absent:
-    """The set of one node; of all nodes at once `training_sets` costs no more."""
-    return training_sets(fleet)[node]
-
-
 @once_per_fleet
 def training_sets(fleet: Fleet) -> dict[str, TrainingSet | Absent]:
-    """The set of every node reached, or why it is not known. Pure."""
-    answers: dict[str, TrainingSet | Absent] = {}
-    groups: dict[object, list[_Look]] = {}
+    """Return the training set of every node that was reached, or why it is not known. Pure."""
+    sets: dict[str, TrainingSet | Absent] = {}
+    kinds: dict[object, list[_Hardware]] = {}
     for node in fleet.reached:
         devices, tree = (fleet.fact(node.name, name) for name in FACTS)
-        absent = next((value for value in (devices, tree) if isinstance(value, Absent)), None)
-        if absent is None:
-            groups.setdefault(_kind(node, tree), []).append(_Look(node, devices, tree))
+        if isinstance(devices, Absent):
+            sets[node.name] = devices
+        elif isinstance(tree, Absent):
+            sets[node.name] = tree
         else:
-            answers[node.name] = absent
-    for group in groups.values():
-        usual = _usual(group)
-        answers.update((look.node.name, _of(look, usual)) for look in group)
-    return answers
+            kind = kinds.setdefault(_kind(node, tree), [])
+            kind.append(_Hardware(node, devices, tree))
+    for kind in kinds.values():
+        usual = _usual_ports(kind)
+        for hardware in kind:
+            sets[hardware.node.name] = _training_set(hardware, usual)
+    return sets
 
 
 def switched_off(node: Node) -> bool:
-    """Whether the inventory takes RDMA from the job by a variable: sockets, or any number but 0 at its switch."""
-    net, off = node.env.get("NCCL_NET"), node.env.get("NCCL_IB_DISABLE")
+    """Return whether a declared variable takes RDMA from the job.
+
+    That is NCCL_NET=Socket, or NCCL_IB_DISABLE with any number but 0.
+    """
+    net = node.env.get("NCCL_NET")
     if net is not None and net.value.lower() == "socket":
         return True
-    return off is not None and off.value.strip().isdecimal() and int(off.value) != 0
+    disable = node.env.get("NCCL_IB_DISABLE")
+    if disable is None:
+        return False
+    value = disable.value.strip()
+    return value.isdecimal() and int(value) != 0
 
 
 def interfaces_of(fleet: Fleet, node: Node) -> frozenset[str]:
-    """Names of the interfaces of a node's training ports; none where they are not known, or sockets carry the data."""
+    """Return the names of the interfaces of a node's training ports.
+
+    Empty if they are not known, or sockets carry the data.
+    """
     training = training_sets(fleet)[node.name]
     if isinstance(training, Absent) or switched_off(node):
         return frozenset()
-    own = {name for rail in training.rails for name in rail.device.interfaces}
-    return frozenset(
-        own | {gid.interface for rail in training.rails for gid in rail.port.gids if gid.interface}
-    )
+    names: set[str] = set()
+    for rail in training.rails:
+        names.update(rail.device.interfaces)
+        names.update(gid.interface for gid in rail.port.gids if gid.interface)
+    return frozenset(names)
 
 
 def kind_of(fleet: Fleet, node: Node) -> object:
-    """What nodes must share to be compared: the declared model, and whether there are GPUs."""
+    """Return what nodes must share to be compared.
+
+    The declared model, and whether GPUs are there.
+    """
     tree = fleet.fact(node.name, "pci.tree")
-    return _kind(node, PciTree((), {}) if isinstance(tree, Absent) else tree)
+    if isinstance(tree, Absent):
+        tree = PciTree((), {})
+    return _kind(node, tree)
 
 
 def _kind(node: Node, tree: PciTree) -> object:
-    return (node.gpus.model if node.gpus else None, bool(tree.gpus))
+    model = None if node.gpus is None else node.gpus.model
+    return (model, bool(tree.gpus))
 
 
-def _of(look: _Look, usual: Mapping[Key, Usual]) -> TrainingSet | Absent:
-    if look.node.interfaces.rdma is not None:
-        return _declared(look, look.node.interfaces.rdma)
-    return _derived(look, usual)
+def _training_set(hardware: _Hardware, usual: Mapping[Key, UsualPort]) -> TrainingSet | Absent:
+    if hardware.node.interfaces.rdma is not None:
+        return _declared(hardware, hardware.node.interfaces.rdma)
+    return _derived(hardware, usual)
 
 
-def _declared(look: _Look, wanted: Sequence[str]) -> TrainingSet:
+def _declared(hardware: _Hardware, wanted: Sequence[str]) -> TrainingSet:
     chosen, left_out = [], {}
-    for rail in look.rails:
-        if {rail.device.name, f"{rail.device.name}:{rail.port.number}"} & set(wanted):
+    for rail in hardware.rails:
+        if rail.device.name in wanted or rail.name_with_port in wanted:
             chosen.append(rail)
         else:
             left_out[rail.name] = "not among the declared interfaces.rdma"
     return TrainingSet(tuple(chosen), left_out, "declared as interfaces.rdma")
 
 
-def _usual(group: Sequence[_Look]) -> dict[Key, Usual]:
-    """Each port that is in use as the nodes of this kind have it."""
-    active: dict[Key, list[Port]] = {}
-    for look in group:
-        for rail in look.rails:
-            active.setdefault(rail.key, []).extend([rail.port] if _in_use(rail.port) else [])
-    return {
-        key: Usual(
-            len(ports),
-            len(group),
-            _most(p.link_layer for p in ports),
-            _most(p.rate or 0.0 for p in ports),
-        )
-        for key, ports in active.items()
-        if ports
-    }
+def _usual_ports(kind: Sequence[_Hardware]) -> dict[Key, UsualPort]:
+    """Return each port that is in use on some node of this kind."""
+    in_use: dict[Key, list[Port]] = {}
+    for hardware in kind:
+        for rail in hardware.rails:
+            if _is_in_use(rail.port):
+                in_use.setdefault(rail.key, []).append(rail.port)
+    usual = {}
+    for key, ports in in_use.items():
+        layer = _most_common(port.link_layer for port in ports)
+        rate = _most_common(port.rate or 0.0 for port in ports)
+        usual[key] = UsualPort(len(ports), len(kind), layer, rate)
+    return usual
 
 
-def _in_use(port: Port) -> bool:
-    """Active, or InfiniBand that waits for a subnet manager with its link up: without one all ports of a fleet do."""
-    return port.active or (port.link_layer == "InfiniBand" and port.phys_state == "LinkUp")
+def _is_in_use(port: Port) -> bool:
+    """Return whether a port is active, or waits for a subnet manager with its link up.
+
+    Without a subnet manager all InfiniBand ports of a fleet wait.
+    """
+    if port.active:
+        return True
+    return port.link_layer == "InfiniBand" and port.phys_state == "LinkUp"
 
 
-def _most(values: Iterable[Value]) -> Value:
+def _most_common(values: Iterable[Value]) -> Value:
     return Counter(values).most_common(1)[0][0]
 
 
-def _derived(look: _Look, usual: Mapping[Key, Usual]) -> TrainingSet | Absent:
+def _derived(hardware: _Hardware, usual: Mapping[Key, UsualPort]) -> TrainingSet | Absent:
     left_out: dict[str, str] = {}
-    places: dict[str, PciDevice] = {}
-    used = []
-    for rail in look.rails:
-        place = _place(rail.device, look.tree)
-        reason = _unusable(rail, place, look, usual)
+    cards: dict[str, PciDevice] = {}  # rail -> its place on the PCI bus
+    usable = []
+    for rail in hardware.rails:
+        card = _pci_device(rail.device, hardware.tree)
+        reason = _unusable(rail, card, hardware, usual)
         if reason is not None:
             left_out[rail.name] = reason
-        elif place is not None:
-            places[rail.name] = place
-            used.append(rail)
-    if not used:
-        return _without_cards(look, left_out)
-    near = [
-        rail
-        for rail in used
-        if any(places[rail.name].under_one_switch(gpu) for gpu in look.tree.gpus)
-    ]
-    close = {rail.name for rail in near}
-    far = [rail for rail in used if near and rail.name not in close]
-    left_out.update(
-        (rail.name, "no GPU under its PCIe switch, while other cards have one") for rail in far
-    )
-    why = (
-        "the cards under one PCIe switch with a GPU"
-        if near
-        else "the fastest RDMA ports that are in use"
-    )
-    return _fastest(near or used, places, usual, left_out, why)
+        elif card is not None:
+            cards[rail.name] = card
+            usable.append(rail)
+    if not usable:
+        return _without_cards(hardware, left_out)
+    near = [rail for rail in usable if _is_near_gpu(cards[rail.name], hardware.tree)]
+    if not near:
+        why = "the fastest RDMA ports that are in use"
+        return _fastest(usable, cards, usual, left_out, why)
+    near_names = {rail.name for rail in near}
+    for rail in usable:
+        if rail.name not in near_names:
+            left_out[rail.name] = "no GPU under its PCIe switch, while other cards have one"
+    why = "the cards under one PCIe switch with a GPU"
+    return _fastest(near, cards, usual, left_out, why)
 
 
-def _without_cards(look: _Look, left_out: Mapping[str, str]) -> TrainingSet:
-    """Shares of a card in a container, or RDMA in software: in use where there is nothing else."""
-    rails = tuple(
-        rail for rail in look.rails if left_out[rail.name] == SOFTWARE and rail.port.active
-    )
-    others = {
-        name: reason
-        for name, reason in left_out.items()
-        if name not in {rail.name for rail in rails}
-    }
-    return TrainingSet(
-        rails, others, "the only RDMA ports in use" if rails else "no RDMA port is in use here"
-    )
+def _is_near_gpu(card: PciDevice, tree: PciTree) -> bool:
+    return any(card.under_one_switch(gpu) for gpu in tree.gpus)
 
 
-def _place(device: RdmaDevice, tree: PciTree) -> PciDevice | None:
-    """The device on the bus; where no bus is visible, as in a sandbox, its address alone."""
+def _without_cards(hardware: _Hardware, left_out: Mapping[str, str]) -> TrainingSet:
+    """Return the ports without a card: shares of one in a container, or RDMA in software.
+
+    They are used if there is nothing else.
+    """
+    rails = []
+    for rail in hardware.rails:
+        if left_out[rail.name] == SOFTWARE and rail.port.active:
+            rails.append(rail)
+    if not rails:
+        return TrainingSet((), left_out, "no RDMA port is in use here")
+    names = {rail.name for rail in rails}
+    others = {name: reason for name, reason in left_out.items() if name not in names}
+    return TrainingSet(tuple(rails), others, "the only RDMA ports in use")
+
+
+def _pci_device(device: RdmaDevice, tree: PciTree) -> PciDevice | None:
+    """Return the device on the bus, or its address alone if no bus is visible, as in a sandbox."""
     if tree.devices or device.pci is None:
         return tree.device(device.pci)
     return PciDevice(device.pci, gpu=False, vendor="", link=PciLink(None, None, None, None))
 
 
 def _unusable(
-    rail: RdmaRail, place: PciDevice | None, look: _Look, usual: Mapping[Key, Usual]
+    rail: RdmaRail,
+    card: PciDevice | None,
+    hardware: _Hardware,
+    usual: Mapping[Key, UsualPort],
 ) -> str | None:
-    """Why a port is nobody's, judged without its neighbours; None where it may be used."""
+    """Return why a port cannot be used, judged without its neighbours, or None."""
     if rail.device.iwarp:
         return "iWARP, which NCCL cannot use"
     if rail.device.pci is None:
         return SOFTWARE
-    if place is None:
+    if card is None:
         return "not a network card on the PCI bus"
-    if place.physical is not None and place.physical in {device.pci for device in look.devices}:
+    addresses = {device.pci for device in hardware.devices}
+    if card.physical is not None and card.physical in addresses:
         return "a virtual function, whose card is here too"
-    seen = usual.get(rail.key)
-    if _in_use(rail.port) or (seen is not None and 2 * seen.active >= seen.nodes):
+    if _is_in_use(rail.port):
+        return None
+    elsewhere = usual.get(rail.key)
+    if elsewhere is not None and 2 * elsewhere.active >= elsewhere.nodes:
         return None
     return "not active, neither here nor on most nodes of this kind"
 
 
 def _fastest(
-    pool: Sequence[RdmaRail],
-    places: Mapping[str, PciDevice],
-    usual: Mapping[Key, Usual],
+    candidates: Sequence[RdmaRail],
+    cards: Mapping[str, PciDevice],
+    usual: Mapping[Key, UsualPort],
     left_out: dict[str, str],
     why: str,
 ) -> TrainingSet | Absent:
-    """The fast ports of the commonest link layer, and their fellows of the same make that lag behind.
+    """Return the fast ports of the most common link layer, and slow ones of the same make.
 
-    A rail that came up slow or with the wrong link layer is still a rail: it is known by its make (board id). One that
-    has both otherwise is a card of the same make for something else.
+    A rail that came up slow or with the wrong link layer is still a rail, and is known by its make
+    (board id). A card of the same make that differs in both is there for something else.
     """
-    best = max(usual[rail.key].rate for rail in pool)
-    fast = [
-        rail for rail in pool if usual[rail.key].rate > best / 2 or not best
-    ]  # not best: no port says its rate
+    best = max(usual[rail.key].rate for rail in candidates)
+    # With a best rate of 0 no port says its rate.
+    fast = [rail for rail in candidates if usual[rail.key].rate > best / 2 or not best]
     layers = Counter(usual[rail.key].layer for rail in fast).most_common()
     if len(layers) > 1 and layers[0][1] == layers[1][1]:
-        return Absent(
-            "InfiniBand and Ethernet ports are equal in speed and number: declare interfaces.rdma"
-        )
+        message = "InfiniBand and Ethernet ports are equal in speed and number"
+        return Absent(f"{message}: declare interfaces.rdma")
     layer = layers[0][0]
-    kept = [rail for rail in fast if usual[rail.key].layer == layer]
-    makes = {rail.device.board for rail in kept} - {None}
-    cards = {places[rail.name].card for rail in kept}
-    quick, taken = {rail.name for rail in fast}, {rail.name for rail in kept}
-    for rail in pool:
-        lagging = usual[rail.key].layer == layer or rail.name in quick
-        if lagging and rail.device.board in makes and places[rail.name].card not in cards:
-            taken.add(rail.name)
-    for rail in pool:
-        if rail.name not in taken:
-            seen = usual[rail.key]
-            left_out[rail.name] = f"{seen.layer} at {seen.rate:g} Gbit/s beside {layer} at {best:g}"
-    return TrainingSet(tuple(rail for rail in pool if rail.name in taken), left_out, why)
+    chosen = [rail for rail in fast if usual[rail.key].layer == layer]
+    boards = {rail.device.board for rail in chosen} - {None}
+    chosen_cards = {cards[rail.name].card for rail in chosen}
+    fast_names = {rail.name for rail in fast}
+    names = {rail.name for rail in chosen}
+    for rail in candidates:
+        differs_in_one = usual[rail.key].layer == layer or rail.name in fast_names
+        is_same_make = rail.device.board in boards
+        if differs_in_one and is_same_make and cards[rail.name].card not in chosen_cards:
+            names.add(rail.name)
+    for rail in candidates:
+        if rail.name not in names:
+            port = usual[rail.key]
+            left_out[rail.name] = f"{port.layer} at {port.rate:g} Gbit/s beside {layer} at {best:g}"
+    rails = tuple(rail for rail in candidates if rail.name in names)
+    return TrainingSet(rails, left_out, why)

@@ -1,4 +1,4 @@
-"""`--budget`: how long a command may take from the start of its process, and how that time is shared out."""
+"""`--budget`: how long a command may take since its process started, and the share of stages."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from clusterprep.errors import InputError
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 LEAST = 2.0  # seconds; starting and reporting alone take one on a small machine
-SHARE, NEEDED, ENOUGH = (
-    0.25,
-    0.8,
-    2.0,
-)  # of the budget for ending and reporting, and seconds of it at least and at most
+# The part of the budget for ending agents and for the report, in seconds between these bounds.
+SHARE = 0.25
+NEEDED, ENOUGH = 0.8, 2.0
 
 
 @dataclass(frozen=True)
 class Budget:
-    """`began` is when the process started, by time.monotonic(); `seconds` is what it may take."""
+    """A process that began at `began`, by time.monotonic(), and may take `seconds`."""
 
     seconds: float
     began: float
@@ -28,49 +26,57 @@ class Budget:
         return self.began + self.seconds
 
     @property
-    def _rest(self) -> float:
-        return min(max(SHARE * self.seconds, NEEDED), ENOUGH)
+    def _reserve(self) -> float:
+        wanted = SHARE * self.seconds
+        return min(max(wanted, NEEDED), ENOUGH)
 
     @property
     def reads(self) -> float:
-        """Until then reads on nodes may answer."""
-        return self.end - self._rest
+        """When reads on nodes have to be over."""
+        return self.end - self._reserve
 
     @property
     def answers(self) -> float:
-        """Until then nodes are waited for, which give their answers when the time for reads is over."""
-        return self.end - 0.6 * self._rest
+        """When answers of nodes have to be here.
+
+        Nodes send them when the time for reads is over.
+        """
+        return self.end - 0.6 * self._reserve
 
     @property
     def closing(self) -> float:
-        """Until then agents are waited for to end; what is left is for the report."""
-        return self.end - 0.45 * self._rest
+        """When agents have to be ended. The time after that is for the report."""
+        return self.end - 0.45 * self._reserve
 
     def left(self, until: float | None = None) -> float:
-        """Seconds until a moment of the above; by default until nodes are no longer waited for."""
-        return max((self.answers if until is None else until) - time.monotonic(), 0.0)
+        """Return the seconds until one of these moments, by default `answers`; 0.0 after it."""
+        moment = self.answers if until is None else until
+        return max(moment - time.monotonic(), 0.0)
 
 
 def budget_of(seconds: float | None) -> Budget | None:
-    """The budget of this process. InputError for one that is over before anything can be asked."""
+    """Return the budget of this process. Raises InputError if no node could be asked within it."""
     if seconds is None:
         return None
     if seconds < LEAST:
-        raise InputError.of(
-            f"{seconds:g} s are too few to start and to report in; at least {LEAST:g}",
-            key="--budget",
-        )
-    # What became ours by exec may be older than this command is: half of the budget is always there.
-    return Budget(seconds, time.monotonic() - min(_age(), seconds / 2))
+        message = f"{seconds:g} s are too few to start and to report in; at least {LEAST:g}"
+        raise InputError.of(message, key="--budget")
+    # A process that became this command by exec may be much older: half of the budget is always
+    # left.
+    age = min(_process_age(), seconds / 2)
+    return Budget(seconds, time.monotonic() - age)
 
 
-def _age() -> float:
-    """Seconds since the kernel started this process: starting Python and importing is part of what users wait for."""
+def _process_age() -> float:
+    """Return seconds since the kernel started this process, or 0.0 if they cannot be known.
+
+    Users also wait while Python starts and imports.
+    """
     try:
         with open("/proc/self/stat", "rb") as source:
-            started = int(source.read().rpartition(b")")[2].split()[19])  # proc(5): field 22
-        return max(
-            time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK"), 0.0
-        )
+            after_name = source.read().rpartition(b")")[2]
+        started = int(after_name.split()[19])  # proc(5): field 22, in ticks since the boot
     except (OSError, ValueError, IndexError):
         return 0.0
+    started_seconds = started / os.sysconf("SC_CLK_TCK")
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started_seconds, 0.0)

@@ -1,7 +1,8 @@
-"""A clock that stands still while this process does, so that nobody is called silent for the time that we slept.
+"""A clock that stands still while this process does, so that no node is called silent for that.
 
-A process is stopped, its machine is suspended or moved, or so many others want the processor that it gets none for
-seconds. What the nodes said meanwhile lies in the kernel, and limits that ran on would be over before it is read.
+A process may be stopped, its machine suspended or moved, or the processors so busy that it does not
+run for seconds. What the nodes said meanwhile is in the kernel's buffers; limits that ran on would
+be over before it is read.
 """
 
 from __future__ import annotations
@@ -12,67 +13,70 @@ import time
 from collections.abc import Callable
 
 TICK = 0.25  # seconds between two looks at the real clock
-LONGEST = 1.0  # seconds that count at most from one look to the next; a busy processor delays a look by less
+# Seconds that count at most between two looks. A busy processor delays a look by less than that.
+LONGEST = 1.0
 
 
-class Awake:
-    """Seconds like those of time.monotonic(), without the time in which nobody called `tick`."""
+class RunningClock:
+    """Seconds like those of `clock`, without the time in which `tick` was not called."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         now = clock()
-        self._mark = (
-            now,
-            now,
-        )  # what has counted until the last look, and when that was; one value, so no lock
+        # The seconds counted until the last look, and when that was. One tuple needs no lock.
+        self._mark = (now, now)
 
     def tick(self) -> None:
-        """Look at the real clock; for one thread alone."""
+        """Look at the real clock. Only one thread may call this."""
         now = self._clock()
         self._mark = (self._counted(now), now)
 
     def now(self) -> float:
+        """Return the seconds that count. Any thread may call this."""
         return self._counted(self._clock())
 
     def _counted(self, now: float) -> float:
-        counted, looked = self._mark
-        return counted + min(now - looked, LONGEST)
+        counted, last_look = self._mark
+        return counted + min(now - last_look, LONGEST)
 
 
-class _Watched:
-    """The clock of this process, with a thread that ticks from the first question on."""
+class _ProcessClock:
+    """The clock of this process. A thread begins to tick with the first call of `now`."""
 
     def __init__(self) -> None:
-        self._clock: Awake | None = None
-        self._process: int | None = None  # a copy that fork made has no threads
+        self._clock: RunningClock | None = None
+        # The process that the thread is in. A process made by fork has no threads.
+        self._process: int | None = None
         self._starting = threading.Lock()
 
     def now(self) -> float:
         clock = self._clock
-        return (
-            clock.now()
-            if clock is not None and self._process == os.getpid()
-            else self._watched().now()
-        )
+        if clock is None or self._process != os.getpid():
+            clock = self._started()
+        return clock.now()
 
-    def _watched(self) -> Awake:
+    def _started(self) -> RunningClock:
         with self._starting:
-            clock = self._clock = self._clock or Awake()
+            clock = self._clock = self._clock or RunningClock()
             if self._process != os.getpid():
                 self._process = os.getpid()
-                threading.Thread(target=_tick, args=(clock,), daemon=True, name="awake").start()
+                thread = threading.Thread(target=_tick, args=(clock,), daemon=True, name="clock")
+                thread.start()
             return clock
 
 
-def _tick(clock: Awake) -> None:
+def _tick(clock: RunningClock) -> None:
     while True:
         time.sleep(TICK)
         clock.tick()
 
 
-_PROCESS = _Watched()
+_PROCESS = _ProcessClock()
 
 
 def running_seconds() -> float:
-    """Seconds like those of time.monotonic(), for limits and silences: what this process slept through is left out."""
+    """Return seconds like time.monotonic(), without those in which this process did not run.
+
+    Limits and silences are measured with it.
+    """
     return _PROCESS.now()

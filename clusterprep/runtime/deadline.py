@@ -1,4 +1,10 @@
-"""Ctrl-C, SIGTERM, SIGHUP and --timeout as one thing: an exception in the main thread, at once or when it is safe."""
+"""Ctrl-C, SIGTERM, SIGHUP and --timeout as exceptions in the main thread, as soon as it is safe.
+
+with Deadline(90.0) as deadline:
+    prepare()
+    with deadline.shield():
+        commit()
+"""
 
 from __future__ import annotations
 
@@ -15,44 +21,46 @@ from clusterprep.runtime.signals import signals_to_handle
 
 
 class Deadline:
-    """Turns signals and the time limit into exceptions; a second signal leaves at once.
+    """Raises Interrupted for signals and OutOfTime for the limit. A second signal ends at once.
 
-    `said` is the option that set the limit, and how: «--timeout of 90 s».
+    `option` is the option that set the limit, for the message: «--timeout of 90 s».
     """
 
-    def __init__(self, seconds: float | None = None, said: str = "") -> None:
+    def __init__(self, seconds: float | None = None, option: str = "") -> None:
         self._seconds = seconds
-        self._said = said or f"--timeout of {seconds or 0:g} s"
+        self._option = option or f"--timeout of {seconds or 0:g} s"
         self._shielded = False
         self._pending: ClusterprepError | None = None
         self._signals = 0
 
     def __enter__(self) -> Deadline:
-        self._before = {
-            signum: signal.signal(signum, self._signal) for signum in signals_to_handle()
-        }
+        self._handlers_before = {}
+        for signum in signals_to_handle():
+            self._handlers_before[signum] = signal.signal(signum, self._signal)
         if self._seconds is not None:
-            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._alarm)
+            self._handlers_before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._alarm)
             signal.setitimer(signal.ITIMER_REAL, self._seconds)
         return self
 
     def __exit__(self, *exc: object) -> None:
         if self._seconds is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for signum, handler in self._before.items():
+        for signum, handler in self._handlers_before.items():
             signal.signal(signum, handler)
 
     @classmethod
     def of(cls, seconds: float | None, budget: Budget | None) -> Deadline:
-        """That of --timeout, or of a budget where that ends earlier."""
-        left = None if budget is None else max(budget.end - time.monotonic(), 0.001)
-        if budget is None or left is None or (seconds is not None and seconds < left):
+        """Return the deadline of --timeout, or of --budget if that ends earlier."""
+        if budget is None:
             return cls(seconds)
-        return cls(left, f"--budget of {budget.seconds:g} s")
+        remaining = max(budget.end - time.monotonic(), 0.001)
+        if seconds is not None and seconds < remaining:
+            return cls(seconds)
+        return cls(remaining, f"--budget of {budget.seconds:g} s")
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """Hold an interruption back until the block ends or asks with `check`."""
+        """Hold back an interruption until the block ends or calls `check`."""
         self._shielded = True
         try:
             yield
@@ -61,7 +69,7 @@ class Deadline:
         self.check()
 
     def check(self) -> None:
-        """Raise an interruption that was held back."""
+        """Raise the interruption that was held back, if there is one."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             raise pending
@@ -73,7 +81,7 @@ class Deadline:
         self._stop(Interrupted(f"interrupted by {signal.Signals(signum).name}"))
 
     def _alarm(self, signum: int, frame: FrameType | None) -> None:
-        self._stop(OutOfTime(f"{self._said} reached"))
+        self._stop(OutOfTime(f"{self._option} reached"))
 
     def _stop(self, error: ClusterprepError) -> None:
         self._pending = error

@@ -1,7 +1,7 @@
-"""Frozen dataclasses that are made when the first value of them is.
+"""Dataclasses that are built when their first value is made.
 
-Making one takes the interpreter 0.6 to 0.9 ms, for it writes and compiles six methods. A command imports two hundred
-and has values of sixty, which was a quarter of the time until it began to work.
+To build one takes the interpreter 0.6 to 0.9 ms, because it writes and compiles six methods. A
+command imports two hundred and makes values of sixty, which was a quarter of its start-up time.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING, Any
 
-_FIELDS, _PARAMS = (
-    "__dataclass_fields__",
-    "__dataclass_params__",
-)  # by which `dataclasses` knows its own
+# The attributes by which `dataclasses` knows its own classes.
+_FIELDS, _PARAMS = "__dataclass_fields__", "__dataclass_params__"
 _MAKING = threading.RLock()
 
 
 def _postponed(*, frozen: bool) -> Any:
-    """As `dataclasses.dataclass`, which makes the class at its first value, or at the first question about its fields.
+    """Return a decorator like `dataclasses.dataclass` that builds the class at its first value.
 
-    Until then it has a constructor and nothing else. Nobody misses more, as all the rest is asked of values; but one
-    that comes from another process (pickle) comes without a constructor, so that is not for these. `slots=True` makes
-    another class, and is left to `dataclasses`.
+    The first question about its fields builds it too. Until then the class has only a constructor;
+    everything else is asked of values. Values cannot be unpickled in another process, because that
+    does not call the constructor. `slots=True` makes another class, and is left to `dataclasses`.
     """
 
     def postpone(cls: Any) -> Any:
@@ -39,7 +37,7 @@ def _postponed(*, frozen: bool) -> Any:
 
 
 class _Later:
-    """What stands in a class where `dataclasses` looks for its fields: to look makes them."""
+    """Stands where `dataclasses` looks for the fields of a class, and builds the class then."""
 
     def __init__(self, cls: Any, frozen: bool, name: str) -> None:
         self.cls, self.frozen, self.name = cls, frozen, name
@@ -50,22 +48,24 @@ class _Later:
 
 
 def _make(cls: Any, frozen: bool) -> None:
-    """Make it all and put the constructor in last: who comes meanwhile, in another thread, waits in the old one."""
+    """Build a class, and put its constructor in last.
+
+    Another thread that makes a value meanwhile waits in the constructor that was there before.
+    """
     with _MAKING:
         if isinstance(vars(cls)[_FIELDS], _Later):
             before = dict(vars(cls))
             try:
                 made = dataclasses.dataclass(frozen=frozen, init=False)(cls)
                 made.__init__ = _constructor(made)
-            except (
-                BaseException
-            ):  # a signal: one that is made in part could neither be used nor made anew
+            except BaseException:
+                # After a signal, a class that is built in part could not be used or built again.
                 _restore(cls, before)
                 raise
 
 
 def _restore(cls: Any, before: dict[str, Any]) -> None:
-    for name in [name for name in vars(cls) if name not in before]:
+    for name in set(vars(cls)) - set(before):
         delattr(cls, name)
     for name, value in before.items():
         if vars(cls).get(name) is not value:
@@ -73,23 +73,33 @@ def _restore(cls: Any, before: dict[str, Any]) -> None:
 
 
 def _constructor(cls: Any) -> Any:
-    """A parameter for each field, as `dataclasses` would write it, which writes none where a class has one."""
-    known: dict[str, Any] = {"put": object.__setattr__, "unset": dataclasses.MISSING}
-    words, lines = ["self"], []
+    """Return an __init__ with a parameter for each field, like the one that `dataclasses` writes.
+
+    `dataclasses` itself writes none for a class that has one.
+    """
+    names: dict[str, Any] = {"put": object.__setattr__, "unset": dataclasses.MISSING}
+    parameters, lines = ["self"], []
     for field in dataclasses.fields(cls):
-        name, default = field.name, f"_{field.name}"
-        fresh = field.default_factory is not dataclasses.MISSING
-        known[default] = field.default_factory if fresh else field.default
-        value = name if field.init else default
-        if fresh:
-            value = f"{default}() if {name} is unset else {name}" if field.init else f"{default}()"
-        if field.init:
-            given = fresh or field.default is not dataclasses.MISSING
-            words.append(f"{name}={'unset' if fresh else default}" if given else name)
-        lines.append(f" put(self, {name!r}, {value})")
+        default = f"_{field.name}"
+        has_factory = field.default_factory is not dataclasses.MISSING
+        has_default = has_factory or field.default is not dataclasses.MISSING
+        names[default] = field.default_factory if has_factory else field.default
+        made = f"{default}()" if has_factory else default
+        if not field.init:
+            lines.append(f" put(self, {field.name!r}, {made})")
+            continue
+        value = field.name
+        if has_factory:
+            value = f"{made} if {field.name} is unset else {field.name}"
+        lines.append(f" put(self, {field.name!r}, {value})")
+        parameter = field.name
+        if has_default:
+            parameter += "=unset" if has_factory else f"={default}"
+        parameters.append(parameter)
     lines.append(" self.__post_init__()" if hasattr(cls, "__post_init__") else " pass")
-    exec(f"def __init__({', '.join(words)}):\n" + "\n".join(lines), known)  # noqa: S102 - names of our own classes
-    return known["__init__"]
+    source = f"def __init__({', '.join(parameters)}):\n" + "\n".join(lines)
+    exec(source, names)  # noqa: S102 - made of the names of our own classes
+    return names["__init__"]
 
 
 if TYPE_CHECKING:

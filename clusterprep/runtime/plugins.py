@@ -1,4 +1,4 @@
-"""Finds the modules of a folder: a plug-in is there because its file is there."""
+"""Find the modules of a package: a plug-in exists because its file exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from types import ModuleType
 
 
 def modules(package: str) -> Iterator[ModuleType]:
-    """Every module directly in a package of ours, in the order of their names."""
+    """Yield every module directly in a package of ours, in the order of their names."""
     folder = importlib.import_module(package)
-    for found in sorted(pkgutil.iter_modules(folder.__path__), key=lambda m: m.name):
-        yield importlib.import_module(f"{package}.{found.name}")
+    names = [entry.name for entry in pkgutil.iter_modules(folder.__path__)]
+    for name in sorted(names):
+        yield importlib.import_module(f"{package}.{name}")

@@ -1,4 +1,4 @@
-"""The signals that end a command, from its first line on; imports nothing of ours, so that it can be the first."""
+"""The signals that end a command. Imports nothing of ours, so that it can be imported first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def signals_to_handle() -> list[signal.Signals]:
-    """Those that end this one: not a hang-up under nohup, which ignores it beforehand."""
-    return [
-        signum
-        for signum in SIGNALS
-        if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN
-    ]
+    """Return the signals that end this command: without SIGHUP under nohup, which ignores it."""
+    signals = list(SIGNALS)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signals.remove(signal.SIGHUP)
+    return signals

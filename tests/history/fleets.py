@@ -1,4 +1,7 @@
-"""Three runs over the same eight nodes, for comparing: all well, one odd node, half of them dead."""
+"""Three runs over the same eight nodes, for comparing.
+
+All well, one odd node, half of them dead.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def all_well() -> Report:
 
 
 def one_odd() -> Report:
-    """n3 came back from a repair with another kernel, and the first nodes have another driver: it is slower, too."""
+    """n3 came back from a repair with another kernel, and the first nodes have another driver.
+
+    It is slower, too.
+    """
     odd = {("n3", "kernel.release"): "5.15.0-91-generic", ("n3", "os.release"): "ubuntu 20.04"}
     odd |= {(f"n{number}", "nv.driver"): "550.90.07" for number in (1, 2)}
     return _report(

@@ -1,4 +1,7 @@
-"""Writes the golden files anew: `python -m tests.history.regenerate`; read the diff before you keep it."""
+"""Writes the golden files anew: `python -m tests.history.regenerate`.
+
+Read the diff before you keep it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What nodes were last given: remembered, forgotten on rollback, and held against a limited apply."""
+"""What nodes were last given.
+
+Remembered, forgotten on rollback, and held against a limited apply.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The look of earlier runs, byte for byte; `python -m tests.history.regenerate` accepts a new one: read the diff."""
+"""The look of earlier runs, byte for byte.
+
+`python -m tests.history.regenerate` accepts a new one: read the diff.
+"""
 
 from __future__ import annotations
 

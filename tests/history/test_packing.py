@@ -1,4 +1,7 @@
-"""A report that was packed comes back as it was: every section, every format, whatever nodes have said."""
+"""A report that was packed comes back as it was.
+
+Every section, every format, whatever nodes have said.
+"""
 
 from __future__ import annotations
 

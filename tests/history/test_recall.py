@@ -1,4 +1,7 @@
-"""The environment that an earlier apply had: remembered whole, asked for by name, and nothing made up."""
+"""The environment that an earlier apply had.
+
+Remembered whole, asked for by name, and nothing made up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What counters were before: only of this boot, at least ten minutes ago, and not if they began anew."""
+"""What counters were before.
+
+Only of this boot, at least ten minutes ago, and not if they began anew.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Absent, Gpus, Interfaces
-from clusterprep.nccl.rails import FACTS, TrainingSet, training_set, training_sets
+from clusterprep.nccl.rails import FACTS, TrainingSet, training_sets
 from tests import machines as fleets
 from tests.machines import play
 from tests.support.fleet import absent, fleet
@@ -24,7 +24,7 @@ def names(found: TrainingSet | Absent) -> list[str]:
 
 
 def alone(devices: Any, pci: Any, **settings: Any) -> TrainingSet | Absent:
-    return training_set(fleet(each=settings, n1=node(devices, pci)), "n1")
+    return training_sets(fleet(each=settings, n1=node(devices, pci)))["n1"]
 
 
 PAIRED = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]
@@ -224,7 +224,7 @@ def test_a_port_that_is_down_belongs_where_at_least_half_of_the_nodes_use_it(
     active: list[bool], expected: bool
 ) -> None:
     facts = {f"n{n}": node(hcas(4, mlx5_3=UP if up else DOWN)) for n, up in enumerate(active, 1)}
-    assert ("mlx5_3" in names(training_set(fleet(**facts), "n2"))) is expected
+    assert ("mlx5_3" in names(training_sets(fleet(**facts))["n2"])) is expected
 
 
 def test_a_port_is_known_by_its_place_and_not_by_its_name() -> None:
@@ -233,14 +233,14 @@ def test_a_port_is_known_by_its_place_and_not_by_its_name() -> None:
         replace(d, name=f"mlx5_{n}") for n, d in enumerate(hcas(4, mlx5_3=DOWN)[1:])
     )
     seen = fleet(n1=node(), n2=node(without_first), n3=node())
-    assert names(training_set(seen, "n2")) == ["mlx5_0", "mlx5_1", "mlx5_2"]
+    assert names(training_sets(seen)["n2"]) == ["mlx5_0", "mlx5_1", "mlx5_2"]
 
 
 def test_nodes_of_another_kind_are_no_witnesses() -> None:
     others = {"n2": {"gpus": Gpus(8, "NVIDIA L40S")}, "n3": {"gpus": Gpus(8, "NVIDIA L40S")}}
     down = node(hcas(4, mlx5_3=DOWN))
     seen = fleet(each={"gpus": Gpus(8, "NVIDIA H100")}, some=others, n1=down, n2=node(), n3=node())
-    assert names(training_set(seen, "n1")) == PAIRED[:3]
+    assert names(training_sets(seen)["n1"]) == PAIRED[:3]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_what_is_declared_is_not_derived(declared: tuple[str, ...], expected: li
 
 def test_a_rail_that_came_up_as_ethernet_on_one_node_is_still_a_rail() -> None:
     odd = node(hcas(4, mlx5_1=replace(ETHERNET, rate=400.0)))
-    assert names(training_set(fleet(n1=node(), n2=odd, n3=node()), "n2")) == PAIRED
+    assert names(training_sets(fleet(n1=node(), n2=odd, n3=node()))["n2"]) == PAIRED
 
 
 # ---------------------------------------------------------------- described machines

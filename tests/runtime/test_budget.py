@@ -1,4 +1,7 @@
-"""A budget is kept whatever hangs on the node, and what did answer is judged; deep checks come from the store."""
+"""A budget is kept whatever hangs on the node, and what did answer is judged.
+
+Deep checks come from the store.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +59,23 @@ def kept(host: Host) -> str:
 
 @pytest.fixture
 def frozen(host: Host) -> Iterator[str]:
-    """A group whose members the kernel keeps, whatever signal they get. Its name is the whole machine's."""
+    """A group whose members the kernel keeps, whatever signal they get.
+
+    Its name is the whole machine's.
+    """
     place, name = "/sys/fs/cgroup", f"lab-{uuid.uuid4().hex}"
-    make = 'mount -t tmpfs none "$0" && mkdir "$0/f" && mount -t cgroup -o freezer none "$0/f" && mkdir "$0/f/$1"'
+    make = (
+        'mount -t tmpfs none "$0" && mkdir "$0/f" && mount -t cgroup -o freezer none "$0/f"'
+        ' && mkdir "$0/f/$1"'
+    )
     host.run(["sh", "-c", make, place, name])
     group = f"{place}/f/{name}"
     host.run(["sh", "-c", 'echo FROZEN > "$0/freezer.state"', group])
     yield group
-    thaw = 'echo THAWED > "$0/freezer.state"; until [ -z "$(cat "$0/tasks")" ]; do sleep 0.05; done; rmdir "$0"'
+    thaw = (
+        'echo THAWED > "$0/freezer.state"; until [ -z "$(cat "$0/tasks")" ]; do sleep 0.05; done;'
+        ' rmdir "$0"'
+    )
     host.run(["sh", "-c", thaw, group])
     host.run(["umount", f"{place}/f", place])
 
@@ -83,7 +95,10 @@ def check(
 
 
 def timed(host: Host, seconds: float, **options: Any) -> Answer:
-    """A check with a budget, which has to be kept. From a shell, so that our own start counts and pytest's does not."""
+    """A check with a budget, which has to be kept.
+
+    From a shell, so that our own start counts and pytest's does not.
+    """
     started = time.monotonic()
     seen = check(host, "--budget", str(seconds), **options)
     assert time.monotonic() - started < seconds
@@ -123,7 +138,10 @@ def test_every_part_has_its_share(seconds: float) -> None:
 
 
 def test_the_start_of_the_process_counts() -> None:
-    code = "import time; time.sleep(1); from clusterprep.runtime.budget import budget_of as b; print(b(10).left(b(10).end))"
+    code = (
+        "import time; time.sleep(1); from clusterprep.runtime.budget import budget_of as b;"
+        " print(b(10).left(b(10).end))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
@@ -218,7 +236,8 @@ def test_a_hung_mount_leaves_open_what_needs_it_alone(host: Host) -> None:
     with faults.hung_mount(host, "/boot"):
         seen = timed(host, 6)
     assert "kernel.version" in late(seen)
-    # Where the machine is busy, the time may also be too short for the two seconds that a mount gets to answer.
+    # Where the machine is busy, the time may also be too short for the two seconds that a mount
+    # gets to answer.
     slow = {"kernel.version", "fs.mount", "fs.space", "shm.size"}
     assert late(seen) <= slow
     assert seen.blamed("fs.mount") == ["n1"] or seen.blamed("fs.mount", "unknown") == ["n1"]
@@ -255,7 +274,10 @@ def test_an_interpreter_that_does_not_start(host: Host) -> None:
 @pytest.mark.hosts
 @pytest.mark.slow
 def test_tools_that_the_kernel_keeps_cost_no_more_than_others(host: Host, frozen: str) -> None:
-    """Frozen processes do not die: no waiting for killed ones may add up. What is left dies when they thaw."""
+    """Frozen processes do not die: no waiting for killed ones may add up.
+
+    What is left dies when they thaw.
+    """
     stuck = f"#!/bin/sh\necho $$ > {frozen}/tasks\nexec sleep 4713\n"
     tools = ("chronyc", "timedatectl", "systemctl", "nft", "iptables-save", "ip6tables-save")
     with together(

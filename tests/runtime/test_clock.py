@@ -1,4 +1,4 @@
-"""A clock for limits: it goes as any other while its process runs, and stands while that does not."""
+"""A clock for limits: it runs while its process does, and stands still with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from clusterprep.runtime.clock import LONGEST, TICK, Awake, running_seconds
+from clusterprep.runtime.clock import LONGEST, TICK, RunningClock, running_seconds
 from tests.support.patience import killed_on_failure
 
 
@@ -27,7 +27,7 @@ class Real:
 
 def test_between_two_ticks_no_more_than_that_counts() -> None:
     real = Real()
-    clock = Awake(real)
+    clock = RunningClock(real)
     assert clock.now() == 100.0
     for _ in range(40):
         real.at += TICK
@@ -45,7 +45,7 @@ def test_between_two_ticks_no_more_than_that_counts() -> None:
 
 def test_it_never_goes_back() -> None:
     real = Real()
-    clock = Awake(real)
+    clock = RunningClock(real)
     seen = [clock.now()]
     for step in (0.1, 3.0, 0.0, 0.9, 1.1, 60.0, 0.25):
         real.at += step
@@ -66,7 +66,10 @@ ROUNDING = 1e-6  # seconds
 
 
 def apart() -> tuple[float, float]:
-    """Return how far the real clock is before ours, at least and at most: we may stand between two looks."""
+    """Return how far the real clock is before ours, at least and at most.
+
+    We may stand between two looks.
+    """
     began, counted, ended = time.monotonic(), running_seconds(), time.monotonic()
     return began - counted, ended - counted
 
@@ -104,11 +107,16 @@ def test_a_stopped_process_has_slept() -> None:
 
 
 def test_a_copy_of_the_process_ticks_too() -> None:
-    script = (
-        "import os, sys, time\nfrom clusterprep.runtime.clock import running_seconds\nawake()\n"
-        "pid = os.fork()\n"
-        "if pid == 0:\n"
-        "    before = running_seconds(); time.sleep(1.5); os._exit(running_seconds() - before < 1.4)  # without ticks 1.0\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
-    )
+    script = """
+import os, sys, time
+from clusterprep.runtime.clock import running_seconds
+
+running_seconds()
+pid = os.fork()
+if pid == 0:
+    before = running_seconds()
+    time.sleep(1.5)
+    os._exit(running_seconds() - before < 1.4)  # 1.0 if nothing ticks
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
