@@ -1,9 +1,11 @@
-"""What distance and loss cost a check: near, 80 ms away, and 80 ms away with every twentieth packet lost.
+"""What distance and loss cost a check.
+
+Near, 80 ms away, and 80 ms away with every twentieth packet lost.
 
     python benchmarks/bad_network.py [--nodes N] [--repeat R]
 
-As root. It starts a lab, holds every frame between controller and hosts for 40 ms, drops packets by nftables, and
-counts on the way how often the controller speaks after an answer on each connection.
+As root. It starts a lab, holds every frame between controller and hosts for 40 ms, drops packets by
+nftables, and counts on the way how often the controller speaks after an answer on each connection.
 """
 
 from __future__ import annotations

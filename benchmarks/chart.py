@@ -1,4 +1,7 @@
-"""Draws time against nodes: `chart.py FANOUT.json SIMULATED.json OUT.svg`, from what these two programs wrote."""
+"""Draws time against nodes.
+
+`chart.py FANOUT.json SIMULATED.json OUT.svg`, from what these two programs wrote.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ LABELS = (1, 2, 5, 10, 20, 50, 100, 200)  # seconds
 
 
 def hosts(sizes: list[dict[str, Any]], family: str) -> list[tuple[int, float]]:
-    """(nodes, median wall time) of a contender on lab hosts; of Ansible the best number of forks."""
+    """(nodes, median wall time) of a contender on lab hosts.
+
+    Of Ansible the best number of forks.
+    """
     found = []
     for size in sizes:
         walls = [

@@ -28,8 +28,8 @@ OFTEN = (
     0,
     3,
 )  # with hundreds of hosts on few cores, one of ten thousand reads may come too late and is unknown
-# Which checks make `apply` look at what the job asks for: kernel, host name, interfaces; os-release is one small file
-# in place of the port range.
+# Which checks make `apply` look at what the job asks for: kernel, host name, interfaces; os-release
+# is one small file in place of the port range.
 JOB_CHECKS = "kernel.version,host.identity,eth.iface_choice,os.release"
 
 
@@ -48,7 +48,10 @@ class Contender:
 
 
 def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
-    """All contenders, with their files in `folder`; those that are not installed in `tools` are left out."""
+    """All contenders, with their files in `folder`.
+
+    Those that are not installed in `tools` are left out.
+    """
     yield from _ours(lab, folder)
     yield from _ansible(lab, folder, tools)
     if (tools / "pyinfra").exists():
@@ -129,7 +132,10 @@ def _ours(lab: Lab, folder: Path) -> Iterator[Contender]:
 
 
 def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
-    """What the floors are to send: as lines for plain ssh, and as values for the agent's own link."""
+    """What the floors are to send.
+
+    As lines for plain ssh, and as values for the agent's own link.
+    """
     inventory = load_inventory(path)
     plan = plan_queries(select_checks(registry.checks(), Selection()), registry.facts())
     looks = {

@@ -1,8 +1,11 @@
-"""How fast lines that matter are found in a large log, by several ways: python benchmarks/diagnose.py [MEGABYTES].
+"""How fast lines that matter are found in a large log, by several ways.
 
-It makes four logs of its own (NCCL's INFO lines and steps, one warning a million times, random hexadecimal digits,
-prose) and prints for each way seconds of CPU a gigabyte and the ratio to `diagnose`. The first three ways say where the
-time would go; none of them finds everything that the last one does.
+Python benchmarks/diagnose.py [MEGABYTES].
+
+It makes four logs of its own (NCCL's INFO lines and steps, one warning a million times, random
+hexadecimal digits, prose) and prints for each way seconds of CPU a gigabyte and the ratio to
+`diagnose`. The first three ways say where the time would go; none of them finds everything that the
+last one does.
 """
 
 from __future__ import annotations

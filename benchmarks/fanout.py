@@ -75,7 +75,10 @@ class Bench:
         )
 
     def _hosts_cpu(self) -> float:
-        """Seconds that all hosts have worked; each one's process 1 is its sshd, and collects whatever ended there."""
+        """Seconds that all hosts have worked.
+
+        Each one's process 1 is its sshd, and collects whatever ended there.
+        """
         stats = (
             Path(f"/proc/{host.pid}/stat").read_text().rpartition(")")[2].split()
             for host in self.lab.hosts
@@ -108,9 +111,12 @@ class Bench:
 def measure(
     bench: Bench, all_of_them: Sequence[Contender], repeat: int, forks: str | None
 ) -> Measured:
-    """All contenders in turn, so that a disturbance of the machine meets them alike; the first round does not count.
+    """All contenders in turn, so that a disturbance of the machine meets them alike.
 
-    `forks` is the one run of Ansible that is worth its minutes, where that is known from a smaller lab.
+    The first round does not count.
+
+    `forks` is the one run of Ansible that is worth its minutes, where that is known from a smaller
+    lab.
     """
     measured = Measured(len(bench.lab.hosts), SshSettings().connect_timeout)
     quick = [c for c in all_of_them if not c.name.startswith("ansible") and not c.hung]

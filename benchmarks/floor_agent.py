@@ -17,7 +17,9 @@ WIDTH = 64  # nodes at once, as in `--forks`
 
 
 def main(job: str, count: str = "") -> int:
-    """Read the job that fanout.py wrote: an inventory, what to ask each of its nodes, and whom to dial.
+    """Read the job that fanout.py wrote.
+
+    An inventory, what to ask each of its nodes, and whom to dial.
 
     With a count only so many of the nodes, to tell what starting up costs.
     """

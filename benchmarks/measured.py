@@ -93,7 +93,10 @@ class Measured:
         return _ratio(self.wall(over), self.wall(under))
 
     def beyond(self, many: str, one: str, what: Callable[[Run], float]) -> float | None:
-        """What each further node adds: of a run over all nodes without what a run over one node costs."""
+        """What each further node adds.
+
+        Of a run over all nodes without what a run over one node costs.
+        """
         all_of_them, start = self._median(many, what), self._median(one, what)
         return (
             None

@@ -1,4 +1,7 @@
-"""The least that reaching many hosts can cost: one OpenSSH client for each, all at once, running `true`."""
+"""The least that reaching many hosts can cost.
+
+One OpenSSH client for each, all at once, running `true`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""What one full look costs a node: CPU of the agent and all it starts, and its memory, beside a bare interpreter.
+"""What one full look costs a node.
+
+CPU of the agent and all it starts, and its memory, beside a bare interpreter.
 
     python benchmarks/probe.py [--repeat N]
 
-Prints medians of N looks at this machine with every check's reads, and the same for an interpreter that only starts.
+Prints medians of N looks at this machine with every check's reads, and the same for an interpreter
+that only starts.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ NONCE = "0123456789abcdef0123456789abcdef"
 class Cost:
     wall: float  # seconds
     cpu: float  # seconds, user and system, with all children
-    memory: float  # MiB, the most that the agent itself held; what it starts shares its pages or is smaller
+    # MiB, the most that the agent itself held; what it starts shares its pages or is smaller
+    memory: float
 
 
 def all_reads() -> tuple[Read, ...]:

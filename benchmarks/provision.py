@@ -32,7 +32,8 @@ VALUE, FORMER = (
 )  # of net.core.somaxconn, wanted and as a network namespace begins with it
 FILE = "# Written by the benchmark of clusterprep; may be removed at any time.\nNCCL_DEBUG=WARN\nNCCL_IB_DISABLE=1\n"
 OTHER = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a line that is there before
-# What the tasks leave, and what clusterprep remembers of them; prints the first of it that is not as wanted.
+# What the tasks leave, and what clusterprep remembers of them; prints the first of it that is not
+# as wanted.
 CLEAR = """
 rm -rf /etc/clusterprep-bench.conf /etc/sysctl.d/90-clusterprep.conf /etc/security/limits.d/90-clusterprep.conf \
     /etc/systemd/system.conf.d/90-clusterprep.conf /etc/systemd/user.conf.d/90-clusterprep.conf /var/lib/clusterprep
@@ -105,7 +106,10 @@ def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
 
 
 def measure(bench: Provision, everybody: Sequence[Contender], repeat: int) -> dict[str, Measured]:
-    """All in turn, so that a disturbance of the machine meets them alike; ours and pyinfra once before it counts."""
+    """All in turn, so that a disturbance of the machine meets them alike.
+
+    Ours and pyinfra once before it counts.
+    """
     passes = {name: Measured(len(bench.lab.hosts), 0) for name in PASSES}
     quick = [c for c in everybody if not c.name.startswith("ansible")]
     slow = [c for c in everybody if c.name.startswith("ansible")]

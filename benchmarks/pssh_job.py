@@ -1,4 +1,7 @@
-"""The looking part of the common job with parallel-ssh, which verifies no host keys: three commands on every host."""
+"""The looking part of the common job with parallel-ssh, which verifies no host keys.
+
+Three commands on every host.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ COMMANDS = ("uname -rn", "ip address show", "cat /proc/sys/net/ipv4/ip_local_por
 
 
 def main(job: str) -> int:
-    """Read the job that fanout.py wrote; fails unless every host has said something to every command."""
+    """Read the job that fanout.py wrote.
+
+    Fails unless every host has said something to every command.
+    """
     told = json.loads(Path(job).read_text())
     addresses = told["addresses"]
     client = ParallelSSHClient(

@@ -1,4 +1,7 @@
-"""A plain script for torchrun: the collectives that verify does, of the same types and as often, unchecked."""
+"""A plain script for torchrun.
+
+The collectives that verify does, of the same types and as often, unchecked.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one stage at one size: CPU seconds, bytes that stay when it is over, and bytes at most while it ran."""
+    """Of one stage at one size.
+
+    CPU seconds, bytes that stay when it is over, and bytes at most while it ran.
+    """
 
     nodes: int
     stage: str
@@ -100,7 +103,10 @@ def everything(inventory: Inventory) -> QueryPlan:
 
 
 def measured(nodes: int, meter: Meter) -> None:
-    """All stages in a row, as one process does them. AssertionError where what was planted is not what is found."""
+    """All stages in a row, as one process does them.
+
+    AssertionError where what was planted is not what is found.
+    """
     inventory, plan = _loaded(nodes, meter)
     fated = grown.fates(inventory)
     with meter.stage("parse"):

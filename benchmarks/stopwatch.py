@@ -19,7 +19,9 @@ FAREWELL = 5.0  # seconds that a leftover gets to end by itself after SIGTERM
 
 
 def measure(argv: Sequence[str]) -> dict[str, float]:
-    """Wall time until the command ends; CPU time of all its descendants, also of those that detached themselves.
+    """Wall time until the command ends.
+
+    CPU time of all its descendants, also of those that detached themselves.
 
     Times are seconds, memory is KiB: the most that one of them had.
     """

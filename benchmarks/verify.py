@@ -47,7 +47,10 @@ def verify(lab: Lab, per_node: int) -> tuple[float, float, list[dict[str, Any]]]
 
 
 def repeated(step: dict[str, Any]) -> int:
-    """How often verify does it after the warm-up: sizes of the sweep as often as fits its budget, all others once."""
+    """How often verify does it after the warm-up.
+
+    Sizes of the sweep as often as fits its budget, all others once.
+    """
     if step["op"] != "all_reduce" or "dtype" in step:
         return 1
     return max(1, min(MAX_REPETITIONS, int(BUDGET / step["seconds"])))

@@ -13,8 +13,8 @@ pytest_plugins = [
 
 LAB_FIXTURES = frozenset({"lab1", "lab4", "lab8", "slurm4", "make_lab"})
 
-# How long an example takes is a matter of the machine's load; the time limit of a test ends one that hangs. And how
-# often one gets too large is a matter of luck.
+# How long an example takes is a matter of the machine's load; the time limit of a test ends one
+# that hangs. And how often one gets too large is a matter of luck.
 LUCK = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("any-machine", deadline=None, suppress_health_check=LUCK)
 settings.load_profile("any-machine")

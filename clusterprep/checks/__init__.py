@@ -1,14 +1,26 @@
-"""Checks: one file per area, each turning facts of many nodes into outcomes; missing facts never reach them."""
+"""Checks: one module per area. A check is a pure function from the facts of many nodes to outcomes.
+
+A judge sees only the nodes that know every fact it needs; the engine answers «unknown» for the
+others. A judge of one node at a time reads like this:
+
+    def uptime(context: CheckContext, node: Node, seconds: float) -> Outcome:
+        if seconds > 600:
+            return passed(node, "the node has been up for a while", f"{seconds} s")
+        return failed(node, "the node booted lately", f"{seconds} s", "more than 600 s")
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Node, Severity, Verdict
 from clusterprep.model.nodeset import fold
 from clusterprep.runtime.lazy_dataclass import dataclass
+
+EQUAL = "equal on all nodes"
+COUNT_DIGITS = 18  # of a count in `require:`; more is a typing error, and int() may refuse it
 
 
 @dataclass(frozen=True)
@@ -35,45 +47,119 @@ class CheckContext:
 
     @property
     def inventory(self) -> Inventory:
+        """Return the inventory of the fleet, with the nodes that were not reached too."""
         return self.fleet.inventory
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the nodes of this context."""
+        return tuple(node.name for node in self.nodes)
+
     def value(self, node: Node, fact: str) -> Any:
-        return self.fleet.snapshots[node.name].facts.get(fact, NOT_ASKED)
+        """Return the value of a fact on a node, or the Absent that says why it is not known."""
+        facts = self.fleet.snapshots[node.name].facts
+        return facts.get(fact, NOT_ASKED)
 
     def values(self, fact: str) -> dict[str, Any]:
+        """Return the value of a fact for each node of this context, by the node's name."""
         return {node.name: self.value(node, fact) for node in self.nodes}
 
     def wanted(self, node: Node) -> str | None:
-        """What the inventory requires of this check on this node, as written."""
+        """Return what `require:` of the inventory says about this check and node, as written."""
         return node.require.get(self.check)
 
 
+# ---------------------------------------------------------------- outcomes about one node
+
+
+def passed(node: Node, message: str, seen: str = "", wanted: str = "") -> Outcome:
+    """Return a pass of one node."""
+    return Outcome("pass", (node.name,), message, seen, wanted)
+
+
+def failed(
+    node: Node,
+    message: str,
+    seen: str = "",
+    wanted: str = "",
+    remedy: str | None = None,
+    severity: Severity | None = None,
+) -> Outcome:
+    """Return a failure of one node. `remedy` and `severity` default to the check's own."""
+    nodes = (node.name,)
+    return Outcome("fail", nodes, message, seen, wanted, remedy, severity=severity)
+
+
+def unknown(
+    node: Node,
+    message: str,
+    reason: str,
+    seen: str = "",
+    wanted: str = "",
+    remedy: str | None = None,
+    severity: Severity | None = None,
+) -> Outcome:
+    """Return that one node could not be judged, and the reason."""
+    nodes = (node.name,)
+    return Outcome("unknown", nodes, message, seen, wanted, remedy, reason, severity)
+
+
+def skipped(
+    node: Node, message: str, seen: str = "", wanted: str = "", reason: str = "not_applicable"
+) -> Outcome:
+    """Return that the check does not apply to one node."""
+    return Outcome("skip", (node.name,), message, seen, wanted, reason=reason)
+
+
+# ---------------------------------------------------------------- kinds of machines
+
+
 def machine(node: Node) -> object:
-    """The declared kind of machine: number and model of GPUs; nodes that declare nothing are one kind."""
-    return None if node.gpus is None else (node.gpus.count, node.gpus.model)
+    """Return the declared kind of machine: number and model of GPUs.
+
+    Nodes that declare no GPUs are one kind.
+    """
+    if node.gpus is None:
+        return None
+    return node.gpus.count, node.gpus.model
 
 
 def kinds(context: CheckContext, of: Callable[[Node], object] = machine) -> Iterable[CheckContext]:
-    """The context once for each kind of node, as if there were no others: what is alike within a kind is compared."""
+    """Yield a context for each kind of node, as if the fleet had no other nodes.
+
+    With it a check compares only nodes that should be alike.
+    """
     members: dict[object, list[Node]] = {}
     for node in context.inventory.nodes:
         members.setdefault(of(node), []).append(node)
     for alike in members.values():
-        fleet = replace(context.fleet, inventory=replace(context.inventory, nodes=tuple(alike)))
-        names = {node.name for node in alike}
-        yield replace(
-            context, fleet=fleet, nodes=tuple(node for node in context.nodes if node.name in names)
-        )
+        yield _limited_to(context, tuple(alike))
+
+
+def _limited_to(context: CheckContext, nodes: tuple[Node, ...]) -> CheckContext:
+    """Return the context as if the fleet had these nodes alone."""
+    inventory = replace(context.inventory, nodes=nodes)
+    fleet = replace(context.fleet, inventory=inventory)
+    names = {node.name for node in nodes}
+    known = tuple(node for node in context.nodes if node.name in names)
+    return replace(context, fleet=fleet, nodes=known)
+
+
+# ---------------------------------------------------------------- the check
 
 
 @dataclass(frozen=True)
 class Proof:
-    """How `clusterprep selftest` shows that a check fires: one recorded fact of one healthy node, turned bad.
+    """How `clusterprep selftest` shows that a check fires: a recorded fact, made bad on one node.
 
-    `turn` gets the recorded value and returns the bad one; with an empty `fact` it gets the node's whole NodeSnapshot.
-    Of all checks exactly this one must then answer otherwise than before: `verdict`, on that node. `fleet` is the
-    recording, for some faults need a machine that can have them. What shows on both ends of a pair is turned by
-    `between`: turn(recorded value, name of the bad node) for every node.
+    `turn` gets the recorded value and returns the bad one; with an empty `fact` it gets the node's
+    whole NodeSnapshot. Exactly this check must then answer otherwise than before, with `verdict` on
+    that node, and no other check. `fleet` is the recording: some faults need a special machine.
+    With `between` a fault shows at both ends of a pair: turn(recorded value, name of the bad node)
+    is called for every node.
+
+    If the check reads something that no described machine has, `machine` says what a healthy one has:
+    {"files": {path: text}, "commands": {"chronyc -c tracking": stdout}}. `make format` records it.
     """
 
     fact: str
@@ -81,17 +167,20 @@ class Proof:
     verdict: Verdict = "fail"
     fleet: str = "hgx-h100-ib"
     between: bool = False
+    machine: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Check:
     """A check: the facts it needs, how it judges, and its page for `explain`.
 
-    `judge(context)` is called once with every node that knows all `facts`; the engine answers unknown for the
-    others. `severity` is that of a failure, and of not knowing; `grave` says where not knowing is an error all
-    the same. What `require:` declares is always an error, and `wants` reads it: it raises ValueError, saying what
-    is expected, when the inventory is loaded. `uses` names facts that are asked for too, and whose absence the check
-    deals with itself. `proof` shows that the check can fail.
+    `judge(context)` is called once, with every node that knows all `facts`; the engine answers
+    «unknown» for the others. `severity` is that of a failure and of «unknown»; where `grave` is
+    true «unknown» is an error although `severity` is "warning". What `require:` declares is always
+    an error. `wants` parses it when the inventory is loaded, and raises a ValueError that says what
+    is expected. `uses` names facts that are asked for too, and that the check can do without.
+    `proof` shows that the check can fail. `grade` says in words how severe a failure is, if that
+    depends on something: "an error over 1 s, else a warning".
     """
 
     name: str
@@ -107,33 +196,66 @@ class Check:
     wants: Callable[[str], object] = str
     uses: tuple[str, ...] = ()
     proof: Proof | None = None
+    grade: str = ""
 
 
 def each(
     judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str
 ) -> Callable[[CheckContext], Iterable[Outcome]]:
-    """A judge for one node at a time: judge(context, node, *fact values) says nothing, one thing or several."""
+    """Return a judge of all nodes that calls `judge(context, node, *values of the facts)` for each.
+
+    `judge` returns one outcome, several, or None.
+    """
 
     def judge_all(context: CheckContext) -> Iterable[Outcome]:
         for node in context.nodes:
-            said = judge(context, node, *(context.value(node, fact) for fact in facts))
-            if isinstance(said, Outcome):
-                yield said
-            elif said is not None:
-                yield from said
+            values = [context.value(node, fact) for fact in facts]
+            outcomes = judge(context, node, *values)
+            if outcomes is None:
+                continue
+            if isinstance(outcomes, Outcome):
+                yield outcomes
+            else:
+                yield from outcomes
 
     return judge_all
 
 
+def parse_count(
+    text: str,
+    expected: str = "a whole number, such as 8",
+    minimum: int = 0,
+    maximum: int | None = None,
+) -> int:
+    """Parse a count of a `require:` value: ASCII digits alone.
+
+    Raises ValueError, saying what is `expected`, for other text and for a number outside of
+    `minimum` to `maximum`.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS:
+        number = int(text)
+        too_large = maximum is not None and number > maximum
+        if number >= minimum and not too_large:
+            return number
+    raise ValueError(f"expected {expected}; seen '{text}'")
+
+
+# ---------------------------------------------------------------- values that should be equal
+
+
 def by_value(values: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Values with the nodes that have them, most frequent first, then in order of appearance."""
+    """Return each value with the names that have it: frequent values first, else as they appear."""
     groups: dict[str, list[str]] = {}
     for name, value in values.items():
         groups.setdefault(value, []).append(name)
-    return [
-        (value, tuple(names))
-        for value, names in sorted(groups.items(), key=lambda group: -len(group[1]))
-    ]
+    counted = [(value, tuple(names)) for value, names in groups.items()]
+    counted.sort(key=lambda group: -len(group[1]))  # a stable sort
+    return counted
+
+
+def with_nodes(groups: Iterable[tuple[str, tuple[str, ...]]]) -> str:
+    """Return «9000 on gpu[01-07]; 1500 on gpu08» of the groups that `by_value` returns."""
+    return "; ".join(f"{value} on {fold(names)}" for value, names in groups)
 
 
 def uniform(
@@ -143,17 +265,22 @@ def uniform(
     remedy: str | None = None,
     about: Collection[str] | None = None,
 ) -> list[Outcome]:
-    """«Equal on all nodes» without a golden value.
+    """Return whether a value is equal on all nodes, where no right value is declared.
 
-    `values` holds the nodes that know theirs, of `fleet_size` that should. A strict majority blames the others;
-    without one all are named. `about` limits the answers to some of them: a node whose value is declared counts
-    for what is usual and is not judged by it.
+    `values` holds the nodes whose value is known, out of `fleet_size` that should have one. If more
+    than half of them agree, the others fail; without such a majority all of them fail. `about`
+    limits the answers to some nodes: a node whose value is declared counts towards the majority and
+    is not judged by it.
     """
     outcomes = _compare(values, what, fleet_size, remedy)
     if about is None:
         return outcomes
-    mine = [replace(o, nodes=tuple(node for node in o.nodes if node in about)) for o in outcomes]
-    return [outcome for outcome in mine if outcome.nodes]
+    limited = []
+    for outcome in outcomes:
+        names = tuple(name for name in outcome.nodes if name in about)
+        if names:
+            limited.append(replace(outcome, nodes=names))
+    return limited
 
 
 def uniform_by_kind(
@@ -164,12 +291,18 @@ def uniform_by_kind(
     about: Collection[str] | None = None,
     exempt: Collection[str] = (),
 ) -> Iterable[Outcome]:
-    """`uniform` among the machines of each kind. `exempt` names the nodes that need no value."""
+    """Yield `uniform` for the machines of each kind. Nodes named in `exempt` need no value."""
     for part in kinds(context):
-        names = [node.name for node in part.inventory.nodes if node.name not in exempt]
-        mine = {name: values[name] for name in names if name in values}
-        if mine:
-            yield from uniform(mine, what, len(names), remedy, about)
+        fleet_size = 0
+        values_of_kind = {}
+        for node in part.inventory.nodes:
+            if node.name in exempt:
+                continue
+            fleet_size += 1
+            if node.name in values:
+                values_of_kind[node.name] = values[node.name]
+        if values_of_kind:
+            yield from uniform(values_of_kind, what, fleet_size, remedy, about)
 
 
 def as_wanted(
@@ -179,86 +312,57 @@ def as_wanted(
     what: str,
     exempt: int = 0,
 ) -> Iterable[Outcome]:
-    """What `require:` declares node by node, and «equal on all nodes» for the nodes that declare nothing.
+    """Judge nodes by what `require:` declares for them, and compare the other nodes by `uniform`.
 
-    `satisfied(seen, wanted)` compares one value with what is declared; `exempt` nodes need no value at all.
+    `satisfied(seen, wanted)` compares a value with what is declared. `exempt` is the number of
+    nodes that need no value.
     """
     undeclared: set[str] = set()
     for node in context.nodes:
-        seen, wanted = values.get(node.name), context.wanted(node)
+        seen = values.get(node.name)
+        wanted = context.wanted(node)
         if seen is None:
             continue
         if wanted is None:
             undeclared.add(node.name)
         elif satisfied(seen, wanted):
-            yield Outcome("pass", (node.name,), f"{what} is as required", seen, wanted)
+            yield passed(node, f"{what} is as required", seen, wanted)
         else:
-            yield Outcome(
-                "fail", (node.name,), f"{what} is not what the inventory requires", seen, wanted
-            )
+            yield failed(node, f"{what} is not what the inventory requires", seen, wanted)
     if undeclared:
-        yield from uniform(values, what, len(context.inventory.nodes) - exempt, about=undeclared)
+        fleet_size = len(context.inventory.nodes) - exempt
+        yield from uniform(values, what, fleet_size, about=undeclared)
 
 
 def _compare(
     values: Mapping[str, str], what: str, fleet_size: int, remedy: str | None
 ) -> list[Outcome]:
     nodes = tuple(values)
+    if len(nodes) < 2:
+        return [_nothing_to_compare(values, what, fleet_size)]
     groups = by_value(values)
-    if len(values) < 2:
-        seen = groups[0][0] if groups else ""
-        if fleet_size < 2:
-            return [
-                Outcome(
-                    "skip",
-                    nodes,
-                    f"{what} has nothing to be compared with",
-                    seen,
-                    reason="not_applicable",
-                )
-            ]
-        reason = "fewer than two nodes have a value to compare"
-        return [
-            Outcome(
-                "unknown",
-                nodes,
-                f"{what} could not be compared",
-                seen,
-                "equal on all nodes",
-                reason=reason,
-            )
-        ]
-    if len(groups) == 1:
-        return [
-            Outcome(
-                "pass", nodes, f"{what} is equal on all nodes", groups[0][0], "equal on all nodes"
-            )
-        ]
-    return _differing(groups, nodes, what, remedy)
-
-
-def _differing(
-    groups: Sequence[tuple[str, tuple[str, ...]]],
-    nodes: tuple[str, ...],
-    what: str,
-    remedy: str | None,
-) -> list[Outcome]:
-    seen = "; ".join(f"{value} on {fold(names)}" for value, names in groups)
     usual, majority = groups[0]
-    if 2 * len(majority) > len(nodes):
-        usually = frozenset(majority)
-        odd = tuple(node for node in nodes if node not in usually)
-        return [
-            Outcome("fail", odd, f"{what} differs from the other nodes", seen, usual, remedy),
-            Outcome("pass", majority, f"{what} is that of the majority", usual, usual),
-        ]
+    if len(groups) == 1:
+        return [Outcome("pass", nodes, f"{what} is {EQUAL}", usual, EQUAL)]
+    seen = with_nodes(groups)
+    if 2 * len(majority) <= len(nodes):
+        message = f"{what} differs, and no value has a majority"
+        return [Outcome("fail", nodes, message, seen, EQUAL, remedy)]
+    usual_nodes = frozenset(majority)
+    deviating = tuple(node for node in nodes if node not in usual_nodes)
+    message = f"{what} differs from the other nodes"
     return [
-        Outcome(
-            "fail",
-            nodes,
-            f"{what} differs, and no value has a majority",
-            seen,
-            "equal on all nodes",
-            remedy,
-        )
+        Outcome("fail", deviating, message, seen, usual, remedy),
+        Outcome("pass", majority, f"{what} is that of the majority", usual, usual),
     ]
+
+
+def _nothing_to_compare(values: Mapping[str, str], what: str, fleet_size: int) -> Outcome:
+    nodes = tuple(values)
+    seen = "".join(values.values())  # of one node, or of none
+    if fleet_size < 2:
+        message = f"{what} has nothing to be compared with"
+        return Outcome("skip", nodes, message, seen, reason="not_applicable")
+    message = f"{what} could not be compared"
+    reason = "fewer than two nodes have a value to compare"
+    return Outcome("unknown", nodes, message, seen, EQUAL, reason=reason)

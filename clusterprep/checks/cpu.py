@@ -5,80 +5,97 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, each, kinds
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    as_wanted,
+    each,
+    failed,
+    kinds,
+    passed,
+)
 from clusterprep.facts.cpu import Governor
 from clusterprep.model import Node
 
-# Drivers under which the processor itself chooses its clock and `powersave` is no lid on it: what it is told to
-# prefer then decides (Linux, Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, active mode).
+# Drivers under which the processor itself chooses its clock, and the governor `powersave` does not
+# limit it: the energy preference decides instead. Linux, Documentation/admin-guide/pm/
+# intel_pstate.rst and amd-pstate.rst, active mode.
 SELF_GOVERNED = ("intel_pstate", "amd-pstate-epp")
-GREEDY = (
-    "performance",
-    "0",
-)  # preferences that leave no clock unused; 0 is the number behind the word
+# Energy preferences that leave no clock unused; 0 is the number behind the word.
+FULL_CLOCK = ("performance", "0")
 PERFORMANCE = (
     "cpupower frequency-set -g performance   # for good: tuned-adm profile throughput-performance"
 )
 
 
 def model(context: CheckContext) -> Iterable[Outcome]:
+    """Judge that machines of a kind have equal processors, or those that are required."""
     for part in kinds(context):
-        seen = {name: str(cpus) for name, cpus in part.values("cpu.processors").items()}
-        yield from as_wanted(part, seen, _names, "the processor")
+        processors = part.values("cpu.processors")
+        seen = {name: str(cpus) for name, cpus in processors.items()}
+        yield from as_wanted(part, seen, _has_name, "the processor")
 
 
-def _names(seen: str, wanted: str) -> bool:
-    """Whether what is wanted are words of the processor's name: «8480C» is enough."""
-    words, asked = seen.lower().replace(",", " ").split(), wanted.lower().split()
-    return any(words[at : at + len(asked)] == asked for at in range(len(words)))
+def _has_name(seen: str, wanted: str) -> bool:
+    """Return whether `wanted` is a run of words of the processor's name: «8480C» is enough."""
+    name = seen.lower().replace(",", " ").split()
+    required = wanted.lower().split()
+    length = len(required)
+    return any(name[start : start + length] == required for start in range(len(name)))
 
 
 def governor(context: CheckContext, node: Node, governors: tuple[Governor, ...]) -> Outcome:
-    wanted = context.wanted(node)
-    odd = [seen for seen in governors if not _full(seen, wanted)]
-    text = wanted or "performance"
-    if not odd:
-        return Outcome(
-            "pass", (node.name,), "nothing holds the processors' clock back", _said(governors), text
-        )
-    part = (
-        f" on {sum(seen.count for seen in odd)} of {sum(seen.count for seen in governors)} policies"
-    )
-    message = (
-        "the governor is not what the inventory requires"
-        if wanted
-        else "the processors' clock follows the load"
-    )
-    cure = f"cpupower frequency-set -g {wanted}" if wanted else PERFORMANCE
-    return Outcome(
-        "fail",
-        (node.name,),
-        message,
-        _said(odd) + (part if len(odd) < len(governors) else ""),
-        text,
-        cure,
-    )
+    """Judge that all frequency policies of a node run at full clock, or as required."""
+    required = context.wanted(node)
+    wanted = required or "performance"
+    slow = [policy for policy in governors if not _is_full_clock(policy, required)]
+    if not slow:
+        message = "nothing holds the processors' clock back"
+        return passed(node, message, _described(governors), wanted)
+    seen = _described(slow)
+    if len(slow) < len(governors):
+        seen += f" on {_policies(slow)} of {_policies(governors)} policies"
+    if required:
+        message = "the governor is not what the inventory requires"
+        remedy = f"cpupower frequency-set -g {required}"
+    else:
+        message = "the processors' clock follows the load"
+        remedy = PERFORMANCE
+    return failed(node, message, seen, wanted, remedy)
 
 
-def _full(seen: Governor, wanted: str | None) -> bool:
-    if wanted is not None:
-        return seen.name == wanted
-    told = seen.driver in SELF_GOVERNED and seen.preference in GREEDY
-    return seen.name == "performance" or told
+def _policies(governors: Iterable[Governor]) -> int:
+    return sum(governor.count for governor in governors)
 
 
-def _said(governors: Iterable[Governor]) -> str:
-    """«powersave (intel_pstate, prefers balance_performance)»."""
-    said = (
-        f"{g.name} ({g.driver}{f', prefers {g.preference}' if g.preference else ''})"
-        for g in governors
-    )
-    return ", ".join(dict.fromkeys(said))
+def _is_full_clock(policy: Governor, required: str | None) -> bool:
+    if required is not None:
+        return policy.name == required
+    if policy.name == "performance":
+        return True
+    return policy.driver in SELF_GOVERNED and policy.preference in FULL_CLOCK
+
+
+def _described(governors: Iterable[Governor]) -> str:
+    """Return «powersave (intel_pstate, prefers balance_performance)», each text once."""
+    texts: dict[str, None] = {}  # an ordered set
+    for policy in governors:
+        details = policy.driver
+        if policy.preference:
+            details += f", prefers {policy.preference}"
+        texts[f"{policy.name} ({details})"] = None
+    return ", ".join(texts)
 
 
 def parse_governor(text: str) -> str:
-    """A governor's name, one word as the kernel writes it."""
-    if not (text.isascii() and text.replace("_", "").isalpha() and text == text.lower()):
+    """Return the name of a governor: one word of lower case letters, as the kernel writes it.
+
+    Raises ValueError for other text.
+    """
+    is_word = text.isascii() and text.replace("_", "").isalpha()
+    if not is_word or text != text.lower():
         raise ValueError(f"expected a governor such as performance or powersave; seen '{text}'")
     return text
 
@@ -89,11 +106,12 @@ MODEL = Check(
     judge=model,
     severity="warning",
     title="The processors",
-    why="A node with another processor, a dead socket or its hyper-threads off has other NUMA nodes and PCIe lanes and "
-    "loads data more slowly; the slowest node sets the pace of all.",
-    how="Model, sockets, cores and processors that are online, from /proc/cpuinfo and /sys; equal in machines of a "
-    "kind, or of the model that `require: {cpu.model: …}` names.",
-    remedy="lscpu; dmesg | grep -i smpboot   # firmware set-up: sockets, SMT; else an inventory of their own",
+    why="A node with another processor, a dead socket or its hyper-threads off has other NUMA "
+    "nodes and PCIe lanes and loads data more slowly; the slowest node sets the pace of all.",
+    how="Model, sockets, cores and processors that are online, from /proc/cpuinfo and /sys; equal "
+    "in machines of a kind, or of the model that `require: {cpu.model: …}` names.",
+    remedy="lscpu; dmesg | grep -i smpboot   # firmware set-up: sockets, SMT; else an inventory "
+    "of their own",
     proof=Proof("cpu.processors", lambda cpus: replace(cpus, cpus=cpus.cores)),
 )
 GOVERNOR = Check(
@@ -102,10 +120,11 @@ GOVERNOR = Check(
     judge=each(governor, "cpu.governors"),
     severity="warning",
     title="The processors run at full clock",
-    why="NCCL's proxy threads and the data loader work in bursts; a clock that follows the load is low when a burst "
-    "begins, so messages leave late, on another node each time.",
-    how="scaling_governor of all frequency policies: performance. Under intel_pstate and amd-pstate-epp powersave is "
-    "as good when energy_performance_preference says performance. `require: {cpu.governor: …}` names another.",
+    why="NCCL's proxy threads and the data loader work in bursts; a clock that follows the load "
+    "is low when a burst begins, so messages leave late, on another node each time.",
+    how="scaling_governor of all frequency policies: performance. Under intel_pstate and "
+    "amd-pstate-epp powersave is as good when energy_performance_preference says performance. "
+    "`require: {cpu.governor: …}` names another.",
     remedy=PERFORMANCE,
     wants=parse_governor,
     proof=Proof(

@@ -6,79 +6,123 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, kinds, uniform
-from clusterprep.checks.env import UNSET, by_place, cure, holes, known, place
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    failed,
+    kinds,
+    passed,
+    uniform,
+)
+from clusterprep.checks.env import (
+    UNSET,
+    settings_by_place,
+    removal_command,
+    unread_paths,
+    known_settings,
+    place,
+)
 from clusterprep.facts.environment import Paths, Setting
 from clusterprep.model import Node
 
 NAME = "CUDA_VISIBLE_DEVICES"
-REMEDY = "clusterprep apply INVENTORY   # with gpus: {count: …, use: …}; or take the line out that sets it"
-_INDEX = re.compile(r"-?[0-9]{1,9}")
+REMEDY = (
+    "clusterprep apply INVENTORY   # with gpus: {count: …, use: …}; "
+    "or take the line out that sets it"
+)
+EMPTY = "«»"
 NOT_OURS = ("nccl", "slurm")  # CUDA reads no nccl.conf, and Slurm hands out devices itself
+_INDEX = re.compile(r"-?[0-9]{1,9}")
 
 
 def visible(context: CheckContext) -> Iterable[Outcome]:
-    yield from holes(context)
+    """Judge the devices that a job sees: each node by itself, and nodes of a kind together."""
+    yield from unread_paths(context)
     for part in kinds(context):
         yield from _of_a_kind(part)
 
 
 def _of_a_kind(context: CheckContext) -> Iterable[Outcome]:
+    differences = list(_differences(context))
+    yield from differences
     blamed: set[str] = set()
-    undeclared = {
-        node.name: _seen(context, node)
-        for node in context.nodes
-        if _declared(context, node) is None
-    }
-    if len(set(undeclared.values())) > 1:
-        for outcome in uniform(undeclared, NAME, len(context.inventory.nodes), REMEDY):
-            if outcome.verdict == "fail":
-                blamed.update(outcome.nodes)
-                places = _places(context, outcome.nodes)
-                message = f"{outcome.message}: nodes start different numbers of ranks{places}"
-                yield replace(outcome, message=message)
+    for outcome in differences:
+        blamed.update(outcome.nodes)
     for node in context.nodes:
         outcomes = list(_of_one(context, node))
         if node.name not in blamed:
             yield from outcomes or [_good(context, node)]
-        else:
-            yield from (outcome for outcome in outcomes if outcome.severity is None)
+            continue
+        # A warning would repeat what the difference says already.
+        for outcome in outcomes:
+            if outcome.severity is None:
+                yield outcome
+
+
+def _differences(context: CheckContext) -> Iterable[Outcome]:
+    """Yield failures of nodes that differ and whose value is not declared."""
+    values: dict[str, str] = {}
+    for node in context.nodes:
+        if _declared(context, node) is None:
+            values[node.name] = _seen(context, node)
+    if len(set(values.values())) < 2:
+        return
+    for outcome in uniform(values, NAME, len(context.inventory.nodes), REMEDY):
+        if outcome.verdict == "fail":
+            places = _places(context, outcome.nodes)
+            message = f"{outcome.message}: nodes start different numbers of ranks{places}"
+            yield replace(outcome, message=message)
 
 
 def _places(context: CheckContext, nodes: Iterable[str]) -> str:
-    found = dict.fromkeys(
-        f"{place(setting)} of {name}"
-        for name in nodes
-        for setting in by_place(context.fleet.fact(name, "env.paths"))
-        if setting.name == NAME
-    )
-    return f" ({'; '.join(found)})" if found else ""
+    texts: dict[str, None] = {}  # an ordered set
+    for name in nodes:
+        for setting in settings_by_place(context.fleet.fact(name, "env.paths")):
+            if setting.name == NAME:
+                texts[f"{place(setting)} of {name}"] = None
+    if not texts:
+        return ""
+    return f" ({'; '.join(texts)})"
 
 
 def _declared(context: CheckContext, node: Node) -> str | None:
-    """What the inventory says: `require`, `gpus.use`, `env`; None where it says nothing."""
-    if (wanted := context.wanted(node)) is not None:
+    """Return what `require`, `gpus.use` or `env` of the inventory declares, in this order."""
+    wanted = context.wanted(node)
+    if wanted is not None:
         return wanted
     if node.gpus is not None and node.gpus.use is not None:
         return ",".join(map(str, node.gpus.use))
-    return node.env[NAME].value if NAME in node.env else None
+    if NAME in node.env:
+        return node.env[NAME].value
+    return None
 
 
 def _values(paths: Paths) -> dict[str, str]:
-    """By launch path; «unset» where it is not set."""
-    found = {}
-    for path, settings in known(paths).items():
-        if path not in NOT_OURS:
-            found[path] = next((_plain(s.value) for s in settings if s.name == NAME), UNSET)
-    return found
+    """Return the value by launch path; «unset» where it is not set."""
+    values = {}
+    for path, settings in known_settings(paths).items():
+        if path in NOT_OURS:
+            continue
+        setting = _first(settings)
+        values[path] = UNSET if setting is None else _plain(setting.value)
+    return values
+
+
+def _first(settings: Iterable[Setting]) -> Setting | None:
+    return next((setting for setting in settings if setting.name == NAME), None)
 
 
 def _plain(value: str) -> str:
-    return ",".join(word.strip() for word in value.split(",")) if value.strip() else "«»"
+    """Return a list of devices without blanks."""
+    if not value.strip():
+        return EMPTY
+    return ",".join(item.strip() for item in value.split(","))
 
 
 def _seen(context: CheckContext, node: Node) -> str:
-    """One word where all launch paths agree."""
+    """Return the value, once where all launch paths agree."""
     values = _values(context.value(node, "env.paths"))
     if len(set(values.values())) < 2:
         return next(iter(values.values()), UNSET)
@@ -86,59 +130,87 @@ def _seen(context: CheckContext, node: Node) -> str:
 
 
 def _of_one(context: CheckContext, node: Node) -> Iterable[Outcome]:
-    """What is wrong on one node, whatever the others have; what carries no severity of its own is grave."""
-    paths = context.value(node, "env.paths")
-    values, wanted, seen = _values(paths), _declared(context, node), _seen(context, node)
-    setting = next((s for s in by_place(paths) if s.name == NAME), None)
-    fix = cure(setting) if setting is not None else None
-    there = f" ({place(setting)})" if setting is not None else ""
-    # Where it is declared, apply writes it to a file that not every launch path reads: env_paths says which.
-    allowed = {UNSET} if wanted is None else {UNSET, _plain(wanted)}
-    count = node.gpus.count if node.gpus is not None else None
-    if wanted is not None and not set(values.values()) <= allowed:
-        yield Outcome("fail", (node.name,), f"{NAME} is not as declared{there}", seen, wanted, fix)
-    elif wanted is None and len(set(values.values())) > 1:
+    """Yield what is wrong on one node, whatever the others have. Errors have no severity."""
+    paths: Paths = context.value(node, "env.paths")
+    values = set(_values(paths).values())
+    declared = _declared(context, node)
+    seen = _seen(context, node)
+    setting = _first(settings_by_place(paths))
+    where, remedy = "", None
+    if setting is not None:
+        where = f" ({place(setting)})"
+        remedy = removal_command(setting)
+    # Where it is declared, apply writes it to a file that not every launch path reads:
+    # env_paths says which.
+    allowed = {UNSET}
+    if declared is not None:
+        allowed.add(_plain(declared))
+    if declared is not None and not values <= allowed:
+        yield failed(node, f"{NAME} is not as declared{where}", seen, declared, remedy)
+    elif declared is None and len(values) > 1:
         message = (
-            f"{NAME} differs between launch paths{there}: how a job is started decides what it sees"
+            f"{NAME} differs between launch paths{where}: how a job is started decides what it sees"
         )
-        yield Outcome("fail", (node.name,), message, seen, "the same in all launch paths", fix)
-    for value in sorted(set(values.values()) - allowed):
-        if (hole := _hole(value, count)) is not None:
-            yield Outcome("fail", (node.name,), f"{hole}{there}", seen, wanted or UNSET, fix)
-        elif wanted is None and not _full(value, count):
-            message = f"{NAME} hides GPUs, and the inventory does not declare it{there}"
-            yield Outcome("fail", (node.name,), message, seen, UNSET, fix, severity="warning")
+        yield failed(node, message, seen, "the same in all launch paths", remedy)
+    count = node.gpus.count if node.gpus is not None else None
+    for value in sorted(values - allowed):
+        hole = _hole(value, count)
+        if hole is not None:
+            yield failed(node, f"{hole}{where}", seen, declared or UNSET, remedy)
+        elif declared is None and not _is_full(value, count):
+            message = f"{NAME} hides GPUs, and the inventory does not declare it{where}"
+            yield failed(node, message, seen, UNSET, remedy, severity="warning")
 
 
 def _good(context: CheckContext, node: Node) -> Outcome:
-    wanted = _declared(context, node)
-    message = f"{NAME} is {'unset, or holds every GPU' if wanted is None else 'as declared'}"
-    return Outcome("pass", (node.name,), message, _seen(context, node), wanted or UNSET)
+    declared = _declared(context, node)
+    seen = _seen(context, node)
+    if declared is None:
+        return passed(node, f"{NAME} is unset, or holds every GPU", seen, UNSET)
+    return passed(node, f"{NAME} is as declared", seen, declared or UNSET)
 
 
 def _hole(value: str, count: int | None) -> str | None:
-    """Why CUDA takes fewer devices than the list has: it stops at the first item that it cannot use.
+    """Return why CUDA takes fewer devices than the list names; None if it takes all of them.
 
-    CUDA C++ Programming Guide, environment variables: an invalid index hides it and all behind it, a doubled one all.
+    CUDA stops at the first item that it cannot use. CUDA C++ Programming Guide, environment
+    variables: an invalid index hides itself and all behind it, a doubled index hides all devices.
     """
+    if value in (UNSET, EMPTY):
+        return None
     items = value.split(",")
-    if value in (UNSET, "«»") or not all(_INDEX.fullmatch(item) or not item for item in items):
-        return None  # UUIDs, or nothing at all
-    for at, item in enumerate(items):
-        if not item or int(item) < 0 or (count is not None and int(item) >= count):
-            return f"{NAME} has a hole: CUDA sees nothing from item {at + 1} on, which is «{item}»"
-    if len({int(item) for item in items}) < len(items):
+    if not all(_INDEX.fullmatch(item) or not item for item in items):
+        return None  # UUIDs
+    for number, item in enumerate(items, 1):
+        if not item or not _is_device(int(item), count):
+            return f"{NAME} has a hole: CUDA sees nothing from item {number} on, which is «{item}»"
+    if len(set(map(int, items))) < len(items):
         return f"{NAME} names a device twice, and CUDA then sees none"
     return None
 
 
-def _full(value: str, count: int | None) -> bool:
+def _is_device(index: int, count: int | None) -> bool:
+    if index < 0:
+        return False
+    return count is None or index < count
+
+
+def _is_full(value: str, count: int | None) -> bool:
+    """Return whether a list of indices names every device of the node."""
     items = value.split(",")
-    return (
-        count is not None
-        and all(_INDEX.fullmatch(item) for item in items)
-        and {*map(int, items)} == {*range(count)}
-    )
+    if count is None or not all(_INDEX.fullmatch(item) for item in items):
+        return False
+    return set(map(int, items)) == set(range(count))
+
+
+def _with_hole(paths: Paths) -> Paths:
+    """Return the launch paths with a list that has a hole, for the proof."""
+    setting = Setting(NAME, "0,1,2,3,4,5,6,8", "/etc/environment", 2)
+    changed = dict(paths)
+    for path, settings in known_settings(paths).items():
+        if path != "nccl":
+            changed[path] = (*settings, setting)
+    return changed
 
 
 VISIBLE = Check(
@@ -147,18 +219,12 @@ VISIBLE = Check(
     judge=visible,
     severity="error",
     title="The GPUs that a job may see",
-    why="The number of ranks of a node comes from the devices that are visible: where nodes differ they start "
-    "different numbers and wait for ever for the missing ones. A list with a hole ends at the hole.",
-    how=f"{NAME} in every launch path: unset, or what `gpus.use` or `env:` declares; the same everywhere, on nodes of "
-    "a kind. A difference or a hole is an error, a list that hides GPUs everywhere alike a warning.",
+    why="The number of ranks of a node comes from the devices that are visible: where nodes "
+    "differ they start different numbers and wait for ever for the missing ones. A list with a "
+    "hole ends at the hole.",
+    how=f"{NAME} in every launch path: unset, or what `gpus.use` or `env:` declares; the same "
+    "everywhere, on nodes of a kind. A difference or a hole is an error, a list that hides GPUs "
+    "everywhere alike a warning.",
     remedy=REMEDY,
-    proof=Proof(
-        "env.paths",
-        lambda paths: {
-            path: settings
-            if path == "nccl"
-            else (*settings, Setting(NAME, "0,1,2,3,4,5,6,8", "/etc/environment", 2))
-            for path, settings in paths.items()
-        },
-    ),
+    proof=Proof("env.paths", _with_hole),
 )

@@ -2,80 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value, uniform
-from clusterprep.model import Severity
-from clusterprep.nccl.interfaces import Choice, choose, has_rdma, may_have_rdma
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    by_value,
+    failed,
+    parse_count,
+    passed,
+    uniform,
+    unknown,
+)
+from clusterprep.model import Node, Severity
+from clusterprep.nccl.interfaces import Choice, Pick, choose, has_rdma, may_have_rdma
 
 DECLARE = "set `interfaces: {nccl: NAME}` for these nodes in the inventory"
 
 
 def iface_choice(context: CheckContext) -> Iterable[Outcome]:
-    """One usable interface per node on a network that reaches all."""
+    """Judge that each node has a usable interface on a network that reaches all."""
     choice = choose(context.fleet)
-    asked = {node.name for node in context.nodes}
+    judged = frozenset(context.names)
     wanted = choice.network or "an interface that reaches all nodes"
-    for problem, nodes in by_value({n: p for n, p in choice.problems.items() if n in asked}):
-        yield Outcome("fail", nodes, "no interface can carry NCCL's sockets", problem, wanted)
-    for name, nodes in by_value({n: pick.name for n, pick in choice.picks.items() if n in asked}):
-        yield Outcome("pass", nodes, choice.picks[nodes[0]].why, name, wanted)
+    for problem, nodes in by_value(_of_nodes(choice.problems, judged)):
+        message = "no interface can carry NCCL's sockets"
+        yield Outcome("fail", nodes, message, problem, wanted)
+    interfaces = {name: pick.name for name, pick in choice.picks.items()}
+    for interface, nodes in by_value(_of_nodes(interfaces, judged)):
+        first = choice.picks[nodes[0]]
+        yield Outcome("pass", nodes, first.why, interface, wanted)
+
+
+def _of_nodes(values: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if name in names}
 
 
 def mtu(context: CheckContext) -> Iterable[Outcome]:
-    """Of the chosen interface: as declared, else equal on all nodes."""
+    """Judge the MTU of the chosen interface: as declared, else equal on all nodes."""
     choice = choose(context.fleet)
-    grave = any(has_rdma(context.fleet, node) for node in context.fleet.reached)
-    severity: Severity = "error" if grave else "warning"
-    mtus, undeclared = {}, set()
+    severity = _severity_of_mtu(context)
+    mtus: dict[str, str] = {}
+    undeclared = set()
     for node in context.nodes:
         pick = choice.picks.get(node.name)
         if pick is None:
             message = "no interface is chosen, so there is no MTU to judge"
-            yield Outcome(
-                "unknown", (node.name,), message, reason="eth.iface_choice", severity=severity
-            )
+            yield unknown(node, message, "eth.iface_choice", severity=severity)
             continue
         mtus[node.name] = str(pick.mtu)
         wanted = context.wanted(node)
         if wanted is None:
             undeclared.add(node.name)
-            continue
-        good = pick.mtu == int(wanted)
-        message = f"the MTU of {pick.name} is {'as required' if good else 'not what the inventory requires'}"
-        cure = f"ip link set dev {pick.name} mtu {wanted}   # and in the network configuration"
-        yield Outcome(
-            "pass" if good else "fail", (node.name,), message, str(pick.mtu), wanted, cure
-        )
+        else:
+            yield _as_required(node, pick, wanted)
     if undeclared:
-        size = len(context.inventory.nodes)
-        compared = uniform(mtus, "the MTU of the NCCL interface", size, about=undeclared)
-        yield from (_with(outcome, severity, choice) for outcome in compared)
+        fleet_size = len(context.inventory.nodes)
+        what = "the MTU of the NCCL interface"
+        for outcome in uniform(mtus, what, fleet_size, about=undeclared):
+            remedy = _remedy_of_mtu(outcome, choice)
+            yield replace(outcome, remedy=remedy, severity=severity)
+
+
+def _severity_of_mtu(context: CheckContext) -> Severity:
+    """Return "error" if a node has RDMA, which does not adapt to the MTU as TCP does."""
+    fleet = context.fleet
+    with_rdma = any(has_rdma(fleet, node) for node in fleet.reached)
+    return "error" if with_rdma else "warning"
+
+
+def _as_required(node: Node, pick: Pick, wanted: str) -> Outcome:
+    seen = str(pick.mtu)
+    if pick.mtu == parse_mtu(wanted):
+        return passed(node, f"the MTU of {pick.name} is as required", seen, wanted)
+    message = f"the MTU of {pick.name} is not what the inventory requires"
+    return failed(node, message, seen, wanted, _set_mtu(pick.name, wanted))
+
+
+def _remedy_of_mtu(outcome: Outcome, choice: Choice) -> str | None:
+    """Return a command for the nodes that differ, if there is a usual MTU to set."""
+    if outcome.verdict != "fail" or not outcome.wanted.isdigit():
+        return None
+    first = choice.picks[outcome.nodes[0]]
+    return _set_mtu(first.name, outcome.wanted)
+
+
+def _set_mtu(interface: str, mtu: str) -> str:
+    return f"ip link set dev {interface} mtu {mtu}   # and in the network configuration"
 
 
 def parse_mtu(text: str) -> int:
-    """What `require: mtu` asks for. Raises ValueError for what no interface could have."""
-    if not (text.isascii() and text.isdigit() and 68 <= int(text) <= 65535):
-        raise ValueError(f"expected an MTU from 68 to 65535; seen '{text}'")
-    return int(text)
-
-
-def _with(outcome: Outcome, severity: Severity, choice: Choice) -> Outcome:
-    cure = None
-    if outcome.verdict == "fail" and outcome.wanted.isdigit():
-        name = choice.picks[outcome.nodes[0]].name
-        cure = f"ip link set dev {name} mtu {outcome.wanted}   # and in the network configuration"
-    return Outcome(
-        outcome.verdict,
-        outcome.nodes,
-        outcome.message,
-        outcome.seen,
-        outcome.wanted,
-        cure,
-        outcome.reason,
-        severity,
-    )
+    """Parse what `require: mtu` asks for. Raises ValueError for what no interface could have."""
+    return parse_count(text, "an MTU from 68 to 65535", minimum=68, maximum=65535)
 
 
 IFACE = Check(
@@ -84,10 +105,11 @@ IFACE = Check(
     judge=iface_choice,
     severity="error",
     title="One network carries NCCL's sockets on all nodes",
-    why="Left alone NCCL takes the first interface that is not lo or docker; a bridge, a tunnel or a second network on "
-    "one node, and ranks publish addresses that others cannot reach: a hang at start.",
-    how="Interfaces that are up with a global IPv4 address, without bridges, container ends and tunnels; the network "
-    "that reaches all nodes wins, the fastest if there are several.",
+    why="Left alone NCCL takes the first interface that is not lo or docker; a bridge, a tunnel "
+    "or a second network on one node, and ranks publish addresses that others cannot reach: a "
+    "hang at start.",
+    how="Interfaces that are up with a global IPv4 address, without bridges, container ends and "
+    "tunnels; the network that reaches all nodes wins, the fastest if there are several.",
     remedy=DECLARE,
     proof=Proof("net.interfaces", lambda found: tuple(i for i in found if i.loopback)),
 )
@@ -96,10 +118,12 @@ MTU = Check(
     facts=("net.interfaces", "rdma.devices"),
     judge=mtu,
     severity="warning",
+    grade="a warning, an error with RDMA",
     title="The MTU of the NCCL interface",
-    why="Unequal MTUs stall big messages between these nodes, with RoCE for good: small tests pass and training hangs.",
-    how="/sys/class/net/*/mtu of the chosen interface, equal on all nodes or as `require: mtu` says. An error where an "
-    "RDMA device is present or declared, else a warning, for TCP adapts.",
+    why="Unequal MTUs stall big messages between these nodes, with RoCE for good: small tests "
+    "pass and training hangs.",
+    how="/sys/class/net/*/mtu of the chosen interface, equal on all nodes or as `require: mtu` "
+    "says. An error where an RDMA device is present or declared, else a warning, for TCP adapts.",
     remedy="ip link set dev NAME mtu N   # and in the network configuration",
     grave=lambda fleet, node: any(may_have_rdma(fleet, other) for other in fleet.reached),
     wants=parse_mtu,

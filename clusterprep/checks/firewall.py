@@ -1,4 +1,8 @@
-"""Packet filters of the nodes: whether connections between them get through, as far as rules can be read."""
+"""Packet filters of the nodes: whether connections between the nodes get through.
+
+The first packet of a connection is followed through the chains, as far as rules can be decided
+without the kernel.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv4Network
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
 from clusterprep.facts.firewall import Chain, Rule, RuleMatch, Ruleset
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.colocation import one_machine
@@ -14,19 +18,26 @@ from clusterprep.model.memoize import once_per_fleet
 from clusterprep.nccl.interfaces import Choice, choose
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-INBOUND, OUTBOUND = ("ingress", "prerouting", "input"), ("output", "postrouting")
-FEW_PORTS = 0.1  # of the range that NCCL's ports come from: rules for fewer of them are meant for other services
-DEEP = 32  # jumps within jumps; the kernel allows 16
+INBOUND = ("ingress", "prerouting", "input")
+OUTBOUND = ("output", "postrouting")
+# Of the range that NCCL's ports come from: rules for fewer ports are meant for other services.
+FEW_PORTS = 0.1
+MAX_JUMPS = 32  # jumps within jumps; the kernel allows 16
 
-Ends = dict[str, str]  # accept, drop or through → where that happens
+Ends = dict[str, str]
+"""How a packet may leave a chain (accept, drop or through) → the place where that happens."""
+
+Chains = dict[tuple[str, str], Chain]
+"""Chains by table and name."""
 
 
 @dataclass(frozen=True)
 class Packet:
     """The first packet of a TCP connection between this node and any other of the cluster.
 
-    `peers` are the addresses of all nodes as numbers, this one among them, sorted; `ports` the first and last that
-    either side may use. `tried`: every connection of the port matrix from and to this node came about.
+    `peers` are the addresses of all nodes as numbers, sorted, with this one among them; `ports` are
+    the first and last port that either side may use. `tried`: every connection of the port matrix
+    from and to this node came about.
     """
 
     inbound: bool
@@ -37,57 +48,77 @@ class Packet:
     tried: bool
 
     def meets(self, match: RuleMatch, drops: bool) -> bool | None:
-        """Whether a condition holds; None where that cannot be said.
+        """Return whether a condition holds; None if that cannot be decided.
 
-        A named set is not listed with its elements, and nobody tells who marks. But where connections have come
-        about, a rule that drops what is marked, or a set of strangers (fail2ban, kube-proxy), was not for them.
+        A named set is listed without its elements, and the rules do not say which packets are
+        marked. But where connections have come about, a rule that drops marked packets, or a set of
+        blocked addresses (fail2ban, kube-proxy), was not for them.
         """
-        special = match.field == "mark" or (
-            match.field in ("saddr", "daddr") and match.values[:1] and _named(match)
-        )
-        if special:
-            return False if drops and not match.negated and self.tried else None
+        if match.field == "mark" or _is_named_set(match):
+            if drops and self.tried and not match.negated:
+                return False
+            return None
+        decide = _DECISIONS.get(match.field)
+        if decide is None:
+            return None
         try:
-            answer = _ANSWERS[match.field](self, match) if match.field in _ANSWERS else None
+            holds = decide(self, match)
         except ValueError:  # a name where numbers were expected
             return None
-        return (not answer) if match.negated and answer is not None else answer
+        if holds is None or not match.negated:
+            return holds
+        return not holds
 
     def address(self, match: RuleMatch) -> bool | None:
-        far = (match.field == "saddr") == self.inbound
+        """Return whether an address matches: this node's own, or those of all its peers."""
         ranges = [_addresses(value) for value in match.values]
-        if not far:
+        is_peer = (match.field == "saddr") == self.inbound
+        if not is_peer:
             return any(low <= self.own <= high for low, high in ranges)
-        count = sum(
-            bisect_right(self.peers, high)
-            - bisect_left(self.peers, low)
-            - (low <= self.own <= high)
-            for low, high in ranges
-        )
-        return True if count >= len(self.peers) - 1 else None if count else False
+        count = 0
+        for low, high in ranges:
+            count += bisect_right(self.peers, high) - bisect_left(self.peers, low)
+            if low <= self.own <= high:
+                count -= 1
+        if count >= len(self.peers) - 1:
+            return True
+        return None if count else False
 
     def port(self, match: RuleMatch) -> bool | None:
+        """Return whether a rule covers the ports that NCCL may use: all, some or few of them."""
         low, high = self.ports
-        covered = sum(
-            max(0, min(high, b) - max(low, a) + 1) for a, b in map(_port_range, match.values)
-        )
+        covered = 0
+        for first, last in map(_port_range, match.values):
+            common = min(high, last) - max(low, first) + 1
+            covered += max(0, common)
         share = covered / (high - low + 1)
-        return True if share >= 1 else False if share < FEW_PORTS else None
+        if share >= 1:
+            return True
+        return False if share < FEW_PORTS else None
 
     def device(self, match: RuleMatch) -> bool | None:
+        """Return whether a rule names the interface; the other interface is not known."""
         if (match.field == "iif") != self.inbound:
             return None
         return any(_same_device(self.interface, value) for value in match.values)
 
     def flags(self, match: RuleMatch) -> bool | None:
-        mask, wanted = (set(value.split(",")) for value in match.values)
-        return (({"syn"} & mask) if "all" not in mask else {"syn"}) == wanted - {"0", "none"}
+        """Return whether TCP flags match; the first packet has SYN alone."""
+        mask, wanted = match.values
+        flags = {"syn"}
+        if "all" not in mask.split(","):
+            flags.intersection_update(mask.split(","))
+        return flags == set(wanted.split(",")) - {"0", "none"}
 
     def destination(self, match: RuleMatch) -> bool | None:
+        """Return whether the type of the destination matches; known for inbound packets alone."""
         return "local" in match.values if self.inbound else None
 
 
-def _named(match: RuleMatch) -> bool:
+def _is_named_set(match: RuleMatch) -> bool:
+    """Return whether a condition compares an address with a set that the rules only name."""
+    if match.field not in ("saddr", "daddr") or not match.values:
+        return False
     return match.values[0].startswith("@")
 
 
@@ -105,10 +136,12 @@ def _port_range(value: str) -> tuple[int, int]:
 
 
 def _same_device(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith(("*", "+")) else name == pattern
+    if pattern.endswith(("*", "+")):
+        return name.startswith(pattern[:-1])
+    return name == pattern
 
 
-_ANSWERS: dict[str, Callable[[Packet, RuleMatch], bool | None]] = {
+_DECISIONS: dict[str, Callable[[Packet, RuleMatch], bool | None]] = {
     "saddr": Packet.address,
     "daddr": Packet.address,
     "sport": Packet.port,
@@ -128,58 +161,58 @@ _ANSWERS: dict[str, Callable[[Packet, RuleMatch], bool | None]] = {
 # ---------------------------------------------------------------- one packet through the chains
 
 
-def ends_of(
-    packet: Packet, chain: Chain, chains: dict[tuple[str, str], Chain], deep: int = 0
-) -> Ends:
-    """All ways in which the packet may leave a chain, with the place of each."""
+def ends_of(packet: Packet, chain: Chain, chains: Chains, depth: int = 0) -> Ends:
+    """Return all ways in which the packet may leave a chain, with the first place of each."""
     ends: Ends = {}
     for number, rule in enumerate(chain.rules, 1):
-        met = _all(packet, rule)
-        if met is False:
+        is_met = _meets_all(packet, rule)
+        if is_met is False:
             continue
-        outcome = _outcome(packet, rule, chain, chains, number, deep)
-        leaves = {end: place for end, place in outcome.items() if end != "next"}
-        ends = {**leaves, **ends}
-        if met and "next" not in outcome:
+        place = f"{chain.table} {chain.name}, rule {number}"
+        outcome = _outcome(packet, rule, place, chain, chains, depth)
+        goes_on = "next" in outcome
+        outcome.pop("next", None)
+        ends = {**outcome, **ends}
+        if is_met and not goes_on:
             return ends
     return {"through": "", **ends}
 
 
 def _outcome(
-    packet: Packet,
-    rule: Rule,
-    chain: Chain,
-    chains: dict[tuple[str, str], Chain],
-    number: int,
-    deep: int,
+    packet: Packet, rule: Rule, place: str, chain: Chain, chains: Chains, depth: int
 ) -> Ends:
-    """What one rule that applies does; «next» goes on with the next rule."""
-    place = f"{chain.table} {chain.name}, rule {number}"
+    """Return what a rule that applies may do; «next» goes on with the next rule."""
+    undecided = {"accept": place, "drop": place, "next": place}
     if rule.verdict in ("accept", "drop"):
         return {rule.verdict: place}
     if rule.verdict == "return":
         return {"through": place}
-    if rule.verdict in ("jump", "goto"):
-        target = chains.get((chain.table, str(rule.target)))
-        if target is None or deep > DEEP:
-            return {"accept": place, "drop": place, "next": place}
-        inside = ends_of(packet, target, chains, deep + 1)
-        back = "next" if rule.verdict == "jump" else "through"
-        return {back if end == "through" else end: where for end, where in inside.items()}
-    return (
-        {"accept": place, "drop": place, "next": place}
-        if rule.verdict == "unsure"
-        else {"next": place}
-    )
+    if rule.verdict == "unsure":
+        return undecided
+    if rule.verdict not in ("jump", "goto"):
+        return {"next": place}
+    target = chains.get((chain.table, str(rule.target)))
+    if target is None or depth > MAX_JUMPS:
+        return undecided
+    ends = {}
+    for end, where in ends_of(packet, target, chains, depth + 1).items():
+        if end == "through" and rule.verdict == "jump":
+            ends["next"] = where
+        else:
+            ends[end] = where
+    return ends
 
 
-def _all(packet: Packet, rule: Rule) -> bool | None:
-    answers = [packet.meets(match, rule.verdict == "drop") for match in rule.matches]
-    return False if False in answers else None if None in answers else True
+def _meets_all(packet: Packet, rule: Rule) -> bool | None:
+    drops = rule.verdict == "drop"
+    answers = [packet.meets(match, drops) for match in rule.matches]
+    if False in answers:
+        return False
+    return None if None in answers else True
 
 
-def base_ends(packet: Packet, chain: Chain, chains: dict[tuple[str, str], Chain]) -> Ends:
-    """As ends_of, for a chain with a hook, whose policy decides what no rule did."""
+def base_ends(packet: Packet, chain: Chain, chains: Chains) -> Ends:
+    """Return `ends_of` a chain with a hook, whose policy decides what the rules did not."""
     ends = ends_of(packet, chain, chains)
     if "through" in ends:
         del ends["through"]
@@ -191,107 +224,117 @@ def base_ends(packet: Packet, chain: Chain, chains: dict[tuple[str, str], Chain]
 
 
 def firewall(context: CheckContext) -> Iterable[Outcome]:
-    """Both directions of every node, against all others."""
-    choice = choose(context.fleet)
-    if len(context.inventory.nodes) < 2 or one_machine(context.inventory.nodes):
-        names = tuple(node.name for node in context.nodes)
-        yield Outcome("skip", names, "there is no other machine", reason="not_applicable")
+    """Judge both directions of every node, against all others."""
+    nodes = context.inventory.nodes
+    if len(nodes) < 2 or one_machine(nodes):
+        yield Outcome("skip", context.names, "there is no other machine", reason="not_applicable")
         return
+    choice = choose(context.fleet)
     addresses = {name: int(IPv4Address(pick.address)) for name, pick in choice.picks.items()}
     peers = tuple(sorted(addresses.values()))
     for node in context.nodes:
-        if node.name in addresses and len(peers) < 2:
-            message = "no other node was reached, so there is no traffic to judge"
-            yield Outcome(
-                "unknown", (node.name,), message, reason="fewer than two nodes were reached"
-            )
-            continue
         if node.name not in addresses:
             message = "no interface is chosen, so there is no traffic to judge"
-            yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice")
-            continue
-        yield _judged(context, node, choice, addresses[node.name], peers)
+            yield unknown(node, message, "eth.iface_choice")
+        elif len(peers) < 2:
+            message = "no other node was reached, so there is no traffic to judge"
+            yield unknown(node, message, "fewer than two nodes were reached")
+        else:
+            yield _judged(context, node, choice, peers)
 
 
-def _judged(
-    context: CheckContext, node: Node, choice: Choice, own: int, peers: tuple[int, ...]
-) -> Outcome:
+def _judged(context: CheckContext, node: Node, choice: Choice, peers: tuple[int, ...]) -> Outcome:
     rules: Ruleset = context.value(node, "net.filter")
-    name, ports = choice.picks[node.name].name, context.value(node, "net.port_range")
+    pick = choice.picks[node.name]
+    own = int(IPv4Address(pick.address))
+    ports = context.value(node, "net.port_range")
     tried = node.name in _came_about(context.fleet)
-    chains = {(chain.table, chain.name): chain for chain in rules}
+    inbound = Packet(True, pick.name, own, peers, ports, tried)
+    outbound = Packet(False, pick.name, own, peers, ports, tried)
     wanted = "TCP between the nodes is accepted"
-    doubts: list[str] = []
-    for hooks, inbound in ((INBOUND, True), (OUTBOUND, False)):
-        packet = Packet(inbound, name, own, peers, ports, tried)
-        for chain in (
-            c for c in rules if c.hook in hooks and c.kind != "nat" and c.device in (None, name)
-        ):
-            ends = base_ends(packet, chain, chains)
-            if set(ends) == {"drop"}:
-                way = (
-                    f"from the other nodes over {name}"
-                    if inbound
-                    else f"to the other nodes over {name}"
-                )
-                message = f"the packet filter drops connections {way}"
-                cure = remedy(rules, chain, name, choice.network)
-                return Outcome("fail", (node.name,), message, ends["drop"], wanted, cure)
-            if "drop" in ends:
-                doubts.append(ends["drop"])
+    doubts: dict[str, None] = {}  # an ordered set
+    for chain, ends in _ends_of_bases(rules, inbound, outbound):
+        if "drop" not in ends:
+            continue
+        if len(ends) > 1:
+            doubts[ends["drop"]] = None
+            continue
+        direction = "from" if chain.hook in INBOUND else "to"
+        message = (
+            f"the packet filter drops connections {direction} the other nodes over {pick.name}"
+        )
+        command = command_to_accept(rules, chain, pick.name, choice.network)
+        return failed(node, message, ends["drop"], wanted, command)
     if doubts:
         message = (
             "rules that cannot be decided from here may drop connections: net.ports measures it"
         )
-        seen = "; ".join(dict.fromkeys(doubts))
-        return Outcome(
-            "unknown", (node.name,), message, seen, wanted, reason="the rules do not tell"
-        )
-    bases = sorted(
-        {
-            f"{c.table} {c.name}"
-            for c in rules
-            if c.hook in (*INBOUND, *OUTBOUND) and c.kind != "nat"
-        }
-    )
-    message = (
-        "the packet filters let the nodes' connections through"
-        if bases
-        else "no packet filter is in use"
-    )
-    return Outcome("pass", (node.name,), message, "", wanted)
+        return unknown(node, message, "the rules do not tell", "; ".join(doubts), wanted)
+    message = "no packet filter is in use"
+    if any(_is_base(chain) for chain in rules):
+        message = "the packet filters let the nodes' connections through"
+    return passed(node, message, "", wanted)
+
+
+def _is_base(chain: Chain) -> bool:
+    """Return whether packets between nodes enter a chain from the kernel, to be filtered."""
+    return chain.hook in (*INBOUND, *OUTBOUND) and chain.kind != "nat"
+
+
+def _ends_of_bases(
+    rules: Ruleset, inbound: Packet, outbound: Packet
+) -> Iterable[tuple[Chain, Ends]]:
+    """Yield the chains that a packet enters, with the ways in which it may leave them."""
+    chains = {(chain.table, chain.name): chain for chain in rules}
+    for hooks, packet in ((INBOUND, inbound), (OUTBOUND, outbound)):
+        for chain in rules:
+            if chain.hook not in hooks or not _is_base(chain):
+                continue
+            if chain.device in (None, packet.interface):
+                yield chain, base_ends(packet, chain, chains)
 
 
 @once_per_fleet
 def _came_about(fleet: Fleet) -> frozenset[str]:
-    """The nodes from which and to which the port matrix has connections, of which every one came about."""
-    outgoing, incoming, failed = set[str](), set[str](), set[str]()
+    """Return the nodes of which every connection of the port matrix came about.
+
+    A node counts only if the matrix has connections from it and to it.
+    """
+    outgoing: set[str] = set()
+    incoming: set[str] = set()
+    failed_names: set[str] = set()
     for node in fleet.reached:
-        mine = fleet.fact(node.name, "net.dials")
-        for dial in () if isinstance(mine, Absent) else mine:
+        dials = fleet.fact(node.name, "net.dials")
+        if isinstance(dials, Absent):
+            continue
+        for dial in dials:
             outgoing.add(dial.dialer)
             incoming.add(dial.listener)
             if dial.word != "ok":
-                failed.update((dial.dialer, dial.listener))
-    return frozenset(outgoing & incoming - failed)
+                failed_names.update((dial.dialer, dial.listener))
+    return frozenset(outgoing & incoming - failed_names)
 
 
-def remedy(rules: Ruleset, chain: Chain, interface: str, network: str | None) -> str:
-    """A command of the tool that keeps these rules."""
+def command_to_accept(rules: Ruleset, chain: Chain, interface: str, network: str | None) -> str:
+    """Return a command of the tool that manages these rules."""
     source = network or "NETWORK"
     if any(other.name.startswith("ufw-") for other in rules):
         return f"ufw allow in on {interface} from {source}"
     if chain.table.endswith(" firewalld"):
-        return f"firewall-cmd --permanent --zone=trusted --add-source={source} && firewall-cmd --reload"
-    side = "s" if chain.hook in INBOUND else "d"
+        add = f"firewall-cmd --permanent --zone=trusted --add-source={source}"
+        return f"{add} && firewall-cmd --reload"
+    option, field = "-s", "saddr"
+    if chain.hook not in INBOUND:
+        option, field = "-d", "daddr"
     if chain.name.isupper():
-        return f"iptables -I {chain.name} -{side} {source} -j ACCEPT   # and where these rules are kept"
-    way = "saddr" if side == "s" else "daddr"
-    return f"nft insert rule {chain.table} {chain.name} ip {way} {source} accept   # and in /etc/nftables.conf"
+        rule = f"iptables -I {chain.name} {option} {source} -j ACCEPT"
+        return f"{rule}   # and where these rules are kept"
+    rule = f"nft insert rule {chain.table} {chain.name} ip {field} {source} accept"
+    return f"{rule}   # and in /etc/nftables.conf"
 
 
 def parse_open(text: str) -> str:
-    """`require: {net.firewall: open}`, the only thing to ask for."""
+    """Return `open` of `require: {net.firewall: open}`, the only value that is allowed."""
     if text != "open":
         raise ValueError(f"expected open; seen '{text}'")
     return text
@@ -304,14 +347,16 @@ FIREWALL = Check(
     judge=firewall,
     severity="warning",
     title="Packet filters between the nodes",
-    why="NCCL's connections use ports of the ephemeral range. A filter that opens SSH and the rendezvous port only "
-    "lets a job start and then hang in its first collective.",
-    how="nft and iptables, listed as root and only where the kernel has them loaded: the first packet of a TCP "
-    "connection from and to the other nodes, over the chosen interface, to a port of the ephemeral range, is followed "
-    "through the chains. What cannot be decided is unknown; so is a drop of marked packets or of a named set, unless "
-    "every connection of the port matrix from and to the node came about. Filters outside of the node are not seen. "
-    "`require: {net.firewall: open}` makes it an error.",
-    remedy="nft list ruleset   # accept TCP from the cluster's network, with the tool that keeps the rules",
+    why="NCCL's connections use ports of the ephemeral range. A filter that opens SSH and the "
+    "rendezvous port only lets a job start and then hang in its first collective.",
+    how="nft and iptables, listed as root and only where the kernel has them loaded: the first "
+    "packet of a TCP connection from and to the other nodes, over the chosen interface, to a port "
+    "of the ephemeral range, is followed through the chains. What cannot be decided is unknown; "
+    "so is a drop of marked packets or of a named set, unless every connection of the port matrix "
+    "from and to the node came about. Filters outside of the node are not seen. `require: "
+    "{net.firewall: open}` makes it an error.",
+    remedy="nft list ruleset   # accept TCP from the cluster's network, with the tool that keeps "
+    "the rules",
     wants=parse_open,
     proof=Proof("net.filter", lambda _: (Chain("inet filter", "input", (), "input", "drop"),)),
 )

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    each,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.facts.storage import (
     LOCAL,
     SHM,
@@ -27,15 +37,28 @@ FREE = 0.05  # of a file system; NHC and gpud stop between 90 % and 95 % in use
 PLENTY = 100 << 30  # bytes: 5 % of a petabyte are no emergency
 MANY = 1_000_000  # inodes: likewise
 TINY = 64 << 20  # bytes: firmware and keys, not a place where jobs write
+ANSWERS = "answers within 2 s"
 BLOCK = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs", "reiserfs"})
 IMAGES = frozenset({"squashfs", "iso9660", "udf", "erofs", "cramfs", "romfs", "overlay"})
-# Answers of a mount that is there and broken. «denied» is none: a user's own FUSE refuses even root.
+# Signs in a mount's own options that its file system has turned read-only, or is meant to do so.
+TURNED = frozenset({"errors=remount-ro", "emergency_ro", "shutdown"})
+# Answers of a mount that is broken. «denied» is not one: a user's own FUSE refuses even root.
 BROKEN = {
-    "hung": "does not answer", "ESTALE": "has a stale handle", "EIO": "answers with I/O errors",
-    "ENOTCONN": "has lost its server", "ESHUTDOWN": "has lost its server", "ETIMEDOUT": "does not answer",
-    "EHOSTDOWN": "has lost its server", "EREMOTEIO": "answers with I/O errors", "ENODEV": "has lost its device",
-    "ECONNREFUSED": "has lost its server", "ENXIO": "has lost its device",
-}  # fmt: skip
+    "hung": "does not answer",
+    "ESTALE": "has a stale handle",
+    "EIO": "answers with I/O errors",
+    "ENOTCONN": "has lost its server",
+    "ESHUTDOWN": "has lost its server",
+    "ETIMEDOUT": "does not answer",
+    "EHOSTDOWN": "has lost its server",
+    "EREMOTEIO": "answers with I/O errors",
+    "ENODEV": "has lost its device",
+    "ECONNREFUSED": "has lost its server",
+    "ENXIO": "has lost its device",
+}
+
+Table = Mapping[str, Mount]
+"""Mounts by mount point."""
 
 
 # ---------------------------------------------------------------- mounts
@@ -44,103 +67,114 @@ BROKEN = {
 def mount(
     context: CheckContext, node: Node, probes: Probes, mounts: tuple[Mount, ...]
 ) -> Iterable[Outcome]:
-    """What is declared, and every mount whose server is another machine."""
-    table = {mount.point: mount for mount in mounts}
-    wishes = wishes_of(node) if context.wanted(node) is not None else ()
-    bad = [outcome for wish in wishes if (outcome := _wish(node, wish, probes, table)) is not None]
-    declared = {wish.path for wish in wishes}
-    network = [
-        m for m in mounts if m.network and m.point in probes.answers and m.point not in declared
-    ]
-    bad += [
-        outcome for m in network if (outcome := _broken(node, m.point, probes, table)) is not None
-    ]
-    if bad:
-        return bad
-    if not wishes and not network:
-        return [
-            Outcome(
-                "skip", (node.name,), "nothing is mounted from elsewhere", reason="not_applicable"
-            )
-        ]
-    if probes.left:
+    """Judge declared mounts, and every mount whose server is another machine."""
+    table = {m.point: m for m in mounts}
+    required = context.wanted(node)
+    wishes: tuple[Wish, ...] = ()
+    if required is not None:
+        wishes = wishes_of(node)
+    is_good = True
+    for wish in wishes:
+        failure = _wish(node, wish, probes, table)
+        if failure is not None:
+            is_good = False
+            yield failure
+    declared = [wish.path for wish in wishes]
+    network = _network_points(mounts, probes, declared)
+    for point in network:
+        failure = _broken(node, point, probes, table)
+        if failure is not None:
+            is_good = False
+            yield failure
+    if not is_good:
+        return
+    if not declared and not network:
+        yield skipped(node, "nothing is mounted from elsewhere")
+    elif probes.left:
         message = "more mounts than are tried"
-        return [
-            Outcome(
-                "unknown", (node.name,), message, f"{probes.left} not tried", reason="truncated"
-            )
-        ]
-    seen = ", ".join([*(wish.path for wish in wishes), *(m.point for m in network)])
-    return [
-        Outcome(
-            "pass",
-            (node.name,),
-            "every mount answers",
-            seen,
-            context.wanted(node) or "answers within 2 s",
-        )
-    ]
+        yield unknown(node, message, "truncated", f"{probes.left} not tried")
+    else:
+        seen = ", ".join([*declared, *network])
+        yield passed(node, "every mount answers", seen, required or ANSWERS)
 
 
-def _wish(node: Node, wish: Wish, probes: Probes, table: Mapping[str, Mount]) -> Outcome | None:
-    if (broken := _broken(node, wish.path, probes, table)) is not None:
+def _network_points(
+    mounts: tuple[Mount, ...], probes: Probes, declared: Collection[str]
+) -> list[str]:
+    """Return the mount points that were tried and not declared, of mounts from other machines."""
+    points = []
+    for mount in mounts:
+        is_tried = mount.point in probes.answers
+        if mount.network and is_tried and mount.point not in declared:
+            points.append(mount.point)
+    return points
+
+
+def _wish(node: Node, wish: Wish, probes: Probes, table: Table) -> Outcome | None:
+    """Return a failure if a declared mount is broken, missing, or not mounted as declared."""
+    broken = _broken(node, wish.path, probes, table)
+    if broken is not None:
         return broken
-    path, answer = shlex.quote(wish.path), probes.answers[wish.path]
-    there = table.get(answer.at if isinstance(answer, Space) else wish.path)
-    wanted = f"{wish.path} mounted" + (f" {wish.mode}" if wish.mode else "")
-    if there is None and isinstance(answer, Space) and _automounted(answer, table):
-        return None
-    if there is None:
-        seen = (
-            "nothing there"
-            if isinstance(answer, Absent)
-            else "a folder of the file system below it"
-        )
-        return Outcome(
-            "fail", (node.name,), f"{wish.path} is not mounted", seen, wanted, f"mount {path}"
-        )
-    if there.type == "autofs" and isinstance(answer, Absent):
+    wanted = f"{wish.path} mounted"
+    if wish.mode:
+        wanted += f" {wish.mode}"
+    answer = probes.answers[wish.path]
+    point = answer.at if isinstance(answer, Space) else wish.path
+    mounted = table.get(point)
+    if mounted is None:
+        return _not_mounted(node, wish, answer, table, wanted)
+    path = shlex.quote(wish.path)
+    if mounted.type == "autofs":
+        if not isinstance(answer, Absent):
+            return None
         message = f"{wish.path} is not mounted, and asking for it does not mount it"
-        return Outcome(
-            "fail",
-            (node.name,),
-            message,
-            "autofs alone",
-            wanted,
-            f"ls {path}; journalctl -u autofs -n 20",
-        )
-    mode = "ro" if "ro" in there.options | there.inner else "rw"
-    if wish.mode and mode != wish.mode and there.type != "autofs":
-        cure = f"mount -o remount,{wish.mode} {path}"
-        return Outcome("fail", (node.name,), f"{wish.path} is mounted {mode}", mode, wanted, cure)
-    return None
+        remedy = f"ls {path}; journalctl -u autofs -n 20"
+        return failed(node, message, "autofs alone", wanted, remedy)
+    mode = "ro" if "ro" in mounted.options | mounted.inner else "rw"
+    if not wish.mode or mode == wish.mode:
+        return None
+    message = f"{wish.path} is mounted {mode}"
+    return failed(node, message, mode, wanted, f"mount -o remount,{wish.mode} {path}")
 
 
-def _automounted(answer: Space, table: Mapping[str, Mount]) -> bool:
-    """Below an automounter, which mounted it when we asked: the table may have been read a moment before."""
+def _not_mounted(
+    node: Node, wish: Wish, answer: Space | Absent, table: Table, wanted: str
+) -> Outcome | None:
+    seen = "nothing there"
+    if isinstance(answer, Space):
+        if _is_automounted(answer, table):
+            return None
+        seen = "a folder of the file system below it"
+    remedy = f"mount {shlex.quote(wish.path)}"
+    return failed(node, f"{wish.path} is not mounted", seen, wanted, remedy)
+
+
+def _is_automounted(answer: Space, table: Table) -> bool:
+    """Return whether a mount lies below an automounter, which mounts it when it is asked for.
+
+    The table of mounts may have been read a moment before that.
+    """
     below = below_of(answer.at, tuple(table.values()))
     return below is not None and below.type == "autofs"
 
 
-def _broken(node: Node, path: str, probes: Probes, table: Mapping[str, Mount]) -> Outcome | None:
+def _broken(node: Node, path: str, probes: Probes, table: Table) -> Outcome | None:
+    """Return a failure if a mount answers with an error, or not at all."""
     answer = probes.answers[path]
     if not isinstance(answer, Absent) or answer.reason not in BROKEN:
         return None
-    there = table.get(path)
-    source = (
-        f"{there.type} from {there.source}" if there is not None else "not in the table of mounts"
-    )
+    mounted = table.get(path)
+    source = "not in the table of mounts"
+    if mounted is not None:
+        source = f"{mounted.type} from {mounted.source}"
     message = f"{path} {BROKEN[answer.reason]}"
-    word = shlex.quote(path)
-    cure = f"umount -l {word}; mount {word}   # once its server answers; processes that wait for it end or need a reboot"
-    return Outcome(
-        "fail",
-        (node.name,),
-        message,
-        f"{path}: {answer.detail} ({source})",
-        "answers within 2 s",
-        cure,
+    seen = f"{path}: {answer.detail} ({source})"
+    quoted = shlex.quote(path)
+    remedy = (
+        f"umount -l {quoted}; mount {quoted}"
+        "   # once its server answers; processes that wait for it end or need a reboot"
     )
+    return failed(node, message, seen, ANSWERS, remedy)
 
 
 # ---------------------------------------------------------------- space
@@ -155,10 +189,11 @@ class Least:
 
 
 def parse_least(text: str) -> Least:
-    """«10%» or «500GiB». Raises ValueError saying what is expected."""
+    """Parse «10%» or «500GiB». Raises ValueError saying what is expected."""
     match = re.fullmatch(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*%", text.strip())
     if match is not None:
-        return Least(part=float(match[1]) / 100)
+        percent = float(match[1])
+        return Least(part=percent / 100)
     try:
         size = parse_size(text)
     except ValueError:
@@ -171,92 +206,137 @@ def parse_least(text: str) -> Least:
 def space(
     context: CheckContext, node: Node, probes: Probes, mounts: tuple[Mount, ...]
 ) -> Iterable[Outcome]:
-    """Every file system once, by the first of the paths that lies on it."""
-    wanted = context.wanted(node)
-    least = None if wanted is None else parse_least(wanted)
-    text = wanted or f"at least {FREE:.0%} of space and inodes free, or {format_size(PLENTY)}"
-    places: dict[str, tuple[str, Space]] = {}
+    """Judge every file system once, by the first of the paths that lies on it."""
+    required = context.wanted(node)
+    least = None if required is None else parse_least(required)
+    wanted = required
+    if not wanted:
+        wanted = f"at least {FREE:.0%} of space and inodes free, or {format_size(PLENTY)}"
+    file_systems = _file_systems(node, probes, mounts)
+    unclear = _unclear(node, probes)
+    failures = []
+    for path, state in file_systems:
+        shortage = _shortage(path, state, least)
+        if shortage is not None:
+            message, seen = shortage
+            remedy = f"du -xh --max-depth=2 {shlex.quote(path)} | sort -h | tail -20"
+            failures.append(failed(node, message, seen, wanted, remedy))
+    yield from failures
+    for path, absent in unclear:
+        yield unknown(node, f"{path}: {absent.detail}", absent.reason, wanted=wanted)
+    if failures or unclear:
+        return
+    if not file_systems:
+        yield skipped(node, "no file system that jobs write to")
+        return
+    seen = ", ".join(f"{path} {_free_part(state):.0%} free" for path, state in file_systems)
+    yield passed(node, "there is space", seen, wanted)
+
+
+def _judged_paths(node: Node) -> list[str]:
+    declared = [wish.path for wish in wishes_of(node)]
+    return list(dict.fromkeys((*LOCAL, home(node), *declared)))
+
+
+def _file_systems(node: Node, probes: Probes, mounts: tuple[Mount, ...]) -> list[tuple[str, Space]]:
+    """Return the mount point and state of each file system that jobs write to, once."""
+    by_device: dict[str, tuple[str, Space]] = {}
+    for path in _judged_paths(node):
+        answer = probes.answers[path]
+        if not isinstance(answer, Space):
+            continue
+        below = below_of(answer.at, mounts)
+        if below is not None and written_to(below, answer):
+            by_device.setdefault(below.device, (answer.at, answer))
+    return list(by_device.values())
+
+
+def _unclear(node: Node, probes: Probes) -> list[tuple[str, Absent]]:
+    """Return the paths whose file system did not answer, with the reason."""
     unclear = []
-    for word in dict.fromkeys((*LOCAL, home(node), *(wish.path for wish in wishes_of(node)))):
-        answer = probes.answers[word]
-        if isinstance(answer, Space):
-            below = below_of(answer.at, mounts)
-            if below is not None and written_to(below, answer):
-                places.setdefault(below.device, (answer.at, answer))
-        elif answer.reason != "missing":
-            unclear.append((word, answer))
-    full = [
-        trouble
-        for path, state in places.values()
-        if (trouble := _full(path, state, least)) is not None
-    ]
-    for message, seen, path in full:
-        cure = f"du -xh --max-depth=2 {shlex.quote(path)} | sort -h | tail -20"
-        yield Outcome("fail", (node.name,), message, seen, text, cure)
-    for word, absent in unclear:
-        yield Outcome(
-            "unknown", (node.name,), f"{word}: {absent.detail}", "", text, reason=absent.reason
-        )
-    if full or unclear:
-        return
-    if not places:
-        message = "no file system that jobs write to"
-        yield Outcome("skip", (node.name,), message, reason="not_applicable")
-        return
-    seen = ", ".join(f"{path} {_part(state):.0%} free" for path, state in places.values())
-    yield Outcome("pass", (node.name,), "there is space", seen, text)
+    for path in _judged_paths(node):
+        answer = probes.answers[path]
+        if isinstance(answer, Absent) and answer.reason != "missing":
+            unclear.append((path, answer))
+    return unclear
 
 
 def below_of(path: str, mounts: tuple[Mount, ...]) -> Mount | None:
-    """The mount that a path lies on."""
-    above = [m for m in mounts if path == m.point or path.startswith(m.point.rstrip("/") + "/")]
-    return max(above, key=lambda mount: len(mount.point), default=None)
+    """Return the mount that a path lies on."""
+    deepest = None
+    for mount in mounts:
+        folder = mount.point.rstrip("/") + "/"
+        if path != mount.point and not path.startswith(folder):
+            continue
+        if deepest is None or len(mount.point) > len(deepest.point):
+            deepest = mount
+    return deepest
 
 
 def written_to(below: Mount, state: Space) -> bool:
-    """Whether jobs could write there: no image, nothing read-only, nothing tiny; shared memory has its own check."""
-    image = below.type in IMAGES or below.point == SHM or "ro" in below.options | below.inner
-    return not image and state.size >= TINY
+    """Return whether jobs could write there: no image, nothing read-only, nothing tiny.
+
+    Shared memory has its own check.
+    """
+    if below.type in IMAGES or below.point == SHM:
+        return False
+    if "ro" in below.options | below.inner:
+        return False
+    return state.size >= TINY
 
 
-def _part(state: Space) -> float:
-    """As df counts: what root keeps to itself is neither used nor free."""
-    return state.free / (state.used + state.free) if state.used + state.free else 0.0
+def _free_part(state: Space) -> float:
+    """Return the free part as df counts: what root keeps to itself is neither used nor free."""
+    total = state.free + state.used
+    if not total:
+        return 0.0
+    return state.free / total
 
 
-def _full(path: str, state: Space, least: Least | None) -> tuple[str, str, str] | None:
-    if least is None:
-        short = _part(state) < FREE and state.free < PLENTY
-    else:
-        short = state.free < least.size if least.part is None else _part(state) < least.part
-    if short:
-        seen = f"{format_size(state.free)} free on {path} ({_part(state):.1%})"
-        return (
-            f"{path} is nearly full" if least is None else f"less is free on {path} than required",
-            seen,
-            path,
-        )
-    inodes = (FREE if least is None or least.part is None else least.part) * state.inodes
-    if (
-        state.inodes
-        and state.inodes_free < inodes
-        and (least is not None or state.inodes_free < MANY)
-    ):
+def _shortage(path: str, state: Space, least: Least | None) -> tuple[str, str] | None:
+    """Return what is wrong with a file system, and what is seen; None if there is space."""
+    part = _free_part(state)
+    if _is_short(state, least):
+        message = f"{path} is nearly full"
+        if least is not None:
+            message = f"less is free on {path} than required"
+        return message, f"{format_size(state.free)} free on {path} ({part:.1%})"
+    if _is_short_of_inodes(state, least):
         seen = f"{state.inodes_free} of {state.inodes} inodes free on {path}"
-        return f"{path} has nearly no inodes left", seen, path
+        return f"{path} has nearly no inodes left", seen
     return None
+
+
+def _is_short(state: Space, least: Least | None) -> bool:
+    if least is None:
+        return _free_part(state) < FREE and state.free < PLENTY
+    if least.part is None:
+        return state.free < least.size
+    return _free_part(state) < least.part
+
+
+def _is_short_of_inodes(state: Space, least: Least | None) -> bool:
+    if not state.inodes:  # a file system that makes inodes as it needs them
+        return False
+    if least is None and state.inodes_free >= MANY:
+        return False
+    part = FREE
+    if least is not None and least.part is not None:
+        part = least.part
+    return state.inodes_free < part * state.inodes
 
 
 # ---------------------------------------------------------------- read-only
 
 
 def parse_read_only(text: str) -> tuple[Wish, ...]:
-    """«/opt/image,/usr»: mount points that are meant to be read-only."""
-    if any(wish.mode for wish in parse_wishes(text)):
+    """Parse «/opt/image,/usr»: mount points that are meant to be read-only."""
+    wishes = parse_wishes(text)
+    if any(wish.mode for wish in wishes):
         raise ValueError(
             f"expected mount points that may be read-only, such as /usr; seen '{text}'"
         )
-    return parse_wishes(text)
+    return wishes
 
 
 def read_only(
@@ -265,58 +345,73 @@ def read_only(
     mounts: tuple[Mount, ...],
     fstab: Mapping[str, frozenset[str]],
 ) -> Iterable[Outcome]:
-    """Disks whose file system itself is read-only, though fstab does not ask for that.
+    """Judge that no disk's file system itself is read-only, unless fstab asks for that.
 
-    A bind mount, of a container or a snap, is read-only by its own options and the file system below it is not.
-    An image that boots read-only has no line in fstab, and no errors=remount-ro.
+    A bind mount, of a container or a snap, is read-only by its own options and the file system
+    below it is not. An image that boots read-only has no line in fstab, and no errors=remount-ro.
     """
-    wanted = context.wanted(node)
-    meant = set() if wanted is None else {wish.path for wish in parse_read_only(wanted)}
-    disks = [m for m in mounts if m.type in BLOCK]
+    required = context.wanted(node)
+    exempt: set[str] = set()
+    if required is not None:
+        exempt.update(wish.path for wish in parse_read_only(required))
+    disks = [mount for mount in mounts if mount.type in BLOCK]
     if not disks:
-        yield Outcome("skip", (node.name,), "no disk is mounted here", reason="not_applicable")
+        yield skipped(node, "no disk is mounted here")
         return
-    bad = [
-        m
-        for m in disks
-        if "ro" in m.inner and m.point not in meant and _wants_rw(m, fstab.get(m.point))
-    ]
-    for m in {m.device: m for m in reversed(bad)}.values():
-        cure = f"dmesg | grep -e {shlex.quote(m.source.rsplit('/', 1)[-1])} -e 'I/O error'; umount {shlex.quote(m.point)}"
-        cure = f"{cure} && fsck {shlex.quote(m.source)}   # a disk that goes on with errors: replace it"
-        message = f"{m.point} has turned read-only"
-        yield Outcome(
-            "fail",
-            (node.name,),
-            message,
-            f"{m.source} on {m.point}: ro",
-            wanted or "rw, as fstab says",
-            cure,
-        )
-    if not bad:
-        yield Outcome(
-            "pass",
-            (node.name,),
-            "no disk has turned read-only",
-            f"{len(disks)} mounts",
-            wanted or "none",
-        )
+    turned: dict[str, Mount] = {}
+    for mount in reversed(disks):  # so that the first mount of each device stays
+        if "ro" not in mount.inner or mount.point in exempt:
+            continue
+        if _wants_writing(mount, fstab.get(mount.point)):
+            turned[mount.device] = mount
+    for mount in turned.values():
+        message = f"{mount.point} has turned read-only"
+        seen = f"{mount.source} on {mount.point}: ro"
+        wanted = required or "rw, as fstab says"
+        yield failed(node, message, seen, wanted, _repair(mount))
+    if not turned:
+        message = "no disk has turned read-only"
+        yield passed(node, message, f"{len(disks)} mounts", required or "none")
 
 
-def _wants_rw(there: Mount, options: frozenset[str] | None) -> bool:
+def _repair(mount: Mount) -> str:
+    device = mount.source.rpartition("/")[2]
+    messages = f"dmesg | grep -e {shlex.quote(device)} -e 'I/O error'"
+    unmount = f"umount {shlex.quote(mount.point)}"
+    repair = f"fsck {shlex.quote(mount.source)}"
+    return f"{messages}; {unmount} && {repair}   # a disk that goes on with errors: replace it"
+
+
+def _wants_writing(mount: Mount, options: frozenset[str] | None) -> bool:
+    """Return whether a mount is meant to be writable; `options` are those of its line in fstab."""
     if options is None:
-        return bool(there.inner & {"errors=remount-ro", "emergency_ro", "shutdown"})
-    return not options & {"ro", "noauto"}
+        return not mount.inner.isdisjoint(TURNED)
+    return options.isdisjoint({"ro", "noauto"})
 
 
-def _with_a_full_root(probes: Probes) -> Probes:
+# ---------------------------------------------------------------- proofs
+
+
+def _without_network(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
+    return tuple(mount for mount in mounts if not mount.network)
+
+
+def _with_full_root(probes: Probes) -> Probes:
     root = probes.answers["/"]
-    full = replace(root, used=root.size, free=0) if isinstance(root, Space) else root
-    return replace(probes, answers={**probes.answers, "/": full})
+    if isinstance(root, Space):
+        root = replace(root, used=root.size, free=0)
+    return replace(probes, answers={**probes.answers, "/": root})
 
 
-def _turned(there: Mount) -> Mount:
-    return replace(there, inner=there.inner - {"rw"} | {"ro"})
+def _with_read_only_root(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
+    changed = []
+    for mount in mounts:
+        if mount.point == "/":
+            inner = mount.inner - {"rw"} | {"ro"}
+            changed.append(replace(mount, inner=inner))
+        else:
+            changed.append(mount)
+    return tuple(changed)
 
 
 MOUNT = Check(
@@ -325,13 +420,15 @@ MOUNT = Check(
     judge=each(mount, "fs.probes", "fs.mounts"),
     severity="error",
     title="Mounts answer",
-    why="A dead NFS or Lustre mount answers nobody: ranks that load data or write a checkpoint hang in the kernel, and "
-    "cannot be killed. A mount that is missing is worse: the job writes to the disk below it.",
-    how="statvfs of every mount that `require: {fs.mount: …}` names and of all network mounts, each in a process of "
-    "its own with 2 s to answer; the table of mounts says what is there and whether it is read-only.",
+    why="A dead NFS or Lustre mount does not answer: ranks that load data or write a checkpoint "
+    "hang in the kernel, and cannot be killed. A mount that is missing is worse: the job writes "
+    "to the disk below it.",
+    how="statvfs of every mount that `require: {fs.mount: …}` names and of all network mounts, "
+    "each in a process of its own with 2 s to answer; the table of mounts says what is there and "
+    "whether it is read-only.",
     remedy="mount -a",
     wants=parse_wishes,
-    proof=Proof("fs.mounts", lambda mounts: tuple(mount for mount in mounts if not mount.network)),
+    proof=Proof("fs.mounts", _without_network),
 )
 SPACE = Check(
     "fs.space",
@@ -339,12 +436,14 @@ SPACE = Check(
     judge=each(space, "fs.probes", "fs.mounts"),
     severity="warning",
     title="Space and inodes",
-    why="A checkpoint that does not fit ends the job after hours; a full / or /tmp ends it, and logins, at once.",
-    how="statvfs of /, /tmp, /var, the home of the job's user and the mounts declared: 5 % or 100 GiB free, and 5 % of "
-    "the inodes, or as `require: {fs.space: …}` says, in percent or as a size. Images and read-only ones are left out.",
+    why="A checkpoint that does not fit ends the job after hours; a full / or /tmp ends it, and "
+    "logins, at once.",
+    how="statvfs of /, /tmp, /var, the home of the job's user and the mounts declared: 5 % or 100 "
+    "GiB free, and 5 % of the inodes, or as `require: {fs.space: …}` says, in percent or as a "
+    "size. Images and read-only ones are left out.",
     remedy="df -h; df -i",
     wants=parse_least,
-    proof=Proof("fs.probes", _with_a_full_root),
+    proof=Proof("fs.probes", _with_full_root),
 )
 READ_ONLY = Check(
     "fs.ro",
@@ -352,13 +451,12 @@ READ_ONLY = Check(
     judge=each(read_only, "fs.mounts", "fs.fstab"),
     severity="error",
     title="Disks that have turned read-only",
-    why="A file system that meets an error on its disk turns read-only: logins still work, and the job ends at its "
-    "first write.",
-    how="/proc/self/mountinfo: disks whose file system is read-only while /etc/fstab wants it writable, or that are "
-    "mounted with errors=remount-ro and without a line in fstab. `require: {fs.ro: /usr}` names those that are meant.",
+    why="A file system that meets an error on its disk turns read-only: logins still work, and "
+    "the job ends at its first write.",
+    how="/proc/self/mountinfo: disks whose file system is read-only while /etc/fstab wants it "
+    "writable, or that are mounted with errors=remount-ro and without a line in fstab. `require: "
+    "{fs.ro: /usr}` names those that are meant.",
     remedy="dmesg | grep -e 'I/O error' -e 'read-only'",
     wants=parse_read_only,
-    proof=Proof(
-        "fs.mounts", lambda mounts: tuple(_turned(m) if m.point == "/" else m for m in mounts)
-    ),
+    proof=Proof("fs.mounts", _with_read_only_root),
 )

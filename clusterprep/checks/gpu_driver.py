@@ -1,95 +1,105 @@
-"""What must fit together around the driver: module and library, the GPUs' firmware, the fabric manager."""
+"""What must fit the driver: its module and library, the firmware of GPUs, the fabric manager."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    each,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.checks.gpu_health import by_text, of_job
+from clusterprep.facts.gpu import Readings
 from clusterprep.facts.gpu_driver import FabricState, Firmware, Library
 from clusterprep.facts.nvlink import Fabric
 from clusterprep.model import Absent, Node
 
-RELOAD = "reboot   # or, with nothing on the GPUs: rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia"
-ACROSS = ("VBIOS", "InfoROM")  # the GSP's comes with the driver, whose version nv.driver compares
+RELOAD = (
+    "reboot   # or, with nothing on the GPUs: "
+    "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia"
+)
+GSP = "GSP"
+# Parts that are compared between nodes. The GSP's comes with the driver, whose version nv.driver
+# compares.
+ACROSS = ("VBIOS", "InfoROM")
+EQUAL_BOARDS = "equal on equal boards"
+SET_UP = "completed"
+
+UsualVersions = Mapping[tuple[str, str], str | None]
+"""Board and part → the version that most have; None without a strict majority."""
 
 
 def module_vs_lib(context: CheckContext, node: Node, library: Library) -> Outcome:
-    """The driver's own word first, then the version in the library's name."""
-    seen = f"module {library.module or '?'}; " + ", ".join(
-        f"{path} {version or 'of unknown version'}" for path, version in library.files.items()
-    )
-    module = library.module or "the loaded module's version"
+    """Judge by the driver's own answer first, then by the version in the library's name."""
+    files = []
+    for path, version in library.files.items():
+        files.append(f"{path} {version or 'of unknown version'}")
+    seen = f"module {library.module or '?'}; {', '.join(files)}"
+    wanted = library.module or "the loaded module's version"
     versions = {version for version in library.files.values() if version is not None}
     fits = library.module in versions
-    strange = bool(versions - {library.module})
-    if library.refused or (strange and not (fits and library.works)):
+    has_others = bool(versions - {library.module})
+    if library.refused or (has_others and not (fits and library.works)):
         message = "the loaded kernel module and the driver's libraries are of different versions"
-        return Outcome("fail", (node.name,), message, seen, module, RELOAD)
-    if not (library.works or fits):
-        message = "the library does not tell its version, and did not start"
-        return Outcome("unknown", (node.name,), message, seen, module, reason="nvml did not start")
-    return Outcome("pass", (node.name,), "module and library fit", seen, module)
+        return failed(node, message, seen, wanted, RELOAD)
+    if library.works or fits:
+        return passed(node, "module and library fit", seen, wanted)
+    message = "the library does not tell its version, and did not start"
+    return unknown(node, message, "nvml did not start", seen, wanted)
 
 
 # ---------------------------------------------------------------- firmware
 
 
 def firmware(context: CheckContext) -> Iterable[Outcome]:
-    """Equal on all boards of one part number, in a node and over the nodes."""
-    usual = _usual(context)
+    """Judge that firmware is equal on all boards of one part number, in a node and over nodes."""
+    usual = _usual_versions(context)
     for node in context.nodes:
-        mine = of_job(node, context.value(node, "gpu.firmware"))
-        known = {index: value for index, value in mine.items() if isinstance(value, Firmware)}
-        gsp = {value.versions.get("GSP", "none") for value in known.values()}
-        said = {index: words for index, value in known.items() if (words := _odd(value, usual))}
-        if len(gsp) > 1:
-            said.update(
-                {
-                    i: f"GSP {v.versions.get('GSP', 'none')}"
-                    for i, v in known.items()
-                    if i not in said
-                }
-            )
-        unknown = [
-            value
-            for value in mine.values()
-            if isinstance(value, Absent) and value.reason != "not_applicable"
-        ]
-        if said:
-            message = "firmware differs from that of the same boards"
-            yield Outcome(
-                "fail", (node.name,), message, by_text(said, len(mine)), "equal on equal boards"
-            )
-        elif unknown:
-            yield Outcome("unknown", (node.name,), unknown[0].detail, reason=unknown[0].reason)
-        elif known:
-            text = by_text({i: _words(v) for i, v in known.items()}, len(mine))
-            yield Outcome(
-                "pass",
-                (node.name,),
-                "firmware is equal on equal boards",
-                text,
-                "equal on equal boards",
-            )
-        else:
-            yield Outcome(
-                "skip", (node.name,), "no firmware versions are told here", reason="not_applicable"
-            )
+        readings = of_job(node, context.value(node, "gpu.firmware"))
+        yield _firmware_of_node(node, readings, usual)
 
 
-def _usual(context: CheckContext) -> dict[tuple[str, str], str | None]:
-    """For each board and part the version that most have; None without a strict majority."""
-    seen: dict[tuple[str, str], Counter[str]] = {}
+def _firmware_of_node(node: Node, readings: Readings, usual: UsualVersions) -> Outcome:
+    boards: dict[int, Firmware] = {}
+    unreadable = []
+    for index, value in readings.items():
+        if isinstance(value, Firmware):
+            boards[index] = value
+        elif isinstance(value, Absent) and value.reason != "not_applicable":
+            unreadable.append(value)
+    deviations = _deviations(boards, usual)
+    if deviations:
+        message = "firmware differs from that of the same boards"
+        return failed(node, message, by_text(deviations, len(readings)), EQUAL_BOARDS)
+    if unreadable:
+        return unknown(node, unreadable[0].detail, unreadable[0].reason)
+    if not boards:
+        return skipped(node, "no firmware versions are told here")
+    versions = {index: _versions(board) for index, board in boards.items()}
+    seen = by_text(versions, len(readings))
+    return passed(node, "firmware is equal on equal boards", seen, EQUAL_BOARDS)
+
+
+def _usual_versions(context: CheckContext) -> UsualVersions:
+    counters: dict[tuple[str, str], Counter[str]] = {}
     for node in context.nodes:
-        for value in of_job(node, context.value(node, "gpu.firmware")).values():
-            if isinstance(value, Firmware):
-                for part in ACROSS:
-                    if part in value.versions:
-                        seen.setdefault((value.board, part), Counter())[value.versions[part]] += 1
-    return {key: _majority(counts) for key, counts in seen.items()}
+        for board in of_job(node, context.value(node, "gpu.firmware")).values():
+            if not isinstance(board, Firmware):
+                continue
+            for part in ACROSS:
+                if part in board.versions:
+                    counter = counters.setdefault((board.board, part), Counter())
+                    counter[board.versions[part]] += 1
+    return {key: _majority(counter) for key, counter in counters.items()}
 
 
 def _majority(counts: Counter[str]) -> str | None:
@@ -97,101 +107,148 @@ def _majority(counts: Counter[str]) -> str | None:
     return version if 2 * count > counts.total() else None
 
 
-def _odd(value: Firmware, usual: dict[tuple[str, str], str | None]) -> str:
-    words = []
+def _deviations(boards: Mapping[int, Firmware], usual: UsualVersions) -> dict[int, str]:
+    """Return for each deviating GPU what differs.
+
+    The GSP's firmware is compared within the node: if it differs, every GPU is listed.
+    """
+    deviations = {}
+    for index, board in boards.items():
+        text = _deviation(board, usual)
+        if text:
+            deviations[index] = text
+    gsp = {index: board.versions.get(GSP, "none") for index, board in boards.items()}
+    if len(set(gsp.values())) > 1:
+        for index, version in gsp.items():
+            deviations.setdefault(index, f"{GSP} {version}")
+    return deviations
+
+
+def _deviation(board: Firmware, usual: UsualVersions) -> str:
+    parts = []
     for part in ACROSS:
-        mine, most = value.versions.get(part), usual.get((value.board, part), "")
-        if mine is not None and mine != most:
-            words.append(f"{part} {mine}" + ("" if most is None else f", most have {most}"))
-    return "; ".join(words)
+        version = board.versions.get(part)
+        most = usual.get((board.board, part), "")
+        if version is None or version == most:
+            continue
+        text = f"{part} {version}"
+        if most is not None:
+            text += f", most have {most}"
+        parts.append(text)
+    return "; ".join(parts)
 
 
-def _words(value: Firmware) -> str:
-    return ", ".join(f"{part} {version}" for part, version in value.versions.items())
+def _versions(board: Firmware) -> str:
+    return ", ".join(f"{part} {version}" for part, version in board.versions.items())
 
 
 # ---------------------------------------------------------------- the fabric manager
 
 
-def fabric_manager(context: CheckContext, node: Node, found: FabricState) -> Iterable[Outcome]:
-    """On GPUs that tell their fabric's state that state, on older ones the service."""
-    service = found.service
-    words = "" if service is None else f"; nvidia-fabricmanager is {service.active}"
-    cure = _cure(found)
-    if found.fabric is None:
-        active = service is not None and service.active == "active"
-        message = (
-            "the fabric manager runs"
-            if active
-            else "there are NVSwitches and no fabric manager runs"
-        )
-        yield Outcome(
-            "pass" if active else "fail", (node.name,), message, words.strip("; "), "active", cure
-        )
-        return
-    mine = {i: f for i, f in found.fabric.items() if isinstance(f, Fabric)}
-    unready = {i: _state(f) for i, f in mine.items() if f.state != "completed" or f.status}
-    ill = {i: ", ".join(f.troubles) for i, f in mine.items() if i not in unready and f.troubles}
-    unknown = [
-        f for f in found.fabric.values() if isinstance(f, Absent) and f.reason != "not_applicable"
-    ]
-    wanted = "completed"
-    if unready:
-        seen = by_text(unready, len(mine)) + words
-        yield Outcome(
-            "fail",
-            (node.name,),
-            "the NVSwitch fabric is not set up: CUDA will not start",
-            seen,
-            wanted,
-            cure,
-        )
-    if ill:
+def fabric_manager(context: CheckContext, node: Node, state: FabricState) -> Iterable[Outcome]:
+    """Judge the fabric's state on GPUs that report it; on older ones the service."""
+    if state.fabric is None:
+        return [_service(node, state)]
+    outcomes = list(_fabric_problems(node, state, state.fabric))
+    if not outcomes:
+        outcomes.append(_healthy_fabric(node, state))
+    return outcomes
+
+
+def _is_active(state: FabricState) -> bool:
+    return state.service is not None and state.service.active == "active"
+
+
+def _service_text(state: FabricState) -> str:
+    if state.service is None:
+        return ""
+    return f"nvidia-fabricmanager is {state.service.active}"
+
+
+def _with_service(text: str, state: FabricState) -> str:
+    service = _service_text(state)
+    return f"{text}; {service}" if service else text
+
+
+def _service(node: Node, state: FabricState) -> Outcome:
+    seen = _service_text(state)
+    if _is_active(state):
+        return passed(node, "the fabric manager runs", seen, "active")
+    message = "there are NVSwitches and no fabric manager runs"
+    return failed(node, message, seen, "active", _start_manager(state))
+
+
+def _fabric_problems(
+    node: Node, state: FabricState, readings: Mapping[int, Fabric | Absent]
+) -> Iterable[Outcome]:
+    """Yield failures for GPUs whose fabric is not set up or not healthy, and what is not known."""
+    known = 0
+    not_set_up: dict[int, str] = {}
+    unhealthy: dict[int, str] = {}
+    unreadable = []
+    for index, fabric in readings.items():
+        if isinstance(fabric, Absent):
+            if fabric.reason != "not_applicable":
+                unreadable.append(fabric)
+            continue
+        known += 1
+        if fabric.state != SET_UP or fabric.status:
+            not_set_up[index] = _fabric_text(fabric)
+        elif fabric.troubles:
+            unhealthy[index] = ", ".join(fabric.troubles)
+    if not_set_up:
+        message = "the NVSwitch fabric is not set up: CUDA will not start"
+        seen = _with_service(by_text(not_set_up, known), state)
+        yield failed(node, message, seen, SET_UP, _start_manager(state))
+    if unhealthy:
         message = "the NVSwitch fabric is not healthy"
-        health = "nvidia-smi -q | grep -A8 Fabric; less /var/log/fabricmanager.log"
-        yield Outcome(
-            "fail",
-            (node.name,),
-            message,
-            by_text(ill, len(mine)),
-            "healthy",
-            health,
-            severity="warning",
-        )
-    if unknown:
-        yield Outcome(
-            "unknown", (node.name,), unknown[0].detail, "", wanted, reason=unknown[0].reason
-        )
-    if unready or ill or unknown:
-        return
-    if service is not None and service.active != "active":
-        message = (
-            "the fabric is set up, and its manager has stopped: after the next reset it will not be"
-        )
-        yield Outcome(
-            "fail", (node.name,), message, words.strip("; "), "active", cure, severity="warning"
-        )
-    else:
-        yield Outcome(
-            "pass", (node.name,), "the NVSwitch fabric is set up", "completed" + words, wanted
-        )
+        seen = by_text(unhealthy, known)
+        remedy = "nvidia-smi -q | grep -A8 Fabric; less /var/log/fabricmanager.log"
+        yield failed(node, message, seen, "healthy", remedy, severity="warning")
+    if unreadable:
+        first = unreadable[0]
+        yield unknown(node, first.detail, first.reason, wanted=SET_UP)
 
 
-def _state(fabric: Fabric) -> str:
-    return f"{fabric.state}, status {fabric.status}" if fabric.status else fabric.state
+def _healthy_fabric(node: Node, state: FabricState) -> Outcome:
+    if state.service is None or _is_active(state):
+        seen = _with_service(SET_UP, state)
+        return passed(node, "the NVSwitch fabric is set up", seen, SET_UP)
+    message = (
+        "the fabric is set up, and its manager has stopped: after the next reset it will not be"
+    )
+    remedy = _start_manager(state)
+    return failed(node, message, _service_text(state), "active", remedy, severity="warning")
 
 
-def _cure(found: FabricState) -> str:
-    version = found.service.version if found.service else None
-    if version and found.driver and version != found.driver:
-        branch = found.driver.split(".")[0]
-        return f"apt-get install nvidia-fabricmanager-{branch}={found.driver}-1   # it is {version}, the driver is not"
+def _fabric_text(fabric: Fabric) -> str:
+    if not fabric.status:
+        return fabric.state
+    return f"{fabric.state}, status {fabric.status}"
+
+
+def _start_manager(state: FabricState) -> str:
+    """Return a command that installs the fabric manager of the driver's version, or starts it."""
+    version = state.service.version if state.service else None
+    if version and state.driver and version != state.driver:
+        branch, _, _ = state.driver.partition(".")
+        package = f"nvidia-fabricmanager-{branch}={state.driver}-1"
+        return f"apt-get install {package}   # it is {version}, the driver is not"
     return "systemctl enable --now nvidia-fabricmanager; less /var/log/fabricmanager.log"
 
 
-def fabric_managers(context: CheckContext) -> Iterable[Outcome]:
-    for node in context.nodes:
-        yield from fabric_manager(context, node, context.value(node, "gpu.fabric_state"))
+# ---------------------------------------------------------------- proofs
+
+
+def _with_other_vbios(readings: Readings) -> Readings:
+    board = readings[3]
+    versions = {**board.versions, "VBIOS": "96.00.30.00.01"}
+    return {**readings, 3: replace(board, versions=versions)}
+
+
+def _with_fabric_not_started(state: FabricState) -> FabricState:
+    fabric = {**(state.fabric or {}), 3: Fabric("not started", 0, ())}
+    return replace(state, fabric=fabric)
 
 
 MODULE = Check(
@@ -200,8 +257,8 @@ MODULE = Check(
     judge=each(module_vs_lib, "nv.library"),
     severity="error",
     title="The driver's kernel module and its libraries",
-    why="An update replaced the libraries under a running module («Driver/library version mismatch»): nothing that "
-    "starts from now on gets a GPU, while what runs goes on.",
+    why="An update replaced the libraries under a running module («Driver/library version "
+    "mismatch»): nothing that starts from now on gets a GPU, while what runs goes on.",
     how="NVML's code 18, and the version in the name that libnvidia-ml.so.1 leads to against "
     "/proc/driver/nvidia/version.",
     remedy=RELOAD + "; apt-mark hold the driver's packages",
@@ -213,31 +270,25 @@ FIRMWARE = Check(
     judge=firmware,
     severity="warning",
     title="Firmware of the GPUs",
-    why="Boards that came back from repair bring other firmware, with other power and clock tables: one slow GPU.",
+    why="Boards that came back from repair bring other firmware, with other power and clock "
+    "tables: one slow GPU.",
     how="NVML's VBIOS and InfoROM versions, equal on all boards of one part number in the job, "
     "and the GSP's in one node.",
     remedy="flash the odd boards with the maker's update",
-    proof=Proof(
-        "gpu.firmware",
-        lambda found: {
-            **found,
-            3: replace(found[3], versions={**found[3].versions, "VBIOS": "96.00.30.00.01"}),
-        },
-    ),
+    proof=Proof("gpu.firmware", _with_other_vbios),
 )
 FABRIC_MANAGER = Check(
     "gpu.fabricmanager",
     facts=("gpu.fabric_state",),
-    judge=fabric_managers,
+    judge=each(fabric_manager, "gpu.fabric_state"),
     severity="error",
     title="The NVSwitch fabric and its manager",
-    why="On machines with NVSwitches CUDA does not start («system not yet initialized», error 802) until the fabric "
-    "manager has set up the fabric, and it runs only in the driver's own version.",
-    how="NVML's fabric state of each GPU (Hopper and later): completed, without an error, healthy; and where "
-    "NVSwitches are on the bus, systemd's word for nvidia-fabricmanager. Skipped on other machines.",
+    why="On machines with NVSwitches CUDA does not start («system not yet initialized», error "
+    "802) until the fabric manager has set up the fabric, and it runs only in the driver's own "
+    "version.",
+    how="NVML's fabric state of each GPU (Hopper and later): completed, without an error, "
+    "healthy; and where NVSwitches are on the bus, systemd's word for nvidia-fabricmanager. "
+    "Skipped on other machines.",
     remedy="systemctl enable --now nvidia-fabricmanager",
-    proof=Proof(
-        "gpu.fabric_state",
-        lambda found: replace(found, fabric={**found.fabric, 3: Fabric("not started", 0, ())}),
-    ),
+    proof=Proof("gpu.fabric_state", _with_fabric_not_started),
 )

@@ -1,4 +1,4 @@
-"""Xids: errors of GPUs that the driver told the kernel's log about."""
+"""Xids: errors of GPUs that the driver writes to the kernel's log."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
-from clusterprep.checks.log import DAY, silence
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, unknown
+from clusterprep.checks.log import DAY, judge_silence
 from clusterprep.facts.kernel_log import XID, KernelRecord, Xid, Xids
-from clusterprep.model import Node
+from clusterprep.model import Node, Severity
 from clusterprep.model.units import format_duration
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 RESET = "nvidia-smi --gpu-reset -i {gpu}   # with no process on it; reboot where that is refused"
 REBOOT = "reboot   # and if it comes back: power cycle, reseat, replace {gpu}"
-LINK = "nvidia-smi nvlink -s -i {bus}; nvidia-smi nvlink -e -i {bus}; systemctl restart nvidia-fabricmanager, or reboot"
+LINK = (
+    "nvidia-smi nvlink -s -i {bus}; nvidia-smi nvlink -e -i {bus}; "
+    "systemctl restart nvidia-fabricmanager, or reboot"
+)
 LOOK = "nvidia-smi -q -i {gpu}; dmesg | grep 'NVRM: Xid'"
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """Of one code: fatal until the GPU is reset, a warning for a day, or the doing of a program."""
+    """What an Xid means: fatal until the GPU is reset, a warning for a day, or due to a program."""
 
     kind: Literal["fatal", "warning", "program"]
     means: str
@@ -40,9 +43,13 @@ def program(means: str) -> Meaning:
     return Meaning("program", means)
 
 
-# The classes follow NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors: what it asks to reset, restart or check
-# at once is fatal; what it asks to restart the application for is the program's, or a warning where it asks to call
-# support when that does not help. 94 is contained to one program, and its row waits for a reset.
+RECOVERY_ACTION = 154
+NVLINK_CODES = range(144, 151)
+
+# The classes follow NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors. Fatal: the catalogue
+# asks to reset, restart or check at once. Due to a program: it asks to restart the application; a
+# warning if it asks to call support when that does not help. 94 is contained to one program, and
+# its row waits for a reset.
 CODES = {
     8: warning("the GPU stopped processing"),
     11: program("a bad command stream"),
@@ -86,59 +93,70 @@ CODES = {
     158: fatal("a fatal timeout"),
     162: program("the power smoothing circuit is on again"),
     163: program("the power smoothing circuit is off"),
-    **dict.fromkeys(range(144, 151), fatal("an NVLink error", LINK)),  # but see meaning()
+    **dict.fromkeys(NVLINK_CODES, fatal("an NVLink error", LINK)),  # but see meaning()
 }
 UNKNOWN = warning("an error that this version has no words for: see NVIDIA's Xid catalogue")
 
 
 def meaning(event: Xid) -> Meaning:
-    """Of its code; two kinds of Xid say in their text how grave they are."""
+    """Return what an Xid means by its code; the text of some codes says how severe they are."""
     text = event.record.text
-    if 144 <= event.code <= 150 and "onfatal" in text.replace("-", ""):
+    if event.code in NVLINK_CODES and "onfatal" in text.replace("-", ""):
         return warning("an NVLink error that was recovered", LINK)
-    if event.code == 154:  # GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)
-        action = text.rsplit(" to ", 1)[-1]
-        grave = "Required" in action and ("Reset" in action or "Reboot" in action)
-        if grave:
-            return fatal("the driver asks for a reset", REBOOT if "Reboot" in action else RESET)
-        return (
-            program("no recovery is needed")
-            if "(None)" in action
-            else warning("the driver asks for a recovery")
-        )
+    if event.code == RECOVERY_ACTION:
+        return _recovery(text)
     return CODES.get(event.code, UNKNOWN)
 
 
+def _recovery(text: str) -> Meaning:
+    """Parse «GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)»."""
+    action = text.rpartition(" to ")[2]
+    if "Required" in action and "Reboot" in action:
+        return fatal("the driver asks for a reset", REBOOT)
+    if "Required" in action and "Reset" in action:
+        return fatal("the driver asks for a reset", RESET)
+    if "(None)" in action:
+        return program("no recovery is needed")
+    return warning("the driver asks for a recovery")
+
+
+Judged = list[tuple[Xid, Meaning]]
+EventsByMeaning = dict[tuple[int, Meaning], list[Xid]]
+"""Code and meaning → the Xids that have them."""
+
+
 def xids(context: CheckContext) -> Iterable[Outcome]:
-    """One finding for each code on a node; a program's are said, and pass."""
+    """Yield a failure for each bad code on a node; those due to a program are shown, and pass."""
+    wanted = "none that is fatal"
     for node in context.nodes:
         seen: Xids = context.value(node, "gpu.xids")
         judged = [(event, meaning(event)) for event in seen.events]
-        bad = [
-            (e, m)
-            for e, m in judged
-            if m.kind == "fatal" or (m.kind == "warning" and seen.log.age(e.record) <= DAY)
-        ]
-        for (code, means), events in _grouped(bad).items():
+        bad = _grouped(_current(judged, seen))
+        for (code, means), events in bad.items():
             yield _failure(node, code, means, events, seen)
         if bad:
             continue
-        if seen.log.cut.get(XID):
-            message = f"{seen.log.cut[XID]} older Xids were left out, for there are very many"
-            yield Outcome(
-                "unknown",
-                (node.name,),
-                message,
-                _said(judged, seen),
-                "none that is fatal",
-                reason="truncated",
-            )
+        text = _described(judged, seen)
+        left_out = seen.log.cut.get(XID)
+        if left_out:
+            message = f"{left_out} older Xids were left out, for there are very many"
+            yield unknown(node, message, "truncated", text, wanted)
         else:
-            yield silence(node, seen.log, _said(judged, seen), "none that is fatal")
+            yield judge_silence(node, seen.log, text, wanted)
 
 
-def _grouped(judged: list[tuple[Xid, Meaning]]) -> dict[tuple[int, Meaning], list[Xid]]:
-    groups: dict[tuple[int, Meaning], list[Xid]] = {}
+def _current(judged: Judged, seen: Xids) -> Judged:
+    """Return the fatal Xids since boot, and the warnings of the last day."""
+    current = []
+    for event, means in judged:
+        is_recent = seen.log.age(event.record) <= DAY
+        if means.kind == "fatal" or (means.kind == "warning" and is_recent):
+            current.append((event, means))
+    return current
+
+
+def _grouped(judged: Judged) -> EventsByMeaning:
+    groups: EventsByMeaning = {}
     for event, means in judged:
         groups.setdefault((event.code, means), []).append(event)
     return groups
@@ -146,29 +164,51 @@ def _grouped(judged: list[tuple[Xid, Meaning]]) -> dict[tuple[int, Meaning], lis
 
 def _failure(node: Node, code: int, means: Meaning, events: list[Xid], seen: Xids) -> Outcome:
     gpus = list(dict.fromkeys(event.pci for event in events if event.pci))
-    bus = f"{gpus[0]}.0" if gpus and "." not in gpus[0] else "".join(gpus[:1])
-    cure = means.remedy.replace("{gpu}", bus).replace("{bus}", bus)
-    newest = max(events, key=lambda event: event.record.seconds).record
+    newest = _newest(events)
+    age = format_duration(seen.log.age(newest))
     count = sum(event.record.count for event in events)
     times = f"{count} times, " if count > 1 else ""
     where = ", ".join(gpus) or f"«{newest.text[:80]}»"
-    text = f"Xid {code or '?'} on {where}: {times}last {format_duration(seen.log.age(newest))} ago"
-    severity: Literal["error", "warning"] = "error" if means.kind == "fatal" else "warning"
-    return Outcome("fail", (node.name,), means.means, text, "none", cure, severity=severity)
+    text = f"Xid {code or '?'} on {where}: {times}last {age} ago"
+    severity: Severity = "error" if means.kind == "fatal" else "warning"
+    remedy = means.remedy
+    bus = _bus_id(gpus)
+    for placeholder in ("{gpu}", "{bus}"):
+        remedy = remedy.replace(placeholder, bus)
+    return failed(node, means.means, text, "none", remedy, severity)
 
 
-def _said(judged: list[tuple[Xid, Meaning]], seen: Xids) -> str:
-    words = []
+def _bus_id(gpus: list[str]) -> str:
+    """Return the PCI address of the first GPU with its function, as nvidia-smi takes it."""
+    if not gpus:
+        return ""
+    first = gpus[0]
+    return first if "." in first else f"{first}.0"
+
+
+def _described(judged: Judged, seen: Xids) -> str:
+    """Return each code with its meaning and the age of the newest Xid."""
+    parts = []
     for (code, means), events in _grouped(judged).items():
-        age = min(seen.log.age(event.record) for event in events)
-        words.append(f"Xid {code}: {means.means}, last {format_duration(age)} ago")
-    return "; ".join(words)
+        age = format_duration(seen.log.age(_newest(events)))
+        parts.append(f"Xid {code}: {means.means}, last {age} ago")
+    return "; ".join(parts)
 
 
-def _fallen(seen: Xids) -> Xids:
-    text = "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-    record = KernelRecord(1 << 20, seen.log.now - 60, 3, 1, seen.log.now - 60, text)
-    return replace(seen, events=(*seen.events, Xid("0000:1b:00", 79, record)))
+def _newest(events: Iterable[Xid]) -> KernelRecord:
+    newest = max(events, key=lambda event: event.record.seconds)
+    return newest.record
+
+
+def _with_lost_gpu(seen: Xids) -> Xids:
+    text = (
+        "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, "
+        "GPU has fallen off the bus."
+    )
+    minute_ago = seen.log.now - 60
+    record = KernelRecord(1 << 20, minute_ago, 3, 1, minute_ago, text)
+    xid = Xid("0000:1b:00", 79, record)
+    return replace(seen, events=(*seen.events, xid))
 
 
 XIDS = Check(
@@ -176,11 +216,14 @@ XIDS = Check(
     facts=("gpu.xids",),
     judge=xids,
     severity="error",
+    grade="fatal ones an error, others a warning",
     title="Xids of the NVIDIA driver",
-    why="An Xid is how the driver says that a GPU met an error. After a fatal one the GPU is lost or its memory is not "
-    "to be trusted until a reset: ranks on it hang, end, or compute wrong sums.",
-    how="«NVRM: Xid» in /dev/kmsg since boot, by the classes of NVIDIA's Xid catalogue: fatal ones are errors until "
-    "the next boot, contained and unknown ones warnings for a day, those that programs cause are only said.",
+    why="An Xid is how the driver says that a GPU met an error. After a fatal one the GPU is lost "
+    "or its memory is not to be trusted until a reset: ranks on it hang, end, or compute wrong "
+    "sums.",
+    how="«NVRM: Xid» in /dev/kmsg since boot, by the classes of NVIDIA's Xid catalogue: fatal "
+    "ones are errors until the next boot, contained and unknown ones warnings for a day, those "
+    "that programs cause are only said.",
     remedy="dmesg | grep 'NVRM: Xid'",
-    proof=Proof("gpu.xids", _fallen),
+    proof=Proof("gpu.xids", _with_lost_gpu),
 )

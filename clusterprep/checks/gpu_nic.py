@@ -1,4 +1,4 @@
-"""GPUs and the RDMA cards of the training: near each other, or at least as near as on the other nodes."""
+"""GPUs and the RDMA cards of the training: close together, or as close as on the other nodes."""
 
 from __future__ import annotations
 
@@ -6,58 +6,87 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.checks.ib import FACTS, NOT_KNOWN
 from clusterprep.facts.pci import PciDevice, PciTree
 from clusterprep.model import Absent, Node
-from clusterprep.nccl.rails import RdmaRail, kind_of, training_sets
+from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of, training_sets
 
-# How far it is from a GPU to the nearest card, in the words of `nvidia-smi topo -m`.
+# The distance from a GPU to the nearest card, in the words of `nvidia-smi topo -m`.
 SWITCH, SOCKET, ACROSS = "PXB", "NODE", "SYS"
 ORDER = (SWITCH, SOCKET, ACROSS)
-WORDS = {SWITCH: "under one switch", SOCKET: "on one socket", ACROSS: "across sockets"}
+DESCRIPTIONS = {SWITCH: "under one switch", SOCKET: "on one socket", ACROSS: "across sockets"}
 
-Distances = dict[str, str]  # GPU address -> distance
+Distances = dict[str, str]
+"""Address of a GPU → its distance."""
 
 
 def gpu_nic(context: CheckContext) -> Iterable[Outcome]:
-    """Each GPU's nearest card of the training set: no worse than its peers on the other nodes and in its own."""
-    measured = dict(_measure(context))
-    usual = _usual(context, measured)
-    for node in context.nodes:
-        found = measured[node.name]
-        yield (
-            found
-            if isinstance(found, Outcome)
-            else _judge(node, found, usual.get(kind_of(context.fleet, node), {}))
-        )
+    """Judge each GPU's distance to its nearest card of the training set.
 
-
-def _measure(context: CheckContext) -> Iterable[tuple[str, Distances | Outcome]]:
+    It must not be farther than that of the same GPU on the other nodes, or of others in its node.
+    """
     sets = training_sets(context.fleet)
+    measured: dict[str, Distances | Outcome] = {}
     for node in context.nodes:
-        training, tree = sets[node.name], context.value(node, "pci.tree")
-        if isinstance(training, Absent):
-            message = training.detail or NOT_KNOWN
-            yield node.name, Outcome("unknown", (node.name,), message, reason=training.reason)
-        elif not tree.gpus or not training.rails:
-            message = "there are not both GPUs and RDMA cards of the training"
-            yield node.name, Outcome("skip", (node.name,), message, reason="not_applicable")
+        tree = context.value(node, "pci.tree")
+        measured[node.name] = _measured(node, tree, sets[node.name])
+    usual = _usual_distances(context, measured)
+    for node in context.nodes:
+        distances = measured[node.name]
+        if isinstance(distances, Outcome):
+            yield distances
         else:
-            yield node.name, _distances(node, tree, training.rails)
+            kind = kind_of(context.fleet, node)
+            yield _judged(node, distances, usual.get(kind, {}))
 
 
-def _distances(node: Node, tree: PciTree, rails: Iterable[RdmaRail]) -> Distances | Outcome:
-    cards = [card for rail in rails if (card := tree.device(rail.device.pci)) is not None]
-    near = any(gpu.under_one_switch(card) for gpu in tree.gpus for card in cards)
-    if not near and (tree.virtual or any(device.numa is None for device in (*tree.gpus, *cards))):
+def _measured(node: Node, tree: PciTree, training: TrainingSet | Absent) -> Distances | Outcome:
+    """Return the distance of each GPU, or the outcome of a node where there are none to judge."""
+    if isinstance(training, Absent):
+        return unknown(node, training.detail or NOT_KNOWN, training.reason)
+    if not tree.gpus or not training.rails:
+        return skipped(node, "there are not both GPUs and RDMA cards of the training")
+    cards = _cards(tree, training.rails)
+    if not _shows_distances(tree, cards):
         message = (
             "the tree of devices does not show how far they are apart, as in a virtual machine"
         )
-        return Outcome("skip", (node.name,), message, reason="not_applicable")
-    return {
-        gpu.at: min((_distance(gpu, card) for card in cards), key=ORDER.index) for gpu in tree.gpus
-    }
+        return skipped(node, message)
+    distances = {}
+    for gpu in tree.gpus:
+        to_cards = [_distance(gpu, card) for card in cards]
+        distances[gpu.at] = min(to_cards, key=ORDER.index)
+    return distances
+
+
+def _cards(tree: PciTree, rails: Iterable[RdmaRail]) -> list[PciDevice]:
+    cards = []
+    for rail in rails:
+        card = tree.device(rail.device.pci)
+        if card is not None:
+            cards.append(card)
+    return cards
+
+
+def _shows_distances(tree: PciTree, cards: list[PciDevice]) -> bool:
+    """Return whether the tree has switches with GPUs and cards, or the sockets of real hardware."""
+    for gpu in tree.gpus:
+        if any(gpu.under_one_switch(card) for card in cards):
+            return True
+    if tree.virtual:
+        return False
+    devices = [*tree.gpus, *cards]
+    return all(device.numa is not None for device in devices)
 
 
 def _distance(gpu: PciDevice, card: PciDevice) -> str:
@@ -66,64 +95,79 @@ def _distance(gpu: PciDevice, card: PciDevice) -> str:
     return SOCKET if gpu.numa == card.numa else ACROSS
 
 
-def _usual(
+def _usual_distances(
     context: CheckContext, measured: Mapping[str, Distances | Outcome]
 ) -> dict[object, Distances]:
-    """For each GPU the distance that most nodes of a kind have, where most agree."""
-    counts: dict[object, dict[str, Counter[str]]] = {}
+    """Return for each kind of node and GPU the distance that more than half of the nodes have.
+
+    A GPU that only one node has is left out.
+    """
+    counters: dict[tuple[object, str], Counter[str]] = {}
     for node in context.nodes:
-        found = measured[node.name]
-        for gpu, distance in ({} if isinstance(found, Outcome) else found).items():
-            counts.setdefault(kind_of(context.fleet, node), {}).setdefault(gpu, Counter())[
-                distance
-            ] += 1
-    return {
-        kind: {
-            gpu: distance
-            for gpu, count in gpus.items()
-            for distance, number in count.most_common(1)
-            if 2 * number > count.total() > 1
-        }
-        for kind, gpus in counts.items()
-    }
+        distances = measured[node.name]
+        if isinstance(distances, Outcome):
+            continue
+        kind = kind_of(context.fleet, node)
+        for gpu, distance in distances.items():
+            counter = counters.setdefault((kind, gpu), Counter())
+            counter[distance] += 1
+    usual: dict[object, Distances] = {}
+    for (kind, gpu), counter in counters.items():
+        distance, number = counter.most_common(1)[0]
+        total = counter.total()
+        if total > 1 and 2 * number > total:
+            usual.setdefault(kind, {})[gpu] = distance
+    return usual
 
 
-def _judge(node: Node, found: Distances, usual: Distances) -> Outcome:
-    seen = ", ".join(f"GPU {gpu} {distance}" for gpu, distance in found.items())
-    behind = [
-        gpu for gpu, own in found.items() if ORDER.index(own) > ORDER.index(usual.get(gpu, own))
-    ]
-    mixed = [gpu for gpu, own in found.items() if own == ACROSS and SWITCH in found.values()]
-    if behind or mixed:
-        gpu = (behind or mixed)[0]
-        wanted = (
-            f"{usual[gpu]}, as on the other nodes"
-            if behind
-            else f"{SWITCH}, as other GPUs of the node"
-        )
-        seen = ", ".join(f"GPU {bad} {found[bad]}" for bad in behind or mixed)
-        return Outcome(
-            "fail", (node.name,), "GPUs are far from the RDMA cards of the training", seen, wanted
-        )
-    if set(found.values()) == {SWITCH}:
-        return Outcome(
-            "pass", (node.name,), "every GPU has an RDMA card under its switch", seen, SWITCH
-        )
+def _judged(node: Node, distances: Distances, usual: Distances) -> Outcome:
+    far = _farther_than_usual(distances, usual)
+    if far:
+        wanted = f"{usual[far[0]]}, as on the other nodes"
+        return _failure(node, distances, far, wanted)
+    if SWITCH in distances.values():
+        far = [gpu for gpu, distance in distances.items() if distance == ACROSS]
+        if far:
+            return _failure(node, distances, far, f"{SWITCH}, as other GPUs of the node")
+    seen = _described(distances, distances)
+    if set(distances.values()) == {SWITCH}:
+        return passed(node, "every GPU has an RDMA card under its switch", seen, SWITCH)
     if not usual:
-        message = "not every GPU has a card under its switch, and no other node of this kind is there to compare with"
-        return Outcome("skip", (node.name,), message, seen, reason="not_applicable")
-    farthest = max(found.values(), key=ORDER.index)
-    message = f"GPUs and RDMA cards are {WORDS[farthest]} at worst, as on the other nodes"
-    return Outcome("pass", (node.name,), message, seen, "as on the other nodes")
+        message = (
+            "not every GPU has a card under its switch, "
+            "and no other node of this kind is there to compare with"
+        )
+        return skipped(node, message, seen)
+    farthest = max(distances.values(), key=ORDER.index)
+    description = DESCRIPTIONS[farthest]
+    message = f"GPUs and RDMA cards are {description} at worst, as on the other nodes"
+    return passed(node, message, seen, "as on the other nodes")
+
+
+def _failure(node: Node, distances: Distances, gpus: Iterable[str], wanted: str) -> Outcome:
+    message = "GPUs are far from the RDMA cards of the training"
+    return failed(node, message, _described(distances, gpus), wanted)
+
+
+def _farther_than_usual(distances: Distances, usual: Distances) -> list[str]:
+    farther = []
+    for gpu, distance in distances.items():
+        usual_distance = usual.get(gpu, distance)
+        if ORDER.index(distance) > ORDER.index(usual_distance):
+            farther.append(gpu)
+    return farther
+
+
+def _described(distances: Distances, gpus: Iterable[str]) -> str:
+    return ", ".join(f"GPU {gpu} {distances[gpu]}" for gpu in gpus)
 
 
 def _moved(tree: PciTree) -> PciTree:
-    """For the proof: one GPU away from its switch, in a slot of the other socket."""
+    """Return a tree with one GPU in a slot of the other socket, for the proof."""
     first = tree.gpus[0]
-    bad = replace(first, above=first.above[-1:], numa=1)
-    return replace(
-        tree, devices=tuple(bad if device is first else device for device in tree.devices)
-    )
+    moved = replace(first, above=first.above[-1:], numa=1)
+    devices = [moved if device is first else device for device in tree.devices]
+    return replace(tree, devices=tuple(devices))
 
 
 GPU_NIC = Check(
@@ -132,10 +176,12 @@ GPU_NIC = Check(
     judge=gpu_nic,
     severity="warning",
     title="The distance from GPUs to RDMA cards",
-    why="A GPU whose card sits at the other socket sends everything through both processors: its rank is the slow one, "
-    "and NCCL may pair it with another's card.",
-    how="The nearest common bridge of each GPU and the cards of the training set in sysfs (PXB: under one switch, "
-    "NODE: on one socket, SYS: across), compared with the same GPU on the other nodes and the other GPUs of the node.",
-    remedy="nvidia-smi topo -m   # a card in the wrong slot: move it; a card that is missing: ib.present",
+    why="A GPU whose card sits at the other socket sends everything through both processors: its "
+    "rank is the slow one, and NCCL may pair it with another's card.",
+    how="The nearest common bridge of each GPU and the cards of the training set in sysfs (PXB: "
+    "under one switch, NODE: on one socket, SYS: across), compared with the same GPU on the other "
+    "nodes and the other GPUs of the node.",
+    remedy="nvidia-smi topo -m   # a card in the wrong slot: move it; a card that is missing: "
+    "ib.present",
     proof=Proof("pci.tree", _moved),
 )

@@ -1,4 +1,4 @@
-"""How each GPU is set and who uses it: clocks, power limit, persistence, MIG, compute mode, other processes."""
+"""Settings of each GPU (clocks, power limit, persistence, MIG, compute mode) and its processes."""
 
 from __future__ import annotations
 
@@ -9,29 +9,40 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
 from clusterprep.checks.gpu_health import (
     Trouble,
     by_text,
     each_gpu,
+    never_wrong,
     of_job,
     one_by_one,
     parse_switch,
 )
 from clusterprep.facts.gpu import Model, Readings
-from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
+from clusterprep.facts.gpu_state import Clocks, GpuProcess, Persistence, Power, Use
 from clusterprep.model import Absent
 from clusterprep.model.units import format_size, parse_size
 
 MIB = 1 << 20
 USED = 2 << 30  # bytes that nothing should hold before a job starts; Primus' limit, CHECKS gpu.busy
-# MPS shares a GPU between the job's own processes; it is a service and not somebody's job.
+MOST_BYTES = 1 << 62  # of a limit that is «unlimited»
+EQUAL_BY_MODEL = "equal on all GPUs of a model"
+# MPS shares a GPU between the job's own processes: it is a service, and no other job.
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste")  # as /proc shows names, 15 characters
-Place = tuple[str, int]  # node and GPU
+
+Place = tuple[str, int]
+"""Name of a node and index of a GPU."""
+
+Say = Callable[[Any], str]
+"""Returns the value of a GPU as text."""
 
 
-def alike(context: CheckContext, fact: str, say: Callable[[Any], str]) -> dict[Place, str]:
-    """GPUs whose value differs from that of most GPUs of the same model in the job, with what most have.
+# ---------------------------------------------------------------- equal on all GPUs of a model
+
+
+def alike(context: CheckContext, fact: str, say: Say) -> dict[Place, str]:
+    """Return the GPUs that differ from most GPUs of their model in the job, and what most have.
 
     Without a strict majority each of them differs.
     """
@@ -41,11 +52,15 @@ def alike(context: CheckContext, fact: str, say: Callable[[Any], str]) -> dict[P
         for index, value in of_job(node, context.value(node, fact)).items():
             model = models.get(index)
             if not isinstance(value, Absent) and isinstance(model, Model):
-                groups.setdefault(model.name, {})[node.name, index] = say(value)
-    return {place: usual for group in groups.values() for place, usual in _odd(group).items()}
+                group = groups.setdefault(model.name, {})
+                group[node.name, index] = say(value)
+    differing: dict[Place, str] = {}
+    for group in groups.values():
+        differing.update(_differing_in(group))
+    return differing
 
 
-def _odd(group: Mapping[Place, str]) -> dict[Place, str]:
+def _differing_in(group: Mapping[Place, str]) -> dict[Place, str]:
     usual, count = Counter(group.values()).most_common(1)[0]
     if 2 * count > len(group):
         return {place: usual for place, value in group.items() if value != usual}
@@ -53,92 +68,118 @@ def _odd(group: Mapping[Place, str]) -> dict[Place, str]:
 
 
 def _differing(
-    context: CheckContext, fact: str, say: Callable[[Any], str], message: str, cure: str
+    context: CheckContext, fact: str, say: Say, message: str, cure: str
 ) -> Iterable[Outcome]:
-    """Failures of the GPUs that differ, by node; nothing for the others."""
-    odd = alike(context, fact, say)
+    """Yield failures of the GPUs that differ, by node, and nothing for the others.
+
+    `{gpus}` and `{usual}` in `cure` become the indices of the GPUs, and what most have.
+    """
+    differing = alike(context, fact, say)
     for node in context.nodes:
-        mine = of_job(node, context.value(node, fact))
-        said = {i: say(mine[i]) for i in mine if (node.name, i) in odd}
-        if said:
-            usual = odd[node.name, min(said)]
-            remedy = cure.format(gpus=",".join(map(str, said)), usual=usual)
-            yield Outcome("fail", (node.name,), message, by_text(said, len(mine)), usual, remedy)
+        readings = of_job(node, context.value(node, fact))
+        seen_by_gpu: dict[int, str] = {}
+        for index, value in readings.items():
+            if (node.name, index) in differing:
+                seen_by_gpu[index] = say(value)
+        if not seen_by_gpu:
+            continue
+        usual = differing[node.name, min(seen_by_gpu)]
+        gpus = ",".join(map(str, seen_by_gpu))
+        remedy = cure.format(gpus=gpus, usual=usual)
+        seen = by_text(seen_by_gpu, len(readings))
+        yield failed(node, message, seen, usual, remedy)
 
 
 def _otherwise(
     context: CheckContext,
     fact: str,
-    failed: Iterable[Outcome],
+    failures: Iterable[Outcome],
     fine: Callable[[Mapping[int, Any]], str],
     wanted: str,
 ) -> Iterable[Outcome]:
-    """Those failures, and for each other node what its readings are worth: pass, unknown or skip."""
-    failed = list(failed)
-    yield from failed
-    bad = {name for outcome in failed for name in outcome.nodes}
+    """Yield the failures, and pass, unknown or skip for each other node.
+
+    A node that fails may have GPUs that are not known besides.
+    """
+    names: set[str] = set()
+    for failure in failures:
+        yield failure
+        names.update(failure.nodes)
     for node in context.nodes:
         readings = context.value(node, fact)
-        known = {i: v for i, v in of_job(node, readings).items() if not isinstance(v, Absent)}
-        for outcome in one_by_one(node, readings, lambda _: None, fine(known), wanted):
-            if node.name not in bad or outcome.verdict == "unknown":
+        of_node = of_job(node, readings)
+        known = {i: value for i, value in of_node.items() if not isinstance(value, Absent)}
+        for outcome in one_by_one(node, readings, never_wrong, fine(known), wanted):
+            if node.name not in names or outcome.verdict == "unknown":
                 yield outcome
 
 
 def _declared(
     context: CheckContext, fact: str, wrong: Callable[..., Trouble | None], fine: str
-) -> tuple[list[Outcome], CheckContext]:
-    """The nodes whose value `require:` declares, judged, and the context without them."""
-    outcomes: list[Outcome] = []
+) -> Iterable[Outcome]:
+    """Judge the nodes whose value `require:` declares."""
     for node in context.nodes:
         wanted = context.wanted(node)
         if wanted is not None:
-            outcomes += one_by_one(
-                node, context.value(node, fact), partial(wrong, wanted=wanted), fine, wanted
-            )
-    rest = tuple(node for node in context.nodes if context.wanted(node) is None)
-    return outcomes, replace(context, nodes=rest)
+            readings = context.value(node, fact)
+            judge = partial(wrong, wanted=wanted)
+            yield from one_by_one(node, readings, judge, fine, wanted)
 
 
-# ---------------------------------------------------------------- clocks and power
+def _undeclared(context: CheckContext) -> CheckContext:
+    """Return the context without the nodes whose value `require:` declares."""
+    nodes = tuple(node for node in context.nodes if context.wanted(node) is None)
+    return replace(context, nodes=nodes)
 
 
-def _clock_words(clocks: Clocks) -> str:
-    most = f"at most {clocks.highest[0]}/{clocks.highest[1]} MHz"
-    if clocks.application is None:
-        return most
-    return f"applications {clocks.application[0]}/{clocks.application[1]} MHz, {most}"
+# ---------------------------------------------------------------- clocks
 
 
 def clocks(context: CheckContext) -> Iterable[Outcome]:
-    """As required; else equal on all GPUs of a model. Equal and not the factory's is a choice, and told."""
-    declared, context = _declared(
-        context, "gpu.clocks", _not_these_clocks, "the application clock is as required"
-    )
-    yield from declared
+    """Judge clocks: as required, else equal on all GPUs of a model.
+
+    Equal clocks that are not the factory's are a choice, which is only shown.
+    """
+    fact = "gpu.clocks"
+    fine = "the application clock is as required"
+    yield from _declared(context, fact, _wrong_clocks, fine)
+    rest = _undeclared(context)
+    message = "clocks differ from those of the same GPUs"
     cure = "nvidia-smi -i {gpus} -rac; nvidia-smi -i {gpus} -rgc   # most have: {usual}"
-    failed = _differing(
-        context, "gpu.clocks", _clock_words, "clocks differ from those of the same GPUs", cure
-    )
-    yield from _otherwise(
-        context, "gpu.clocks", failed, _clocks_fine, "equal on all GPUs of a model"
-    )
+    failures = _differing(rest, fact, _clocks_text, message, cure)
+    yield from _otherwise(rest, fact, failures, _clocks_fine, EQUAL_BY_MODEL)
 
 
-def _not_these_clocks(value: Clocks, wanted: str) -> Trouble | None:
-    if value.application is not None and value.application[0] == parse_clock(wanted):
-        return None
-    return Trouble("the application clock is not as required", _clock_words(value))
+def _clocks_text(clocks: Clocks) -> str:
+    highest = f"at most {_megahertz(clocks.highest)}"
+    if clocks.application is None:
+        return highest
+    return f"applications {_megahertz(clocks.application)}, {highest}"
+
+
+def _megahertz(clocks: tuple[int, int]) -> str:
+    graphics, memory = clocks
+    return f"{graphics}/{memory} MHz"
+
+
+def _wrong_clocks(clocks: Clocks, wanted: str) -> Trouble | None:
+    if clocks.application is not None:
+        graphics, _ = clocks.application
+        if graphics == parse_clock(wanted):
+            return None
+    return Trouble("the application clock is not as required", _clocks_text(clocks))
 
 
 def _clocks_fine(readings: Mapping[int, Clocks]) -> str:
-    if any(c.default is not None and c.application != c.default for c in readings.values()):
-        return "clocks are equal on all GPUs of a model, and not the factory's"
-    return "clocks are equal on all GPUs of a model"
+    message = "clocks are equal on all GPUs of a model"
+    for clocks in readings.values():
+        if clocks.default is not None and clocks.application != clocks.default:
+            return f"{message}, and not the factory's"
+    return message
 
 
 def parse_clock(text: str) -> int:
-    """MHz of the application graphics clock. Raises ValueError for anything else."""
+    """Parse MHz of the application graphics clock. Raises ValueError for anything else."""
     match = re.fullmatch(r"(\d+) ?(?:MHz)?", text)
     if match is None:
         raise ValueError(
@@ -147,49 +188,48 @@ def parse_clock(text: str) -> int:
     return int(match[1])
 
 
+# ---------------------------------------------------------------- power
+
+
 def power_limit(context: CheckContext) -> Iterable[Outcome]:
-    """As required; else equal on all GPUs of a model. A cap on all of them is a choice, and told."""
-    declared, context = _declared(
-        context, "gpu.power", _not_this_power, "the power limit is as required"
-    )
-    yield from declared
+    """Judge power limits: as required, else equal on all GPUs of a model.
+
+    A cap on all of them is a choice, which is only shown.
+    """
+    fact = "gpu.power"
+    fine = "the power limit is as required"
+    yield from _declared(context, fact, _wrong_power, fine)
+    rest = _undeclared(context)
+    message = "the power limit (W) differs from the rest"
     cure = "nvidia-smi -i {gpus} -pl {usual}"
-    failed = _differing(
-        context,
-        "gpu.power",
-        lambda p: f"{p.limit:g}",
-        "the power limit (W) differs from the rest",
-        cure,
-    )
-    yield from _otherwise(context, "gpu.power", failed, _power_fine, "equal on all GPUs of a model")
+    failures = _differing(rest, fact, _watts, message, cure)
+    yield from _otherwise(rest, fact, failures, _power_fine, EQUAL_BY_MODEL)
 
 
-def _not_this_power(power: Power, wanted: str) -> Trouble | None:
+def _watts(power: Power) -> str:
+    return f"{power.limit:g}"
+
+
+def _wrong_power(power: Power, wanted: str) -> Trouble | None:
     watts = parse_watts(wanted)
     if power.limit == watts:
         return None
-    return Trouble(
-        "the power limit is not as required",
-        f"{power.limit:g} W",
-        f"nvidia-smi -i {{gpus}} -pl {watts:g}",
-    )
+    remedy = f"nvidia-smi -i {{gpus}} -pl {watts:g}"
+    return Trouble("the power limit is not as required", f"{power.limit:g} W", remedy)
 
 
 def _power_fine(readings: Mapping[int, Power]) -> str:
-    capped = {
-        f"{p.limit:g} W instead of {p.default:g} W"
-        for p in readings.values()
-        if p.limit < p.default
-    }
-    return (
-        f"all are capped alike: {', '.join(sorted(capped))}"
-        if capped
-        else "power limits are the factory's"
-    )
+    caps: set[str] = set()
+    for power in readings.values():
+        if power.limit < power.default:
+            caps.add(f"{power.limit:g} W instead of {power.default:g} W")
+    if not caps:
+        return "power limits are the factory's"
+    return f"all are capped alike: {', '.join(sorted(caps))}"
 
 
 def parse_watts(text: str) -> float:
-    """A power limit. Raises ValueError for anything but watts."""
+    """Parse a power limit. Raises ValueError for anything but watts."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?W?", text)
     if match is None:
         raise ValueError(f"expected watts, such as 700 or 700W; seen '{text}'")
@@ -200,40 +240,46 @@ def parse_watts(text: str) -> float:
 
 
 def persistence(state: Persistence) -> Trouble | None:
-    """In a virtual machine the driver of the host has the GPU, and nothing is lost there."""
+    """Return that persistence is off, except in a virtual machine.
+
+    There the driver of the host has the GPU, and keeps its settings.
+    """
     if state.on or state.virtual:
         return None
-    return Trouble(
-        "persistence is off",
-        "off",
-        "systemctl enable --now nvidia-persistenced   # or nvidia-smi -pm 1",
-    )
+    remedy = "systemctl enable --now nvidia-persistenced   # or nvidia-smi -pm 1"
+    return Trouble("persistence is off", "off", remedy)
 
 
 def mig(modes: tuple[bool, bool], wanted: bool) -> Trouble | None:
+    """Return what is wrong with the MIG mode, now and after the next reset."""
     now, then = modes
+    state = _switch(now)
     if now != then:
-        text = f"{'on' if now else 'off'}, {'on' if then else 'off'} after a reset"
-        return Trouble(
-            "a change of MIG waits for a reset", text, "nvidia-smi --gpu-reset -i {gpus}"
-        )
+        seen = f"{state}, {_switch(then)} after a reset"
+        remedy = "nvidia-smi --gpu-reset -i {gpus}"
+        return Trouble("a change of MIG waits for a reset", seen, remedy)
     if now == wanted:
         return None
-    cure = f"nvidia-smi -i {{gpus}} -mig {int(wanted)}"
-    return Trouble(f"MIG is {'on' if now else 'off'}", "on" if now else "off", cure)
+    remedy = f"nvidia-smi -i {{gpus}} -mig {int(wanted)}"
+    return Trouble(f"MIG is {state}", state, remedy)
+
+
+def _switch(is_on: bool) -> str:
+    return "on" if is_on else "off"
 
 
 def mig_modes(context: CheckContext) -> Iterable[Outcome]:
-    """Off, or as required."""
+    """Judge that MIG is off, or as required."""
     for node in context.nodes:
-        on = parse_switch(context.wanted(node) or "off")
-        text = "on" if on else "off"
-        yield from one_by_one(
-            node, context.value(node, "gpu.mig"), partial(mig, wanted=on), f"MIG is {text}", text
-        )
+        is_wanted = parse_switch(context.wanted(node) or "off")
+        wanted = _switch(is_wanted)
+        readings = context.value(node, "gpu.mig")
+        judge = partial(mig, wanted=is_wanted)
+        yield from one_by_one(node, readings, judge, f"MIG is {wanted}", wanted)
 
 
 def compute_mode(mode: str) -> Trouble | None:
+    """Return that the compute mode is not the default one."""
     if mode == "default":
         return None
     return Trouble("only one process, or none, may use it", mode, "nvidia-smi -i {gpus} -c DEFAULT")
@@ -243,38 +289,46 @@ def compute_mode(mode: str) -> Trouble | None:
 
 
 def busy(context: CheckContext) -> Iterable[Outcome]:
-    """Nobody else's process, and no memory that nobody admits to."""
+    """Judge that no process uses a GPU, and that no memory is in use without a process."""
     for node in context.nodes:
-        wanted = context.wanted(node)
-        most = USED if wanted is None else int(min(parse_size(wanted), 1 << 62))
-        text = f"no process, and less than {format_size(most)} in use"
-        yield from one_by_one(
-            node, context.value(node, "gpu.use"), partial(in_use, most=most), "nobody uses it", text
-        )
+        required = context.wanted(node)
+        limit = USED
+        if required is not None:
+            limit = int(min(parse_size(required), MOST_BYTES))
+        wanted = f"no process, and less than {format_size(limit)} in use"
+        readings = context.value(node, "gpu.use")
+        judge = partial(in_use, most=limit)
+        yield from one_by_one(node, readings, judge, "no process uses it", wanted)
 
 
 def in_use(use: Use, most: int) -> Trouble | None:
-    strangers = [p for p in use.processes if not (p.name or "").startswith(SERVICES)]
-    if strangers:
-        said = ", ".join(f"{p.name or 'pid'} {p.pid}{_size(p.used)}" for p in strangers)
-        pids = " ".join(str(p.pid) for p in strangers)
-        return Trouble(
-            "somebody computes here",
-            said,
-            f"ps -o user,pid,lstart,args -p {pids}   # then ask, or kill them",
-        )
+    """Return the processes of other jobs on a GPU, or memory of at least `most` bytes in use."""
+    processes = [process for process in use.processes if not _is_service(process)]
+    if processes:
+        seen = ", ".join(map(_process_text, processes))
+        pids = " ".join(str(process.pid) for process in processes)
+        remedy = f"ps -o user,pid,lstart,args -p {pids}   # then ask, or kill them"
+        return Trouble("other processes use it", seen, remedy)
     if use.used >= most:
         message = "memory is in use and no process shows: one in another container, or left over"
         return Trouble(message, f"{use.used // MIB} MiB", "fuser -v /dev/nvidia*")
     return None
 
 
-def _size(used: int | None) -> str:
-    return "" if used is None else f" ({used // MIB} MiB)"
+def _is_service(process: GpuProcess) -> bool:
+    return process.name is not None and process.name.startswith(SERVICES)
+
+
+def _process_text(process: GpuProcess) -> str:
+    """Return «python 4711 (512 MiB)»."""
+    text = f"{process.name or 'pid'} {process.pid}"
+    if process.used is not None:
+        text += f" ({process.used // MIB} MiB)"
+    return text
 
 
 def _turned(index: int, value: Any) -> Callable[[Readings], Readings]:
-    """For proofs: one GPU's reading replaced."""
+    """Return a `turn` for proofs that replaces the reading of one GPU."""
     return lambda readings: {**readings, index: value}
 
 
@@ -284,9 +338,10 @@ CLOCKS = Check(
     judge=clocks,
     severity="warning",
     title="Clock settings",
-    why="One GPU that somebody set to lower clocks for a test is a straggler that every step waits for.",
-    how="NVML's highest clocks and application clocks, equal on all GPUs of a model, or the application graphics clock "
-    "in MHz that `require: gpu.clocks` names. NVML does not tell clocks that were locked with nvidia-smi -lgc.",
+    why="One GPU that was set to lower clocks for a test is a straggler that every step waits for.",
+    how="NVML's highest clocks and application clocks, equal on all GPUs of a model, or the "
+    "application graphics clock in MHz that `require: gpu.clocks` names. NVML does not tell "
+    "clocks that were locked with nvidia-smi -lgc.",
     remedy="nvidia-smi -rac; nvidia-smi -rgc",
     wants=parse_clock,
     proof=Proof("gpu.clocks", _turned(3, Clocks((1980, 2619), (1200, 2619), (1980, 2619)))),
@@ -298,7 +353,8 @@ POWER = Check(
     severity="warning",
     title="Power limit",
     why="A cap on all GPUs is a choice; a cap on one makes the whole job as slow as that one.",
-    how="NVML's enforced limit, equal on all GPUs of a model, or the watts that `require: gpu.power_limit` names.",
+    how="NVML's enforced limit, equal on all GPUs of a model, or the watts that `require: "
+    "gpu.power_limit` names.",
     remedy="nvidia-smi -q -d POWER; nvidia-smi -pl WATTS",
     wants=parse_watts,
     proof=Proof("gpu.power", _turned(3, Power(400.0, 700.0))),
@@ -311,9 +367,10 @@ PERSISTENCE = Check(
     ),
     severity="warning",
     title="Persistence mode",
-    why="Without it the driver lets go of an idle GPU: the next start takes seconds, and settings such as clocks, "
-    "power limit and ECC counters are lost in between.",
-    how="NVML's persistence mode, which nvidia-persistenced sets too; virtual machines are fine without.",
+    why="Without it the driver lets go of an idle GPU: the next start takes seconds, and settings "
+    "such as clocks, power limit and ECC counters are lost in between.",
+    how="NVML's persistence mode, which nvidia-persistenced sets too; virtual machines are fine "
+    "without.",
     remedy="systemctl enable --now nvidia-persistenced",
     proof=Proof("gpu.persistence", _turned(3, Persistence(on=False, virtual=False))),
 )
@@ -323,7 +380,8 @@ MIG = Check(
     judge=mig_modes,
     severity="warning",
     title="MIG mode",
-    why="With MIG a GPU is cut in slices: NCCL has no P2P between them and takes slices of one GPU for duplicates.",
+    why="With MIG a GPU is cut in slices: NCCL has no P2P between them and takes slices of one "
+    "GPU for duplicates.",
     how="NVML's MIG mode, now and after the next reset; off, or as `require: gpu.mig` says.",
     remedy="nvidia-smi -mig 0",
     wants=parse_switch,
@@ -335,8 +393,9 @@ COMPUTE_MODE = Check(
     judge=each_gpu("gpu.compute_mode", compute_mode, "any process may use it", "default"),
     severity="warning",
     title="Compute mode",
-    why="In exclusive mode the second process on a GPU is refused: a data loader, a profiler, or a rank after a crash "
-    "that is not quite gone («all CUDA-capable devices are busy or unavailable»).",
+    why="In exclusive mode the second process on a GPU is refused: a data loader, a profiler, or "
+    "a rank after a crash that is not quite gone («all CUDA-capable devices are busy or "
+    "unavailable»).",
     how="NVML's compute mode is the default one.",
     remedy="nvidia-smi -c DEFAULT",
     proof=Proof("gpu.compute_mode", _turned(3, "exclusive process")),
@@ -346,10 +405,11 @@ BUSY = Check(
     facts=("gpu.use",),
     judge=busy,
     severity="warning",
-    title="Somebody else on the GPUs",
-    why="A job that was left over takes memory and time: out of memory at start, or one rank slower than all others.",
-    how="NVML's compute processes, and memory in use without the driver's own share: less than 2 GiB, or than "
-    "`require: gpu.busy` says. Where it is not a pass, verify starts no rank.",
+    title="Other processes on the GPUs",
+    why="A job that was left over takes memory and time: out of memory at start, or one rank "
+    "slower than all others.",
+    how="NVML's compute processes, and memory in use without the driver's own share: less than 2 "
+    "GiB, or than `require: gpu.busy` says. Where it is not a pass, verify starts no rank.",
     remedy="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     wants=parse_size,
     proof=Proof("gpu.use", lambda readings: {**readings, 3: replace(readings[3], used=70 << 30)}),

@@ -1,4 +1,7 @@
-"""RDMA devices of the training set: there, active, as fast as their fellows, and open to the job's user."""
+"""Judges the RDMA ports that carry the training.
+
+They should be present, active, equally fast, and open to the job's user.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, uniform
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    failed,
+    parse_count,
+    passed,
+    skipped,
+    uniform,
+    unknown,
+)
+from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice, Verbs
 from clusterprep.model import Absent, Node
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of, training_sets
@@ -17,124 +32,159 @@ NOT_KNOWN = "which RDMA ports carry the training is not known"
 NONE_IN_USE = "no RDMA port is in use here"
 
 
+def training_not_known(node: Node, absent: Absent) -> Outcome:
+    """Return the outcome for a node whose training ports could not be determined."""
+    message = absent.detail or NOT_KNOWN
+    return unknown(node, message, absent.reason)
+
+
 def present(context: CheckContext) -> Iterable[Outcome]:
-    """Declared devices are there; undeclared, nodes of one kind have equally many of each model."""
+    """Compare declared devices with those present; without a declaration, nodes of one kind."""
     undeclared: dict[object, dict[str, str]] = {}
     for node in context.nodes:
         devices: Devices = context.value(node, "rdma.devices")
         wanted = context.wanted(node)
         if wanted is not None:
-            yield _as_many(node, devices, int(wanted))
+            yield _judge_count(node, devices, int(wanted))
         if node.interfaces.rdma is not None:
-            yield _all_there(node, devices)
+            yield _judge_declared(node, devices, node.interfaces.rdma)
         elif wanted is None:
-            undeclared.setdefault(kind_of(context.fleet, node), {})[node.name] = _models(
-                context, node
-            )
+            tree: PciTree = context.value(node, "pci.tree")
+            kind = kind_of(context.fleet, node)
+            undeclared.setdefault(kind, {})[node.name] = _count_models(devices, tree)
     for models in undeclared.values():
-        yield from _alike(models)
+        yield from _compare_models(models)
 
 
-def _as_many(node: Node, devices: Devices, wanted: int) -> Outcome:
-    good = len(devices) == wanted
-    message = f"the number of RDMA devices is {'as required' if good else 'not what the inventory requires'}"
-    return Outcome("pass" if good else "fail", (node.name,), message, _names(devices), str(wanted))
+def _judge_count(node: Node, devices: Devices, wanted: int) -> Outcome:
+    seen = _join_names(devices)
+    if len(devices) == wanted:
+        message = "the number of RDMA devices is as required"
+        return passed(node, message, seen, str(wanted))
+    message = "the number of RDMA devices is not what the inventory requires"
+    return failed(node, message, seen, str(wanted))
 
 
-def _all_there(node: Node, devices: Devices) -> Outcome:
-    wanted = tuple(dict.fromkeys(name.partition(":")[0] for name in node.interfaces.rdma or ()))
-    if not wanted:
-        return Outcome("skip", (node.name,), "declared as having no RDMA", reason="not_applicable")
-    missing = [name for name in wanted if name not in {device.name for device in devices}]
+def _judge_declared(node: Node, devices: Devices, declared: Iterable[str]) -> Outcome:
+    """Judge whether each declared device exists; `declared` may name ports, as in «mlx5_0:1»."""
+    existing = {device.name for device in devices}
+    names: list[str] = []
+    missing: list[str] = []
+    for port in declared:
+        name = port.partition(":")[0]
+        if name in names:
+            continue
+        names.append(name)
+        if name not in existing:
+            missing.append(name)
+    if not names:
+        return skipped(node, "declared as having no RDMA")
+    seen = _join_names(devices)
+    wanted = ", ".join(names)
     if not missing:
-        return Outcome(
-            "pass",
-            (node.name,),
-            "the declared RDMA devices are there",
-            _names(devices),
-            ", ".join(wanted),
-        )
-    message = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} declared and not there"
-    return Outcome("fail", (node.name,), message, _names(devices), ", ".join(wanted))
+        message = "the declared RDMA devices are there"
+        return passed(node, message, seen, wanted)
+    verb = "is" if len(missing) == 1 else "are"
+    message = f"{', '.join(missing)} {verb} declared and not there"
+    return failed(node, message, seen, wanted)
 
 
-def _models(context: CheckContext, node: Node) -> str:
-    """«8 × MT4129, 2 × MT4125»; virtual functions come and go with their guests and do not count."""
-    tree, devices = context.value(node, "pci.tree"), context.value(node, "rdma.devices")
+def _count_models(devices: Devices, tree: PciTree) -> str:
+    """Return the number of each model, as in «8 × MT4129, 2 × MT4125».
+
+    Virtual functions do not count: they appear and disappear with their guests.
+    """
     virtual = {device.at for device in tree.devices if device.physical}
-    counts = Counter(
-        device.model or "unknown model" for device in devices if device.pci not in virtual
-    )
-    return ", ".join(f"{number} × {model}" for model, number in sorted(counts.items())) or "none"
+    counts: Counter[str] = Counter()
+    for device in devices:
+        if device.pci not in virtual:
+            model = device.model or "unknown model"
+            counts[model] += 1
+    parts = []
+    for model, number in sorted(counts.items()):
+        parts.append(f"{number} × {model}")
+    return ", ".join(parts) or "none"
 
 
-def _alike(models: Mapping[str, str]) -> Iterable[Outcome]:
+def _compare_models(models: Mapping[str, str]) -> Iterable[Outcome]:
+    """Compare the models of nodes of one kind; `models` holds a text for each node."""
+    names = tuple(models)
     if set(models.values()) == {"none"}:
-        yield Outcome("skip", tuple(models), "no RDMA device here", reason="not_applicable")
+        yield Outcome("skip", names, "no RDMA device here", reason="not_applicable")
     elif len(models) == 1:
         message = "there is no other node of this kind to compare with"
-        yield Outcome(
-            "skip", tuple(models), message, next(iter(models.values())), reason="not_applicable"
-        )
+        seen = models[names[0]]
+        yield Outcome("skip", names, message, seen, reason="not_applicable")
     else:
         yield from uniform(models, "the set of RDMA devices", len(models))
 
 
-def _names(devices: Devices) -> str:
+def _join_names(devices: Devices) -> str:
     return ", ".join(device.name for device in devices) or "none"
 
 
-def parse_count(text: str) -> int:
-    """What `require: {ib.present: …}` asks for. Raises ValueError for what is no number of devices."""
-    if not (text.isascii() and text.isdigit() and int(text) <= 256):
-        raise ValueError(f"expected a number of RDMA devices, such as 8; seen '{text}'")
-    return int(text)
+def parse_device_count(text: str) -> int:
+    """Return the number in `require: {ib.present: …}`. Raises ValueError for anything else."""
+    expected = "a number of RDMA devices, such as 8"
+    return parse_count(text, expected, maximum=256)
 
 
 # ---------------------------------------------------------------- ports
 
-Used = list[tuple[Node, TrainingSet]]
-Labelled = list[tuple[str, RdmaRail, str]]  # node, port, and what is compared of it
+NodePorts = list[tuple[Node, TrainingSet]]
+LabelledPorts = list[tuple[str, RdmaRail, str]]
+"""Node, port, and the text that is compared between ports."""
 
 
 def of_ports(
-    judge: Callable[[CheckContext, Used], Iterable[Outcome]],
+    judge: Callable[[CheckContext, NodePorts], Iterable[Outcome]],
 ) -> Callable[[CheckContext], Iterable[Outcome]]:
-    """A judge that gets the nodes whose training set has an active port; the others are answered here."""
+    """Return a judge of a whole context that calls `judge` for nodes with an active training port.
+
+    Nodes without one get their outcome here: unknown or skip.
+    """
 
     def judge_all(context: CheckContext) -> Iterable[Outcome]:
         sets = training_sets(context.fleet)
-        used: Used = []
+        used: NodePorts = []
         for node in context.nodes:
-            found = sets[node.name]
-            if isinstance(found, Absent):
-                yield Outcome(
-                    "unknown", (node.name,), found.detail or NOT_KNOWN, reason=found.reason
-                )
-            elif found.active:
-                used.append((node, found))
+            training = sets[node.name]
+            if isinstance(training, Absent):
+                yield training_not_known(node, training)
+            elif training.active:
+                used.append((node, training))
             else:
-                yield Outcome("skip", (node.name,), NONE_IN_USE, reason="not_applicable")
+                yield skipped(node, NONE_IN_USE)
         yield from judge(context, used)
 
     return judge_all
 
 
-def state(context: CheckContext, used: Used) -> Iterable[Outcome]:
-    """Single ports that are not up; a node without any is a matter of ib.configured."""
+def state(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+    """Judge single ports that are not up; a node without any active port is for ib.configured."""
+    wanted = "ACTIVE, LinkUp"
     for node, training in used:
-        down = [rail for rail in training.rails if not rail.port.active]
-        wanted = "ACTIVE, LinkUp"
+        down: list[RdmaRail] = []
+        names: list[str] = []
+        states: list[str] = []
+        for rail in training.rails:
+            port = rail.port
+            if not port.active:
+                down.append(rail)
+                names.append(rail.name)
+                states.append(f"{rail.name} {port.state}, {port.phys_state}")
         if not down:
             message = "all ports of the training set are active"
-            yield Outcome("pass", (node.name,), message, f"{len(training.rails)} active", wanted)
+            seen = f"{len(training.rails)} active"
+            yield passed(node, message, seen, wanted)
             continue
-        seen = "; ".join(f"{rail.name} {rail.port.state}, {rail.port.phys_state}" for rail in down)
-        message = f"{', '.join(rail.name for rail in down)}: {_ailment(down[0].port)}"
-        yield Outcome("fail", (node.name,), message, seen, wanted, _cure(down[0]))
+        fault = _describe_fault(down[0].port)
+        message = f"{', '.join(names)}: {fault}"
+        remedy = _port_remedy(down[0])
+        yield failed(node, message, "; ".join(states), wanted, remedy)
 
 
-def _ailment(port: Port) -> str:
+def _describe_fault(port: Port) -> str:
     if port.phys_state == "Disabled":
         return "the port is switched off"
     if port.phys_state == "LinkUp" and port.link_layer == "InfiniBand":
@@ -142,46 +192,61 @@ def _ailment(port: Port) -> str:
     return "the port has no link"
 
 
-def _cure(rail: RdmaRail) -> str:
-    name, number = rail.device.name, rail.port.number
+def _port_remedy(rail: RdmaRail) -> str:
+    name = rail.device.name
+    number = rail.port.number
     if rail.port.phys_state == "Disabled":
         return f"ibportstate -C {name} -P {number} -D 0 {number} enable"
     if rail.port.phys_state == "LinkUp" and not rail.port.active:
         return f"sminfo -C {name} -P {number}   # the subnet manager must answer"
-    return f"mlxlink -d {name} -p {number}   # then reseat or replace the cable, and look at the switch port"
+    advice = "then reseat or replace the cable, and look at the switch port"
+    return f"mlxlink -d {name} -p {number}   # {advice}"
 
 
-def rate(context: CheckContext, used: Used) -> Iterable[Outcome]:
-    """As declared; else cards of one make run at one rate, in a node and on all nodes."""
-    groups: dict[object, Labelled] = {}
+def rate(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+    """Compare rates with the declared one; without it, cards of one make on all nodes."""
+    groups: dict[object, LabelledPorts] = {}
     for node, training in used:
-        silent = [rail.name for rail in training.active if rail.port.rate is None]
-        if silent:
-            yield Outcome(
-                "unknown", (node.name,), f"{silent[0]} does not say its rate", reason="garbled"
-            )
-        elif (wanted := context.wanted(node)) is not None:
-            slow = [
-                rail for rail in training.active if (rail.port.rate or 0.0) < parse_rate(wanted)
-            ]
-            seen = _rates(slow or training.active)
-            message = (
-                "ports are slower than required" if slow else "the ports are as fast as required"
-            )
-            yield Outcome("fail" if slow else "pass", (node.name,), message, seen, wanted)
-        else:
-            for rail in training.active:
-                key = (kind_of(context.fleet, node), rail.device.board or rail.device.model)
-                groups.setdefault(key, []).append((node.name, rail, f"{rail.port.rate:g} Gbit/s"))
-    yield from _compared(groups.values(), "rate", lambda rail, usual: _cure(rail))
+        silent = _first_without_rate(training)
+        if silent is not None:
+            message = f"{silent.name} does not say its rate"
+            yield unknown(node, message, "garbled")
+            continue
+        wanted = context.wanted(node)
+        if wanted is not None:
+            yield _judge_required_rate(node, training, wanted)
+            continue
+        kind = kind_of(context.fleet, node)
+        for rail in training.active:
+            make = rail.device.board or rail.device.model
+            label = f"{rail.port.rate:g} Gbit/s"
+            groups.setdefault((kind, make), []).append((node.name, rail, label))
+    yield from _compare_ports(groups.values(), "rate", lambda rail, usual: _port_remedy(rail))
 
 
-def _rates(rails: Iterable[RdmaRail]) -> str:
+def _first_without_rate(training: TrainingSet) -> RdmaRail | None:
+    for rail in training.active:
+        if rail.port.rate is None:
+            return rail
+    return None
+
+
+def _judge_required_rate(node: Node, training: TrainingSet, wanted: str) -> Outcome:
+    least = parse_rate(wanted)
+    slow = [rail for rail in training.active if (rail.port.rate or 0.0) < least]
+    if slow:
+        message = "ports are slower than required"
+        return failed(node, message, _join_rates(slow), wanted)
+    message = "the ports are as fast as required"
+    return passed(node, message, _join_rates(training.active), wanted)
+
+
+def _join_rates(rails: Iterable[RdmaRail]) -> str:
     return ", ".join(f"{rail.name} {rail.port.rate:g} Gbit/s" for rail in rails)
 
 
 def parse_rate(text: str) -> float:
-    """Gbit/s of `require: {ib.rate: 400}`. Raises ValueError for anything else than a number."""
+    """Return the Gbit/s of `require: {ib.rate: 400}`. Raises ValueError for anything else."""
     try:
         rate = float(text)
     except ValueError:
@@ -191,161 +256,175 @@ def parse_rate(text: str) -> float:
     return rate
 
 
-def link_layer(context: CheckContext, used: Used) -> Iterable[Outcome]:
-    """One link layer in the training set, on all nodes of a kind."""
-    groups: dict[object, Labelled] = {}
+def link_layer(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+    """Compare the link layers of the training ports on all nodes of a kind."""
+    groups: dict[object, LabelledPorts] = {}
     for node, training in used:
+        group = groups.setdefault(kind_of(context.fleet, node), [])
         for rail in training.active:
-            groups.setdefault(kind_of(context.fleet, node), []).append(
-                (node.name, rail, rail.port.link_layer)
-            )
-    yield from _compared(groups.values(), "link layer", _switch_over)
+            group.append((node.name, rail, rail.port.link_layer))
+    yield from _compare_ports(groups.values(), "link layer", _link_layer_remedy)
 
 
-def _switch_over(rail: RdmaRail, usual: str) -> str:
+def _link_layer_remedy(rail: RdmaRail, usual: str) -> str:
+    # LINK_TYPE of mlxconfig: 1 is InfiniBand, 2 is Ethernet.
     kind = 2 if usual == "Ethernet" else 1
-    return (
-        f"mlxconfig -d {rail.device.name} set LINK_TYPE_P{rail.port.number}={kind}   # then reboot"
-    )
+    setting = f"LINK_TYPE_P{rail.port.number}={kind}"
+    return f"mlxconfig -d {rail.device.name} set {setting}   # then reboot"
 
 
-def _compared(
-    groups: Iterable[Labelled], what: str, cure: Callable[[RdmaRail, str], str]
+def _compare_ports(
+    groups: Iterable[LabelledPorts], what: str, remedy: Callable[[RdmaRail, str], str]
 ) -> Iterable[Outcome]:
-    """Each port against the majority of its group; without one all that differ are named."""
-    odd: dict[str, list[str]] = {}
-    cures: dict[str, str] = {}
-    usual: dict[str, set[str]] = {}
-    compared: set[str] = set()
+    """Compare each port with the majority of its group.
+
+    Without a majority every port of a group whose labels differ is named. `remedy(port, usual
+    label)` tells how to mend the first differing port of a node.
+    """
+    comparisons: dict[str, _Comparison] = {}
     for group in groups:
-        (value, number), *others = Counter(label for _, _, label in group).most_common()
-        sure = 2 * number > len(group)
+        labels = Counter(label for _, _, label in group)
+        labels_differ = len(labels) > 1
+        usual, count = labels.most_common(1)[0]
+        has_majority = 2 * count > len(group)
+        wanted = usual if has_majority else "equal on all ports"
         for node, rail, label in group:
-            usual.setdefault(node, set()).add(value if sure else "equal on all ports")
-            compared |= {node} if len(group) > 1 else set()
-            if others and (not sure or label != value):
-                odd.setdefault(node, []).append(f"{rail.name} {label}")
-                cures.setdefault(node, cure(rail, value))
-    for node, values in usual.items():
-        wanted = ", ".join(sorted(values))
-        if node in odd:
+            comparison = comparisons.setdefault(node, _Comparison())
+            comparison.wanted.add(wanted)
+            if len(group) > 1:
+                comparison.has_peer = True
+            if labels_differ and not (has_majority and label == usual):
+                comparison.differing.append(f"{rail.name} {label}")
+                comparison.remedy = comparison.remedy or remedy(rail, usual)
+    for node, comparison in comparisons.items():
+        yield comparison.outcome(node, what)
+
+
+class _Comparison:
+    """The training ports of one node, compared with the other ports of their groups."""
+
+    def __init__(self) -> None:
+        self.wanted: set[str] = set()
+        self.differing: list[str] = []
+        self.remedy = ""
+        self.has_peer = False
+
+    def outcome(self, node: str, what: str) -> Outcome:
+        """Return the outcome for the node; `what` names the property that was compared."""
+        names = (node,)
+        wanted = ", ".join(sorted(self.wanted))
+        if self.differing:
             message = f"the {what} of a port differs from that of the others"
-            yield Outcome("fail", (node,), message, ", ".join(odd[node]), wanted, cures[node])
-        elif node in compared:
-            yield Outcome("pass", (node,), f"the {what} is equal on all ports", wanted, wanted)
-        else:
-            yield Outcome(
-                "skip",
-                (node,),
-                f"the {what} has nothing to be compared with",
-                wanted,
-                reason="not_applicable",
-            )
+            seen = ", ".join(self.differing)
+            return Outcome("fail", names, message, seen, wanted, self.remedy)
+        if self.has_peer:
+            return Outcome("pass", names, f"the {what} is equal on all ports", wanted, wanted)
+        message = f"the {what} has nothing to be compared with"
+        return Outcome("skip", names, message, wanted, reason="not_applicable")
 
 
-def chardev(context: CheckContext, used: Used) -> Iterable[Outcome]:
-    """Programs reach the verbs through /dev/infiniband/uverbsN."""
+def chardev(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+    """Judge access to /dev/infiniband/uverbsN, through which programs reach the devices."""
     for node, training in used:
-        yield _chardev(node, training, context.value(node, "rdma.verbs"))
+        verbs: Verbs = context.value(node, "rdma.verbs")
+        yield _judge_verbs(node, training, verbs)
 
 
-def _chardev(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
+def _judge_verbs(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
     wanted = "uverbs devices that the job's user may read and write"
     if not verbs.devices:
         message = "there is no /dev/infiniband/uverbs*: programs cannot reach the RDMA devices"
-        return Outcome(
-            "fail",
-            (node.name,),
-            message,
-            "none",
-            wanted,
-            "modprobe ib_uverbs   # container: --device",
-        )
+        cure = "modprobe ib_uverbs   # container: --device"
+        return failed(node, message, "none", wanted, cure)
     served = set(verbs.devices.values())
-    absent = sorted({rail.device.name for rail in training.active} - served)
-    if absent and None not in served:
-        message = f"{', '.join(absent)} has no character device here"
-        return Outcome("fail", (node.name,), message, ", ".join(verbs.devices), wanted)
+    training_devices = {rail.device.name for rail in training.active}
+    unserved = sorted(training_devices - served)
+    if unserved and None not in served:
+        message = f"{', '.join(unserved)} has no character device here"
+        return failed(node, message, ", ".join(verbs.devices), wanted)
     if verbs.closed:
         user = node.job_user or node.ssh.user or "the job's user"
         message = f"{user} may not read and write the verbs"
-        return Outcome("fail", (node.name,), message, ", ".join(verbs.closed), wanted)
-    return Outcome(
-        "pass",
-        (node.name,),
-        "the verbs are open to the job's user",
-        f"{len(verbs.devices)} devices",
-        wanted,
-    )
+        return failed(node, message, ", ".join(verbs.closed), wanted)
+    message = "the verbs are open to the job's user"
+    return passed(node, message, f"{len(verbs.devices)} devices", wanted)
 
 
 def configured(context: CheckContext) -> Iterable[Outcome]:
-    """At least one port can be used, or NCCL is told to leave RDMA alone."""
+    """Judge whether a port can be used, or NCCL is told to leave RDMA alone."""
     sets = training_sets(context.fleet)
     for node in context.nodes:
-        devices, disabled = (
-            context.value(node, fact) for fact in ("rdma.devices", "rdma.disabled")
-        )
-        yield _configured(node, sets[node.name], devices, disabled)
+        devices: Devices = context.value(node, "rdma.devices")
+        disabled: bool = context.value(node, "rdma.disabled")
+        yield _judge_configured(node, sets[node.name], devices, disabled)
 
 
-def _configured(
+def _judge_configured(
     node: Node, training: TrainingSet | Absent, devices: Devices, disabled: bool
 ) -> Outcome:
     if not devices:
-        return Outcome("skip", (node.name,), "no RDMA device here", reason="not_applicable")
+        return skipped(node, "no RDMA device here")
     if node.gpus is not None and node.gpus.used == 0:
-        return Outcome(
-            "skip",
-            (node.name,),
-            "no GPU is declared, so NCCL does not run here",
-            reason="not_applicable",
-        )
+        message = "no GPU is declared, so NCCL does not run here"
+        return skipped(node, message)
     if isinstance(training, Absent):
-        return Outcome(
-            "unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason
-        )
-    usable = [rail.name for rail in training.active if rail.port.addressed]
+        return training_not_known(node, training)
     wanted = "an active port with an address, or NCCL_IB_DISABLE=1"
+    usable = [rail.name for rail in training.active if rail.port.addressed]
     if usable:
-        return Outcome("pass", (node.name,), "RDMA can be used", ", ".join(usable), wanted)
-    seen = ", ".join(
-        _condition(device, port) for device in devices for port in device.ports
-    ) or _names(devices)
+        return passed(node, "RDMA can be used", ", ".join(usable), wanted)
     if disabled:
-        return Outcome(
-            "pass",
-            (node.name,),
-            "no RDMA port is usable, and NCCL is told so",
-            "NCCL_IB_DISABLE=1",
-            wanted,
-        )
-    message = "there is an RDMA device that nobody has configured, and NCCL may try it"
+        message = "no RDMA port is usable, and NCCL is told so"
+        return passed(node, message, "NCCL_IB_DISABLE=1", wanted)
+    message = "there is an RDMA device that is not configured, and NCCL may try it"
     if training.why == "declared as interfaces.rdma" and not training.rails:
         message = "RDMA is declared as none, and the environment does not say so to NCCL"
-    return Outcome("fail", (node.name,), message, seen, wanted)
+    return failed(node, message, _describe_ports(devices), wanted)
 
 
-def _condition(device: RdmaDevice, port: Port) -> str:
-    lacking = (
-        ", iWARP" if device.iwarp else ", no address" if port.active and not port.addressed else ""
-    )
-    return f"{device.name} {port.state}{lacking}"
+def _describe_ports(devices: Devices) -> str:
+    """Return the state of every port; the names of the devices where none has a port."""
+    states = []
+    for device in devices:
+        for port in device.ports:
+            state = _describe_port(device, port)
+            states.append(state)
+    return ", ".join(states) or _join_names(devices)
+
+
+def _describe_port(device: RdmaDevice, port: Port) -> str:
+    state = f"{device.name} {port.state}"
+    if device.iwarp:
+        return f"{state}, iWARP"
+    if port.active and not port.addressed:
+        return f"{state}, no address"
+    return state
 
 
 # ---------------------------------------------------------------- the checks
 
 
 def turned(name: str, **fields: object) -> Callable[[Devices], Devices]:
-    """The devices with other fields in the ports of one of them (None: of all), for proofs."""
+    """Return a function for proofs that sets `fields` in all ports of the device `name`.
+
+    With an empty name it sets them in the ports of all devices.
+    """
+
+    def change(device: RdmaDevice) -> RdmaDevice:
+        ports = []
+        for port in device.ports:
+            changed_port = replace(port, **fields)  # type: ignore[arg-type]
+            ports.append(changed_port)
+        return replace(device, ports=tuple(ports))
 
     def turn(devices: Devices) -> Devices:
-        return tuple(
-            replace(device, ports=tuple(replace(port, **fields) for port in device.ports))  # type: ignore[arg-type]
-            if device.name == name or not name
-            else device
-            for device in devices
-        )
+        changed = []
+        for device in devices:
+            if not name or device.name == name:
+                changed.append(change(device))
+            else:
+                changed.append(device)
+        return tuple(changed)
 
     return turn
 
@@ -356,12 +435,13 @@ PRESENT = Check(
     judge=present,
     severity="error",
     title="The RDMA devices that should be there",
-    why="A card that the driver did not bring up is missing without a word: NCCL spreads its channels over the rest, "
-    "and this node sets the pace of all.",
-    how="/sys/class/infiniband against `interfaces: {rdma: …}`; undeclared, nodes of one kind must have equally many "
-    "of each model. `require: {ib.present: 8}` demands a number.",
-    remedy="lspci -d 15b3:; dmesg | grep mlx5; modprobe mlx5_ib   # not on the bus: reseat the card",
-    wants=parse_count,
+    why="A card that the driver did not bring up is missing without a word: NCCL spreads its "
+    "channels over the rest, and this node sets the pace of all.",
+    how="/sys/class/infiniband against `interfaces: {rdma: …}`; undeclared, nodes of one kind must "
+    "have equally many of each model. `require: {ib.present: 8}` demands a number.",
+    remedy="lspci -d 15b3:; dmesg | grep mlx5; modprobe mlx5_ib   # not on the bus: reseat the "
+    "card",
+    wants=parse_device_count,
     proof=Proof("rdma.devices", lambda devices: tuple(d for d in devices if d.name != "mlx5_8")),
 )
 STATE = Check(
@@ -370,9 +450,11 @@ STATE = Check(
     judge=of_ports(state),
     severity="error",
     title="Ports of the training set are active",
-    why="NCCL leaves out a port that is not ACTIVE: the GPUs beside it go over another card, and the whole job slows.",
-    how="state and phys_state in /sys/class/infiniband/*/ports/*. Judged are the declared ports, else those near GPUs "
-    "that are active on at least half of the nodes; storage cards, front ends and ports in use nowhere are left out.",
+    why="NCCL leaves out a port that is not ACTIVE: the GPUs beside it go over another card, and "
+    "the whole job slows.",
+    how="state and phys_state in /sys/class/infiniband/*/ports/*. Judged are the declared ports, "
+    "else those near GPUs that are active on at least half of the nodes; storage cards, front ends "
+    "and ports in use nowhere are left out.",
     remedy="ibstat; mlxlink -d DEVICE   # cable, switch port, subnet manager",
     proof=Proof("rdma.devices", turned("mlx5_3", state="DOWN", phys_state="Polling")),
 )
@@ -382,9 +464,10 @@ RATE = Check(
     judge=of_ports(rate),
     severity="warning",
     title="The rate of the ports of the training set",
-    why="A cable with a broken lane trains down to half or a quarter, all is green, and every all-reduce waits for it.",
-    how="rate in /sys/class/infiniband/*/ports/*, equal for cards of one make (board id), or at least what "
-    "`require: {ib.rate: 400}` says in Gbit/s.",
+    why="A cable with a broken lane trains down to half or a quarter, all is green, and every "
+    "all-reduce waits for it.",
+    how="rate in /sys/class/infiniband/*/ports/*, equal for cards of one make (board id), or at "
+    "least what `require: {ib.rate: 400}` says in Gbit/s.",
     remedy="mlxlink -d DEVICE   # then reseat or replace the cable",
     wants=parse_rate,
     proof=Proof("rdma.devices", turned("mlx5_3", rate=100.0)),
@@ -395,9 +478,10 @@ LINK_LAYER = Check(
     judge=of_ports(link_layer),
     severity="warning",
     title="One link layer in the training set",
-    why="Cards that speak both come up with the wrong one after a swap or a firmware reset; an Ethernet port never "
-    "reaches an InfiniBand port.",
-    how="link_layer in /sys/class/infiniband/*/ports/*, equal in the training set and on all nodes of a kind.",
+    why="Cards that speak both come up with the wrong one after a swap or a firmware reset; an "
+    "Ethernet port never reaches an InfiniBand port.",
+    how="link_layer in /sys/class/infiniband/*/ports/*, equal in the training set and on all nodes "
+    "of a kind.",
     remedy="mlxconfig -d DEVICE set LINK_TYPE_P1=1   # 1 InfiniBand, 2 Ethernet; then reboot",
     proof=Proof("rdma.devices", turned("mlx5_3", link_layer="Ethernet")),
 )
@@ -407,7 +491,8 @@ CHARDEV = Check(
     judge=of_ports(chardev),
     severity="warning",
     title="The job's user may open the RDMA devices",
-    why="Without access NCCL warns «Unable to open device», leaves the card out, and trains over slow sockets.",
+    why="Without access NCCL warns «Unable to open device», leaves the card out, and trains over "
+    "slow sockets.",
     how="Mode and owner of /dev/infiniband/uverbs* against the job's user and its groups.",
     remedy="chmod 0666 /dev/infiniband/uverbs*   # for good: a udev rule, as rdma-core brings it",
     proof=Proof("rdma.verbs", lambda verbs: replace(verbs, closed=tuple(verbs.devices))),
@@ -418,9 +503,11 @@ CONFIGURED = Check(
     judge=configured,
     severity="error",
     title="RDMA is configured, or NCCL is told to leave it",
-    why="A device that is there and was never set up draws NCCL into a path that leads nowhere: a hang at start.",
-    how="At least one port of the training set is ACTIVE and has an address (a LID, or one that is not link-local), or "
-    "the files that apply writes say NCCL_IB_DISABLE=1.",
-    remedy="clusterprep apply INVENTORY   # writes NCCL_IB_DISABLE=1 where no node has a usable port; or configure it",
+    why="A device that is there and was never set up draws NCCL into a path that leads nowhere: a "
+    "hang at start.",
+    how="At least one port of the training set is ACTIVE and has an address (a LID, or one that is "
+    "not link-local), or the files that apply writes say NCCL_IB_DISABLE=1.",
+    remedy="clusterprep apply INVENTORY   # writes NCCL_IB_DISABLE=1 where no node has a usable "
+    "port; or configure it",
     proof=Proof("rdma.devices", turned("", state="DOWN", phys_state="Disabled")),
 )

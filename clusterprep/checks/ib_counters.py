@@ -1,27 +1,28 @@
-"""Errors of RDMA ports by how fast they grow: totals since the driver was loaded say nothing about today."""
+"""Judges errors of RDMA ports by how fast they grow.
+
+Totals count from the load of the driver, so alone they say nothing about today.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
-from clusterprep.checks.ib import NONE_IN_USE, NOT_KNOWN
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
+from clusterprep.checks.ib import NONE_IN_USE, training_not_known
 from clusterprep.facts.counters import Counters, Earlier, Sample
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_duration
-from clusterprep.nccl.rails import training_sets
+from clusterprep.nccl.rails import TrainingSet, training_sets
 
 FACTS = ("rdma.devices", "pci.tree", "ib.counters")
-PAST = (
-    "counters.earlier",
-    "host.boot_id",
-    "host.uptime",
-)  # the latter two for whoever looks for the former
+# The earlier sample is looked up by boot id and uptime.
+PAST = ("counters.earlier", "host.boot_id", "host.uptime")
 FIRST = "the counters are noted now; a run in ten minutes or later can tell how fast they grow"
 FLAPPING = 5  # times a day
 
-# Growth that is too much: times, and seconds in which it may happen so often. 0: every one is too many.
+# Growth that is too much: times, and seconds in which it may happen so often. 0: every one is too
+# many.
 LIMITS: Mapping[str, tuple[int, float, str]] = {
     "symbol_error": (120, 3600.0, "per hour"),
     "link_error_recovery": (5, 60.0, "per minute"),
@@ -34,11 +35,15 @@ LIMITS: Mapping[str, tuple[int, float, str]] = {
     "rnr_nak_retry_err": (0, 1.0, ""),
 }
 
+SampleJudge = Callable[[Node, Counters, Earlier, tuple[str, ...]], Outcome]
+"""Judges a node by its counters now, its earlier samples, and the names of its training ports."""
 
-def of_samples(
-    judge: Callable[[Node, Counters, Earlier, tuple[str, ...]], Outcome],
-) -> Callable[[CheckContext], Iterable[Outcome]]:
-    """A judge for nodes with training ports and an earlier sample; the others are answered here."""
+
+def of_samples(judge: SampleJudge) -> Callable[[CheckContext], Iterable[Outcome]]:
+    """Return a judge of a whole context that calls `judge` for nodes with an earlier sample.
+
+    Nodes without training ports or without an earlier sample get their outcome here.
+    """
 
     def judge_all(context: CheckContext) -> Iterable[Outcome]:
         sets = training_sets(context.fleet)
@@ -46,123 +51,123 @@ def of_samples(
             training = sets[node.name]
             earlier = context.value(node, "counters.earlier")
             if isinstance(training, Absent):
-                yield Outcome(
-                    "unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason
-                )
+                yield training_not_known(node, training)
             elif not training.rails:
-                yield Outcome("skip", (node.name,), NONE_IN_USE, reason="not_applicable")
+                yield skipped(node, NONE_IN_USE)
             elif not isinstance(earlier, Earlier):
-                yield Outcome("skip", (node.name,), FIRST, reason="first_sample")
+                yield skipped(node, FIRST, reason="first_sample")
             else:
-                ports = tuple(f"{rail.device.name}:{rail.port.number}" for rail in training.rails)
-                counters = context.value(node, "ib.counters")
-                yield _lost(node, counters, earlier, ports) or judge(node, counters, earlier, ports)
+                now: Counters = context.value(node, "ib.counters")
+                ports = _port_names(training)
+                yield _judge_missing(node, now, earlier, ports) or judge(node, now, earlier, ports)
 
     return judge_all
 
 
-def _lost(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) -> Outcome | None:
-    """What was counted in the earlier run and is not there now: nobody knows how much it grew."""
-    was = earlier.recent.ib
-    gone = [
-        f"{port} {name}"
-        for port in ports
-        for name in was.get(port, {})
-        if name not in now.get(port, {})
-    ]
-    if not gone:
-        return None
-    return Outcome(
-        "unknown", (node.name,), f"{gone[0]} was counted before and is not now", reason="garbled"
-    )
+def _port_names(training: TrainingSet) -> tuple[str, ...]:
+    return tuple(f"{rail.device.name}:{rail.port.number}" for rail in training.rails)
+
+
+def _judge_missing(
+    node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]
+) -> Outcome | None:
+    """Return unknown if a counter of the earlier run is missing now: its growth is not known."""
+    before = earlier.recent.ib
+    for port in ports:
+        for name in before.get(port, {}):
+            if name not in now.get(port, {}):
+                message = f"{port} {name} was counted before and is not now"
+                return unknown(node, message, "garbled")
+    return None
 
 
 def errors(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) -> Outcome:
-    """Every counter of every training port against its limit."""
+    """Compare the growth of every counter of every training port with its limit."""
     sample = earlier.recent
-    found, judged = [], 0
+    excesses: list[str] = []
+    judged = 0
     for port in ports:
         for name, growth in _growth(now, sample, port).items():
-            if name in LIMITS:
-                judged += 1
-                found += (
-                    [f"{port} {said}"] if (said := _too_much(name, growth, sample.seconds)) else []
-                )
+            if name not in LIMITS:
+                continue
+            judged += 1
+            excess = _describe_excess(name, growth, sample.seconds)
+            if excess:
+                excesses.append(f"{port} {excess}")
     if not judged:
-        message = "the ports do not count errors, or did not in the earlier run"
-        return Outcome("skip", (node.name,), message, reason="not_applicable")
+        return skipped(node, "the ports do not count errors, or did not in the earlier run")
     wanted = "growth below the limits of `clusterprep explain ib.counters`"
-    if not found:
-        return Outcome(
-            "pass", (node.name,), "no error counter of a training port grows", "no growth", wanted
-        )
-    device, _, number = found[0].partition(" ")[0].partition(":")
-    cure = f"mlxlink -d {device} -p {number} -c   # error rates of the link; then clean or replace the cable"
-    return Outcome(
-        "fail", (node.name,), "errors on a training port grow", "; ".join(found), wanted, cure
-    )
+    if not excesses:
+        return passed(node, "no error counter of a training port grows", "no growth", wanted)
+    first_port = excesses[0].partition(" ")[0]
+    device, _, number = first_port.partition(":")
+    advice = "error rates of the link; then clean or replace the cable"
+    cure = f"mlxlink -d {device} -p {number} -c   # {advice}"
+    return failed(node, "errors on a training port grow", "; ".join(excesses), wanted, cure)
 
 
 def _growth(now: Counters, then: Sample, port: str) -> dict[str, int]:
-    """What both looks saw of a port."""
-    was = then.ib.get(port, {})
-    return {name: value - was[name] for name, value in now.get(port, {}).items() if name in was}
+    """Return the growth of the counters of a port that both samples have."""
+    before = then.ib.get(port, {})
+    current = now.get(port, {})
+    return {name: value - before[name] for name, value in current.items() if name in before}
 
 
-def _too_much(name: str, growth: int, seconds: float) -> str:
+def _describe_excess(name: str, growth: int, seconds: float) -> str:
+    """Return the growth of a counter as text if it is over its limit, else an empty text."""
     times, window, unit = LIMITS[name]
     rate = growth * window / seconds
     if rate <= times:
         return ""
     span = format_duration(round(seconds))
-    return f"{name} +{growth} in {span}" + (
-        f", {rate:.3g} {unit} where {times} are the limit" if unit else ""
-    )
+    text = f"{name} +{growth} in {span}"
+    if not unit:
+        return text
+    return f"{text}, {rate:.3g} {unit} where {times} are the limit"
 
 
 def downed(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) -> Outcome:
-    """None since the last sample; over a day often enough is a link that flaps."""
-    new: dict[str, int] = {}
-    often: dict[str, int] = {}
-    for port in ports:
-        for sample, found in ((earlier.recent, new), (earlier.long, often)):
-            if growth := _growth(now, sample, port).get("link_downed", 0):
-                found[port] = growth
+    """Judge links that went down since the last sample, or often within a day."""
+    recently = _link_losses(now, earlier.recent, ports)
+    long_term = _link_losses(now, earlier.long, ports)
+    flapping = {port: losses for port, losses in long_term.items() if losses >= FLAPPING}
     wanted = "none"
-    span, day = (
-        format_duration(round(sample.seconds)) for sample in (earlier.recent, earlier.long)
-    )
-    flapping = {port: growth for port, growth in often.items() if growth >= FLAPPING}
-    if not new and not flapping:
-        return Outcome(
-            "pass",
-            (node.name,),
-            "no training port lost its link since the earlier run",
-            "none",
-            wanted,
-        )
-    found = flapping or new
-    message = (
-        "the link of a training port comes and goes"
-        if flapping
-        else "a training port lost its link meanwhile"
-    )
-    seen = ", ".join(
-        f"{port} {_times(growth)} in {day if flapping else span}" for port, growth in found.items()
-    )
-    return Outcome("fail", (node.name,), message, seen, wanted)
+    if flapping:
+        seen = _describe_losses(flapping, earlier.long)
+        return failed(node, "the link of a training port comes and goes", seen, wanted)
+    if recently:
+        seen = _describe_losses(recently, earlier.recent)
+        return failed(node, "a training port lost its link meanwhile", seen, wanted)
+    return passed(node, "no training port lost its link since the earlier run", "none", wanted)
 
 
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
+def _link_losses(now: Counters, then: Sample, ports: tuple[str, ...]) -> dict[str, int]:
+    """Return how often each port lost its link since a sample; ports that did not are left out."""
+    losses = {}
+    for port in ports:
+        growth = _growth(now, then, port).get("link_downed", 0)
+        if growth:
+            losses[port] = growth
+    return losses
+
+
+def _describe_losses(losses: Mapping[str, int], since: Sample) -> str:
+    span = format_duration(round(since.seconds))
+    parts = []
+    for port, number in losses.items():
+        times = "once" if number == 1 else f"{number} times"
+        parts.append(f"{port} {times} in {span}")
+    return ", ".join(parts)
 
 
 def _grown(name: str, by: int) -> Callable[[Any], Any]:
-    """The counters with one of them higher on one training port, for proofs."""
+    """Return a function for proofs that raises one counter of one training port."""
 
     def turn(counters: Counters) -> Counters:
         port = "mlx5_0:1"
-        return {**counters, port: {**counters[port], name: counters[port].get(name, 0) + by}}
+        before = counters[port].get(name, 0)
+        changed = {**counters[port], name: before + by}
+        return {**counters, port: changed}
 
     return turn
 
@@ -174,12 +179,13 @@ COUNTERS = Check(
     judge=of_samples(errors),
     severity="warning",
     title="Errors of RDMA ports do not grow",
-    why="A dirty connector or a bad cable lets a link pass every test of its state and sends everything twice. The "
-    "whole job then waits for one port.",
-    how="counters and hw_counters of the training ports in /sys/class/infiniband, now and in an earlier run at least "
-    "ten minutes ago, within one boot. Too much is: symbol_error over 120 per hour, link_error_recovery over 5 per "
-    "minute, port_rcv_errors over 10, port_xmit_discards over 100, local_ack_timeout_err over 1, roce_slow_restart "
-    "over 10 per second; any local_link_integrity_errors, excessive_buffer_overrun_errors or rnr_nak_retry_err.",
+    why="A dirty connector or a bad cable lets a link pass every test of its state and sends "
+    "everything twice. The whole job then waits for one port.",
+    how="counters and hw_counters of the training ports in /sys/class/infiniband, now and in an "
+    "earlier run at least ten minutes ago, within one boot. Too much is: symbol_error over 120 per "
+    "hour, link_error_recovery over 5 per minute, port_rcv_errors over 10, port_xmit_discards over "
+    "100, local_ack_timeout_err over 1, roce_slow_restart over 10 per second; any "
+    "local_link_integrity_errors, excessive_buffer_overrun_errors or rnr_nak_retry_err.",
     remedy="mlxlink -d DEVICE -c   # error rates of the link; then clean or replace the cable",
     proof=Proof("ib.counters", _grown("symbol_error", 100_000)),
 )
@@ -190,9 +196,12 @@ DOWNED = Check(
     judge=of_samples(downed),
     severity="warning",
     title="Links of RDMA ports stay up",
-    why="A link that goes down for a second ends every job that uses it, and looks well to whoever comes to see.",
-    how="link_downed of the training ports, now and in an earlier run at least ten minutes ago, within one boot: not "
-    "once. Five times within a day, as far as earlier runs are recorded, are told as a link that comes and goes.",
-    remedy="dmesg -T | grep -i 'link down'; mlxlink -d DEVICE -c   # reseat or replace the cable or the transceiver",
+    why="A link that goes down for a second ends every job that uses it, and looks healthy "
+    "afterwards.",
+    how="link_downed of the training ports, now and in an earlier run at least ten minutes ago, "
+    "within one boot: not once. Five times within a day, as far as earlier runs are recorded, are "
+    "told as a link that comes and goes.",
+    remedy="dmesg -T | grep -i 'link down'; mlxlink -d DEVICE -c   # reseat or replace the cable "
+    "or the transceiver",
     proof=Proof("ib.counters", _grown("link_downed", 2)),
 )

@@ -1,114 +1,137 @@
-"""How many processes a launcher would start on each node, from what its launch paths and the inventory say."""
+"""Judges how many processes a launcher would start on each node.
+
+The number follows from the node's launch paths and from the inventory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, uniform
-from clusterprep.checks.env import BASHRC, by_place, cure, holes, known, place, planted, said
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, uniform, unknown
+from clusterprep.checks.env import (
+    BASHRC,
+    settings_by_place,
+    removal_command,
+    unread_paths,
+    known_settings,
+    place,
+    with_settings,
+    describe_setting,
+)
 from clusterprep.facts.environment import Paths, Setting
 from clusterprep.model import Absent, Node
 
 COUNTS = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE")  # the first is torchrun's own and wins there
 DEVICES = "CUDA_VISIBLE_DEVICES"
-NOT_OURS = ("nccl", "slurm")  # nobody counts by nccl.conf, and Slurm hands out devices itself
+# Only NCCL reads nccl.conf, and Slurm hands out devices itself.
+NOT_OURS = ("nccl", "slurm")
 WHAT = "the number of processes"
 
 
 def started(context: CheckContext) -> Iterable[Outcome]:
-    """Equal on all nodes, as declared, and not more than there are GPUs."""
-    yield from holes(context)
+    """Judge whether the number is equal on all nodes, as declared, and not above the GPUs."""
+    yield from unread_paths(context)
     numbers: dict[str, str] = {}
     for node in context.nodes:
         gpus = gpus_of(context, node)
         if gpus is None:
-            reason = context.fleet.fact(node.name, "gpu.nvml").reason
-            message = (
-                f"{WHAT} of a launcher is not known: neither declared, nor can GPUs be counted"
-            )
-            yield Outcome("unknown", (node.name,), message, reason=reason)
+            nvml = context.fleet.fact(node.name, "gpu.nvml")
+            cause = "neither declared, nor can GPUs be counted"
+            message = f"{WHAT} of a launcher is not known: {cause}"
+            yield unknown(node, message, nvml.reason)
             continue
-        paths = context.value(node, "env.paths")
-        numbers[node.name] = str(node.nproc_per_node or _of_all(by_path(paths, gpus)))
-        yield from _alone(node, paths, gpus)
-    remedy = "clusterprep apply INVENTORY   # with nproc_per_node declared, and out with the lines that set others"
-    yield from uniform(
-        numbers, f"{WHAT} that a launcher starts", len(context.inventory.nodes), remedy
-    )
+        paths: Paths = context.value(node, "env.paths")
+        declared = node.nproc_per_node
+        numbers[node.name] = str(declared or _join_counts(by_path(paths, gpus)))
+        yield from _judge_node(node, paths, gpus)
+    advice = "with nproc_per_node declared, and out with the lines that set others"
+    remedy = f"clusterprep apply INVENTORY   # {advice}"
+    what = f"{WHAT} that a launcher starts"
+    yield from uniform(numbers, what, len(context.inventory.nodes), remedy)
 
 
 def gpus_of(context: CheckContext, node: Node) -> int | None:
-    """GPUs that a launcher would count; 0 without a driver, None where that is not known."""
+    """Return the number of GPUs that a launcher counts: 0 without a driver, None if unknown."""
     if node.gpus is not None:
         return node.gpus.used
     nvml = context.fleet.fact(node.name, "gpu.nvml")
-    if isinstance(nvml, Absent):
-        return 0 if nvml.reason == "missing_tool" or node.nproc_per_node else None
-    return 0 if nvml is None else len(nvml.gpus)
+    if nvml is None:
+        return 0
+    if not isinstance(nvml, Absent):
+        return len(nvml.gpus)
+    if nvml.reason == "missing_tool" or node.nproc_per_node:
+        return 0
+    return None
 
 
 def by_path(paths: Paths, gpus: int) -> dict[str, str]:
-    """What a launcher would start in each launch path: as set there, else one per visible GPU, else one."""
-    found = {}
-    for path, settings in known(paths).items():
-        if path not in NOT_OURS:
-            values = {setting.name: setting.value for setting in settings}
-            explicit = next(
-                (values[name] for name in COUNTS if values.get(name, "").isdigit()), None
-            )
-            found[path] = explicit or str(_visible(values.get(DEVICES), gpus) or 1)
-    return found
+    """Return how many processes a launcher would start, for each launch path.
+
+    As many as a variable says there, else one for each visible GPU, else one.
+    """
+    counts = {}
+    for path, settings in known_settings(paths).items():
+        if path in NOT_OURS:
+            continue
+        values = {setting.name: setting.value for setting in settings}
+        visible = _count_visible(values.get(DEVICES), gpus)
+        count = str(visible or 1)
+        # Backwards, so that the first of the names wins.
+        for name in reversed(COUNTS):
+            value = values.get(name, "")
+            if value.isdigit():
+                count = value
+        counts[path] = count
+    return counts
 
 
-def _visible(devices: str | None, gpus: int) -> int:
-    """As many as a list has items; that it has holes is for env.cuda_visible. A machine without GPUs shows none."""
-    return (
-        gpus
-        if devices is None or not gpus
-        else len([item for item in devices.split(",") if item.strip()])
-    )
+def _count_visible(devices: str | None, gpus: int) -> int:
+    """Return the number of items in CUDA_VISIBLE_DEVICES; all GPUs where it is not set.
+
+    Gaps in the list are for env.cuda_visible. A machine without GPUs shows none.
+    """
+    if devices is None or not gpus:
+        return gpus
+    items = [item for item in devices.split(",") if item.strip()]
+    return len(items)
 
 
-def _of_all(values: Mapping[str, str]) -> str:
-    """One number where all launch paths agree."""
-    if len(set(values.values())) < 2:
-        return next(iter(values.values()), "1")
-    return ", ".join(f"{value} in {path}" for path, value in values.items())
+def _join_counts(counts: Mapping[str, str]) -> str:
+    """Return the number if all launch paths agree, else a text with the number of each path."""
+    different = set(counts.values())
+    if not different:
+        return "1"
+    if len(different) == 1:
+        return different.pop()
+    return ", ".join(f"{count} in {path}" for path, count in counts.items())
 
 
-def _alone(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
-    """What is wrong with one node, whatever the others have."""
+def _judge_node(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
+    """Yield the faults of one node that do not depend on other nodes."""
     declared = node.nproc_per_node
-    for setting, where in by_place(paths).items():
-        count = _count(setting) if set(where) - set(NOT_OURS) else None
+    limit = f"at most {gpus}"
+    for setting, path_names in settings_by_place(paths).items():
+        if set(path_names) <= set(NOT_OURS):
+            continue
+        count = _read_count(setting)
         if count is None:
             continue
+        seen = describe_setting(setting, path_names)
         if declared is not None and count != declared:
-            message = (
-                f"{place(setting)} says another {WHAT.removeprefix('the ')} than the inventory"
-            )
-            yield Outcome(
-                "fail", (node.name,), message, said(setting, where), str(declared), cure(setting)
-            )
+            message = f"{place(setting)} says another number of processes than the inventory"
+            yield failed(node, message, seen, str(declared), removal_command(setting))
         elif declared is None and gpus and count > gpus:
             message = f"{place(setting)} starts more processes than there are GPUs"
-            yield Outcome(
-                "fail",
-                (node.name,),
-                message,
-                said(setting, where),
-                f"at most {gpus}",
-                cure(setting),
-            )
+            yield failed(node, message, seen, limit, removal_command(setting))
     if declared is not None and gpus and declared > gpus:
         message = "the inventory declares more processes than GPUs"
-        yield Outcome(
-            "fail", (node.name,), message, f"nproc_per_node: {declared}", f"at most {gpus}"
-        )
+        yield failed(node, message, f"nproc_per_node: {declared}", limit)
 
 
-def _count(setting: Setting) -> int | None:
-    return int(setting.value) if setting.name in COUNTS and setting.value.isdigit() else None
+def _read_count(setting: Setting) -> int | None:
+    if setting.name in COUNTS and setting.value.isdigit():
+        return int(setting.value)
+    return None
 
 
 NPROC = Check(
@@ -118,10 +141,14 @@ NPROC = Check(
     judge=started,
     severity="error",
     title="Processes that a launcher starts",
-    why="torchrun takes for granted that all nodes start as many processes as the first. Where a node starts fewer, "
-    "the others wait for ranks that never come; where it starts more than it has GPUs, two share one or one fails.",
-    how="nproc_per_node, else NPROC_PER_NODE or PET_NPROC_PER_NODE of each launch path, else the devices in "
-    "CUDA_VISIBLE_DEVICES, else the GPUs: equal on all nodes, as declared, not more than GPUs.",
+    why="torchrun takes for granted that all nodes start as many processes as the first. Where a "
+    "node starts fewer, the others wait for ranks that never come; where it starts more than it "
+    "has GPUs, two share one or one fails.",
+    how="nproc_per_node, else NPROC_PER_NODE or PET_NPROC_PER_NODE of each launch path, else the "
+    "devices in CUDA_VISIBLE_DEVICES, else the GPUs: equal on all nodes, as declared, not more "
+    "than GPUs.",
     remedy="clusterprep apply INVENTORY   # with nproc_per_node and gpus declared",
-    proof=Proof("env.paths", planted("login shell", Setting("NPROC_PER_NODE", "4", BASHRC, 3))),
+    proof=Proof(
+        "env.paths", with_settings("login shell", Setting("NPROC_PER_NODE", "4", BASHRC, 3))
+    ),
 )

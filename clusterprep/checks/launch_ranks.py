@@ -1,11 +1,19 @@
-"""Variables that a launcher sets for each rank, left behind in a file that every process reads."""
+"""Judges variables of a single rank that a file still sets for every process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
-from clusterprep.checks.env import BASHRC, by_place, cure, holes, place, planted, said
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed
+from clusterprep.checks.env import (
+    BASHRC,
+    settings_by_place,
+    removal_command,
+    unread_paths,
+    place,
+    with_settings,
+    describe_setting,
+)
 from clusterprep.checks.launch_nproc import gpus_of
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Node
@@ -15,7 +23,11 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a node stands in the job of the inventory; `count` and `first` are None where GPUs cannot be counted."""
+    """The place of a node in the job of the inventory.
+
+    `count` is the number of its ranks and `first` the lowest of them; both are None where GPUs
+    cannot be counted, and so is `world`, the number of all ranks.
+    """
 
     position: int
     nodes: int
@@ -27,88 +39,114 @@ class Seat:
 
 
 def leftovers(context: CheckContext) -> Iterable[Outcome]:
-    yield from holes(context)
-    seats = _seats(context)
+    """Compare the variables in the launch paths of each node with its seat."""
+    yield from unread_paths(context)
+    seats = _assign_seats(context)
     for node in context.nodes:
-        well = True
-        for setting, where in by_place(context.value(node, "env.paths")).items():
+        agrees = True
+        for setting, path_names in settings_by_place(context.value(node, "env.paths")).items():
             rule = RULES.get(setting.name)
-            if rule is None or where == ("nccl",):  # nobody but NCCL reads its conf files
+            if rule is None or path_names == ("nccl",):  # only NCCL reads its conf files
                 continue
-            wanted = rule(seats[node.name])
-            if wanted is not None and setting.value not in wanted:
-                well = False
-                yield _left(node, setting, where, wanted)
-        if well:
-            yield Outcome(
-                "pass",
-                (node.name,),
-                "no launch path has ranks or a rendezvous other than the inventory's",
-            )
+            allowed = rule(seats[node.name])
+            if allowed is not None and setting.value not in allowed:
+                agrees = False
+                yield _contradiction(node, setting, path_names, allowed)
+        if agrees:
+            message = "no launch path has ranks or a rendezvous other than the inventory's"
+            yield passed(node, message)
 
 
-def _left(node: Node, setting: Setting, where: tuple[str, ...], wanted: frozenset[str]) -> Outcome:
+def _contradiction(
+    node: Node, setting: Setting, path_names: tuple[str, ...], allowed: frozenset[str]
+) -> Outcome:
     message = f"{place(setting)} has left {setting.name} behind, and it contradicts the inventory"
-    right = " or ".join(sorted(wanted)) or "different on each rank, so set by the launcher alone"
-    return Outcome("fail", (node.name,), message, said(setting, where), right, cure(setting))
+    seen = describe_setting(setting, path_names)
+    wanted = " or ".join(sorted(allowed)) or "different on each rank, so set by the launcher alone"
+    return failed(node, message, seen, wanted, removal_command(setting))
 
 
-def _seats(context: CheckContext) -> dict[str, Seat]:
-    """The table of ranks, in inventory order of the nodes."""
+def _assign_seats(context: CheckContext) -> dict[str, Seat]:
+    """Return the seat of each node; ranks are numbered in the order of the inventory."""
     nodes = context.inventory.nodes
-    counts = [_count(context, node) for node in nodes]
-    world = None if None in counts else sum(count or 0 for count in counts)
-    masters = _masters(context)
-    found: dict[str, Seat] = {}
+    port = context.inventory.master_port
+    masters = _first_node_names(context)
+    counts = [_count_ranks(context, node) for node in nodes]
+    world: int | None = 0
+    for count in counts:
+        world = _add(world, count)
+    seats: dict[str, Seat] = {}
     first: int | None = 0
-    for position, (node, count) in enumerate(zip(nodes, counts, strict=True)):
-        port = context.inventory.master_port
-        found[node.name] = Seat(position, len(nodes), count, first, world, masters, port)
-        first = None if first is None or count is None else first + count
-    return found
+    for position, node in enumerate(nodes):
+        count = counts[position]
+        seats[node.name] = Seat(position, len(nodes), count, first, world, masters, port)
+        first = _add(first, count)
+    return seats
 
 
-def _count(context: CheckContext, node: Node) -> int | None:
+def _add(total: int | None, count: int | None) -> int | None:
+    """Return the sum, or None where a number is not known."""
+    if total is None or count is None:
+        return None
+    return total + count
+
+
+def _count_ranks(context: CheckContext, node: Node) -> int | None:
     if node.nproc_per_node is not None:
         return node.nproc_per_node
-    reached = node.name in context.fleet.snapshots and context.fleet.snapshots[node.name].reached
-    gpus = gpus_of(context, node) if reached or node.gpus is not None else None
-    return None if gpus is None else gpus or 1
+    snapshot = context.fleet.snapshots.get(node.name)
+    reached = snapshot is not None and snapshot.reached
+    if not reached and node.gpus is None:
+        return None
+    gpus = gpus_of(context, node)
+    if gpus is None:
+        return None
+    return gpus or 1
 
 
-def _masters(context: CheckContext) -> frozenset[str]:
-    """Every name of the first node under which others may reach it."""
-    first = context.inventory.nodes[0]
+def _first_node_names(context: CheckContext) -> frozenset[str]:
+    """Return every name and address by which ranks may reach the first node."""
+    nodes = context.inventory.nodes
+    first = nodes[0]
+    names = {first.name, first.address}
     pick = choose(context.fleet).picks.get(first.name)
-    own = {"localhost", "127.0.0.1"} if len(context.inventory.nodes) == 1 else set[str]()
-    return frozenset({first.name, first.address, *([pick.address] if pick else []), *own})
+    if pick is not None:
+        names.add(pick.address)
+    if len(nodes) == 1:
+        names |= {"localhost", "127.0.0.1"}
+    return frozenset(names)
 
 
-# ---------------------------------------------------------------- what each name may be
+# ---------------------------------------------------------------- values that a variable may have
 
-Wanted = Callable[
-    [Seat], "frozenset[str] | None"
-]  # None: not known, or nothing is wrong with any value
+# None: the right value is not known, or no value is wrong.
+Rule = Callable[[Seat], "frozenset[str] | None"]
 NONE: frozenset[str] = frozenset()
 
 
-def _number(of: Callable[[Seat], int | None]) -> Wanted:
-    def wanted(seat: Seat) -> frozenset[str] | None:
-        number = of(seat)
+def _node_number(select: Callable[[Seat], int | None]) -> Rule:
+    """Return the rule for a number that all ranks of a node share."""
+
+    def rule(seat: Seat) -> frozenset[str] | None:
+        number = select(seat)
         return None if number is None else frozenset({str(number)})
 
-    return wanted
+    return rule
 
 
-def _own(of: Callable[[Seat], int | None]) -> Wanted:
-    """A number of one rank; in a file it is that of all, which is right only where a node has one."""
+def _rank_number(select: Callable[[Seat], int | None]) -> Rule:
+    """Return the rule for a number of one rank.
 
-    def wanted(seat: Seat) -> frozenset[str] | None:
-        if seat.count is None or (number := of(seat)) is None:
+    A file gives it to all ranks of the node, which is right only where the node has one rank.
+    """
+
+    def rule(seat: Seat) -> frozenset[str] | None:
+        number = select(seat)
+        if seat.count is None or number is None:
             return None
         return frozenset({str(number)}) if seat.count == 1 else NONE
 
-    return wanted
+    return rule
 
 
 def _master(seat: Seat) -> frozenset[str]:
@@ -116,23 +154,29 @@ def _master(seat: Seat) -> frozenset[str]:
 
 
 def _endpoint(seat: Seat) -> frozenset[str]:
-    return frozenset(
-        f"{name}{port}" for name in seat.masters for port in ("", f":{seat.port}", ":29400")
-    )
+    """Return the first node without a port, with the job's port, and with torchrun's default."""
+    endpoints = set()
+    for name in seat.masters:
+        endpoints |= {name, f"{name}:{seat.port}", f"{name}:29400"}
+    return frozenset(endpoints)
 
 
 def _nodes(seat: Seat) -> frozenset[str]:
+    """Return the number of nodes, also as torchrun's range from the least to the most."""
     return frozenset({str(seat.nodes), f"{seat.nodes}:{seat.nodes}"})
 
 
-def _alone(seat: Seat) -> frozenset[str] | None:
+def _standalone(seat: Seat) -> frozenset[str] | None:
     return None if seat.nodes == 1 else frozenset({"", "0"})
 
 
-RANK, LOCAL = _own(lambda seat: seat.first), _own(lambda seat: 0)
-POSITION, WORLD = _number(lambda seat: seat.position), _number(lambda seat: seat.world)
-SIZE, PORT = _number(lambda seat: seat.count), _number(lambda seat: seat.port)
-RULES: Mapping[str, Wanted] = {
+RANK = _rank_number(lambda seat: seat.first)
+LOCAL = _rank_number(lambda seat: 0)
+POSITION = _node_number(lambda seat: seat.position)
+WORLD = _node_number(lambda seat: seat.world)
+SIZE = _node_number(lambda seat: seat.count)
+PORT = _node_number(lambda seat: seat.port)
+RULES: Mapping[str, Rule] = {
     "RANK": RANK,
     "ROLE_RANK": RANK,
     "LOCAL_RANK": LOCAL,
@@ -142,7 +186,7 @@ RULES: Mapping[str, Wanted] = {
     "WORLD_SIZE": WORLD,
     "ROLE_WORLD_SIZE": WORLD,
     "LOCAL_WORLD_SIZE": SIZE,
-    "GROUP_WORLD_SIZE": _number(lambda seat: seat.nodes),
+    "GROUP_WORLD_SIZE": _node_number(lambda seat: seat.nodes),
     "NNODES": _nodes,
     "PET_NNODES": _nodes,
     "MASTER_ADDR": _master,
@@ -150,8 +194,9 @@ RULES: Mapping[str, Wanted] = {
     "MASTER_PORT": PORT,
     "PET_MASTER_PORT": PORT,
     "PET_RDZV_ENDPOINT": _endpoint,
-    "PET_STANDALONE": _alone,
+    "PET_STANDALONE": _standalone,
 }
+
 
 RANKS = Check(
     "launch.ranks",
@@ -160,10 +205,12 @@ RANKS = Check(
     judge=leftovers,
     severity="error",
     title="Ranks and rendezvous that were left behind",
-    why="What an earlier job left in ~/.bashrc or /etc/environment sends the ranks of this one elsewhere: «Invalid "
-    "rank requested», or a wait of half an hour for a node that does not come.",
-    how="RANK, LOCAL_RANK, NODE_RANK, WORLD_SIZE, MASTER_* and torchrun's PET_* in every launch path, against the "
-    "ranks that follow from the inventory. What agrees with them is left alone. verify and launch read the table back.",
-    remedy="clusterprep launch INVENTORY -- train.py   # or --print torchrun, after the lines that are named are gone",
-    proof=Proof("env.paths", planted("login shell", Setting("NODE_RANK", "7", BASHRC, 3))),
+    why="What an earlier job left in ~/.bashrc or /etc/environment sends the ranks of this one "
+    "elsewhere: «Invalid rank requested», or a wait of half an hour for a node that does not come.",
+    how="RANK, LOCAL_RANK, NODE_RANK, WORLD_SIZE, MASTER_* and torchrun's PET_* in every launch "
+    "path, against the ranks that follow from the inventory. What agrees with them is left alone. "
+    "verify and launch read the table back.",
+    remedy="clusterprep launch INVENTORY -- train.py   # or --print torchrun, after the lines that "
+    "are named are gone",
+    proof=Proof("env.paths", with_settings("login shell", Setting("NODE_RANK", "7", BASHRC, 3))),
 )

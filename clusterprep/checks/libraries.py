@@ -1,11 +1,20 @@
-"""What else the job's processes load: the system's NCCL, NCCL's plug-ins, and the interpreter itself."""
+"""Judges what else the job's processes load: the system's NCCL, NCCL's plug-ins, and Python."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, uniform, uniform_by_kind
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    failed,
+    passed,
+    uniform,
+    uniform_by_kind,
+)
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python
 from clusterprep.model import Node
 from clusterprep.model.versions import conditions_of, satisfies
@@ -14,191 +23,224 @@ NONE = "none"
 
 
 def system_nccl(context: CheckContext) -> Iterable[Outcome]:
-    """Equal on all nodes; an error only where a job's torch would load it."""
-    found: dict[str, Libraries] = context.values("nccl.libraries")
-    versions = {name: _system_version(libraries) for name, libraries in found.items()}
-    if all(version == NONE for version in versions.values()) and not any(
-        map(context.wanted, context.nodes)
-    ):
+    """Compare the versions of all nodes; a failure is an error only if a job's torch loads one."""
+    libraries: dict[str, Libraries] = context.values("nccl.libraries")
+    versions = {name: _system_version(found) for name, found in libraries.items()}
+    is_absent = set(versions.values()) <= {NONE}
+    if is_absent and not _any_declared(context):
         message = "no node has an NCCL of the system; programs bring their own"
         yield Outcome("skip", tuple(versions), message, reason="not_applicable")
         return
-    exempt = {
-        node.name for node in context.nodes if _without_gpus(node) and versions[node.name] == NONE
-    }
+    exempt = set()
+    for node in context.nodes:
+        if _declares_no_gpus(node) and versions[node.name] == NONE:
+            exempt.add(node.name)
     if exempt:
         yield Outcome("skip", tuple(exempt), "no NCCL and no GPU here", reason="not_applicable")
-    silent = {name for name, version in versions.items() if version == ""}
-    for name in sorted(silent - exempt):
+    known: dict[str, str] = {}
+    silent: list[str] = []
+    for name, version in versions.items():
+        if name in exempt:
+            continue
+        if version:
+            known[name] = version
+        else:
+            silent.append(name)
+    for name in sorted(silent):
         message = "the system's NCCL does not say its version"
-        yield Outcome("unknown", (name,), message, found[name].system or "", reason="garbled")
-    known = {name: version for name, version in versions.items() if name not in silent | exempt}
-    used = any(
-        found[node].loaded is not None and found[node].loaded == found[node].system
-        for node in known
-    )
-    for outcome in _as_required(context, known, exempt):
-        yield replace(outcome, severity="error") if used else outcome
+        path = libraries[name].system or ""
+        yield Outcome("unknown", (name,), message, path, reason="garbled")
+    is_used = any(_torch_loads_system(libraries[name]) for name in known)
+    for outcome in _judge_system_versions(context, known, exempt):
+        yield replace(outcome, severity="error") if is_used else outcome
 
 
-def _as_required(
+def _any_declared(context: CheckContext) -> bool:
+    """Return whether the inventory requires something of this check on any node."""
+    return any(context.wanted(node) for node in context.nodes)
+
+
+def _torch_loads_system(libraries: Libraries) -> bool:
+    return libraries.loaded is not None and libraries.loaded == libraries.system
+
+
+def _judge_system_versions(
     context: CheckContext, versions: dict[str, str], exempt: set[str]
 ) -> Iterable[Outcome]:
+    what = "the system's NCCL"
     undeclared = set()
     for node in context.nodes:
-        seen, wanted = versions.get(node.name), context.wanted(node)
+        seen = versions.get(node.name)
+        wanted = context.wanted(node)
         if seen is None:
             continue
         if wanted is None:
             undeclared.add(node.name)
         elif satisfies(seen, wanted):
-            yield Outcome("pass", (node.name,), "the system's NCCL is as required", seen, wanted)
+            yield passed(node, f"{what} is as required", seen, wanted)
         else:
-            message = "the system's NCCL is not what the inventory requires"
-            yield Outcome("fail", (node.name,), message, seen, wanted)
+            yield failed(node, f"{what} is not what the inventory requires", seen, wanted)
     if undeclared:
-        yield from uniform_by_kind(
-            context, versions, "the system's NCCL", about=undeclared, exempt=exempt
-        )
+        yield from uniform_by_kind(context, versions, what, about=undeclared, exempt=exempt)
 
 
 def _system_version(libraries: Libraries) -> str:
-    """The version, «none», or nothing where there is a file that could not be asked."""
+    """Return the version, «none», or an empty text where a file exists that could not be asked."""
     if libraries.system is None:
         return NONE
     return libraries.system_version or ""
 
 
-def _without_gpus(node: Node) -> bool:
+def _declares_no_gpus(node: Node) -> bool:
     return node.gpus is not None and node.gpus.count == 0
 
 
 def plugins(context: CheckContext) -> Iterable[Outcome]:
-    """The same files everywhere, and the one that NCCL_NET_PLUGIN names is there."""
-    found: dict[str, Plugins] = context.values("nccl.plugins")
+    """Compare the plug-ins of all nodes, and look for the one that NCCL_NET_PLUGIN names."""
+    plugins_by_node: dict[str, Plugins] = context.values("nccl.plugins")
+    nodes_without_missing: list[str] = []
     for node in context.nodes:
-        if (wanted := _not_found(found[node.name])) is not None:
-            message = "NCCL_NET_PLUGIN names a plug-in that is not there; NCCL falls back to its own transports"
-            cure = f"unset NCCL_NET_PLUGIN, or put the folder of {wanted} into LD_LIBRARY_PATH"
-            there = _files(found[node.name].files)
-            yield Outcome("fail", (node.name,), message, there, wanted, cure)
-    if not any(plugins.files for plugins in found.values()) and not any(
-        map(context.wanted, context.nodes)
-    ):
+        found = plugins_by_node[node.name]
+        missing = _missing_plugin(found)
+        if missing is None:
+            nodes_without_missing.append(node.name)
+        else:
+            yield _judge_missing_plugin(node, found, missing)
+    any_files = any(found.files for found in plugins_by_node.values())
+    if any_files or _any_declared(context):
+        yield from _judge_files(context, plugins_by_node)
+    elif nodes_without_missing:
         message = "no plug-in on any node: NCCL's own transports are used"
-        if none := tuple(name for name, plugins in found.items() if _not_found(plugins) is None):
-            yield Outcome("skip", none, message, reason="not_applicable")
-        return
-    yield from _same_plugins(context, found)
+        yield Outcome("skip", tuple(nodes_without_missing), message, reason="not_applicable")
 
 
-def _same_plugins(context: CheckContext, found: dict[str, Plugins]) -> Iterable[Outcome]:
-    exempt = {
-        node.name for node in context.nodes if _without_gpus(node) and not found[node.name].files
-    }
-    if exempt:
-        yield Outcome("skip", tuple(exempt), "no plug-in and no GPU here", reason="not_applicable")
-    unread = {
-        name
-        for name, plugins in found.items()
-        if any(plugin.size is None for plugin in plugins.files)
-    }
-    if unread:
-        message = "a plug-in is there and could not be read"
-        yield Outcome("unknown", tuple(sorted(unread)), message, reason="denied")
-    undeclared = set()
+def _judge_missing_plugin(node: Node, found: Plugins, missing: str) -> Outcome:
+    effect = "NCCL falls back to its own transports"
+    message = f"NCCL_NET_PLUGIN names a plug-in that is not there; {effect}"
+    cure = f"unset NCCL_NET_PLUGIN, or put the folder of {missing} into LD_LIBRARY_PATH"
+    return failed(node, message, _describe_files(found.files), missing, cure)
+
+
+def _judge_files(context: CheckContext, plugins_by_node: dict[str, Plugins]) -> Iterable[Outcome]:
+    exempt = set()
+    unreadable = set()
     for node in context.nodes:
-        if node.name in exempt | unread:
+        files = plugins_by_node[node.name].files
+        if not files and _declares_no_gpus(node):
+            exempt.add(node.name)
+        if any(plugin.size is None for plugin in files):
+            unreadable.add(node.name)
+    if exempt:
+        message = "no plug-in and no GPU here"
+        yield Outcome("skip", tuple(exempt), message, reason="not_applicable")
+    if unreadable:
+        message = "a plug-in is there and could not be read"
+        yield Outcome("unknown", tuple(sorted(unreadable)), message, reason="denied")
+    undeclared = set()
+    values = {}
+    for node in context.nodes:
+        if node.name in exempt or node.name in unreadable:
             continue
+        files = plugins_by_node[node.name].files
+        values[node.name] = _describe_files(files)
         wanted = context.wanted(node)
         if wanted is None:
             undeclared.add(node.name)
-            continue
-        names = {plugin.name for plugin in found[node.name].files}
-        good = parse_names(wanted) == names
-        message = f"the plug-ins of NCCL are {'as required' if good else 'not what the inventory requires'}"
-        yield Outcome(
-            "pass" if good else "fail",
-            (node.name,),
-            message,
-            ", ".join(sorted(names)) or NONE,
-            wanted,
-        )
-    values = {
-        name: _files(plugins.files)
-        for name, plugins in found.items()
-        if name not in exempt | unread
-    }
+        else:
+            yield _judge_file_names(node, files, wanted)
     if undeclared:
         what = "the set of NCCL's plug-ins"
         yield from uniform_by_kind(context, values, what, about=undeclared, exempt=exempt)
 
 
-def _files(files: tuple[Plugin, ...]) -> str:
-    """Names with the start of their checksum, or their size where that was too large to read."""
-    words = {f"{p.name} {p.sha256[:12] if p.sha256 else f'{p.size} bytes'}" for p in files}
-    return ", ".join(sorted(words)) or NONE
+def _judge_file_names(node: Node, files: tuple[Plugin, ...], wanted: str) -> Outcome:
+    names = {plugin.name for plugin in files}
+    seen = ", ".join(sorted(names)) or NONE
+    if parse_names(wanted) == names:
+        return passed(node, "the plug-ins of NCCL are as required", seen, wanted)
+    message = "the plug-ins of NCCL are not what the inventory requires"
+    return failed(node, message, seen, wanted)
 
 
-def _not_found(plugins: Plugins) -> str | None:
-    """The name that NCCL_NET_PLUGIN has and no file answers to. «none» asks for no plug-in."""
-    names = [name for name in (plugins.wanted or "").split(",") if name and name != NONE]
-    paths = {plugin.path for plugin in plugins.files}
-    files = {plugin.name for plugin in plugins.files}
-    there = any(
-        name in paths or name in files or f"libnccl-net-{name}.so" in files for name in names
-    )
-    return ",".join(names) if names and not there else None
+def _describe_files(files: tuple[Plugin, ...]) -> str:
+    """Return the names with the start of their SHA-256, or the size where a file was too large."""
+    texts = set()
+    for plugin in files:
+        identity = plugin.sha256[:12] if plugin.sha256 else f"{plugin.size} bytes"
+        texts.add(f"{plugin.name} {identity}")
+    return ", ".join(sorted(texts)) or NONE
+
+
+def _missing_plugin(plugins: Plugins) -> str | None:
+    """Return the value of NCCL_NET_PLUGIN if no file is meant by it. «none» asks for no plug-in."""
+    candidates = set()
+    for plugin in plugins.files:
+        candidates |= {plugin.path, plugin.name}
+    names = []
+    for name in (plugins.wanted or "").split(","):
+        if not name or name == NONE:
+            continue
+        names.append(name)
+        if name in candidates or f"libnccl-net-{name}.so" in candidates:
+            return None
+    return ",".join(names) or None
 
 
 def parse_names(text: str) -> set[str]:
-    """File names of plug-ins that `require: nccl.plugin` lists, or «none»."""
+    """Return the file names of plug-ins in `require: nccl.plugin`; no names for «none».
+
+    Raises ValueError for other text.
+    """
     names = {name.strip() for name in text.split(",") if name.strip()}
     if names == {NONE}:
         return set()
-    if not names or not all(name.startswith("libnccl-") and ".so" in name for name in names):
+    if not names or not all(_is_plugin_name(name) for name in names):
         raise ValueError(f"expected file names such as libnccl-net.so, or none; seen '{text}'")
     return names
 
 
+def _is_plugin_name(name: str) -> bool:
+    return name.startswith("libnccl-") and ".so" in name
+
+
 def python(context: CheckContext) -> Iterable[Outcome]:
-    """Version and place; only the version where the inventory itself names different interpreters."""
-    found: dict[str, Python] = context.values("python.env")
-    one_path = len({node.python for node in context.inventory.nodes}) == 1
-    values = {
-        name: _place(python) if one_path else python.version for name, python in found.items()
-    }
+    """Compare version and place; only the version if the inventory names several interpreters."""
+    nodes = context.inventory.nodes
+    pythons: dict[str, Python] = context.values("python.env")
+    one_path = len({node.python for node in nodes}) == 1
+    values = {}
     undeclared = set()
     for node in context.nodes:
-        wanted, mine = context.wanted(node), found[node.name]
+        interpreter = pythons[node.name]
+        seen = _describe_python(interpreter)
+        values[node.name] = seen if one_path else interpreter.version
+        wanted = context.wanted(node)
         if wanted is None:
             undeclared.add(node.name)
-        elif _is_wanted(mine, wanted):
-            yield Outcome(
-                "pass", (node.name,), "the job's Python is as required", _place(mine), wanted
-            )
+        elif _is_wanted(interpreter, wanted):
+            yield passed(node, "the job's Python is as required", seen, wanted)
         else:
-            message = "the job's Python is not what the inventory requires"
-            yield Outcome("fail", (node.name,), message, _place(mine), wanted)
+            yield failed(node, "the job's Python is not what the inventory requires", seen, wanted)
     if undeclared:
-        yield from uniform(
-            values, "the job's Python", len(context.inventory.nodes), about=undeclared
-        )
+        yield from uniform(values, "the job's Python", len(nodes), about=undeclared)
 
 
-def _place(python: Python) -> str:
-    base = f", made from {python.base}" if python.base != python.prefix else ""
-    return f"{python.version} {python.executable} in {python.prefix}{base}"
+def _describe_python(python: Python) -> str:
+    text = f"{python.version} {python.executable} in {python.prefix}"
+    if python.base == python.prefix:
+        return text
+    return f"{text}, made from {python.base}"
 
 
 def _is_wanted(python: Python, wanted: str) -> bool:
-    if wanted.startswith("/"):
-        return wanted.rstrip("/") in (python.executable, python.prefix.rstrip("/"))
-    return satisfies(python.version, wanted)
+    if not wanted.startswith("/"):
+        return satisfies(python.version, wanted)
+    path = wanted.rstrip("/")
+    return path in (python.executable, python.prefix.rstrip("/"))
 
 
 def parse_python_wanted(text: str) -> object:
-    """An interpreter or the folder of an environment, else conditions on the version."""
+    """Parse a path of an interpreter or environment, else conditions on the version."""
     return text if text.startswith("/") else conditions_of(text)
 
 
@@ -208,12 +250,14 @@ SYSTEM = Check(
     judge=system_nccl,
     severity="warning",
     title="The system's NCCL",
-    why="nccl-tests, MPI programs and torch builds without an NCCL of their own load the system's: two versions in one "
-    "job hang or end with «internal error».",
-    how="ncclGetVersion of the libnccl.so.2 that the loader finds for the job's user (LD_LIBRARY_PATH, ld.so.cache, "
-    "the system's folders), equal on nodes of a kind. An error where the job's torch would load it, else a warning, "
-    "for wheels bring their own: see nccl.torch. `require: {nccl.system: 2.21.5}` wants a version.",
-    remedy="apt-get install --allow-change-held-packages libnccl2=VERSION   # the version of the other nodes",
+    why="nccl-tests, MPI programs and torch builds without an NCCL of their own load the system's: "
+    "two versions in one job hang or end with «internal error».",
+    how="ncclGetVersion of the libnccl.so.2 that the loader finds for the job's user "
+    "(LD_LIBRARY_PATH, ld.so.cache, the system's folders), equal on nodes of a kind. An error "
+    "where the job's torch would load it, else a warning, for wheels bring their own: see "
+    "nccl.torch. `require: {nccl.system: 2.21.5}` wants a version.",
+    remedy="apt-get install --allow-change-held-packages libnccl2=VERSION   # the version of the "
+    "other nodes",
     wants=conditions_of,
     proof=Proof("nccl.libraries", lambda found: replace(found, system_version="2.18.5")),
 )
@@ -223,11 +267,14 @@ PLUGIN = Check(
     judge=plugins,
     severity="warning",
     title="NCCL's network and tuner plug-ins",
-    why="A node without the plug-in of the others falls back to NCCL's own transports: slow, or no connection at all.",
-    how="libnccl-net*.so and libnccl-tuner*.so where NCCL's loader looks (LD_LIBRARY_PATH, ld.so.cache, the system's "
-    "folders) and NCCL_NET_PLUGIN of a session without a terminal; same names and SHA-256 on nodes of a kind. "
-    "`require: {nccl.plugin: libnccl-net.so}` names the files, or none.",
-    remedy="find / -xdev -name 'libnccl-net*.so*' -o -xdev -name 'libnccl-tuner*.so*'   # install the others' version",
+    why="A node without the plug-in of the others falls back to NCCL's own transports: slow, or no "
+    "connection at all.",
+    how="libnccl-net*.so and libnccl-tuner*.so where NCCL's loader looks (LD_LIBRARY_PATH, "
+    "ld.so.cache, the system's folders) and NCCL_NET_PLUGIN of a session without a terminal; same "
+    "names and SHA-256 on nodes of a kind. `require: {nccl.plugin: libnccl-net.so}` names the "
+    "files, or none.",
+    remedy="find / -xdev -name 'libnccl-net*.so*' -o -xdev -name 'libnccl-tuner*.so*'   # install "
+    "the others' version",
     wants=parse_names,
     proof=Proof("nccl.plugins", lambda found: replace(found, files=())),
 )
@@ -237,11 +284,13 @@ PYTHON = Check(
     judge=python,
     severity="warning",
     title="The job's Python",
-    why="Another interpreter or environment on one node brings other packages: ranks differ in ways that no NCCL "
-    "setting shows.",
-    how="sys.executable, version, prefix and base prefix of `python:`, equal on all nodes; only the version where the "
-    "inventory gives nodes different interpreters. `require: {python.env: 3.11}` wants a version, or a path.",
-    remedy="ls -l $(command -v python3)   # use one environment, on a shared file system or from one image",
+    why="Another interpreter or environment on one node brings other packages: ranks differ in "
+    "ways that no NCCL setting shows.",
+    how="sys.executable, version, prefix and base prefix of `python:`, equal on all nodes; only "
+    "the version where the inventory gives nodes different interpreters. `require: {python.env: "
+    "3.11}` wants a version, or a path.",
+    remedy="ls -l $(command -v python3)   # use one environment, on a shared file system or from "
+    "one image",
     wants=parse_python_wanted,
     proof=Proof("python.env", lambda found: replace(found, version="3.8.10")),
 )

@@ -1,4 +1,4 @@
-"""What the kernel complained about: faults of memory, disks, adapters and of the kernel itself."""
+"""Judges what the kernel's log says about memory, disks, adapters and the kernel itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
 from clusterprep.facts.kernel_log import KernelLog, KernelRecord
 from clusterprep.model import Node
 from clusterprep.model.units import format_duration
@@ -18,11 +18,13 @@ WINDOW = 3600.0  # seconds that the log must cover before its silence says somet
 
 @dataclass(frozen=True)
 class LogKind:
-    """A complaint: how it reads, what it means, what to do; `named` finds in it what stands for {name} in the remedy.
+    """A kind of complaint: the pattern of its records, what it means, and its remedy.
 
-    What is over when it is over (a task that was killed, a CPU that was stuck) counts for a day: an OOM of three weeks
-    ago says nothing of tomorrow's job. What stays as it is until somebody acts (a damaged file system, a kernel that
-    has stumbled over itself) counts as long as the kernel has run.
+    {name} in the remedy is replaced by what the pattern `named` finds in the record.
+
+    What is over after it happened (a task that was killed, a CPU that was stuck) counts for a day:
+    an OOM of three weeks ago says nothing of tomorrow's job. With `stays` it counts as long as the
+    kernel has run: a damaged file system or a faulty kernel stays so until an administrator acts.
     """
 
     name: str
@@ -33,8 +35,12 @@ class LogKind:
     named: re.Pattern[str] | None = None
 
     def cure(self, text: str) -> str:
+        """Return the remedy for a record with this text."""
+        name = "NAME"
         match = self.named.search(text) if self.named else None
-        return self.remedy.replace("{name}", match[1] if match else "NAME")
+        if match is not None:
+            name = match[1]
+        return self.remedy.replace("{name}", name)
 
 
 def _kind(
@@ -46,123 +52,160 @@ def _kind(
     stays: bool = False,
     named: str | None = None,
 ) -> LogKind:
-    return LogKind(
-        name, re.compile(pattern), means, remedy, stays, re.compile(named) if named else None
-    )
+    compiled = re.compile(pattern)
+    name_pattern = None
+    if named is not None:
+        name_pattern = re.compile(named)
+    return LogKind(name, compiled, means, remedy, stays, name_pattern)
 
 
 KINDS = (
     _kind(
-        "soft lockup", r"soft lockup - CPU", "a CPU ran kernel code for 20 s without a pause",
+        "soft lockup",
+        r"soft lockup - CPU",
+        "a CPU ran kernel code for 20 s without a pause",
         "dmesg | grep -A30 'soft lockup'   # the driver in its call trace",
     ),
     _kind(
-        "hard lockup", r"hard LOCKUP", "a CPU did not even take interrupts",
-        "dmesg | grep -A30 'hard LOCKUP'; ipmitool sel list   # firmware or hardware: reboot, then burn in",
+        "hard lockup",
+        r"hard LOCKUP",
+        "a CPU did not even take interrupts",
+        "dmesg | grep -A30 'hard LOCKUP'; ipmitool sel list   "
+        "# firmware or hardware: reboot, then burn in",
     ),
     _kind(
-        "RCU stall", r"detected stall", "a CPU did not let the kernel go on",
+        "RCU stall",
+        r"detected stall",
+        "a CPU did not let the kernel go on",
         "dmesg | grep -A30 'detected stall'   # a virtual machine without CPU time, or a driver",
     ),
     _kind(
-        "hung task", r"blocked for more than \d+ seconds", "tasks waited in the kernel for minutes",
+        "hung task",
+        r"blocked for more than \d+ seconds",
+        "tasks waited in the kernel for minutes",
         "dmesg | grep -A20 'blocked for more than'   # the file server or driver in the call trace",
     ),
     _kind(
-        "out of memory", r"^Out of memory: Kill", "the node ran out of memory, and the kernel killed somebody",
+        "out of memory",
+        r"^Out of memory: Kill",
+        "the node ran out of memory, and the kernel killed a process",
         "dmesg | grep 'Out of memory'; free -h   # fewer data loader workers, or look for leaks",
     ),
     _kind(
-        "machine check", r"Machine Check Exception|Machine check events logged|event severity: (?:fatal|recoverable)",
-        "the processor or its memory reported an error", "ras-mc-ctl --errors; ipmitool sel list",
+        "machine check",
+        r"Machine Check Exception|Machine check events logged"
+        r"|event severity: (?:fatal|recoverable)",
+        "the processor or its memory reported an error",
+        "ras-mc-ctl --errors; ipmitool sel list",
     ),
     _kind(
-        "memory error", r"Uncorrected hardware|Memory failure: 0x", "memory lost data, and its page is out of use",
-        "ras-mc-ctl --errors; ipmitool sel list   # replace the DIMM", stays=True,
+        "memory error",
+        r"Uncorrected hardware|Memory failure: 0x",
+        "memory lost data, and its page is out of use",
+        "ras-mc-ctl --errors; ipmitool sel list   # replace the DIMM",
+        stays=True,
     ),
     _kind(
-        "I/O error", r"(?:critical medium error|I/O error)(?: on)?,? dev(?:ice)? (?!sr\d|fd\d|loop\d)",
+        "I/O error",
+        r"(?:critical medium error|I/O error)(?: on)?,? dev(?:ice)? (?!sr\d|fd\d|loop\d)",
         "a disk did not read or write",
-        "smartctl -a /dev/{name}   # replace the disk when the count grows", named=r" dev(?:ice)? ([\w-]+)",
+        "smartctl -a /dev/{name}   # replace the disk when the count grows",
+        named=r" dev(?:ice)? ([\w-]+)",
     ),
     _kind(
         "file system error",
-        r"EXT4-fs error|Remounting filesystem read-only|etadata corruption detected|Corruption of in-memory data"
-        r"|XFS_WANT_CORRUPTED|xfs_do_force_shutdown|forced readonly",
-        "a file system is damaged", "umount /dev/{name} && fsck /dev/{name}   # XFS: xfs_repair", stays=True,
+        r"EXT4-fs error|Remounting filesystem read-only|etadata corruption detected"
+        r"|Corruption of in-memory data|XFS_WANT_CORRUPTED|xfs_do_force_shutdown|forced readonly",
+        "a file system is damaged",
+        "umount /dev/{name} && fsck /dev/{name}   # XFS: xfs_repair",
+        stays=True,
         named=r"\((?:device )?([\w-]+)\)",
     ),
     _kind(
-        "NVMe timeout", r"^nvme.*(?:QID \d+ timeout|controller is down)", "an NVMe disk did not answer",
-        "nvme smart-log /dev/{name}; nvme error-log /dev/{name}   # firmware, or its slot", named=r"^nvme (nvme\d+)",
+        "NVMe timeout",
+        r"^nvme.*(?:QID \d+ timeout|controller is down)",
+        "an NVMe disk did not answer",
+        "nvme smart-log /dev/{name}; nvme error-log /dev/{name}   # firmware, or its slot",
+        named=r"^nvme (nvme\d+)",
     ),
     _kind(
-        "adapter power", r"insufficient power on the PCIe slot",
+        "adapter power",
+        r"insufficient power on the PCIe slot",
         "a network adapter runs with less power than it asks for",
-        "lspci -vv -s {name} | grep -i power   # the slot's power limit in the BIOS, or its extra cable", stays=True,
+        "lspci -vv -s {name} | grep -i power   "
+        "# the slot's power limit in the BIOS, or its extra cable",
+        stays=True,
         named=r"mlx5_core ([0-9a-f:.]+\d)",
     ),
     _kind(
-        "adapter health", r"mlx5.*health compromised", "the firmware of a network adapter has failed",
-        "mlxfwreset -d {name} reset   # or a cold boot; then its firmware", stays=True,
+        "adapter health",
+        r"mlx5.*health compromised",
+        "the firmware of a network adapter has failed",
+        "mlxfwreset -d {name} reset   # or a cold boot; then its firmware",
+        stays=True,
         named=r"mlx5_core ([0-9a-f:.]+\d)",
     ),
     _kind(
         "kernel fault",
-        r"(?:^|: )BUG: (?!soft lockup|workqueue lockup)|kernel BUG at|Oops: |^general protection fault"
-        r"|Unable to handle kernel|Kernel panic",
+        r"(?:^|: )BUG: (?!soft lockup|workqueue lockup)|kernel BUG at|Oops: "
+        r"|^general protection fault|Unable to handle kernel|Kernel panic",
         "the kernel has stumbled, and what it held then stays locked",
-        "dmesg | grep -A40 -e BUG -e Oops; reboot", stays=True,
+        "dmesg | grep -A40 -e BUG -e Oops; reboot",
+        stays=True,
     ),
-)  # fmt: skip
+)
 
 
 def complaints(context: CheckContext) -> Iterable[Outcome]:
+    """Yield a failure for each kind of complaint that still counts, else what the log covers."""
     for node in context.nodes:
         log: KernelLog = context.value(node, "log.records")
-        found = [(kind, records) for kind in KINDS if (records := _of(kind, log))]
-        bad = [
-            (kind, records) for kind, records in found if kind.stays or log.age(records[-1]) <= DAY
-        ]
-        for kind, records in bad:
-            yield Outcome(
-                "fail",
-                (node.name,),
-                kind.means,
-                _seen(kind, records, log),
-                "none",
-                kind.cure(records[-1].text),
-            )
-        if bad:
-            continue
-        yield silence(node, log, "; ".join(_seen(kind, records, log) for kind, records in found))
+        fails = False
+        summaries = []
+        for kind in KINDS:
+            records = _matching_records(kind, log)
+            if not records:
+                continue
+            newest = records[-1]
+            summary = _summarize(kind, records, log)
+            summaries.append(summary)
+            if kind.stays or log.age(newest) <= DAY:
+                fails = True
+                yield failed(node, kind.means, summary, "none", kind.cure(newest.text))
+        if not fails:
+            yield judge_silence(node, log, "; ".join(summaries))
 
 
-def silence(node: Node, log: KernelLog, seen: str, wanted: str = "none within a day") -> Outcome:
-    """A log that says nothing is good news as far as it goes back."""
+def judge_silence(
+    node: Node, log: KernelLog, seen: str, wanted: str = "none within a day"
+) -> Outcome:
+    """Judge a log without complaints: a pass if it goes back far enough, else unknown."""
+    window = format_duration(log.window)
     if log.window < WINDOW and not log.whole:
-        message = f"the log goes back {format_duration(log.window)} only: what was before has been overwritten"
+        message = f"the log goes back {window} only: what was before has been overwritten"
         cure = "journalctl -k -b   # and log_buf_len=4M on the kernel's command line"
-        return Outcome("unknown", (node.name,), message, seen, wanted, cure, reason="truncated")
-    reach = (
-        "since boot"
-        if log.whole
-        else f"for {format_duration(log.window)}, as far as the log goes back"
-    )
-    return Outcome("pass", (node.name,), f"nothing that matters {reach}", seen or "none", wanted)
+        return unknown(node, message, "truncated", seen, wanted, cure)
+    reach = "since boot" if log.whole else f"for {window}, as far as the log goes back"
+    return passed(node, f"nothing that matters {reach}", seen or "none", wanted)
 
 
-def _of(kind: LogKind, log: KernelLog) -> list[KernelRecord]:
-    return sorted(
-        (r for r in log.records if kind.pattern.search(r.text)), key=lambda record: record.seconds
-    )
+def _matching_records(kind: LogKind, log: KernelLog) -> list[KernelRecord]:
+    """Return the records of this kind, the newest last."""
+    matches = kind.pattern.search
+    records = [record for record in log.records if matches(record.text)]
+    records.sort(key=lambda record: record.seconds)
+    return records
 
 
-def _seen(kind: LogKind, records: list[KernelRecord], log: KernelLog) -> str:
+def _summarize(kind: LogKind, records: list[KernelRecord], log: KernelLog) -> str:
     newest = records[-1]
+    text = newest.text[:120]
+    age = format_duration(log.age(newest))
+    last = f"last {age} ago, «{text}»"
     count = sum(record.count for record in records)
-    times = f"{count} times, " if count > 1 else ""
-    return f"{kind.name}: {times}last {format_duration(log.age(newest))} ago, «{newest.text[:120]}»"
+    if count > 1:
+        last = f"{count} times, {last}"
+    return f"{kind.name}: {last}"
 
 
 KERNEL = Check(
@@ -171,11 +214,12 @@ KERNEL = Check(
     judge=complaints,
     severity="warning",
     title="Complaints of the kernel",
-    why="Before a node fails its kernel says so: a disk that stops answering, memory that loses data, a driver that "
-    "locks up. The job sees a hang, hours later.",
-    how="/dev/kmsg, the kernel's messages since boot as far as they are kept; lines that processes wrote there do not "
-    "count, nor do tasks killed at the limit of their own container. What is over counts for a day, damage and faults "
-    "of the kernel itself until the next boot. Silence of less than an hour is no answer.",
+    why="Before a node fails its kernel says so: a disk that stops answering, memory that loses "
+    "data, a driver that locks up. The job sees a hang, hours later.",
+    how="/dev/kmsg, the kernel's messages since boot as far as they are kept; lines that processes "
+    "wrote there do not count, nor do tasks killed at the limit of their own container. What is "
+    "over counts for a day, damage and faults of the kernel itself until the next boot. Silence of "
+    "less than an hour is no answer.",
     remedy="dmesg -T --level=emerg,alert,crit,err",
     proof=Proof("log.records", lambda log: replace(log, records=(*log.records, _hung(log)))),
 )

@@ -1,142 +1,169 @@
-"""Names: the same answer on every node, and nobody's own name on loopback."""
+"""Judges names: every node resolves them alike, and no name of a node is on loopback."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, uniform
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, uniform
 from clusterprep.facts.names import names_for
 from clusterprep.model import Node
 from clusterprep.model.colocation import one_machine
 from clusterprep.model.nodeset import fold
 
-HOSTS = "edit /etc/hosts: one line per node, its address on the training network first, no 127.0.1.1 line"
+HOSTS = (
+    "edit /etc/hosts: one line per node, its address on the training network first, "
+    "no 127.0.1.1 line"
+)
+NO_ADDRESS = "no address"
+AnswersByName = dict[str, dict[str, str]]
+"""name → node that asked → addresses that it got, as text"""
 
 
 def resolve(context: CheckContext) -> Iterable[Outcome]:
-    """Any node's name on loopback fails; so does one that nodes resolve differently, blamed on the minority."""
+    """Judge names on loopback, and names that nodes resolve differently."""
     nodes = context.inventory.nodes
     if len(nodes) < 2 or one_machine(nodes):
-        # Debian's own 127.0.1.1 line does no harm while nobody else connects.
-        names = tuple(node.name for node in context.nodes)
-        yield Outcome(
-            "skip",
-            names,
-            "there is no other machine that has to find this one",
-            reason="not_applicable",
-        )
+        # Debian's own 127.0.1.1 line does no harm if no other machine connects.
+        names = context.names
+        message = "there is no other machine that has to find this one"
+        yield Outcome("skip", names, message, reason="not_applicable")
         return
-    silent = tuple(
-        n.name
-        for n in context.nodes
-        if set(names_for(n, context.inventory)) - set(context.value(n, "names.resolved"))
-    )
-    if silent:
-        yield Outcome(
-            "unknown",
-            silent,
-            "the resolver's answer leaves out names that it was asked for",
-            reason="garbled",
-        )
-    wrong = {
-        node.name: trouble for node in context.nodes if (trouble := _on_loopback(context, node))
-    }
-    differing = _differing(context)
-    unresolved = tuple(
-        n.name
-        for n in context.nodes
-        if context.value(n, "names.own")[1] is None and n.name not in wrong
-    )
-    for node_name, (seen, message) in wrong.items():
-        yield Outcome(
-            "fail", (node_name,), message, seen, "an address of the training network", HOSTS
-        )
-    yield from differing
-    bad = {*wrong, *silent, *unresolved} | {node for outcome in differing for node in outcome.nodes}
+    incomplete = _nodes_with_incomplete_answers(context)
+    if incomplete:
+        message = "the resolver's answer leaves out names that it was asked for"
+        yield Outcome("unknown", tuple(incomplete), message, reason="garbled")
+    bad = set(incomplete)
+    on_loopback = set()
+    for node in context.nodes:
+        outcome = _judge_loopback(context, node)
+        if outcome is not None:
+            on_loopback.add(node.name)
+            yield outcome
+    bad |= on_loopback
+    for outcome in _judge_differences(context):
+        bad.update(outcome.nodes)
+        yield outcome
+    unresolved = _nodes_without_own_address(context) - on_loopback
+    bad |= unresolved
     if unresolved:
-        # Nothing we write depends on the name: GLOO_SOCKET_IFNAME is set. Launchers of others do depend on it.
+        # What this tool writes does not depend on the name, for GLOO_SOCKET_IFNAME is set. Other
+        # launchers do depend on it.
         message = "the node's own host name does not resolve"
-        yield Outcome(
-            "fail", unresolved, message, "no address", "an address", HOSTS, severity="warning"
-        )
+        seen, wanted = NO_ADDRESS, "an address"
+        names = tuple(node.name for node in context.nodes if node.name in unresolved)
+        yield Outcome("fail", names, message, seen, wanted, HOSTS, severity="warning")
     good = tuple(node.name for node in context.nodes if node.name not in bad)
     if good:
-        yield Outcome(
-            "pass",
-            good,
-            "names resolve alike",
-            "same answers, none on loopback",
-            "same answers, none on loopback",
-        )
+        answers = "same answers, none on loopback"
+        yield Outcome("pass", good, "names resolve alike", answers, answers)
 
 
-def _on_loopback(context: CheckContext, node: Node) -> tuple[str, str] | None:
-    """What is seen and what it means: the node's own host name, or another node's name, is on loopback."""
-    name, own = context.value(node, "names.own")
-    for address in own or ():
-        if _loopback(address):
-            return f"{name} is {address}", "its own host name resolves to loopback"
-    for other, addresses in context.value(node, "names.resolved").items():
+def _nodes_with_incomplete_answers(context: CheckContext) -> list[str]:
+    """Return the nodes whose resolver left out names that it was asked for."""
+    incomplete = []
+    for node in context.nodes:
+        asked = set(names_for(node, context.inventory))
+        answered = context.value(node, "names.resolved")
+        if not asked <= set(answered):
+            incomplete.append(node.name)
+    return incomplete
+
+
+def _nodes_without_own_address(context: CheckContext) -> set[str]:
+    """Return the nodes whose own host name does not resolve."""
+    names = set()
+    for node in context.nodes:
+        _, addresses = context.value(node, "names.own")
+        if addresses is None:
+            names.add(node.name)
+    return names
+
+
+def _judge_loopback(context: CheckContext, node: Node) -> Outcome | None:
+    """Return a failure if the node's own host name, or another node's name, is on loopback."""
+    wanted = "an address of the training network"
+    own_name, own_addresses = context.value(node, "names.own")
+    for address in own_addresses or ():
+        if _is_loopback(address):
+            message = "its own host name resolves to loopback"
+            return failed(node, message, f"{own_name} is {address}", wanted, HOSTS)
+    for name, addresses in context.value(node, "names.resolved").items():
+        if name == node.name:
+            continue
         for address in addresses or ():
-            if other != node.name and _loopback(address):
-                return f"{other} is {address}", "the name of another node resolves to loopback"
+            if _is_loopback(address):
+                message = "the name of another node resolves to loopback"
+                return failed(node, message, f"{name} is {address}", wanted, HOSTS)
     return None
 
 
-def _loopback(address: str) -> bool:
+def _is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def _differing(context: CheckContext) -> list[Outcome]:
-    """Names whose addresses are not the same on all nodes that were asked.
+def _judge_differences(context: CheckContext) -> list[Outcome]:
+    """Return failures for names whose addresses differ between the nodes that were asked.
 
-    Loopback is judged by itself.
+    Names on loopback are judged by themselves.
     """
-    asked: dict[str, dict[str, str]] = {}
+    fleet_size = len(context.inventory.nodes)
+    answers_by_name = _collect_answers(context)
+    names_by_nodes: dict[tuple[str, ...], list[str]] = {}
+    for name, answers in answers_by_name.items():
+        if name in answers:
+            own = answers.pop(name)
+            answers[name] = _own_answer(own, answers.values())
+        if len(answers) < 2:
+            continue
+        for outcome in uniform(answers, name, fleet_size):
+            if outcome.verdict == "fail":
+                names_by_nodes.setdefault(outcome.nodes, []).append(name)
+    failures = []
+    for nodes, names in names_by_nodes.items():
+        failure = _difference(nodes, names, answers_by_name[names[0]])
+        failures.append(failure)
+    return failures
+
+
+def _collect_answers(context: CheckContext) -> AnswersByName:
+    """Return what each node answered for each name, without addresses on loopback."""
+    answers: AnswersByName = {}
     for node in context.nodes:
         for name, addresses in context.value(node, "names.resolved").items():
-            if not any(_loopback(address) for address in addresses or ()):
-                asked.setdefault(name, {})[node.name] = (
-                    ", ".join(sorted(addresses)) if addresses else "no address"
-                )
-    outcomes: dict[tuple[str, ...], list[str]] = {}
-    for name, answers in asked.items():
-        if name in answers:
-            answers[name] = _for_itself(answers.pop(name), answers.values())
-        for outcome in (
-            uniform(answers, name, len(context.inventory.nodes)) if len(answers) > 1 else ()
-        ):
-            if outcome.verdict == "fail":
-                outcomes.setdefault(outcome.nodes, []).append(name)
-    return [_one(context, nodes, names, asked) for nodes, names in outcomes.items()]
+            if any(_is_loopback(address) for address in addresses or ()):
+                continue
+            text = ", ".join(sorted(addresses)) if addresses else NO_ADDRESS
+            answers.setdefault(name, {})[node.name] = text
+    return answers
 
 
-def _for_itself(own: str, others: Collection[str]) -> str:
-    """A node's answer for itself, or that of others with which it shares an address.
+def _own_answer(own: str, others: Collection[str]) -> str:
+    """Return a node's answer for itself, or the others' answer that shares an address with it.
 
-    systemd's resolver answers for its own host with all addresses that it has, and others know one of them.
+    systemd's resolver answers for its own host with all addresses that it has, and other nodes know
+    one of them.
     """
-    alike = (
-        other
-        for other, _ in Counter(others).most_common()
-        if set(other.split(", ")) & set(own.split(", "))
-    )
-    return own if own in others else next(alike, own)
+    if own in others:
+        return own
+    own_addresses = set(own.split(", "))
+    for other, _ in Counter(others).most_common():
+        if own_addresses & set(other.split(", ")):
+            return other
+    return own
 
 
-def _one(
-    context: CheckContext,
-    nodes: tuple[str, ...],
-    names: list[str],
-    asked: dict[str, dict[str, str]],
-) -> Outcome:
+def _difference(nodes: tuple[str, ...], names: list[str], first_answers: dict[str, str]) -> Outcome:
+    """Return the failure of `nodes` for `names`; `first_answers` are those for the first name."""
     first = names[0]
-    others = next((a for n, a in asked[first].items() if n not in nodes), "different answers")
-    seen = f"{first} is {asked[first][nodes[0]]}; elsewhere {others}"
-    message = (
-        f"{fold(names) if len(names) > 1 else first} resolves differently than on the other nodes"
-    )
+    elsewhere = "different answers"
+    for node_name, answer in first_answers.items():
+        if node_name not in nodes:
+            elsewhere = answer
+            break
+    seen = f"{first} is {first_answers[nodes[0]]}; elsewhere {elsewhere}"
+    subject = fold(names) if len(names) > 1 else first
+    message = f"{subject} resolves differently than on the other nodes"
     return Outcome("fail", nodes, message, seen, "the same address on all nodes", HOSTS)
 
 
@@ -146,10 +173,11 @@ RESOLVE = Check(
     judge=resolve,
     severity="error",
     title="Names resolve alike",
-    why="gloo publishes the address of a node's own host name; Debian's 127.0.1.1 makes every other rank connect to "
-    "itself and wait. A name with another address on one node sends that node to the wrong machine.",
-    how="Each node's own resolver is asked for its own host name and for all names of the inventory (above 64 nodes a "
-    "fixed sample of 64).",
+    why="gloo publishes the address of a node's own host name; Debian's 127.0.1.1 makes every "
+    "other rank connect to itself and wait. A name with another address on one node sends that "
+    "node to the wrong machine.",
+    how="Each node's own resolver is asked for its own host name and for all names of the "
+    "inventory (above 64 nodes a fixed sample of 64).",
     remedy=HOSTS,
     proof=Proof("names.own", lambda own: (own[0], ["127.0.1.1"])),
 )

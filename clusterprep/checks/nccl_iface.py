@@ -1,11 +1,14 @@
-"""The address that NCCL itself would bind, per launch path: the proof that what was written takes effect."""
+"""Judges the address that NCCL itself would bind in each launch path.
+
+It proves that the settings that were written take effect.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.facts.environment import Paths, in_effect
 from clusterprep.facts.nccl_address import Answers, Bound, Variable
 from clusterprep.facts.network import Interface
@@ -14,211 +17,250 @@ from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.interfaces import Pick, candidates, choose, plain
 
-# Whether a unit of systemd with variables for jobs runs a job of many nodes is not known; sessions are how jobs start.
+# Failures in these launch paths are warnings: it is not known whether a unit of systemd with
+# variables for jobs runs a job of many nodes, for jobs are started from sessions.
 LESSER = "systemd"
 WRITES = "clusterprep apply   # writes NCCL_SOCKET_IFNAME={}"
 ELSEWHERE = "remove {} there: it stands before what apply writes, NCCL_SOCKET_IFNAME={}"
+FIRST_INTERFACE = "NCCL_SOCKET_IFNAME is not set, so NCCL takes what it finds first"
 
 
 def iface(context: CheckContext) -> Iterable[Outcome]:
-    """Every launch path's NCCL answers with the node's address on the network that reaches all nodes."""
+    """Compare NCCL's address in every launch path with the network that reaches all nodes."""
     choice = choose(context.fleet)
     for node in context.nodes:
         answers: Answers = context.value(node, "nccl.address")
-        without = _without_library(node, answers)
         pick = choice.picks.get(node.name)
-        if without is not None:
-            yield without
+        if not _any_library(answers):
+            yield _without_library(node)
         elif pick is None:
             message = "no interface is chosen, so there is none to compare NCCL's with"
-            yield Outcome("unknown", (node.name,), message, reason="eth.iface_choice")
+            yield unknown(node, message, "eth.iface_choice")
         else:
-            yield from _judged(context.fleet, node, answers, pick)
+            yield from _judge_answers(context.fleet, node, answers, pick)
 
 
-def _without_library(node: Node, answers: Answers) -> Outcome | None:
-    if any(isinstance(answer, Absent) or answer.library is not None for answer in answers.values()):
-        return None
-    if node.gpus is not None and node.gpus.count > 0:
-        message = "there is no libnccl that the job's Python or the system would load, and GPUs are declared"
-        return Outcome("unknown", (node.name,), message, reason="missing_tool")
-    return Outcome("skip", (node.name,), "there is no NCCL here", reason="not_applicable")
+def _any_library(answers: Answers) -> bool:
+    """Return whether a launch path has a libnccl, or could not be asked."""
+    for answer in answers.values():
+        if isinstance(answer, Absent) or answer.library is not None:
+            return True
+    return False
 
 
-def _judged(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> Iterable[Outcome]:
-    """A wrong path fails the node, whatever the others say; a path that is not known leaves it unknown."""
-    known = {
-        path: answer
-        for path, answer in answers.items()
-        if isinstance(answer, Bound) and answer.library
-    }
-    six = [path for path, answer in known.items() if ":" in (answer.address or "")]
-    bad = {
-        path: a for path, a in known.items() if path not in six and not _good(fleet, node, a, pick)
-    }
-    lesser = {path: answer for path, answer in bad.items() if path.startswith(LESSER)}
-    grave = {path: answer for path, answer in bad.items() if path not in lesser}
+def _without_library(node: Node) -> Outcome:
+    if node.gpus is None or node.gpus.count == 0:
+        return skipped(node, "there is no NCCL here")
+    message = (
+        "there is no libnccl that the job's Python or the system would load, and GPUs are declared"
+    )
+    return unknown(node, message, "missing_tool")
+
+
+def _judge_answers(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> Iterable[Outcome]:
+    """Judge the launch paths of one node.
+
+    A wrong path fails the node, whatever the others say; without a wrong one, a path that is not
+    known leaves the node unknown.
+    """
+    known: dict[str, Bound] = {}
+    grave: dict[str, Bound] = {}
+    lesser: dict[str, Bound] = {}
+    for path, answer in answers.items():
+        if isinstance(answer, Absent) or not answer.library:
+            continue
+        known[path] = answer
+        if _is_ipv6(answer) or _is_good(fleet, node, answer, pick):
+            continue
+        if path.startswith(LESSER):
+            lesser[path] = answer
+        else:
+            grave[path] = answer
     if lesser:
-        yield replace(_failed(fleet, node, lesser, pick), severity="warning")
+        failure = _wrong_address(fleet, node, lesser, pick)
+        yield replace(failure, severity="warning")
     if grave:
-        yield _failed(fleet, node, grave, pick)
-    if not bad:
-        yield _not_wrong(fleet, node, answers, known, pick)
+        yield _wrong_address(fleet, node, grave, pick)
+    if not lesser and not grave:
+        yield _judge_without_wrong(fleet, node, answers, known, pick)
 
 
-def _not_wrong(
+def _is_ipv6(answer: Bound) -> bool:
+    return ":" in (answer.address or "")
+
+
+def _judge_without_wrong(
     fleet: Fleet, node: Node, answers: Answers, known: Mapping[str, Bound], pick: Pick
 ) -> Outcome:
-    """No path is wrong; whether all are right."""
-    six = [path for path, answer in known.items() if ":" in (answer.address or "")]
-    absent = [
-        (path, a)
-        for path, a in answers.items()
-        if isinstance(a, Absent) and a.reason != "not_applicable"
-    ]
-    if absent or not known:
-        path, why = (
-            absent[0]
-            if absent
-            else next((p, a) for p, a in answers.items() if isinstance(a, Absent))
-        )
-        return Outcome(
-            "unknown", (node.name,), f"{path}: {why.detail or why.reason}", reason=why.reason
-        )
-    if six:
-        message = f"{six[0]}: NCCL would use IPv6, and which of these addresses reach all nodes is not judged"
-        return Outcome(
-            "unknown", (node.name,), message, str(known[six[0]].interface), pick.name, reason="IPv6"
-        )
-    elsewhere = any(answer.address != pick.address for answer in known.values())
-    if elsewhere and (silent := _silent(fleet)):
-        message = f"whether NCCL's network reaches {fold(silent)} is not known"
-        return Outcome(
-            "unknown", (node.name,), message, wanted=pick.name, reason="interfaces of another node"
-        )
-    names = " and ".join(
-        sorted({_name(fleet, node, answer) or pick.name for answer in known.values()})
-    )
-    return Outcome(
-        "pass",
-        (node.name,),
-        f"NCCL itself would use {names}, which reaches all nodes",
-        names,
-        pick.name,
-    )
+    """Judge a node without a wrong path: a pass if all paths are known to be right."""
+    unanswered = _first_unanswered(answers, known)
+    if unanswered is not None:
+        path, absent = unanswered
+        message = f"{path}: {absent.detail or absent.reason}"
+        return unknown(node, message, absent.reason)
+    for path, answer in known.items():
+        if _is_ipv6(answer):
+            problem = "which of these addresses reach all nodes is not judged"
+            message = f"{path}: NCCL would use IPv6, and {problem}"
+            return unknown(node, message, "IPv6", str(answer.interface), pick.name)
+    uses_other_address = any(answer.address != pick.address for answer in known.values())
+    if uses_other_address:
+        silent = _nodes_without_interfaces(fleet)
+        if silent:
+            message = f"whether NCCL's network reaches {fold(silent)} is not known"
+            return unknown(node, message, "interfaces of another node", wanted=pick.name)
+    names = set()
+    for answer in known.values():
+        names.add(_interface_name(fleet, node, answer) or pick.name)
+    seen = " and ".join(sorted(names))
+    message = f"NCCL itself would use {seen}, which reaches all nodes"
+    return passed(node, message, seen, pick.name)
+
+
+def _first_unanswered(answers: Answers, known: Mapping[str, Bound]) -> tuple[str, Absent] | None:
+    """Return the first launch path without an answer.
+
+    Paths to which the question does not apply count only if no path has an answer.
+    """
+    for path, answer in answers.items():
+        if isinstance(answer, Absent) and answer.reason != "not_applicable":
+            return path, answer
+    if known:
+        return None
+    for path, answer in answers.items():
+        if isinstance(answer, Absent):
+            return path, answer
+    return None
 
 
 @once_per_fleet
-def _silent(fleet: Fleet) -> tuple[str, ...]:
-    """The nodes that were reached and did not say which interfaces they have."""
-    unknown = (
-        node.name
-        for node in fleet.reached
-        if isinstance(fleet.fact(node.name, "net.interfaces"), Absent)
-    )
-    return tuple(unknown)
+def _nodes_without_interfaces(fleet: Fleet) -> tuple[str, ...]:
+    """Return the nodes that were reached and whose interfaces are not known."""
+    names = []
+    for node in fleet.reached:
+        interfaces = fleet.fact(node.name, "net.interfaces")
+        if isinstance(interfaces, Absent):
+            names.append(node.name)
+    return tuple(names)
 
 
-def _good(fleet: Fleet, node: Node, answer: Bound, pick: Pick) -> bool:
-    """The chosen address; where the inventory names no interface any other network that reaches all serves as well."""
+def _is_good(fleet: Fleet, node: Node, answer: Bound, pick: Pick) -> bool:
+    """Return whether NCCL uses the chosen address, or one that serves as well.
+
+    Where the inventory names no interface, any other network that reaches all nodes serves as well.
+    """
     if answer.address == pick.address:
         return True
-    return (
-        node.interfaces.nccl is None
-        and answer.address is not None
-        and _reaches_all(fleet, node, answer.address)
-    )
+    if node.interfaces.nccl is not None or answer.address is None:
+        return False
+    return _reaches_all(fleet, node, answer.address)
 
 
-def _failed(fleet: Fleet, node: Node, wrong: Mapping[str, Bound], pick: Pick) -> Outcome:
+def _wrong_address(fleet: Fleet, node: Node, wrong: Mapping[str, Bound], pick: Pick) -> Outcome:
+    """Return the failure of launch paths; the first of them stands for all."""
     path, answer = next(iter(wrong.items()))
-    decides, place = _from_file(fleet, node, path, _decides(answer)), _place(fleet, node, answer)
-    because = (
-        f"{decides} decides"
-        if decides
-        else "NCCL_SOCKET_IFNAME is not set, so NCCL takes what it finds first"
-    )
-    message = f"NCCL would use {place} in {' and in '.join(wrong)}: {because}"
+    variable = _deciding_variable(answer)
+    if variable is not None:
+        variable = _with_file(fleet, node, path, variable)
+    seen = _describe_address(fleet, node, answer)
+    paths = " and in ".join(wrong)
+    cause = FIRST_INTERFACE if variable is None else f"{variable} decides"
+    message = f"NCCL would use {seen} in {paths}: {cause}"
     if answer.warning:
         message += f". It says: {answer.warning}"
-    seen = f"{place}, as {decides} says" if decides else place
-    return Outcome("fail", (node.name,), message, seen, pick.name, _remedy(node, decides, pick))
+    if variable is not None:
+        seen = f"{seen}, as {variable} says"
+    return failed(node, message, seen, pick.name, _remedy(node, variable, pick))
 
 
-def _decides(answer: Bound) -> Variable | None:
-    """The variable behind a choice: NCCL_COMM_ID makes NCCL ignore NCCL_SOCKET_IFNAME."""
+def _deciding_variable(answer: Bound) -> Variable | None:
+    """Return the variable behind a choice: NCCL_COMM_ID makes NCCL ignore NCCL_SOCKET_IFNAME."""
     named = answer.variable("NCCL_SOCKET_IFNAME")
-    if (
-        named is not None and len(named.value) < 2
-    ):  # as if unset: misc/socket.cc asks for more than one letter
+    # A single letter is as if unset: misc/socket.cc asks for more than one.
+    if named is not None and len(named.value) < 2:
         named = None
     return answer.variable("NCCL_COMM_ID") or named or answer.variable("NCCL_SOCKET_FAMILY")
 
 
-def _from_file(fleet: Fleet, node: Node, path: str, variable: Variable | None) -> Variable | None:
-    """The variable with the file and line behind the environment, where the launch path's own look found them."""
+def _with_file(fleet: Fleet, node: Node, path: str, variable: Variable) -> Variable:
+    """Return the variable with the file and line that set it, where the launch path shows them."""
     paths: Paths | Absent = fleet.fact(node.name, "env.paths")
-    if variable is None or variable.place != "environment" or isinstance(paths, Absent):
+    if variable.place != "environment" or isinstance(paths, Absent):
         return variable
-    known = in_effect(paths, path.partition(" (")[0]).get(variable.name)
-    if known is None or known.file is None or known.value != variable.value:
+    path_name = path.partition(" (")[0]
+    setting = in_effect(paths, path_name).get(variable.name)
+    if setting is None or setting.file is None or setting.value != variable.value:
         return variable
-    return replace(variable, place=f"{known.file}:{known.line}")
+    return replace(variable, place=f"{setting.file}:{setting.line}")
 
 
-def _place(fleet: Fleet, node: Node, answer: Bound) -> str:
+def _describe_address(fleet: Fleet, node: Node, answer: Bound) -> str:
     if answer.address is None:
         return f"no interface (result {answer.result} of NCCL {answer.version})"
-    name = _name(fleet, node, answer)
+    name = _interface_name(fleet, node, answer)
     return f"{name} {answer.address}" if name else answer.address
 
 
-def _name(fleet: Fleet, node: Node, answer: Bound) -> str | None:
-    """The interface, as NCCL says it, else as its address tells."""
+def _interface_name(fleet: Fleet, node: Node, answer: Bound) -> str | None:
+    """Return the interface that NCCL names, else the one that has its address."""
+    if answer.interface:
+        return answer.interface
     interfaces: tuple[Interface, ...] = fleet.fact(node.name, "net.interfaces")
-    held = (i.name for i in interfaces for a in i.ipv4 if plain(a) == answer.address)
-    return answer.interface or next(held, None)
+    for interface in interfaces:
+        for address in interface.ipv4:
+            if plain(address) == answer.address:
+                return interface.name
+    return None
 
 
 def _reaches_all(fleet: Fleet, node: Node, address: str) -> bool:
-    """Whether an address is on a network in which every node known has an interface that could carry a job."""
-    mine = {
-        network
-        for i in candidates(fleet.fact(node.name, "net.interfaces"))
-        for a, network in zip(i.ipv4, i.networks, strict=True)
-        if plain(a) == address
-    }
-    return bool(mine) and all(mine <= networks for networks in _networks(fleet))
+    """Return whether every node known has an interface in the network of an address."""
+    networks = set()
+    for interface in candidates(fleet.fact(node.name, "net.interfaces")):
+        for own, network in zip(interface.ipv4, interface.networks, strict=True):
+            if plain(own) == address:
+                networks.add(network)
+    if not networks:
+        return False
+    return all(networks <= node_networks for node_networks in _networks(fleet))
 
 
 @once_per_fleet
 def _networks(fleet: Fleet) -> tuple[frozenset[str], ...]:
-    """The networks that could carry a job, of each node whose interfaces are known."""
-    found = [fleet.fact(node.name, "net.interfaces") for node in fleet.reached]
-    known = [own for own in found if not isinstance(own, Absent)]
-    return tuple(
-        frozenset(network for i in candidates(own) for network in i.networks) for own in known
-    )
+    """Return the networks that could carry a job, of each node whose interfaces are known."""
+    networks_by_node = []
+    for node in fleet.reached:
+        interfaces = fleet.fact(node.name, "net.interfaces")
+        if isinstance(interfaces, Absent):
+            continue
+        networks: set[str] = set()
+        for interface in candidates(interfaces):
+            networks.update(interface.networks)
+        networks_by_node.append(frozenset(networks))
+    return tuple(networks_by_node)
 
 
-def _remedy(node: Node, decides: Variable | None, pick: Pick) -> str:
+def _remedy(node: Node, variable: Variable | None, pick: Pick) -> str:
+    """Return how to mend the choice that `variable` decides."""
     declared = node.env.get("NCCL_SOCKET_IFNAME")
-    value = declared.value if declared else pick.value
-    if declared and decides and decides.value == declared.value:
-        return f"NCCL_SOCKET_IFNAME={pick.name} under `env:` of the inventory, or none; then clusterprep apply"
-    # /etc/nccl.conf is NCCL's last choice, and there our block stands on top.
-    if decides is None or (
-        decides.name == "NCCL_SOCKET_IFNAME" and decides.place.startswith("/etc/nccl.conf:")
-    ):
+    value = pick.value if declared is None else declared.value
+    if variable is None:
         return WRITES.format(value)
-    if decides.name == "NCCL_SOCKET_IFNAME":
-        return ELSEWHERE.format(decides, value)
-    return f"unset {decides.name} where it is set; torch needs no {decides.name}"
+    if declared is not None and variable.value == declared.value:
+        setting = f"NCCL_SOCKET_IFNAME={pick.name}"
+        return f"{setting} under `env:` of the inventory, or none; then clusterprep apply"
+    if variable.name != "NCCL_SOCKET_IFNAME":
+        return f"unset {variable.name} where it is set; torch needs no {variable.name}"
+    # /etc/nccl.conf is NCCL's last choice, and there the block of `apply` stands on top.
+    if variable.place.startswith("/etc/nccl.conf:"):
+        return WRITES.format(value)
+    return ELSEWHERE.format(variable, value)
 
 
-def _bridge(found: Answers) -> Answers:
+def _bridge(answers: Answers) -> Answers:
+    """Return answers that name a bridge of Docker in every launch path; for the proof."""
     wrong = Bound("/usr/lib/libnccl.so.2", "2.21.5", 0, "172.17.0.1", "docker0")
-    return dict.fromkeys(found, wrong)
+    return dict.fromkeys(answers, wrong)
 
 
 IFACE = Check(
@@ -228,12 +270,14 @@ IFACE = Check(
     judge=iface,
     severity="error",
     title="The address that NCCL itself would use",
-    why="What decides is what NCCL makes of all variables and files together: a forgotten line, a trailing blank or a "
-    "list such as ^docker, which lets loopback in, and ranks publish an address that nobody reaches: a hang at start.",
-    how="ncclGetUniqueId of the libnccl that the job's torch would load, else of the system's, as the job's user, in "
-    "the environment of the ssh command, of a login shell, of Slurm's tasks, of a container's first process and of "
-    "units that set what jobs read (a warning), conf files as they are; it needs no GPU or driver. The address must be "
-    "the node's own on a network that reaches all nodes; on the one declared, where one is.",
+    why="What decides is what NCCL makes of all variables and files together: a forgotten line, a "
+    "trailing blank or a list such as ^docker, which lets loopback in, and ranks publish an "
+    "address that no other node reaches: a hang at start.",
+    how="ncclGetUniqueId of the libnccl that the job's torch would load, else of the system's, as "
+    "the job's user, in the environment of the ssh command, of a login shell, of Slurm's tasks, of "
+    "a container's first process and of units that set what jobs read (a warning), conf files as "
+    "they are; it needs no GPU or driver. The address must be the node's own on a network that "
+    "reaches all nodes; on the one declared, where one is.",
     remedy="clusterprep apply   # writes NCCL_SOCKET_IFNAME",
     proof=Proof("nccl.address", _bridge),
 )

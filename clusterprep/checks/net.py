@@ -1,22 +1,27 @@
-"""Ports: every node reaches the rendezvous host and every other node, and the port is free."""
+"""Judges ports: the rendezvous port is free, and every node reaches it and the other nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.model.pair_schedule import coverage
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-OPEN = "nft list ruleset   # and the security group: allow TCP {port} and the ephemeral range between the nodes"
+OPEN = (
+    "nft list ruleset   # and the security group: allow TCP {port} and the ephemeral range "
+    "between the nodes"
+)
 
 
 @dataclass(frozen=True)
-class Blame:
-    """Who is at fault in a set of failed pairs: one listener, one dialer, or a pair with both ends."""
+class Cause:
+    """The cause of failed dials: a "listener", a "dialer", or a "pair" with both its ends.
+
+    `failed` holds the dials that are explained by it.
+    """
 
     role: str
     nodes: tuple[str, ...]
@@ -24,117 +29,174 @@ class Blame:
 
 
 def unreached(dial: Dial) -> bool:
+    """Return whether a dial did not get through."""
     return dial.word != "ok"
 
 
-def blame(
+def find_causes(
     dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached, by_port: bool = False
-) -> tuple[Blame, ...]:
-    """Who is at fault, and every failed pair is somebody's; `bad` says which dials failed.
+) -> tuple[Cause, ...]:
+    """Return the causes of the failed dials; each failed dial belongs to exactly one of them.
 
-    A listener that fails at least half of its dialers and at least two is blamed alone and set aside, then a dialer
-    likewise, and with `by_port` a listener for one of its ports; every other failed pair stands by itself.
+    `bad` tells which dials failed. A listener that fails at least half of its dialers and at least
+    two is blamed alone and set aside, then a dialer likewise, and with `by_port` a listener for one
+    of its ports. Every other failed dial stands by itself.
     """
-    left = list(dials)
-    failed = [dial for dial in left if bad(dial)]
-    found: list[Blame] = []
-    for role, place in _ROLES if by_port else _ROLES[:2]:
-        guilty = _guilty(left, failed, role, place)
-        found.extend(
-            Blame(role, (mine[0].listener if role == "listener" else mine[0].dialer,), mine)
-            for mine in guilty.values()
-        )
-        left = [dial for dial in left if place(dial) not in guilty] if guilty else left
-        failed = [dial for dial in failed if place(dial) not in guilty]
-    found.extend(Blame("pair", (d.dialer, d.listener), (d,)) for d in failed)
-    return tuple(found)
+    remaining = list(dials)
+    failed = [dial for dial in remaining if bad(dial)]
+    causes: list[Cause] = []
+    for end in _ENDS if by_port else _ENDS[:2]:
+        guilty = _guilty(remaining, failed, end)
+        for failures in guilty.values():
+            node = end.node(failures[0])
+            causes.append(Cause(end.role, (node,), failures))
+        if guilty:
+            remaining = [dial for dial in remaining if end.key(dial) not in guilty]
+            failed = [dial for dial in failed if end.key(dial) not in guilty]
+    for dial in failed:
+        pair = Cause("pair", (dial.dialer, dial.listener), (dial,))
+        causes.append(pair)
+    return tuple(causes)
 
 
-Place = Callable[[Dial], object]
-_ROLES: tuple[tuple[str, Place], ...] = (
-    ("listener", lambda dial: dial.listener),
-    ("dialer", lambda dial: dial.dialer),
-    ("listener", lambda dial: (dial.listener, dial.port)),
+NodeOrPort = str | tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _End:
+    """An end of a dial that can be at fault, and how it is read from the dial.
+
+    `key` groups the dials, `node` is the end itself and `peer` the other end.
+    """
+
+    role: str
+    key: Callable[[Dial], NodeOrPort]
+    node: Callable[[Dial], str]
+    peer: Callable[[Dial], str]
+
+
+def _dialer(dial: Dial) -> str:
+    return dial.dialer
+
+
+def _listener(dial: Dial) -> str:
+    return dial.listener
+
+
+def _port_of_listener(dial: Dial) -> NodeOrPort:
+    return dial.listener, dial.port
+
+
+_ENDS = (
+    _End("listener", _listener, _listener, _dialer),
+    _End("dialer", _dialer, _dialer, _listener),
+    _End("listener", _port_of_listener, _listener, _dialer),
 )
 
 
-def _guilty(
-    dials: list[Dial], failed: list[Dial], role: str, place: Place
-) -> dict[object, tuple[Dial, ...]]:
-    """The failed dials of each place at which at least two nodes failed, and at least half; the worst come first."""
-    # Nodes are counted, not ports: one dialer that fails on two ports is one.
-    other = "dialer" if role == "listener" else "listener"
-    mine: dict[Any, list[Dial]] = {}
+def _guilty(dials: list[Dial], failed: list[Dial], end: _End) -> dict[NodeOrPort, tuple[Dial, ...]]:
+    """Return the failed dials of each guilty end, the worst first.
+
+    Guilty is an end that failed for at least two peers, and for at least half of those that tried.
+    Nodes are counted, not ports: one dialer that fails on two ports is one.
+    """
+    failures: dict[NodeOrPort, list[Dial]] = {}
+    failed_peers: dict[NodeOrPort, set[str]] = {}
     for dial in failed:
-        mine.setdefault(place(dial), []).append(dial)
-    ends = {where: {getattr(dial, other) for dial in same} for where, same in mine.items()}
-    tried: dict[Any, set[str]] = {where: set() for where, names in ends.items() if len(names) >= 2}
-    for dial in dials if tried else ():
-        if (where := place(dial)) in tried:
-            tried[where].add(getattr(dial, other))
-    guilty = [where for where, names in tried.items() if 2 * len(ends[where]) >= len(names)]
-    guilty.sort(key=lambda where: (len(ends[where]), where), reverse=True)
-    return {where: tuple(mine[where]) for where in guilty}
+        key = end.key(dial)
+        failures.setdefault(key, []).append(dial)
+        failed_peers.setdefault(key, set()).add(end.peer(dial))
+    all_peers: dict[NodeOrPort, set[str]] = {}
+    for key, peers in failed_peers.items():
+        if len(peers) >= 2:
+            all_peers[key] = set()
+    if not all_peers:  # usual, and there are many dials
+        return {}
+    for dial in dials:
+        key = end.key(dial)
+        if key in all_peers:
+            all_peers[key].add(end.peer(dial))
+    ranked = []
+    for key, peers in all_peers.items():
+        number = len(failed_peers[key])
+        if 2 * number >= len(peers):
+            ranked.append((number, key))
+    ranked.sort(reverse=True)
+    return {key: tuple(failures[key]) for _, key in ranked}
 
 
-def dialled(context: CheckContext) -> list[Dial]:
-    """All dials of the nodes that know theirs."""
-    return [dial for node in context.nodes for dial in context.value(node, "net.dials")]
+def all_dials(context: CheckContext) -> list[Dial]:
+    """Return all dials of the nodes that know theirs."""
+    dials: list[Dial] = []
+    for node in context.nodes:
+        dials.extend(context.value(node, "net.dials"))
+    return dials
 
 
 def ports(context: CheckContext) -> Iterable[Outcome]:
-    """The rendezvous port is free, every node gets through to it, and to the others' ephemeral ports."""
-    wanted = f"the rendezvous port {context.inventory.master_port} free, and it and the ephemeral range open to all nodes"
-    listens: list[Listen] = [
-        v for node in context.nodes if (v := context.value(node, "net.listen")) is not None
-    ]
-    taken = [listen for listen in listens if listen.word != "ok"]
-    for listen in taken:
-        yield _taken(listen, wanted)
-    dials = dialled(context)
-    blamed = blame(dials, by_port=True)
-    yield from (_blocked(guilt, wanted) for guilt in blamed)
-    named = {node for guilt in blamed for node in guilt.nodes} | {listen.host for listen in taken}
-    named |= {dial.dialer for guilt in blamed for dial in guilt.failed}
-    good = tuple(node.name for node in context.nodes if node.name not in named)
-    # Where the rendezvous port is taken nobody can tell whether the others would get through to it.
-    if good and not taken:
-        pairs = len({(dial.dialer, dial.listener) for dial in dials})
-        seen = f"open; {coverage(pairs, len(context.inventory.nodes))} tried"
-        yield Outcome(
-            "pass",
-            good,
-            "the rendezvous port and the others' ephemeral ports can be reached",
-            seen,
-            wanted,
-        )
+    """Judge whether the rendezvous port is free, and whether nodes reach it and each other."""
+    number = context.inventory.master_port
+    rendezvous = f"the rendezvous port {number} free"
+    wanted = f"{rendezvous}, and it and the ephemeral range open to all nodes"
+    blamed: set[str] = set()
+    port_is_taken = False
+    for node in context.nodes:
+        listen: Listen | None = context.value(node, "net.listen")
+        if listen is not None and listen.word != "ok":
+            port_is_taken = True
+            blamed.add(listen.host)
+            yield _port_taken(listen, wanted)
+    dials = all_dials(context)
+    for cause in find_causes(dials, by_port=True):
+        blamed.update(cause.nodes)
+        blamed.update(dial.dialer for dial in cause.failed)
+        yield _unreachable(cause, wanted)
+    if port_is_taken:
+        # It cannot be told whether the other nodes would get through to the rendezvous port.
+        return
+    good = tuple(node.name for node in context.nodes if node.name not in blamed)
+    if good:
+        pairs = {(dial.dialer, dial.listener) for dial in dials}
+        tried = coverage(len(pairs), len(context.inventory.nodes))
+        message = "the rendezvous port and the others' ephemeral ports can be reached"
+        yield Outcome("pass", good, message, f"open; {tried} tried", wanted)
 
 
-def _taken(listen: Listen, wanted: str) -> Outcome:
-    seen = f"port {listen.port} is {'in use' if listen.word == 'in_use' else listen.word}"
-    seen += f" by {listen.owner}" if listen.owner else ""
-    cure = f"ss -ltnp 'sport = :{listen.port}'   # end that process, or set ports: {{master: …}}"
-    return Outcome(
-        "fail", (listen.host,), "the rendezvous port cannot be opened", seen, wanted, cure
-    )
+def _port_taken(listen: Listen, wanted: str) -> Outcome:
+    state = "in use" if listen.word == "in_use" else listen.word
+    seen = f"port {listen.port} is {state}"
+    if listen.owner:
+        seen = f"{seen} by {listen.owner}"
+    advice = "end that process, or set ports: {master: …}"
+    cure = f"ss -ltnp 'sport = :{listen.port}'   # {advice}"
+    message = "the rendezvous port cannot be opened"
+    return Outcome("fail", (listen.host,), message, seen, wanted, cure)
 
 
-def _blocked(guilt: Blame, wanted: str) -> Outcome:
-    first = guilt.failed[0]
-    words = ", ".join(sorted({dial.word.replace("_", " ") for dial in guilt.failed}))
-    place = f"{first.address}:{first.port}"
-    seen = f"{place} {words}"
-    if guilt.role == "listener":
-        message = f"{len({dial.dialer for dial in guilt.failed})} nodes cannot reach {first.listener} at {place}"
-    elif guilt.role == "dialer":
-        message = (
-            f"{first.dialer} cannot reach {len({dial.listener for dial in guilt.failed})} listeners"
-        )
+def _unreachable(cause: Cause, wanted: str) -> Outcome:
+    first = cause.failed[0]
+    dialers = set()
+    listeners = set()
+    ports = set()
+    failures = set()
+    for dial in cause.failed:
+        dialers.add(dial.dialer)
+        listeners.add(dial.listener)
+        ports.add(dial.port)
+        failures.add(dial.word.replace("_", " "))
+    endpoint = f"{first.address}:{first.port}"
+    seen = f"{endpoint} {', '.join(sorted(failures))}"
+    if cause.role == "listener":
+        message = f"{len(dialers)} nodes cannot reach {first.listener} at {endpoint}"
+    elif cause.role == "dialer":
+        message = f"{first.dialer} cannot reach {len(listeners)} listeners"
     else:
-        message = f"{first.dialer} cannot reach {first.listener} at {place}"
-        seen = f"{first.dialer} to {seen}"  # each pair is a finding of its own, and findings that look alike are merged
-    port = first.port if len({dial.port for dial in guilt.failed}) == 1 else "the ports above"
-    return Outcome("fail", guilt.nodes, message, seen, wanted, OPEN.format(port=port))
+        message = f"{first.dialer} cannot reach {first.listener} at {endpoint}"
+        # Each pair is a finding of its own, and findings that look alike are merged.
+        seen = f"{first.dialer} to {seen}"
+    port = first.port if len(ports) == 1 else "the ports above"
+    cure = OPEN.format(port=port)
+    return Outcome("fail", cause.nodes, message, seen, wanted, cure)
 
 
 PORTS = Check(
@@ -143,13 +205,15 @@ PORTS = Check(
     judge=ports,
     severity="error",
     title="The rendezvous port is free, and the nodes reach each other",
-    why="All ranks meet at one host and port, and then connect to each other on ports that each node's kernel chooses. "
-    "If one is taken or filtered they wait until a time-out of half an hour says nothing about ports.",
-    how="The agent of the first node listens on the rendezvous port at the address that NCCL would use and every "
-    "other node dials it. Every agent also listens for a moment on three ports of its ephemeral range, one in each "
-    "third of it, and the others dial these in turn: a firewall that is open for part of the range is met. All "
-    "directed pairs are dialled up to 64 nodes, above that 64 others for each node as dialer and as listener, drawn "
-    "with a fixed seed; the report says how many.",
+    why="All ranks meet at one host and port, and then connect to each other on ports that each "
+    "node's kernel chooses. If one is taken or filtered they wait until a time-out of half an hour "
+    "says nothing about ports.",
+    how="The agent of the first node listens on the rendezvous port at the address that NCCL would "
+    "use and every other node dials it. Every agent also listens for a moment on three ports of "
+    "its ephemeral range, one in each third of it, and the others dial these in turn: a firewall "
+    "that is open for part of the range is met. All directed pairs are dialled up to 64 nodes, "
+    "above that 64 others for each node as dialer and as listener, drawn with a fixed seed; the "
+    "report says how many.",
     remedy=OPEN.format(port="29500"),
     proof=Proof(
         "net.dials", lambda dials: tuple(replace(dial, word="timed_out") for dial in dials)

@@ -1,4 +1,7 @@
-"""PCI Express between GPUs, cards and processor: full width, full speed, and no detour for peer traffic."""
+"""Judges PCI Express between GPUs, cards and processor.
+
+Links should have full width and speed, and peer traffic should take the direct path.
+"""
 
 from __future__ import annotations
 
@@ -6,278 +9,353 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    each,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.model import Node
 from clusterprep.nccl.rails import kind_of
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 FAST = 8.0  # GT/s, PCI Express 3: a slower network card is the board's own for management
-# PCI Express Base Specification, ACS Control: P2P request redirect, P2P completion redirect, upstream forwarding
+# PCI Express Base Specification, ACS Control: P2P request redirect, P2P completion redirect,
+# upstream forwarding.
 REDIRECT = {0x04: "ReqRedir", 0x08: "CmpltRedir", 0x10: "UpstreamFwd"}
-
-Judged = list[
-    tuple[PciDevice, int, int]
-]  # a device, its lanes now, and as many as it and its slot have
+NO_WIDTHS = "no widths in /sys"
 
 
-def _judged(tree: PciTree) -> list[PciDevice]:
-    """GPUs and fast network cards that this host uses itself: no virtual functions, none lent to a guest."""
-    return [
-        device
-        for device in tree.devices
-        if device.physical is None and device.driver != "vfio-pci"
-        if device.gpu or (device.link.max_speed or 0.0) >= FAST
-    ]
+@dataclass(frozen=True)
+class MeasuredLink:
+    """The link of a device: its lanes or speed now, and what the device and its slot both have."""
+
+    device: PciDevice
+    now: float
+    most: float
+
+    @property
+    def degraded(self) -> bool:
+        """Return whether the link has less than it could have."""
+        return self.now < self.most
+
+
+def _judged_devices(tree: PciTree) -> list[PciDevice]:
+    """Return GPUs and fast network cards that this host uses itself.
+
+    Virtual functions, and devices lent to a guest, are left out.
+    """
+    devices = []
+    for device in tree.devices:
+        if device.physical is not None or device.driver == "vfio-pci":
+            continue
+        speed = device.link.max_speed or 0.0
+        if device.gpu or speed >= FAST:
+            devices.append(device)
+    return devices
 
 
 def _least(own: float | None, above: float | None) -> float | None:
-    """What both ends can; None where one of them does not say."""
-    return None if own is None or above is None else min(own, above)
+    """Return what both ends can do; None where one of them does not say."""
+    if own is None or above is None:
+        return None
+    return min(own, above)
 
 
-def _widths(tree: PciTree) -> Judged:
-    found = []
-    for device in _judged(tree):
+def _measure_widths(tree: PciTree) -> list[MeasuredLink]:
+    links = []
+    for device in _judged_devices(tree):
         above = tree.link_above(device)
-        most = None if above is None else _least(device.link.max_width, above.max_width)
-        if most is not None and device.link.width is not None:
-            found.append((device, device.link.width, int(most)))
-    return found
+        own = device.link
+        if above is None or own.width is None:
+            continue
+        most = _least(own.max_width, above.max_width)
+        if most is not None:
+            links.append(MeasuredLink(device, own.width, most))
+    return links
+
+
+def _measure_speeds(tree: PciTree) -> list[MeasuredLink]:
+    links = []
+    for device in _judged_devices(tree):
+        above = tree.link_above(device)
+        own = device.link
+        if above is None or own.speed is None:
+            continue
+        most = _least(own.max_speed, above.max_speed)
+        if most is not None:
+            links.append(MeasuredLink(device, own.speed, most))
+    return links
 
 
 def width(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
-    """Lanes in use against what the device and the slot both have; a link does not lose lanes at rest."""
-    if not _judged(tree):
-        return Outcome(
-            "skip", (node.name,), "no GPU or fast network card here", reason="not_applicable"
-        )
-    links = _widths(tree)
+    """Compare the lanes in use with what both ends have; a link keeps its lanes at rest."""
+    devices = _judged_devices(tree)
+    if not devices:
+        return skipped(node, "no GPU or fast network card here")
+    links = _measure_widths(tree)
     if not links and tree.virtual:
-        message = "a virtual machine: its slots are not shown"
-        return Outcome("skip", (node.name,), message, reason="not_applicable")
+        return skipped(node, "a virtual machine: its slots are not shown")
     if not links:
-        return Outcome(
-            "unknown", (node.name,), "no link says its width", reason="no widths in /sys"
-        )
-    narrow = [(device, now, most) for device, now, most in links if now < most]
-    silent = [
-        device
-        for device in _judged(tree)
-        if device.link.max_width is not None and device.link.width is None
-    ]
-    if silent and not narrow:
-        message = f"{', '.join(map(_called, silent))} says no width"
-        return Outcome("unknown", (node.name,), message, reason="no widths in /sys")
-    if not narrow:
-        return Outcome(
-            "pass",
-            (node.name,),
-            "every link has its full width",
-            f"{len(links)} links",
-            "full width",
-        )
-    seen = "; ".join(f"{_called(device)} x{now} of x{most}" for device, now, most in narrow)
-    cure = f"lspci -s {narrow[0][0].at} -vv | grep Lnk   # then reseat the card, its riser or cable"
-    return Outcome("fail", (node.name,), "a link has lost lanes", seen, "full width", cure)
+        return unknown(node, "no link says its width", NO_WIDTHS)
+    narrow = [link for link in links if link.degraded]
+    if narrow:
+        parts = []
+        for link in narrow:
+            name = _device_name(link.device)
+            parts.append(f"{name} x{link.now:.0f} of x{link.most:.0f}")
+        at = narrow[0].device.at
+        cure = f"lspci -s {at} -vv | grep Lnk   # then reseat the card, its riser or cable"
+        return failed(node, "a link has lost lanes", "; ".join(parts), "full width", cure)
+    silent = [device for device in devices if _hides_width(device.link)]
+    if silent:
+        return unknown(node, f"{_join_names(silent)} says no width", NO_WIDTHS)
+    message = "every link has its full width"
+    return passed(node, message, f"{len(links)} links", "full width")
 
 
-def _called(device: PciDevice) -> str:
-    return f"{'GPU' if device.gpu else 'NIC'} {device.at}"
+def _hides_width(link: PciLink) -> bool:
+    return link.max_width is not None and link.width is None
+
+
+def _device_name(device: PciDevice) -> str:
+    kind = "GPU" if device.gpu else "NIC"
+    return f"{kind} {device.at}"
+
+
+def _join_names(devices: Iterable[PciDevice]) -> str:
+    return ", ".join(_device_name(device) for device in devices)
 
 
 def gen(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
-    """Cards keep their speed at rest; GPUs drop theirs, and are judged only where they show their best."""
-    speeds = []
-    for device in _judged(tree):
-        above = tree.link_above(device)
-        most = None if above is None else _least(device.link.max_speed, above.max_speed)
-        if most is not None and device.link.speed is not None:
-            speeds.append((device, device.link.speed, most))
-    if not speeds:
-        message = "no link here says its speed and that of its slot"
-        return Outcome("skip", (node.name,), message, reason="not_applicable")
-    slow = [(device, now, most) for device, now, most in speeds if now < most]
-    cards = [row for row in slow if not row[0].gpu]
-    seen = "; ".join(
-        f"{_called(device)} {now:g} of {most:g} GT/s" for device, now, most in cards or slow
-    )
-    if cards:
-        cure = f"lspci -s {cards[0][0].at} -vv | grep Lnk   # reseat the card; look at the slot's speed in the BIOS"
-        return Outcome(
-            "fail",
-            (node.name,),
-            "a network card came up at a lower speed",
-            seen,
-            "full speed",
-            cure,
-        )
-    if slow:
-        return Outcome(
-            "skip",
-            (node.name,),
-            "GPUs lower their link at rest",
-            seen,
-            "full speed",
-            reason="at_rest",
-        )
-    return Outcome(
-        "pass", (node.name,), "every link has its full speed", f"{len(speeds)} links", "full speed"
-    )
+    """Compare the speed of links with what both ends have.
+
+    Network cards keep their speed at rest. GPUs lower theirs, so a lower speed of a GPU is no
+    fault.
+    """
+    wanted = "full speed"
+    links = _measure_speeds(tree)
+    if not links:
+        return skipped(node, "no link here says its speed and that of its slot")
+    slow_gpus: list[MeasuredLink] = []
+    slow_cards: list[MeasuredLink] = []
+    for link in links:
+        if link.degraded:
+            slow = slow_gpus if link.device.gpu else slow_cards
+            slow.append(link)
+    if slow_cards:
+        at = slow_cards[0].device.at
+        advice = "reseat the card; look at the slot's speed in the BIOS"
+        cure = f"lspci -s {at} -vv | grep Lnk   # {advice}"
+        message = "a network card came up at a lower speed"
+        return failed(node, message, _describe_speeds(slow_cards), wanted, cure)
+    if slow_gpus:
+        seen = _describe_speeds(slow_gpus)
+        return skipped(node, "GPUs lower their link at rest", seen, wanted, "at_rest")
+    return passed(node, "every link has its full speed", f"{len(links)} links", wanted)
+
+
+def _describe_speeds(links: Iterable[MeasuredLink]) -> str:
+    parts = []
+    for link in links:
+        name = _device_name(link.device)
+        parts.append(f"{name} {link.now:g} of {link.most:g} GT/s")
+    return "; ".join(parts)
 
 
 # ---------------------------------------------------------------- bridges
 
+Uplinks = dict[str, tuple[PciLink, PciLink]]
+"""The port of a switch that faces the processor: its own link, and that of the port above it."""
+
 
 def parent(context: CheckContext) -> Iterable[Outcome]:
-    """Links between bridges: degraded by themselves, or narrower than the same link of the other nodes."""
-    usual = _usual(context)
+    """Judge links between bridges: degraded, or narrower than the same link of other nodes."""
+    usual = _usual_widths(context)
     for node in context.nodes:
         tree: PciTree = context.value(node, "pci.tree")
-        links = _uplinks(tree)
-        if not links:
-            message = "no PCIe switch above a GPU or network card says its link"
-            yield Outcome("skip", (node.name,), message, reason="not_applicable")
+        uplinks = _uplinks(tree)
+        if not uplinks:
+            yield skipped(node, "no PCIe switch above a GPU or network card says its link")
             continue
         kind = kind_of(context.fleet, node)
-        found = {
-            at: _degraded(*ends) or _behind(ends[0], usual.get((kind, at)))
-            for at, ends in links.items()
-        }
-        if bad := {at: text for at, text in found.items() if text}:
-            served = [device for device in tree.devices if next(iter(bad)) in device.above]
-            seen = "; ".join(f"{at} {text}" for at, text in bad.items())
-            message = f"a bridge above {', '.join(map(_called, served))} is degraded"
-            cure = f"lspci -s {next(iter(bad))} -vv | grep Lnk   # then the switch board, riser or cable"
-            yield Outcome("fail", (node.name,), message, seen, "full width and speed", cure)
+        faulty: list[str] = []
+        faults: list[str] = []
+        for at, (own, above) in uplinks.items():
+            fault = _degraded(own, above) or _behind(own, usual.get((kind, at)))
+            if fault:
+                faulty.append(at)
+                faults.append(f"{at} {fault}")
+        if faulty:
+            yield _degraded_bridges(node, tree, faulty[0], "; ".join(faults))
         else:
-            yield Outcome(
-                "pass", (node.name,), "no bridge is degraded", f"{len(links)} links between bridges"
-            )
+            seen = f"{len(uplinks)} links between bridges"
+            yield passed(node, "no bridge is degraded", seen)
 
 
-def _uplinks(tree: PciTree) -> dict[str, tuple[PciLink, PciLink]]:
-    """The ports of switches that face the processor, each with the port above it.
+def _degraded_bridges(node: Node, tree: PciTree, first: str, seen: str) -> Outcome:
+    """Return the failure of bridges; the devices below the `first` of them are named."""
+    below = [device for device in tree.devices if first in device.above]
+    message = f"a bridge above {_join_names(below)} is degraded"
+    cure = f"lspci -s {first} -vv | grep Lnk   # then the switch board, riser or cable"
+    return failed(node, message, seen, "full width and speed", cure)
 
-    On the way down, root port and switch alternate: a link joins the bridges 0 and 1, 2 and 3, …. The last link leads
-    to the device and is judged with it; what lies between the two sides of a switch is no link.
+
+def _uplinks(tree: PciTree) -> Uplinks:
+    """Return the ports of switches that face the processor, each with the port above it.
+
+    On the way down, root port and switch alternate: a link joins the bridges 0 and 1, 2 and 3, ….
+    The last link leads to the device and is judged with it; what lies between the two sides of a
+    switch is no link.
     """
-    found = {}
+    uplinks: Uplinks = {}
     for device in tree.devices:
         for number in range(1, len(device.above), 2):
             at = device.above[number]
-            found[at] = (tree.bridges[at], tree.bridges[device.above[number - 1]])
-    return {
-        at: ends
-        for at, ends in found.items()
-        if ends[0].width is not None and ends[0].speed is not None
-    }
+            own = tree.bridges[at]
+            above = tree.bridges[device.above[number - 1]]
+            if own.width is not None and own.speed is not None:
+                uplinks[at] = (own, above)
+    return uplinks
 
 
 def _degraded(own: PciLink, above: PciLink) -> str:
-    lanes, speed = _least(own.max_width, above.max_width), _least(own.max_speed, above.max_speed)
+    """Return what a link has of what both ends can do, or an empty text if it has all."""
+    lanes = _least(own.max_width, above.max_width)
     if lanes is not None and own.width is not None and own.width < lanes:
         return f"x{own.width} of x{lanes:g}"
+    speed = _least(own.max_speed, above.max_speed)
     if speed is not None and own.speed is not None and own.speed < speed:
         return f"{own.speed:g} of {speed:g} GT/s"
     return ""
 
 
 def _behind(own: PciLink, usual: int | None) -> str:
+    """Return the width if it is less than on the other nodes, else an empty text."""
     if usual is not None and own.width is not None and own.width < usual:
         return f"x{own.width}, x{usual} on the other nodes"
     return ""
 
 
-def _usual(context: CheckContext) -> dict[tuple[object, str], int]:
-    """The width that most nodes of a kind have at a place; nothing where no width has a majority."""
+def _usual_widths(context: CheckContext) -> dict[tuple[object, str], int]:
+    """Return the width that most nodes of a kind have at an address, by kind and address.
+
+    Where no width has a majority there is no entry.
+    """
     widths: dict[tuple[object, str], Counter[int]] = {}
     for node in context.nodes:
+        kind = kind_of(context.fleet, node)
         for at, (own, _) in _uplinks(context.value(node, "pci.tree")).items():
             if own.width is not None:
-                widths.setdefault((kind_of(context.fleet, node), at), Counter())[own.width] += 1
-    best = {key: count.most_common(1)[0] for key, count in widths.items()}
-    return {key: lanes for key, (lanes, number) in best.items() if 2 * number > widths[key].total()}
+                counter = widths.setdefault((kind, at), Counter())
+                counter[own.width] += 1
+    usual = {}
+    for key, counter in widths.items():
+        lanes, number = counter.most_common(1)[0]
+        if 2 * number > counter.total():
+            usual[key] = lanes
+    return usual
 
 
-def acs(context: CheckContext, node: Node, tree: PciTree, words: Mapping[str, int]) -> Outcome:
-    """Redirection of peer traffic by the switches above GPUs and cards."""
-    if _smmu(tree):
-        message = "on Arm the GPUs' traffic goes through the SMMU by design"
-        return Outcome("skip", (node.name,), message, reason="not_applicable")
-    on = {at: _flags(word) for at, word in words.items() if _flags(word)}
-    if not on:
+def acs(
+    context: CheckContext, node: Node, tree: PciTree, control_words: Mapping[str, int]
+) -> Outcome:
+    """Judge whether the switches above GPUs and cards redirect peer traffic to the processor."""
+    if _has_smmu(tree):
+        return skipped(node, "on Arm the GPUs' traffic goes through the SMMU by design")
+    wanted = "redirect off"
+    redirecting: list[str] = []
+    commands: list[str] = []
+    for at, control in control_words.items():
+        flags = _redirect_flags(control)
+        if flags:
+            redirecting.append(f"{at} {flags}")
+            commands.append(f"setpci -s {at} ECAP_ACS+0x6.w=0000")
+    if not redirecting:
         message = "no PCIe switch redirects peer traffic"
-        return Outcome(
-            "pass", (node.name,), message, f"{len(words)} ports with ACS", "redirect off"
-        )
-    seen = "; ".join(f"{at} {flags}" for at, flags in on.items())
-    cure = "; ".join(f"setpci -s {at} ECAP_ACS+0x6.w=0000" for at in on) + "   # at every boot"
-    return Outcome(
-        "fail",
-        (node.name,),
-        "PCIe switches send peer traffic up to the processor",
-        seen,
-        "redirect off",
-        cure,
-    )
+        return passed(node, message, f"{len(control_words)} ports with ACS", wanted)
+    seen = "; ".join(redirecting)
+    cure = f"{'; '.join(commands)}   # at every boot"
+    message = "PCIe switches send peer traffic up to the processor"
+    return failed(node, message, seen, wanted, cure)
 
 
-def _flags(word: int) -> str:
-    return " ".join(name for bit, name in REDIRECT.items() if word & bit)
+def _redirect_flags(control: int) -> str:
+    return " ".join(name for bit, name in REDIRECT.items() if control & bit)
 
 
-def _smmu(tree: PciTree) -> bool:
+def _has_smmu(tree: PciTree) -> bool:
     return any(name.startswith(("smmu", "arm-smmu")) for name in tree.iommus)
 
 
 def iommu(context: CheckContext, node: Node, tree: PciTree, passing: bool) -> Outcome:
-    """Off, or passing addresses through: translation costs GPUDirect half its rate."""
-    devices = [device for device in _judged(tree) if device.gpu] and _judged(tree)
-    if not devices:
-        return Outcome("skip", (node.name,), "no GPU here", reason="not_applicable")
+    """Judge whether the IOMMU is off or passes addresses through.
+
+    Translation costs GPUDirect half its rate. `passing` tells whether the kernel's command line has
+    passthrough.
+    """
+    devices = _judged_devices(tree)
+    if not any(device.gpu for device in devices):
+        return skipped(node, "no GPU here")
     if tree.virtual:
-        message = "a virtual machine: the host decides about its IOMMU"
-        return Outcome("skip", (node.name,), message, reason="not_applicable")
-    if _smmu(tree):
-        return Outcome(
-            "skip", (node.name,), "on Arm the SMMU is meant to translate", reason="not_applicable"
-        )
+        return skipped(node, "a virtual machine: the host decides about its IOMMU")
+    if _has_smmu(tree):
+        return skipped(node, "on Arm the SMMU is meant to translate")
+    translated = []
+    types = set()
+    for device in devices:
+        types.add(device.iommu)
+        if device.iommu is not None and device.iommu.startswith("DMA"):
+            translated.append(device)
     wanted = "off or passthrough"
-    translated = [device for device in devices if (device.iommu or "").startswith("DMA")]
     if translated:
-        seen = f"{translated[0].iommu} for {', '.join(map(_called, translated))}"
-        return Outcome(
-            "fail", (node.name,), "the IOMMU translates for GPUs and network cards", seen, wanted
-        )
-    unsaid = [device for device in devices if device.iommu == ""]
-    if unsaid and not passing:
-        message = "this kernel does not say whether its IOMMU translates; iommu=pt on its command line would"
-        return Outcome(
-            "unknown", (node.name,), message, reason="no type in /sys/kernel/iommu_groups"
-        )
-    seen = "off" if all(device.iommu is None for device in devices) else "passthrough"
-    return Outcome("pass", (node.name,), "the IOMMU does not stand in the way", seen, wanted)
+        message = "the IOMMU translates for GPUs and network cards"
+        seen = f"{translated[0].iommu} for {_join_names(translated)}"
+        return failed(node, message, seen, wanted)
+    type_not_shown = "" in types
+    if type_not_shown and not passing:
+        advice = "iommu=pt on its command line would"
+        message = f"this kernel does not say whether its IOMMU translates; {advice}"
+        return unknown(node, message, "no type in /sys/kernel/iommu_groups")
+    seen = "off" if types == {None} else "passthrough"
+    return passed(node, "the IOMMU does not stand in the way", seen, wanted)
 
 
 # ---------------------------------------------------------------- the checks
 
 
-def _link(select: Callable[[PciDevice], bool], **fields: float) -> Callable[[PciTree], PciTree]:
-    """For proofs: the tree with another link in the first device that is selected."""
+def _with_link(
+    select: Callable[[PciDevice], bool], **fields: float
+) -> Callable[[PciTree], PciTree]:
+    """Return a function for proofs that sets fields in the link of the first selected device."""
 
     def turn(tree: PciTree) -> PciTree:
-        first = next(device for device in tree.devices if select(device))
-        bad = replace(first, link=replace(first.link, **fields))  # type: ignore[arg-type]
-        return replace(
-            tree, devices=tuple(bad if device is first else device for device in tree.devices)
-        )
+        devices = list(tree.devices)
+        for number, device in enumerate(devices):
+            if select(device):
+                link = replace(device.link, **fields)  # type: ignore[arg-type]
+                devices[number] = replace(device, link=link)
+                break
+        return replace(tree, devices=tuple(devices))
 
     return turn
 
 
 def _narrow_uplink(tree: PciTree) -> PciTree:
     at = tree.gpus[0].above[1]
-    return replace(tree, bridges={**tree.bridges, at: replace(tree.bridges[at], width=8)})
+    narrow = replace(tree.bridges[at], width=8)
+    return replace(tree, bridges={**tree.bridges, at: narrow})
+
+
+def _translated(tree: PciTree) -> PciTree:
+    devices = [replace(device, iommu="DMA-FQ") for device in tree.devices]
+    return replace(tree, devices=tuple(devices))
 
 
 WIDTH = Check(
@@ -286,12 +364,12 @@ WIDTH = Check(
     judge=each(width, "pci.tree"),
     severity="warning",
     title="The width of PCIe links",
-    why="A GPU or card that sits badly comes up with half of its lanes: everything works at half the rate, and the "
-    "node slows down the whole job.",
-    how="current_link_width in /sys/bus/pci/devices/* against the smaller maximum of the device and of the port above "
-    "it. Other than the speed, the width does not change at rest.",
+    why="A GPU or card that sits badly comes up with half of its lanes: everything works at half "
+    "the rate, and the node slows down the whole job.",
+    how="current_link_width in /sys/bus/pci/devices/* against the smaller maximum of the device "
+    "and of the port above it. Other than the speed, the width does not change at rest.",
     remedy="lspci -vv | grep LnkSta   # then reseat the card, its riser or cable",
-    proof=Proof("pci.tree", _link(lambda device: device.gpu, width=8)),
+    proof=Proof("pci.tree", _with_link(lambda device: device.gpu, width=8)),
 )
 GEN = Check(
     "pcie.gen",
@@ -299,13 +377,15 @@ GEN = Check(
     judge=each(gen, "pci.tree"),
     severity="warning",
     title="The speed of PCIe links",
-    why="A link that trained down a generation halves the rate of the card, and no counter says so.",
-    how="current_link_speed against the smaller maximum of the device and of the port above it. GPUs lower theirs at "
-    "rest: that is no fault, and without load nothing is said about them.",
-    remedy="lspci -vv | grep LnkSta   # then reseat the card, and look at the slot's speed in the BIOS",
+    why="A link that trained down a generation halves the rate of the card, and no counter says "
+    "so.",
+    how="current_link_speed against the smaller maximum of the device and of the port above it. "
+    "GPUs lower theirs at rest: that is no fault, and without load nothing is said about them.",
+    remedy="lspci -vv | grep LnkSta   # then reseat the card, and look at the slot's speed in the "
+    "BIOS",
     proof=Proof(
         "pci.tree",
-        _link(lambda device: not device.gpu and device.link.max_speed == 32.0, speed=8.0),
+        _with_link(lambda device: not device.gpu and device.link.max_speed == 32.0, speed=8.0),
     ),
 )
 PARENT = Check(
@@ -314,9 +394,10 @@ PARENT = Check(
     judge=parent,
     severity="warning",
     title="The PCIe bridges above GPUs and network cards",
-    why="A switch whose way up has lost lanes slows every GPU and card below it, whose own links look perfect.",
-    how="The links between bridges on the way to GPUs and network cards, in sysfs: less than both ends can, or "
-    "narrower than the same link on most nodes of this kind.",
+    why="A switch whose way up has lost lanes slows every GPU and card below it, whose own links "
+    "look perfect.",
+    how="The links between bridges on the way to GPUs and network cards, in sysfs: less than both "
+    "ends can, or narrower than the same link on most nodes of this kind.",
     remedy="lspci -tv; lspci -vv | grep LnkSta   # then the vendor: switch board or riser",
     proof=Proof("pci.tree", _narrow_uplink),
 )
@@ -326,11 +407,12 @@ ACS = Check(
     judge=each(acs, "pci.tree", "pci.acs"),
     severity="warning",
     title="PCIe access control on switches",
-    why="With redirection on, what a GPU sends to the card beside it goes up to the processor and down again: "
-    "GPUDirect drops to half or less, and NCCL may hang.",
-    how="The ACS control words of the switch ports above GPUs and network cards; root alone can read them. Not judged "
-    "in virtual machines and on Arm.",
-    remedy="setpci -s ADDRESS ECAP_ACS+0x6.w=0000   # for each port, at every boot; or switch ACS off in the BIOS",
+    why="With redirection on, what a GPU sends to the card beside it goes up to the processor and "
+    "down again: GPUDirect drops to half or less, and NCCL may hang.",
+    how="The ACS control words of the switch ports above GPUs and network cards; root alone can "
+    "read them. Not judged in virtual machines and on Arm.",
+    remedy="setpci -s ADDRESS ECAP_ACS+0x6.w=0000   # for each port, at every boot; or switch ACS "
+    "off in the BIOS",
     proof=Proof("pci.acs", lambda words: dict.fromkeys(words, 0x1D)),
 )
 IOMMU = Check(
@@ -339,14 +421,11 @@ IOMMU = Check(
     judge=each(iommu, "pci.tree", "pci.passthrough"),
     severity="warning",
     title="The IOMMU of nodes with GPUs",
-    why="An IOMMU that translates stands between GPUs and network cards: GPUDirect loses about half of its rate.",
-    how="The type of the IOMMU domain of each GPU and card (/sys/kernel/iommu_groups/*/type), else the kernel's "
-    "command line. Not judged in virtual machines and on Arm.",
-    remedy="grubby --update-kernel=ALL --args=iommu=pt   # Debian: GRUB_CMDLINE_LINUX, update-grub; then reboot",
-    proof=Proof(
-        "pci.tree",
-        lambda tree: replace(
-            tree, devices=tuple(replace(device, iommu="DMA-FQ") for device in tree.devices)
-        ),
-    ),
+    why="An IOMMU that translates stands between GPUs and network cards: GPUDirect loses about "
+    "half of its rate.",
+    how="The type of the IOMMU domain of each GPU and card (/sys/kernel/iommu_groups/*/type), else "
+    "the kernel's command line. Not judged in virtual machines and on Arm.",
+    remedy="grubby --update-kernel=ALL --args=iommu=pt   # Debian: GRUB_CMDLINE_LINUX, "
+    "update-grub; then reboot",
+    proof=Proof("pci.tree", _translated),
 )

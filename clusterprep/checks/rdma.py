@@ -1,4 +1,4 @@
-"""What RDMA stands on: the way to GPU memory, the cards' firmware, and the drivers."""
+"""Judges what RDMA depends on: access to GPU memory, the cards' firmware, and the drivers."""
 
 from __future__ import annotations
 
@@ -6,131 +6,171 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted
-from clusterprep.checks.ib import FACTS, NONE_IN_USE, NOT_KNOWN
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    as_wanted,
+    failed,
+    passed,
+    skipped,
+)
+from clusterprep.checks.ib import FACTS, NONE_IN_USE, training_not_known
 from clusterprep.facts.gpu import Nvml
 from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import RdmaDevice
-from clusterprep.model import Absent
+from clusterprep.model import Absent, Node
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.rails import TrainingSet, training_sets
+from clusterprep.runtime.lazy_dataclass import dataclass
 
-DMABUF_KERNEL = (
-    5,
-    12,
-)  # RDMA over DMA-BUF came with Linux 5.12; NVIDIA's open driver exports GPU memory by it
+# RDMA over DMA-BUF came with Linux 5.12; NVIDIA's open driver exports GPU memory by it.
+DMABUF_KERNEL = (5, 12)
 
 
 def peermem(context: CheckContext) -> Iterable[Outcome]:
-    """The peer-memory module is loaded, or DMA-BUF is possible."""
+    """Judge whether the peer-memory module is loaded, or DMA-BUF is possible."""
     sets = training_sets(context.fleet)
     for node in context.nodes:
         training = sets[node.name]
         if isinstance(training, Absent):
-            yield Outcome(
-                "unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason
-            )
+            yield training_not_known(node, training)
         elif not context.value(node, "pci.tree").gpus:
-            yield Outcome("skip", (node.name,), "no GPU here", reason="not_applicable")
+            yield skipped(node, "no GPU here")
         elif not training.active:
-            yield Outcome("skip", (node.name,), NONE_IN_USE, reason="not_applicable")
-        elif why := _no_direct_way(context, node.name, training):
-            yield Outcome("skip", (node.name,), why, reason="not_applicable")
+            yield skipped(node, NONE_IN_USE)
         else:
-            facts = (
-                context.value(node, name)
-                for name in ("rdma.peermem", "nv.open_driver", "kernel.release")
-            )
-            yield _reached(node.name, *facts)
+            yield _judge_access(context, node, training)
 
 
-def _no_direct_way(context: CheckContext, name: str, training: TrainingSet) -> str:
-    """Why RDMA to GPU memory is not to be had here by these means; empty where it is."""
-    if not any(rail.port.link_layer in ("InfiniBand", "Ethernet") for rail in training.active):
+def _judge_access(context: CheckContext, node: Node, training: TrainingSet) -> Outcome:
+    reason = _no_access_reason(context, node, training)
+    if reason:
+        return skipped(node, reason)
+    module: str | None = context.value(node, "rdma.peermem")
+    open_driver: bool = context.value(node, "nv.open_driver")
+    kernel: str = context.value(node, "kernel.release")
+    wanted = "nvidia_peermem, or DMA-BUF (kernel 5.12 and NVIDIA's open driver)"
+    message = "RDMA cards reach the memory of GPUs"
+    if module is not None:
+        return passed(node, message, module, wanted)
+    if open_driver and leading_numbers(kernel)[:2] >= DMABUF_KERNEL:
+        return passed(node, message, "DMA-BUF", wanted)
+    driver = "NVIDIA's open driver" if open_driver else "a driver without DMA-BUF"
+    seen = f"no nvidia_peermem, kernel {kernel}, {driver}"
+    message = "RDMA cards cannot reach the memory of GPUs; data goes through the host's"
+    return failed(node, message, seen, wanted)
+
+
+def _no_access_reason(context: CheckContext, node: Node, training: TrainingSet) -> str:
+    """Return why neither method gives RDMA access to GPU memory here; empty if one may."""
+    layers = {rail.port.link_layer for rail in training.active}
+    if layers.isdisjoint({"InfiniBand", "Ethernet"}):
         return "neither InfiniBand nor RoCE: EFA and the like bring a way of their own"
-    nvml = context.fleet.fact(name, "gpu.nvml")
-    if isinstance(nvml, Nvml) and nvml.gpus and all("GeForce" in gpu.name for gpu in nvml.gpus):
+    nvml = context.fleet.fact(node.name, "gpu.nvml")
+    if not isinstance(nvml, Nvml) or not nvml.gpus:
+        return ""
+    if all("GeForce" in gpu.name for gpu in nvml.gpus):
         return "GeForce cards do not offer their memory to RDMA"
     return ""
 
 
-def _reached(name: str, module: str | None, open_driver: bool, kernel: str) -> Outcome:
-    wanted = "nvidia_peermem, or DMA-BUF (kernel 5.12 and NVIDIA's open driver)"
-    if module is not None:
-        return Outcome("pass", (name,), "RDMA cards reach the memory of GPUs", module, wanted)
-    if open_driver and leading_numbers(kernel)[:2] >= DMABUF_KERNEL:
-        return Outcome("pass", (name,), "RDMA cards reach the memory of GPUs", "DMA-BUF", wanted)
-    driver = "NVIDIA's open driver" if open_driver else "a driver without DMA-BUF"
-    message = "RDMA cards cannot reach the memory of GPUs; data goes through the host's"
-    return Outcome(
-        "fail", (name,), message, f"no nvidia_peermem, kernel {kernel}, {driver}", wanted
-    )
+@dataclass(frozen=True)
+class Card:
+    """An RDMA card that tells its make (board id) and its firmware."""
+
+    name: str
+    make: str
+    firmware: str
 
 
 def firmware(context: CheckContext) -> Iterable[Outcome]:
-    """Cards of one make (board id) run one firmware, in a node and on all nodes."""
-    makes: dict[str, Counter[str]] = {}
+    """Compare the firmware of cards of one make, in a node and on all nodes."""
+    versions_by_make: dict[str, Counter[str]] = {}
     for node in context.nodes:
-        for make, version, _ in _cards(context, node.name):
-            makes.setdefault(make, Counter())[version] += 1
+        for card in _cards(context, node):
+            versions = versions_by_make.setdefault(card.make, Counter())
+            versions[card.firmware] += 1
     for node in context.nodes:
-        tree: PciTree = context.fleet.fact(node.name, "pci.tree")
+        tree: PciTree = context.value(node, "pci.tree")
         if tree.virtual:
-            message = "a virtual machine: the host decides about the firmware"
-            yield Outcome("skip", (node.name,), message, reason="not_applicable")
+            yield skipped(node, "a virtual machine: the host decides about the firmware")
         else:
-            yield _firmware(node.name, _cards(context, node.name), makes)
+            yield _judge_firmware(node, _cards(context, node), versions_by_make)
 
 
-def _cards(context: CheckContext, name: str) -> list[tuple[str, str, str]]:
-    """Make, firmware and name of the cards of a node that say both."""
-    devices: tuple[RdmaDevice, ...] = context.fleet.fact(name, "rdma.devices")
-    return [
-        (d.board, d.firmware, d.name)
-        for d in devices
-        if d.board is not None and d.firmware is not None
-    ]
+def _cards(context: CheckContext, node: Node) -> list[Card]:
+    """Return the cards of a node; a device that hides its make or firmware is left out."""
+    devices: tuple[RdmaDevice, ...] = context.value(node, "rdma.devices")
+    cards = []
+    for device in devices:
+        if device.board is None or device.firmware is None:
+            continue
+        card = Card(device.name, device.board, device.firmware)
+        cards.append(card)
+    return cards
 
 
-def _firmware(
-    name: str, cards: list[tuple[str, str, str]], makes: Mapping[str, Counter[str]]
+def _judge_firmware(
+    node: Node, cards: list[Card], versions_by_make: Mapping[str, Counter[str]]
 ) -> Outcome:
-    if not any(makes[make].total() > 1 for make, _, _ in cards):
-        message = "there is no other card of the same make" if cards else "no RDMA card here"
-        return Outcome("skip", (name,), message, reason="not_applicable")
-    odd, wanted = [], {}
-    for make, version, device in cards:
-        usual, number = makes[make].most_common(1)[0]
-        sure = 2 * number > makes[make].total()
-        if len(makes[make]) > 1 and (not sure or version != usual):
-            odd.append(f"{device} {version}")
-            wanted[make] = usual if sure else "one firmware"
-    if not odd:
-        versions = sorted({version for _, version, _ in cards})
-        return Outcome(
-            "pass", (name,), "the firmware is equal on cards of one make", ", ".join(versions)
-        )
-    text = ", ".join(f"{make}: {version}" for make, version in sorted(wanted.items()))
-    cure = f"mlxfwmanager --query; mlxfwmanager --online -u -d {odd[0].split()[0]}   # then reboot"
-    return Outcome(
-        "fail", (name,), "the firmware differs from that of like cards", ", ".join(odd), text, cure
-    )
+    if not cards:
+        return skipped(node, "no RDMA card here")
+    if all(versions_by_make[card.make].total() == 1 for card in cards):
+        return skipped(node, "there is no other card of the same make")
+    differing: list[str] = []
+    first_differing = ""
+    wanted_by_make: dict[str, str] = {}
+    for card in cards:
+        versions = versions_by_make[card.make]
+        usual, number = versions.most_common(1)[0]
+        has_majority = 2 * number > versions.total()
+        if len(versions) == 1 or (has_majority and card.firmware == usual):
+            continue
+        differing.append(f"{card.name} {card.firmware}")
+        first_differing = first_differing or card.name
+        wanted_by_make[card.make] = usual if has_majority else "one firmware"
+    if not differing:
+        versions_here = sorted({card.firmware for card in cards})
+        message = "the firmware is equal on cards of one make"
+        return passed(node, message, ", ".join(versions_here))
+    message = "the firmware differs from that of like cards"
+    seen = ", ".join(differing)
+    wanted = ", ".join(f"{make}: {version}" for make, version in sorted(wanted_by_make.items()))
+    update = f"mlxfwmanager --online -u -d {first_differing}"
+    cure = f"mlxfwmanager --query; {update}   # then reboot"
+    return failed(node, message, seen, wanted, cure)
 
 
 def stack(context: CheckContext) -> Iterable[Outcome]:
-    """The RDMA drivers, equal on the nodes that have some."""
-    found: dict[str, str | None] = context.values("rdma.stack")
-    without = tuple(name for name, drivers in found.items() if drivers is None)
+    """Compare the RDMA drivers of the nodes that have some."""
+    drivers: dict[str, str] = {}
+    without = []
+    for name, text in context.values("rdma.stack").items():
+        if text is None:
+            without.append(name)
+        else:
+            drivers[name] = text
     if without:
-        yield Outcome("skip", without, "no RDMA driver is loaded here", reason="not_applicable")
-    drivers = {name: value for name, value in found.items() if value is not None}
-    yield from as_wanted(
-        context,
-        drivers,
-        lambda seen, wanted: wanted in seen.split(),
-        "the RDMA driver",
-        len(without),
-    )
+        message = "no RDMA driver is loaded here"
+        yield Outcome("skip", tuple(without), message, reason="not_applicable")
+    yield from as_wanted(context, drivers, _has_driver, "the RDMA driver", len(without))
+
+
+def _has_driver(drivers: str, wanted: str) -> bool:
+    return wanted in drivers.split()
+
+
+def _other_firmware(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaDevice, ...]:
+    """Return the devices with an old firmware on one of them; for the proof."""
+    changed = []
+    for device in devices:
+        if device.name == "mlx5_3":
+            changed.append(replace(device, firmware="28.36.1010"))
+        else:
+            changed.append(device)
+    return tuple(changed)
 
 
 PEERMEM = Check(
@@ -139,14 +179,14 @@ PEERMEM = Check(
     judge=peermem,
     severity="warning",
     title="RDMA cards can reach the memory of GPUs",
-    why="Without it NCCL copies everything through host memory («GPU Direct RDMA Disabled»): half the bandwidth at "
-    "best, with nothing said unless NCCL_DEBUG=INFO is set.",
-    how="nvidia_peermem in /proc/modules, or what DMA-BUF needs: Linux 5.12 and NVIDIA's open driver. Judged where "
-    "GPUs and an active RDMA port are both there.",
-    remedy="modprobe nvidia_peermem && echo nvidia_peermem > /etc/modules-load.d/nvidia-peermem.conf",
-    proof=Proof(
-        "rdma.peermem", lambda _: None, fleet="hgx-h100-roce"
-    ),  # the other has the open driver
+    why="Without it NCCL copies everything through host memory («GPU Direct RDMA Disabled»): half "
+    "the bandwidth at best, with nothing said unless NCCL_DEBUG=INFO is set.",
+    how="nvidia_peermem in /proc/modules, or what DMA-BUF needs: Linux 5.12 and NVIDIA's open "
+    "driver. Judged where GPUs and an active RDMA port are both there.",
+    remedy="modprobe nvidia_peermem && echo nvidia_peermem > "
+    "/etc/modules-load.d/nvidia-peermem.conf",
+    # The other recording has the open driver.
+    proof=Proof("rdma.peermem", lambda _: None, fleet="hgx-h100-roce"),
 )
 FIRMWARE = Check(
     "fw.nic",
@@ -154,15 +194,11 @@ FIRMWARE = Check(
     judge=firmware,
     severity="warning",
     title="The firmware of RDMA cards",
-    why="Cards with different firmware differ in congestion control and in bugs; one of them has the time-outs.",
+    why="Cards with different firmware differ in congestion control and in bugs; one of them has "
+    "the time-outs.",
     how="/sys/class/infiniband/*/fw_ver, equal for cards of one make (board id) on all nodes.",
     remedy="mlxfwmanager --query; mlxfwmanager --online -u -d DEVICE   # then reboot",
-    proof=Proof(
-        "rdma.devices",
-        lambda devices: tuple(
-            replace(d, firmware="28.36.1010") if d.name == "mlx5_3" else d for d in devices
-        ),
-    ),
+    proof=Proof("rdma.devices", _other_firmware),
 )
 STACK = Check(
     "ofed.version",
@@ -170,9 +206,10 @@ STACK = Check(
     judge=stack,
     severity="warning",
     title="The RDMA drivers",
-    why="A vendor's drivers on some nodes and the kernel's own on others differ in defaults and in what they support.",
-    how="/sys/module/*/version of the RDMA drivers, which the vendor's have and the kernel's have not; equal on all "
-    "nodes, or the version that `require: {ofed.version: 23.10-0.5.5}` names.",
+    why="A vendor's drivers on some nodes and the kernel's own on others differ in defaults and in "
+    "what they support.",
+    how="/sys/module/*/version of the RDMA drivers, which the vendor's have and the kernel's have "
+    "not; equal on all nodes, or the version that `require: {ofed.version: 23.10-0.5.5}` names.",
     remedy="ofed_info -s; install the same MLNX_OFED or DOCA release, then reboot",
     proof=Proof("rdma.stack", lambda _: "mlx5_core 5.8-3.0.7"),
 )

@@ -1,15 +1,15 @@
-"""RoCE: every rail has an address to be found by, and answers go out by the rail that was asked."""
+"""Judges RoCE: every rail has an address that others reach, and sends by its own device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Interface, IPv4Network
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
-from clusterprep.checks.ib import FACTS, NOT_KNOWN
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped
+from clusterprep.checks.ib import FACTS, training_not_known
 from clusterprep.facts.network import Interface
-from clusterprep.facts.rdma import Gid, Rail, RdmaDevice
+from clusterprep.facts.rdma import Gid, Port, Rail, RdmaDevice
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Node
 from clusterprep.model.versions import leading_numbers
@@ -17,103 +17,127 @@ from clusterprep.nccl.gids import DYNAMIC, addresses_of, roce_rails, usable_gid
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, training_sets
 
 WANTED = "a RoCE v2 GID of an IPv4 address that its interface has"
+Indices = Mapping[str, int]
+"""The index of the GID that NCCL can use, by port."""
 
 
 def gid(context: CheckContext) -> Iterable[Outcome]:
-    """Each Ethernet port of the training set has a RoCE v2 GID of an IPv4 address that exists."""
+    """Judge whether each Ethernet port of the training set has a usable GID."""
     sets = training_sets(context.fleet)
-    indices: dict[str, dict[str, int]] = {}
+    indices_by_node: dict[str, Indices] = {}
     for node in context.nodes:
         training = sets[node.name]
         if isinstance(training, Absent):
-            yield Outcome(
-                "unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason
-            )
+            yield training_not_known(node, training)
             continue
         rails = roce_rails(training)
         if not rails:
-            yield Outcome(
-                "skip", (node.name,), "the training set is not RoCE", reason="not_applicable"
-            )
+            yield skipped(node, "the training set is not RoCE")
             continue
-        held = addresses_of(context.value(node, "net.interfaces"))
-        found = {rail.name: _good(node, rail, held) for rail in rails}
-        missing = [rail for rail in rails if found[rail.name] is None]
+        addresses = addresses_of(context.value(node, "net.interfaces"))
+        indices: dict[str, int] = {}
+        missing: list[RdmaRail] = []
+        for rail in rails:
+            entry = _find_gid(node, rail, addresses)
+            if entry is None:
+                missing.append(rail)
+            else:
+                indices[rail.name] = entry.index
         if missing:
-            yield _missing(node, missing)
+            yield _missing_gids(node, missing)
         else:
-            indices[node.name] = {
-                name: entry.index for name, entry in found.items() if entry is not None
-            }
-    yield from _indices(context, indices)
+            indices_by_node[node.name] = indices
+    yield from _judge_indices(context, indices_by_node)
 
 
-def _good(node: Node, rail: RdmaRail, held: Mapping[str, set[str]]) -> Gid | None:
-    """The first entry that NCCL can use; one that the inventory names, where it names one."""
-    declared = node.env.get("NCCL_IB_GID_INDEX")
+def _find_gid(node: Node, rail: RdmaRail, addresses: Mapping[str, set[str]]) -> Gid | None:
+    """Return the first GID that NCCL can use, among those that the inventory's index allows."""
+    declared_index = node.env.get("NCCL_IB_GID_INDEX")
+    gids = rail.port.gids
+    if declared_index is not None:
+        gids = tuple(gid for gid in gids if str(gid.index) == declared_index.value)
     family = node.env.get("NCCL_IB_ADDR_FAMILY")
-    gids = [g for g in rail.port.gids if declared is None or declared.value == str(g.index)]
-    if family is not None and family.value == "AF_INET6":
-        return next(
-            (g for g in gids if g.kind == "RoCE v2" and g.routable and g.ipv4 is None), None
-        )
-    return usable_gid(replace(rail.port, gids=tuple(gids)), held)
+    if family is None or family.value != "AF_INET6":
+        port = replace(rail.port, gids=gids)
+        return usable_gid(port, addresses)
+    for gid in gids:
+        if gid.kind == "RoCE v2" and gid.routable and gid.ipv4 is None:
+            return gid
+    return None
 
 
-def _missing(node: Node, rails: list[RdmaRail]) -> Outcome:
-    names = ", ".join(rail.name for rail in rails)
-    seen = "; ".join(f"{rail.name}: {_shown(rail)}" for rail in rails)
-    interface = next((name for rail in rails for name in rail.device.interfaces), "NAME")
-    cure = f"ip address add ADDRESS/PREFIX dev {interface}; show_gids   # and in the network configuration"
+def _missing_gids(node: Node, rails: list[RdmaRail]) -> Outcome:
+    """Return the failure of ports without a usable GID."""
+    names = []
+    tables = []
+    for rail in rails:
+        table = _describe_gids(rail.port)
+        tables.append(f"{rail.name}: {table}")
+        names.append(rail.name)
+    seen = "; ".join(tables)
+    message = f"{', '.join(names)}: no GID by which the port can be reached"
     if "NCCL_IB_GID_INDEX" in node.env:
-        cure = "take NCCL_IB_GID_INDEX out of `env:`: NCCL finds the index by itself from 2.21 on"
-    return Outcome(
-        "fail",
-        (node.name,),
-        f"{names}: no GID by which the port can be reached",
-        seen,
-        WANTED,
-        cure,
-    )
+        effect = "NCCL finds the index by itself from 2.21 on"
+        cure = f"take NCCL_IB_GID_INDEX out of `env:`: {effect}"
+        return failed(node, message, seen, WANTED, cure)
+    command = f"ip address add ADDRESS/PREFIX dev {_first_interface(rails)}"
+    cure = f"{command}; show_gids   # and in the network configuration"
+    return failed(node, message, seen, WANTED, cure)
 
 
-def _shown(rail: RdmaRail) -> str:
-    return (
-        ", ".join(f"{g.index} {g.ipv4 or g.address} {g.kind}" for g in rail.port.gids) or "no GID"
-    )
+def _first_interface(rails: list[RdmaRail]) -> str:
+    """Return the first interface of these ports, or NAME as a placeholder."""
+    for rail in rails:
+        if rail.device.interfaces:
+            return rail.device.interfaces[0]
+    return "NAME"
 
 
-def _indices(context: CheckContext, indices: Mapping[str, Mapping[str, int]]) -> Iterable[Outcome]:
-    """One index for all is what NCCL before 2.21 needs, which reads a single NCCL_IB_GID_INDEX."""
-    everywhere = {index for found in indices.values() for index in found.values()}
-    for name, found in indices.items():
-        own = sorted(set(found.values()))
-        seen = (
-            f"index {own[0]}"
-            if len(own) == 1
-            else ", ".join(f"{rail} {index}" for rail, index in found.items())
-        )
-        version = _nccl(context, name)
-        if len(own) > 1 and version is not None and leading_numbers(version)[:2] < DYNAMIC:
+def _describe_gids(port: Port) -> str:
+    entries = []
+    for gid in port.gids:
+        address = gid.ipv4 or gid.address
+        entries.append(f"{gid.index} {address} {gid.kind}")
+    return ", ".join(entries) or "no GID"
+
+
+def _judge_indices(
+    context: CheckContext, indices_by_node: Mapping[str, Indices]
+) -> Iterable[Outcome]:
+    """Judge nodes whose ports all have a GID.
+
+    NCCL before 2.21 reads a single NCCL_IB_GID_INDEX, so there all ports of a node need one index.
+    """
+    everywhere: set[int] = set()
+    for indices in indices_by_node.values():
+        everywhere.update(indices.values())
+    for name, indices in indices_by_node.items():
+        own = set(indices.values())
+        seen = _describe_indices(indices)
+        version = _nccl_version(context, name)
+        is_old = version is not None and leading_numbers(version)[:2] < DYNAMIC
+        if len(own) > 1 and is_old:
             message = f"the index differs from port to port, and NCCL {version} takes one for all"
-            cure = (
-                "python -m pip install -U torch   # NCCL 2.21 or newer finds the index of each port"
-            )
+            advice = "NCCL 2.21 or newer finds the index of each port"
+            cure = f"python -m pip install -U torch   # {advice}"
             yield Outcome("fail", (name,), message, seen, "one index, or NCCL 2.21", cure)
-        elif len(everywhere) > 1:
-            message = "every port has its GID; the index differs, so NCCL must find it or be told per node"
-            yield Outcome("pass", (name,), message, seen, WANTED)
-        else:
-            yield Outcome(
-                "pass",
-                (name,),
-                "every port has its GID, at the same index everywhere",
-                seen,
-                WANTED,
-            )
+            continue
+        message = "every port has its GID, at the same index everywhere"
+        if len(everywhere) > 1:
+            effect = "the index differs, so NCCL must find it or be told per node"
+            message = f"every port has its GID; {effect}"
+        yield Outcome("pass", (name,), message, seen, WANTED)
 
 
-def _nccl(context: CheckContext, name: str) -> str | None:
+def _describe_indices(indices: Indices) -> str:
+    """Return the index if all ports have the same, else the index of each port."""
+    different = set(indices.values())
+    if len(different) == 1:
+        return f"index {different.pop()}"
+    return ", ".join(f"{port} {index}" for port, index in indices.items())
+
+
+def _nccl_version(context: CheckContext, name: str) -> str | None:
     build = context.fleet.fact(name, "torch.build")
     return build.nccl if isinstance(build, Torch) else None
 
@@ -122,96 +146,104 @@ def _nccl(context: CheckContext, name: str) -> str | None:
 
 
 def route(context: CheckContext) -> Iterable[Outcome]:
-    """A packet from a rail's address leaves by that rail; where rails share a network, only the owner answers ARP."""
+    """Judge whether a packet from a rail's address leaves by that rail."""
     sets = training_sets(context.fleet)
     for node in context.nodes:
         training = sets[node.name]
         if isinstance(training, Absent):
-            yield Outcome(
-                "unknown", (node.name,), training.detail or NOT_KNOWN, reason=training.reason
-            )
+            yield training_not_known(node, training)
             continue
-        names = _interfaces(training, context.value(node, "net.interfaces"))
-        rails = [rail for rail in context.value(node, "rdma.rails") if rail.interface in names]
+        interfaces = _training_interfaces(training, context.value(node, "net.interfaces"))
+        all_rails: tuple[Rail, ...] = context.value(node, "rdma.rails")
+        rails = [rail for rail in all_rails if rail.interface in interfaces]
         if len(rails) < 2:
-            yield Outcome(
-                "skip",
-                (node.name,),
-                "there are no several RoCE rails with addresses",
-                reason="not_applicable",
-            )
+            yield skipped(node, "there are no several RoCE rails with addresses")
         else:
-            yield _routed(node, rails)
+            yield _judge_routes(node, rails)
 
 
-def _interfaces(training: TrainingSet, interfaces: Iterable[Interface]) -> set[str]:
-    """The interfaces of the Ethernet rails, and the bonds that they are in."""
-    rails = roce_rails(training)
-    own = {name for rail in rails for name in rail.device.interfaces}
-    own |= {
-        entry.interface for rail in rails for entry in rail.port.gids if entry.interface is not None
-    }
-    return own | {i.master for i in interfaces if i.name in own and i.master is not None}
+def _training_interfaces(training: TrainingSet, interfaces: Iterable[Interface]) -> set[str]:
+    """Return the interfaces of the Ethernet ports, and the bonds that they belong to."""
+    names: set[str] = set()
+    for rail in roce_rails(training):
+        names.update(rail.device.interfaces)
+        for gid in rail.port.gids:
+            if gid.interface is not None:
+                names.add(gid.interface)
+    bonds = set()
+    for interface in interfaces:
+        if interface.name in names and interface.master is not None:
+            bonds.add(interface.master)
+    return names | bonds
 
 
-def _routed(node: Node, rails: list[Rail]) -> Outcome:
+def _judge_routes(node: Node, rails: list[Rail]) -> Outcome:
     wanted = "own device; arp_ignore ≥ 1 and arp_announce 2 where rails share a network"
-    astray = [rail for rail in rails if rail.leaves is not None and rail.leaves != rail.interface]
-    if astray:
-        seen = "; ".join(
-            f"{rail.address} of {rail.interface} leaves by {rail.leaves or 'nothing'}"
-            for rail in astray
-        )
-        if strict := [rail.interface for rail in astray if rail.rp_filter == 1]:
-            seen += f"; rp_filter is strict on {', '.join(strict)}"
-        return Outcome(
-            "fail",
-            (node.name,),
-            "packets do not leave by their own rail",
-            seen,
-            wanted,
-            _rule(astray[0]),
-        )
-    loose = [rail for rail in _sharing(rails) if rail.arp_ignore < 1 or rail.arp_announce < 2]
-    if loose:
-        seen = "; ".join(
-            f"{r.interface} arp_ignore {r.arp_ignore}, arp_announce {r.arp_announce}" for r in loose
-        )
-        cure = "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2   # and in /etc/sysctl.d"
+    misrouted = [rail for rail in rails if rail.leaves not in (None, rail.interface)]
+    if misrouted:
+        message = "packets do not leave by their own rail"
+        cure = _routing_rule(misrouted[0])
+        return failed(node, message, _describe_misrouted(misrouted), wanted, cure)
+    arp_faults = []
+    for rail in _rails_in_one_network(rails):
+        # Only the owner of an address should answer ARP for it.
+        if rail.arp_ignore < 1 or rail.arp_announce < 2:
+            settings = f"arp_ignore {rail.arp_ignore}, arp_announce {rail.arp_announce}"
+            arp_faults.append(f"{rail.interface} {settings}")
+    if arp_faults:
+        settings = "net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+        cure = f"sysctl -w {settings}   # and in /etc/sysctl.d"
         message = "rails share a network, and each answers for the addresses of the others"
-        return Outcome("fail", (node.name,), message, seen, wanted, cure)
+        return failed(node, message, "; ".join(arp_faults), wanted, cure)
     seen = ", ".join(rail.interface for rail in rails)
-    return Outcome("pass", (node.name,), "every rail sends by its own device", seen, wanted)
+    return passed(node, "every rail sends by its own device", seen, wanted)
 
 
-def _rule(rail: Rail) -> str:
-    network = IPv4Interface(f"{rail.address}/{rail.prefix}").network
-    return (
-        f"ip route add {network} dev {rail.interface} src {rail.address} table 101 && "
-        f"ip rule add from {rail.address} table 101   # one table for each rail"
-    )
+def _describe_misrouted(rails: list[Rail]) -> str:
+    routes = []
+    strict = []
+    for rail in rails:
+        device = rail.leaves or "nothing"
+        routes.append(f"{rail.address} of {rail.interface} leaves by {device}")
+        if rail.rp_filter == 1:
+            strict.append(rail.interface)
+    text = "; ".join(routes)
+    if not strict:
+        return text
+    return f"{text}; rp_filter is strict on {', '.join(strict)}"
 
 
-def _sharing(rails: list[Rail]) -> list[Rail]:
-    networks = [IPv4Interface(f"{rail.address}/{rail.prefix}").network for rail in rails]
-    return [
-        rail for rail, network in zip(rails, networks, strict=True) if networks.count(network) > 1
-    ]
+def _network(rail: Rail) -> IPv4Network:
+    return IPv4Interface(f"{rail.address}/{rail.prefix}").network
+
+
+def _routing_rule(rail: Rail) -> str:
+    route = f"{_network(rail)} dev {rail.interface} src {rail.address} table 101"
+    rule = f"from {rail.address} table 101"
+    return f"ip route add {route} && ip rule add {rule}   # one table for each rail"
+
+
+def _rails_in_one_network(rails: list[Rail]) -> list[Rail]:
+    """Return the rails whose network another rail has too."""
+    networks = [_network(rail) for rail in rails]
+    return [rail for rail in rails if networks.count(_network(rail)) > 1]
 
 
 def _without_v2(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaDevice, ...]:
-    """For the proof: one training port that lost its IPv4 address, and the entries of the table with it."""
-    return tuple(
-        replace(
-            d,
-            ports=tuple(
-                replace(p, gids=tuple(g for g in p.gids if g.ipv4 is None)) for p in d.ports
-            ),
-        )
-        if d.name == "mlx5_3"
-        else d
-        for d in devices
-    )
+    """Return the devices with one that lost its IPv4 address and its GIDs; for the proof."""
+    changed = []
+    for device in devices:
+        if device.name == "mlx5_3":
+            ports = tuple(_without_ipv4(port) for port in device.ports)
+            changed.append(replace(device, ports=ports))
+        else:
+            changed.append(device)
+    return tuple(changed)
+
+
+def _without_ipv4(port: Port) -> Port:
+    gids = tuple(gid for gid in port.gids if gid.ipv4 is None)
+    return replace(port, gids=gids)
 
 
 GID = Check(
@@ -220,10 +252,11 @@ GID = Check(
     judge=gid,
     severity="error",
     title="RoCE ports can be reached by an IPv4 address",
-    why="Without a RoCE v2 entry for an IPv4 address NCCL falls back to index 0, RoCE v1 or link-local: queue pairs "
-    "time out with error 12 or 110 after minutes of silence.",
-    how="gids, gid_attrs/types and gid_attrs/ndevs of the Ethernet ports of the training set, against the addresses of "
-    "the interfaces. NCCL from 2.21 finds the index by itself; older ones need the same index on all ports.",
+    why="Without a RoCE v2 entry for an IPv4 address NCCL falls back to index 0, RoCE v1 or "
+    "link-local: queue pairs time out with error 12 or 110 after minutes of silence.",
+    how="gids, gid_attrs/types and gid_attrs/ndevs of the Ethernet ports of the training set, "
+    "against the addresses of the interfaces. NCCL from 2.21 finds the index by itself; older ones "
+    "need the same index on all ports.",
     remedy="show_gids; ip address show",
     proof=Proof("rdma.devices", _without_v2, fleet="hgx-h100-roce"),
 )
@@ -233,10 +266,11 @@ ROUTE = Check(
     judge=route,
     severity="warning",
     title="Every RoCE rail sends by its own device",
-    why="With several rails in one network the kernel sends all of them by the first: one link carries everything, and "
-    "strict reverse-path filters drop what comes back.",
-    how="The kernel is asked for the route from each rail's address to a neighbour; arp_ignore and arp_announce where "
-    "rails share a network. Nodes with one RoCE address have nothing to get wrong.",
+    why="With several rails in one network the kernel sends all of them by the first: one link "
+    "carries everything, and strict reverse-path filters drop what comes back.",
+    how="The kernel is asked for the route from each rail's address to a neighbour; arp_ignore and "
+    "arp_announce where rails share a network. Nodes with one RoCE address have nothing to get "
+    "wrong.",
     remedy="ip rule add from ADDRESS table N; ip route add NETWORK dev NAME src ADDRESS table N",
     proof=Proof(
         "rdma.rails",

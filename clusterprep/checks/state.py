@@ -1,40 +1,54 @@
-"""What runs of ours have left behind."""
+"""Judges whether earlier invocations left unfinished writes on a node."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, each
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, skipped
 from clusterprep.facts.journal import Journal, JournalEntry
 from clusterprep.model import Node
 
 WANTED = "every run done or undone"
 
 
-def journal(context: CheckContext, node: Node, found: Journal) -> Outcome:
-    """A run that is at work has a journal that is not settled, and that is as it should be."""
-    left = found.unsettled
-    if not left:
-        number = len(found.entries)
-        seen = f"{number} runs" if number != 1 else "1 run"
-        return Outcome(
-            "pass",
-            (node.name,),
-            "every run that wrote here was settled",
-            seen if number else "none",
-            WANTED,
-        )
-    if found.holder is not None:
-        if all(entry.run in found.holder.split() for entry in left):
-            return Outcome("pass", (node.name,), "a run is at work", found.holder, WANTED)
+def journal(context: CheckContext, node: Node, journal: Journal) -> Outcome:
+    """Judge the journal of a node.
+
+    An invocation that is still at work holds the lock; its entry may be unsettled.
+    """
+    unsettled = journal.unsettled
+    if not unsettled:
+        message = "every run that wrote here was settled"
+        return passed(node, message, _count_runs(len(journal.entries)), WANTED)
+    if journal.holder is not None:
+        holders = journal.holder.split()
+        if all(entry.run in holders for entry in unsettled):
+            return passed(node, "a run is at work", journal.holder, WANTED)
         message = "another run is at work, and settles what it finds"
-        return Outcome("skip", (node.name,), message, found.holder, WANTED, reason="busy")
-    seen = ", ".join(
-        f"run {entry.run} of cluster {entry.cluster} is {entry.state}" for entry in left
-    )
+        return skipped(node, message, journal.holder, WANTED, "busy")
+    seen = ", ".join(_describe_entry(entry) for entry in unsettled)
     message = "a run was cut off while it wrote here: nodes may differ"
-    cure = f"clusterprep rollback {context.inventory.path}   # settles it first; so does apply"
-    return Outcome("fail", (node.name,), message, seen, WANTED, cure)
+    command = f"clusterprep rollback {context.inventory.path}"
+    cure = f"{command}   # settles it first; so does apply"
+    return failed(node, message, seen, WANTED, cure)
+
+
+def _describe_entry(entry: JournalEntry) -> str:
+    return f"run {entry.run} of cluster {entry.cluster} is {entry.state}"
+
+
+def _count_runs(number: int) -> str:
+    if number == 0:
+        return "none"
+    if number == 1:
+        return "1 run"
+    return f"{number} runs"
+
+
+def _cut_off(journal: Journal) -> Journal:
+    """Return the journal with an entry that was committed and never finalized; for the proof."""
+    entry = JournalEntry("20261121-093000-4f2a", "demo", "committed")
+    return replace(journal, entries=(*journal.entries, entry))
 
 
 JOURNAL = Check(
@@ -43,15 +57,11 @@ JOURNAL = Check(
     judge=each(journal, "state.journal"),
     severity="error",
     title="Every write is settled",
-    why="apply writes in two phases, and says at the end of both that the run is done. Where the controller died or a "
-    "node was lost in between, some nodes may have new files and some old ones, and a job on them hangs.",
-    how="The journal in /var/lib/clusterprep/runs and the lock beside it. A run that still works holds the lock.",
+    why="apply writes in two phases, and says at the end of both that the run is done. Where the "
+    "controller died or a node was lost in between, some nodes may have new files and some old "
+    "ones, and a job on them hangs.",
+    how="The journal in /var/lib/clusterprep/runs and the lock beside it. A run that still works "
+    "holds the lock.",
     remedy="clusterprep rollback INVENTORY   # or apply: each first settles what was cut off",
-    proof=Proof(
-        "state.journal",
-        lambda found: replace(
-            found,
-            entries=(*found.entries, JournalEntry("20261121-093000-4f2a", "demo", "committed")),
-        ),
-    ),
+    proof=Proof("state.journal", _cut_off),
 )

@@ -1,46 +1,57 @@
-"""Services that the inventory requires."""
+"""Judges the services that the inventory requires."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value, passed
 from clusterprep.facts.services import parse_units
 
 RUNNING = frozenset({"active", "reloading", "refreshing"})
+ENABLE = "systemctl enable --now {unit}"
 CURES = {
-    "not-found": "systemctl list-unit-files {unit} && systemctl enable --now {unit}   # install it first",
-    "masked": "systemctl unmask {unit} && systemctl enable --now {unit}",
+    "not-found": f"systemctl list-unit-files {{unit}} && {ENABLE}   # install it first",
+    "masked": f"systemctl unmask {{unit}} && {ENABLE}",
     "activating": "systemctl status {unit}   # it starts now, or again and again",
     "failed": "systemctl status {unit}; journalctl -u {unit} -n 50; systemctl restart {unit}",
 }
+UnitStates = tuple[tuple[str, str], ...]
+"""Name and state of each unit, in the order required."""
 
 
 def required(context: CheckContext) -> Iterable[Outcome]:
-    """One finding for each unit and state; a node whose units all run passes."""
-    states: dict[str, tuple[tuple[str, str], ...]] = context.values("svc.states")
-    for unit in dict.fromkeys(name for found in states.values() for name, _ in found):
-        mine = {node: dict(found)[unit] for node, found in states.items() if unit in dict(found)}
-        for state, nodes in by_value(mine):
+    """Yield a failure for each unit and state; a node whose units all run passes."""
+    for unit, states in _states_by_unit(context).items():
+        for state, names in by_value(states):
             if state not in RUNNING:
-                cure = CURES.get(state, "systemctl enable --now {unit}").format(
-                    unit=shlex.quote(unit)
-                )
-                yield Outcome(
-                    "fail", nodes, f"{unit} does not run", f"{unit} {state}", f"{unit} active", cure
-                )
+                yield _not_running(unit, state, names)
     for node in context.nodes:
-        found = states[node.name]
-        if found and all(state in RUNNING for _, state in found):
-            names = ", ".join(name for name, _ in found)
-            yield Outcome(
-                "pass",
-                (node.name,),
-                "what is required runs",
-                names,
-                context.wanted(node) or "active",
-            )
+        units: UnitStates = context.value(node, "svc.states")
+        if units and all(state in RUNNING for _, state in units):
+            seen = ", ".join(unit for unit, _ in units)
+            wanted = context.wanted(node) or "active"
+            yield passed(node, "what is required runs", seen, wanted)
+
+
+def _states_by_unit(context: CheckContext) -> dict[str, dict[str, str]]:
+    """Return the state of each unit on each node that requires it."""
+    states: dict[str, dict[str, str]] = {}
+    for node in context.nodes:
+        units: UnitStates = context.value(node, "svc.states")
+        for unit, state in units:
+            nodes = states.setdefault(unit, {})
+            nodes[node.name] = state
+    return states
+
+
+def _not_running(unit: str, state: str, names: tuple[str, ...]) -> Outcome:
+    template = CURES.get(state, ENABLE)
+    cure = template.format(unit=shlex.quote(unit))
+    message = f"{unit} does not run"
+    seen = f"{unit} {state}"
+    wanted = f"{unit} active"
+    return Outcome("fail", names, message, seen, wanted, cure)
 
 
 REQUIRED = Check(
@@ -49,8 +60,10 @@ REQUIRED = Check(
     judge=required,
     severity="warning",
     title="Services that must run",
-    why="A node without its fabric manager, its time daemon or its Slurm daemon looks healthy until a job needs it.",
-    how="`require: {svc.required: [sshd, chronyd]}`: systemctl show of all of them in one call; active passes.",
+    why="A node without its fabric manager, its time daemon or its Slurm daemon looks healthy "
+    "until a job needs it.",
+    how="`require: {svc.required: [sshd, chronyd]}`: systemctl show of all of them in one call; "
+    "active passes.",
     remedy="systemctl enable --now UNIT",
     wants=parse_units,
     proof=Proof("svc.states", lambda states: tuple((unit, "failed") for unit, _ in states)),

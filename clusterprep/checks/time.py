@@ -1,4 +1,4 @@
-"""Clocks: how far apart they are, and what keeps them together."""
+"""Judges clocks: how far apart they are, what keeps them right, and how fast they are to read."""
 
 from __future__ import annotations
 
@@ -7,118 +7,149 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, each, kinds
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    as_wanted,
+    each,
+    failed,
+    kinds,
+    passed,
+    unknown,
+)
 from clusterprep.facts.clock import ClockSource, Daemon, Offset
 from clusterprep.model import Node, Severity
 from clusterprep.model.units import format_duration, parse_duration
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 GRAVE = 1.0  # seconds: log order, leases and TLS break
 LIMIT = 0.050  # seconds: what a synchronised node never exceeds
-# Read through the chipset or counted by ticks: microseconds for each call, where tsc and the clocks of hypervisors
-# take some ten nanoseconds without entering the kernel (Linux, Documentation/virt/kvm/x86/timekeeping.rst).
+# Read through the chipset or counted by ticks: microseconds for each call, where tsc and the clocks
+# of hypervisors take some ten nanoseconds without entering the kernel (Linux,
+# Documentation/virt/kvm/x86/timekeeping.rst).
 SLOW = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
 SET = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
-UNSTABLE = "dmesg | grep -i -e clocksource -e tsc   # why is tsc unstable? firmware update, or tsc=reliable at boot"
+UNSTABLE = (
+    "dmesg | grep -i -e clocksource -e tsc   "
+    "# why is tsc unstable? firmware update, or tsc=reliable at boot"
+)
 STEP = "chronyc makestep   # where chronyd is missing: apt-get install chrony"
 
 
+@dataclass(frozen=True)
+class Reference:
+    """The time that clocks are compared with, in seconds from the controller's, and its name."""
+
+    name: str
+    seconds: float
+
+
 def offset(context: CheckContext) -> Iterable[Outcome]:
-    """Against the median of the nodes, or the controller where there are fewer than three."""
+    """Compare every clock with the median of the nodes, or with the controller if they are few."""
     offsets: dict[str, Offset] = context.values("clock.offset")
-    against = "the median of the nodes"
-    usable = {
-        name: clock for name, clock in offsets.items() if math.isfinite(clock.seconds + clock.bound)
-    }
-    middle = statistics.median(clock.seconds for clock in usable.values()) if usable else 0.0
-    if len(usable) < 3:
-        against, middle = "the controller", 0.0
+    reference = _reference(offsets.values())
     for node in context.nodes:
-        if node.name not in usable:
-            yield Outcome(
-                "unknown", (node.name,), "the time stamps are no numbers", reason="garbled"
-            )
-            continue
-        wanted = context.wanted(node)
-        limit = parse_duration(wanted) if wanted is not None else LIMIT
-        yield _one(node, offsets[node.name], middle, limit, against, declared=wanted is not None)
+        clock = offsets[node.name]
+        if _is_usable(clock):
+            yield _judge_offset(node, clock, reference, context.wanted(node))
+        else:
+            yield unknown(node, "the time stamps are no numbers", "garbled")
 
 
-def _one(
-    node: Node, clock: Offset, middle: float, limit: float, against: str, declared: bool
-) -> Outcome:
-    away = clock.seconds - middle
-    seen = f"{_apart(away)} ± {max(clock.bound * 1000, 0.1):.1f} ms"
-    wanted = f"≤ {format_duration(limit)}"
-    if abs(away) - clock.bound > limit:
-        grave = declared or abs(away) - clock.bound > GRAVE
-        message = f"the clock is {'ahead of' if away > 0 else 'behind'} {against}"
-        return Outcome(
-            "fail", (node.name,), message, seen, wanted, severity="error" if grave else "warning"
-        )
-    if abs(away) + clock.bound > limit:
-        message = f"the measurement is too coarse to tell whether the clock agrees with {against}"
-        severity: Severity = "error" if declared or abs(away) + clock.bound > GRAVE else "warning"
+def _is_usable(clock: Offset) -> bool:
+    return math.isfinite(clock.seconds + clock.bound)
+
+
+def _reference(clocks: Iterable[Offset]) -> Reference:
+    """Return the median of at least three clocks, else the controller's clock."""
+    usable = [clock.seconds for clock in clocks if _is_usable(clock)]
+    if len(usable) < 3:
+        return Reference("the controller", 0.0)
+    return Reference("the median of the nodes", statistics.median(usable))
+
+
+def _judge_offset(node: Node, clock: Offset, reference: Reference, required: str | None) -> Outcome:
+    """Judge one clock; the answer is unknown if its error bound straddles the limit."""
+    limit = LIMIT if required is None else parse_duration(required)
+    limit_text = format_duration(limit)
+    wanted = f"≤ {limit_text}"
+    difference = clock.seconds - reference.seconds
+    distance = abs(difference)
+    least = distance - clock.bound
+    most = distance + clock.bound
+    milliseconds = max(clock.bound * 1000, 0.1)
+    seen = f"{_format_difference(difference)} ± {milliseconds:.1f} ms"
+    if least > limit:
+        relation = "ahead of" if difference > 0 else "behind"
+        message = f"the clock is {relation} {reference.name}"
+        return failed(node, message, seen, wanted, severity=_severity(least, required))
+    if most > limit:
+        problem = "the measurement is too coarse to tell"
+        message = f"{problem} whether the clock agrees with {reference.name}"
         reason = "the error bound straddles the limit"
-        return Outcome(
-            "unknown", (node.name,), message, seen, wanted, reason=reason, severity=severity
-        )
-    return Outcome(
-        "pass", (node.name,), f"the clock agrees with {against}", f"within {wanted[2:]}", wanted
-    )
+        return unknown(node, message, reason, seen, wanted, severity=_severity(most, required))
+    message = f"the clock agrees with {reference.name}"
+    return passed(node, message, f"within {limit_text}", wanted)
 
 
-def _apart(seconds: float) -> str:
-    return f"{seconds:+.3f} s" if abs(seconds) >= 1 else f"{seconds * 1000:+.1f} ms"
+def _severity(seconds: float, required: str | None) -> Severity:
+    if required is not None or seconds > GRAVE:
+        return "error"
+    return "warning"
 
 
-def daemon(context: CheckContext, node: Node, seen: Daemon) -> Outcome:
+def _format_difference(seconds: float) -> str:
+    if abs(seconds) >= 1:
+        return f"{seconds:+.3f} s"
+    return f"{seconds * 1000:+.1f} ms"
+
+
+def daemon(context: CheckContext, node: Node, daemon: Daemon) -> Outcome:
+    """Judge whether a daemon, or the host of a virtual machine, synchronises the clock."""
     wanted = "synchronised"
-    if seen.synchronised:
-        source = f"{seen.name or 'the host'} is synchronised"
-        return Outcome("pass", (node.name,), "the clock is kept right", source, wanted)
-    if seen.name is None:
-        return Outcome(
-            "fail", (node.name,), "nothing synchronises the clock", "no daemon answers", wanted
-        )
-    text = f"{seen.name} runs and is not synchronised"
-    return Outcome(
-        "fail",
-        (node.name,),
-        "the clock will drift",
-        text,
-        wanted,
-        "chronyc sources -v   # which source answers?",
-    )
+    if daemon.synchronised:
+        source = daemon.name or "the host"
+        return passed(node, "the clock is kept right", f"{source} is synchronised", wanted)
+    if daemon.name is None:
+        return failed(node, "nothing synchronises the clock", "no daemon answers", wanted)
+    seen = f"{daemon.name} runs and is not synchronised"
+    cure = "chronyc sources -v   # which source answers?"
+    return failed(node, "the clock will drift", seen, wanted, cure)
 
 
 def clocksource(context: CheckContext) -> Iterable[Outcome]:
-    """None that is slow to read, and the same in all machines of a kind."""
+    """Judge clock sources that are slow to read, and compare the others within a kind."""
     for part in kinds(context):
-        sources: dict[str, ClockSource] = part.values("clock.source")
-        quick = []
+        names: dict[str, str] = {}
+        compared: list[Node] = []
         for node in part.nodes:
-            source, wanted = sources[node.name], context.wanted(node)
-            if wanted is None and source.current in SLOW:
-                yield _slow(node, source)
-            elif wanted is None and len(part.inventory.nodes) < 2:
+            source: ClockSource = part.value(node, "clock.source")
+            names[node.name] = source.current
+            declared = part.wanted(node) is not None
+            if source.current in SLOW and not declared:
+                yield _slow_source(node, source)
+            elif len(part.inventory.nodes) < 2 and not declared:
                 message = "the kernel's clock is quick to read"
-                yield Outcome(
-                    "pass", (node.name,), message, source.current, "none that is slow to read"
-                )
+                yield passed(node, message, source.current, "none that is slow to read")
             else:
-                quick.append(node)
-        compared = replace(part, nodes=tuple(quick))
-        seen = {name: source.current for name, source in sources.items()}
-        yield from as_wanted(compared, seen, str.__eq__, "the clock source") if quick else ()
+                compared.append(node)
+        if compared:
+            remaining = replace(part, nodes=tuple(compared))
+            yield from as_wanted(remaining, names, str.__eq__, "the clock source")
 
 
-def _slow(node: Node, source: ClockSource) -> Outcome:
-    better = next((name for name in source.available if name not in SLOW), None)
-    cure = f"echo {better} > {SET}   # on {node.name}" if better else UNSTABLE
-    wanted = better or "tsc, or the hypervisor's clock"
-    return Outcome(
-        "fail", (node.name,), "the kernel's clock is slow to read", source.current, wanted, cure
-    )
+def _slow_source(node: Node, source: ClockSource) -> Outcome:
+    """Return the failure of a slow clock source, with a quick one if the node has any."""
+    wanted = "tsc, or the hypervisor's clock"
+    cure = UNSTABLE
+    for name in source.available:
+        if name not in SLOW:
+            wanted = name
+            cure = f"echo {name} > {SET}   # on {node.name}"
+            break
+    return failed(node, "the kernel's clock is slow to read", source.current, wanted, cure)
 
 
 OFFSET = Check(
@@ -126,13 +157,15 @@ OFFSET = Check(
     facts=("clock.offset",),
     judge=offset,
     severity="error",
+    grade="an error over 1 s, else a warning",
     title="Clocks agree",
-    why="Nodes seconds apart break rendezvous leases, TLS and the order of log lines; finding who failed first is "
-    "then guesswork.",
-    how="Four time stamps over the open channel, the best of five exchanges in one round trip, and of three more round "
-    "trips where that is coarser than 10 ms; half of what it took beyond the node's own share is the error bound. "
-    "Compared with the median of the nodes (with one or two nodes: the controller). More than 1 s is an "
-    "error, more than 50 ms a warning; `require: clock_skew` sets its own.",
+    why="Nodes seconds apart break rendezvous leases, TLS and the order of log lines; finding who "
+    "failed first is then guesswork.",
+    how="Four time stamps over the open channel, the best of five exchanges in one round trip, and "
+    "of three more round trips where that is coarser than 10 ms; half of what it took beyond the "
+    "node's own share is the error bound. Compared with the median of the nodes (with one or two "
+    "nodes: the controller). More than 1 s is an error, more than 50 ms a warning; `require: "
+    "clock_skew` sets its own.",
     remedy=STEP,
     wants=parse_duration,
     proof=Proof("clock.offset", lambda seen: Offset(seen.seconds + 5.0, seen.bound)),
@@ -144,7 +177,8 @@ DAEMON = Check(
     severity="warning",
     title="Something keeps the clock right",
     why="A clock that is right today and that nothing keeps right will be seconds off in a month.",
-    how="chronyc's tracking report, else systemd's own word: synchronised, with a source that is not the clock itself.",
+    how="chronyc's tracking report, else systemd's own word: synchronised, with a source that is "
+    "not the clock itself.",
     remedy="apt-get install chrony && systemctl enable --now chrony",
     proof=Proof("clock.daemon", lambda seen: replace(seen, synchronised=False)),
 )
@@ -154,10 +188,11 @@ SOURCE = Check(
     judge=clocksource,
     severity="warning",
     title="The clock that the kernel reads",
-    why="NCCL's proxy threads and PyTorch read the time millions of times a second; through hpet or acpi_pm each takes "
-    "microseconds and a trip into the kernel, and one such node slows all others.",
-    how="current_clocksource in /sys: not hpet, acpi_pm or jiffies, and the same in machines of a kind. tsc on the "
-    "metal; kvm-clock, hyperv_clocksource_tsc_page or xen in virtual machines.",
+    why="NCCL's proxy threads and PyTorch read the time millions of times a second; through hpet "
+    "or acpi_pm each takes microseconds and a trip into the kernel, and one such node slows all "
+    "others.",
+    how="current_clocksource in /sys: not hpet, acpi_pm or jiffies, and the same in machines of a "
+    "kind. tsc on the metal; kvm-clock, hyperv_clocksource_tsc_page or xen in virtual machines.",
     remedy=UNSTABLE,
     proof=Proof("clock.source", lambda _: ClockSource("hpet", ("hpet", "acpi_pm"))),
 )

@@ -1,10 +1,10 @@
-"""The job's user: the same numbers everywhere."""
+"""Judges the job's user: its ids should be equal on all nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, kinds
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, failed, kinds
 from clusterprep.facts.account import Account
 from clusterprep.model import Node
 
@@ -12,51 +12,59 @@ EXPECTED = "expected a user id such as 1000, or user and group id such as 1000:1
 
 
 def uid(context: CheckContext) -> Iterable[Outcome]:
-    """User and group id of the job's user, as declared or equal on all nodes that have the same user."""
-    for part in kinds(context, of=_user):
-        accounts: dict[str, Account | None] = part.values("user.account")
-        known = {name: account for name, account in accounts.items() if account is not None}
-        without = [node for node in part.nodes if node.name not in known]
-        yield from (_nobody(node, next(iter(known.values()), None)) for node in without)
-        texts = {name: f"uid {account.uid}, gid {account.gid}" for name, account in known.items()}
-        yield from (
-            as_wanted(part, texts, _is, "the job's user", exempt=len(without)) if known else ()
-        )
+    """Compare user and group id with what is declared, or between nodes with the same user."""
+    for part in kinds(context, _user):
+        accounts: dict[str, Account] = {}
+        without: list[Node] = []
+        for node in part.nodes:
+            account: Account | None = part.value(node, "user.account")
+            if account is None:
+                without.append(node)
+            else:
+                accounts[node.name] = account
+        example = next(iter(accounts.values()), None)
+        for node in without:
+            yield _missing_user(node, example)
+        if accounts:
+            texts = {name: _describe(account) for name, account in accounts.items()}
+            what = "the job's user"
+            yield from as_wanted(part, texts, _has_ids, what, exempt=len(without))
 
 
 def _user(node: Node) -> str | None:
     return node.job_user or node.ssh.user
 
 
-def _nobody(node: Node, elsewhere: Account | None) -> Outcome:
+def _missing_user(node: Node, example: Account | None) -> Outcome:
+    """Return the failure of a node without the user; `example` is the account of another node."""
     user = _user(node) or "the login's user"
-    cure = (
-        f"useradd --uid {elsewhere.uid} {user}   # on {node.name}"
-        if elsewhere
-        else f"useradd {user}   # everywhere"
-    )
-    return Outcome(
-        "fail",
-        (node.name,),
-        f"there is no user {user}",
-        "no such user",
-        "a user with equal ids",
-        cure,
-    )
+    cure = f"useradd {user}   # everywhere"
+    if example is not None:
+        cure = f"useradd --uid {example.uid} {user}   # on {node.name}"
+    message = f"there is no user {user}"
+    return failed(node, message, "no such user", "a user with equal ids", cure)
 
 
-def _is(seen: str, wanted: str) -> bool:
-    user, _, group = wanted.partition(":")
-    words = seen.replace(",", "").split()
-    return words[1] == user and (not group or words[3] == group)
+def _describe(account: Account) -> str:
+    return f"uid {account.uid}, gid {account.gid}"
+
+
+def _has_ids(seen: str, wanted: str) -> bool:
+    """Return whether a text of `_describe` has the ids of «1000» or «1000:1000»."""
+    wanted_uid, _, wanted_gid = wanted.partition(":")
+    uid, gid = seen.removeprefix("uid ").split(", gid ")
+    if uid != wanted_uid:
+        return False
+    return not wanted_gid or gid == wanted_gid
 
 
 def parse_ids(text: str) -> tuple[int, ...]:
-    """The numbers of what `require: user.uid` asks for."""
+    """Return the numbers in `require: user.uid`. Raises ValueError for other text."""
     parts = text.strip().split(":")
-    if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
+    are_numbers = all(part.isascii() and part.isdigit() for part in parts)
+    if len(parts) > 2 or not are_numbers:
         raise ValueError(f"{EXPECTED}; seen '{text}'")
-    return tuple(int(part) for part in parts)
+    return tuple(map(int, parts))
 
 
 UID = Check(
@@ -65,11 +73,12 @@ UID = Check(
     judge=uid,
     severity="warning",
     title="The job's user has the same ids",
-    why="A shared file system knows numbers, not names: where the same user has another number, ranks of that node "
-    "cannot read the data or write the checkpoint, often after hours.",
-    how="User and group id of the job's user (`job_user:`, else the login's) from /etc/passwd or the directory "
-    'service; equal on all nodes, or as `require: {user.uid: "1000:1000"}` says.',
-    remedy="usermod -u UID USER && groupmod -g GID GROUP   # and chown what the user owns; or use a directory service",
+    why="A shared file system knows numbers, not names: where the same user has another number, "
+    "ranks of that node cannot read the data or write the checkpoint, often after hours.",
+    how="User and group id of the job's user (`job_user:`, else the login's) from /etc/passwd or "
+    'the directory service; equal on all nodes, or as `require: {user.uid: "1000:1000"}` says.',
+    remedy="usermod -u UID USER && groupmod -g GID GROUP   # and chown what the user owns; or use "
+    "a directory service",
     wants=parse_ids,
     proof=Proof("user.account", lambda account: Account(account.uid + 1, account.gid)),
 )

@@ -27,7 +27,7 @@ def parse_installed(releases: Any) -> tuple[str, ...]:
     return tuple(releases)
 
 
-def waiting(running: str, installed: Iterable[str]) -> str | None:
+def newest_waiting(running: str, installed: Iterable[str]) -> str | None:
     """The newest installed kernel of the running one's flavour, if it is newer.
 
     A running kernel that is not among them was booted from elsewhere: by the network, or it is a container's host's.

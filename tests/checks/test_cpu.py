@@ -1,4 +1,4 @@
-"""Processors of several models, with a socket or their threads gone, and governors of every driver."""
+"""Processors of several models, without a socket or threads, and governors of every driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA of torch, of the driver and of the toolkit: what runs, what does not, and what nobody can say."""
+"""CUDA of torch, of the driver and of the toolkit: what runs, what does not, what is not known."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.support.fleet import NO_TORCH, absent, findings, fleet, nvml, same, t
 
 DRIVERS_OWN = "/usr/lib/x86_64-linux-gnu/libcuda.so.535.183.01"
 COMPAT = "/usr/local/cuda-13.0/compat/libcuda.so.580.65.06"
+NGC = "/usr/local/cuda/compat/lib.real/libcuda.so.580.95.05"
 CPU = torch("2.6.0+cpu", None, None)
 
 
@@ -37,27 +38,41 @@ def node(
         pytest.param(node("13.2", "580.65.06", "13.0"), "pass", id="13-on-the-minimum"),
         pytest.param(node("13.0", "575.57.08", "12.9"), "fail error", id="a-newer-major-version"),
         pytest.param(node("12.1", "520.61.05", "11.8"), "fail error", id="12-on-a-driver-of-11"),
-        pytest.param(node("10.2", "418.39", "10.1"), "fail error", id="no-such-compatibility-before-11"),
-        pytest.param(node("13.0", "535.183.01", "12.2", COMPAT), "pass", id="a-compatibility-package"),
         pytest.param(
-            node("13.0", "535.183.01", "12.2", "/usr/local/cuda/compat/lib.real/libcuda.so.580.95.05"), "pass", id="ngc"
+            node("10.2", "418.39", "10.1"), "fail error", id="no-such-compatibility-before-11"
         ),
         pytest.param(
-            node("13.0", "535.183.01", "12.2", COMPAT.replace("580.65.06", "570.124.06")), "fail error", id="too-old"
+            node("13.0", "535.183.01", "12.2", COMPAT), "pass", id="a-compatibility-package"
         ),
-        pytest.param(node("13.0", "535.183.01", "12.2", None), "fail error", id="no-libcuda-at-all"),
+        pytest.param(node("13.0", "535.183.01", "12.2", NGC), "pass", id="ngc"),
+        pytest.param(
+            node("13.0", "535.183.01", "12.2", COMPAT.replace("580.65.06", "570.124.06")),
+            "fail error",
+            id="too-old",
+        ),
+        pytest.param(
+            node("13.0", "535.183.01", "12.2", None), "fail error", id="no-libcuda-at-all"
+        ),
         pytest.param(node("14.1", "610.10", "14.0"), "pass", id="versions-to-come"),
         pytest.param(node(CPU, "550.54.15", "12.4"), "skip not_applicable", id="a-cpu-build"),
         pytest.param(node(NO_TORCH, "550.54.15", "12.4"), "skip not_applicable", id="no-torch"),
         pytest.param(node("12.4", None), "skip not_applicable", id="no-driver-and-no-gpu"),
-        pytest.param(node("12.4", "550.54.15", "?"), "unknown error garbled", id="nonsense-of-the-driver"),
-        pytest.param({**node("12.4", "1"), "gpu.nvml": absent("denied")}, "unknown error denied", id="denied"),
-        pytest.param({**node("12.4", "1"), "gpu.nvml": absent("hung")}, "unknown error hung", id="hung"),
         pytest.param(
-            {**node("12.4", "1"), "torch.build": absent("missing_tool")}, "unknown error missing_tool", id="no-python"
+            node("12.4", "550.54.15", "?"), "unknown error garbled", id="nonsense-of-the-driver"
+        ),
+        pytest.param(
+            {**node("12.4", "1"), "gpu.nvml": absent("denied")}, "unknown error denied", id="denied"
+        ),
+        pytest.param(
+            {**node("12.4", "1"), "gpu.nvml": absent("hung")}, "unknown error hung", id="hung"
+        ),
+        pytest.param(
+            {**node("12.4", "1"), "torch.build": absent("missing_tool")},
+            "unknown error missing_tool",
+            id="no-python",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_driver_must_run_the_cuda_of_torch(facts: dict[str, Any], expected: str) -> None:
     assert told(fleet(n1=facts), "cuda.runtime_vs_driver") == {"n1": expected}
 

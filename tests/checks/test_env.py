@@ -140,7 +140,7 @@ def test_a_declared_value_is_the_plan() -> None:
     assert seen["n2"] == "fail warning"
 
 
-def test_without_a_plan_nobody_knows_what_overrides_it() -> None:
+def test_without_a_plan_it_is_not_known_what_overrides_it() -> None:
     named = (Setting("NCCL_SOCKET_IFNAME", "eth0", BASHRC, 1),)
     lost = {**node(2, login_shell=named), "net.interfaces": ()}
     assert told(fleet(n1=node(1), n2=lost), "env.shadow")["n2"].startswith("unknown warning")
@@ -156,7 +156,7 @@ def test_where_nothing_is_set_nothing_overrides_whatever_the_plan_is() -> None:
 
 @pytest.mark.parametrize("check", ["env.shadow", "env.nccl_uniform", "env.nccl_hca_exists"])
 @pytest.mark.parametrize("reason", REASONS)
-def test_a_path_that_is_not_known_passes_nobody(check: str, reason: str) -> None:
+def test_a_path_that_is_not_known_is_no_pass(check: str, reason: str) -> None:
     hung = node(
         2, login_shell=absent(reason, "a start-up file of alice hangs: /home/alice/.bashrc line 9")
     )
@@ -170,7 +170,7 @@ def test_a_path_that_is_not_known_passes_nobody(check: str, reason: str) -> None
 
 
 @pytest.mark.parametrize("check", ["env.shadow", "env.nccl_uniform", "env.nccl_hca_exists"])
-def test_a_container_that_nobody_may_look_into_is_a_warning(check: str) -> None:
+def test_a_container_that_is_not_readable_is_a_warning(check: str) -> None:
     inside = node(2, container=absent("denied"))
     assert told(fleet(n1=node(1), n2=inside, n3=node(3)), check)["n2"] == "unknown warning denied"
 

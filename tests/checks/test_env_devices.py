@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES: which nodes are on which side, launch paths that differ, lists with holes."""
+"""CUDA_VISIBLE_DEVICES: nodes that differ, launch paths that differ, lists with holes."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_of_very_many_the_first_are_named_and_the_others_counted() -> None:
 
 
 @pytest.mark.parametrize("check", ["env.nccl_unknown", "env.deprecated", "env.no_effect"])
-def test_a_launch_path_that_is_not_known_passes_nobody(check: str) -> None:
+def test_a_launch_path_that_is_not_known_is_no_pass(check: str) -> None:
     paths = {"login shell": absent("hung"), "ssh command": (), "nccl": ()}
     assert told(fleet(n1={**node(), "env.paths": paths}), check) == {"n1": "unknown warning hung"}
 

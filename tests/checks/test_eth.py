@@ -1,4 +1,4 @@
-"""The NCCL interface and its MTU: which nodes are blamed, how gravely, and what is said of those not seen."""
+"""The NCCL interface and its MTU: which nodes fail, how severely, and what is not known."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Packet filters of the kinds that machines have: which drop what NCCL needs, which do not, which do not tell.
+"""Packet filters of real machines: which drop what NCCL needs, which do not, which are unclear.
 
-The listings are written for these tests: rules in the manner of ufw, firewalld, Docker and kube-proxy, in the
-formats of nft -j and iptables-save.
+The listings are written for these tests: rules in the manner of ufw, firewalld, Docker and
+kube-proxy, in the formats of nft -j and iptables-save.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def filtered(
     word: str = "ok",
     **options: Any,
 ) -> Any:
-    """Three nodes in 10.0.0.0/16, of which n2 has these rules; `word`: what became of dials from and to it."""
+    """Three nodes in 10.0.0.0/16, of which n2 has these rules.
+
+    `word`: what became of dials from and to it.
+    """
     nodes = {
         f"n{number}": {
             "net.interfaces": (LOOPBACK, eth(interface, f"10.0.0.{number}/16")),
@@ -86,7 +89,9 @@ ALLOWED = "-A ufw-user-input -s 10.0.0.0/16 -j ACCEPT\nCOMMIT"
         pytest.param(listing("ufw.rules"), "fail warning", id="ufw-with-ssh-only"),
         pytest.param(listing("ufw.rules", ("COMMIT", ALLOWED)), "pass", id="ufw-with-the-network"),
         pytest.param(
-            listing("ufw.rules", ("COMMIT", ALLOWED.replace("-s 10", "-i bond0 -s 10"))), "pass", id="ufw-with-both"
+            listing("ufw.rules", ("COMMIT", ALLOWED.replace("-s 10", "-i bond0 -s 10"))),
+            "pass",
+            id="ufw-with-both",
         ),
         pytest.param(
             listing("ufw.rules", ("COMMIT", ALLOWED.replace("10.0.0.0/16", "10.9.0.0/16"))),
@@ -94,25 +99,39 @@ ALLOWED = "-A ufw-user-input -s 10.0.0.0/16 -j ACCEPT\nCOMMIT"
             id="ufw-with-another-network",
         ),
         pytest.param(
-            listing("ufw.rules", ("COMMIT", ALLOWED.replace("10.0.0.0/16", "10.0.0.1/32"))), UNSURE, id="one-peer-only"
+            listing("ufw.rules", ("COMMIT", ALLOWED.replace("10.0.0.0/16", "10.0.0.1/32"))),
+            UNSURE,
+            id="one-peer-only",
         ),
         pytest.param(listing("firewalld.json"), "fail warning", id="firewalld-public"),
-        pytest.param(listing("firewalld-trusted.json"), "pass", id="firewalld-with-a-trusted-source"),
-        pytest.param(listing("cloud-image.rules"), "fail warning", id="an-image-that-rejects-all-but-ssh"),
-        pytest.param(listing("nftables.json"), "fail warning", id="nftables-with-ssh-and-monitoring"),
-        pytest.param(listing("nftables.json", ('"ib*"', '"bond*"')), "pass", id="an-accept-for-the-interface"),
         pytest.param(
-            listing("nftables.json", ('"ib*"', '"lo"'), ("[9100, 9110]", "[1024, 65535]")), "pass", id="all-high-ports"
+            listing("firewalld-trusted.json"), "pass", id="firewalld-with-a-trusted-source"
         ),
         pytest.param(
-            listing("nftables.json", ("[9100, 9110]", "[32768, 50000]")), UNSURE, id="a-part-of-the-range"
+            listing("cloud-image.rules"), "fail warning", id="an-image-that-rejects-all-but-ssh"
+        ),
+        pytest.param(
+            listing("nftables.json"), "fail warning", id="nftables-with-ssh-and-monitoring"
+        ),
+        pytest.param(
+            listing("nftables.json", ('"ib*"', '"bond*"')), "pass", id="an-accept-for-the-interface"
+        ),
+        pytest.param(
+            listing("nftables.json", ('"ib*"', '"lo"'), ("[9100, 9110]", "[1024, 65535]")),
+            "pass",
+            id="all-high-ports",
+        ),
+        pytest.param(
+            listing("nftables.json", ("[9100, 9110]", "[32768, 50000]")),
+            UNSURE,
+            id="a-part-of-the-range",
         ),
         pytest.param(absent("denied"), "unknown warning denied", id="not-root"),
         pytest.param(absent("missing_tool"), "unknown warning missing_tool", id="no-nft"),
         pytest.param(absent("truncated"), "unknown warning truncated", id="too-many-rules"),
         pytest.param(absent("hung"), "unknown warning hung", id="hung"),
     ],
-)  # fmt: skip
+)
 def test_filters_as_machines_have_them(found: Any, expected: str) -> None:
     assert verdict(found) == expected
 
@@ -196,7 +215,10 @@ def test_filters_as_machines_have_them(found: Any, expected: str) -> None:
             ["-A INPUT -m mark --mark 0x8000/0x8000 -j DROP"], "ACCEPT", "pass", id="marked"
         ),
         pytest.param(
-            ["-A INPUT -m set --match-set f2b src -j DROP"], "ACCEPT", "pass", id="strangers"
+            ["-A INPUT -m set --match-set f2b src -j DROP"],
+            "ACCEPT",
+            "pass",
+            id="blocked-addresses",
         ),
         pytest.param(
             ["-A INPUT -m set ! --match-set nodes src -j DROP"],
@@ -218,7 +240,10 @@ def test_filters_as_machines_have_them(found: Any, expected: str) -> None:
         ),
         pytest.param(
             [
-                "-A INPUT -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m state --state NEW -j DROP"
+                (
+                    "-A INPUT -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN "
+                    "-m state --state NEW -j DROP"
+                )
             ],
             "ACCEPT",
             "pass",
@@ -280,21 +305,28 @@ def test_a_hook_of_one_device_counts_for_that_one(device: str, expected: str) ->
 @pytest.mark.parametrize(
     ("found", "seen", "remedy"),
     [
-        (listing("ufw.rules"), "legacy ip filter INPUT, policy drop", "ufw allow in on bond0 from 10.0.0.0/16"),
         (
-            listing("firewalld.json"), "inet firewalld filter_INPUT, rule 6",
+            listing("ufw.rules"),
+            "legacy ip filter INPUT, policy drop",
+            "ufw allow in on bond0 from 10.0.0.0/16",
+        ),
+        (
+            listing("firewalld.json"),
+            "inet firewalld filter_INPUT, rule 6",
             "firewall-cmd --permanent --zone=trusted --add-source=10.0.0.0/16",
         ),
         (
-            listing("cloud-image.rules"), "legacy ip filter INPUT, rule 6",
+            listing("cloud-image.rules"),
+            "legacy ip filter INPUT, rule 6",
             "iptables -I INPUT -s 10.0.0.0/16 -j ACCEPT",
         ),
         (
-            listing("nftables.json"), "inet filter input, policy drop",
+            listing("nftables.json"),
+            "inet filter input, policy drop",
             "nft insert rule inet filter input ip saddr 10.0.0.0/16 accept",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_place_is_named_and_the_remedy_is_of_the_tool_in_use(
     found: Any, seen: str, remedy: str
 ) -> None:
@@ -313,16 +345,17 @@ def test_rules_of_iptables_are_taken_from_its_own_listing() -> None:
     """nft lists them too, without saying what their extensions want."""
     text = (LISTINGS / "ufw.rules").read_text().replace("COMMIT", ALLOWED)
     through_nft = """{"nftables": [
-        {"chain": {"family": "ip", "table": "filter", "name": "INPUT", "type": "filter", "hook": "input",
-                   "prio": 0, "policy": "drop"}},
-        {"rule": {"family": "ip", "table": "filter", "chain": "INPUT", "expr": [{"xt": null}, {"accept": null}]}}]}"""
+        {"chain": {"family": "ip", "table": "filter", "name": "INPUT", "type": "filter",
+                   "hook": "input", "prio": 0, "policy": "drop"}},
+        {"rule": {"family": "ip", "table": "filter", "chain": "INPUT",
+                  "expr": [{"xt": null}, {"accept": null}]}}]}"""
     alone = learned("net.filter", ["ok", {"nft": through_nft, "iptables": None, "legacy": None}])
     both = learned("net.filter", ["ok", {"nft": through_nft, "iptables": text, "legacy": None}])
     assert verdict(alone) == UNSURE
     assert verdict(both) == "pass"
 
 
-def test_one_node_has_nobody_to_let_in() -> None:
+def test_one_node_has_no_other_to_let_in() -> None:
     one = {
         "net.interfaces": (eth("eth0", "10.0.0.1/16"),),
         "net.port_range": (32768, 60999),

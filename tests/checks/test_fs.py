@@ -1,4 +1,4 @@
-"""Mounts that answer and do not, file systems with and without space, disks that turned read-only."""
+"""Mounts that answer or do not, file systems with and without space, read-only disks."""
 
 from __future__ import annotations
 

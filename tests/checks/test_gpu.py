@@ -13,7 +13,7 @@ from tests.support.fleet import absent, findings, fleet, nvml, same, told
 
 
 def node(by_nvml: Any, on_bus: int, gone: int = 0, **nodes: str) -> dict[str, Any]:
-    """`gone` of the functions answer nothing; `nodes` are device nodes that are not open, as n3="hidden"."""
+    """`gone` of the functions answer nothing; `nodes` are closed device nodes, as n3="hidden"."""
     places = tuple(f"0000:{i:02x}:00.0" for i in range(on_bus))
     states = {
         **dict.fromkeys(range(on_bus), "open"),
@@ -284,12 +284,22 @@ def test_models_are_compared_between_nodes_for_which_the_same_is_declared() -> N
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        pytest.param(absent("hung"), {"n1": "unknown warning fewer than two nodes have a value to compare",
-                                      "n2": "unknown warning hung"}, id="not-known"),
-        pytest.param(absent("not_applicable"), {"n1": "pass", "n2": "skip not_applicable"}, id="no-gpus-there"),
+        pytest.param(
+            absent("hung"),
+            {
+                "n1": "unknown warning fewer than two nodes have a value to compare",
+                "n2": "unknown warning hung",
+            },
+            id="not-known",
+        ),
+        pytest.param(
+            absent("not_applicable"),
+            {"n1": "pass", "n2": "skip not_applicable"},
+            id="no-gpus-there",
+        ),
         pytest.param({0: H100, 1: L20}, {"n1": "pass", "n2": "fail warning"}, id="mixed"),
     ],
-)  # fmt: skip
+)
 def test_one_node_alone_is_not_equal_on_all(other: Any, expected: dict[str, str]) -> None:
     assert told(fleet(**same("gpu.model", {0: H100}, other)), "gpu.model_mix") == expected
 

@@ -44,7 +44,7 @@ def library(
         ),
         pytest.param(library(DRIVER, OTHER, works=True), "pass", id="a-stale-file-elsewhere"),
         pytest.param(
-            library(DRIVER, OTHER), "fail error", id="two-and-nobody-knows-which-is-loaded"
+            library(DRIVER, OTHER), "fail error", id="two-and-the-loaded-one-is-not-known"
         ),
         pytest.param(absent("denied"), "unknown error denied", id="denied"),
         pytest.param(absent("timed_out"), "unknown error timed_out", id="timed-out"),

@@ -1,4 +1,4 @@
-"""Memory errors, heat, slowdowns and a slow driver: on the limit, over it, not known, not supported, not ours."""
+"""Memory errors, heat, slowdowns and a slow driver: at the limit, over it, unknown, unsupported."""
 
 from __future__ import annotations
 
@@ -195,11 +195,11 @@ def test_a_gpu_keeps_away_from_its_slowdown(
     [
         pytest.param([40, 40, 50], ["pass", "pass", "pass"], id="ten-over"),
         pytest.param([40, 40, 51], ["pass", "pass", "fail warning"], id="eleven-over"),
-        pytest.param([40, 60], ["pass", "pass"], id="two-nodes-blame-nobody"),
+        pytest.param([40, 60], ["pass", "pass"], id="two-nodes-blame-none"),
     ],
 )
 def test_the_hot_one_is_hot_among_its_seats(chips: list[int], expected: list[str]) -> None:
-    """The back row of a box is hotter than the front by design, so seats are compared and not neighbours."""
+    """The back row of a box is hotter than the front by design, so equal seats are compared."""
     facts = same(
         "gpu.heat",
         *({0: Temperatures(30, None, 50), 1: Temperatures(chip, None, 40)} for chip in chips),

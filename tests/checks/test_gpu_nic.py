@@ -16,7 +16,7 @@ ONE = (hca("mlx5_0", CARD.at),)
 
 
 def gpus_on(*numa: int | None) -> PciTree:
-    """GPUs on root ports of their own, with one card on NUMA node 0: a server without PCIe switches."""
+    """GPUs on root ports, with one card on NUMA node 0: a server without PCIe switches."""
     boxed = tree(len(numa))
     gpus = (
         replace(gpu, above=gpu.above[:1], numa=n) for gpu, n in zip(boxed.gpus, numa, strict=True)
@@ -55,7 +55,7 @@ def without(number: int) -> dict[str, Any]:
             id="worse-than-its-peers",
         ),
         pytest.param(
-            [node(pci=moved(0, 0))], ["skip not_applicable"], id="same-socket-and-nobody-to-compare"
+            [node(pci=moved(0, 0))], ["skip not_applicable"], id="same-socket-and-none-to-compare"
         ),
         pytest.param(
             [node(hcas(2), moved(0, 1))],

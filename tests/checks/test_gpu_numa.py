@@ -1,4 +1,4 @@
-"""The NUMA nodes of the job's devices: all of them, a part that fits one node, a part that does not."""
+"""The NUMA nodes of the job's devices: all, a part that fits one node, one that does not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEN = [0] * 6 + [1] * 4
 
 
 def node(numa: list[int | None], answering: int | None = None) -> dict[str, Any]:
-    """GPUs by NVML, whose addresses have eight digits of domain, and by the kernel, whose have four."""
+    """GPUs by NVML, with eight digits of domain in addresses, and by the kernel, with four."""
     shown = len(numa) if answering is None else answering
     gpus = tuple(
         Gpu(i, "NVIDIA L20", f"GPU-{i}", f"00000000:{i + 16:02X}:00.0") for i in range(shown)

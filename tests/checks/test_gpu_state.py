@@ -1,4 +1,4 @@
-"""Clocks, power limits, modes and other people's processes: stragglers are blamed, choices are not."""
+"""Clocks, power limits, modes and other processes: stragglers are blamed, choices are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One machine under two names, two machines with one id, ids that nobody could read, and machines just booted."""
+"""One machine under two names, two with one id, ids that are not known, machines just booted."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_node_that_was_not_reached_leaves_nothing_to_compare_with() -> None:
     assert told(fleet(n1=host("a"), n2=silent("n2")), "host.identity") == {"n1": NOT_COMPARED}
 
 
-# ---------------------------------------------------------------- nodes that are one machine on purpose
+# ---------------------------------------------------------------- nodes that share a machine
 
 
 def here(host_id: str | None, transport: str = "local") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.checks.ib import parse_count, parse_rate
+from clusterprep.checks.ib import parse_device_count, parse_rate
 from clusterprep.facts.rdma import Verbs
 from clusterprep.model import Gpus, Interfaces
 from clusterprep.survey import registry
@@ -106,7 +106,7 @@ def test_a_number_that_is_required(wanted: str, expected: str) -> None:
 @pytest.mark.parametrize("text", ["", "eight", "-1", "4.0", "257", "\uff18"])
 def test_a_number_of_devices_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number of RDMA devices"):
-        parse_count(text)
+        parse_device_count(text)
 
 
 # ---------------------------------------------------------------- ib.state
@@ -327,7 +327,7 @@ ADDRESSED = replace(EN, lid=None, gids=(gid(1, "fe80::1"), gid(3, "10.1.0.1")))
     [
         pytest.param(hcas(), False, {}, "pass", id="usable"),
         pytest.param(hcas(4, mlx5_1=DOWN), False, {}, "pass", id="one-down-is-for-ib.state"),
-        pytest.param(ALL_DOWN, False, {}, "fail error", id="nobody-configured-it"),
+        pytest.param(ALL_DOWN, False, {}, "fail error", id="not-configured"),
         pytest.param(ALL_DOWN, True, {}, "pass", id="nccl-is-told"),
         pytest.param(
             (hca("mlx5_0", nic_at(0), LINK_LOCAL),),
@@ -377,7 +377,7 @@ def test_rdma_is_configured_or_left_alone(
 
 
 def test_one_fault_is_one_finding() -> None:
-    """A node without a usable port is said by ib.configured alone, a single port by ib.state alone."""
+    """Only ib.configured names a node without a usable port, only ib.state a single port."""
     facts = {"rdma.disabled": False, "rdma.verbs": VERBS}
     for devices, blamed in ((ALL_DOWN, "ib.configured"), (hcas(4, mlx5_3=DOWN), "ib.state")):
         seen = fleet(n1=node(**facts), n2=node(devices, **facts), n3=node(**facts))

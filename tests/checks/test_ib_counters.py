@@ -1,4 +1,4 @@
-"""Error counters by their growth: at and above each limit, without an earlier sample, on ports that do not count."""
+"""Error counters: growth at and above each limit, no earlier sample, ports that do not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interrupts: spread, all on one CPU, of one stream, of one queue, at rest, and of bonds and GPUs."""
+"""Interrupts: spread, all on one CPU, one stream, one queue, at rest, bonds and GPUs."""
 
 from __future__ import annotations
 

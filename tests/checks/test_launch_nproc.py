@@ -1,4 +1,4 @@
-"""How many processes each node would start: declared, set in a launch path, or one per visible GPU."""
+"""Processes of each node: declared, set in a launch path, or one for each visible GPU."""
 
 from __future__ import annotations
 

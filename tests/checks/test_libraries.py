@@ -110,14 +110,23 @@ NO_PLUGIN = Plugins(())
         pytest.param([SHARP] * 3, ["pass"] * 3, id="equal"),
         pytest.param([SHARP, ELSEWHERE, SHARP], ["pass"] * 3, id="the-same-file-in-another-folder"),
         pytest.param([SHARP, NEWER, SHARP], ["pass", "fail warning", "pass"], id="another-build"),
-        pytest.param([SHARP, NO_PLUGIN, SHARP], ["pass", "fail warning", "pass"], id="missing-on-one"),
-        pytest.param([NO_PLUGIN, NO_PLUGIN, SHARP], ["pass", "pass", "fail warning"], id="on-one-only"),
+        pytest.param(
+            [SHARP, NO_PLUGIN, SHARP], ["pass", "fail warning", "pass"], id="missing-on-one"
+        ),
+        pytest.param(
+            [NO_PLUGIN, NO_PLUGIN, SHARP], ["pass", "pass", "fail warning"], id="on-one-only"
+        ),
         pytest.param([SHARP, NO_PLUGIN], ["fail warning"] * 2, id="two-nodes"),
         pytest.param([NO_PLUGIN] * 2, ["skip not_applicable"] * 2, id="none-anywhere"),
         pytest.param([LARGE] * 2, ["pass"] * 2, id="too-large-to-read-and-of-one-size"),
-        pytest.param([LARGE, Plugins((plugin(sha256=None, size=90_000_001),))], ["fail warning"] * 2, id="size"),
         pytest.param(
-            [SHARP, SHARP, Plugins((plugin(sha256=None, size=None),))], ["pass", "pass", "unknown warning denied"],
+            [LARGE, Plugins((plugin(sha256=None, size=90_000_001),))],
+            ["fail warning"] * 2,
+            id="size",
+        ),
+        pytest.param(
+            [SHARP, SHARP, Plugins((plugin(sha256=None, size=None),))],
+            ["pass", "pass", "unknown warning denied"],
             id="one-that-cannot-be-read",
         ),
         pytest.param([SHARP], ["skip not_applicable"], id="one-node"),

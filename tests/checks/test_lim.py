@@ -1,4 +1,4 @@
-"""Limits of the job's user: unlimited, enough, too little, how much is in use, and how grave that is."""
+"""Limits of the job's user: unlimited, enough, too small, how much is in use, and severities."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_only_the_node_with_the_low_limit_is_blamed() -> None:
             node(math.inf, absent("hung")),
             {},
             "unknown error hung",
-            id="nobody-knows-whether-rdma-is-there",
+            id="not-known-whether-rdma-is-there",
         ),
     ],
 )
@@ -143,10 +143,10 @@ def crowd(
     limit: Any = math.inf,
     threads: Any = 400,
     uid: Any = 1000,
-    everybody: int = 3000,
+    all_threads: int = 3000,
     pid_max: int = 32768,
 ) -> dict[str, Any]:
-    tasks, ids = Tasks(uid, threads), Ids(everybody, pid_max, 1 << 20)
+    tasks, ids = Tasks(uid, threads), Ids(all_threads, pid_max, 1 << 20)
     return {"lim.nproc": limit, "proc.tasks": tasks, "proc.ids": ids}
 
 
@@ -159,9 +159,9 @@ def crowd(
         pytest.param(crowd(1000.0, 4000), None, "fail warning", id="more-than-a-new-session-may"),
         pytest.param(crowd(1000.0, 4000, uid=0), None, "pass", id="root-is-not-held-to-it"),
         pytest.param(crowd(0.0, 0), None, "fail warning", id="none-allowed"),
-        pytest.param(crowd(everybody=26214), None, "pass", id="process-ids-just-under"),
-        pytest.param(crowd(everybody=26215), None, "fail warning", id="process-ids-run-out"),
-        pytest.param(crowd(everybody=26215, uid=0), None, "fail warning", id="for-root-too"),
+        pytest.param(crowd(all_threads=26214), None, "pass", id="process-ids-just-under"),
+        pytest.param(crowd(all_threads=26215), None, "fail warning", id="process-ids-run-out"),
+        pytest.param(crowd(all_threads=26215, uid=0), None, "fail warning", id="for-root-too"),
         pytest.param(crowd(4096.0), "65536", "fail error", id="less-than-required"),
         pytest.param(crowd(65536.0), "65536", "pass", id="as-required"),
         pytest.param(crowd(65536.0), "unlimited", "fail error", id="much-is-not-unlimited"),
@@ -191,7 +191,7 @@ def test_there_is_room_for_the_jobs_threads(
 
 
 def test_what_is_scarce_is_named_with_its_cure() -> None:
-    (bad,) = findings(fleet(n1=crowd(everybody=32768)), "lim.nproc")
+    (bad,) = findings(fleet(n1=crowd(all_threads=32768)), "lim.nproc")
     assert bad.seen == "32768 of 32768 threads (kernel.pid_max)"
     assert bad.remedy.startswith("sysctl -w kernel.pid_max=")
 

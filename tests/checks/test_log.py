@@ -16,14 +16,19 @@ LINES = {
     "hard lockup": "NMI watchdog: Watchdog detected hard LOCKUP on cpu 3",
     "RCU stall": "rcu: INFO: rcu_sched self-detected stall on CPU",
     "hung task": "INFO: task python3:48213 blocked for more than 120 seconds.",
-    "out of memory": "Out of memory: Killed process 48213 (python3) total-vm:2098304kB, anon-rss:1891232kB",
+    "out of memory": "Out of memory: Killed process 48213 (python3) "
+    "total-vm:2098304kB, anon-rss:1891232kB",
     "machine check": "mce: [Hardware Error]: Machine check events logged",
     "memory error": "Memory failure: 0x1234567: recovery action for dirty LRU page: Recovered",
-    "I/O error": "I/O error, dev nvme3n1, sector 1953525040 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
-    "file system error": "EXT4-fs error (device md0): ext4_find_entry:1658: inode #2: comm sshd: reading directory",
+    "I/O error": "I/O error, dev nvme3n1, sector 1953525040 op 0x0:(READ) "
+    "flags 0x80700 phys_seg 1 prio class 2",
+    "file system error": "EXT4-fs error (device md0): ext4_find_entry:1658: "
+    "inode #2: comm sshd: reading directory",
     "NVMe timeout": "nvme nvme3: I/O 12 QID 3 timeout, aborting",
-    "adapter power": "mlx5_core 0000:18:00.0: mlx5_pcie_event:299: Detected insufficient power on the PCIe slot (27W).",
-    "adapter health": "mlx5_core 0000:18:00.0: poll_health:823: device's health compromised - reached miss count",
+    "adapter power": "mlx5_core 0000:18:00.0: mlx5_pcie_event:299: "
+    "Detected insufficient power on the PCIe slot (27W).",
+    "adapter health": "mlx5_core 0000:18:00.0: poll_health:823: "
+    "device's health compromised - reached miss count",
     "kernel fault": "BUG: unable to handle page fault for address: ffffb0b2c0a4f000",
 }
 MORE = [
@@ -56,7 +61,10 @@ MORE = [
     ("kernel fault", "Internal error: Oops: 0000000096000004 [#1] SMP"),
     (
         "kernel fault",
-        "general protection fault, probably for non-canonical address 0xdead000000000122: 0000 [#1] SMP",
+        (
+            "general protection fault, probably for non-canonical address "
+            "0xdead000000000122: 0000 [#1] SMP"
+        ),
     ),
     ("kernel fault", "BUG: kernel NULL pointer dereference, address: 0000000000000008"),
     ("kernel fault", "Unable to handle kernel paging request at virtual address ffff800012345678"),

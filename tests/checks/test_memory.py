@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.checks.memory import parse_count, parse_memory, parse_swap, parse_switch
+from clusterprep.checks.memory import parse_memory, parse_node_count, parse_swap, parse_switch
 from clusterprep.facts.memory import Errors, NumaNode, Swap
 from clusterprep.model import Gpus
 from tests.support.fleet import absent, findings, fleet, same, told
@@ -33,9 +33,7 @@ FEW = "unknown warning fewer than two nodes have a value to compare"
             ["pass", "fail warning", "pass"],
             id="just-over-it",
         ),
-        pytest.param(
-            [FULL, ONE_GONE], ["fail warning"] * 2, id="two-nodes-and-nobody-knows-who-is-right"
-        ),
+        pytest.param([FULL, ONE_GONE], ["fail warning"] * 2, id="two-nodes-without-a-majority"),
         pytest.param([FULL, FULL, ONE_GONE, ONE_GONE], ["fail warning"] * 4, id="two-against-two"),
         pytest.param([FULL], ["skip not_applicable"], id="one-node"),
         pytest.param(
@@ -101,7 +99,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         pytest.param(Errors(0, 4711), "pass", id="corrected-ones-are-no-fault"),
         pytest.param(Errors(1, 0), "fail warning", id="one-uncorrected"),
         pytest.param(absent("not_applicable"), "skip not_applicable", id="virtual-machine"),
-        pytest.param(absent("missing_tool"), "unknown warning missing_tool", id="nobody-watches"),
+        pytest.param(absent("missing_tool"), "unknown warning missing_tool", id="without-edac"),
         pytest.param(absent("garbled"), "unknown warning garbled", id="garbled"),
         pytest.param(absent("hung"), "unknown warning hung", id="hung"),
     ],
@@ -206,7 +204,7 @@ def test_the_layout_is_drawn() -> None:
 @pytest.mark.parametrize("text", ["0", "two", "-1", "²"])
 def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number"):
-        parse_count(text)
+        parse_node_count(text)
 
 
 @pytest.mark.parametrize(

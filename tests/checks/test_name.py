@@ -1,4 +1,4 @@
-"""Names: alike everywhere, on loopback, different on one node, and as systemd's resolver gives them."""
+"""Names: equal on all nodes, on loopback, different on one node, as systemd's resolver answers."""
 
 from __future__ import annotations
 

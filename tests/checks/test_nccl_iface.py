@@ -18,7 +18,7 @@ RAIL = "192.168.1"
 
 
 def facts(number: int, *paths: Bound | Absent, rail: bool = True, **more: Any) -> dict[str, Any]:
-    """A node with a front end, perhaps a faster network, docker, and what NCCL answers in both launch paths."""
+    """A node with a front end, perhaps a faster network, docker, and NCCL's answers."""
     docker = eth("docker0", "172.17.0.1/16", physical=False, bridge=True)
     rails = (eth("rail0", f"{RAIL}.{number}/24", speed=400_000),) if rail else ()
     ssh, login = paths if len(paths) == 2 else (paths or (bound(f"10.0.0.{number}"),)) * 2
@@ -54,7 +54,7 @@ GOOD, LO, DOCKER = bound("10.0.0.2"), bound("127.0.0.1", "lo"), bound("172.17.0.
         pytest.param((DOCKER,), "fail error", id="docker-though-all-nodes-have-it"),
         pytest.param((bound(None),), "fail error", id="no-interface"),
         pytest.param((bound("10.0.0.1"),), "fail error", id="of-another-node"),
-        pytest.param((bound("10.1.0.2"),), "fail error", id="of-nobody"),
+        pytest.param((bound("10.1.0.2"),), "fail error", id="of-no-interface"),
         pytest.param((GOOD, LO), "fail error", id="in-a-login-shell-alone"),
         pytest.param((LO, absent("timed_out")), "fail error", id="wrong-whatever-the-other-is"),
         pytest.param(
@@ -101,7 +101,7 @@ def test_a_node_without_nccl_is_judged_by_its_declared_gpus(gpus: Gpus | None, s
 
 
 def test_another_network_that_reaches_all_serves_as_well() -> None:
-    """The fastest network is chosen for what is written; sockets over the front end are no fault."""
+    """The fastest network is chosen for the files; sockets over the front end are no fault."""
     assert on_n2(GOOD, rail=True) == "pass"
     assert on_n2(bound(f"{RAIL}.2", "rail0"), rail=True) == "pass"
 
@@ -150,7 +150,8 @@ def test_without_a_chosen_interface_there_is_nothing_to_compare_with() -> None:
         pytest.param(LO, "is not set", "apply   # writes NCCL_SOCKET_IFNAME=eth0", id="unset"),
         pytest.param(
             bound("127.0.0.1", "lo", variables=ifname("^docker")),
-            "lo 127.0.0.1 in ssh command and in login shell: NCCL_SOCKET_IFNAME=^docker of /etc/nccl.conf:3 decides",
+            "lo 127.0.0.1 in ssh command and in login shell: "
+            "NCCL_SOCKET_IFNAME=^docker of /etc/nccl.conf:3 decides",
             "apply   # writes NCCL_SOCKET_IFNAME=eth0",
             id="a-line-of-ours-stands-above",
         ),
@@ -167,7 +168,8 @@ def test_without_a_chosen_interface_there_is_nothing_to_compare_with() -> None:
                 warning="Bootstrap : no socket interface found",
             ),
             "no interface (result 3 of NCCL 2.21.5) in ssh command and in login shell: "
-            "NCCL_SOCKET_IFNAME='eth0 ' of the environment decides. It says: Bootstrap : no socket interface found",
+            "NCCL_SOCKET_IFNAME='eth0 ' of the environment decides. "
+            "It says: Bootstrap : no socket interface found",
             "remove NCCL_SOCKET_IFNAME='eth0 ' of the environment",
             id="a-blank-in-the-environment",
         ),

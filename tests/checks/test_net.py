@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterprep.checks.net import Blame, blame
+from clusterprep.checks.net import Cause, find_causes
 from clusterprep.facts.pairs import Dial, Listen
 from tests.support.fleet import PORT, absent, findings, fleet, silent, told
 
@@ -24,12 +24,12 @@ def dial(dialer: str, listener: str, word: str = "ok", port: int = PORT) -> Dial
 def matrix(
     *bad: tuple[str, str], names: tuple[str, ...] = NAMES, word: str = "timed_out"
 ) -> list[Dial]:
-    """Everybody dials everybody; the pairs named fail."""
+    """Every node dials every other; the pairs named fail."""
     pairs = itertools.permutations(names, 2)
     return [dial(a, b, word if (a, b) in bad else "ok") for a, b in pairs]
 
 
-def blamed(found: tuple[Blame, ...]) -> list[tuple[str, tuple[str, ...]]]:
+def blamed(found: tuple[Cause, ...]) -> list[tuple[str, tuple[str, ...]]]:
     return [(guilt.role, guilt.nodes) for guilt in found]
 
 
@@ -74,12 +74,12 @@ def blamed(found: tuple[Blame, ...]) -> list[tuple[str, tuple[str, ...]]]:
 def test_a_listener_first_then_a_dialer_then_pairs(
     bad: list[tuple[str, str]], expected: list[tuple[str, tuple[str, ...]]]
 ) -> None:
-    assert blamed(blame(matrix(*bad))) == expected
+    assert blamed(find_causes(matrix(*bad))) == expected
 
 
 def test_fewer_than_half_of_the_dialers_are_pairs() -> None:
     dials = [dial(f"n{number}", "n1", "refused" if number < 4 else "ok") for number in range(2, 8)]
-    assert blamed(blame(dials)) == [("pair", ("n2", "n1")), ("pair", ("n3", "n1"))]
+    assert blamed(find_causes(dials)) == [("pair", ("n2", "n1")), ("pair", ("n3", "n1"))]
 
 
 def test_one_dialer_on_two_ports_is_one_dialer() -> None:
@@ -88,7 +88,7 @@ def test_one_dialer_on_two_ports_is_one_dialer() -> None:
         dial("n2", "n1", "refused", 29501),
         dial("n3", "n1"),
     ]
-    assert all(guilt.role != "listener" for guilt in blame(dials))
+    assert all(guilt.role != "listener" for guilt in find_causes(dials))
 
 
 ANY_DIALS = st.lists(
@@ -108,7 +108,7 @@ SEVEN = tuple(f"n{number}" for number in range(1, 8))
 
 
 def in_turn(*shut: tuple[str, int]) -> list[Dial]:
-    """Everybody dials everybody on one of three ports; some listeners have some ports shut."""
+    """Every node dials every other on one of three ports; some listeners have some ports shut."""
     turns = dict.fromkeys(SEVEN, 0)
     dials = []
     for a, b in itertools.permutations(SEVEN, 2):
@@ -119,7 +119,7 @@ def in_turn(*shut: tuple[str, int]) -> list[Dial]:
 
 @pytest.mark.parametrize("guilty", [("n3",), ("n3", "n5")])
 def test_a_port_that_nobody_reaches_is_the_listeners_fault_alone(guilty: tuple[str, ...]) -> None:
-    found = blame(in_turn(*((name, 40002) for name in guilty)), by_port=True)
+    found = find_causes(in_turn(*((name, 40002) for name in guilty)), by_port=True)
     assert sorted(blamed(found)) == [("listener", (name,)) for name in guilty]
 
 
@@ -128,19 +128,19 @@ def test_one_pair_on_a_port_that_others_reach_is_a_pair() -> None:
         replace(d, word="timed_out") if (d.dialer, d.listener) == ("n1", "n2") else d
         for d in in_turn()
     ]
-    assert blamed(blame(dials, by_port=True)) == [("pair", ("n1", "n2"))]
+    assert blamed(find_causes(dials, by_port=True)) == [("pair", ("n1", "n2"))]
 
 
 @settings(deadline=None)
 @given(ANY_DIALS)
 def test_blame_accounts_for_every_failed_pair_and_for_no_other(dials: list[Dial]) -> None:
-    found = blame(dials)
+    found = find_causes(dials)
     accused = [dial for guilt in found for dial in guilt.failed]
     assert sorted(accused, key=repr) == sorted((d for d in dials if d.word != "ok"), key=repr)
     assert all(len(guilt.nodes) == (2 if guilt.role == "pair" else 1) for guilt in found)
 
 
-# ---------------------------------------------------------------- the check: everybody dials the first node
+# ---------------------------------------------------------------- the check
 
 
 def room(*words: str, listen: Any = None) -> Any:

@@ -71,9 +71,7 @@ FULL, SHORT, NONE = links(18), links(17, 1), links(0, 18)
         pytest.param(node(H100, *[FULL] * 7, SHORT), "fail error", id="one-link-down"),
         pytest.param(node(H100, *[SHORT] * 8), "fail error", id="one-down-on-each"),
         pytest.param(node(H100, *[NONE] * 8), "fail error", id="all-down"),
-        pytest.param(
-            node(H100, NONE), "skip not_applicable", id="a-single-gpu-has-nobody-to-talk-to"
-        ),
+        pytest.param(node(H100, NONE), "skip not_applicable", id="a-single-gpu-has-no-peer"),
         pytest.param(
             node(H100, *[replace(NONE, virtual=True)] * 2),
             "skip not_applicable",
@@ -107,7 +105,7 @@ FULL, SHORT, NONE = links(18), links(17, 1), links(0, 18)
         pytest.param(
             node(NEW, *[links(20)] * 3, links(0, 20)), "fail error", id="none-and-its-peers-have"
         ),
-        pytest.param(node(NEW, *[links(20)] * 4), "pass", id="a-model-that-nobody-knows"),
+        pytest.param(node(NEW, *[links(20)] * 4), "pass", id="an-unknown-model"),
         pytest.param(
             node(H100, *[FULL] * 7, absent("denied")), "unknown error denied", id="one-denied"
         ),

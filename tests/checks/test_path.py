@@ -1,4 +1,4 @@
-"""Full-size packets that do not get through, and round trips that are longer than others: whose fault it is."""
+"""Full-size packets that do not get through, and round trips that are longer than others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAIRS = tuple(itertools.permutations(NAMES, 2))
 def nodes(
     *changed: Dial, names: tuple[str, ...] = NAMES, mtu: int = 9000, **other: Any
 ) -> dict[str, Any]:
-    """Facts of a fleet in which everybody dials everybody; `changed` replaces single dials."""
+    """Facts of a fleet in which every node dials every other; `changed` replaces single dials."""
     instead = {(d.dialer, d.listener): d for d in changed}
     dials = [instead.get(pair, dial(*pair)) for pair in itertools.permutations(names, 2)]
     return {
@@ -108,7 +108,7 @@ def test_the_coverage_is_said():
 
 
 def test_loopback_carries_what_ipv4_has() -> None:
-    """Its MTU is 65536; the kernel says 65535 of the path, and TCP sends segments of half of that."""
+    """Its MTU is 65536; the kernel says 65535 of the path; TCP sends segments of half of that."""
     measured = {"packet": 32793, "carried": 32793, "path_mtu": 65535}
     every = [dial(a, b, **measured) for a, b in PAIRS]
     assert told(fleet(**nodes(*every, mtu=65536)), "eth.path_mtu") == ALL_PASS

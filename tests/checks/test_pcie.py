@@ -1,4 +1,4 @@
-"""Links of GPUs, cards and bridges, ACS and IOMMU: faults are found; rest, guests and design are none."""
+"""Links of GPUs, cards and bridges, ACS and IOMMU: faults, and what is none."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_narrow_one_is_named_with_both_widths() -> None:
             id="slower-slot",
         ),
         pytest.param(linked(first_nic, speed=16.0, max_speed=16.0), "pass", id="older-card"),
-        pytest.param(linked(anything, speed=None), "skip not_applicable", id="nobody-says"),
+        pytest.param(linked(anything, speed=None), "skip not_applicable", id="no-link-says"),
         pytest.param(flat(), "skip not_applicable", id="virtual-machine"),
         pytest.param(absent("timed_out"), "unknown warning timed_out", id="timed-out"),
     ],

@@ -196,13 +196,23 @@ def test_a_required_nccl_is_an_error_where_it_differs() -> None:
     [
         pytest.param(libraries(), "2.21.5", "pass", id="the-wheels-own"),
         pytest.param(
-            libraries(loaded="/opt/nccl/libnccl.so.2", library_path="/opt/nccl"), "2.26.2", "fail warning", id="other"
+            libraries(loaded="/opt/nccl/libnccl.so.2", library_path="/opt/nccl"),
+            "2.26.2",
+            "fail warning",
+            id="other",
         ),
         pytest.param(
-            libraries(loaded="/opt/nccl/libnccl.so.2", preload="/opt/nccl/libnccl.so.2"), "2.21.5", "fail warning",
+            libraries(loaded="/opt/nccl/libnccl.so.2", preload="/opt/nccl/libnccl.so.2"),
+            "2.21.5",
+            "fail warning",
             id="the-same-version-from-elsewhere",
         ),
-        pytest.param(libraries(loaded=SYSTEM_NCCL, wheel=None), "2.21.5", "pass", id="an-image-without-the-wheel"),
+        pytest.param(
+            libraries(loaded=SYSTEM_NCCL, wheel=None),
+            "2.21.5",
+            "pass",
+            id="an-image-without-the-wheel",
+        ),
     ],
 )  # fmt: skip
 def test_an_environment_that_hides_torchs_own_nccl_is_a_warning(

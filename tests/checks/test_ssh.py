@@ -1,4 +1,4 @@
-"""A node that refused us fails, a node that gave no answer is unknown, and neither is judged any further."""
+"""A node that refused the login fails; a node without an answer is unknown."""
 
 from __future__ import annotations
 

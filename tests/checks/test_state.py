@@ -1,4 +1,4 @@
-"""Journals that are settled, that were cut off, and that somebody works on."""
+"""Journals that are settled, that were cut off, and that a run works on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def journal(*states: str, holder: str | None = None) -> Journal:
     [
         pytest.param(journal(), "pass", id="never-written-to"),
         pytest.param(journal("done", "undone"), "pass", id="settled"),
-        pytest.param(journal("done", "done", holder=HOLDER), "pass", id="somebody-has-the-lock"),
+        pytest.param(journal("done", "done", holder=HOLDER), "pass", id="a-run-has-the-lock"),
         pytest.param(journal("done", "staged"), "fail error", id="staged"),
         pytest.param(journal("committed", "done"), "fail error", id="committed-before-another"),
         pytest.param(journal("lost"), "fail error", id="the-node-was-lost"),

@@ -1,4 +1,4 @@
-"""Kernel and distribution, majority by majority; kernels that wait for a reboot, and how they were started."""
+"""Kernel and distribution: majorities, kernels that wait for a reboot, and command lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.system import parameters
-from clusterprep.facts.kernel import waiting
+from clusterprep.facts.kernel import newest_waiting
 from clusterprep.model import Gpus
 from tests.support.fleet import absent, findings, fleet, silent, told
 
@@ -188,7 +188,7 @@ GENERIC = "5.15.0-105-generic"
 def test_a_newer_kernel_of_the_same_flavour_waits(
     running: str, installed: tuple[str, ...], newest: str | None
 ) -> None:
-    assert waiting(running, installed) == newest
+    assert newest_waiting(running, installed) == newest
     seen = {"kernel.release": running, "kernel.installed": installed}
     waits = [
         f
@@ -305,8 +305,13 @@ def test_the_missing_words_can_be_pasted() -> None:
 
 def test_parameters_keep_all_their_values_in_order_and_dashes_are_underscores() -> None:
     words = line(
-        "hugepagesz=1G hugepages=4 hugepagesz=2M hugepages=512 numa-balancing=disable pcie_aspm=off root=x nosmt"
+        "hugepagesz=1G hugepages=4 hugepagesz=2M hugepages=512 "
+        "numa-balancing=disable pcie_aspm=off root=x nosmt"
     )
     assert parameters(words) == {
-        "hugepagesz": "1G 2M", "hugepages": "4 512", "numa_balancing": "disable", "pcie_aspm": "off", "nosmt": "",
-    }  # fmt: skip
+        "hugepagesz": "1G 2M",
+        "hugepages": "4 512",
+        "numa_balancing": "disable",
+        "pcie_aspm": "off",
+        "nosmt": "",
+    }

@@ -1,4 +1,4 @@
-"""Clocks: far apart, near the limit, not measured finely enough, and kept right by nobody, and slow to read."""
+"""Clocks: far apart, near the limit, measured too coarsely, not synchronised, slow to read."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FEW = "unknown warning fewer than two nodes have a value to compare"
         pytest.param(
             [ALICE, ALICE, OTHER_GROUP], ["pass", "pass", "fail warning"], id="another-group-id"
         ),
-        pytest.param([ALICE, BOB], ["fail warning"] * 2, id="nobody-knows-who-is-right"),
+        pytest.param([ALICE, BOB], ["fail warning"] * 2, id="no-majority"),
         pytest.param(
             [ALICE, None, ALICE], ["pass", "fail warning", "pass"], id="no-such-user-on-one"
         ),

@@ -1,4 +1,7 @@
-"""Plants every fault and prints the table; `--write` also writes docs/faults.md, `--only TEXT` takes some of them."""
+"""Plants every fault and prints the table.
+
+`--write` also writes docs/faults.md, `--only TEXT` takes some of them.
+"""
 
 from __future__ import annotations
 

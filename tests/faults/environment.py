@@ -1,4 +1,7 @@
-"""Lines in real files of a host that decide what a job gets: start-up files, units, NCCL's own file, our journal."""
+"""Lines in real files of a host that decide what a job gets.
+
+Start-up files, units, NCCL's own file, our journal.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,10 @@ def _other_driver(host: Host, lab: Lab) -> Fault:
 
 
 def _half_upgraded(host: Host, lab: Lab) -> Fault:
-    """The package of the driver was upgraded and the module is still the old one: NVML does not start."""
+    """The package of the driver was upgraded and the module is still the old one.
+
+    NVML does not start.
+    """
     return faults.together(_library_file(host), _library(host, init=18, driver=NEWER))
 
 

@@ -7,7 +7,8 @@ from tests.support.lab import Host, Lab, faults
 from tests.support.lab.faults import Fault
 
 KMSG = "/dev/kmsg"
-# A log as the kernel writes it: facility and level, number, microseconds; whole since boot, and with nothing in it.
+# A log as the kernel writes it: facility and level, number, microseconds; whole since boot, and
+# with nothing in it.
 QUIET = """\
 5,0,0,-;Linux version 6.8.0-45-generic (buildd@lcy02-amd64-115)
 6,1,1200345,-;ACPI: PM-Timer IO Port: 0x408

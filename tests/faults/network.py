@@ -120,7 +120,8 @@ _NO_CHOICE = dict.fromkeys(
     ),
     "there is no interface to look at",
 )
-# The kernel's count of lost links stays with the interface, so this stage has one run with faults and no more.
+# The kernel's count of lost links stays with the interface, so this stage has one run with faults
+# and no more.
 SECOND_ROWS = (
     Row(
         "a link that was lost twelve times",

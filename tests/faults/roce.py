@@ -71,7 +71,10 @@ def inventory(lab: Lab) -> dict[str, Any]:
 
 
 def _same_network(host: Host, lab: Lab) -> Fault:
-    """Both rails in one network, as when a switch is one for all: the kernel sends all by the first."""
+    """Both rails in one network, as when a switch is one for all.
+
+    The kernel sends all by the first.
+    """
     given = f"10.88.100.{host.index}/16"
     before = faults.no_address(host, "eth2")
     host.run(["ip", "address", "add", given, "dev", "eth2"])

@@ -17,11 +17,12 @@ Plant = Callable[[Host, Lab], Fault]
 class Row:
     """A fault, and the check that finds it.
 
-    `mechanism` is `real` where the host really is that way, and `laid over` where a file over /proc, /sys or /dev, or
-    the description of a stand-in, says so. `verdict` pass marks what looks like a fault and is none: nobody may be
-    blamed. `others` are nodes that the same check blames with good reason, `also` checks that are right to speak of
-    these nodes too, with the reason. `at` names the host where it matters which; `several` says that the check looks
-    at every node by itself, so that more than one may be ill at the same time.
+    `mechanism` is `real` where the host really is that way, and `laid over` where a file over
+    /proc, /sys or /dev, or the description of a stand-in, says so. `verdict` pass marks what looks
+    like a fault and is none: nobody may be blamed. `others` are nodes that the same check blames
+    with good reason, `also` checks that are right to speak of these nodes too, with the reason.
+    `at` names the host where it matters which; `several` says that the check looks at every node by
+    itself, so that more than one may be ill at the same time.
     """
 
     name: str
@@ -41,9 +42,9 @@ class Row:
 class Stage:
     """Hosts made into machines of one kind, an inventory that says what they should be, and their faults.
 
-    Stages with the same `base` share it; `prepare` is a stage's own. `known` holds what `check` may say of these
-    machines when nothing is wrong: (check, verdict) and why. `missing` says what is needed
-    and not here.
+    Stages with the same `base` share it; `prepare` is a stage's own. `known` holds what `check` may
+    say of these machines when nothing is wrong: (check, verdict) and why. `missing` says what is
+    needed and not here.
     """
 
     name: str
@@ -75,7 +76,10 @@ NAMES = tuple(f"n{number}" for number in range(1, HOSTS + 1))
 
 
 def runs(stage: Stage) -> tuple[Run, ...]:
-    """The faults of a stage on as few runs as can be: first none at all, then as many as have hosts of their own."""
+    """The faults of a stage on as few runs as can be.
+
+    First none at all, then as many as have hosts of their own.
+    """
     found: list[list[Placed]] = []
     for row in sorted(stage.rows, key=lambda row: (row.slow, row.at is None and not row.others)):
         for run in found:

@@ -30,7 +30,10 @@ class Seen:
 
 
 class Theatre:
-    """The lab's hosts as machines of one kind after the other; what two stages have in common stays in between."""
+    """The lab's hosts as machines of one kind after the other.
+
+    What two stages have in common stays in between.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab

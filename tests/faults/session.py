@@ -1,4 +1,7 @@
-"""What a login brings with it: start-up files and variables that should not matter, and some that do."""
+"""What a login brings with it.
+
+Start-up files and variables that should not matter, and some that do.
+"""
 
 from __future__ import annotations
 

@@ -31,14 +31,20 @@ DAY = 86400
 
 
 def own_kernel(host: Host) -> Iterator[Fault]:
-    """What the kernel tells of the whole machine, told of the host alone: its load, its log, and since when it runs."""
+    """What the kernel tells of the whole machine, told of the host alone.
+
+    Its load, its log, and since when it runs.
+    """
     yield faults.file_over(host, "/proc/loadavg", limits.LOAD)
     yield faults.file_over(host, limits.KMSG, limits.QUIET)
     yield faults.file_over(host, "/proc/uptime", f"{DAY}.00 {2 * DAY}.00\n")
 
 
 def site(host: Host) -> Iterator[Fault]:
-    """As the site's set-up leaves a host: limits raised as far as they go, shared memory and the mounts declared."""
+    """As the site's set-up leaves a host.
+
+    Limits raised as far as they go, shared memory and the mounts declared.
+    """
     yield faults.written(
         host, "/etc/security/limits.d/10-site.conf", "* - nofile 20000\nroot - nofile 20000\n"
     )
@@ -72,7 +78,10 @@ def _roce(lab: Lab) -> dict[str, Any]:
 
 
 def with_users(lab: Lab) -> Iterator[Fault]:
-    """Where nobody logs in as root: one user logs in and may become root, and jobs are another's."""
+    """Where nobody logs in as root.
+
+    One user logs in and may become root, and jobs are another's.
+    """
     for one in lab.hosts:
         yield faults.add_user(one, users.LOGIN, "nopasswd")
         yield faults.add_user(one, users.TRAINER, uid=users.UID)

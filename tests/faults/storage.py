@@ -65,7 +65,8 @@ ROWS = (
         lambda host, lab: faults.resized(host, "/dev/shm", "4g", "9g"),
         several=True,
     ),
-    # A host of the lab has a process namespace of its own, as a container: who else could hold the segment is not seen.
+    # A host of the lab has a process namespace of its own, as a container: who else could hold the
+    # segment is not seen.
     Row(
         "segment of a dead job, seen from a container",
         "shm.stale",

@@ -87,7 +87,8 @@ def _row(one: Seen) -> str:
 
 def _cell(one: Seen) -> str:
     also = "".join(f"; also `{check}`: {why}" for check, why in one.placed.row.also.items())
-    # Of the kernel below all hosts the page shows the numbers, which tell the story, and not who built it.
+    # Of the kernel below all hosts the page shows the numbers, which tell the story, and not who
+    # built it.
     text = one.text.replace(platform.release(), platform.release().partition("-")[0])
     text = text.replace("-" + (platform.release().partition("-")[2] or "-"), "")
     text = text.replace(sys.base_prefix, "PREFIX")  # where this machine happens to have its Python

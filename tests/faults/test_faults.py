@@ -1,4 +1,7 @@
-"""Every fault is found by its check, on its host, and nobody else is blamed; healthy hosts are blamed for nothing."""
+"""Every fault is found by its check, on its host, and nobody else is blamed.
+
+Healthy hosts are blamed for nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Of 64 hosts three hang, each in another way: the run ends in time, and all others are complete."""
+"""Of 64 hosts three hang, each in another way.
+
+The run ends in time, and all others are complete.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from tests.support.lab import Lab, faults
 pytestmark = pytest.mark.hosts
 
 HOSTS, DEADLINE, MARGIN = 64, 10, 2  # hosts; seconds
-# What is the machine's and not the hosts': its load, its log and since when it runs; nothing keeps clocks here.
+# What is the machine's and not the hosts': its load, its log and since when it runs; nothing keeps
+# clocks here.
 MACHINE = {
     ("proc.load", "fail"): "all hosts share one machine's processors",
     ("log.kernel", "unknown"): "the start of 64 hosts fills the machine's log",

@@ -52,7 +52,8 @@ ROWS = (
     ),
 )
 
-# A user without rights looks at machines with GPUs; what root alone may see is not known, and that is said.
+# A user without rights looks at machines with GPUs; what root alone may see is not known, and that
+# is said.
 ORDINARY_ROWS = (
     Row(
         "a GPU whose device node is closed",

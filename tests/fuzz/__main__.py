@@ -1,7 +1,9 @@
-"""`python -m tests.fuzz TARGET [SECONDS]`: atheris looks for input that breaks a promise, and keeps what does.
+"""`python -m tests.fuzz TARGET [SECONDS]`.
 
-A finding lies in tests/fuzz/findings/TARGET/ under the digest of its bytes: rename it after what it shows. The corpus
-grows in .fuzz/TARGET, which is no part of the project.
+Atheris looks for input that breaks a promise, and keeps what does.
+
+A finding lies in tests/fuzz/findings/TARGET/ under the digest of its bytes: rename it after what it
+shows. The corpus grows in .fuzz/TARGET, which is no part of the project.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a node sends: frames, then facts, then findings, then a report in every format.
 
-May happen: the stream is refused with ValueError, which makes the node lost, and a fact is Absent. Never: another
-exception, a check that passes the node without a fact that it needs, a check that breaks, another node that is judged
-otherwise than before, a report that is not well-formed or far longer than what was sent.
+May happen: the stream is refused with ValueError, which makes the node lost, and a fact is Absent.
+Never: another exception, a check that passes the node without a fact that it needs, a check that
+breaks, another node that is judged otherwise than before, a report that is not well-formed or far
+longer than what was sent.
 """
 
 from __future__ import annotations
@@ -199,7 +200,10 @@ WAYS = (_raw, _row, _text, _spliced, _leaf)
 
 
 def one(data: bytes) -> None:
-    """The first byte chooses how the rest is meant: as a stream, or as the answer to one question."""
+    """The first byte chooses how the rest is meant.
+
+    As a stream, or as the answer to one question.
+    """
     way = data[0] % (len(WAYS) + 1) if data else 0
     if way == len(WAYS):
         _stream(data[1:])
@@ -209,7 +213,10 @@ def one(data: bytes) -> None:
 
 
 def _chosen(data: bytes) -> tuple[Question, bytes]:
-    """The question that two bytes name, or behind two of 255 a part of its words: so a finding stays what it is."""
+    """The question that two bytes name, or behind two of 255 a part of its words.
+
+    So a finding stays what it is.
+    """
     questions = world().questions
     if data[:2] == b"\xff\xff" and b"\n" in data:
         words, _, data = data[2:].partition(b"\n")
@@ -221,7 +228,10 @@ def _chosen(data: bytes) -> tuple[Question, bytes]:
 
 
 def _stream(data: bytes) -> None:
-    """Frames come out alike however the stream is cut, and nothing piles up. A byte of 255 is the nonce."""
+    """Frames come out alike however the stream is cut, and nothing piles up.
+
+    A byte of 255 is the nonce.
+    """
     stream = data.replace(b"\xff", b"\n" + NONCE.encode() + b" ")
     whole = _fed([stream])
     assert whole[:1] != ["refused"] or whole[1], "a long message"

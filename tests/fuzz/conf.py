@@ -1,7 +1,8 @@
 """A text of settings, nccl.conf above all: lint judges any, and apply keeps what is not its own.
 
-May happen: InputError for what is no text. Never: another exception, a report that is not well-formed, a line of
-somebody else that apply loses, or a second apply that changes what the first one wrote.
+May happen: InputError for what is no text. Never: another exception, a report that is not
+well-formed, a line of somebody else that apply loses, or a second apply that changes what the first
+one wrote.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Inputs that are read from files: where they lie while they are played, and what may be said against them."""
+"""Inputs that are read from files.
+
+Where they lie while they are played, and what may be said against them.
+"""
 
 from __future__ import annotations
 

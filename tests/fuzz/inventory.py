@@ -1,7 +1,7 @@
 """An inventory: it is refused with every mistake and its place, or every node of it can be trusted.
 
-May happen: InputError. Never: another exception, a message that steers the terminal, a name, an address or a value
-with control characters, two nodes of one name.
+May happen: InputError. Never: another exception, a message that steers the terminal, a name, an
+address or a value with control characters, two nodes of one name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A log of a job: diagnose says what it knows, whatever stands there.
 
-May happen: InputError for what is no text. Never: another exception, a report that is not well-formed, a quoted line
-that the log does not have, or another diagnosis when it is read a second time.
+May happen: InputError for what is no text. Never: another exception, a report that is not
+well-formed, a quoted line that the log does not have, or another diagnosis when it is read a second
+time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What is played to each target: its seeds, all that was ever found, and for some seconds what is made of both."""
+"""What is played to each target.
+
+Its seeds, all that was ever found, and for some seconds what is made of both.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ def found(name: str) -> list[Path]:
 
 
 def mutants(seeds: Sequence[bytes], words: Sequence[bytes], seed: int) -> Iterator[bytes]:
-    """Endlessly, and alike for a seed: something is put into a seed, taken out, doubled or changed, a few times."""
+    """Endlessly, and alike for a seed.
+
+    Something is put into a seed, taken out, doubled or changed, a few times.
+    """
     draw = random.Random(seed)
     while True:
         data = bytearray(draw.choice(seeds))

@@ -1,8 +1,8 @@
 """Every promise of every target over its seeds, over all that was ever found, and over what is made of both.
 
-What is made is made by atheris where it is installed, which is steered by the code that it reaches. Elsewhere, and so
-in most checkouts, as atheris has no wheel for some machines, by a generator with a fixed seed: alike wherever it runs.
-`make fuzz` takes the time that finding something new takes.
+What is made is made by atheris where it is installed, which is steered by the code that it reaches.
+Elsewhere, and so in most checkouts, as atheris has no wheel for some machines, by a generator with
+a fixed seed: alike wherever it runs. `make fuzz` takes the time that finding something new takes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Ranks of a script on this machine over loopback: torch is imported once, then each rank is forked.
+"""Ranks of a script on this machine over loopback.
+
+Torch is imported once, then each rank is forked.
 
     python -m tests.guard.ranks WORLD PORT SCRIPT FOLDER
 
-Rank N runs the script with the variables that torchrun sets, and writes FOLDER/rankN.log. The exit codes come on
-stdout, as JSON, with the seconds until all had ended.
+Rank N runs the script with the variables that torchrun sets, and writes FOLDER/rankN.log. The exit
+codes come on stdout, as JSON, with the seconds until all had ended.
 """
 
 from __future__ import annotations

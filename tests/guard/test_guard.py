@@ -1,4 +1,7 @@
-"""The guard on four real ranks over loopback: who differs, who does not come, and what the same script does without."""
+"""The guard on four real ranks over loopback.
+
+Who differs, who does not come, and what the same script does without.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""kill -9 of one agent at every call that puts something on disk: the node says so, and one command makes all equal."""
+"""kill -9 of one agent at every call that puts something on disk.
+
+The node says so, and one command makes all equal.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def killed_at(host: Host, call: str, number: int) -> Iterator[None]:
 
 
 def cut(lab: Lab, call: str, number: int) -> bool:
-    """One apply whose agent on the victim dies there; False where it makes no such call any more."""
+    """One apply whose agent on the victim dies there.
+
+    False where it makes no such call any more.
+    """
     with killed_at(lab.host(VICTIM), call, number):
         found = apply(lab)
         quiet(lab)

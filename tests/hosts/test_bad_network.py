@@ -1,4 +1,7 @@
-"""A controller that is far from its nodes, over a way that loses packets: every node is judged as it would be near."""
+"""A controller that is far from its nodes, over a way that loses packets.
+
+Every node is judged as it would be near.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from tests.support.lab import Lab, faults
 pytestmark = pytest.mark.hosts
 
 FAR = 40  # milliseconds each way
-# How often the controller speaks after an answer, on one connection; docs/performance.md says what each is for.
+# How often the controller speaks after an answer, on one connection; docs/performance.md says what
+# each is for.
 TURNS = {"kernel.version": 8, "time.offset": 12, "": 15}
 
 
@@ -67,7 +71,8 @@ def test_far_and_lossy_nodes_are_judged_rightly(
     for check in {f["check"] for f in far.report["findings"] if f["verdict"] == "fail"} - planted:
         assert far.blamed(check) == near.blamed(check), check
     unknown = {f["check"] for f in far.report["findings"] if f["verdict"] == "unknown"}
-    # A clock read over 80 ms is known to 40 ms at best, and to less where packets are lost: that is said, as a warning.
+    # A clock read over 80 ms is known to 40 ms at best, and to less where packets are lost: that is
+    # said, as a warning.
     assert unknown - {"time.offset"} <= {
         f["check"] for f in near.report["findings"] if f["verdict"] == "unknown"
     }

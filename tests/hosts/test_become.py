@@ -1,4 +1,6 @@
-"""Real sudo on four real hosts: with a password, without one, with a wrong one, and with a program in its place.
+"""Real sudo on four real hosts.
+
+With a password, without one, with a wrong one, and with a program in its place.
 
 Failed passwords are counted by pam_faillock, as on hosts that lock an account after some of them.
 """

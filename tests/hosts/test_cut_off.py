@@ -1,4 +1,7 @@
-"""Writers that die or lose a node: every host is wholly old or wholly new, and one command makes all equal."""
+"""Writers that die or lose a node.
+
+Every host is wholly old or wholly new, and one command makes all equal.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ SECONDS = 35  # from the death of a holder until the next may write
 
 @pytest.fixture
 def lab(lab4: Lab, tmp_path: Path) -> Iterator[Lab]:
-    """The module's lab as if nothing had ever been written, and a playbook of two files: one is there, one is not."""
+    """The module's lab as if nothing had ever been written, and a playbook of two files.
+
+    One is there, one is not.
+    """
     for host in lab4.hosts:
         host.run(
             ["sh", "-c", f"rm -rf {RUNS} {OLD_FILE} {Path(NEW_FILE).parent} /etc/.*.clusterprep-*"]
@@ -65,7 +71,10 @@ def begun(lab: Lab, how: str, point: str, command: str = "apply") -> subprocess.
 
 
 def cut_off(lab: Lab, point: str, command: str = "apply") -> None:
-    """A command whose controller was killed at that point; its agents are gone when this returns."""
+    """A command whose controller was killed at that point.
+
+    Its agents are gone when this returns.
+    """
     process = begun(lab, "kill", point, command)
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, err
@@ -129,7 +138,10 @@ def equal(lab: Lab, wanted: tuple[str | None, ...]) -> None:
 
 
 def settled_by(lab: Lab, command: str) -> Answer:
-    """One command after a death makes all hosts equal: rollback as they were, apply as they should be."""
+    """One command after a death makes all hosts equal.
+
+    Rollback as they were, apply as they should be.
+    """
     assert set(pairs(lab)) <= {OLD, NEW}, "a host is neither old nor new"
     done = rollback(lab) if command == "rollback" else apply(lab)
     assert done.code == 0, done.report
@@ -161,7 +173,10 @@ def test_a_killed_controller_leaves_hosts_that_one_command_makes_equal(
 
 @pytest.mark.slow
 def test_a_controller_killed_anywhere(lab: Lab) -> None:
-    """Every request that writes, once sent to each host, and once answered by all: 21 points, two ways out of each."""
+    """Every request that writes, once sent to each host, and once answered by all.
+
+    21 points, two ways out of each.
+    """
     told = begun(lab, "tell", "")
     points = [
         line.removeprefix("point: ")
@@ -335,7 +350,10 @@ def test_a_second_apply_is_refused_also_where_it_has_nothing_to_write(lab: Lab) 
 
 @pytest.mark.slow
 def test_two_at_once_many_times(lab: Lab) -> None:
-    """One works and the other is refused, or comes after it and finds nothing to do; never do both write."""
+    """One works and the other is refused, or comes after it and finds nothing to do.
+
+    Never do both write.
+    """
     for _ in range(20):
         both = [begun(lab, "tell", "") for _ in range(2)]
         ended = [

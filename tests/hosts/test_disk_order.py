@@ -1,7 +1,10 @@
-"""The system calls of an agent that writes, on a real host: no name before its bytes, no word before its names.
+"""The system calls of an agent that writes, on a real host.
 
-Every file is written, synced, renamed into place and its folder synced, and only then does the journal say the next
-word, which reaches the disk in the same way. That is what a host is made whole from after a power cut.
+No name before its bytes, no word before its names.
+
+Every file is written, synced, renamed into place and its folder synced, and only then does the
+journal say the next word, which reaches the disk in the same way. That is what a host is made whole
+from after a power cut.
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ STATES = ["staged", "committed", "done"]
 
 @dataclass(frozen=True)
 class Call:
-    """A system call that succeeded: the path it is about, for a rename where from, for a write what."""
+    """A system call that succeeded.
+
+    The path it is about, for a rename where from, for a write what.
+    """
 
     name: str
     path: str
@@ -71,7 +77,10 @@ def _call(text: str) -> Call | None:
 
 
 def disorder(seen: list[Call], targets: Iterable[str]) -> list[str]:
-    """Everything in the calls of one run that a power cut could turn into a loss, in words; empty where nothing is."""
+    """Everything in the calls of one run that a power cut could turn into a loss, in words.
+
+    Empty where nothing is.
+    """
     words = [*_journal(seen)]
     committed = next((at for at, state in _states(seen) if state == "committed"), len(seen))
     staged = next((at for at, state in _states(seen) if state == "staged"), len(seen))
@@ -151,7 +160,10 @@ def traced(host: Host, log: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def trace(lab4: Lab, tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
-    """Of an apply of all four targets: one file is there already, its folder too; of two the folder is not."""
+    """Of an apply of all four targets: one file is there already, its folder too.
+
+    Of two the folder is not.
+    """
     if shutil.which("strace") is None:
         pytest.skip("needs strace")
     host, log = lab4.host("n3"), tmp_path_factory.mktemp("strace") / "log"
@@ -168,7 +180,10 @@ def test_apply_puts_everything_on_disk_in_order(trace: list[Call]) -> None:
 
 
 def test_every_sync_counts(trace: list[Call]) -> None:
-    """The judge above is no rubber stamp: without any one of the syncs of files it sees the loss."""
+    """The judge above is no rubber stamp.
+
+    Without any one of the syncs of files it sees the loss.
+    """
     paths = [
         r"/runs/[^/]+/(\d+\.(before|after)|manifest\.json\.clusterprep-new)$",
         r"^/etc/.*\.clusterprep-[^/]*$",
@@ -202,7 +217,10 @@ def test_every_order_counts(trace: list[Call]) -> None:
 
 
 def test_rollback_does_the_same(trace: list[Call], lab4: Lab, tmp_path: Path) -> None:
-    """It removes three files and gives one its old bytes back; the run that it undoes gets a new word too."""
+    """It removes three files and gives one its old bytes back.
+
+    The run that it undoes gets a new word too.
+    """
     host, log = lab4.host("n3"), tmp_path / "log"
     with traced(host, log):
         done = clusterprep(lab4, "rollback")

@@ -1,4 +1,7 @@
-"""The table of our own on real hosts: nftables in their own network namespaces, and connections that come or do not."""
+"""The table of our own on real hosts.
+
+Nftables in their own network namespaces, and connections that come or do not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""apply and rollback of all four targets on hosts that begin differently: afterwards /etc is as it was, to the byte."""
+"""apply and rollback of all four targets on hosts that begin differently.
+
+Afterwards /etc is as it was, to the byte.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ Entry = tuple[int, int, int, str]  # mode with the kind of file, owner, group, w
 
 @pytest.fixture
 def lab(lab4: Lab) -> Iterator[Lab]:
-    """n1 has none of the files; n2 has all, with owners, modes and bytes of its own; n3 a part; n4 not even folders."""
+    """n1 has none of the files.
+
+    N2 has all, with owners, modes and bytes of its own; n3 a part; n4 not even folders.
+    """
     for host in lab4.hosts:
         host.run(
             [

@@ -1,4 +1,7 @@
-"""The same texts on real hosts: what is allowed arrives byte for byte for whoever reads it, and none of it is run."""
+"""The same texts on real hosts.
+
+What is allowed arrives byte for byte for whoever reads it, and none of it is run.
+"""
 
 from __future__ import annotations
 

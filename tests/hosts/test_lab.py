@@ -1,4 +1,7 @@
-"""The lab is what it claims to be: separate hosts, faults that come and go, and nothing left afterwards."""
+"""The lab is what it claims to be.
+
+Separate hosts, faults that come and go, and nothing left afterwards.
+"""
 
 from __future__ import annotations
 
@@ -409,7 +412,10 @@ DIRT = {
 
 
 def looked_at(lab: Lab) -> list[list[str]]:
-    """What each host and the controller show of themselves: all of it is the same for a lab that is as new."""
+    """What each host and the controller show of themselves.
+
+    All of it is the same for a lab that is as new.
+    """
     ours = (REPOSITORY, Path(sys.prefix))  # may be below /tmp, and other tests write there
     hosts = [
         files(host) + host.run(["sh", "-c", STATE, *ours]).stdout.splitlines() for host in lab.hosts
@@ -426,7 +432,10 @@ def changed(before: list[list[str]], after: list[list[str]]) -> list[str]:
 
 
 def files(host: Host) -> list[str]:
-    """What differs from the machine's files, where that is not another thing for each birth: keys, and the id."""
+    """What differs from the machine's files, where that is not another thing for each birth.
+
+    Keys, and the id.
+    """
     upper, found = host.folder / "upper", []
     for path in sorted(upper.rglob("*")):
         own = path.name == "machine-id" or "key" in path.name

@@ -1,4 +1,7 @@
-"""A value planted where it wins over what apply writes is found there, with file and line; bad profiles too."""
+"""A value planted where it wins over what apply writes is found there, with file and line.
+
+Bad profiles too.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ SKEL = "# ~/.bashrc\ncase $- in\n    *i*) ;;\n      *) return;;\nesac\n"
 
 @pytest.fixture(scope="module")
 def lab(lab4: Lab) -> Lab:
-    """Four nodes without GPUs; the job is of a user of its own, who has the start-up files of Debian."""
+    """Four nodes without GPUs.
+
+    The job is of a user of its own, who has the start-up files of Debian.
+    """
     for host in lab4.hosts:
         faults.add_user(host, TRAINER)
     return lab4

@@ -1,4 +1,7 @@
-"""The main job on four real hosts: what is written, what is read back, and which node every fault is blamed on."""
+"""The main job on four real hosts.
+
+What is written, what is read back, and which node every fault is blamed on.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def lab(lab4: Lab) -> Iterator[Lab]:
-    """n1, n2 and n3 have a release each, n4 the newest once more; all have what containers leave behind."""
+    """n1, n2 and n3 have a release each, n4 the newest once more.
+
+    All have what containers leave behind.
+    """
     try:
         libraries = [real_nccl.library(release) for release in RELEASES]
     except LookupError as why:
@@ -224,7 +227,10 @@ def test_names_and_values_are_judged_by_the_nccl_that_is_there(lab: Lab) -> None
 
 
 def test_nothing_stays_behind(lab: Lab) -> None:
-    """NCCL listens in the process that was asked, which ends with the answer; it writes no log that somebody wants."""
+    """NCCL listens in the process that was asked, which ends with the answer.
+
+    It writes no log that somebody wants.
+    """
     with laid(lab, Case("a log", "NCCL_DEBUG=INFO\nNCCL_DEBUG_FILE=/srv/nccl.log\n")):
         assert clusterprep(lab, "check", "--only", "nccl.iface").code == 0
     for host in lab.hosts:

@@ -1,4 +1,7 @@
-"""Files where others than root decide: refused with the reason before anything is written, on this node or another."""
+"""Files where others than root decide.
+
+Refused with the reason before anything is written, on this node or another.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +140,10 @@ def test_a_state_folder_of_others_is_refused(trick: str, words: str, lab: Lab) -
 
 
 def test_a_journal_of_a_stranger_undoes_nothing(lab: Lab) -> None:
-    """He could have had every file of root's replaced: the next run puts back what a journal says was there."""
+    """He could have had every file of root's replaced.
+
+    The next run puts back what a journal says was there.
+    """
     host = lab.host("n1")
     assert Book(lab, {"n1": "/srv/t/x"}).apply("--limit", "n1").code == 0
     (manifest,) = host.run(["find", STATE, "-name", "manifest.json"]).stdout.split()

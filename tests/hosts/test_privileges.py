@@ -1,4 +1,7 @@
-"""Whose rights a fact takes is what the fact says: a host looked at by root, and by a user who has none of root's."""
+"""Whose rights a fact takes is what the fact says.
+
+A host looked at by root, and by a user who has none of root's.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +184,10 @@ def test_acs_is_shown_to_root_alone(tmp_path: Path) -> None:
 
 
 def as_user(uid: int, path: str) -> Any:
-    """What a process of that user reads of a bridge's ACS; the folders above are root's, so it is opened from them."""
+    """What a process of that user reads of a bridge's ACS.
+
+    The folders above are root's, so it is opened from them.
+    """
     source, sink = os.pipe()
     folder, name = os.path.split(path)
     pid = os.fork()

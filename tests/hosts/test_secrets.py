@@ -1,6 +1,7 @@
 """Canaries: secrets that a run is given or passes by, looked for in everything that it shows, writes and starts.
 
-The memory of the agent and of the controller is out of reach, and root on a node sees what goes to sudo there.
+The memory of the agent and of the controller is out of reach, and root on a node sees what goes to
+sudo there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from tests.support.lab import Lab, faults
 from tests.support.patience import eventually, killed_on_failure
 
 USER, CONF, STATE = "alice", "/etc/nccl.conf", "/var/lib/clusterprep"
-# Of each run its own: a checkout, or what an earlier run left, may lie in a folder that is searched for them.
+# Of each run its own: a checkout, or what an earlier run left, may lie in a folder that is searched
+# for them.
 RUN = secrets.token_hex(4)
 
 

@@ -1,7 +1,9 @@
-"""Shared memory, clocks and GPUs on real hosts: predicted, done once, looked at again, and as before after a rollback.
+"""Shared memory, clocks and GPUs on real hosts.
 
-n1 is a source of time. The others have chronyd with sources in a folder of their own, n4 in chrony.conf itself. n1 and
-n2 have GPUs, of which one is set otherwise.
+Predicted, done once, looked at again, and as before after a rollback.
+
+n1 is a source of time. The others have chronyd with sources in a folder of their own, n4 in
+chrony.conf itself. n1 and n2 have GPUs, of which one is set otherwise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The commands over `transport: slurm` on four real nodes of Slurm's, and what its failures look like to a user."""
+"""The commands over `transport.
+
+Slurm` on four real nodes of Slurm's, and what its failures look like to a user.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,10 @@ def test_check_apply_verify_and_rollback_each_in_one_step(slurm4: Slurm, invento
 def test_sudo_and_several_steps_within_an_allocation(
     slurm4: Slurm, inventory: Path, tmp_path: Path
 ) -> None:
-    """Beside the user's own step, on the nodes of the job alone; the agent of `become` starts under sudo."""
+    """Beside the user's own step, on the nodes of the job alone.
+
+    The agent of `become` starts under sudo.
+    """
     content = json.loads(inventory.read_text()) | {"ssh": {"become": True}}
     (tmp_path / "sudo.yaml").write_text(json.dumps(content))
     slurm4.run("salloc", "--quiet", "--no-shell", "--exclusive", "--nodelist=n1,n2,n3", check=True)
@@ -141,7 +147,10 @@ def test_sudo_and_several_steps_within_an_allocation(
 
 
 def test_init_finds_the_nodes_of_slurm(slurm4: Slurm, tmp_path: Path) -> None:
-    """The one that is down is left out with Slurm's reason; the others are looked at over SSH, as init does."""
+    """The one that is down is left out with Slurm's reason.
+
+    The others are looked at over SSH, as init does.
+    """
     slurm4.run("scontrol", "update", "node=n4", "state=down", "reason=lost its disk", check=True)
     lab, target = slurm4.lab, tmp_path / "found.yaml"
     login = [

@@ -1,4 +1,7 @@
-"""The examples under a real Slurm: only what is known to be wrong drains, with our reason; others' drains stay."""
+"""The examples under a real Slurm: only what is known to be wrong drains, with our reason.
+
+Others' drains stay.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "slurm"
 SCRIPTS = sorted(path for path in EXAMPLES.iterdir() if path.suffix in ("", ".sh"))
 TOOL = "/usr/local/bin/clusterprep"
 SITE = "/etc/clusterprep/slurm.sh"
-# The agent's Python may be replaced by a test; the one that the command itself runs with is another name of it.
+# The agent's Python may be replaced by a test; the one that the command itself runs with is another
+# name of it.
 START = f"#!/bin/sh\nPYTHONPATH={':'.join(word for word in sys.path if word)} exec {sys._base_executable} -m clusterprep"
 SMALL = {"folder": "/dev/shm", "size": "64m"}  # shm.size: an error under 1 GiB
 AMPLE = "BUDGET=60\n"  # a prolog whose time runs out lets the job run: on a busy machine a check may take many seconds
@@ -313,7 +317,10 @@ def test_our_drain_is_resumed(slurm: Slurm) -> None:
 
 @pytest.mark.hosts
 def test_who_comes_between_is_told(slurm: Slurm) -> None:
-    """An administrator who drains the node at the same moment: the reason is theirs, and that is said."""
+    """An administrator who drains the node at the same moment.
+
+    The reason is theirs, and that is said.
+    """
     host = slurm.lab.host("n1")
     meanwhile = 'case $1 in update) /usr/bin/scontrol update node=n1 reason="a fan" ;; esac'
     with faults.written(

@@ -1,6 +1,9 @@
-"""The controller stands still for some seconds: that is no silence of the nodes, and every command ends as it should.
+"""The controller stands still for some seconds.
 
-Agents end themselves after half a minute without a sign of their controller; what a longer standstill leads to is told.
+That is no silence of the nodes, and every command ends as it should.
+
+Agents end themselves after half a minute without a sign of their controller; what a longer
+standstill leads to is told.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Steps that cannot be all or none, on real hosts: predicted, done once, stopped where one fails, and undone."""
+"""Steps that cannot be all or none, on real hosts.
+
+Predicted, done once, stopped where one fails, and undone.
+"""
 
 from __future__ import annotations
 

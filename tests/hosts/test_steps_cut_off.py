@@ -1,4 +1,7 @@
-"""Steps that are cut off: by a signal, the death of the controller or of an agent, a limit. One command mends it."""
+"""Steps that are cut off: by a signal, the death of the controller or of an agent, a limit.
+
+One command mends it.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,10 @@ def under_way(lab: Lab) -> subprocess.Popen[str]:
 
 
 def mended(lab: Lab, command: str, before: list[str], first: str | None = None) -> None:
-    """One command, and then all is as wanted, or as it was; `first` is a run that stood on the other nodes."""
+    """One command, and then all is as wanted, or as it was.
+
+    `first` is a run that stood on the other nodes.
+    """
     lab.host("n2").run(["rm", SLOW])
     done = apply(lab, LONG) if command == "apply" else run(lab, "rollback", "")
     assert done.code == 0, done.report

@@ -1,4 +1,7 @@
-"""Hosts whose python3 is not one: each is known for what it is, and nobody else is judged otherwise for it."""
+"""Hosts whose python3 is not one.
+
+Each is known for what it is, and nobody else is judged otherwise for it.
+"""
 
 from __future__ import annotations
 

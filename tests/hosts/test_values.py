@@ -1,4 +1,7 @@
-"""Awkward values on real hosts: every reader of every target gets exactly what the inventory says, and runs nothing."""
+"""Awkward values on real hosts.
+
+Every reader of every target gets exactly what the inventory says, and runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ BARE = {
 
 @pytest.fixture(scope="module")
 def lab(lab4: Lab) -> Iterator[Lab]:
-    """Four hosts, and two runs: the awkward values for three targets, and those that env-file can hold."""
+    """Four hosts, and two runs.
+
+    The awkward values for three targets, and those that env-file can hold.
+    """
     for targets, values in (
         (["profile.d", "nccl.conf", "slurm-task-prolog"], AWKWARD),
         (["env-file"], BARE),

@@ -13,7 +13,8 @@ from tests.support.command import Answer, clusterprep
 from tests.support.lab import Lab, faults
 
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
-# Where two nodes say as much as four: from four on, a trial that is slow goes on to groups, which takes longer.
+# Where two nodes say as much as four: from four on, a trial that is slow goes on to groups, which
+# takes longer.
 TWO = [{"name": "n[1-2]", "address": "10.77.0.[2-3]"}]
 
 
@@ -69,7 +70,10 @@ def test_a_speed_that_the_inventory_accepts_does_not_count(lab4: Lab) -> None:
 
 
 def test_earlier_runs_say_what_is_normal(lab4: Lab, tmp_path: Path) -> None:
-    """The first run is a first sample and is remembered; held against far faster ones the next one fails."""
+    """The first run is a first sample and is remembered.
+
+    Held against far faster ones the next one fails.
+    """
     inventory = lab4.inventory(cluster="remembers", nodes=TWO, verify={"sizes": ["1M"]})
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     first = clusterprep(lab4, "verify", inventory=inventory, env=environ)

@@ -1,4 +1,6 @@
-"""Five stories of jobs that died or hung, made again on hosts of the lab: what must have been said before the start.
+"""Five stories of jobs that died or hung, made again on hosts of the lab.
+
+What must have been said before the start.
 
 One file per story. The inventories have no `require:`, for people who have such a story have none.
 """

@@ -1,4 +1,7 @@
-"""The verify lines of incidents: a collective of exactly their size, or what fits, and then the report says so."""
+"""The verify lines of incidents.
+
+A collective of exactly their size, or what fits, and then the report says so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One node, the job on GPUs 6,7,8,9 of a mixed box, a card for RDMA that nobody configured: a LoRA run hangs."""
+"""One node, the job on GPUs 6,7,8,9 of a mixed box, a card for RDMA that nobody configured.
+
+A LoRA run hangs.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ PORT = {
 
 
 def box(lab: Lab) -> None:
-    """NVML and the bus show ten GPUs; the RDMA card has a driver and a port without a cable or an address."""
+    """NVML and the bus show ten GPUs.
+
+    The RDMA card has a driver and a port without a cable or an address.
+    """
     host = lab.hosts[0]
     faults.gpus(host, [{"model": model, "pci": at, "numa": numa} for model, at, numa in SEATS])
     files, links = tree.pci([CARD])

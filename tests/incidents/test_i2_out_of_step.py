@@ -1,4 +1,6 @@
-"""A fine-tune over four GPUs dies at its end: the data was split without a seed, and ranks held different amounts.
+"""A fine-tune over four GPUs dies at its end.
+
+The data was split without a seed, and ranks held different amounts.
 
 No check can see that before the start, and none may blame the cluster for it.
 """
@@ -18,7 +20,8 @@ from tests.support.lab import Host, Lab, processes
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 PORT = 29611  # not the rendezvous port, which verify uses afterwards
 
-# Every rank draws how many batches it has from a generator that nobody seeded alike: here it is its rank that seeds it.
+# Every rank draws how many batches it has from a generator that nobody seeded alike: here it is its
+# rank that seeds it.
 TRAINING = """
 import datetime, os, random, torch, torch.distributed as dist
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))

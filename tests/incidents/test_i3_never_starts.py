@@ -1,4 +1,7 @@
-"""Two nodes of four A10G each wait half an hour for each other: a port, a clock, a name or a version was different."""
+"""Two nodes of four A10G each wait half an hour for each other.
+
+A port, a clock, a name or a version was different.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,10 @@ LEFT = "export NODE_RANK=1 WORLD_SIZE=4 MASTER_ADDR=old-master\n"
 def test_ranks_that_an_earlier_job_left_behind_are_named_and_launch_takes_none_of_them(
     lab: Lab,
 ) -> None:
-    """«Invalid rank requested : 7/4»: a node asked for ranks of a world that another number of nodes would have."""
+    """«Invalid rank requested .
+
+    7/4»: a node asked for ranks of a world that another number of nodes would have.
+    """
     with faults.written(lab.hosts[0], "/root/.bashrc", LEFT):
         before = clusterprep(
             lab, "check", "--only", "launch.ranks", inventory=lab.inventory(nproc_per_node=4)

@@ -134,7 +134,8 @@ RANKS, SENT = 3, 253_440_000  # elements of the broadcast that timed out
 @pytest.mark.parametrize(
     "timeout",
     [
-        # What fits is reckoned from the speed of a moment before: a longer limit bears more that changes meanwhile.
+        # What fits is reckoned from the speed of a moment before: a longer limit bears more that
+        # changes meanwhile.
         pytest.param(60, id="as-much-as-the-limit-lets"),
         pytest.param(
             100,

@@ -1,4 +1,7 @@
-"""Several nodes load the model and stop: some set CUDA_VISIBLE_DEVICES, so nodes started different numbers of ranks."""
+"""Several nodes load the model and stop.
+
+Some set CUDA_VISIBLE_DEVICES, so nodes started different numbers of ranks.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ def test_the_number_of_processes_that_each_side_starts_is_told_before(lab: Lab) 
 
 
 def test_one_command_for_all_nodes_starts_as_many_on_each(lab: Lab) -> None:
-    """Whatever their sessions show. What the checks find of torch and of the library's stand-in is not asked here."""
+    """Whatever their sessions show.
+
+    What the checks find of torch and of the library's stand-in is not asked here.
+    """
     inventory = lab.inventory(gpus={"count": 8, "use": "0-3"}, nproc_per_node=4)
     found = clusterprep(
         lab, "launch", "--no-preflight", "--direct", "--", TABLE, inventory=inventory

@@ -35,6 +35,8 @@ from typing import Any
 
 import yaml
 
+from clusterprep.survey import registry
+
 HERE = Path(__file__).parent
 COUNT = 4
 
@@ -115,12 +117,22 @@ def _text(place: Path) -> dict[str, Any]:
     return dict(merged(base, own))
 
 
+@functools.cache
+def of_proofs() -> dict[str, Any]:
+    """Return what every machine has because a check's proof says so, unless it is described here."""
+    common: dict[str, Any] = {}
+    for check in registry.checks().values():
+        if check.proof is not None:
+            common = merged(common, check.proof.machine)
+    return common
+
+
 def _machine(text: Mapping[str, Any], number: int) -> Machine:
     from tests.machines.parts import assembled
     from tests.machines.tree import grown
 
     name = f"n{number}"
-    mine = merged(text, text.get("nodes", {}).get(name, {}))
+    mine = merged(of_proofs(), merged(text, text.get("nodes", {}).get(name, {})))
     words = {
         "node": name,
         "index": str(number),
@@ -165,7 +177,10 @@ _GROWN = (
 
 
 def merged(first: Any, second: Any) -> Any:
-    """Mappings are merged, lists are joined, anything else is replaced; so is an answer, which begins with a word."""
+    """Mappings are merged, lists are joined, anything else is replaced.
+
+    So is an answer, which begins with a word.
+    """
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         both = {
             key: merged(first[key], value) if key in first else value

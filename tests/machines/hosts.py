@@ -3,8 +3,9 @@
     host:   {model: Intel(R) Xeon(R) Platinum 8480C, sockets: 2, cores: 56, threads: 2, nodes: 2, memory: 2048,
              governor: performance, driver: intel_pstate, virtual: false, arch: x86_64}
 
-`cores` are those of one socket, `memory` is in GiB, `bare_nodes` are NUMA nodes without CPUs, as Grace has them for the
-memory of GPUs. A virtual machine sets no clocks and does not see the errors of its host's memory.
+`cores` are those of one socket, `memory` is in GiB, `bare_nodes` are NUMA nodes without CPUs, as
+Grace has them for the memory of GPUs. A virtual machine sets no clocks and does not see the errors
+of its host's memory.
 """
 
 from __future__ import annotations

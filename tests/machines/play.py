@@ -1,6 +1,9 @@
-"""Asks a described machine as a real node is asked: the agent's own readers, in a root folder with its files.
+"""Asks a described machine as a real node is asked.
 
-Needs chroot, so root or a user namespace, and a C compiler. What no tree of files can answer (the resolver, sudo, statvfs, a command) is described.
+The agent's own readers, in a root folder with its files.
+
+Needs chroot, so root or a user namespace, and a C compiler. What no tree of files can answer (the
+resolver, sudo, statvfs, a command) is described.
 """
 
 from __future__ import annotations
@@ -80,7 +83,10 @@ def everything() -> QueryPlan:
 
 
 def recording(kind: Kind, facts: Iterable[Fact] = ()) -> dict[str, dict[str, Json]]:
-    """What the machines of a kind answer to all that `check` asks: a recording for the replay transport."""
+    """What the machines of a kind answer to all that `check` asks.
+
+    A recording for the replay transport.
+    """
     plan = plan_queries(everything().checks, registry.facts(), facts)
     with tempfile.TemporaryDirectory() as folder:
         inventory = inventory_of(kind, Path(folder))
@@ -96,7 +102,8 @@ def recorded(
 ) -> dict[str, Json]:
     asked = reads(plan, node, inventory)
     told = record(answers(machine, asked, inventory), peer=machine.address)
-    # Whoever is dialled answers within 0.08 ms, and a packet as large as the interface's MTU gets through.
+    # Whoever is dialled answers within 0.08 ms, and a packet as large as the interface's MTU gets
+    # through.
     return {**told, "dial": ["ok", 80, mtu(machine), True, mtu(machine)]}
 
 
@@ -162,7 +169,10 @@ def _read_inside(machine: Machine, asked: Sequence[Read]) -> list[Json]:
 
 
 def become_root() -> list[str]:
-    """Return what to put before a command that needs chroot: a user namespace for ordinary users."""
+    """Return what to put before a command that needs chroot.
+
+    A user namespace for ordinary users.
+    """
     return [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
 
 
@@ -195,7 +205,10 @@ def build(machine: Machine, root: Path) -> None:
 
 
 def nvml_library(machine: Machine, root: Path) -> str | None:
-    """A management library that says what `gpus:` describes, visible to the machine's loader; None without GPUs."""
+    """A management library that says what `gpus:` describes, visible to the machine's loader.
+
+    None without GPUs.
+    """
     if not machine.gpus:
         return None
     system: dict[str, Any] = {}
@@ -228,7 +241,10 @@ def world(name: str) -> World:
 def looked(
     inventory: Inventory, recorded_nodes: Mapping[str, Mapping[str, Json]]
 ) -> tuple[Fleet, tuple[Finding, ...]]:
-    """What `check` sees and says of a recording: the survey, the ports, an hour without errors, the judgement."""
+    """What `check` sees and says of a recording.
+
+    The survey, the ports, an hour without errors, the judgement.
+    """
     plan = everything()
     transports = {"ssh": ReplayTransport(recorded_nodes)}
     with Fanout(

@@ -1,4 +1,6 @@
-"""Short descriptions grown into what the kernel shows: PCI, RDMA and network devices as files, links and answers.
+"""Short descriptions grown into what the kernel shows.
+
+PCI, RDMA and network devices as files, links and answers.
 
     pci:   - {at: "0000:1b:00.0", parent: "0000:1a:00.0", class: "0x030200", vendor: "0x10de", device: "0x2330",
               current_link_width: 16, …}      # every other key is a file of the device's folder, but `acs`: the ACS
@@ -110,7 +112,10 @@ def rdma(devices: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) ->
 
 
 def _files(folder: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """A nested mapping as files, one level of folders for each level; null for what cannot be read."""
+    """A nested mapping as files, one level of folders for each level.
+
+    Null for what cannot be read.
+    """
     files: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -146,7 +151,10 @@ def _own(interface: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def interfaces(described: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    """What the reader of interfaces answers: it asks the kernel over netlink, which no tree of files can."""
+    """What the reader of interfaces answers.
+
+    It asks the kernel over netlink, which no tree of files can.
+    """
     rows = []
     for number, (name, interface) in enumerate(described.items(), 1):
         said = {**NET, **_own(interface)}
@@ -173,7 +181,10 @@ def interfaces(described: Mapping[str, Mapping[str, Any]]) -> list[Any]:
 
 
 def interrupts(described: Mapping[str, Any]) -> list[Any]:
-    """What the reader of interrupts answers on a machine at rest: it looks twice, and a tree of files does not move."""
+    """What the reader of interrupts answers on a machine at rest.
+
+    It looks twice, and a tree of files does not move.
+    """
     cards = [name for name, interface in described["net"].items() if "pci" in interface]
     gpus = [gpu["pci"] for gpu in described.get("gpus", ()) if "pci" in gpu]
     rows = [

@@ -20,7 +20,10 @@ from tests.cli.test_main import run
 
 
 def local(name: str, host_id: str | None = "", transport: str = "local", **fields: object) -> Node:
-    """A node of this machine, with its name as host id unless told otherwise; None is no host id."""
+    """A node of this machine, with its name as host id unless told otherwise.
+
+    None is no host id.
+    """
     env = {} if host_id is None else {HOST_ID: EnvSetting(host_id or name, f"node {name}")}
     return Node(name, "127.0.0.1", 0, transport=transport, env=env, **fields)  # type: ignore[arg-type]
 

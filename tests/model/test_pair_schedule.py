@@ -1,4 +1,7 @@
-"""Everybody dials everybody in a small fleet; in a large one every node dials and is dialled equally often."""
+"""Everybody dials everybody in a small fleet.
+
+In a large one every node dials and is dialled equally often.
+"""
 
 from __future__ import annotations
 

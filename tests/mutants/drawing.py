@@ -11,7 +11,10 @@ LEAST = 3  # mutants of a module, however small it is
 
 @dataclass(frozen=True)
 class Place:
-    """Where a mutant changes something: its number in the file, the line, the function around it."""
+    """Where a mutant changes something.
+
+    Its number in the file, the line, the function around it.
+    """
 
     path: str
     number: int
@@ -35,7 +38,8 @@ def shares(there: Mapping[str, int], wanted: int) -> dict[str, int]:
         )
     drawn = dict(least)
     while sum(drawn.values()) < wanted:
-        # As parties get seats by Sainte-Laguë: the next to the one that has the fewest for its size.
+        # As parties get seats by Sainte-Laguë: the next to the one that has the fewest for its
+        # size.
         rest = [name for name in there if drawn[name] < there[name]]
         drawn[min(rest, key=lambda name: ((2 * drawn[name] + 1) / there[name], name))] += 1
     return drawn

@@ -22,7 +22,10 @@ PATIENCE = 4  # times the CPU that the tests need without a mutant, and so many 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A file with another text (None: as it is), the tests to ask, and their limit in CPU seconds."""
+    """A file with another text (None.
+
+    As it is), the tests to ask, and their limit in CPU seconds.
+    """
 
     path: str
     text: str | None

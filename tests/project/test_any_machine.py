@@ -1,4 +1,7 @@
-"""A sample of the tests passes in surroundings that are unlike each other: a test of tests/support/surroundings.py."""
+"""A sample of the tests passes in surroundings that are unlike each other.
+
+A test of tests/support/surroundings.py.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ LIMIT = 400
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(LIMIT + 20)]
 
 ROOT = Path(__file__).resolve().parents[2]
-# What has most to do with the process and the machine it runs in: signals, files and their modes, commands that are
-# started, text and times of day, the history, SSH's settings, the width of lines. Some 130 tests, which take
-# eight seconds of a processor.
+# What has most to do with the process and the machine it runs in: signals, files and their modes,
+# commands that are started, text and times of day, the history, SSH's settings, the width of lines.
+# Some 130 tests, which take eight seconds of a processor.
 SAMPLE = (
     "tests/project/test_surroundings.py",
     "tests/runtime/test_deadline.py",
@@ -72,7 +75,10 @@ OF_A_USER = {
 
 @dataclass(frozen=True)
 class Surroundings:
-    """How pytest is started: through which program, with which variables more, and in which folder."""
+    """How pytest is started.
+
+    Through which program, with which variables more, and in which folder.
+    """
 
     through: Sequence[str] = ()
     variables: dict[str, str] = field(default_factory=dict)
@@ -99,7 +105,8 @@ CASES = {
     ),
     "read-only-of-another-user": Surroundings(elsewhere=True, user=UNPRIVILEGED),
 }
-# Left to `make test-all`: another case has the same cause, or root or an open interpreter is needed.
+# Left to `make test-all`: another case has the same cause, or root or an open interpreter is
+# needed.
 RARER = {
     *("signals-ignored", "unknown-locale", "umask-000", "variables-of-a-user"),
     *("no-ipv6-no-dns", "read-only-of-another-user"),

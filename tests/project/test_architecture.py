@@ -1,4 +1,7 @@
-"""The rules of ARCHITECTURE.md, read off the syntax trees: who imports whom, who touches the world, who may speak."""
+"""The rules of ARCHITECTURE.md, read off the syntax trees.
+
+Who imports whom, who touches the world, who may speak.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "clusterprep"
 
-# A package imports what stands before it and nothing behind it. The `__init__` of each says what it is for.
+# A package imports what stands before it and nothing behind it. The `__init__` of each says what it
+# is for.
 ORDER = (
     "guard",  # imported by training scripts, and by nothing else here
     "errors", "runtime", "model", "remote", "facts", "nccl", "history", "checks", "survey", "jobs",
@@ -86,7 +90,8 @@ IMPURE_CALLS = frozenset(
     {"open", "read_text", "read_bytes", "write_text", "write_bytes", "now", "today", "utcnow"}
 )
 
-# Modules that may print, ask or exit: the command line, and processes on nodes, which end and report by themselves.
+# Modules that may print, ask or exit: the command line, and processes on nodes, which end and
+# report by themselves.
 SPEAKERS = {
     "cli.main": "speaks to people",
     "cli.terminal": "speaks to people",
@@ -133,7 +138,10 @@ ON_NODES = tuple(name.rpartition(".")[2] for name in MODULES if name.startswith(
 
 @functools.cache
 def tree_of(module: str) -> ast.Module:
-    """Return the syntax tree of a module, parsed when first asked for: collecting tests needs none."""
+    """Return the syntax tree of a module, parsed when first asked for.
+
+    Collecting tests needs none.
+    """
     path = MODULES[module]
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
@@ -153,7 +161,10 @@ def excused(module: str, table: dict[str, str]) -> bool:
 
 
 def imports(module: str) -> Iterator[tuple[str, int]]:
-    """What a module imports, with the line: ours without the package's name in front, others by their first name."""
+    """What a module imports, with the line.
+
+    Ours without the package's name in front, others by their first name.
+    """
     for node in ast.walk(tree_of(module)):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -394,7 +405,10 @@ def test_what_runs_on_nodes_needs_the_standard_library_alone(part: str) -> None:
 
 @pytest.mark.parametrize("part", [part for part in ON_NODES if part not in WRITING])
 def test_looking_cannot_write(part: str) -> None:
-    """`check` sends the reading parts alone, so it cannot write: the code that writes is not there."""
+    """`check` sends the reading parts alone, so it cannot write.
+
+    The code that writes is not there.
+    """
     writers = {
         "os.rename",
         "os.replace",

@@ -49,7 +49,10 @@ def test_the_oldest_python_is_the_one_that_the_package_asks_for() -> None:
 
 @pytest.mark.parametrize("python", PYTHONS.split())
 def test_each_dependency_has_one_lower_bound_per_python(python: str) -> None:
-    """A package without wheels for a new Python has a marker for it; two that hold at once would contradict."""
+    """A package without wheels for a new Python has a marker for it.
+
+    Two that hold at once would contradict.
+    """
     constraints = [Requirement(line) for line in lowest(PROJECT)]
     there = {"python_version": python, "python_full_version": f"{python}.0"}
     held = [one for one in constraints if one.marker is None or one.marker.evaluate(there)]

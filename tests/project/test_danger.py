@@ -41,7 +41,8 @@ YAML = frozenset(
 )
 WEAK = frozenset("md5 sha1 new".split())
 
-# What may all the same, and why no text from outside becomes code by it, or no secret is made of it.
+# What may all the same, and why no text from outside becomes code by it, or no secret is made of
+# it.
 EXCUSED = {
     (
         "clusterprep/runtime/lazy_dataclass.py",
@@ -292,7 +293,8 @@ SUSPECT = re.compile(
     r"\b(?:eval|exec|execfile|__import__)\b(?! -)|yaml|runpy|dill|shelve|[pP]ickle|shell=|\.system\b|import system"
     r"|popen|getoutput|pty|md5|sha1"
 )
-# Not of the product, so that what only tests do may be done: paths on the lab's hosts, lists of names.
+# Not of the product, so that what only tests do may be done: paths on the lab's hosts, lists of
+# names.
 KEPT_FOR_TESTS = frozenset({"importlib.import_module", "compile", "marshal", "pickle"})
 
 

@@ -1,4 +1,7 @@
-"""`make demo` where no lab can run: the same job on this machine alone. The lab's own is what README.md shows."""
+"""`make demo` where no lab can run: the same job on this machine alone.
+
+The lab's own is what README.md shows.
+"""
 
 from __future__ import annotations
 

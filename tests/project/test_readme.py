@@ -1,4 +1,7 @@
-"""README.md shows what the tool does: the run on top is `make demo`'s, and the checks are those that are built."""
+"""README.md shows what the tool does.
+
+The run on top is `make demo`'s, and the checks are those that are built.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What each command imports: a pre-job check that loads what it does not need is late before it has asked anything."""
+"""What each command imports.
+
+A pre-job check that loads what it does not need is late before it has asked anything.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-# Each of these takes milliseconds to import, some of them hundreds; a command names the ones that it needs.
+# Each of these takes milliseconds to import, some of them hundreds; a command names the ones that
+# it needs.
 HEAVY = {
     "ClusterShell", "asyncio", "concurrent", "cryptography", "email", "fabric", "http", "importlib.metadata",
     "importlib.resources", "invoke.context", "jinja2", "jsonschema", "multiprocessing", "numpy", "packaging",

@@ -1,4 +1,7 @@
-"""What the project takes from others: its bounds, the locked releases with their hashes, and that CI takes these."""
+"""What the project takes from others.
+
+Its bounds, the locked releases with their hashes, and that CI takes these.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What every test finds, in its own process and in those that it starts: tests/support/surroundings.py."""
+"""What every test finds, in its own process and in those that it starts.
+
+Tests/support/surroundings.py.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ FATAL = (
     signal.SIGPIPE,
     signal.SIGUSR1,
 )
-# Prints the ignored and the blocked signals of a process that a test starts, as the kernel has them.
+# Prints the ignored and the blocked signals of a process that a test starts, as the kernel has
+# them.
 SHELL = 'grep -E "^Sig(Ign|Blk):" /proc/self/status; umask; ulimit -n'
 
 

@@ -71,7 +71,10 @@ def test_the_wheel_carries_what_lies_beside_the_package(wheel: Path) -> None:
 
 
 def test_it_validates_the_example_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    """What is locked is laid out, and the wheel takes of it what it says that it needs; nothing else can be had."""
+    """What is locked is laid out, and the wheel takes of it what it says that it needs.
+
+    Nothing else can be had.
+    """
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     pip = (tmp_path / "venv/bin/pip", "--quiet", "--disable-pip-version-check")
     laid, locked = tmp_path / "laid", ROOT / "requirements/run.txt"

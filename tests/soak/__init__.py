@@ -1,6 +1,7 @@
 """Hosts of the lab that flap while checks, applies and rollbacks are repeated, and a stranger who judges them.
 
-`schedule` says what is done and what goes wrong, from a seed alone; `harm` makes it go wrong; `commands` runs the
-command line and `resident` the same many times in one process; `observer` looks into the hosts without any code of
-ours; `verdict` holds what it saw against what was told; `table` counts. `python -m tests.soak` puts them in a row.
+`schedule` says what is done and what goes wrong, from a seed alone; `harm` makes it go wrong;
+`commands` runs the command line and `resident` the same many times in one process; `observer` looks
+into the hosts without any code of ours; `verdict` holds what it saw against what was told; `table`
+counts. `python -m tests.soak` puts them in a row.
 """

@@ -1,4 +1,6 @@
-"""Repeats checks, applies and rollbacks over hosts that flap; ends with 1 when one violation was seen.
+"""Repeats checks, applies and rollbacks over hosts that flap.
+
+Ends with 1 when one violation was seen.
 
 With `--write` the page docs/reliability.md is renewed, when there was none.
 """

@@ -1,4 +1,7 @@
-"""Runs commands on the lab's controller: by themselves, with the memory that each took, or in one process for many."""
+"""Runs commands on the lab's controller.
+
+By themselves, with the memory that each took, or in one process for many.
+"""
 
 from __future__ import annotations
 

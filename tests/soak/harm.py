@@ -68,7 +68,8 @@ def agents(host: Host) -> list[int]:
 class Passing(threading.Thread):
     """What comes and goes while a command runs: one harm, from `usual * at` seconds on.
 
-    `struck` says whether the command still ran when it came, `trouble` why it could not be done or taken back.
+    `struck` says whether the command still ran when it came, `trouble` why it could not be done or
+    taken back.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Looks into hosts, and at what commands leave on the controller, with nothing of ours: files, /proc and flock."""
+"""Looks into hosts, and at what commands leave on the controller, with nothing of ours.
+
+Files, /proc and flock.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ class Seen:
 
 
 def version_of(data: bytes | None, template: bytes) -> int | None:
-    """The value that an apply wrote, if the file is what it wrote, to the byte; BROKEN if it is not."""
+    """The value that an apply wrote, if the file is what it wrote, to the byte.
+
+    BROKEN if it is not.
+    """
     if data is None:
         return None
     found = re.search(rb"%s='?(\d+)" % NAME.encode(), data)
@@ -151,7 +157,10 @@ def _locked(path: Path) -> bool:
 
 
 def _processes(names: Mapping[int, str]) -> dict[str, list[tuple[int, str]]]:
-    """Host → its processes, by their namespace: the id as the machine counts, and the command line."""
+    """Host → its processes, by their namespace.
+
+    The id as the machine counts, and the command line.
+    """
     found: dict[str, list[tuple[int, str]]] = {name: [] for name in names.values()}
     for pid, process in _all_processes():
         with contextlib.suppress(OSError):

@@ -106,7 +106,10 @@ class Soak:
     # ------------------------------------------------------------ rounds
 
     def _begin(self, first: Round) -> None:
-        """The first apply, with nothing wrong: what its files are like, byte for byte, all later ones have to be."""
+        """The first apply, with nothing wrong.
+
+        What its files are like, byte for byte, all later ones have to be.
+        """
         self._baseline = {name: seen.stray for name, seen in self._look().items()}
         self._seen = self._look()
         told = self._command(first).wait()

@@ -1,6 +1,9 @@
-"""One process that runs many commands, as a program that uses clusterprep would: for each line it is given, one.
+"""One process that runs many commands, as a program that uses clusterprep would.
 
-A line is JSON: `words` of the command line, and where `out` and `err` go. It answers with the exit code.
+For each line it is given, one.
+
+A line is JSON: `words` of the command line, and where `out` and `err` go. It answers with the exit
+code.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ LONGER_THAN_SILENCE = 6.0  # seconds; a node counts as lost after five
 class Kind:
     """One way to go wrong.
 
-    `whole`: from before the command until after it, so that the report must say so; else it comes and goes meanwhile.
-    `tells` is the check that must not pass on the node then. `blocks`: nobody can log in, so apply needs --partial.
+    `whole`: from before the command until after it, so that the report must say so; else it comes
+    and goes meanwhile. `tells` is the check that must not pass on the node then. `blocks`: nobody
+    can log in, so apply needs --partial.
     """
 
     name: str
@@ -70,8 +71,9 @@ KINDS = (
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 HARMLESS = ("clock", "mtu")  # to an apply: it goes on, and says so
-# Where anything may go wrong, some node of many stops every run before it writes. So some meet what they can live with,
-# that there is something to lose, and some only what comes while they are at it.
+# Where anything may go wrong, some node of many stops every run before it writes. So some meet what
+# they can live with, that there is something to lose, and some only what comes while they are at
+# it.
 MOODS = {"apply": ("calm", "passing", "any"), "rollback": ("passing", "passing", "any")}
 
 
@@ -79,8 +81,8 @@ MOODS = {"apply": ("calm", "passing", "any"), "rollback": ("passing", "passing",
 class Harm:
     """What goes wrong on a node, or with the command.
 
-    `at` is a share of the time that the command takes usually, `lasts` are seconds; both are 0 for what is there from
-    before the command until after it.
+    `at` is a share of the time that the command takes usually, `lasts` are seconds; both are 0 for
+    what is there from before the command until after it.
     """
 
     kind: str

@@ -1,4 +1,7 @@
-"""A soak of some seconds over six hosts: it ends by itself, breaks something, and nothing is wrong."""
+"""A soak of some seconds over six hosts.
+
+It ends by itself, breaks something, and nothing is wrong.
+"""
 
 from __future__ import annotations
 

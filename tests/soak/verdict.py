@@ -1,4 +1,7 @@
-"""Holds what the observer saw against what a command told. Pure: every sentence that is returned is a violation."""
+"""Holds what the observer saw against what a command told.
+
+Pure: every sentence that is returned is a violation.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,14 @@ JUDGED = (
 )  # of a node on which nothing is wrong none may fail
 GRAVE = frozenset({REACH, "time.offset"})
 CODES = frozenset({0, 1, 3, 4, 130})
-# Of the median of the second half over that of the first; journals of up to 20 runs, which rollback reads, have a part.
+# Of the median of the second half over that of the first; journals of up to 20 runs, which rollback
+# reads, have a part.
 GROWTH = 1.25
 ENOUGH = 8  # values from which on there are halves worth comparing
 
 
-# run → node → what it may have had before that run, more than one thing where an earlier run was settled first
+# run → node → what it may have had before that run, more than one thing where an earlier run was
+# settled first
 History = Mapping[str, Mapping[str, Collection[Versions]]]
 
 
@@ -136,7 +141,10 @@ def _wrong_culprits(case: Case) -> Iterator[str]:
 
 
 def unreached(case: Case) -> list[str]:
-    """Nodes on which nothing was wrong and that were not reached all the same: no violation, and worth a number."""
+    """Nodes on which nothing was wrong and that were not reached all the same.
+
+    No violation, and worth a number.
+    """
     return [node for node in case.healthy if "unknown" in case.told.verdicts(REACH, node)]
 
 
@@ -188,7 +196,10 @@ def _allowed(case: Case, node: str, before: Seen, after: Seen) -> set[Versions]:
 
 
 def bases(before: Seen) -> set[Versions]:
-    """What a node may have that this command wrote nothing to: what it had, or either side of a run to be settled."""
+    """What a node may have that this command wrote nothing to.
+
+    What it had, or either side of a run to be settled.
+    """
     return {before.versions} | {
         version for run in before.pending for version in (run.before, run.after)
     }

@@ -1,10 +1,11 @@
 """Runs the pure tests on every supported Python with its dependencies at both ends of their bounds.
 
-`make test-bounds` starts it. Each run has a virtual environment of its own in .venv-bounds, and a log beside it.
-A run that fails ends none of the others: one table at the end shows all of them.
+`make test-bounds` starts it. Each run has a virtual environment of its own in .venv-bounds, and a
+log beside it. A run that fails ends none of the others: one table at the end shows all of them.
 
-Every Python runs with the newest releases, which is what users install. The lowest releases run on the oldest and the
-newest Python alone: what an old release lacks for a Python in between, it lacks for the newest one too.
+Every Python runs with the newest releases, which is what users install. The lowest releases run on
+the oldest and the newest Python alone: what an old release lacks for a Python in between, it lacks
+for the newest one too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ CONSTRAINTS = "lowest.txt"
 PASSED = "passed"
 COLUMNS = ("Python", "bounds", *OUTCOMES, "seconds", "result")
 SHOWN = 20  # failed tests per run; the log has all of them
-# Says which Python it is, if it can make virtual environments. A shim of pyenv may be on PATH and run nothing.
+# Says which Python it is, if it can make virtual environments. A shim of pyenv may be on PATH and
+# run nothing.
 PROBE = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
 
 
@@ -60,7 +62,10 @@ class Run:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the tests with these arguments of pytest; return 0 if all runs passed, 1 if not, 2 if a Python is missing."""
+    """Run the tests with these arguments of pytest.
+
+    Return 0 if all runs passed, 1 if not, 2 if a Python is missing.
+    """
     versions = (os.environ.get("PYTHONS") or PYTHONS).split()
     found = {version: find(version, candidates(version, Path.home())) for version in versions}
     missing = [version for version, program in found.items() if program is None]
@@ -120,7 +125,10 @@ def _lowest(wanted: Requirement) -> str:
 
 
 def candidates(version: str, home: Path) -> list[str]:
-    """Return the programs that may be this Python: the one on PATH, then pyenv's, the newest first."""
+    """Return the programs that may be this Python.
+
+    The one on PATH, then pyenv's, the newest first.
+    """
     of_pyenv = home.glob(f".pyenv/versions/{version}.*/bin/python{version}")
     return [f"python{version}", *sorted(map(str, of_pyenv), key=_numbers, reverse=True)]
 
@@ -148,7 +156,10 @@ def _version(program: str) -> str:
 
 
 def finished(run: Run, program: str, words: Sequence[str], place: Path) -> Run:
-    """Return the run with its outcome: the environment made anew, the tests run in it, the log written."""
+    """Return the run with its outcome.
+
+    The environment made anew, the tests run in it, the log written.
+    """
     started = time.monotonic()
     totals = place / f"{run.name}.totals"
     totals.unlink(missing_ok=True)

@@ -1,4 +1,7 @@
-"""A headless Chromium for tests, driven over its own pipe: pages are opened, keys pressed, and everything is noted."""
+"""A headless Chromium for tests, driven over its own pipe.
+
+Pages are opened, keys pressed, and everything is noted.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ class Browser:
             self._process.wait()
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol and its answer; events that come meanwhile are kept."""
+        """One command of the DevTools protocol and its answer.
+
+        Events that come meanwhile are kept.
+        """
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if session:

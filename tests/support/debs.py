@@ -23,7 +23,10 @@ exec apt-get -q update
 def build(
     folder: Path, name: str, version: str, files: dict[str, str] | None = None, **fields: str
 ) -> None:
-    """Lay a package into a folder, and its paragraph into the folder's list. Scripts are files in /DEBIAN."""
+    """Lay a package into a folder, and its paragraph into the folder's list.
+
+    Scripts are files in /DEBIAN.
+    """
     tree = folder / "trees" / f"{name}_{version}"
     (tree / "DEBIAN").mkdir(parents=True)
     said = {

@@ -1,7 +1,10 @@
-"""What `make demo` shows: the main job on four real hosts, with two planted faults and then without them.
+"""What `make demo` shows.
 
-Where no lab can run (it needs root and namespaces), the same job runs on `transport: local` with two folders as the
-nodes' roots, and a fault that a folder can have. Either way it ends with 0 only if everything came as announced.
+The main job on four real hosts, with two planted faults and then without them.
+
+Where no lab can run (it needs root and namespaces), the same job runs on `transport: local` with
+two folders as the nodes' roots, and a fault that a folder can have. Either way it ends with 0 only
+if everything came as announced.
 """
 
 from __future__ import annotations
@@ -120,7 +123,10 @@ def on_lab_hosts() -> None:
 
 
 def on_two_folders(reason: str) -> None:
-    """Two nodes that are both this machine, over `transport: local`; what is a node's own lies below a folder."""
+    """Two nodes that are both this machine, over `transport: local`.
+
+    What is a node's own lies below a folder.
+    """
     say(
         f"No lab hosts here: {reason}.\nThe same job instead on `transport: local`, with two folders as roots."
     )

@@ -51,9 +51,12 @@ def fleet(
     inventory: Mapping[str, Any] | None = None,
     **nodes: Mapping[str, Any] | NodeSnapshot,
 ) -> Fleet:
-    """A fleet of the nodes named: facts by name, or a whole sighting for a node that was not reached.
+    """A fleet of the nodes named.
 
-    `each` holds fields of Node for all of them, `some` for single ones, `inventory` fields of Inventory.
+    Facts by name, or a whole sighting for a node that was not reached.
+
+    `each` holds fields of Node for all of them, `some` for single ones, `inventory` fields of
+    Inventory.
     """
     listed = []
     for number, name in enumerate(nodes, 1):
@@ -92,7 +95,10 @@ def findings(seen: Fleet, check: str, today: date = TODAY) -> tuple[Finding, ...
 
 
 def told(seen: Fleet, check: str) -> dict[str, str]:
-    """What a check says of each node: «pass», «fail error», «unknown warning denied», several joined with +."""
+    """What a check says of each node.
+
+    «pass», «fail error», «unknown warning denied», several joined with +.
+    """
     return by_node(findings(seen, check))
 
 
@@ -311,7 +317,10 @@ def with_facts(seen: Fleet, changed: Mapping[tuple[str, str], Any]) -> Fleet:
 
 
 def learned(fact: str, *answers: Any) -> Any:
-    """What a fact becomes of raw answers, one for each of its reads: ["ok", value] or ["no", reason, why]."""
+    """What a fact becomes of raw answers, one for each of its reads.
+
+    ["ok", value] or ["no", reason, why].
+    """
     node = Node("n1", "10.0.0.1", 0)
     inventory = Inventory("test", (node,))
     plan = QueryPlan((), (registry.facts()[fact],))

@@ -1,9 +1,11 @@
-"""Fleets of any size for tests and benchmarks: recorded machines under names of their own, with faults on some.
+"""Fleets of any size for tests and benchmarks.
 
-A node answers what one of the recorded machines answered, as the bytes that a link would bring: under its own name,
-address and serial numbers, with its own temperatures, loads and counters. What is the same on all machines of a kind
-is the same here. Faults are those that the checks carry as their proof, each planted on a node of its own, so that it
-is known what must be found, and where.
+Recorded machines under names of their own, with faults on some.
+
+A node answers what one of the recorded machines answered, as the bytes that a link would bring:
+under its own name, address and serial numbers, with its own temperatures, loads and counters. What
+is the same on all machines of a kind is the same here. Faults are those that the checks carry as
+their proof, each planted on a node of its own, so that it is known what must be found, and where.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from clusterprep.survey import registry
 from clusterprep.survey.queries import Queries
 
 KIND = "hgx-h100-ib"
-BLOCK = 250  # addresses in each 10.0.x.0: those of the recorded machines' servers, in 10.0.254.0, stay free
+# addresses in each 10.0.x.0: those of the recorded machines' servers, in 10.0.254.0, stay free
+BLOCK = 250
 LARGEST = 60_000
 
 Change = Callable[[re.Match[str], int], str]
@@ -75,7 +78,8 @@ def _head() -> str:
 
 # ---------------------------------------------------------------- what a node answers
 
-# What tells machines apart wherever it stands in an answer, of the node whose number is 4 in the recording.
+# What tells machines apart wherever it stands in an answer, of the node whose number is 4 in the
+# recording.
 _OWN: tuple[tuple[str, Change], ...] = (
     (r"\bn4\b", lambda found, number: name_of(number)),
     (r"\b10\.0\.0\.4\b", lambda found, number: address_of(number)),
@@ -89,7 +93,8 @@ _OWN: tuple[tuple[str, Change], ...] = (
         lambda found, number: f"{found[1]}{number >> 8:02x}:{number & 255:02x}",
     ),
 )
-# What moves from look to look: (kind of read or its first words, what is about to be replaced, by how much).
+# What moves from look to look: (kind of read or its first words, what is about to be replaced, by
+# how much).
 _MOVING: tuple[tuple[str, str, int], ...] = (
     ('["file", "/proc/meminfo"', r"(?<=MemFree:        )\d+|(?<=MemAvailable:   )\d+", 16),
     ('["file", "/proc/loadavg"', r"(?<=/)\d+|\d+(?=\\n)", 1),
@@ -294,7 +299,10 @@ def looked(
     fated: Fates,
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Fleet:
-    """What a look at all nodes brings, from bytes to facts; `beside` holds what is the nodes' work and not ours."""
+    """What a look at all nodes brings, from bytes to facts.
+
+    `beside` holds what is the nodes' work and not ours.
+    """
     answers, seen = Answers(), dict[str, NodeSnapshot]()
     for number, node in enumerate(inventory.nodes):
         with beside():
@@ -345,7 +353,10 @@ def offset(number: int) -> Offset:
 
 
 def compare(findings: Iterable[Finding], fated: Fates) -> None:
-    """AssertionError unless exactly what was planted is found; that more is not known of a faulty node is no fault."""
+    """AssertionError unless exactly what was planted is found.
+
+    That more is not known of a faulty node is no fault.
+    """
     found: dict[tuple[str, str], set[str]] = {}
     for finding in findings:
         if finding.verdict in ("fail", "unknown"):

@@ -1,4 +1,7 @@
-"""A trial of a fleet of any size, as its agents would tell it: every rank's milestones, and what a few do instead."""
+"""A trial of a fleet of any size, as its agents would tell it.
+
+Every rank's milestones, and what a few do instead.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ OWN = 0.002  # seconds that a rank needs between collectives
 
 @dataclass(frozen=True)
 class Story:
-    """Nodes by what becomes of their ranks. Where any is lost, killed or stopped, the first collective hangs."""
+    """Nodes by what becomes of their ranks.
+
+    Where any is lost, killed or stopped, the first collective hangs.
+    """
 
     lost: frozenset[str] = frozenset()
     killed: frozenset[str] = frozenset()

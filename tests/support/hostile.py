@@ -1,7 +1,10 @@
-"""A python3 of a node that is not one: it reads what the controller sends, and answers as WAY has it.
+"""A python3 of a node that is not one.
 
-It becomes the host's interpreter by being laid where that is looked for. Some ways run the real agent and spoil what it
-says, for the rest of the conversation to be as it is; others are no agent at all.
+It reads what the controller sends, and answers as WAY has it.
+
+It becomes the host's interpreter by being laid where that is looked for. Some ways run the real
+agent and spoil what it says, for the rest of the conversation to be as it is; others are no agent
+at all.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from tests.support.lab.faults.files import written
 
 PLACE = "/usr/bin/python3"
 
-# Way → the reason that the controller gives for the node; None: it is reached, and judged by what it said.
+# Way → the reason that the controller gives for the node; None: it is reached, and judged by what
+# it said.
 LOST = {
     "lines": "garbled",
     "one_line": "garbled",

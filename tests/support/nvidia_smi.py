@@ -1,4 +1,7 @@
-"""A small stand-in for nvidia-smi on a host of the lab: it sets what the library of tests.support.nvml answers there."""
+"""A small stand-in for nvidia-smi on a host of the lab.
+
+It sets what the library of tests.support.nvml answers there.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from tests.support.lab import Host
 PATH = "/usr/local/sbin/nvidia-smi"
 DESCRIBED = f"/usr/lib/x86_64-linux-gnu/{nvml.DESCRIBED}"
 SAID = "/run/lab-nvidia-smi"  # its words, a line for each time that it ran
-# As the real one: one GPU by its UUID, one setting, and 2 for what may not be, 6 for what is not there (nvidia-smi(1)).
-# A GPU with the row `bmc` in its description has a limit of the BMC's, in mW, above which nothing is in force.
+# As the real one: one GPU by its UUID, one setting, and 2 for what may not be, 6 for what is not
+# there (nvidia-smi(1)). A GPU with the row `bmc` in its description has a limit of the BMC's, in
+# mW, above which nothing is in force.
 SCRIPT = r"""#!/usr/bin/env python3
 import sys
 

@@ -11,7 +11,8 @@ from typing import Any
 def operations(work: Callable[[], object]) -> int:
     """Return how many lines of Python `work` executes in this thread, each turn of a loop on one line for itself.
 
-    What a line calls in C counts nothing more. What is imported or computed once is done beforehand by the caller.
+    What a line calls in C counts nothing more. What is imported or computed once is done beforehand
+    by the caller.
     """
     count = 0
 

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 Process = TypeVar("Process", bound="subprocess.Popen[str] | subprocess.Popen[bytes]")
 
-LONG = 60.0  # seconds; what should happen takes a fraction of one, unless other programs want the processors too
+# seconds; what should happen takes a fraction of one, unless other programs want the processors too
+LONG = 60.0
 PAUSE = 0.01  # seconds between two looks
 
 

@@ -52,7 +52,10 @@ THEME = TerminalTheme(
 
 
 def report() -> Report:
-    """A check of 64 nodes of eight H100 each: five with a fault of their own, and one that says nothing."""
+    """A check of 64 nodes of eight H100 each.
+
+    Five with a fault of their own, and one that says nothing.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "inventory.yaml"
         path.write_text(grown.inventory_text(NODES))

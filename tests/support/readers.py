@@ -1,6 +1,9 @@
-"""Those who read what apply writes, as they really are; each gives back the variables that it found.
+"""Those who read what apply writes, as they really are.
 
-`run` starts a command, on a host of the lab or here. Of Slurm there is no program to be asked, so its rule stands here.
+Each gives back the variables that it found.
+
+`run` starts a command, on a host of the lab or here. Of Slurm there is no program to be asked, so
+its rule stands here.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ Found = dict[str, str]
 
 CLEAN = ("env", "-i", "PATH=/usr/bin:/bin", "HOME=/root", "LC_ALL=C.UTF-8")
 ALL = "exec env -0"
-# It reads environment.d with the parser that systemd has for EnvironmentFile=, and prints what it read.
+# It reads environment.d with the parser that systemd has for EnvironmentFile=, and prints what it
+# read.
 GENERATOR = "/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator"
 SLURM_BUFFER = 4095  # what slurmstepd's task.c gives to fgets
 
@@ -93,7 +97,10 @@ def nccl(run: Run, library: str | Path, names: Iterable[str]) -> Found:
 
 
 def docker(path: Path, folder: Path) -> Found:
-    """What docker's client would give to a container: it asks a daemon of ours, which writes the wish down."""
+    """What docker's client would give to a container.
+
+    It asks a daemon of ours, which writes the wish down.
+    """
     asked: list[Any] = []
     with _daemon(folder / "docker.sock", asked):
         argv = [

@@ -1,4 +1,6 @@
-"""What the tool writes of its own pages: the run on top of README.md, its table of checks, pictures, lists in docs/.
+"""What the tool writes of its own pages.
+
+The run on top of README.md, its table of checks, pictures, lists in docs/.
 
 `make format` renews what follows from the code alone, `make docs` the run and the pictures too.
 """

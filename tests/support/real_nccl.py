@@ -1,6 +1,7 @@
 """NVIDIA's own NCCL of several releases, from the wheels that torch uses, for tests of what it really does.
 
-Nothing but libnccl.so.2 is kept of a wheel, in `nccl/RELEASE` of the virtual environment or of CLUSTERPREP_NCCL_DIR.
+Nothing but libnccl.so.2 is kept of a wheel, in `nccl/RELEASE` of the virtual environment or of
+CLUSTERPREP_NCCL_DIR.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-# From releases of torch of 2024, 2025 and 2026: each reads its files in another way. .ci/lock names their packages.
+# From releases of torch of 2024, 2025 and 2026: each reads its files in another way. .ci/lock names
+# their packages.
 RELEASES = ("2.21.5", "2.27.5", "2.32.3")
 LOCKED = Path(__file__).parents[2] / "requirements"
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
@@ -32,7 +34,10 @@ def kept() -> tuple[Path, ...]:
 
 
 def library(release: str) -> Path:
-    """The library of a release, fetched once. Raises LookupError where the package index has none."""
+    """The library of a release, fetched once.
+
+    Raises LookupError where the package index has none.
+    """
     path = folder() / release / LIBRARY
     if path.exists():
         return path

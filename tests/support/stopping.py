@@ -1,8 +1,10 @@
-"""Runs the command line and ends or stops it at one moment of writing: `python -m tests.support.stopping HOW POINT WORD…`.
+"""Runs the command line and ends or stops it at one moment of writing.
 
-A point is «commit n2», when that request has been sent to that node, or «commit answered», when all have answered it.
-The words of every point that was passed go to stderr as «point: …». What runs is the command as it is: it is watched
-from outside, as a debugger would.
+`python -m tests.support.stopping HOW POINT WORD…`.
+
+A point is «commit n2», when that request has been sent to that node, or «commit answered», when all
+have answered it. The words of every point that was passed go to stderr as «point: …». What runs is
+the command as it is: it is watched from outside, as a debugger would.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A pytest plugin: the same surroundings for every test, however and wherever pytest was started.
 
-The test process, each worker of pytest-xdist and all processes that tests start get them before anything is collected.
-A test that needs others sets them itself. `-p no:tests.support.surroundings` leaves the plugin out, and
-tests/project/test_surroundings.py runs a part of the tests in surroundings that are unlike these.
+The test process, each worker of pytest-xdist and all processes that tests start get them before
+anything is collected. A test that needs others sets them itself. `-p no:tests.support.surroundings`
+leaves the plugin out, and tests/project/test_surroundings.py runs a part of the tests in
+surroundings that are unlike these.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from types import FrameType
 
 import pytest
 
-UMASK = 0o022  # the default of every distribution; files that must be private are tested to be so below it
+# the default of every distribution; files that must be private are tested to be so below it
+UMASK = 0o022
 NOFILE = 1024  # the usual soft limit
 PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 SET = {"LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
 
-# What may come in from outside. Everything else is left out: a list of what might disturb would never be complete.
+# What may come in from outside. Everything else is left out: a list of what might disturb would
+# never be complete.
 KEPT = frozenset(
     {
         *("CI", "CC", "TMPDIR", "USER", "LOGNAME"),
@@ -45,7 +48,8 @@ KEPT = frozenset(
 )
 KEPT_BEGINNINGS = ("PYTEST_", "PIP_", "COV_", "COVERAGE_", "HYPOTHESIS_")
 
-# Which belong to the terminal, not to the tests: a job in the background would stop if these were not ignored.
+# Which belong to the terminal, not to the tests: a job in the background would stop if these were
+# not ignored.
 JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 # Python itself ignores these in every process, and gives its children the default.
 OF_PYTHON = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
@@ -65,8 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Put this process into the state that tests may rely on.
 
-    That comes after pytest has read PYTEST_ADDOPTS, NO_COLOR and the like, which are its user's to set, and before it
-    starts workers and collects.
+    That comes after pytest has read PYTEST_ADDOPTS, NO_COLOR and the like, which are its user's to
+    set, and before it starts workers and collects.
     """
     os.chdir(session.config.rootpath)
     set_environment(environment(os.environ, session.config.rootpath, session.config.stash[HOME]))
@@ -76,7 +80,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def environment(given: Mapping[str, str], root: Path, home: Path) -> dict[str, str]:
-    """Return the variables that tests have: few of those given, and those that are the same everywhere."""
+    """Return the variables that tests have.
+
+    Few of those given, and those that are the same everywhere.
+    """
     kept = {
         name: value
         for name, value in given.items()
@@ -85,14 +92,18 @@ def environment(given: Mapping[str, str], root: Path, home: Path) -> dict[str, s
     # pip's downloads are kept where they were, or each run would fetch them anew.
     if "HOME" in given:
         kept.setdefault("PIP_CACHE_DIR", f"{given['HOME']}/.cache/pip")
-    # A command that a test starts in another folder is that of this checkout too, whatever is installed.
+    # A command that a test starts in another folder is that of this checkout too, whatever is
+    # installed.
     modules = ":".join(filter(None, [str(root), kept.get("PYTHONPATH")]))
     path = complete_path(given.get("PATH", ""))
     return kept | SET | {"HOME": str(home), "PATH": path, "PYTHONPATH": modules}
 
 
 def login_home() -> Path:
-    """Return the home that the system knows of the user who runs the tests: HOME is another one here."""
+    """Return the home that the system knows of the user who runs the tests.
+
+    HOME is another one here.
+    """
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:  # a container's user may be a number alone
@@ -102,8 +113,8 @@ def login_home() -> Path:
 def complete_path(given: str) -> str:
     """Return a PATH with the usual folders behind those given.
 
-    A relative folder would depend on where a process runs. Where one may not be searched, as root's own after `su`,
-    a program that does not exist is told as one that is denied.
+    A relative folder would depend on where a process runs. Where one may not be searched, as root's
+    own after `su`, a program that does not exist is told as one that is denied.
     """
     folders = [
         folder
@@ -126,8 +137,9 @@ def stay_deaf(signum: int, frame: FrameType | None) -> None:
 def set_signals() -> None:
     """Unblock all signals, and let those that were ignored have their default action in every process started.
 
-    A signal that this process was told to ignore, by nohup for instance, still does nothing to it. But it is handled
-    now: handlers become the default in a new program, while what is ignored would stay ignored there.
+    A signal that this process was told to ignore, by nohup for instance, still does nothing to it.
+    But it is handled now: handlers become the default in a new program, while what is ignored would
+    stay ignored there.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for signum in signal.valid_signals() - JOB_CONTROL - OF_PYTHON:

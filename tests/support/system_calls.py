@@ -1,4 +1,7 @@
-"""What code asks of the system to change files: recorded, refused once, or cut off at one of the calls."""
+"""What code asks of the system to change files.
+
+Recorded, refused once, or cut off at one of the calls.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,12 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """The calls that change files, in their order; at the call of number `at`, from 0 on, `end` comes instead.
+    """The calls that change files, in their order.
 
-    An OSError refuses this call alone. A Cut refuses all that follow, too, for what has been killed does nothing more.
+    At the call of number `at`, from 0 on, `end` comes instead.
+
+    An OSError refuses this call alone. A Cut refuses all that follow, too, for what has been killed
+    does nothing more.
     """
 
     def __init__(self, at: int | None = None, end: BaseException | None = None) -> None:
@@ -117,9 +123,9 @@ def _opening(calls: Calls, real: Callable[..., int]) -> Callable[..., int]:
 def out_of_order(calls: Calls, journals: tuple[str, ...]) -> list[str]:
     """What could be lost although a journal, one of these names, says already that it was done.
 
-    A file is synced before its rename. What was renamed, removed or made is synced by its folder before a journal gets
-    its name, and the journal's own folder is synced before anything else happens. What lies beside a file does not
-    count: it is no loss.
+    A file is synced before its rename. What was renamed, removed or made is synced by its folder
+    before a journal gets its name, and the journal's own folder is synced before anything else
+    happens. What lies beside a file does not count: it is no loss.
     """
     lost: list[str] = []
     unsynced: set[str] = set()  # files, and folders whose names have changed

@@ -1,7 +1,7 @@
 """Adds the totals of one run of pytest to a file, so that CI can print one line for all runs.
 
-The file is named by CLUSTERPREP_TEST_TOTALS and has one JSON object per run. `python -m tests.support.totals FILE`
-prints their sum: «13094 passed, 0 failed, 7 skipped».
+The file is named by CLUSTERPREP_TEST_TOTALS and has one JSON object per run. `python -m
+tests.support.totals FILE` prints their sum: «13094 passed, 0 failed, 7 skipped».
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ OUTCOMES = ("passed", "failed", "skipped")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the variable away: neither pytest-xdist's processes nor runs of pytest in tests are a run of their own."""
+    """Take the variable away.
+
+    Neither pytest-xdist's processes nor runs of pytest in tests are a run of their own.
+    """
     config.stash[FILE] = os.environ.pop(VARIABLE, "")
 
 

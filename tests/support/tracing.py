@@ -1,4 +1,7 @@
-"""Real strace on a host of the lab: the calls that a process and its children make, watched or spoilt by the kernel."""
+"""Real strace on a host of the lab.
+
+The calls that a process and its children make, watched or spoilt by the kernel.
+"""
 
 from __future__ import annotations
 

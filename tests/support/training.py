@@ -1,7 +1,9 @@
-"""Frameworks that train, from the package index, in a virtual environment of their own: tests launch unchanged code.
+"""Frameworks that train, from the package index, in a virtual environment of their own.
 
-It is made when a test first needs it, in `training` of the virtual environment, and sees the torch of that one, so that
-no framework brings another.
+Tests launch unchanged code.
+
+It is made when a test first needs it, in `training` of the virtual environment, and sees the torch
+of that one, so that no framework brings another.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def _make(path: Path) -> None:
         sysconfig.get_path("purelib", vars={"base": str(folder()), "platbase": str(folder())})
     )
     (own / "torch_of_the_tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    # Compiled now, for the hosts of a lab may not write here: each rank would compile all that it imports.
+    # Compiled now, for the hosts of a lab may not write here: each rank would compile all that it
+    # imports.
     words = ["--quiet", "--compile", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     _run([str(path), "-m", "pip", "install", *words, "-r", str(LOCKED)])
 
@@ -60,7 +63,10 @@ def _run(argv: list[str]) -> None:
 
 
 def required() -> str:
-    """The interpreter for a test, which is skipped without; CI promises it, so there it is a failure."""
+    """The interpreter for a test, which is skipped without.
+
+    CI promises it, so there it is a failure.
+    """
     try:
         return python()
     except LookupError as reason:

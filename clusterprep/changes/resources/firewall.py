@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.changes.resources.hosts import table as addresses_in_hosts
 from clusterprep.changes.resources.service import Unit, parse_unit
-from clusterprep.checks.firewall import INBOUND, OUTBOUND, Packet, base_ends, remedy
+from clusterprep.checks.firewall import INBOUND, OUTBOUND, Packet, base_ends, command_to_accept
 from clusterprep.facts import Fact
 from clusterprep.facts.firewall import FIREWALL, Chain, Rule, RuleMatch, Ruleset
 from clusterprep.facts.network import INTERFACES, PORT_RANGE
@@ -332,7 +332,7 @@ def obstacles(known: PlanContext, want: WantedRules, rules: Ruleset) -> Iterator
                 way = "from" if inbound else "to"
                 ports = f"{low}-{high}" if low != high else str(low)
                 if set(ends) == {"drop"}:
-                    cure = remedy(rules, chain, pick.name, choice.network)
+                    cure = command_to_accept(rules, chain, pick.name, choice.network)
                     yield (
                         True,
                         f"{ends['drop']} drops TCP {way} the other nodes, port {ports}: {cure}. {NO_OPENING}",

@@ -12,7 +12,7 @@ from clusterprep.checks.system import FLOOR
 from clusterprep.facts import Fact
 from clusterprep.facts.apt import LOOK, MISSING, Outlook, parse_outlook, simulated
 from clusterprep.facts.host import KERNEL
-from clusterprep.facts.kernel import INSTALLED, waiting
+from clusterprep.facts.kernel import INSTALLED, newest_waiting
 from clusterprep.model import Absent, Inventory, Json
 from clusterprep.model.operations import StepAction
 from clusterprep.model.versions import kernel_conditions, kernel_satisfies, leading_numbers
@@ -160,7 +160,7 @@ def plan(params: Params, known: PlanContext) -> Iterable[StepAction]:
 def _there(params: Params, running: str, releases: tuple[str, ...], wanted: str) -> str | None:
     """The newest of the installed kernels that is enough: of the running one's flavour, unless another is asked for."""
     if not given(params) and running in releases:
-        newest = waiting(running, releases)
+        newest = newest_waiting(running, releases)
         releases = (newest,) if newest else ()
     enough = [release for release in releases if kernel_satisfies(release, wanted)]
     return max(enough, key=leading_numbers) if enough else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from clusterprep.changes.resources import NoPlan, Params, PlanContext, StepResource
 from clusterprep.facts import Fact
 from clusterprep.facts.host import KERNEL
-from clusterprep.facts.kernel import INSTALLED, waiting
+from clusterprep.facts.kernel import INSTALLED, newest_waiting
 from clusterprep.model import Inventory, Read
 from clusterprep.model.operations import Reboot, StepAction
 from clusterprep.model.units import parse_duration
@@ -40,7 +40,7 @@ def wrong(params: Params) -> Iterable[tuple[str, str]]:
 def why(known: PlanContext) -> str:
     """The reason for a reboot, empty without one."""
     running = str(known.facts[KERNEL.name])
-    if newest := waiting(running, known.facts[INSTALLED.name]):
+    if newest := newest_waiting(running, known.facts[INSTALLED.name]):
         return f"kernel {running} runs, {newest} is installed"
     if known.facts[REQUIRED.name]:
         return "the distribution asks for it"

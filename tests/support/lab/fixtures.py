@@ -31,7 +31,10 @@ class SharedLab:
         self._lab: Lab | None = None
 
     def borrow(self) -> Lab:
-        """The lab in the state in which it was born; another one if that cannot be brought about."""
+        """The lab in the state in which it was born.
+
+        Another one if that cannot be brought about.
+        """
         if self._lab is not None:
             with contextlib.suppress(RuntimeError, OSError):
                 self._lab.reset()

@@ -77,9 +77,9 @@ def _try_namespaces() -> str:
 class Lab:
     """Hosts n1, n2, ... and a controller on a network of their own, from ``with`` to its end.
 
-    ``keep`` names folders that must stay visible on the hosts, read-only, although they lie below /tmp or on a
-    file system of their own; the repository and this Python are kept anyway. With ``slurm`` the hosts have the
-    machine's Slurm, which ``tests.support.lab.slurm`` starts.
+    ``keep`` names folders that must stay visible on the hosts, read-only, although they lie below
+    /tmp or on a file system of their own; the repository and this Python are kept anyway. With
+    ``slurm`` the hosts have the machine's Slurm, which ``tests.support.lab.slurm`` starts.
     """
 
     def __init__(
@@ -144,7 +144,10 @@ class Lab:
         self._layout = None
 
     def reset(self) -> None:
-        """Bring hosts, networks and HOME to the state in which they were born. Raises RuntimeError if that fails."""
+        """Bring hosts, networks and HOME to the state in which they were born.
+
+        Raises RuntimeError if that fails.
+        """
         before = state_of(self.layout)
         deadline = time.monotonic() + START_LIMIT
         watched = os.pidfd_open(before.supervisor)
@@ -230,7 +233,8 @@ class Lab:
             "StrictHostKeyChecking=yes",
             "BatchMode=yes",
         )
-        # OpenSSH's default key exchange costs 60 ms of processor time per connection on a small machine.
+        # OpenSSH's default key exchange costs 60 ms of processor time per connection on a small
+        # machine.
         return (*strict, "KexAlgorithms=curve25519-sha256", "LogLevel=ERROR")
 
     def wait_time_sync(self, timeout: float = 60) -> None:
@@ -244,7 +248,10 @@ class Lab:
                 time.sleep(0.1)
 
     def inventory(self, path: Path | None = None, **overrides: Any) -> Path:
-        """Write an inventory of all hosts; ``overrides`` replace its top-level keys, None takes one out."""
+        """Write an inventory of all hosts.
+
+        ``overrides`` replace its top-level keys, None takes one out.
+        """
         target = path or self.folder / "inventory.yaml"
         content = self.inventory_content() | overrides
         kept = {key: value for key, value in content.items() if value is not None}

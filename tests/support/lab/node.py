@@ -1,4 +1,7 @@
-"""What turns a fresh process into a host: its own file system, names and network, and then sshd as process 1."""
+"""What turns a fresh process into a host.
+
+Its own file system, names and network, and then sshd as process 1.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,11 @@ SSHD = "/usr/sbin/sshd"
 STRANGERS = 24  # hosts up to which they ask for each other's hardware addresses, as real ones do
 UNSHARED, CABLED = b"u", b"c"
 HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
-# Folders that each host has for itself; what lies below them on the machine is out of sight, unless kept.
+# Folders that each host has for itself; what lies below them on the machine is out of sight, unless
+# kept.
 SCRATCH = ("tmp", "var/tmp", "run")
-# Folders whose content is the machine's owner's business; on a host they are empty, and keep what is put there.
+# Folders whose content is the machine's owner's business; on a host they are empty, and keep what
+# is put there.
 EMPTY = ("home", "media", "mnt", "opt", "srv")
 _OPAQUE = "trusted.overlay.opaque"  # of a folder in an upper layer: what lies below it is not shown
 _DEVICES = {
@@ -69,7 +74,8 @@ LogLevel VERBOSE
 AcceptEnv LANG LC_*
 Subsystem sftp /usr/lib/openssh/sftp-server
 """
-# Limits and /etc/environment as on a real node; without message of the day and mail, which only cost time.
+# Limits and /etc/environment as on a real node; without message of the day and mail, which only
+# cost time.
 _PAM_SSHD = """\
 auth include common-auth
 account required pam_nologin.so
@@ -240,7 +246,10 @@ def _identity(birth: Birth) -> None:
 
 
 def hosts_file(spec: Spec) -> str:
-    """/etc/hosts of every host: each name stands for the address in the lab, also on the host itself."""
+    """/etc/hosts of every host.
+
+    Each name stands for the address in the lab, also on the host itself.
+    """
     lines = [
         "127.0.0.1 localhost",
         "::1 localhost ip6-localhost ip6-loopback",

@@ -19,7 +19,8 @@ class CommandFailed(subprocess.CalledProcessError):
         return f"{super().__str__()}\n{self.stdout}{self.stderr}"
 
 
-# A command gets them as from a terminal, also where the tests were started by nohup, which ignores some for good.
+# A command gets them as from a terminal, also where the tests were started by nohup, which ignores
+# some for good.
 _SIGNALS = ("env", "--default-signal", "--")
 _UMASK = 0o022
 

@@ -1,4 +1,7 @@
-"""Where commands of a lab run: on a host, in all its namespaces, or on the controller, in its network only."""
+"""Where commands of a lab run.
+
+On a host, in all its namespaces, or on the controller, in its network only.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ class Host:
 
     @property
     def folder(self) -> Path:
-        """Its folder on the machine: ``upper`` has the files that differ, ``sshd.log`` what sshd said."""
+        """Its folder on the machine.
+
+        ``upper`` has the files that differ, ``sshd.log`` what sshd said.
+        """
         return self.layout.host(self.name)
 
     @property
@@ -131,7 +137,10 @@ class Host:
 
 @dataclass(frozen=True)
 class Controller:
-    """The place that the checker runs in: the machine's files, the lab's network, a HOME of its own."""
+    """The place that the checker runs in.
+
+    The machine's files, the lab's network, a HOME of its own.
+    """
 
     layout: Layout = field(repr=False)
 
@@ -170,7 +179,10 @@ class Controller:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Be on the controller's network: this thread, and the threads and processes that it starts."""
+        """Be on the controller's network.
+
+        This thread, and the threads and processes that it starts.
+        """
         net = os.open(self._net(), os.O_RDONLY | os.O_CLOEXEC)
         try:
             with kernel.in_net(net):

@@ -1,7 +1,8 @@
 """A real Slurm in a lab: munged and slurmctld on the controller, munged and slurmd on every host.
 
-All of it is the machine's own packages, each daemon in the namespaces of its host. Paths lie in the lab's folder, which
-hosts have under the same name, so that one slurm.conf fits all and labs do not meet. What runs is looked at by hand so:
+All of it is the machine's own packages, each daemon in the namespaces of its host. Paths lie in the
+lab's folder, which hosts have under the same name, so that one slurm.conf fits all and labs do not
+meet. What runs is looked at by hand so:
 
     python -m tests.support.lab up --slurm
     python -m tests.support.lab exec controller -- sinfo -lN

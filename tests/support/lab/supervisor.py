@@ -1,4 +1,7 @@
-"""The process that owns a lab: whatever the lab runs is its child, and the kernel ends the children with it."""
+"""The process that owns a lab.
+
+Whatever the lab runs is its child, and the kernel ends the children with it.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +139,8 @@ class Supervisor:
     def listen(self) -> int:
         """Keep signals from now on, until `watch` reads them from the descriptor that is returned.
 
-        Before anybody is told that the lab is ready: a RESET that comes earlier would end this process.
+        Before anybody is told that the lab is ready: a RESET that comes earlier would end this
+        process.
         """
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)
@@ -185,8 +189,8 @@ class Supervisor:
     def _reset(self) -> None:
         """Make hosts, networks and HOME as at the start; only this process stays.
 
-        A host comes to life in less time than it takes to find out what was done to it, and nothing that was done
-        outlives its namespaces and its folder.
+        A host comes to life in less time than it takes to find out what was done to it, and nothing
+        that was done outlives its namespaces and its folder.
         """
         self.end()
         if self.controller_net is not None:
@@ -255,7 +259,10 @@ def _ended_children() -> Iterator[tuple[int, int]]:
 
 
 def _processes_in(net: int) -> list[int]:
-    """Processes in the network namespace behind a descriptor: the lab's, as nothing else knows of it."""
+    """Processes in the network namespace behind a descriptor.
+
+    The lab's, as nothing else knows of it.
+    """
     wanted, found = os.fstat(net).st_ino, []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():

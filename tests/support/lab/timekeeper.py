@@ -1,4 +1,6 @@
-"""Time for a lab that wants it: one chronyd beside the controller as the source, one on each host that follows it.
+"""Time for a lab that wants it.
+
+One chronyd beside the controller as the source, one on each host that follows it.
 
 All run with ``-x``: they measure and report as ever, and leave the machine's clock alone.
 """
@@ -12,7 +14,8 @@ from pathlib import Path
 from tests.support.lab.layout import CONTROLLER_ADDRESS, NETWORK, Layout
 
 HOST_CONFIG = "/etc/chrony/chrony.conf"
-# Polls four times a second at first and once a second later, where a real host takes minutes to settle.
+# Polls four times a second at first and once a second later, where a real host takes minutes to
+# settle.
 _FOLLOWER = f"""\
 server {CONTROLLER_ADDRESS} iburst minpoll -2 maxpoll 0
 driftfile /var/lib/chrony/chrony.drift
@@ -40,7 +43,10 @@ def start_follower() -> None:
 
 
 def source_command(layout: Layout) -> list[str]:
-    """Command of the source; its control socket and pid file lie in the lab's folder, not in the machine's /run."""
+    """Command of the source.
+
+    Its control socket and pid file lie in the lab's folder, not in the machine's /run.
+    """
     folder = layout.folder / "time"
     folder.mkdir(mode=0o700)
     config = folder / "chrony.conf"

@@ -48,7 +48,10 @@ def cable_commands(
 
 
 def raise_interface(name: str, address: str | None = None, prefix_length: int = 16) -> None:
-    """Bring up an interface of this process's namespace; by ioctl, as a process per host would cost seconds."""
+    """Bring up an interface of this process's namespace.
+
+    By ioctl, as a process per host would cost seconds.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         if address is not None:
             mask = (0xFFFF_FFFF << (32 - prefix_length)) & 0xFFFF_FFFF
@@ -60,10 +63,13 @@ def raise_interface(name: str, address: str | None = None, prefix_length: int = 
 
 
 def know_neighbours(addresses: Mapping[str, int]) -> None:
-    """Note the hardware address of each neighbour for good: ``addresses`` is what cables were numbered by.
+    """Note the hardware address of each neighbour for good.
 
-    The kernel keeps the neighbours of all network namespaces in one table of 1024 entries, which pairs of 33 hosts
-    fill; further ones then drop their packets. Entries for good do not count (net/core/neighbour.c).
+    ``addresses`` is what cables were numbered by.
+
+    The kernel keeps the neighbours of all network namespaces in one table of 1024 entries, which
+    pairs of 33 hosts fill; further ones then drop their packets. Entries for good do not count
+    (net/core/neighbour.c).
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for address, mac_tail in addresses.items():

@@ -1,11 +1,14 @@
-"""NVIDIA's management library as a stand-in for tests: built from nvml.c, answering what a test describes.
+"""NVIDIA's management library as a stand-in for tests.
 
-`build(folder, gpus, **system)` puts libnvidia-ml.so.1 and its description into a folder. The library needs nothing
-else, no environment and no driver, so it serves processes in a chroot, on a host of the lab, and in the test itself.
+Built from nvml.c, answering what a test describes.
 
-A GPU is a mapping; what it does not say is that of a healthy GPU of its `model` (MODELS, h100 when left out).
-`{count: 8, model: h100}` stands for eight, and `{index: 3, …}` changes the fourth of those listed so far. `seed`, a
-number, makes UUIDs and serial numbers that no other machine has.
+`build(folder, gpus, **system)` puts libnvidia-ml.so.1 and its description into a folder. The
+library needs nothing else, no environment and no driver, so it serves processes in a chroot, on a
+host of the lab, and in the test itself.
+
+A GPU is a mapping; what it does not say is that of a healthy GPU of its `model` (MODELS, h100 when
+left out). `{count: 8, model: h100}` stands for eight, and `{index: 3, …}` changes the fourth of
+those listed so far. `seed`, a number, makes UUIDs and serial numbers that no other machine has.
 
     name, uuid, serial, part, vbios, inforom, gsp     texts; part is the board's part number
     pci             "0000:18:00.0"
@@ -33,9 +36,10 @@ Any value may be null (the call answers «not supported», 3) or `{code: 4}` (it
     lost: handle | calls        GPU_IS_LOST for its handle, or for every call with the handle
     codes: {CALL: 13}, hangs: [CALL], delays: {CALL: microseconds}
 
-`system` says the same of all: driver ("550.54.15"), cuda (12040), nvml, init (the code of init: 9 driver not loaded,
-18 other version than the driver, 4 no permission), count (when it is to differ from the list), codes, hangs, delays,
-without: [names left out of the library], library (the version in the library's file name; default: the driver's).
+`system` says the same of all: driver ("550.54.15"), cuda (12040), nvml, init (the code of init: 9
+driver not loaded, 18 other version than the driver, 4 no permission), count (when it is to differ
+from the list), codes, hangs, delays, without: [names left out of the library], library (the version
+in the library's file name; default: the driver's).
 """
 
 from __future__ import annotations
@@ -60,7 +64,8 @@ MIB = 1 << 20
 SEATS = ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db")
 SWITCHES = tuple(f"0000:{bus}:00.0" for bus in ("07", "08", "09", "0a"))
 
-# An HGX H100: nvidia-smi -q of such machines as found in public bug reports, and NVIDIA's data sheets.
+# An HGX H100: nvidia-smi -q of such machines as found in public bug reports, and NVIDIA's data
+# sheets.
 _HEALTHY: dict[str, Any] = {
     "reserved": 551,
     "used": 0,
@@ -333,7 +338,10 @@ def _value(value: Any) -> str:
 
 @functools.cache
 def _compiled(without: tuple[str, ...]) -> Path:
-    """The library, compiled once for each text of its source; symbols that it is to lack are not exported."""
+    """The library, compiled once for each text of its source.
+
+    Symbols that it is to lack are not exported.
+    """
     hidden = " ".join(f"{name};" for name in without)
     script = f"{{ global: nvml*; local: {hidden} *; }};"
     mark = hashlib.sha256(SOURCE.read_bytes() + script.encode()).hexdigest()[:16]

@@ -1,7 +1,9 @@
-"""A simulated cluster with faults, for blame at scale: `python -m tests.support.simulator --nodes 232 --faults 2 --runs 200`.
+"""A simulated cluster with faults, for blame at scale.
 
-Everything is as fast as its slowest part. A fault takes 30 % of what passes it, every measurement has noise with a
-standard deviation of 10 % of the normal speed, and both can be set.
+`python -m tests.support.simulator --nodes 232 --faults 2 --runs 200`.
+
+Everything is as fast as its slowest part. A fault takes 30 % of what passes it, every measurement
+has noise with a standard deviation of 10 % of the normal speed, and both can be set.
 """
 
 from __future__ import annotations
@@ -91,7 +93,10 @@ class World:
 def planted(
     cluster: Cluster, count: int, draw: random.Random, kinds: Sequence[str] = KINDS
 ) -> tuple[Blame, ...]:
-    """Faults of which none hides another: no node has two, and no bad pair has an end below a bad switch."""
+    """Faults of which none hides another.
+
+    No node has two, and no bad pair has an end below a bad switch.
+    """
     faults: list[Blame] = []
     free = list(cluster.nodes)
     racks = list(cluster.racks)
@@ -158,7 +163,10 @@ def play(
     share: bool = False,
     **more: float,
 ) -> Run:
-    """Draw a cluster with faults from a seed, and let `screen` find them. `share`: not all pairs of a large one."""
+    """Draw a cluster with faults from a seed, and let `screen` find them.
+
+    `share`: not all pairs of a large one.
+    """
     draw = random.Random(seed)
     cluster = Cluster.of(nodes)
     world = World(cluster, planted(cluster, faults, draw, kinds), draw, **more)

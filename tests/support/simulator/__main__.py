@@ -1,4 +1,7 @@
-"""Prints how often blame is right: `python -m tests.support.simulator --nodes 232 --faults 2 --seed 7 --runs 200`."""
+"""Prints how often blame is right.
+
+`python -m tests.support.simulator --nodes 232 --faults 2 --seed 7 --runs 200`.
+"""
 
 from __future__ import annotations
 

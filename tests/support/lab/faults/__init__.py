@@ -1,6 +1,7 @@
 """Everything that can be made wrong on a host of the lab, one function each, and every one can be taken back.
 
-A fault is there when its function returns. It goes with ``undo()``, at the end of a ``with`` block, or with the lab.
+A fault is there when its function returns. It goes with ``undo()``, at the end of a ``with`` block,
+or with the lab.
 """
 
 from tests.support.lab.faults.clocks import (

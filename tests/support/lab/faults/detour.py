@@ -1,7 +1,10 @@
-"""A link that takes its time: frames between a host and the bridge go through a process that holds them for a while.
+"""A link that takes its time.
 
-This kernel has no netem. The host's cable is taken out of the bridge, and a program with a raw socket at each end
-carries every frame after a delay, checksums left to be filled in and oversized segments included (PACKET_VNET_HDR).
+Frames between a host and the bridge go through a process that holds them for a while.
+
+This kernel has no netem. The host's cable is taken out of the bridge, and a program with a raw
+socket at each end carries every frame after a delay, checksums left to be filled in and oversized
+segments included (PACKET_VNET_HDR).
 """
 
 from __future__ import annotations

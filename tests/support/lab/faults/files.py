@@ -14,7 +14,10 @@ _PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/usr/libexec/platform
 
 
 def file_over(host: Host, path: str, text: str | None = None) -> Fault:
-    """Lay an ordinary, writable file over an existing one, such as those of /proc; by default with the same text."""
+    """Lay an ordinary, writable file over an existing one, such as those of /proc.
+
+    By default with the same text.
+    """
     text = host.read(path) if text is None else text
     copy = f"{_STAGE}/{uuid.uuid4().hex}"
     place = inside(host, copy)
@@ -74,7 +77,10 @@ def own_sysctl(host: Host, name: str, value: str | None = None) -> Fault:
 
 
 def sys_tree(host: Host, files: Mapping[str, str], links: Mapping[str, str] | None = None) -> Fault:
-    """Lay recorded files and symbolic links over /sys, which is writable then; undo takes all of them away."""
+    """Lay recorded files and symbolic links over /sys, which is writable then.
+
+    Undo takes all of them away.
+    """
     upper, work = f"{_STAGE}/sys/upper", f"{_STAGE}/sys/work"
     if not _has_sys_tree(host):
         host.run(["mkdir", "-p", upper, work])

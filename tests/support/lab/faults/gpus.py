@@ -1,4 +1,7 @@
-"""GPUs on a host that has none: a management library that says what is described, and the files of the driver."""
+"""GPUs on a host that has none.
+
+A management library that says what is described, and the files of the driver.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,13 @@ GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
 
 
 def gpus(host: Host, described: Iterable[Mapping[str, Any]], **system: Any) -> Fault:
-    """GPUs as tests.support.nvml describes them: by NVML, as /dev/nvidia*, on the PCI bus and as the loaded driver's version.
+    """GPUs as tests.support.nvml describes them.
 
-    `bus` (default true) lays PCI functions over /sys; `module` is the loaded module's version, the driver's when left
-    out and none at all with None. A kernel without /proc/driver cannot show one: there recorded fleets must do.
+    By NVML, as /dev/nvidia*, on the PCI bus and as the loaded driver's version.
+
+    `bus` (default true) lays PCI functions over /sys; `module` is the loaded module's version, the
+    driver's when left out and none at all with None. A kernel without /proc/driver cannot show one:
+    there recorded fleets must do.
     """
     rows = list(described)
     bus, module = system.pop("bus", True), system.pop("module", system.get("driver", nvml.DRIVER))

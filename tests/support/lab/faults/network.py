@@ -44,7 +44,10 @@ def cable_out(host: Host) -> Fault:
 
 
 def switch_mtu(host: Host, size: int) -> Fault:
-    """The switch port at the far end of the host's eth0 carries no larger packets; the interface does not know."""
+    """The switch port at the far end of the host's eth0 carries no larger packets.
+
+    The interface does not know.
+    """
     port = f"v{host.index}"
     _at_bridge(host, ["ip", "link", "set", port, "mtu", str(size)])
     return Fault(
@@ -96,7 +99,10 @@ def no_address(host: Host, interface: str) -> Fault:
 
 
 def flapping(host: Host, interface: str, times: int) -> Fault:
-    """The link went and came so often; the kernel's count of that stays as long as the interface."""
+    """The link went and came so often.
+
+    The kernel's count of that stays as long as the interface.
+    """
     for _ in range(times):
         _set_link(host, interface, "down")
         _set_link(host, interface, "up")
@@ -109,7 +115,10 @@ def drop_pair(one: Host, other: Host) -> Fault:
 
 
 def drop_direction(sender: Host, receiver: Host) -> Fault:
-    """Nothing that ``sender`` sends arrives at ``receiver``; the other direction works, as far as that helps."""
+    """Nothing that ``sender`` sends arrives at ``receiver``.
+
+    The other direction works, as far as that helps.
+    """
     return _filter(receiver, [f"ip saddr {sender.address} drop"], [])
 
 

@@ -10,7 +10,8 @@ from tests.support.lab.rooms import Host
 
 _STATES = "/etc/lab-units"
 _SYSTEMCTL = "/usr/local/bin/systemctl"
-# `systemctl show -p PROPERTIES UNIT...` alone; a unit is active unless the file beside says otherwise.
+# `systemctl show -p PROPERTIES UNIT...` alone; a unit is active unless the file beside says
+# otherwise.
 _SCRIPT = f"""\
 #!/bin/sh
 [ "$1" = show ] || exit 1
@@ -32,5 +33,8 @@ def services(host: Host) -> Fault:
 
 
 def service(host: Host, states: Mapping[str, str]) -> Fault:
-    """Services in another state, such as inactive, failed or not-found; for a host with ``services``."""
+    """Services in another state, such as inactive, failed or not-found.
+
+    For a host with ``services``.
+    """
     return written(host, _STATES, "".join(f"{unit} {state}\n" for unit, state in states.items()))

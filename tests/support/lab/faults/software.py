@@ -1,4 +1,7 @@
-"""An environment for jobs, as an image or a shared folder brings it: an interpreter, a torch that is never imported."""
+"""An environment for jobs, as an image or a shared folder brings it.
+
+An interpreter, a torch that is never imported.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ VERSION = f"{SITE}/torch/version.py"
 WHEEL_NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
 
 
-# An id has the address where NCCL would listen: without settings, the first that is not of lo or docker.
+# An id has the address where NCCL would listen: without settings, the first that is not of lo or
+# docker.
 _UNIQUE_ID = """
 #include <ifaddrs.h>
 #include <netinet/in.h>

@@ -43,7 +43,8 @@ def old_kernel(host: Host) -> Fault:
     """New ssh sessions see kernel 2.6.x in uname(2) and /proc/sys/kernel/osrelease."""
     real = f"{_SSHD}.real"
     release = host.run(["setarch", "--uname-2.6", "uname", "-r"]).stdout
-    # sshd executes itself for each connection; only these copies get the personality, the listener stays as it is.
+    # sshd executes itself for each connection; only these copies get the personality, the listener
+    # stays as it is.
     wrapper = f'#!/bin/bash\n[[ " $* " == *" -R "* ]] && exec setarch --uname-2.6 {real} "$@"\nexec -a {_SSHD} {real} "$@"\n'
     host.run(["cp", "--preserve", _SSHD, real])
     host.write(f"{_SSHD}.new", wrapper, 0o755)

@@ -10,8 +10,9 @@ from tests.support.lab import processes
 from tests.support.lab.faults.fault import Fault
 from tests.support.lab.rooms import Host
 
-# A FUSE server that greets the kernel and then never answers again, as an NFS server that went away. The mount's end
-# is the server's: the kernel then fails all that waits (linux/fuse.h: FUSE_INIT is 26, version 7.31).
+# A FUSE server that greets the kernel and then never answers again, as an NFS server that went
+# away. The mount's end is the server's: the kernel then fails all that waits (linux/fuse.h:
+# FUSE_INIT is 26, version 7.31).
 _SILENT = r"""
 import ctypes, os, struct, sys, time
 fd = os.open("/dev/fuse", os.O_RDWR)
@@ -25,7 +26,8 @@ os.write(fd, struct.pack("=IiQ", 16 + len(body), 0, number) + body)
 print(flush=True)
 time.sleep(1e6)
 """
-# Waits for that file system as a job in the kernel does: a signal that came meanwhile makes it sleep uninterruptibly.
+# Waits for that file system as a job in the kernel does: a signal that came meanwhile makes it
+# sleep uninterruptibly.
 _WAITING = r"""
 import os, signal, sys
 signal.signal(signal.SIGALRM, lambda *_: None)
@@ -43,7 +45,8 @@ time.sleep(1e6)
 """
 
 
-# Loop devices are the whole machine's, and a host has only the device nodes that it makes. Another lab may be faster.
+# Loop devices are the whole machine's, and a host has only the device nodes that it makes. Another
+# lab may be faster.
 _DISK = """
 [ -e /dev/loop-control ] || mknod /dev/loop-control c 10 237
 mkdir -p "$1" && truncate --size 8M "$0" && mke2fs -q -t ext4 "$0" || exit 1
@@ -57,7 +60,10 @@ exit 1
 
 
 def hung_mount(host: Host, folder: str) -> Fault:
-    """A file system that is mounted and never answers; what looks at it waits until the fault is taken back."""
+    """A file system that is mounted and never answers.
+
+    What looks at it waits until the fault is taken back.
+    """
     host.run(
         ["sh", "-c", '[ -e /dev/fuse ] || mknod -m 666 /dev/fuse c 10 229; mkdir -p "$0"', folder]
     )

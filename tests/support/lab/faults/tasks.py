@@ -10,7 +10,8 @@ from tests.support.lab.faults.fault import Fault
 from tests.support.lab.faults.files import written
 from tests.support.lab.rooms import Host
 
-# The parent of a vfork waits in uninterruptible sleep until its child has called exec, as shells and make do.
+# The parent of a vfork waits in uninterruptible sleep until its child has called exec, as shells
+# and make do.
 _VFORK = r"""
 #include <unistd.h>
 #include <sys/prctl.h>
