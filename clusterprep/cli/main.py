@@ -261,7 +261,7 @@ def _with_nodes(diagnosis: Diagnosis, words: dict[str, Any]) -> Diagnosis:
     from clusterprep.runtime.deadline import Deadline
 
     inventory = _inventory(words)
-    diagnosis = diagnosed.on_nodes(diagnosis, inventory)
+    diagnosis = diagnosed.with_nodes(diagnosis, inventory)
     names = diagnosed.checks_of(diagnosis)
     if not names:
         return diagnosis
@@ -272,7 +272,7 @@ def _with_nodes(diagnosis: Diagnosis, words: dict[str, Any]) -> Diagnosis:
         finally:
             job.watch.close()  # type: ignore[attr-defined]
     lost = [node.node for node in report.nodes or () if not node.reached]
-    return diagnosed.as_now(diagnosis, report.findings or (), lost)
+    return diagnosed.with_live_checks(diagnosis, report.findings or (), lost)
 
 
 def _dispatch(job: Invocation, words: dict[str, Any]) -> Report:

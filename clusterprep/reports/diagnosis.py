@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from clusterprep.errors import InputError
-from clusterprep.jobs.diagnose.model import Diagnosis, Found, LogLine
+from clusterprep.jobs.diagnose.model import Diagnosis, DiagnosedCause, LogLine
 from clusterprep.model import Json
 from clusterprep.reports.plain import clean, counted, field
 
@@ -59,7 +59,7 @@ def as_json(diagnosis: Diagnosis) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e") + "\n"
 
 
-def _cause(found: Found) -> Json:
+def _cause(found: DiagnosedCause) -> Json:
     row: dict[str, Json] = {
         "cause": found.cause.name,
         "severity": found.severity,
@@ -108,7 +108,7 @@ def _written(page: ReportPage, diagnosis: Diagnosis) -> str:
     return str(page.show())
 
 
-def _write_cause(page: ReportPage, found: Found) -> None:
+def _write_cause(page: ReportPage, found: DiagnosedCause) -> None:
     page.blank()
     head: list[Part] = [(found.cause.name, "bold"), f"  {found.cause.title}"]
     sure = "" if found.severity == "benign" else f"  ({found.confidence:.0%} sure)"

@@ -1,6 +1,9 @@
-"""Explains failure logs of NCCL and torch.distributed: which cause, since which line, whose fault, what to do.
+"""Explains failure logs of NCCL and torch.distributed: the cause, its lines, the culprit, the fix.
 
-Lines flow one way: `sources` reads files and lets the few lines through that may matter, `prefixes` takes off what
-launchers and loggers put in front, `causes/` says what messages mean, `ranking` and `culprit` put causes in order.
-Only `sources` touches the world.
+Lines pass through these modules in this order:
+
+1. `sources` reads files and keeps the few lines that may matter. It alone does I/O.
+2. `prefixes` removes what launchers and loggers put in front of a message.
+3. `causes/` says what messages mean.
+4. `ranking` and `culprit` put the causes in order and name what is at fault.
 """

@@ -1,4 +1,7 @@
-"""The stages of `clusterprep diagnose` in a row, and what an inventory adds: nodes for ranks, and checks as of now."""
+"""Runs the stages of `clusterprep diagnose`, and adds what an inventory tells: nodes and checks.
+
+`diagnose(["rank0.log"])` returns the diagnosis and the hosts that the log names.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from clusterprep.jobs.diagnose.model import Diagnosis, Found
+from clusterprep.jobs.diagnose.model import Diagnosis, DiagnosedCause
 from clusterprep.jobs.diagnose.prefixes import lines_of
 from clusterprep.jobs.diagnose.ranking import diagnose as judge
 from clusterprep.jobs.diagnose.ranking import needles
@@ -16,79 +19,117 @@ from clusterprep.jobs.diagnose.sources import read
 from clusterprep.model import Finding, Inventory, Node
 
 _RANKS = re.compile(r"ranks? ((?:\d+(?:, | and )?)+)$")
-_PLACE = re.compile(r"^(?:host|peer) (\S+)")
+_HOST_OR_PEER = re.compile(r"^(?:host|peer) (\S+)")
 
 
 def diagnose(
     names: Sequence[str], *, stdin: BinaryIO | None = None
 ) -> tuple[Diagnosis, frozenset[str]]:
-    """Read logs and judge them; also the hosts that they name. InputError for what cannot be read, or is no text."""
+    """Read logs and return their diagnosis and the hosts that they name.
+
+    Raises InputError for files that cannot be read or are not text.
+    """
     reading = read(names, needles(), stdin)
     lines = lines_of(reading.kept)
-    return judge(lines, reading.lines, reading.notices), frozenset(
-        line.host for line in lines if line.host
-    )
+    hosts = frozenset(line.host for line in lines if line.host)
+    return judge(lines, reading.lines, reading.notices), hosts
 
 
 def without_names(diagnosis: Diagnosis, hosts: frozenset[str]) -> Diagnosis:
+    """Return the diagnosis without names of hosts, addresses, paths and users."""
     return redacted(diagnosis, hosts)
 
 
 def checks_of(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """The checks that would have found its causes."""
-    named = (found.cause.check for found in diagnosis.causes if found.severity != "benign")
-    return tuple(dict.fromkeys(name for name in named if name))
+    """Return the names of the checks that would have found the causes before the start."""
+    names: dict[str, None] = {}  # each once, in order
+    for found in diagnosis.causes:
+        check = found.cause.check
+        if check and found.severity != "benign":
+            names[check] = None
+    return tuple(names)
 
 
-def on_nodes(diagnosis: Diagnosis, inventory: Inventory) -> Diagnosis:
-    """Culprits with the node that they are on: ranks by their place in the inventory, hosts by name or address."""
-    ranks = _ranks(inventory.nodes)
-    places = {node.address: node.name for node in inventory.nodes}
-    causes = tuple(
-        replace(found, culprit=_placed(found.culprit, ranks, places)) for found in diagnosis.causes
-    )
-    return replace(diagnosis, causes=causes)
+# ---------------------------------------------------------------- nodes of culprits
 
 
-def _ranks(nodes: Sequence[Node]) -> Sequence[str]:
-    """The node of each rank, in the order of the inventory; none where a node does not say how many it starts."""
-    shares = [node.nproc_per_node or (node.gpus.used if node.gpus else None) for node in nodes]
-    if None in shares:
-        return ()
-    return [node.name for node, share in zip(nodes, shares, strict=True) for _ in range(share or 1)]
+def with_nodes(diagnosis: Diagnosis, inventory: Inventory) -> Diagnosis:
+    """Return the diagnosis with the node of each culprit.
+
+    Ranks are counted in the order of the inventory; hosts are found by address.
+    """
+    node_of_rank = _node_of_rank(inventory.nodes)
+    node_of_address = {node.address: node.name for node in inventory.nodes}
+    causes: list[DiagnosedCause] = []
+    for found in diagnosis.causes:
+        culprit = _with_node(found.culprit, node_of_rank, node_of_address)
+        causes.append(replace(found, culprit=culprit))
+    return replace(diagnosis, causes=tuple(causes))
 
 
-def _placed(culprit: str | None, ranks: Sequence[str], places: Mapping[str, str]) -> str | None:
+def _node_of_rank(nodes: Sequence[Node]) -> Sequence[str]:
+    """Return the name of the node of each rank. Empty if a node does not say how many it starts."""
+    names: list[str] = []
+    for node in nodes:
+        gpus = node.gpus.used if node.gpus else None
+        processes = node.nproc_per_node or gpus
+        if processes is None:
+            return ()
+        names += [node.name] * (processes or 1)
+    return names
+
+
+def _with_node(
+    culprit: str | None, node_of_rank: Sequence[str], node_of_address: Mapping[str, str]
+) -> str | None:
     if culprit is None:
         return None
-    if found := _RANKS.match(culprit):
-        numbers = [int(number) for number in re.findall(r"\d+", found[1])]
-        nodes = dict.fromkeys(ranks[number] for number in numbers if number < len(ranks))
-        return f"{culprit} on {', '.join(nodes)}" if nodes else culprit
-    place = _PLACE.match(culprit)
-    name = places.get(place[1]) if place else None
-    return f"{culprit} ({name})" if place and name and name != place[1] else culprit
+    if ranks := _RANKS.match(culprit):
+        return _ranks_with_nodes(culprit, ranks[1], node_of_rank)
+    place = _HOST_OR_PEER.match(culprit)
+    if place is None:
+        return culprit
+    node = node_of_address.get(place[1])
+    if not node or node == place[1]:
+        return culprit
+    return f"{culprit} ({node})"
 
 
-def as_now(
+def _ranks_with_nodes(culprit: str, ranks: str, node_of_rank: Sequence[str]) -> str:
+    nodes: dict[str, None] = {}  # each once, in order
+    for digits in re.findall(r"\d+", ranks):
+        rank = int(digits)
+        if rank < len(node_of_rank):
+            nodes[node_of_rank[rank]] = None
+    if not nodes:
+        return culprit
+    return f"{culprit} on {', '.join(nodes)}"
+
+
+# ---------------------------------------------------------------- checks of today
+
+
+def with_live_checks(
     diagnosis: Diagnosis, findings: Sequence[Finding], lost: Sequence[str] = ()
 ) -> Diagnosis:
-    """What the related checks say today, beside each cause; `lost` are nodes that gave no answer."""
-    said: dict[str, list[str]] = {}
+    """Return the diagnosis with what the related checks say today.
+
+    `lost` are the nodes that gave no answer.
+    """
+    answers: dict[str, list[str]] = {}  # by check
     for finding in findings:
-        if finding.verdict != "skip":
-            who = f" on {', '.join(finding.nodes)}" if finding.nodes else ""
-            said.setdefault(finding.check, []).append(
-                f"{finding.check} {finding.verdict}{who}: {finding.message}"
-            )
-    notices = (
-        [f"{', '.join(lost)} not reached, so what the checks say there now is not known"]
-        if lost
-        else []
-    )
-    causes = tuple(_live(found, said) for found in diagnosis.causes)
-    return replace(diagnosis, causes=causes, notices=(*diagnosis.notices, *notices))
-
-
-def _live(found: Found, said: Mapping[str, list[str]]) -> Found:
-    return replace(found, live=tuple(said.get(found.cause.check or "", ())))
+        if finding.verdict == "skip":
+            continue
+        nodes = ", ".join(finding.nodes)
+        where = f" on {nodes}" if nodes else ""
+        answer = f"{finding.check} {finding.verdict}{where}: {finding.message}"
+        answers.setdefault(finding.check, []).append(answer)
+    notices = list(diagnosis.notices)
+    if lost:
+        nodes = ", ".join(lost)
+        notices.append(f"{nodes} not reached, so what the checks say there now is not known")
+    causes: list[DiagnosedCause] = []
+    for found in diagnosis.causes:
+        live = answers.get(found.cause.check or "", ())
+        causes.append(replace(found, live=tuple(live)))
+    return replace(diagnosis, causes=tuple(causes), notices=tuple(notices))

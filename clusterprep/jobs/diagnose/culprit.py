@@ -1,144 +1,195 @@
-"""Puts those who are to blame into words, or says nobody where the log does not show it."""
+"""Names what is to blame for a cause: ranks, hosts, interfaces. None if the log does not tell."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
-from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, LogLine, Sign
+from clusterprep.jobs.diagnose.model import (
+    Cause,
+    Culprit,
+    Culprits,
+    Evidence,
+    LogFile,
+    LogLine,
+    Sign,
+)
 
-MOST = 8  # names; where more are blamed, nobody is
+MOST = 8  # names; if more are blamed, none is named
 _SPAWNED = re.compile(
     r"-- Process (?P<number>\d+) terminated with the following error", re.IGNORECASE
 )
 _PLURAL = {
-    **{
-        word: f"{word}s"
-        for word in [
-            "rank",
-            "host",
-            "interface",
-            "device",
-            "port",
-            "GPU",
-            "HCA",
-            "peer",
-            "name",
-            "file",
-        ]
-    },
+    "rank": "ranks",
+    "host": "hosts",
+    "interface": "interfaces",
+    "device": "devices",
+    "port": "ports",
+    "GPU": "GPUs",
+    "HCA": "HCAs",
+    "peer": "peers",
+    "name": "names",
+    "file": "files",
     "address": "addresses",
 }
 
 
-def named(sign: Sign, found: re.Match[str], line: LogLine) -> tuple[tuple[str, str], ...]:
-    """The culprit of one line: (kind, name), or nothing where the line does not say it."""
-    for template in filter(None, sign.culprit.split("|")):
-        text = filled(template, found, line)
-        if text is not None:
-            kind = template.split("{", maxsplit=1)[0].strip()
-            kind = kind if "{" in template else kind.rpartition(" ")[0]
-            return ((kind, text[len(kind) :].strip()),)
+# ---------------------------------------------------------------- one line
+
+
+def named(sign: Sign, match: re.Match[str], line: LogLine) -> Culprits:
+    """Return the culprit of one line as ((kind, name),), or () if the line does not name it."""
+    for template in sign.culprit.split("|"):
+        if not template:
+            continue
+        text = filled(template, match, line)
+        if text is None:
+            continue
+        kind, brace, _ = template.partition("{")
+        kind = kind.strip()
+        if not brace:  # «rank 0»: the last word is the name
+            kind = kind.rpartition(" ")[0]
+        name = text[len(kind) :].strip()
+        return ((kind, name),)
     return ()
 
 
-def filled(template: str, found: re.Match[str], line: LogLine) -> str | None:
-    """A template with what the line says, None where something is missing."""
-    known = {name: value for name, value in found.groupdict().items() if value}
+def filled(template: str, match: re.Match[str], line: LogLine) -> str | None:
+    """Return a template with what the line says in it, or None if something is missing."""
+    values = {name: value for name, value in match.groupdict().items() if value}
     for name in ("rank", "host", "gpu"):
         value = getattr(line, name)
         if value is not None:
-            known.setdefault(name, str(value))
+            values.setdefault(name, str(value))
     try:
-        return template.format_map(known)
+        return template.format_map(values)
     except KeyError:
         return None
 
 
+# ---------------------------------------------------------------- all lines of a cause
+
+
 def worded(cause: Cause, evidence: Sequence[Evidence], log: LogFile) -> str | None:
-    """All culprits of one cause in words: those of its weightiest signs, or of the next where these name nobody."""
+    """Return all culprits of one cause in words, or None.
+
+    These are the culprits of its weightiest signs, or of the next weightiest if those name none.
+    """
     weights = sorted({e.weight for e in evidence}, reverse=True)
     for weight in weights:
-        pairs = list(
-            dict.fromkeys(pair for e in evidence if e.weight == weight for pair in e.culprits)
-        )
-        if pairs:
-            return _worded(pairs, evidence, log)
-    lines = [e.line for e in evidence if e.weight == weights[0]]
-    own = _of_lines(lines) if cause.of_host else ()
-    return _worded(own, evidence, log) if own else _spawned(log)
+        culprits: dict[Culprit, None] = {}  # each once, in order
+        for e in evidence:
+            if e.weight == weight:
+                culprits.update(dict.fromkeys(e.culprits))
+        if culprits:
+            return _in_words(tuple(culprits), evidence, log)
+    if cause.blames_host:
+        weightiest = weights[0]
+        lines = [e.line for e in evidence if e.weight == weightiest]
+        writers = _writers(lines)
+        if writers:
+            return _in_words(writers, evidence, log)
+    return _spawned(log)
 
 
-def _of_lines(lines: Sequence[LogLine]) -> tuple[tuple[str, str], ...]:
-    """The hosts whose lines these are, or the ranks where no host is told."""
-    hosts = dict.fromkeys(("host", line.host) for line in lines if line.host)
-    return tuple(
-        hosts or dict.fromkeys(("rank", str(line.rank)) for line in lines if line.rank is not None)
-    )
+def _writers(lines: Sequence[LogLine]) -> Culprits:
+    """Return the hosts that wrote the lines, or the ranks if no host is known."""
+    hosts: dict[Culprit, None] = {}  # each once, in order
+    ranks: dict[Culprit, None] = {}
+    for line in lines:
+        if line.host:
+            hosts["host", line.host] = None
+        if line.rank is not None:
+            ranks["rank", str(line.rank)] = None
+    return tuple(hosts or ranks)
 
 
-def _worded(
-    pairs: Sequence[tuple[str, str]], evidence: Sequence[Evidence], log: LogFile
-) -> str | None:
-    kinds = [kind for kind, _ in pairs]
-    kind = max(dict.fromkeys(kinds), key=lambda kind: (kind != "local rank", kinds.count(kind)))
-    names = _split([name for k, name in pairs if k == kind])
-    if not names or len(names) > MOST or _everybody(kind, names, log):
+def _in_words(culprits: Culprits, evidence: Sequence[Evidence], log: LogFile) -> str | None:
+    kind = _commonest_kind(culprits)
+    names = _separated([name for other, name in culprits if other == kind])
+    if not names or len(names) > MOST or _are_all(kind, names, log):
         return None
     if kind == "peer":
         return _peer(names, evidence)
-    return _said(kind, names)
+    return _listed(kind, names)
 
 
-def _split(names: Sequence[str]) -> list[str]:
-    """«2, 5» names two."""
-    parts = [
-        part
-        for name in names
-        for part in (name.split(",") if re.fullmatch(r"[\d, ]+", name) else [name])
-    ]
-    parts = [
-        word
-        for part in parts
-        for word in (part.split(" and ") if re.fullmatch(r"\d+ and \d+", part) else [part])
-    ]
-    unique = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
-    return sorted(unique, key=int) if all(part.isdigit() for part in unique) else unique
+def _commonest_kind(culprits: Culprits) -> str:
+    """Return the kind that most culprits have. A local rank says least, so it comes last."""
+    counts = Counter(kind for kind, _ in culprits)
+    del counts["local rank"]
+    if not counts:
+        return "local rank"
+    return max(counts, key=lambda kind: counts[kind])
 
 
-def _everybody(kind: str, names: Sequence[str], log: LogFile) -> bool:
-    """What all hosts or all ranks have is nobody's fault."""
+def _separated(names: Sequence[str]) -> list[str]:
+    """Return each name once. «2, 5» and «2 and 5» are two names. Numbers are sorted."""
+    unique: dict[str, None] = {}
+    for name in names:
+        parts = [name]
+        if re.fullmatch(r"[\d, ]+", name):
+            parts = name.split(",")
+        elif re.fullmatch(r"\d+ and \d+", name):
+            parts = name.split(" and ")
+        stripped = [part.strip() for part in parts]
+        unique.update(dict.fromkeys(stripped))
+    unique.pop("", None)
+    if all(name.isdigit() for name in unique):
+        return sorted(unique, key=int)
+    return list(unique)
+
+
+def _are_all(kind: str, names: Sequence[str], log: LogFile) -> bool:
+    """Whether these are all ranks or most hosts of the log. Then none of them is at fault."""
     if len(names) < 2:
         return False
-    if kind == "ranks":
-        return len(names) > 2 and {int(name) for name in names if name.isdigit()} >= log.ranks
     if kind == "host":
         return len(names) * 2 > len(log.hosts)
-    return kind == "rank" and {int(name) for name in names if name.isdigit()} >= log.ranks
+    if kind not in {"rank", "ranks"}:
+        return False
+    if kind == "ranks" and len(names) == 2:
+        return False  # a pair that differs, and each of the two may be the one at fault
+    numbers = {int(name) for name in names if name.isdigit()}
+    return numbers >= log.ranks
 
 
 def _peer(names: Sequence[str], evidence: Sequence[Evidence]) -> str | None:
     if len(names) > 1:
         return None
+    (peer,) = names
     hosts = {e.line.host for e in evidence if e.culprits}
-    (host,) = hosts if len(hosts) == 1 else (None,)
-    return f"peer {names[0]}" + (f" as seen from {host}" if host and host != names[0] else "")
+    host = hosts.pop() if len(hosts) == 1 else None
+    if not host or host == peer:
+        return f"peer {peer}"
+    return f"peer {peer} as seen from {host}"
 
 
-def _said(kind: str, names: Sequence[str]) -> str:
-    word = kind.split(" ", maxsplit=1)[0]
-    many = len(names) > 1
-    plural = (
-        _PLURAL.get(word, word) if many else word.removesuffix("s") if word == "ranks" else word
-    )
-    listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
-    rest = kind[len(word) :].strip()
+def _listed(kind: str, names: Sequence[str]) -> str:
+    """Return «ranks 2 and 5» of rank, «ranks 2 and 5 on GPU 1» of «rank {} on GPU 1»."""
+    noun = kind.split(" ", maxsplit=1)[0]
+    rest = kind[len(noun) :].strip()
+    if len(names) > 1:
+        noun = _PLURAL.get(noun, noun)
+    elif noun == "ranks":
+        noun = "rank"
+    separator = " and " if len(names) == 2 else ", "
+    listed = separator.join(names)
     if "{}" in rest:
-        return f"{plural} {rest.replace('{}', listed)}"
-    return " ".join(part for part in (plural, rest, listed) if part)
+        placed = rest.replace("{}", listed)
+        return f"{noun} {placed}"
+    parts = [part for part in (noun, rest, listed) if part]
+    return " ".join(parts)
 
 
 def _spawned(log: LogFile) -> str | None:
-    """torch.multiprocessing says which of its processes failed."""
-    numbers = {found["number"] for line in log.lines if (found := _SPAWNED.search(line.said))}
-    return f"process {numbers.pop()}" if len(numbers) == 1 else None
+    """Return the process that failed, where torch.multiprocessing names exactly one."""
+    numbers: set[str] = set()
+    for line in log.lines:
+        match = _SPAWNED.search(line.message)
+        if match:
+            numbers.add(match["number"])
+    if len(numbers) != 1:
+        return None
+    return f"process {numbers.pop()}"

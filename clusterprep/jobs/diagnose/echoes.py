@@ -1,12 +1,13 @@
-"""Lines that repeat what went wrong elsewhere, or say nothing of a cause: they need no explaining."""
+"""Recognises lines that need no explanation: they repeat a failure or say nothing of a cause."""
 
 from __future__ import annotations
 
+import functools
 import re
 
 from clusterprep.jobs.diagnose.model import LogLine
 
-# (what stands in the line in small letters, what it is, what it means)
+# (needle: part of the line in small letters, pattern of the message, what it means)
 KNOWN: tuple[tuple[str, str, str], ...] = (
     ("->", r"(?:\.(?:cc|cu|h|cpp):\d+|\w) -> \d+(?: \[.*\])?$", "a result that is handed up"),
     ("closed by remote peer", r"Connection closed by remote peer", "the peer ended first"),
@@ -93,8 +94,8 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("childfailederror", r"ChildFailedError", "torchrun's summary; the first failure is in it"),
     ("root cause (first observed", r"Root Cause \(first observed failure\)", "torchrun's summary"),
     ("failed (exitcode", r"failed \(exitcode: ", "torchrun's word for a worker that ended"),
-    ("magic", r"magic mismatch|wrong magic", "a stranger at the port, dropped"),
-    ("wrong socket type", r"wrong socket type", "a stranger at the port, dropped"),
+    ("magic", r"magic mismatch|wrong magic", "an unknown client at the port, dropped"),
+    ("wrong socket type", r"wrong socket type", "an unknown client at the port, dropped"),
     ("ras ", r"\bRAS\b", "NCCL's monitoring, which the job does not need"),
     ("will retry", r"listening yet, will retry", "the store is not there yet"),
     (
@@ -168,15 +169,17 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("traceback (most", r"Traceback \(most recent call last\)", "the error itself follows"),
     ("exception raised from", r"Exception raised from", "the place in torch's source"),
 )
-_PATTERNS: dict[str, re.Pattern[str]] = {}
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
 
 
 def meaning(line: LogLine) -> str | None:
-    """What a line is that explains nothing, or None where it may be a cause."""
-    low = line.said.lower()
+    """Return what a line means that explains nothing, or None if it may tell of a cause."""
+    lowered = line.message.lower()
     for needle, pattern, what in KNOWN:
-        if needle in low:
-            compiled = _PATTERNS.setdefault(pattern, re.compile(pattern, re.IGNORECASE))
-            if compiled.search(line.said):
-                return what
+        if needle in lowered and _compiled(pattern).search(line.message):
+            return what
     return None

@@ -1,4 +1,4 @@
-"""How workers ended, as torchrun tells it: which failed first, by which signal, and which it ended itself."""
+"""Reads from torchrun's messages how workers ended: which failed first, and by which signal."""
 
 from __future__ import annotations
 
@@ -14,72 +14,112 @@ _SHORT = re.compile(
 )
 _RANK = re.compile(r"^\s*rank +: *(?P<rank>\d+)", re.IGNORECASE)
 _EXIT = re.compile(r"^\s*exitcode +: *(?P<code>-?\d+)(?: \(pid: (?P<pid>\d+)\))?", re.IGNORECASE)
-_ROOT = re.compile(r"Root Cause \(first observed failure\)", re.IGNORECASE)
-_FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d+) .*forcefully exiting", re.IGNORECASE)
-_SENT = (-15, -2, -1)  # signals that somebody sends
-_CAUSES = {
-    -9: ("host_oom_kill", Weight.LIKELY, "by SIGKILL"),
-    -7: ("shm_too_small", Weight.LIKELY, "by SIGBUS"),
-    -15: ("external_termination", Weight.LIKELY, "by SIGTERM"),
-    -2: ("external_termination", Weight.LIKELY, "by SIGINT"),
-    -1: ("external_termination", Weight.LIKELY, "by SIGHUP"),
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)", re.IGNORECASE)
+_KILLED_BY_TORCHRUN = re.compile(
+    r"Unable to shutdown process (?P<pid>\d+) .*forcefully exiting", re.IGNORECASE
+)
+_EXTERNAL_SIGNALS = (-15, -2, -1)  # SIGTERM, SIGINT, SIGHUP: sent by people and schedulers
+_CAUSE_OF_CODE = {
+    -9: ("host_oom_kill", "by SIGKILL"),
+    -7: ("shm_too_small", "by SIGBUS"),
+    -15: ("external_termination", "by SIGTERM"),
+    -2: ("external_termination", "by SIGINT"),
+    -1: ("external_termination", "by SIGHUP"),
 }
+
+# Largest distances in torchrun's summary, in lines. A block of it has the lines [0]:, time, host,
+# rank, exitcode; «Root Cause (first observed failure)» stands above the last block.
+_LINES_FROM_RANK = 2
+_LINES_FROM_ROOT_CAUSE = 6
 
 
 @dataclass(frozen=True)
-class Ended:
-    """One worker that ended badly. `first` where torchrun says that it was the first on its node."""
+class FailedWorker:
+    """One worker that ended badly. `is_first`: torchrun says that it was the first on its node."""
 
     line: LogLine
     code: int
     pid: str
     culprit: tuple[str, str] | None
-    first: bool
+    is_first: bool
 
 
-def ended(log: LogFile) -> list[Ended]:
-    """Workers that ended badly, without those that torchrun killed because they did not follow its SIGTERM."""
-    forced = {
-        found["pid"]
-        for line in log.saying("forcefully exiting")
-        if (found := _FORCED.search(line.said))
-    }
-    return [one for one in [*_short(log), *_summaries(log)] if one.pid not in forced]
+def failed_workers(log: LogFile) -> list[FailedWorker]:
+    """Return workers that ended badly.
+
+    Workers that torchrun killed because they did not follow its SIGTERM are left out.
+    """
+    killed_by_torchrun: set[str] = set()
+    for line in log.lines_with("forcefully exiting"):
+        match = _KILLED_BY_TORCHRUN.search(line.message)
+        if match:
+            killed_by_torchrun.add(match["pid"])
+    workers = [*_from_agent(log), *_from_summaries(log)]
+    return [worker for worker in workers if worker.pid not in killed_by_torchrun]
 
 
-def _short(log: LogFile) -> Iterator[Ended]:
-    """The line of the agent that saw a worker fail; it tells the first one alone."""
-    for line in log.saying("failed (exitcode"):
-        if found := _SHORT.search(line.said):
-            yield Ended(
-                line, int(found["code"]), found["pid"], ("local rank", found["local"]), first=True
-            )
-
-
-def _summaries(log: LogFile) -> Iterator[Ended]:
-    """The blocks of torchrun's summary: rank and exit code stand on lines of their own, the root cause comes last."""
-    rank: tuple[str, int, str] | None = None
-    root: tuple[str, int] = ("", 0)
-    for line in log.saying("rank      :", "exitcode  :", "root cause (first"):
-        if _ROOT.search(line.said):
-            root = (line.file, line.number)
-        elif found := _RANK.match(line.said):
-            rank = (line.file, line.number, found["rank"])
-        elif found := _EXIT.match(line.said):
-            near = rank is not None and rank[0] == line.file and line.number - rank[1] <= 2
-            first = not root[0] or (root[0] == line.file and line.number - root[1] <= 6)
-            culprit = ("rank", rank[2]) if near and rank else None
-            yield Ended(line, int(found["code"]), found["pid"] or "", culprit, first=first)
-
-
-def judge(log: LogFile) -> Iterator[Evidence]:
-    """What the first failures of each node say; who ended by SIGTERM after another failed was only ended after it."""
-    rows = [one for one in ended(log) if one.first]
-    own = {one.line.file for one in rows if one.code not in _SENT}
-    for one in rows:
-        if one.code in _SENT and one.line.file in own:
+def _from_agent(log: LogFile) -> Iterator[FailedWorker]:
+    """Read the line of the agent that saw a worker fail. It names the first one alone."""
+    for line in log.lines_with("failed (exitcode"):
+        match = _SHORT.search(line.message)
+        if match is None:
             continue
-        name, weight, how = _CAUSES.get(one.code, ("", Weight.ECHO, ""))
-        if name:
-            culprits = (one.culprit,) if one.culprit else ()
-            yield Evidence(name, one.line, weight, culprits, note=f"a worker ended {how}")
+        code = int(match["code"])
+        culprit = ("local rank", match["local"])
+        yield FailedWorker(line, code, match["pid"], culprit, is_first=True)
+
+
+def _from_summaries(log: LogFile) -> Iterator[FailedWorker]:
+    """Read torchrun's summaries.
+
+    Rank and exit code are on lines of their own; the root cause comes last.
+    """
+    rank_line: LogLine | None = None
+    rank = ""
+    root_line: LogLine | None = None
+    for line in log.lines_with("rank      :", "exitcode  :", "root cause (first"):
+        if _ROOT_CAUSE.search(line.message):
+            root_line = line
+            continue
+        if found_rank := _RANK.match(line.message):
+            rank_line = line
+            rank = found_rank["rank"]
+            continue
+        match = _EXIT.match(line.message)
+        if match is None:
+            continue
+        code = int(match["code"])
+        pid = match["pid"] or ""
+        knows_rank = rank_line is not None and _is_below(line, rank_line, _LINES_FROM_RANK)
+        culprit = ("rank", rank) if knows_rank else None
+        is_first = root_line is None or _is_below(line, root_line, _LINES_FROM_ROOT_CAUSE)
+        yield FailedWorker(line, code, pid, culprit, is_first=is_first)
+
+
+def _is_below(line: LogLine, other: LogLine, distance: int) -> bool:
+    """Whether the line is in the same file, at most so many lines below the other."""
+    if line.file != other.file:
+        return False
+    return line.number <= other.number + distance
+
+
+def detect_signals(log: LogFile) -> Iterator[Evidence]:
+    """Yield what the first failures of each node say.
+
+    If another worker failed by itself, those ended by SIGTERM were only ended after it.
+    """
+    workers = [worker for worker in failed_workers(log) if worker.is_first]
+    files_with_own_failure: set[str] = set()
+    for worker in workers:
+        if worker.code not in _EXTERNAL_SIGNALS:
+            files_with_own_failure.add(worker.line.file)
+    for worker in workers:
+        was_signalled = worker.code in _EXTERNAL_SIGNALS
+        if was_signalled and worker.line.file in files_with_own_failure:
+            continue
+        if worker.code not in _CAUSE_OF_CODE:
+            continue
+        cause, how = _CAUSE_OF_CODE[worker.code]
+        culprits = (worker.culprit,) if worker.culprit else ()
+        note = f"a worker ended {how}"
+        yield Evidence(cause, worker.line, Weight.LIKELY, culprits, note=note)

@@ -1,4 +1,4 @@
-"""All causes that there are: those of the files in causes/."""
+"""Finds all causes: those that the files in causes/ define."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from clusterprep.runtime.plugins import modules
 
 @functools.cache
 def causes() -> Mapping[str, Cause]:
-    """Causes by name, in alphabetical order. Two of one name are a mistake of ours."""
-    found: dict[str, Cause] = {}
+    """Return all causes by name, sorted. Raises TypeError if two have the same name."""
+    by_name: dict[str, Cause] = {}
     for module in modules("clusterprep.jobs.diagnose.causes"):
-        for cause in vars(module).values():
-            if not isinstance(cause, Cause) or found.get(cause.name) is cause:
+        for value in vars(module).values():
+            if not isinstance(value, Cause):
                 continue
-            if cause.name in found:
-                raise TypeError(
-                    f"{cause.name} is defined twice, the second time in {module.__name__}"
-                )
-            found[cause.name] = cause
-    return dict(sorted(found.items()))
+            name = value.name
+            if name in by_name and by_name[name] is not value:
+                raise TypeError(f"{name} is defined twice, the second time in {module.__name__}")
+            by_name[name] = value
+    return dict(sorted(by_name.items()))

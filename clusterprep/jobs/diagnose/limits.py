@@ -1,12 +1,12 @@
-"""Which time limit fired: its value, its default, and where it is set."""
+"""Says which time limit fired: its value, its default, and where it is set."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterprep.jobs.diagnose.model import Found, LogFile, LogLine
+from clusterprep.jobs.diagnose.model import DiagnosedCause, LogFile, Place
 
 NEEDLES = (
     "timeout(ms)",
@@ -20,120 +20,168 @@ NEEDLES = (
     "pytorch version",
     "torch version",
 )
-_GROUP = re.compile(r"Timeout\(ms\)=(?P<ms>\d+)", re.IGNORECASE)
-_CLIENTS = re.compile(r"timed out after (?P<s>\d+) seconds waiting for clients", re.IGNORECASE)
-_SOCKET = re.compile(r"client socket has timed out after (?P<n>\d+) ?(?P<unit>ms|s)", re.IGNORECASE)
-_JOIN = re.compile(r"RendezvousTimeoutError", re.IGNORECASE)
-_STUCK = re.compile(r"watchdog got stuck for (?P<s>\d+) seconds", re.IGNORECASE)
+_NCCL_GROUP = re.compile(r"Timeout\(ms\)=(?P<ms>\d+)", re.IGNORECASE)
+_STORE_CLIENTS = re.compile(
+    r"timed out after (?P<s>\d+) seconds waiting for clients", re.IGNORECASE
+)
+_STORE_SOCKET = re.compile(
+    r"client socket has timed out after (?P<n>\d+) ?(?P<unit>ms|s)", re.IGNORECASE
+)
+_STORE_KEY = re.compile(r"wait timeout after (?P<ms>\d+)ms", re.IGNORECASE)
+_TORCHRUN_JOIN = re.compile(r"RendezvousTimeoutError", re.IGNORECASE)
+_WATCHDOG = re.compile(r"watchdog got stuck for (?P<s>\d+) seconds", re.IGNORECASE)
 _GLOO = re.compile(r"Timed out waiting (?P<ms>\d+)ms for", re.IGNORECASE)
-_KEY = re.compile(r"wait timeout after (?P<ms>\d+)ms", re.IGNORECASE)
-_RETRIES = re.compile(r"exceeded error retry count after (?P<n>\d+)", re.IGNORECASE)
-_COMPLETION = re.compile(
+_NCCL_CONNECT = re.compile(r"exceeded error retry count after (?P<n>\d+)", re.IGNORECASE)
+_RDMA_COMPLETION = re.compile(
     r"Got completion.*(?:error 12|status=(?:\w+\()?12|RETRY_EXC)", re.IGNORECASE
 )
-_TORCH = re.compile(
+_TORCH_VERSION = re.compile(
     r"\b(?:py)?torch(?:[ _]version)?[ =:v]+(?P<major>\d+)\.(?P<minor>\d+)", re.IGNORECASE
 )
 
-_SET = "it is set by init_process_group(timeout=…), in Lightning by DDPStrategy(timeout=…), in Transformers by ddp_timeout"
+_WHERE_SET = (
+    "it is set by init_process_group(timeout=…), in Lightning by DDPStrategy(timeout=…), "
+    "in Transformers by ddp_timeout"
+)
+_STORE_DEFAULTS = {  # seconds
+    1800: "the default of Lightning, of gloo groups, and of torch before 2.2",
+    600: "the default of an NCCL group since torch 2.2, and of torchrun's join",
+    300: "the default of a bare TCPStore",
+    900: "that of torchrun's own store",
+}
 
 
-def told(found: Sequence[Found], log: LogFile) -> list[Found]:
-    """The causes, each with the limit that fired in one of its lines; else the first one with the log's limit."""
-    torch = _torch(log)
-    fired = {(line.file, line.number): said for line, said in _fired(log, torch)}
-    rows = [
-        _with(one, [fired[at] for line in one.lines if (at := (line.file, line.number)) in fired])
-        for one in found
-    ]
-    if rows and fired and rows[0].severity != "benign" and "limit" not in rows[0].message:
-        rows[0] = _with(rows[0], list(fired.values()))
+def with_limits(causes: Sequence[DiagnosedCause], log: LogFile) -> list[DiagnosedCause]:
+    """Return the causes, each with the limit that fired in one of its lines added to its message.
+
+    If the first cause has no such line, the first limit of the log is added to it.
+    """
+    limits = _limits_by_line(log)
+    rows: list[DiagnosedCause] = []
+    for found in causes:
+        places = [line.place for line in found.lines]
+        own_limits = [limits[place] for place in places if place in limits]
+        rows.append(_with_first(found, own_limits))
+    if not rows or not limits:
+        return rows
+    top = rows[0]
+    if top.severity != "benign" and "limit" not in top.message:
+        rows[0] = _with_first(top, list(limits.values()))
     return rows
 
 
-def _with(one: Found, said: list[str]) -> Found:
-    return (
-        replace(one, message=f"{one.message} {said[0]}")
-        if said and said[0] not in one.message
-        else one
-    )
+def _with_first(found: DiagnosedCause, limits: Sequence[str]) -> DiagnosedCause:
+    if not limits or limits[0] in found.message:
+        return found
+    return replace(found, message=f"{found.message} {limits[0]}")
 
 
-def _torch(log: LogFile) -> tuple[int, int] | None:
+_TorchVersion = tuple[int, int]
+
+
+def _limits_by_line(log: LogFile) -> dict[Place, str]:
+    """Return a sentence about the limit for each line that tells of one."""
+    torch = _torch_version(log)
+    limits: dict[Place, str] = {}
     for line in log.lines:
-        if found := _TORCH.search(line.said):
-            return int(found["major"]), int(found["minor"])
+        sentence = _sentence(line.message, torch)
+        if sentence:
+            limits[line.place] = sentence
+    return limits
+
+
+def _torch_version(log: LogFile) -> _TorchVersion | None:
+    for line in log.lines:
+        match = _TORCH_VERSION.search(line.message)
+        if match:
+            return int(match["major"]), int(match["minor"])
     return None
 
 
-def _fired(log: LogFile, torch: tuple[int, int] | None) -> Iterator[tuple[LogLine, str]]:
-    for line in log.lines:
-        said = _sentence(line.said, torch)
-        if said:
-            yield line, said
+# ---------------------------------------------------------------- one message
 
 
-def _sentence(said: str, torch: tuple[int, int] | None) -> str:
-    if found := _GROUP.search(said):
-        return _group(int(found["ms"]) // 1000, torch)
-    if found := _CLIENTS.search(said):
-        return _store(int(found["s"]))
-    if found := _SOCKET.search(said):
-        seconds = int(found["n"]) // (1000 if found["unit"] == "ms" else 1)
-        return _store(seconds)
-    if found := _KEY.search(said):
-        return _store(int(found["ms"]) // 1000)
-    if found := _GLOO.search(said):
-        return f"The limit that fired is that of a gloo group: {int(found['ms']) // 1000} s, by default 1800 s; {_SET}."
-    if found := _STUCK.search(said):
-        default = "600 s" if torch and torch <= (2, 5) else "480 s (600 s up to torch 2.5)"
-        name = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
-        return f"The limit that fired is the watchdog's heartbeat: {found['s']} s, by default {default}; {name} sets it."
-    return _others(said)
-
-
-def _others(said: str) -> str:
-    if _JOIN.search(said):
+def _sentence(message: str, torch: _TorchVersion | None) -> str:
+    """Return a sentence about the limit that a message tells of, or an empty one."""
+    if match := _NCCL_GROUP.search(message):
+        seconds = int(match["ms"]) // 1000
+        return _nccl_group(seconds, torch)
+    seconds_of_store = _seconds_of_store(message)
+    if seconds_of_store is not None:
+        return _store(seconds_of_store)
+    if match := _GLOO.search(message):
+        seconds = int(match["ms"]) // 1000
         return (
-            "The limit that fired is torchrun's for joining, by default 600 s; --rdzv-conf join_timeout=… sets it "
-            "(timeout=… "
-            "with the static back end)."
+            f"The limit that fired is that of a gloo group: {seconds} s, by default 1800 s; "
+            f"{_WHERE_SET}."
         )
-    if found := _RETRIES.search(said):
+    if match := _WATCHDOG.search(message):
+        return _heartbeat(match["s"], torch)
+    return _limit_outside_torch(message)
+
+
+def _seconds_of_store(message: str) -> int | None:
+    if match := _STORE_CLIENTS.search(message):
+        return int(match["s"])
+    if match := _STORE_SOCKET.search(message):
+        per_second = 1000 if match["unit"] == "ms" else 1
+        return int(match["n"]) // per_second
+    if match := _STORE_KEY.search(message):
+        return int(match["ms"]) // 1000
+    return None
+
+
+def _limit_outside_torch(message: str) -> str:
+    if _TORCHRUN_JOIN.search(message):
         return (
-            f"The limit that fired is NCCL's number of connection attempts: {found['n']}, by default 34 with pauses of "
-            f"about a "
-            "minute in all; NCCL_SOCKET_RETRY_CNT and NCCL_SOCKET_RETRY_SLEEP_MSEC set it."
+            "The limit that fired is torchrun's for joining, by default 600 s; "
+            "--rdzv-conf join_timeout=… sets it (timeout=… with the static back end)."
         )
-    if _COMPLETION.search(said):
+    if match := _NCCL_CONNECT.search(message):
+        attempts = match["n"]
         return (
-            "The limit that fired is the card's: NCCL_IB_TIMEOUT (by default 20, 18 before NCCL 2.23) with "
-            "NCCL_IB_RETRY_CNT (7)."
+            f"The limit that fired is NCCL's number of connection attempts: {attempts}, "
+            "by default 34 with pauses of about a minute in all; "
+            "NCCL_SOCKET_RETRY_CNT and NCCL_SOCKET_RETRY_SLEEP_MSEC set it."
+        )
+    if _RDMA_COMPLETION.search(message):
+        return (
+            "The limit that fired is the card's: NCCL_IB_TIMEOUT (by default 20, 18 before "
+            "NCCL 2.23) with NCCL_IB_RETRY_CNT (7)."
         )
     return ""
 
 
-def _group(seconds: int, torch: tuple[int, int] | None) -> str:
-    usual = 1800 if torch is not None and torch < (2, 2) else 600
-    of = f"of torch {torch[0]}.{torch[1]}" if torch else "of torch since 2.2"
-    default = (
-        f"the default {of}" if seconds == usual else f"not the default {of}, which is {usual} s"
-    )
-    older = " (before 2.2 it was the default)" if seconds == 1800 and torch is None else ""
+def _heartbeat(seconds: str, torch: _TorchVersion | None) -> str:
+    has_old_default = torch is not None and torch <= (2, 5)
+    default = "600 s" if has_old_default else "480 s (600 s up to torch 2.5)"
     return (
-        f"The limit that fired is the NCCL process group's: {seconds} s, {default}{older}; {_SET}."
+        f"The limit that fired is the watchdog's heartbeat: {seconds} s, by default {default}; "
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC sets it."
+    )
+
+
+def _nccl_group(seconds: int, torch: _TorchVersion | None) -> str:
+    has_old_default = torch is not None and torch < (2, 2)
+    usual = 1800 if has_old_default else 600
+    release = "since 2.2"
+    if torch is not None:
+        major, minor = torch
+        release = f"{major}.{minor}"
+    default = f"the default of torch {release}"
+    if seconds != usual:
+        default = f"not {default}, which is {usual} s"
+    if torch is None and seconds == 1800:
+        default += " (before 2.2 it was the default)"
+    return (
+        f"The limit that fired is the NCCL process group's: {seconds} s, {default}; {_WHERE_SET}."
     )
 
 
 def _store(seconds: int) -> str:
-    seconds = next(
-        (usual for usual in (300, 600, 900, 1800) if 0 <= seconds - usual <= 2), seconds
-    )  # 601 is 600 and a bit
-    known = {
-        1800: "the default of Lightning, of gloo groups, and of torch before 2.2",
-        600: "the default of an NCCL group since torch 2.2, and of torchrun's join",
-        300: "the default of a bare TCPStore",
-        900: "that of torchrun's own store",
-    }
-    note = known.get(seconds, "not a default, so the program sets it")
-    return f"The limit that fired is the store's: {seconds} s, {note}; {_SET}."
+    # The store says when it gave up, which is up to 2 s after the limit.
+    for default in sorted(_STORE_DEFAULTS):
+        if default <= seconds <= default + 2:
+            seconds = default
+    note = _STORE_DEFAULTS.get(seconds, "not a default, so the program sets it")
+    return f"The limit that fired is the store's: {seconds} s, {note}; {_WHERE_SET}."

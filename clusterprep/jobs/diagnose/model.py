@@ -1,4 +1,4 @@
-"""What travels through diagnose: lines of logs, signs of causes, what the signs found, and the diagnosis."""
+"""Values of diagnose: lines of logs, signs of causes, evidence for causes, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Severity = Literal["fatal", "degraded", "benign"]
 
 
 class Weight(IntEnum):
-    """How much a sign says about the cause. Causes are ranked by their weightiest sign, then by time."""
+    """How much a sign says about its cause. Causes are ranked by their weightiest sign."""
 
-    ECHO = 0  # somebody else's failure, seen from here
+    ECHO = 0  # the failure of another process, seen from this one
     SYMPTOM = 1  # something failed, and this cause is one of several that look like that
     LIKELY = 2  # this is what the cause looks like, though others may
     PLAIN = 3  # the message says the cause itself
@@ -24,40 +24,55 @@ _DIGITS = str.maketrans("123456789", "000000000")
 
 
 def form_of(text: str) -> str:
-    """What lines that differ in numbers have in common."""
+    """Return the text in small letters with every digit as 0: `form_of("Rank 12")` is `"rank 00"`.
+
+    Lines that differ only in numbers have the same form.
+    """
     return text.lower().translate(_DIGITS)
+
+
+Place = tuple[str, int]  # file and line number
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line that may matter. `text` is what stands there, `said` is without prefixes of launchers and loggers."""
+    """One line that may matter.
+
+    `text` is the whole line, `message` is the same without prefixes of launchers and loggers.
+    """
 
     file: str
     number: int  # from 1
     text: str
-    said: str
-    order: int = 0  # of all lines of all files, in the order of reading
+    message: str
+    order: int = 0  # among all lines of all files, in the order of reading
     level: str = ""  # WARN, INFO, ERROR, E, W, I ... as the program wrote it
     source: str = ""  # nccl, c10d, kernel, slurm, or empty
     rank: int | None = None
-    local: int | None = None  # the local rank, which is the rank on one node alone
+    local: int | None = None  # the local rank: the rank on its node
     host: str | None = None
     gpu: int | None = None
-    time: float | None = (
-        None  # seconds in a year of 31-day months: for comparing, years are seldom in logs
-    )
+    # Seconds in a year of 31-day months. They serve to compare lines; logs seldom have the year.
+    time: float | None = None
     pid: int | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.file, self.number
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A message by which a cause is known.
+    """A message that tells a cause.
 
-    `pattern` is searched in what a line says, without regard to case, and says what the message is, not who wrote it.
-    `needle` stands in every line that can match, in small letters; looking for it is what makes reading fast.
-    `culprit` is «kind {name}», filled from the groups of the pattern and from rank, host and gpu of the line; where one
-    of these is not known there is no culprit, or the one after «|». `example` is such a line, for tests and for the
-    page of the cause.
+    `pattern` is searched in the message of a line, ignoring case. It describes the message and not
+    the program that wrote it.
+    `needle` is in small letters and part of every line that can match. Searching for needles first
+    is what makes reading fast.
+    `culprit` is «kind {name}», filled from the groups of the pattern and from rank, host and gpu of
+    the line. If one of these is unknown, the alternative after «|» is tried; if there is none, the
+    line names no culprit.
+    `example` is such a line, for tests and for the page of the cause.
     """
 
     needle: str
@@ -66,84 +81,86 @@ class Sign:
     weight: Weight = Weight.PLAIN
     culprit: str = ""
     note: str = ""  # what this sign adds to the message, filled like the culprit
-    severity: Severity | None = None  # where it is another than the cause's own
-    whole: bool = (
-        False  # searched in the whole line, for signs that name the source file in NCCL's prefix
-    )
+    severity: Severity | None = None  # if it differs from the severity of the cause
+    # For signs that name the source file, which is in NCCL's prefix.
+    searches_whole_line: bool = False
+
+
+Culprit = tuple[str, str]  # (kind, name); the kind may have {} where names go
+Culprits = tuple[Culprit, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A line that speaks for a cause. `culprits` are (kind, name) pairs; a kind may have a {} where names go."""
+    """A line that speaks for a cause."""
 
     cause: str
     line: LogLine
     weight: Weight
-    culprits: tuple[tuple[str, str], ...] = ()
+    culprits: Culprits = ()
     note: str = ""
-    severity: Severity | None = None  # where it is another than the cause's own
+    severity: Severity | None = None  # if it differs from the severity of the cause
 
 
 @dataclass(frozen=True)
 class LogFile:
-    """All that was kept of all files, in order."""
+    """The lines kept of all files, in order."""
 
     lines: tuple[LogLine, ...]
     hosts: frozenset[str] = frozenset()
-    files: Mapping[str, int] = field(default_factory=dict)  # lines read of each
+    files: Mapping[str, int] = field(default_factory=dict)  # number of lines read, by file
 
     @cached_property
     def ranks(self) -> frozenset[int]:
-        return frozenset(line.rank for line in self.lines if line.rank is not None)
+        ranks = {line.rank for line in self.lines}
+        return frozenset(rank for rank in ranks if rank is not None)
 
     @cached_property
     def forms(self) -> Mapping[str, list[LogLine]]:
-        """Lines by their text in small letters with every digit as 0: what is asked of all lines is asked of these."""
-        found: dict[str, list[LogLine]] = {}
+        """Lines by their form (see `form_of`): there are far fewer forms than lines to search."""
+        lines_of_form: dict[str, list[LogLine]] = {}
         for line in self.lines:
-            found.setdefault(form_of(line.text), []).append(line)
-        return found
+            lines_of_form.setdefault(form_of(line.text), []).append(line)
+        return lines_of_form
 
-    def saying(self, *words: str) -> list[LogLine]:
-        """Lines that hold one of the words, which are in small letters, in their order."""
-        wanted = [form_of(word) for word in words]
-        found = [
-            line
-            for form, lines in self.forms.items()
-            if any(word in form for word in wanted)
-            for line in lines
-        ]
-        return sorted(found, key=lambda line: line.order)
+    def lines_with(self, *needles: str) -> list[LogLine]:
+        """Return the lines that have one of the needles, in order. Needles are in small letters."""
+        needle_forms = [form_of(needle) for needle in needles]
+        matching: list[LogLine] = []
+        for form, lines in self.forms.items():
+            if any(needle in form for needle in needle_forms):
+                matching += lines
+        return sorted(matching, key=lambda line: line.order)
 
 
-Look = Callable[[LogFile], Iterator[Evidence]]
+Detector = Callable[[LogFile], Iterator[Evidence]]
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Something that makes jobs fail, and how its failure reads. `name` is one of the contract's vocabulary."""
+    """Something that makes jobs fail, and what its failure looks like in a log.
+
+    `name` is one of the names that the JSON schema of diagnoses lists.
+    """
 
     name: str
     severity: Severity
     title: str
     message: str  # what happened, for the report
     looks: str  # what the log looks like
-    unlike: str  # what looks alike and is something else
+    unlike: str  # what looks similar and is something else
     remedy: str
-    check: str | None  # the check of ours that finds it before the job starts
+    check: str | None  # the check that finds it before the job starts
     signs: tuple[Sign, ...] = ()
-    look: Look | None = None  # for what takes several lines
-    needles: tuple[
-        str, ...
-    ] = ()  # what stands, in small letters, in the lines that `look` asks for
-    yields_to: frozenset[str] = field(
-        default_factory=frozenset
-    )  # causes that explain this one away
-    of_host: bool = False  # where no sign names anybody, the host whose lines these are is meant
+    detect: Detector | None = None  # for causes that only several lines together show
+    needles: tuple[str, ...] = ()  # in small letters, part of the lines that `detect` needs
+    yields_to: frozenset[str] = field(default_factory=frozenset)  # causes that explain this one
+    # Whether the hosts that wrote the lines are to blame if no sign names a culprit.
+    blames_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiagnosedCause:
     """One cause in the diagnosis."""
 
     cause: Cause
@@ -152,23 +169,25 @@ class Found:
     culprit: str | None
     lines: tuple[LogLine, ...]
     message: str
-    more: int = 0  # lines beyond those shown
+    more: int = 0  # number of lines beyond those shown
     live: tuple[str, ...] = ()  # what the check says now, with --inventory
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Causes, most likely first, and lines that look like errors and that nobody knows."""
+    """Causes, most likely first, and lines that look like errors and belong to no known cause."""
 
-    causes: tuple[Found, ...]
+    causes: tuple[DiagnosedCause, ...]
     unexplained: tuple[LogLine, ...] = ()
     notices: tuple[str, ...] = ()
-    files: Mapping[str, int] = field(default_factory=dict)  # lines read of each
-    failed: bool = False  # a worker failed, so harmless lines alone do not make it well
+    files: Mapping[str, int] = field(default_factory=dict)  # number of lines read, by file
+    failed: bool = False  # a worker failed, so a log with harmless lines alone is no success
 
     @property
     def code(self) -> int:
-        """1 for anything that is not benign, 0 for benign lines alone, 3 where what went wrong was not recognised."""
+        """The exit code: 1 if a cause is not benign, 0 if all are benign, 3 if none is known."""
         if any(found.severity != "benign" for found in self.causes):
             return 1
-        return 0 if self.causes and not self.failed else 3
+        if self.causes and not self.failed:
+            return 0
+        return 3

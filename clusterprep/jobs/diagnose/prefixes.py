@@ -1,4 +1,7 @@
-"""Takes off what launchers, loggers and kernels put in front of a message, and learns rank, host and time from it."""
+"""Removes prefixes of launchers, loggers and kernels, and reads rank, host and time from them.
+
+`line_of("log", 1, "[rank3]: out of memory")` has the rank 3 and the message "out of memory".
+"""
 
 from __future__ import annotations
 
@@ -7,89 +10,116 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from clusterprep.jobs.diagnose.model import LogLine
-from clusterprep.jobs.diagnose.sources import KeptLines
+from clusterprep.jobs.diagnose.sources import KeptLine
 
 _DATE = r"(?:(?P<year>\d{4})-(?P<month>\d\d|[A-Z][a-z]{2})-(?P<day>\d\d))"
 _CLOCK = r"(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
 _LEVEL = r"(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
 
-# In this order, again and again until none fits: prefixes come in layers.
-_PREFIXES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        # A progress bar has no end of line, so what is written next stands behind it.
-        r"[^\[\]]{0,300}\b\d{1,12}(?:/\d{1,12}|[a-z]{1,9})? \[[\d:]{1,12}(?:<[\d:?]{1,12})?, [^\]]{1,80}\]\s*(?=\S)",
-        (
-            rf"\s*(?:[A-Z][a-z]{{2}}) (?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} \d{{4}}"
-            r"(?=\[\d+(?:,\d+)?\]<)"
-        ),  # mpirun --timestamp-output, horovodrun
-        r"\s*\[\d+,(?P<rank>\d+)\](?:<(?:stdout|stderr)>)?:\s?",  # mpirun --tag-output
-        r"\s*\[(?P<rank>\d{1,5})\]<(?:stdout|stderr)>:\s?",  # horovodrun
-        r"\s*(?:[0-9a-f]{8} )?\[rank[:=]? ?(?P<rank>\d+)\]:?(?: \|\|)?\s?",  # torch since 2.3; Lightning
-        r"\s*\[Rank (?P<rank>\d+)\]:?\s?",  # ProcessGroupNCCL up to 2.2, desync reports
-        r"\s*\[PG(?: ID)? [^\]]*?Rank (?P<rank>\d+)\]\s?",  # ProcessGroupNCCL since 2.3
-        r"\s*\[(?:default|trainer|worker|train|[a-z_]+?)(?P<local>\d+)(?:\|\d+)?\]:\s?",  # torchrun --tee
-        r"\s*(?P<rank>\d{1,5}): ",  # srun --label
-        (
-            r"\s*\((?P<actor>[A-Za-z_][\w.:-]*)?(?: ?rank=(?P<rank>\d+))?,? ?pid=(?P<pid>\d+)(?:, "
-            r"ip=(?P<host>[\w.:-]+))?\)\s?"
-        ),
-        (
-            rf"\s*\[?{_DATE}[ T_]{_CLOCK}(?P<zone>Z|[+-]\d\d:?\d\d)?"
-            r"(?P<who>(?:,| )[A-Z]+\d+(?: [A-Z]+\d+)*)?\]?[:,]?\s?"
-            r"(?:(?:stdout|stderr) [FP] )?(?:- )?"
-        ),
-        (
-            rf"\s*\[?(?P<level>[IWEF])(?P<monthday>\d{{3,4}})? ?{_CLOCK}?\s*(?:(?P<thread>\d+) )?"
-            r"(?P<unit>[\w./-]+\.(?:cpp|hpp|h|cc|cu|py)):\d+\]\s?"
-        ),
-        (
-            rf"\s*\[?(?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} (?P<host>[\w.-]+) "
-            rf"(?P<unit>[\w.-]+?)(?:\[\d+\])?: "
-        ),
-        rf"\s*\[(?:[A-Z][a-z]{{2}}) (?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} \d{{4}}\]\s?",  # dmesg -T
-        r"\s*(?:<\d>)?\[\s*(?P<uptime>\d{1,9}\.\d{6})\]\s?",
-        (
-            r"\s*(?:(?:(?P<host>[\w.-]*):)?(?P<pid>\d+):(?P<thread>\d+) )?\[(?P<gpu>\d+)\]\s+(?P<unit>[\w./-]+:\d+\s+)?"
-            r"(?P<source>NCCL|RCCL|CCOM|HCCL|ENC) (?P<level>WARN|INFO|TRACE|ERROR|VERSION|CALL)\s+"
-        ),
-        (
-            r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+\[(?P<gpu>\d+)\]"
-            r"\s+"
-        ),  # NCCL up to 2.3, NCCL version lines
-        r"\s*(?P<unit>[\w./-]+\.(?:cu|cc|h|c):\d+)\s+(?P<source>NCCL )?(?P<level>WARN|INFO)\s+",
-        (
-            r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+(?P<unit>[\w./-]+:\d+\s+)?(?P<source>NCCL) "
-            r"(?P<level>WARN|INFO)\s+"
-        ),
-        r"\s*\[\d{10}\.\d{6}\]\s+(?=\[[\w.-]+:\d+)",  # seconds since 1970, as UCX has them
-        r"\s*\[(?!\d\d:)(?P<host>[\w.-]+):(?P<pid>\d+) ?:\d+(?::\d+)?\]\s+(?=\S)",  # UCX; [12:00:01] is a clock
-        rf"\s*\[?{_LEVEL}\]?(?::[\w.]+:|:|\]| -|\s)\s*",
-        r"\s*what\(\):\s+(?=\[)",
-        r"\s*[│|] ",  # a box that rich or a terminal drew
-        r"\[\d{1,7}\] (?=\[(?:rank|E|W)|[\w.-]+:\d+:\d+ \[)",  # numbered lines
-        r"\s*\[c10d\]\s?",
-        r"\s*(?:\.\. )?(?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: (?=Test (?:CUDA|NCCL|failure))",  # nccl-tests
-        r"\s*\S{1,64} \[(?:stdout|stderr)\]:? ",
-        r"\s*\[(?:stdout|stderr)\]:? ",
-        # pdsh, DeepSpeed
-        r"\s*(?=[\w.-]{2,64}: )(?P<pdsh>(?:\d{1,3}\.){3}\d{1,3}|[a-z][a-z-]*[a-z0-9.-]*\d[a-z0-9.-]*): (?=\S)",
-    )
+# Prefixes come in layers: these are tried in this order, again and again until none matches.
+_PREFIX_PATTERNS = (
+    # A progress bar has no end of line, so what is written next stands behind it.
+    (
+        r"[^\[\]]{0,300}\b\d{1,12}(?:/\d{1,12}|[a-z]{1,9})? "
+        r"\[[\d:]{1,12}(?:<[\d:?]{1,12})?, [^\]]{1,80}\]\s*(?=\S)"
+    ),
+    # mpirun --timestamp-output, horovodrun
+    (
+        rf"\s*(?:[A-Z][a-z]{{2}}) (?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} \d{{4}}"
+        r"(?=\[\d+(?:,\d+)?\]<)"
+    ),
+    # mpirun --tag-output
+    r"\s*\[\d+,(?P<rank>\d+)\](?:<(?:stdout|stderr)>)?:\s?",
+    # horovodrun
+    r"\s*\[(?P<rank>\d{1,5})\]<(?:stdout|stderr)>:\s?",
+    # torch since 2.3; Lightning
+    r"\s*(?:[0-9a-f]{8} )?\[rank[:=]? ?(?P<rank>\d+)\]:?(?: \|\|)?\s?",
+    # ProcessGroupNCCL up to 2.2, desync reports
+    r"\s*\[Rank (?P<rank>\d+)\]:?\s?",
+    # ProcessGroupNCCL since 2.3
+    r"\s*\[PG(?: ID)? [^\]]*?Rank (?P<rank>\d+)\]\s?",
+    # torchrun --tee
+    r"\s*\[(?:default|trainer|worker|train|[a-z_]+?)(?P<local>\d+)(?:\|\d+)?\]:\s?",
+    # srun --label
+    r"\s*(?P<rank>\d{1,5}): ",
+    # Ray
+    (
+        r"\s*\((?P<actor>[A-Za-z_][\w.:-]*)?(?: ?rank=(?P<rank>\d+))?,? ?pid=(?P<pid>\d+)"
+        r"(?:, ip=(?P<host>[\w.:-]+))?\)\s?"
+    ),
+    # date and time of logging modules, and of container logs
+    (
+        rf"\s*\[?{_DATE}[ T_]{_CLOCK}(?P<zone>Z|[+-]\d\d:?\d\d)?"
+        r"(?P<who>(?:,| )[A-Z]+\d+(?: [A-Z]+\d+)*)?\]?[:,]?\s?"
+        r"(?:(?:stdout|stderr) [FP] )?(?:- )?"
+    ),
+    # glog, and the C++ part of torch: [W304 12:00:00.000000000 socket.cpp:697]
+    (
+        rf"\s*\[?(?P<level>[IWEF])(?P<monthday>\d{{3,4}})? ?{_CLOCK}?\s*(?:(?P<thread>\d+) )?"
+        r"(?P<unit>[\w./-]+\.(?:cpp|hpp|h|cc|cu|py)):\d+\]\s?"
+    ),
+    # syslog
+    (
+        rf"\s*\[?(?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} (?P<host>[\w.-]+) "
+        r"(?P<unit>[\w.-]+?)(?:\[\d+\])?: "
+    ),
+    # dmesg -T
+    (
+        r"\s*\[(?:[A-Z][a-z]{2}) (?P<month>[A-Z][a-z]{2}) +"
+        rf"(?P<day>\d\d?) {_CLOCK} \d{{4}}\]\s?"
+    ),
+    # dmesg
+    r"\s*(?:<\d>)?\[\s*(?P<uptime>\d{1,9}\.\d{6})\]\s?",
+    # NCCL and libraries derived from it
+    (
+        r"\s*(?:(?:(?P<host>[\w.-]*):)?(?P<pid>\d+):(?P<thread>\d+) )?\[(?P<gpu>\d+)\]\s+"
+        r"(?P<unit>[\w./-]+:\d+\s+)?"
+        r"(?P<source>NCCL|RCCL|CCOM|HCCL|ENC) (?P<level>WARN|INFO|TRACE|ERROR|VERSION|CALL)\s+"
+    ),
+    # NCCL up to 2.3, NCCL version lines
+    r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+\[(?P<gpu>\d+)\]\s+",
+    r"\s*(?P<unit>[\w./-]+\.(?:cu|cc|h|c):\d+)\s+(?P<source>NCCL )?(?P<level>WARN|INFO)\s+",
+    (
+        r"\s*(?P<host>[\w.-]+):(?P<pid>\d+):(?P<thread>\d+)\s+(?P<unit>[\w./-]+:\d+\s+)?"
+        r"(?P<source>NCCL) (?P<level>WARN|INFO)\s+"
+    ),
+    # seconds since 1970, as UCX writes them
+    r"\s*\[\d{10}\.\d{6}\]\s+(?=\[[\w.-]+:\d+)",
+    # UCX; [12:00:01] is a clock and no host with a pid
+    r"\s*\[(?!\d\d:)(?P<host>[\w.-]+):(?P<pid>\d+) ?:\d+(?::\d+)?\]\s+(?=\S)",
+    # Python's logging
+    rf"\s*\[?{_LEVEL}\]?(?::[\w.]+:|:|\]| -|\s)\s*",
+    # C++ exceptions
+    r"\s*what\(\):\s+(?=\[)",
+    # a box that rich or a terminal drew
+    r"\s*[│|] ",
+    # numbered lines
+    r"\[\d{1,7}\] (?=\[(?:rank|E|W)|[\w.-]+:\d+:\d+ \[)",
+    r"\s*\[c10d\]\s?",
+    # nccl-tests
+    r"\s*(?:\.\. )?(?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: (?=Test (?:CUDA|NCCL|failure))",
+    # programs that collect the output of others
+    r"\s*\S{1,64} \[(?:stdout|stderr)\]:? ",
+    r"\s*\[(?:stdout|stderr)\]:? ",
+    # pdsh, DeepSpeed
+    (
+        r"\s*(?=[\w.-]{2,64}: )"
+        r"(?P<pdsh>(?:\d{1,3}\.){3}\d{1,3}|[a-z][a-z-]*[a-z0-9.-]*\d[a-z0-9.-]*): (?=\S)"
+    ),
 )
+_PREFIXES = tuple(re.compile(pattern) for pattern in _PREFIX_PATTERNS)
+_MOST_LAYERS = 12
+# What stands before a colon and is no host: interfaces, devices, words of programs.
 _NO_HOST = re.compile(
-    r"(?:eth|ib|ens|enp|eno|enx|wlan|bond|docker|veth|virbr|br|mlx|team|python|cuda|gpu-?\d+$|sm_|libnccl|rank|step|"
-    r"epoch|"
-    r"node0*$|nccl)[\w.-]*|.*(?:error|exception|warning)",
+    r"(?:eth|ib|ens|enp|eno|enx|wlan|bond|docker|veth|virbr|br|mlx|team|python|cuda|gpu-?\d+$"
+    r"|sm_|libnccl|rank|step|epoch|node0*$|nccl)[\w.-]*"
+    r"|.*(?:error|exception|warning)",
     re.IGNORECASE,
 )
 _OWN_RANK = re.compile(r"\bcomm 0x\w+ rank (\d+) nranks \d+")
 _RANK_FILE = re.compile(r"\brank[_.-]?(?P<rank>\d{1,5})(?=[._-][^/]*$|$)")
-_MONTHS = {
-    name: n
-    for n, name in enumerate(
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1
-    )
-}
+_MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 _SOURCES = (
     ("ProcessGroup", "c10d"),
     ("socket.cpp", "c10d"),
@@ -102,103 +132,137 @@ _SOURCES = (
 
 @dataclass
 class _Learned:
-    """What the prefixes of one line told; the first to tell it is believed, but for the level."""
+    """Values that the prefixes of one line told. The first one counts, but for `level` the last."""
 
-    told: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
 
     def add(self, groups: dict[str, str | None]) -> None:
         for name, value in groups.items():
-            if value and (name == "level" or name not in self.told):
-                self.told[name] = value
+            is_new = name == "level" or name not in self.values
+            if value and is_new:
+                self.values[name] = value
 
     def number(self, name: str) -> int | None:
-        value = self.told.get(name)
-        return None if value is None or len(value) > 9 else int(value)
+        value = self.values.get(name)
+        if value is None or len(value) > 9:
+            return None
+        return int(value)
 
 
-def lines_of(kept: Sequence[KeptLines]) -> tuple[LogLine, ...]:
-    """Kept lines with their prefixes read; a process that once told its rank is known by it on all its lines."""
-    lines = [
-        line_of(row.file, row.number, row.text.decode("utf-8", "replace"), n)
-        for n, row in enumerate(kept)
-    ]
-    told = {
-        _process(line): int(found[1])
-        for line in lines
-        if line.pid and (found := _OWN_RANK.search(line.said))
-    }
-    return tuple(
-        replace(line, rank=told.get(_process(line))) if line.rank is None and told else line
-        for line in lines
-    )
+def lines_of(kept: Sequence[KeptLine]) -> tuple[LogLine, ...]:
+    """Return kept lines with their prefixes read.
+
+    NCCL tells the rank of a process once; all lines of that process get it.
+    """
+    lines: list[LogLine] = []
+    for order, row in enumerate(kept):
+        text = row.text.decode("utf-8", "replace")
+        lines.append(line_of(row.file, row.number, text, order))
+    rank_of_process: dict[_Process, int] = {}
+    for line in lines:
+        match = _OWN_RANK.search(line.message) if line.pid else None
+        if match:
+            rank_of_process[_process(line)] = int(match[1])
+    if not rank_of_process:
+        return tuple(lines)
+    for index, line in enumerate(lines):
+        if line.rank is None:
+            rank = rank_of_process.get(_process(line))
+            lines[index] = replace(line, rank=rank)
+    return tuple(lines)
 
 
-def _process(line: LogLine) -> tuple[str | None, int | None, int | None]:
+_Process = tuple[str | None, int | None, int | None]
+
+
+def _process(line: LogLine) -> _Process:
     return line.host, line.pid, line.gpu
 
 
 def line_of(file: str, number: int, text: str, order: int = 0) -> LogLine:
-    """One line, its prefixes taken off in `said`."""
-    learned, said = _Learned(), text.rstrip()
-    for _ in range(12):
-        rest = _without_one(said, learned)
+    """Return one line; its `message` is the text without prefixes."""
+    learned = _Learned()
+    text = text.rstrip()
+    message = text
+    for _ in range(_MOST_LAYERS):
+        rest = _without_one(message, learned)
         if rest is None:
             break
-        said = rest
-    told = learned.told
+        message = rest
+    values = learned.values
     return LogLine(
         file,
         number,
-        text.rstrip(),
-        said,
+        text,
+        message,
         order=order,
-        level=told.get("level", ""),
-        source=_source(told),
+        level=values.get("level", ""),
+        source=_source(values),
         rank=_rank(learned, file),
         local=learned.number("local"),
-        host=told.get("host") or told.get("pdsh"),
+        host=values.get("host") or values.get("pdsh"),
         gpu=learned.number("gpu"),
-        time=_time(told),
+        time=_time(values),
         pid=learned.number("pid"),
     )
 
 
-def _without_one(said: str, learned: _Learned) -> str | None:
+def _without_one(message: str, learned: _Learned) -> str | None:
+    """Return the message without its first prefix, or None if it has none."""
     for prefix in _PREFIXES:
-        found = prefix.match(said)
-        if found is None or not found.end():
+        match = prefix.match(message)
+        if match is None or not match.end():
             continue
-        groups = found.groupdict()
-        if groups.get("pdsh") and _NO_HOST.fullmatch(groups["pdsh"]):
+        groups = match.groupdict()
+        host = groups.get("pdsh")
+        if host and _NO_HOST.fullmatch(host):
             continue
         learned.add(groups)
-        return said[found.end() :]
+        return message[match.end() :]
     return None
 
 
 def _rank(learned: _Learned, file: str) -> int | None:
-    """The rank that the line says, else the one in the file's name: rank3.log."""
-    said = learned.number("rank")
-    named = _RANK_FILE.search(file) if said is None else None
-    return int(named["rank"]) if named else said
+    """Return the rank that the line tells, or else the one in the file's name: rank3.log."""
+    rank = learned.number("rank")
+    if rank is not None:
+        return rank
+    in_name = _RANK_FILE.search(file)
+    return int(in_name["rank"]) if in_name else None
 
 
-def _source(told: dict[str, str]) -> str:
-    if "source" in told or ("gpu" in told and "host" in told):
+def _source(values: dict[str, str]) -> str:
+    if "source" in values:
         return "nccl"
-    if "uptime" in told:
+    if "gpu" in values and "host" in values:
+        return "nccl"
+    if "uptime" in values:
         return "kernel"
-    return next((source for mark, source in _SOURCES if mark in told.get("unit", "")), "")
+    unit = values.get("unit", "")
+    for mark, source in _SOURCES:
+        if mark in unit:
+            return source
+    return ""
 
 
-def _time(told: dict[str, str]) -> float | None:
-    """Seconds in a year of 31-day months; None without a day, as then lines of two files cannot be compared."""
-    clock = told.get("clock")
-    month, day = told.get("month"), told.get("day")
-    if monthday := told.get("monthday"):
-        month, day = monthday[:-2], monthday[-2:]
+def _time(values: dict[str, str]) -> float | None:
+    """Return seconds in a year of 31-day months.
+
+    None without a day, because then lines of two files cannot be compared.
+    """
+    clock = values.get("clock")
+    month = values.get("month")
+    day = values.get("day")
+    if monthday := values.get("monthday"):
+        month = monthday[:-2]
+        day = monthday[-2:]
     if not clock or not month or not day:
         return None
-    number = _MONTHS.get(month) or (int(month) if month.isdigit() else 0)
+    month_number = _MONTHS.get(month, 0)
+    if not month_number and month.isdigit():
+        month_number = int(month)
     hours, minutes, seconds = clock.replace(",", ".").split(":")
-    return ((number * 31 + int(day)) * 24 + int(hours)) * 3600 + int(minutes) * 60 + float(seconds)
+    days = month_number * 31 + int(day)
+    whole_hours = days * 24 + int(hours)
+    whole_minutes = whole_hours * 60 + int(minutes)
+    return whole_minutes * 60 + float(seconds)

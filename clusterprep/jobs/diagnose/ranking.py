@@ -1,4 +1,4 @@
-"""Which causes a log speaks for, in which order, and what is left unexplained. Pure."""
+"""Says which causes a log speaks for, in which order, and which lines remain unexplained. Pure."""
 
 from __future__ import annotations
 
@@ -9,60 +9,94 @@ from dataclasses import replace
 
 from clusterprep.jobs.diagnose import echoes, limits
 from clusterprep.jobs.diagnose.culprit import filled, named, worded
-from clusterprep.jobs.diagnose.exits import ended
+from clusterprep.jobs.diagnose.exits import failed_workers
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import (
     Cause,
     Diagnosis,
     Evidence,
-    Found,
+    DiagnosedCause,
     LogFile,
     LogLine,
+    Place,
     Severity,
     Sign,
     Weight,
     form_of,
 )
+from clusterprep.runtime.lazy_dataclass import dataclass
 
 SHOWN = 5  # lines of a cause
-LEFT = 8  # lines that nobody explains
+MOST_UNEXPLAINED = 8  # lines that belong to no known cause
 _CONFIDENCE = {Weight.PLAIN: 0.95, Weight.LIKELY: 0.75, Weight.SYMPTOM: 0.45, Weight.ECHO: 0.2}
-_LATER = 0.6  # of that for a cause that is not the first
+_LATER = 0.6  # share of that for a cause that is not the first
 _GRADES: tuple[Severity, ...] = ("fatal", "degraded", "benign")
-CONTEXT = ("terminated with the following error",)  # what no sign asks for and a culprit does
+CONTEXT = ("terminated with the following error",)  # what only culprits are read from
 _ERROR = re.compile(
-    r"\b\w*(?:Error|Exception)\b(?!s)|\berror\b|\bfatal\b|\bfailed\b|\bfailure\b|\babort|segfault|\bpanic\b|\bkilled\b|"
-    r"core dumped",
+    r"\b\w*(?:Error|Exception)\b(?!s)|\berror\b|\bfatal\b|\bfailed\b|\bfailure\b|\babort"
+    r"|segfault|\bpanic\b|\bkilled\b|core dumped",
     re.IGNORECASE,
 )
 _RAISED = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)\b\s*(?::|$|\()")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
+@dataclass(frozen=True)
+class _Weighed:
+    """A cause with the weight of its weightiest sign. `is_explained`: another cause explains it."""
+
+    found: DiagnosedCause
+    weight: Weight
+    is_explained: bool = False
+
+    @property
+    def first_line(self) -> LogLine:
+        return self.found.lines[0]
+
+
 def needles() -> tuple[bytes, ...]:
-    """Everything that any cause looks for, in small letters and with every digit as 0, as forms of lines are."""
-    words = {sign.needle for cause in causes().values() for sign in cause.signs}
-    words |= {word for cause in causes().values() for word in cause.needles}
-    words |= {*CONTEXT, *limits.NEEDLES}
-    return tuple(sorted(form_of(word).encode() for word in words))
+    """Return what any cause looks for, as forms: small letters, every digit a 0."""
+    texts = {*CONTEXT, *limits.NEEDLES}
+    for cause in causes().values():
+        texts.update(cause.needles)
+        texts.update(sign.needle for sign in cause.signs)
+    return tuple(sorted(form_of(text).encode() for text in texts))
 
 
 def diagnose(
     lines: Sequence[LogLine], files: dict[str, int] | None = None, notices: Iterable[str] = ()
 ) -> Diagnosis:
-    """Causes, most likely first."""
-    log = LogFile(tuple(lines), frozenset(line.host for line in lines if line.host), files or {})
-    evidence = [*_signs(log), *_looks(log)]
-    failed = bool(ended(log) or log.saying("childfailederror"))
-    found = _ordered([_found(cause, of_it, log) for cause, of_it in _by_cause(evidence)])
-    if failed and all(one.severity == "benign" for one in found):
-        found = [
-            one for one in found if one.cause.name != "benign_shutdown_warning"
-        ]  # the end of what failed is no noise
-    found = limits.told(found, log)
-    taken = {(e.line.file, e.line.number, e.line.order) for e in evidence}
-    left = _unexplained(log, taken, bool(found))
-    return Diagnosis(tuple(found), left, tuple(notices), files or {}, failed)
+    """Return the diagnosis of the lines: causes, most likely first."""
+    files = files or {}
+    hosts = frozenset(line.host for line in lines if line.host)
+    log = LogFile(tuple(lines), hosts, files)
+    evidence = list(_by_signs(log))
+    evidence.extend(_by_detectors(log))
+    weighed = _weighed_causes(evidence, log)
+    ordered = _ordered(weighed)
+    failed = _has_failed(log)
+    if failed:
+        ordered = _without_shutdown_noise(ordered)
+    ordered = limits.with_limits(ordered, log)
+    unexplained = _unexplained(log, evidence, has_causes=bool(ordered))
+    return Diagnosis(tuple(ordered), unexplained, tuple(notices), files, failed)
+
+
+def _has_failed(log: LogFile) -> bool:
+    return bool(failed_workers(log) or log.lines_with("childfailederror"))
+
+
+def _without_shutdown_noise(causes_found: list[DiagnosedCause]) -> list[DiagnosedCause]:
+    """Drop warnings of the end if all causes are benign: a job that failed had no good end."""
+    if any(found.severity != "benign" for found in causes_found):
+        return causes_found
+    return [found for found in causes_found if found.cause.name != "benign_shutdown_warning"]
+
+
+# ---------------------------------------------------------------- evidence
+
+
+_CauseAndSign = tuple[Cause, Sign]
 
 
 @functools.cache
@@ -71,134 +105,198 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 @functools.cache
-def _by_needle() -> dict[str, list[tuple[Cause, Sign]]]:
-    found: dict[str, list[tuple[Cause, Sign]]] = {}
+def _signs_by_needle() -> dict[str, list[_CauseAndSign]]:
+    signs: dict[str, list[_CauseAndSign]] = {}
     for cause in causes().values():
         for sign in cause.signs:
-            found.setdefault(form_of(sign.needle), []).append((cause, sign))
-    return found
+            needle = form_of(sign.needle)
+            signs.setdefault(needle, []).append((cause, sign))
+    return signs
 
 
-def _signs(log: LogFile) -> Iterator[Evidence]:
+def _by_signs(log: LogFile) -> Iterator[Evidence]:
+    signs_by_needle = _signs_by_needle()
     for form, lines in log.forms.items():
-        pairs = [pair for needle, of_it in _by_needle().items() if needle in form for pair in of_it]
-        for line in lines if pairs else ():
-            yield from _matching(line, pairs)
+        candidates: list[_CauseAndSign] = []
+        for needle, signs in signs_by_needle.items():
+            if needle in form:
+                candidates += signs
+        if not candidates:
+            continue
+        for line in lines:
+            yield from _matching(line, candidates)
 
 
-def _matching(line: LogLine, pairs: Sequence[tuple[Cause, Sign]]) -> Iterator[Evidence]:
-    """Of one cause the first sign that matches, in the order in which the cause has them."""
+def _matching(line: LogLine, candidates: Sequence[_CauseAndSign]) -> Iterator[Evidence]:
+    """Yield evidence of the first sign of each cause that matches, in the order of the signs."""
     done: set[str] = set()
-    for cause, sign in pairs:
+    for cause, sign in candidates:
         if cause.name in done:
             continue
-        if match := _compiled(sign.pattern).search(line.text if sign.whole else line.said):
-            done.add(cause.name)
-            note = filled(sign.note, match, line) or ""
-            yield Evidence(
-                cause.name, line, sign.weight, named(sign, match, line), note, sign.severity
-            )
+        text = line.text if sign.searches_whole_line else line.message
+        match = _compiled(sign.pattern).search(text)
+        if match is None:
+            continue
+        done.add(cause.name)
+        culprits = named(sign, match, line)
+        note = filled(sign.note, match, line) or ""
+        yield Evidence(cause.name, line, sign.weight, culprits, note, sign.severity)
 
 
-def _looks(log: LogFile) -> Iterator[Evidence]:
+def _by_detectors(log: LogFile) -> Iterator[Evidence]:
     for cause in causes().values():
-        if cause.look is not None:
-            yield from cause.look(log)
-
-
-def _by_cause(evidence: Iterable[Evidence]) -> list[tuple[Cause, list[Evidence]]]:
-    found: dict[str, list[Evidence]] = {}
-    for one in evidence:
-        found.setdefault(one.cause, []).append(one)
-    return [
-        (causes()[name], sorted(of_it, key=lambda e: e.line.order)) for name, of_it in found.items()
-    ]
+        if cause.detect is not None:
+            yield from cause.detect(log)
 
 
 # ---------------------------------------------------------------- one cause
 
 
-def _found(cause: Cause, evidence: list[Evidence], log: LogFile) -> tuple[Found, Weight]:
+def _weighed_causes(evidence: Iterable[Evidence], log: LogFile) -> list[_Weighed]:
+    evidence_of: dict[str, list[Evidence]] = {}
+    for e in evidence:
+        evidence_of.setdefault(e.cause, []).append(e)
+    weighed: list[_Weighed] = []
+    for name, rows in evidence_of.items():
+        rows.sort(key=lambda e: e.line.order)
+        weighed.append(_weigh(causes()[name], rows, log))
+    return weighed
+
+
+def _weigh(cause: Cause, evidence: list[Evidence], log: LogFile) -> _Weighed:
     weight = max(e.weight for e in evidence)
     main = [e for e in evidence if e.weight == weight]
-    grades = [e.severity or cause.severity for e in evidence]
-    notes = list(dict.fromkeys(e.note for e in main if e.note))[:2]
-    message = " ".join(
-        [
-            cause.message,
-            *(f"Here {note}." if not note[0].isupper() else f"{note}." for note in notes),
-        ]
-    )
+    severities = [e.severity or cause.severity for e in evidence]
+    severity = min(severities, key=_GRADES.index)
+    culprit = None
+    if severity != "benign":
+        culprit = worded(cause, evidence, log)
+    message = _message(cause, main)
     shown, more = _shown(main, evidence)
-    severity = min(grades, key=_GRADES.index)
-    culprit = None if severity == "benign" else worded(cause, evidence, log)
-    return Found(cause, severity, _CONFIDENCE[weight], culprit, shown, message, more), weight
+    confidence = _CONFIDENCE[weight]
+    found = DiagnosedCause(cause, severity, confidence, culprit, shown, message, more)
+    return _Weighed(found, weight)
+
+
+def _message(cause: Cause, main: Sequence[Evidence]) -> str:
+    """Return the message of the cause with the first two notes of its evidence."""
+    notes = dict.fromkeys(e.note for e in main if e.note)
+    sentences = [cause.message]
+    for note in list(notes)[:2]:
+        start = "" if note[0].isupper() else "Here "
+        sentences.append(f"{start}{note}.")
+    return " ".join(sentences)
 
 
 def _shown(
     main: Sequence[Evidence], evidence: Sequence[Evidence]
 ) -> tuple[tuple[LogLine, ...], int]:
-    """A few lines, no two of one form, the weightiest first and then in their order."""
-    lines: dict[str, LogLine] = {}
-    every = {(e.line.file, e.line.number): e.line for e in (*main, *evidence)}
-    for line in every.values():
-        lines.setdefault(_NUMBER.sub("0", line.said), line)
-    chosen = list(lines.values())[:SHOWN]
-    return tuple(sorted(chosen, key=lambda line: line.order)), len(every) - len(chosen)
+    """Return a few lines of different forms, and how many others there are.
+
+    The weightiest are chosen, and shown in their order.
+    """
+    by_place: dict[Place, LogLine] = {}
+    for e in (*main, *evidence):
+        line = e.line
+        by_place[line.place] = line
+    by_form: dict[str, LogLine] = {}
+    for line in by_place.values():
+        by_form.setdefault(_form(line), line)
+    candidates = list(by_form.values())
+    chosen = _in_order(candidates[:SHOWN])
+    more = len(by_place) - len(chosen)
+    return chosen, more
 
 
-# ---------------------------------------------------------------- their order
+def _form(line: LogLine) -> str:
+    """Return what messages have in common that differ in numbers, hexadecimal ones too."""
+    return _NUMBER.sub("0", line.message)
 
 
-def _ordered(found: list[tuple[Found, Weight]]) -> list[Found]:
-    """Fatal before degraded before benign, plain before likely before symptoms, earlier before later."""
-    plain = {
-        one.cause.name
-        for one, weight in found
-        if weight >= Weight.LIKELY and one.severity != "benign"
-    }
-    rows = []
-    for one, weight in found:
-        explained = one.cause.yields_to & plain
-        rows.append(
-            (
-                one,
-                Weight.SYMPTOM if explained and weight > Weight.SYMPTOM else weight,
-                bool(explained),
-            )
-        )
-    timed = all(one.lines and one.lines[0].time is not None for one, _ in found)
-    rows.sort(key=lambda row: _key(*row, timed=timed))
-    return [_less_sure(one, weight, place) for place, (one, weight, _) in enumerate(rows)]
+def _in_order(lines: Iterable[LogLine]) -> tuple[LogLine, ...]:
+    return tuple(sorted(lines, key=lambda line: line.order))
 
 
-def _key(one: Found, weight: Weight, explained: bool, *, timed: bool) -> tuple[float, ...]:
-    first = one.lines[0]
-    when = first.time if timed and first.time is not None else 0.0
-    return (_GRADES.index(one.severity), explained, -weight, when, first.order)
+# ---------------------------------------------------------------- the order of causes
 
 
-def _less_sure(one: Found, weight: Weight, place: int) -> Found:
-    if one.severity == "benign":
-        return replace(one, confidence=0.9 if weight == Weight.PLAIN else 0.7)
-    return replace(one, confidence=round(_CONFIDENCE[weight] * (_LATER if place else 1.0), 2))
+def _ordered(weighed: Sequence[_Weighed]) -> list[DiagnosedCause]:
+    """Return causes in order, with their confidence.
+
+    Fatal ones come before degraded and benign ones, plain before likely before symptoms, earlier
+    before later.
+    """
+    rows = _with_explained(weighed)
+    has_times = all(row.first_line.time is not None for row in rows)
+    rows.sort(key=lambda row: _sort_key(row, has_times=has_times))
+    ordered: list[DiagnosedCause] = []
+    for row in rows:
+        confidence = _confidence(row, is_first=not ordered)
+        found = replace(row.found, confidence=confidence)
+        ordered.append(found)
+    return ordered
 
 
-# ---------------------------------------------------------------- what is left
+def _with_explained(weighed: Sequence[_Weighed]) -> list[_Weighed]:
+    """Mark causes that a likely cause explains. Such a cause counts as a symptom at most."""
+    likely: set[str] = set()
+    for row in weighed:
+        found = row.found
+        if found.severity != "benign" and row.weight >= Weight.LIKELY:
+            likely.add(found.cause.name)
+    rows: list[_Weighed] = []
+    for row in weighed:
+        weight = row.weight
+        is_explained = not likely.isdisjoint(row.found.cause.yields_to)
+        if is_explained:
+            weight = min(weight, Weight.SYMPTOM)
+        rows.append(_Weighed(row.found, weight, is_explained))
+    return rows
+
+
+def _sort_key(row: _Weighed, *, has_times: bool) -> tuple[float, ...]:
+    first = row.first_line
+    time = first.time if has_times and first.time is not None else 0.0
+    grade = _GRADES.index(row.found.severity)
+    return (grade, row.is_explained, -row.weight, time, first.order)
+
+
+def _confidence(row: _Weighed, *, is_first: bool) -> float:
+    if row.found.severity == "benign":
+        return 0.9 if row.weight == Weight.PLAIN else 0.7
+    confidence = _CONFIDENCE[row.weight]
+    if not is_first:
+        confidence *= _LATER
+    return round(confidence, 2)
+
+
+# ---------------------------------------------------------------- unexplained lines
 
 
 def _unexplained(
-    log: LogFile, taken: set[tuple[str, int, int]], explained: bool
+    log: LogFile, evidence: Sequence[Evidence], *, has_causes: bool
 ) -> tuple[LogLine, ...]:
-    """Lines that look most like errors, each form once; echoes only where nothing else is known."""
-    rows: dict[str, tuple[int, LogLine]] = {}
+    """Return lines that look most like errors, one of each form.
+
+    Echoes are among them only if no cause is known.
+    """
+    explained = {e.line.order for e in evidence}
+    rows: dict[str, tuple[int, int, LogLine]] = {}  # by form: (grade, order, line)
     for line in log.lines:
-        if (line.file, line.number, line.order) in taken or not _ERROR.search(line.said):
+        if line.order in explained or not _ERROR.search(line.message):
             continue
-        echo = echoes.meaning(line) is not None
-        if echo and (explained or line.said.startswith("Traceback")):
+        is_echo = echoes.meaning(line) is not None
+        is_traceback = line.message.startswith("Traceback")
+        if is_echo and (has_causes or is_traceback):
             continue
-        grade = 2 if echo else 0 if _RAISED.match(line.said) else 1
-        rows.setdefault(_NUMBER.sub("0", line.said), (grade, line))
-    best = sorted(rows.values(), key=lambda row: (row[0], row[1].order))[:LEFT]
-    return tuple(line for _, line in sorted(best, key=lambda row: row[1].order))
+        grade = _grade(line, is_echo=is_echo)
+        rows.setdefault(_form(line), (grade, line.order, line))
+    ranked = sorted(rows.values(), key=lambda row: row[:2])
+    return _in_order(line for _, _, line in ranked[:MOST_UNEXPLAINED])
+
+
+def _grade(line: LogLine, *, is_echo: bool) -> int:
+    """0 for exceptions that Python prints, 1 for other errors, 2 for echoes."""
+    if is_echo:
+        return 2
+    return 0 if _RAISED.match(line.message) else 1

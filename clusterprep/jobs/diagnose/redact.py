@@ -1,22 +1,25 @@
-"""Replaces names, addresses, paths and users, each by the same word everywhere, so that a diagnosis can be posted."""
+"""Replaces names, addresses, paths and users, so that a diagnosis can be posted.
+
+The same name gets the same replacement everywhere: every n1 becomes host-1.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from clusterprep.jobs.diagnose.model import Diagnosis, LogLine
+from clusterprep.jobs.diagnose.model import Diagnosis, DiagnosedCause, LogLine
 
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\.\d)")
 _IPV6 = re.compile(
     r"(?<![\w:])(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]{1,4}:){5})[0-9a-fA-F:]{4,39}(?:%\w+)?(?![\w:])"
 )
 _MAPPED = re.compile(r"(?<![\w:])::(?:ffff:)?(?:\d{1,3}\.){3}\d{1,3}", re.IGNORECASE)
-_TELLING = re.compile(
-    r"127\.|0\.0\.0\.0$|255\.|172\.17\.0\.1$|::1?$|fe80::$"
-)  # these mean something, and name nobody
+# Addresses that mean something (loopback, docker's default) and identify no host.
+_WELL_KNOWN = re.compile(r"127\.|0\.0\.0\.0$|255\.|172\.17\.0\.1$|::1?$|fe80::$")
 _PATH = re.compile(
     r"(?<![\w.:/<])(?:~[/\\]|[A-Za-z]:\\|[/\\])(?:[\w.@+ -]*?[\w.@+-][/\\])+[\w.@+-]*"
 )
@@ -35,112 +38,129 @@ _SYSTEM = (
     "/var/run",
     "/opt/conda",
 )
-_SOURCE = frozenset({".py", ".cpp", ".cu", ".cc"})  # a traceback without them says nothing
+_SOURCE = frozenset({".py", ".cpp", ".cu", ".cc"})  # a traceback without these names says nothing
 _USER = re.compile(
-    r"\b(?P<user>[A-Za-z_][\w-]{0,31})@(?=[\w-])|\b(?P<key>USER|LOGNAME|user(?:name)?)[=:] ?(?P<value>[\w.-]+)"
+    r"\b(?P<user>[A-Za-z_][\w-]{0,31})@(?=[\w-])"
+    r"|\b(?P<key>USER|LOGNAME|user(?:name)?)[=:] ?(?P<value>[\w.-]+)"
 )
-_NAMED = re.compile(
-    r"(?:\((?P<a>[A-Za-z][\w.-]*), ?\d+\)|srun: error: (?P<b>[\w.-]+):|\bON (?P<c>[\w.\[\],-]+) CANCELLED|"
+_HOST_BY_CONTEXT = re.compile(
+    r"(?:\((?P<a>[A-Za-z][\w.-]*), ?\d+\)|srun: error: (?P<b>[\w.-]+):"
+    r"|\bON (?P<c>[\w.\[\],-]+) CANCELLED|"
     r"[Hh]ost(?:name)? *[:=] *"
     r"(?P<d>[A-Za-z][\w.-]*)|node '(?P<e>[\w.-]+)')"
 )
 _DOMAIN = re.compile(
-    r"\b(?:[A-Za-z0-9-]+\.)+(?:internal|local|lan|corp|cluster|com|org|net|edu|io|ai|de|cn|gov)\b"
+    r"\b(?:[A-Za-z0-9-]+\.)+"
+    r"(?:internal|local|lan|corp|cluster|com|org|net|edu|io|ai|de|cn|gov)\b"
 )
+_ORDINARY_WORDS = frozenset({"localhost", "worker", "kernel", "none"})
 
 
 class Redactor:
-    """Remembers what it replaced by what."""
+    """Replaces names in texts, and remembers by what it replaced each."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
-        self._words: dict[tuple[str, str], str] = {}
-        self._hosts: list[str] = []
-        for host in sorted(set(hosts), key=lambda name: (-len(name), name)):
-            self._learn(host)
+        self._replacements: dict[tuple[str, str], str] = {}  # by (kind, name)
+        self._counts: Counter[str] = Counter()  # replacements by kind
+        self._hosts: list[str] = []  # the longest first, as one may be part of another
+        for host in sorted(set(hosts)):
+            self._learn_host(host)
 
     def text(self, text: str) -> str:
+        """Return the text with all names replaced."""
         self.learn(text)
         text = _PATH.sub(self._path, text)
         text = _USER.sub(self._user, text)
-        text = _MAPPED.sub(lambda found: self._address(found[0]), text)
-        text = _IPV6.sub(lambda found: self._address(found[0]), text)
-        text = _IPV4.sub(lambda found: self._address(found[0]), text)
+        for pattern in (_MAPPED, _IPV6, _IPV4):
+            text = pattern.sub(self._address, text)
         for host in self._hosts:
-            text = re.sub(
-                rf"(?<![\w.-]){re.escape(host)}(?![\w-])",
-                lambda found: self._word("host", found[0]),
-                text,
-            )
+            pattern = re.compile(rf"(?<![\w.-]){re.escape(host)}(?![\w-])")
+            text = pattern.sub(self._host, text)
         return text
 
     def learn(self, text: str) -> None:
         """Remember the names of hosts that a text gives away, for this text and all others."""
-        for found in _NAMED.finditer(text):
-            self._learn(next(name for name in found.groups() if name))
-        for found in _DOMAIN.finditer(text):
-            self._learn(found[0])
+        for match in _HOST_BY_CONTEXT.finditer(text):
+            names = [name for name in match.groups() if name]
+            self._learn_host(names[0])
+        for match in _DOMAIN.finditer(text):
+            self._learn_host(match[0])
 
-    def _learn(self, host: str) -> None:
-        plain = (
-            _IPV4.fullmatch(host)
-            or host in self._hosts
-            or host.lower() in {"localhost", "worker", "kernel", "none"}
-        )
-        if not plain and len(host) > 1:
-            self._hosts.append(host)
-            self._hosts.sort(key=lambda name: -len(name))
+    def _learn_host(self, host: str) -> None:
+        if len(host) <= 1 or host in self._hosts:
+            return
+        if _IPV4.fullmatch(host) or host.lower() in _ORDINARY_WORDS:
+            return
+        self._hosts.append(host)
+        self._hosts.sort(key=lambda name: -len(name))
 
-    def _word(self, kind: str, value: str) -> str:
-        known = self._words.get((kind, value))
-        if known is None:
-            number = 1 + sum(other == kind for other, _ in self._words)
-            known = self._words[kind, value] = f"{kind}-{number}"
-        return known
+    def _replacement(self, kind: str, name: str) -> str:
+        replacement = self._replacements.get((kind, name))
+        if replacement is None:
+            self._counts[kind] += 1
+            replacement = f"{kind}-{self._counts[kind]}"
+            self._replacements[kind, name] = replacement
+        return replacement
 
-    def _address(self, address: str) -> str:
-        return address if _TELLING.match(address) else self._word("addr", address)
+    def _host(self, match: re.Match[str]) -> str:
+        return self._replacement("host", match[0])
 
-    def _user(self, found: re.Match[str]) -> str:
-        if found["user"]:
-            return f"{self._word('user', found['user'])}@"
-        return found[0].replace(found["value"], self._word("user", found["value"]))
+    def _address(self, match: re.Match[str]) -> str:
+        address = match[0]
+        if _WELL_KNOWN.match(address):
+            return address
+        return self._replacement("addr", address)
 
-    def _path(self, found: re.Match[str]) -> str:
-        path = found[0]
+    def _user(self, match: re.Match[str]) -> str:
+        if match["user"]:
+            user = self._replacement("user", match["user"])
+            return f"{user}@"
+        user = self._replacement("user", match["value"])
+        return match[0].replace(match["value"], user)
+
+    def _path(self, match: re.Match[str]) -> str:
+        path = match[0]
         if path.startswith(_SYSTEM) and "/home/" not in path:
             return path
-        head, library, tail = path.partition("site-packages/")
+        before, library, after = path.partition("site-packages/")
         if library:
-            return f"/{self._word('path', head)}/site-packages/{tail}"
-        folder, file = posixpath.split(path.replace("\\", "/"))
-        name = file if posixpath.splitext(file)[1] in _SOURCE else self._word("file", file)
-        return f"/{self._word('path', folder)}/{name}"
+            folder = self._replacement("path", before)
+            return f"/{folder}/site-packages/{after}"
+        parent, file = posixpath.split(path.replace("\\", "/"))
+        _, extension = posixpath.splitext(file)
+        if extension not in _SOURCE:
+            file = self._replacement("file", file)
+        folder = self._replacement("path", parent)
+        return f"/{folder}/{file}"
 
 
 def redacted(diagnosis: Diagnosis, hosts: Iterable[str]) -> Diagnosis:
-    """The same without names of hosts, addresses, paths and users."""
+    """Return the diagnosis without names of hosts, addresses, paths and users."""
     redactor = Redactor(hosts)
-    for line in (
-        *(line for found in diagnosis.causes for line in found.lines),
-        *diagnosis.unexplained,
-    ):
+    lines = [line for found in diagnosis.causes for line in found.lines]
+    lines += diagnosis.unexplained
+    for line in lines:
         redactor.learn(line.text)
     change = redactor.text
-    causes = tuple(
-        replace(
-            found,
-            culprit=None if found.culprit is None else change(found.culprit),
-            message=change(found.message),
-            lines=tuple(_line(line, change) for line in found.lines),
-            live=tuple(change(said) for said in found.live),
-        )
-        for found in diagnosis.causes
-    )
-    left = tuple(_line(line, change) for line in diagnosis.unexplained)
+    causes = tuple(_redacted_cause(found, change) for found in diagnosis.causes)
+    unexplained = tuple(_redacted_line(line, change) for line in diagnosis.unexplained)
     notices = tuple(change(notice) for notice in diagnosis.notices)
-    return replace(diagnosis, causes=causes, unexplained=left, notices=notices)
+    return replace(diagnosis, causes=causes, unexplained=unexplained, notices=notices)
 
 
-def _line(line: LogLine, change: Callable[[str], str]) -> LogLine:
-    file = line.file if line.file == "-" or "/" not in line.file else line.file.rpartition("/")[2]
-    return replace(line, file=change(file), text=change(line.text), said=change(line.said))
+def _redacted_cause(found: DiagnosedCause, change: Callable[[str], str]) -> DiagnosedCause:
+    culprit = None if found.culprit is None else change(found.culprit)
+    message = change(found.message)
+    lines = tuple(_redacted_line(line, change) for line in found.lines)
+    live = tuple(change(answer) for answer in found.live)
+    return replace(found, culprit=culprit, message=message, lines=lines, live=live)
+
+
+def _redacted_line(line: LogLine, change: Callable[[str], str]) -> LogLine:
+    file = line.file
+    if "/" in file:
+        file = file.rpartition("/")[2]
+    file = change(file)
+    text = change(line.text)
+    message = change(line.message)
+    return replace(line, file=file, text=text, message=message)

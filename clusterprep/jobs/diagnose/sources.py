@@ -1,15 +1,16 @@
-"""Reads logs of any size in bounded memory and lets the lines through that may matter.
+"""Reads logs of any size in bounded memory and keeps the lines that may matter.
 
-A gigabyte of log has millions of lines and some dozens that matter, so no line is looked at by itself: a block is put
-into small letters with every digit as 0, which makes lines that differ in numbers equal, and lines of a form that was
-seen before cost a look into a set. New forms are searched for words that every sign of a cause holds one of. What is
-measured in benchmarks/diagnose.py says why.
+A gigabyte of log has millions of lines and some dozens that matter, so lines are not looked at one
+by one. A block is put into small letters with every digit as 0, which makes lines equal that differ
+only in numbers. A line of a form that was seen before costs one look into a set; new forms are
+searched for words that every sign of a cause has one of. benchmarks/diagnose.py has the figures.
 """
 
 from __future__ import annotations
 
 import bisect
 import codecs
+import functools
 import itertools
 import re
 import sys
@@ -21,49 +22,94 @@ from typing import BinaryIO
 from clusterprep.errors import InputError, Problem
 
 BLOCK = 4 << 20  # bytes read at once
-LONGEST = (
-    16 << 10
-)  # bytes of a line that are looked at; longer ones are tensors that somebody printed
+LONGEST = 16 << 10  # bytes of a line that are searched; longer lines are printed tensors
 MOST_FORMS = 100_000  # forms of lines that are remembered
-EXACT = (
-    4 << 20
-)  # bytes of forms that are searched for every needle; text that is new all the time gets a coarser look
-BROAD = 64 << 20  # bytes that are searched for WORDS, and after them for CORE alone
-MOST_ALIKE = 1_024  # lines of one form that are kept; ranks of one job write the same line
-MOST_VAGUE = 200  # lines of a file that look like errors and hold nothing that a sign looks for
+# Bytes of new forms that are searched for every needle. After them the search is coarser, as such
+# a log prints new text all the time.
+EXACT = 4 << 20
+BROAD = 64 << 20  # bytes of new forms that are searched for WORDS, and after them for CORE alone
+MOST_ALIKE = 1_024  # lines of one form that are kept; all ranks of a job write the same line
+MOST_VAGUE = 200  # lines of a file kept that look like errors and have no needle of any sign
 MOST_KEPT = 20_000  # lines of all files that are kept
 
-# What forms are searched for once EXACT bytes of them were searched for every needle. Nearly every sign holds one of
-# these as programs print it; tests/jobs/diagnose/test_sources.py has those that do not.
-WORDS = tuple(
-    b"error|fail|warn|timeout|timed out|watchdog|killed|signal|mismatch|exception|cannot|could not|unable to"
-    b"|nccl version|net/|bootstrap|xid|exitcode|host      :|rank      :|rendezvous|collective|invalid|refused|aborted"
-    b"|already in use|out of memory|no space left|too many|completion|duplicate|closed by|not supported|nccl_".split(
-        b"|"
-    )
+# What forms are searched for once EXACT bytes of them were searched for every needle. Nearly every
+# sign has one of these as programs print it; tests/jobs/diagnose/test_signs.py has the exceptions.
+WORDS = (
+    b"error",
+    b"fail",
+    b"warn",
+    b"timeout",
+    b"timed out",
+    b"watchdog",
+    b"killed",
+    b"signal",
+    b"mismatch",
+    b"exception",
+    b"cannot",
+    b"could not",
+    b"unable to",
+    b"nccl version",
+    b"net/",
+    b"bootstrap",
+    b"xid",
+    b"exitcode",
+    b"host      :",
+    b"rank      :",
+    b"rendezvous",
+    b"collective",
+    b"invalid",
+    b"refused",
+    b"aborted",
+    b"already in use",
+    b"out of memory",
+    b"no space left",
+    b"too many",
+    b"completion",
+    b"duplicate",
+    b"closed by",
+    b"not supported",
+    b"nccl_",
 )
-CORE = tuple(
-    b"error|fail|warn|timed out|timeout|watchdog|killed|signal|cannot|xid|exitcode|nccl version".split(
-        b"|"
-    )
+CORE = (
+    b"error",
+    b"fail",
+    b"warn",
+    b"timed out",
+    b"timeout",
+    b"watchdog",
+    b"killed",
+    b"signal",
+    b"cannot",
+    b"xid",
+    b"exitcode",
+    b"nccl version",
 )
-# And these once so many held one of those that it must be prose: none of them stands in ordinary sentences.
-NAMES = tuple(
-    b"nccl warn|nccl version|cuda error|errno|watchdog|xid|exitcode|rendezvous|memory|c10d".split(
-        b"|"
-    )
+# What is searched for after MOST_JUDGED forms had one of the words above, because such a text must
+# be prose: none of these is part of ordinary sentences.
+NAMES = (
+    b"nccl warn",
+    b"nccl version",
+    b"cuda error",
+    b"errno",
+    b"watchdog",
+    b"xid",
+    b"exitcode",
+    b"rendezvous",
+    b"memory",
+    b"c10d",
 )
-MOST_JUDGED = 30_000  # forms that were taken for prose after that
+MOST_JUDGED = 30_000
 TABLE = bytes.maketrans(b"0123456789" + bytes(range(65, 91)), b"0" * 10 + bytes(range(97, 123)))
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, as it begins with the mark of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_GZIP, _GZIP_BITS = b"\x1f\x8b", 31  # 31: with the header of gzip
+_GZIP = b"\x1f\x8b"
+_GZIP_BITS = 31  # zlib's number for the largest window and a header of gzip
 _PACKED = {
     b"\x28\xb5\x2f\xfd": "zstd -dc",
     b"\xfd7zXZ\x00": "xz -dc",
@@ -71,16 +117,17 @@ _PACKED = {
     b"PK\x03\x04": "unzip -p",
 }
 _TEXT = bytes(range(32, 127)) + b"\t\n\r\f\b\x1b\0"
+_NOT_ASCII = bytes(range(128, 256))
 _ERRORLIKE = re.compile(
     rb"error|fail|exception|fatal|abort|killed|panic|segfault|refused|timed out|cannot|could not"
 )
-_STRANGE = (
-    0.10  # share of control bytes above which a file is no text; logs of crashed hosts have a few
-)
+_SAMPLE = 65536  # bytes by which a file is judged to be text or not
+# Share of control bytes above which a file is not text; logs of crashed hosts have a few.
+_MOST_CONTROL_BYTES = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class KeptLines:
+class KeptLine:
     """A line that may matter, as bytes."""
 
     file: str
@@ -90,16 +137,19 @@ class KeptLines:
 
 @dataclass
 class Reading:
-    """What was read of all files. `times` counts lines of a form beyond those kept."""
+    """What was read of all files. `left_out` counts lines of a form beyond those kept."""
 
-    kept: list[KeptLines] = field(default_factory=list)
+    kept: list[KeptLine] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     left_out: int = 0
 
 
 def read(names: Sequence[str], needles: Sequence[bytes], stdin: BinaryIO | None = None) -> Reading:
-    """Read files, `-` for standard input. InputError names every file that is none, or that is no text."""
+    """Read files, `-` for standard input.
+
+    Raises InputError that names every file that cannot be read or is not text.
+    """
     reading = Reading()
     problems: list[Problem] = []
     for name in dict.fromkeys(names):
@@ -108,7 +158,8 @@ def read(names: Sequence[str], needles: Sequence[bytes], stdin: BinaryIO | None 
         except InputError as error:
             problems += error.problems
         except OSError as error:
-            problems += InputError.of(error.strerror or str(error), file=name).problems
+            message = error.strerror or str(error)
+            problems += InputError.of(message, file=name).problems
     if problems:
         raise InputError(tuple(problems))
     if reading.left_out:
@@ -127,12 +178,16 @@ def _read_one(
 
 
 def _filter(name: str, stream: BinaryIO, reading: Reading, needles: Sequence[bytes]) -> None:
-    sieve, number, ended = Sieve(needles), 0, True
-    for block in _whole_lines(_texts(name, stream, reading.notices)):
+    """Read one file and add what matters of it to the reading."""
+    sieve = Sieve(needles)
+    number = 0
+    ended = True
+    texts = _texts(name, stream, reading.notices)
+    for block in _whole_lines(texts):
         _sift(name, block, number, sieve, reading)
         number += block.count(b"\n")
         ended = block.endswith(b"\n")
-    reading.lines[name] = number + (not ended)
+    reading.lines[name] = number if ended else number + 1
     reading.left_out += sieve.left_out
 
 
@@ -140,23 +195,34 @@ def _filter(name: str, stream: BinaryIO, reading: Reading, needles: Sequence[byt
 
 
 def _texts(name: str, stream: BinaryIO, notices: list[str]) -> Iterator[bytes]:
-    """Blocks of UTF-8 text without escapes of terminals and zero bytes."""
+    """Yield blocks of UTF-8 text without escapes of terminals and without zero bytes."""
     blocks = _unpacked(name, stream, notices)
     first = next(blocks, b"")
+    _refuse_packed(name, first)
     _refuse_binary(name, first)
     for block in _decoded(first, blocks):
-        text = block.replace(b"\0", b"") if b"\0" in block else block
-        yield _ESCAPES.sub(b"", text) if b"\x1b" in text else text
+        text = block
+        if b"\0" in text:
+            text = text.replace(b"\0", b"")
+        if b"\x1b" in text:
+            text = _ESCAPES.sub(b"", text)
+        yield text
 
 
 def _unpacked(name: str, stream: BinaryIO, notices: list[str]) -> Iterator[bytes]:
     first = _block(stream, BLOCK)
-    blocks = itertools.chain([first] if first else [], iter(lambda: _block(stream, BLOCK), b""))
-    return _unzipped(name, blocks, notices) if first.startswith(_GZIP) else blocks
+    rest = iter(functools.partial(_block, stream, BLOCK), b"")
+    blocks = itertools.chain([first], rest) if first else rest
+    if first.startswith(_GZIP):
+        return _unzipped(name, blocks, notices)
+    return blocks
 
 
 def _unzipped(name: str, blocks: Iterable[bytes], notices: list[str]) -> Iterator[bytes]:
-    """What gzip holds, never more than a block at once; several files in a row are one, as gzip -dc has it."""
+    """Yield what gzip data has, never more than a block at once.
+
+    Several gzip files in a row are read as one, as `gzip -dc` does.
+    """
     unzip = zlib.decompressobj(_GZIP_BITS)
     try:
         for block in blocks:
@@ -176,128 +242,164 @@ def _unzipped(name: str, blocks: Iterable[bytes], notices: list[str]) -> Iterato
 
 
 def _block(stream: BinaryIO, size: int) -> bytes:
-    """So many bytes, fewer only at the end; a pipe gives what it has, and the rest of a block comes later."""
-    parts, left = [], size
-    while left and (part := stream.read(left)):
+    """Read so many bytes, fewer only at the end. A pipe may give them in several parts."""
+    parts: list[bytes] = []
+    remaining = size
+    while remaining:
+        part = stream.read(remaining)
+        if not part:
+            break
         parts.append(part)
-        left -= len(part)
+        remaining -= len(part)
     return b"".join(parts)
 
 
-def _refuse_binary(name: str, first: bytes) -> None:
+def _refuse_packed(name: str, first: bytes) -> None:
     for magic, tool in _PACKED.items():
         if first.startswith(magic):
             hint = f"{tool} {name} | clusterprep diagnose -"
             raise InputError.of("is packed in a way that is not read here", file=name, hint=hint)
-    if first.startswith(tuple(mark for mark, _ in _MARKS)):
+
+
+def _refuse_binary(name: str, first: bytes) -> None:
+    """Raise InputError if the first block of a file does not look like text."""
+    if not first or _encoding(first) is not None:
         return
-    sample = first[:65536].replace(b"\0", b"")
-    strange = len(sample.translate(None, _TEXT + bytes(range(128, 256))))
-    torn = sum(char == "\N{REPLACEMENT CHARACTER}" for char in sample.decode("utf-8", "replace"))
-    if first and (not sample or (strange + torn) / len(sample) > _STRANGE):
+    sample = first[:_SAMPLE].replace(b"\0", b"")
+    control_bytes = sample.translate(None, _TEXT + _NOT_ASCII)
+    decoded = sample.decode("utf-8", "replace")
+    not_utf8 = decoded.count("\N{REPLACEMENT CHARACTER}")
+    unreadable = len(control_bytes) + not_utf8
+    if not sample or unreadable / len(sample) > _MOST_CONTROL_BYTES:
         raise InputError.of("is no text: a log was expected", file=name)
 
 
+def _encoding(first: bytes) -> str | None:
+    """Return the encoding that the mark at the start tells, None for UTF-8."""
+    for mark, encoding in _MARKS:
+        if first.startswith(mark):
+            return encoding
+    return None
+
+
 def _decoded(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """UTF-16 and UTF-32 with a mark become UTF-8."""
-    encoding = next((encoding for mark, encoding in _MARKS if first.startswith(mark)), None)
+    """Yield blocks in UTF-8; UTF-16 and UTF-32 are known by their mark."""
+    encoding = _encoding(first)
     if encoding is None:
         yield first.removeprefix(codecs.BOM_UTF8)
         yield from blocks
         return
     decoder = codecs.getincrementaldecoder(encoding)("replace")
-    yield decoder.decode(first).encode("utf-8", "replace")
-    for block in blocks:
-        yield decoder.decode(block).encode("utf-8", "replace")
-    yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+    for block in itertools.chain([first], blocks):
+        text = decoder.decode(block)
+        yield text.encode("utf-8", "replace")
+    rest = decoder.decode(b"", final=True)
+    yield rest.encode("utf-8", "replace")
 
 
 # ---------------------------------------------------------------- lines
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks that end where a line ends; a line without an end is handed on in pieces of a block each."""
-    rest: list[bytes] = []
+    """Yield blocks that end where a line ends.
+
+    A line without an end is yielded in pieces of a block each.
+    """
+    pending: list[bytes] = []
     size = 0
     for block in blocks:
-        cut = block.rfind(b"\n") + 1
-        if cut:
-            yield b"".join([*rest, block[:cut]])
-            rest, size = [], 0
-        tail = block[cut:] if cut else block
-        rest.append(tail)
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*pending, block[:end]])
+            pending = []
+            size = 0
+        tail = block[end:] if end else block
+        pending.append(tail)
         size += len(tail)
         if size > BLOCK:
-            yield b"".join(rest)
-            rest, size = [], 0
+            yield b"".join(pending)
+            pending = []
+            size = 0
     if size:
-        yield b"".join(rest)
+        yield b"".join(pending)
 
 
 def _sift(name: str, block: bytes, number: int, sieve: Sieve, reading: Reading) -> None:
     """Keep what matters of a block that begins after line `number`."""
-    rows: Sequence[int]
+    rows: Sequence[int]  # for each line, how many line ends are before it
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n")
-    if b"\r" in block:  # a progress bar is one line that is written again and again
-        parts = [
-            (row, part)
-            for row, line in enumerate(block.split(b"\n"))
-            for part in line.split(b"\r")
-            if part
-        ]
-        rows, lines = [row for row, _ in parts], [part for _, part in parts]
+    if b"\r" in block:
+        rows, lines = _without_carriage_returns(block)
         block = b"\n".join(lines)
     else:
         lines = block.split(b"\n")
         rows = range(len(lines))
-    for place in sieve.matter(block):
+    for index in sieve.matter(block):
         if len(reading.kept) >= MOST_KEPT:
             sieve.left_out += 1
             continue
-        reading.kept.append(KeptLines(name, number + rows[place] + 1, lines[place][:LONGEST]))
+        line_number = number + rows[index] + 1
+        text = lines[index][:LONGEST]
+        reading.kept.append(KeptLine(name, line_number, text))
+
+
+def _without_carriage_returns(block: bytes) -> tuple[list[int], list[bytes]]:
+    """Split at carriage returns too: a progress bar is one line that is written many times."""
+    rows: list[int] = []
+    parts: list[bytes] = []
+    for row, line in enumerate(block.split(b"\n")):
+        written = [part for part in line.split(b"\r") if part]
+        rows += [row] * len(written)
+        parts += written
+    return rows, parts
 
 
 class Sieve:
     """Tells lines that may matter from others by their form: small letters, every digit a 0.
 
-    `needles` are what signs look for. Lines that hold one are kept; of those that only look like errors a few are,
-    to be shown where nothing else is known.
+    `needles` are what signs look for. Lines that have one are kept. Of lines that only look like
+    errors a few are kept too, to be shown if nothing else is known.
     """
 
     def __init__(self, needles: Sequence[bytes]) -> None:
         self.left_out = 0
         self._needles = needles
         self._known: set[bytes] = set()
-        self._wanted: dict[
-            bytes, int
-        ] = {}  # forms that matter, and how many lines of them may still be kept
+        # Forms that matter, and how many lines of each may still be kept.
+        self._wanted: dict[bytes, int] = {}
         self._vague = MOST_VAGUE
         self._searched = 0
         self._judged = 0
 
     def matter(self, block: bytes) -> list[int]:
-        """Which lines of a block may matter."""
+        """Return the indexes of the lines of a block that may matter."""
         forms = block.translate(TABLE).split(b"\n")
         fresh = set(forms)
         fresh -= self._known
         if fresh:
-            for form in _holding(list(fresh), self._words(sum(map(len, fresh)))):
-                self._judge(form)
-            if len(self._known) + len(fresh) > MOST_FORMS:
-                self._known.clear()
-            self._known |= fresh
+            self._learn(fresh)
         wanted = self._wanted
-        return (
-            [place for place, form in enumerate(forms) if form in wanted and self._counted(form)]
-            if wanted
-            else []
-        )
+        if not wanted:
+            return []
+        # One comprehension: this runs for every line of the log.
+        return [i for i, form in enumerate(forms) if form in wanted and self._counted(form)]
+
+    def _learn(self, fresh: set[bytes]) -> None:
+        """Search new forms and remember them."""
+        size = sum(map(len, fresh))
+        words = self._words(size)
+        for form in _holding(list(fresh), words):
+            self._judge(form)
+        if len(self._known) + len(fresh) > MOST_FORMS:
+            self._known.clear()
+        self._known |= fresh
 
     def _words(self, size: int) -> Sequence[bytes]:
-        """What to search so many bytes of new forms for."""
+        """Return what to search so many bytes of new forms for."""
+        before = self._searched
         self._searched += size
-        if self._searched - size < EXACT:
+        if before < EXACT:
             return (*WORDS, *self._needles)
         if self._judged >= MOST_JUDGED:
             return NAMES
@@ -322,16 +424,18 @@ class Sieve:
         return False
 
 
-def _holding(rows: list[bytes], words: Sequence[bytes]) -> set[bytes]:
-    """The forms that hold one of the words, found by searching all forms as one text."""
-    text = b"\n".join(rows)
-    starts: list[int] = []
+def _holding(forms: list[bytes], words: Sequence[bytes]) -> set[bytes]:
+    """Return the forms that have one of the words, found by searching all forms as one text."""
+    text = b"\n".join(forms)
+    starts: list[int] = []  # where each form starts in the text; most texts have none of the words
     holding: set[int] = set()
     for word in words:
-        place = text.find(word)
-        while place >= 0:
-            starts = starts or list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))
-            row = bisect.bisect_right(starts, place) - 1
-            holding.add(row)
-            place = text.find(word, starts[row + 1])
-    return {rows[row] for row in holding}
+        position = text.find(word)
+        while position >= 0:
+            if not starts:
+                lengths = (len(form) + 1 for form in forms)
+                starts = list(itertools.accumulate(lengths, initial=0))
+            index = bisect.bisect_right(starts, position) - 1
+            holding.add(index)
+            position = text.find(word, starts[index + 1])
+    return {forms[index] for index in holding}

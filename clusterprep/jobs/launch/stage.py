@@ -155,7 +155,7 @@ def _causes(
     nodes = tuple(
         replace(n, nproc_per_node=counts[n.name]) for n in inventory.nodes if n.name in counts
     )
-    diagnosis = diagnosed.on_nodes(diagnosis, replace(inventory, nodes=nodes))
+    diagnosis = diagnosed.with_nodes(diagnosis, replace(inventory, nodes=nodes))
     return tuple(
         {
             "cause": found.cause.name,

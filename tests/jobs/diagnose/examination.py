@@ -22,7 +22,10 @@ CODES = {"fatal": 1, "degraded": 1, "benign": 0, "unknown": 3}
 
 @dataclass(frozen=True)
 class Case:
-    """A log and what a reader could prove from it. `culprits` are all that are right, the best first; () is nobody."""
+    """A log and what a reader could prove from it.
+
+    `culprits` are all that are right, the best first. () means that nothing is to blame.
+    """
 
     name: str
     files: tuple[Path, ...]
@@ -69,7 +72,10 @@ def _case(raw: dict[str, Any], name: str, files: tuple[Path, ...]) -> Case:
 
 
 def diagnosed(files: Sequence[Path]) -> tuple[int, dict[str, Any]]:
-    """Exit code and report of the command line, in this process: a process each would take a minute for all."""
+    """Return exit code and report of the command line.
+
+    It runs in this process, as a process for each case would take a minute for all.
+    """
     words = ["diagnose", *map(str, files), "--format", "json"]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -116,7 +122,10 @@ def _right(case: Case, code: int, causes: list[dict[str, Any]]) -> bool:
 
 
 def same_culprit(wanted: str | None, got: str | None) -> bool:
-    """What is wanted is named in what was got; «rank 3» is also named by «rank 3 on n2», but not by «ranks 3, 4»."""
+    """Whether the culprit wanted is named in the one we got.
+
+    «rank 3» is also named by «rank 3 on n2», but not by «ranks 3, 4».
+    """
     if wanted is None or got is None:
         return wanted is got
     if _ranks(wanted):
@@ -163,7 +172,8 @@ def table(marks: Sequence[Mark]) -> str:
     total = len(marks)
     causes, culprits = sum(mark.right for mark in marks), sum(mark.right_culprit for mark in marks)
     rows.append(
-        f"{causes} of {total} causes ({causes / total:.1%}), {culprits} of {total} culprits ({culprits / total:.1%})"
+        f"{causes} of {total} causes ({causes / total:.1%}), "
+        f"{culprits} of {total} culprits ({culprits / total:.1%})"
     )
     return "\n".join(rows)
 

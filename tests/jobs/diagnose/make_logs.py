@@ -1,11 +1,12 @@
-"""Logs of real failures for the examination of `diagnose`: torch on the lab's hosts, one story after the other.
+"""Records logs of real failures for the examination of `diagnose`: torch on the lab's hosts.
 
-    python -m tests.jobs.diagnose.make_logs            # all stories, about twenty minutes; needs root, as the lab does
+    python -m tests.jobs.diagnose.make_logs            # all plays: about twenty minutes, as root
     python -m tests.jobs.diagnose.make_logs NAME …     # only these
 
-Each story of plays.py starts a job, spoils something, and leaves recorded/NAME.HOST.log as the job printed it, but for
-the paths of this machine and noise that repeats. What is wanted of `diagnose` stands in recorded/cases.json, which
-people write: a new recording may show other lines than the last one, so read it, and label what it shows.
+Each play of plays.py starts a job, spoils something, and leaves recorded/NAME.HOST.log as the job
+printed it, without the paths of this machine and noise that repeats. What is wanted of `diagnose`
+is in recorded/cases.json, which people write: a new recording may show other lines than the last
+one, so read it, and label what it shows.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ RECORDED = Path(__file__).with_name("recorded")
 
 
 def record(lab: Lab, play: Play) -> None:
-    """Play one story, and put its files in place of those of the last time."""
+    """Run one play, and replace the files of its last recording."""
     stage = Stage(lab, play.job)
     with contextlib.ExitStack() as undo:
         try:
-            play.story(stage, undo)
+            play.act(stage, undo)
         finally:
             stage.end()
         if play.after:

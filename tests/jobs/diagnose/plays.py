@@ -1,4 +1,4 @@
-"""What happens to the jobs whose logs are recorded, one function per story."""
+"""What happens to the jobs whose logs are recorded, one function per play."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.support.real_nccl import RELEASES, library
 
 ABSENT = "10.77.0.99"
 REJECT, DATA = "reject with icmpx admin-prohibited", "1024-29399, 29501-65535"
-Story = Callable[[Stage, ExitStack], None]
+Scenario = Callable[[Stage, ExitStack], None]
 
 
 @dataclass(frozen=True)
 class Play:
     name: str
     job: str
-    story: Story
+    act: Scenario
     after: Callable[[Stage], None] | None = None  # what is fetched when it is over
 
 
@@ -123,7 +123,7 @@ def master(stage: Stage, undo: ExitStack, name: str) -> None:
 
 
 def other_masters(stage: Stage, undo: ExitStack) -> None:
-    """The second node is told a host on which nobody serves the store."""
+    """The second node is told a host on which no process serves the store."""
     for number, (host, head) in enumerate((("n1", "n1"), ("n2", "n3"))):
         env = _environment(stage, number, 2, head)
         stage.plain(host, env | {"LIMIT": "12"}, f"rank{number}")
@@ -330,7 +330,7 @@ PLAYS = (
     Play("port-taken", "train", port_taken),
     Play("port-taken-static", "train", static_port_taken),
     Play("endpoint-taken", "train", endpoint_taken),
-    Play("master-nobody", "train", partial(master, name=ABSENT)),
+    Play("master-unserved", "train", partial(master, name=ABSENT)),
     Play("master-unresolvable", "train", partial(master, name="head-node.cluster.internal")),
     Play("master-refused", "train", other_masters),
     Play("store-port-dropped", "train", partial(blocked, host="n1", ports="29500")),

@@ -1,4 +1,4 @@
-"""Jobs of real ranks on the lab's hosts, and what they print, as their users would have it in files."""
+"""Jobs of real ranks on the lab's hosts, and what they print, as users would have it in files."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PLACES = (
 
 
 class Stage:
-    """One story: jobs that it starts, what it does to them, and afterwards what they said."""
+    """One play: jobs that it starts, what it does to them, and afterwards what they printed."""
 
     def __init__(self, lab: Lab, job: str) -> None:
         self.lab = lab
-        self.folder = Path(tempfile.mkdtemp(prefix="story-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="play-"))
         self.jobs: list[Popen[Any]] = []
         text = re.sub(
             "  # noqa: .*", "", (JOBS / f"{job}.py").read_text()
@@ -167,7 +167,10 @@ def _neutral(text: str) -> str:
 
 
 def _trimmed(text: str) -> str:
-    """No more than so many lines: of lines that differ in numbers only the first few are kept, then the middle goes."""
+    """Return no more than so many lines.
+
+    Of lines that differ in numbers only the first few are kept; then the middle is left out.
+    """
     lines = text.splitlines()
     if len(lines) > MOST:
         seen: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Messages of NCCL, torch and gloo as their sources have them: each is a cause, harmless, or known to say nothing."""
+"""Messages in the sources of NCCL, torch and gloo: each is a cause, harmless, or an echo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = [
 def test_the_message_is_known(row: dict[str, str]) -> None:
     line = line_of("log", 1, row["line"])
     told = diagnose([line]).causes
-    assert told or echoes.meaning(line), line.said
+    assert told or echoes.meaning(line), line.message
     form = row["line"].encode().translate(TABLE)
     assert not told or any(needle in form for needle in needles()), "reading would drop it"
 
@@ -31,6 +31,6 @@ def test_each_message_stands_once() -> None:
 
 
 def test_what_says_nothing_is_few_enough_to_be_read_by_people() -> None:
-    """A message that no cause knows has its reason in echoes.py; there are not more of these than of the others."""
+    """A message that no cause knows has its reason in echoes.py. Most messages have a cause."""
     silent = [row["id"] for row in ROWS if not diagnose([line_of("log", 1, row["line"])]).causes]
     assert len(silent) < 60, silent

@@ -17,7 +17,13 @@ from clusterprep.cli.commands.explain import page
 from clusterprep.errors import InputError
 from clusterprep.inventory.load import load_inventory
 from clusterprep.inventory.schema import schema_path
-from clusterprep.jobs.diagnose.command import as_now, checks_of, diagnose, on_nodes, without_names
+from clusterprep.jobs.diagnose.command import (
+    with_live_checks,
+    checks_of,
+    diagnose,
+    with_nodes,
+    without_names,
+)
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.model import Finding
@@ -229,7 +235,7 @@ nproc_per_node: 2
 
 def test_ranks_and_addresses_are_put_on_nodes(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
-    placed = on_nodes(of(tmp_path, LOG), load_inventory(str(tmp_path / "cluster.yaml")))
+    placed = with_nodes(of(tmp_path, LOG), load_inventory(str(tmp_path / "cluster.yaml")))
     assert [found.culprit for found in placed.causes] == [
         "rank 2 on gpu2",
         "peer 10.9.0.7 as seen from n4 (gpu2)",
@@ -257,7 +263,7 @@ def test_a_rank_has_its_node_where_nodes_say_how_many_they_start(
         "".join(f"[rank{rank}]: RuntimeError: CUDA out of memory\n" for rank in ranks)
         + "[rank0]: KeyError: 1\n"
     )
-    placed = on_nodes(of(tmp_path, log), load_inventory(str(tmp_path / "cluster.yaml")))
+    placed = with_nodes(of(tmp_path, log), load_inventory(str(tmp_path / "cluster.yaml")))
     assert placed.causes[0].culprit == culprit
 
 
@@ -270,11 +276,11 @@ def test_what_checks_say_now_stands_beside_the_cause(tmp_path: Path) -> None:
             "gpu.busy", "skip", "warning", ("gpu1", "gpu2"), "no GPUs", reason="not_applicable"
         ),
     ]
-    told: Any = document(as_now(diagnosis, now))
+    told: Any = document(with_live_checks(diagnosis, now))
     SCHEMA.validate(told)
     assert told["causes"][1]["now"] == ["net.ports fail on gpu2: the port is filtered"]
     assert "now" not in told["causes"][0]
-    shown = page_of(as_now(diagnosis, now, ["gpu1"]))
+    shown = page_of(with_live_checks(diagnosis, now, ["gpu1"]))
     assert "now: net.ports fail on gpu2" in shown
     assert "gpu1 not reached" in shown
 

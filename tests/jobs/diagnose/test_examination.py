@@ -1,4 +1,4 @@
-"""The examination of `diagnose`: logs of real failures, and others, labelled by people who did not write its rules."""
+"""Logs of real failures and others, labelled by people who did not write the rules."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_recording_belongs_to_a_case_and_every_case_has_its_files() -> Non
 
 
 def test_the_labels_are_of_the_vocabulary_and_cover_it(tmp_path: Path) -> None:
-    """Every cause is known and occurs, and where no cause is known nobody is to blame."""
+    """Every cause is known and occurs, and without a known cause nothing is to blame."""
     cases = [*recorded(), *others(tmp_path)]
     assert {case.severity for case in cases} == {"fatal", "degraded", "benign", "unknown"}
     for case in cases:

@@ -7,8 +7,9 @@ import pytest
 from tests.jobs.diagnose.test_ranking import told
 
 GROUP = (
-    "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, "
-    "Timeout(ms)={ms}) ran for {ms} milliseconds before timing out."
+    "[Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, Timeout(ms)={ms}) "
+    "ran for {ms} milliseconds before timing out."
 )
 
 
@@ -34,7 +35,10 @@ GROUP = (
             ["77 s", "not a default"],
         ),
         (
-            "The client socket has timed out after 600000ms while trying to connect to (n1, 29500).",
+            (
+                "The client socket has timed out after 600000ms "
+                "while trying to connect to (n1, 29500)."
+            ),
             ["store's: 600 s"],
         ),
         (
@@ -55,8 +59,8 @@ GROUP = (
         ),
         (
             (
-                "NCCL WARN socketPollConnect: connect to 10.9.0.7<4> returned Connection timed out, exceeded error "
-                "retry count after 35 attempts"
+                "NCCL WARN socketPollConnect: connect to 10.9.0.7<4> returned "
+                "Connection timed out, exceeded error retry count after 35 attempts"
             ),
             ["35", "NCCL_SOCKET_RETRY_CNT"],
         ),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.jobs.diagnose.prefixes import line_of, lines_of
-from clusterprep.jobs.diagnose.sources import KeptLines
+from clusterprep.jobs.diagnose.sources import KeptLine
 
 SAID = "something went wrong"
 
@@ -38,7 +38,10 @@ SAID = "something went wrong"
             {"level": "E"},
         ),
         (
-            "[rank2]:[E1121 21:13:01.1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 2] ",
+            (
+                "[rank2]:[E1121 21:13:01.1 ProcessGroupNCCL.cpp:1] "
+                "[PG ID 0 PG GUID 0(default_pg) Rank 2] "
+            ),
             {"rank": 2},
         ),
         ("[PG 3 Rank 2] ", {"rank": 2}),
@@ -86,7 +89,7 @@ SAID = "something went wrong"
 )
 def test_a_prefix_is_taken_off_and_read(prefix: str, told: dict[str, Any]) -> None:
     line = line_of("train.log", 1, f"{prefix}{SAID}")
-    assert line.said == SAID
+    assert line.message == SAID
     assert line.text == f"{prefix}{SAID}".rstrip()
     assert {name: getattr(line, name) for name in told} == told
 
@@ -107,7 +110,7 @@ def test_a_prefix_is_taken_off_and_read(prefix: str, told: dict[str, Any]) -> No
 )
 def test_what_only_looks_like_a_prefix_stays(text: str) -> None:
     line = line_of("train.log", 1, text)
-    assert line.said == text
+    assert line.message == text
     assert (line.host, line.rank) == (None, None)
 
 
@@ -128,15 +131,16 @@ def test_a_file_may_be_called_after_its_rank(file: str, rank: int | None) -> Non
 
 def test_a_process_is_known_by_the_rank_it_told_once() -> None:
     rows = [
-        KeptLines(
+        KeptLine(
             "log",
             1,
-            b"n1:9:11 [3] NCCL INFO comm 0x55a rank 11 nranks 16 cudaDev 3 busId 86000 - Init START",
+            b"n1:9:11 [3] NCCL INFO comm 0x55a rank 11 nranks 16 cudaDev 3 busId 86000 "
+            b"- Init START",
         ),
-        KeptLines(
+        KeptLine(
             "log", 2, b"n1:9:12 [3] include/alloc.h:208 NCCL WARN Cuda failure 'out of memory'"
         ),
-        KeptLines(
+        KeptLine(
             "log", 3, b"n2:9:12 [3] include/alloc.h:208 NCCL WARN Cuda failure 'out of memory'"
         ),
     ]
@@ -160,4 +164,4 @@ def test_times_of_different_loggers_can_be_compared() -> None:
 
 def test_a_progress_bar_alone_is_left_as_it_is() -> None:
     bar = "Map:  61%|######    | 1221/2000 [29:58<19:07, 0.68 examples/s]"
-    assert line_of("train.log", 1, bar).said == bar
+    assert line_of("train.log", 1, bar).message == bar

@@ -12,7 +12,7 @@ from clusterprep.jobs.diagnose.echoes import meaning
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.jobs.diagnose.prefixes import line_of
-from clusterprep.jobs.diagnose.ranking import LEFT, SHOWN, diagnose
+from clusterprep.jobs.diagnose.ranking import MOST_UNEXPLAINED, SHOWN, diagnose
 
 OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 NO_PLUGIN = (
@@ -106,7 +106,7 @@ def test_nothing_known_is_said_to_be_unknown_with_what_looks_like_errors() -> No
         "KeyError: 'x'",
     )
     assert found.code == 3
-    assert [line.said for line in found.unexplained] == [
+    assert [line.message for line in found.unexplained] == [
         "ValueError: the loss is not finite",
         "KeyError: 'x'",
     ]
@@ -116,13 +116,13 @@ def test_few_lines_are_left_and_no_form_twice() -> None:
     found = told(
         *(f"RuntimeError: {word} failed {n} times" for n, word in enumerate("abcdefghijklmnop"))
     )
-    assert len(found.unexplained) == LEFT
+    assert len(found.unexplained) == MOST_UNEXPLAINED
     assert len(told(*(f"RuntimeError: it failed {n} times" for n in range(50))).unexplained) == 1
 
 
 def test_echoes_are_left_over_where_nothing_else_is() -> None:
     echo = "RuntimeError: [gloo/transport/tcp/pair.cc:554] Connection closed by peer [10.9.0.7]:4000, and so the error"
-    assert [line.said for line in told(echo).unexplained] == [echo]
+    assert [line.message for line in told(echo).unexplained] == [echo]
     assert told(echo, OOM).unexplained == ()
 
 
@@ -153,7 +153,7 @@ def test_a_cause_shows_a_few_lines_no_two_of_one_form() -> None:
             "rank 2",
             id="one-is-missing",
         ),
-        pytest.param([timeout(None)], "rank_desync_uneven_data", None, id="nobody-named"),
+        pytest.param([timeout(None)], "rank_desync_uneven_data", None, id="no-rank-named"),
         pytest.param([timeout(1)], "rank_desync_uneven_data", None, id="one-alone"),
         pytest.param(
             [timeout(0), timeout(1, seq=39_990), timeout(2), timeout(3)],
@@ -896,7 +896,7 @@ def test_the_host_or_card_that_the_message_names_is_meant(line: str, culprit: st
 
 
 def test_one_element_reduced_late_in_a_run_is_not_the_barrier_before_the_start() -> None:
-    """Loggers and gradient scalers reduce single numbers; only at the start it is somebody who still prepares."""
+    """Loggers reduce single numbers too; only at the start a rank may still be preparing."""
     assert names(told(timeout(3, seq=70_000, numel=1))) == ["rank_desync_uneven_data"]
     assert names(told(timeout(3, seq=1, numel=1))) == ["slow_work_exceeds_timeout"]
 

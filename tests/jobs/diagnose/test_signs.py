@@ -99,7 +99,9 @@ def test_each_sign_is_fired_by_its_example(cause: Cause, sign: Sign) -> None:
     assert form_of(sign.needle) in form_of(line.text), (
         "the needle does not stand in the line, so reading would drop it"
     )
-    assert re.search(sign.pattern, line.text if sign.whole else line.said, re.IGNORECASE)
+    assert re.search(
+        sign.pattern, line.text if sign.searches_whole_line else line.message, re.IGNORECASE
+    )
 
 
 PARSER: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")

@@ -1,4 +1,4 @@
-"""Logs of every shape: packed, cut off, in other encodings, with lines of ten megabytes, and what is no log at all."""
+"""Logs of every shape: packed, cut off, in other encodings, with long lines, and binary files."""
 
 from __future__ import annotations
 
@@ -176,26 +176,35 @@ def test_stumps_do_no_harm(content: bytes) -> None:
     assert reading(content).kept == []
 
 
+def nccl_line(source: random.Random, n: int) -> str:
+    host, pid, thread = (source.randrange(most) for most in (64, 99999, 99999))
+    peers = f"{n % 8}[{n % 8}] -> {(n + 1) % 8}[{(n + 1) % 8}]"
+    return (
+        f"gpu-{host:02}:{pid}:{thread} [{n % 8}] NCCL INFO "
+        f"Channel {n % 24:02}/0 : {peers} via P2P/CUMEM"
+    )
+
+
+def step_line(source: random.Random, n: int) -> str:
+    time = f"2031-02-{n % 28:02} 14:51:{n % 60:02}"
+    return f"[{time}] [INFO] [trainer.py:321] step {n} loss {source.random():.4f}"
+
+
 def generated(megabytes: int) -> bytes:
-    """What a job of 64 ranks under NCCL_DEBUG=INFO prints in a night, and one failure in the middle."""
+    """The log of a job of 64 ranks with NCCL_DEBUG=INFO, and one failure in the middle."""
     source = random.Random(7)
-    rows = [
-        f"gpu-{source.randrange(64):02}:{source.randrange(99999)}:{source.randrange(99999)} [{n % 8}] NCCL INFO "
-        f"Channel {n % 24:02}/0 : {n % 8}[{n % 8}] -> {(n + 1) % 8}[{(n + 1) % 8}] via P2P/CUMEM"
-        if n % 2
-        else f"[2031-02-{n % 28:02} 14:51:{n % 60:02}] [INFO] [trainer.py:321] step {n} loss {source.random():.4f}"
-        for n in range(20_000)
-    ]
+    rows = [nccl_line(source, n) if n % 2 else step_line(source, n) for n in range(20_000)]
     block = ("\n".join(rows) + "\n").encode()
     times = (megabytes << 20) // len(block)
     return block * (times // 2) + f"[rank3]: {BAD}\n".encode() + block * (times - times // 2)
 
 
-A_LINE = 1  # operations at most of one that is like others, 0.6 when this was written; a loop takes two at least
+# Operations at most for a line of a known form. It was 0.6 when this was written; a loop takes two.
+A_LINE = 1
 
 
 def test_lines_of_a_form_that_was_seen_before_are_looked_at_in_no_loop(tmp_path: Path) -> None:
-    """A look at each by itself takes a turn of a loop. benchmarks/diagnose.py has megabytes a second."""
+    """Lines are not looked at one by one. benchmarks/diagnose.py has megabytes a second."""
 
     def work(megabytes: int) -> tuple[int, int]:
         path = tmp_path / "train.log"
@@ -209,7 +218,8 @@ def test_lines_of_a_form_that_was_seen_before_are_looked_at_in_no_loop(tmp_path:
     assert many - few < A_LINE * (more - lines)
 
 
-@pytest.mark.clock  # half a minute is what is promised; it takes 7 s, and 14 s where others want as much of two cores
+# Half a minute is promised. It takes 7 s, and 14 s if other programs use two cores as much.
+@pytest.mark.clock
 @pytest.mark.slow
 def test_a_gigabyte_in_half_a_minute_and_200_megabytes(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
@@ -218,7 +228,8 @@ def test_a_gigabyte_in_half_a_minute_and_200_megabytes(tmp_path: Path) -> None:
             sink.write(generated(51))
     code = (
         "import re, sys\nfrom clusterprep.cli.main import main\nimport clusterprep.cli.exit\n"
-        "def leave(code):\n status = open('/proc/self/status').read()\n"  # ru_maxrss would be that of pytest
+        # The program's own VmHWM: ru_maxrss would be that of pytest.
+        "def leave(code):\n status = open('/proc/self/status').read()\n"
         " print(re.search(r'VmHWM:\\s+(\\d+)', status)[1], file=sys.stderr)\n"
         " sys.exit(code)\n"
         "clusterprep.cli.leave = leave\nmain(['diagnose', sys.argv[1], '--format', 'json'])"

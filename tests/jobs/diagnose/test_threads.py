@@ -1,8 +1,8 @@
-"""Logs derived from public threads, labelled: top cause, culprit, and no failure where nothing is wrong.
+"""Logs derived from public threads, labelled: top cause, culprit, and no failure in good logs.
 
-They were made for this project from what people posted; names, addresses and numbers in them are invented. The rules
-were written before most of them were looked at: of the second half 17 of 21 causes and 14 of 21 culprits were right at
-first sight.
+They were made for this project from what people posted; names, addresses and numbers in them are
+invented. The rules were written before most of them were looked at: of the second half 17 of 21
+causes and 14 of 21 culprits were right at first sight.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def right_cause(case: dict[str, Any], diagnosis: Diagnosis) -> bool:
 
 
 def right_culprit(case: dict[str, Any], diagnosis: Diagnosis) -> bool:
-    """Both name nobody, or they have a name in common that tells hosts, ranks, ports or devices apart."""
+    """Both name nothing, or they have a name in common: a host, rank, port or device."""
     wanted, got = case["culprit"], diagnosis.causes[0].culprit if diagnosis.causes else None
     if wanted is None or got is None:
         return wanted is got

@@ -1,1 +1,1 @@
-"""What can have happened, one file per family; a cause exists because its file does."""
+"""The causes that diagnose knows, one file per family. Every `Cause` in these files is one."""

@@ -1,47 +1,54 @@
-"""RDMA devices and plug-ins: what a container lacks, GPUDirect, EFA, and what complains where nobody needs it."""
+"""Causes of RDMA devices and plug-ins: containers, GPUDirect, EFA, and harmless warnings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
+from clusterprep.jobs.diagnose.model import (
+    Cause,
+    Culprits,
+    Evidence,
+    LogFile,
+    LogLine,
+    Sign,
+    Weight,
+)
 
-_ABSENT = re.compile(
-    r"NET/IB : No device found|Failed to open libibverbs|not open libibverbs|libibverbs\.so[.\d]*: cannot open",
+_NO_DEVICE = re.compile(
+    r"NET/IB : No device found|Failed to open libibverbs|not open libibverbs"
+    r"|libibverbs\.so[.\d]*: cannot open",
     re.IGNORECASE,
 )
-_NO_PLUGIN = re.compile(
-    r"lib[nr]ccl-(?:net|tuner|profiler)\S*|No plugin found|Could not find: lib|ncclNetPlugin\w* symbol|"
-    r"ncclCollNetPlugin\w* symbol|"
-    r"ncclTunerPlugin\w* symbol",
+_PLUGIN = re.compile(
+    r"lib[nr]ccl-(?:net|tuner|profiler)\S*|No plugin found|Could not find: lib"
+    r"|ncclNetPlugin\w* symbol|ncclCollNetPlugin\w* symbol|ncclTunerPlugin\w* symbol",
     re.IGNORECASE,
 )
 _MISSING = re.compile(
     r"could not find|cannot open|no plugin found|failed to find|returned \d|not found",
     re.IGNORECASE,
 )
+# What libraries print when they look for RDMA devices and find none.
 _PROBE = re.compile(
-    r"libibverbs: Warning|librdmacm: (?:Warning|Fatal)|CMA: unable to|error initializing an OpenFabrics|"
-    r"no preset parameters were found|unable to find any relevant network interfaces|no userspace device-specific "
-    r"driver|"
-    r"couldn't load driver|mca_btl_openib|unable to open RDMA device",
+    r"libibverbs: Warning|librdmacm: (?:Warning|Fatal)|CMA: unable to"
+    r"|error initializing an OpenFabrics|no preset parameters were found"
+    r"|unable to find any relevant network interfaces|no userspace device-specific driver"
+    r"|couldn't load driver|mca_btl_openib|unable to open RDMA device",
     re.IGNORECASE,
 )
-_MEANT = re.compile(
-    r"NCCL_IB_HCA set|NCCL_NET set (?:by environment )?to IB|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using|"
-    r"via NET/IB",
+_WANTS_RDMA = re.compile(
+    r"NCCL_IB_HCA set|NCCL_NET set (?:by environment )?to IB"
+    r"|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using|via NET/IB",
     re.IGNORECASE,
 )
 _REFUSED = re.compile(
-    r"Unable to open device|/dev/infiniband/\S+.{0,60}(?:denied|no such|not permitted|cannot|fail)|"
-    r"(?:denied|no such|not permitted|cannot open|failed to open).{0,60}/dev/infiniband|ibv_open_device.{0,20}fail|"
-    r"ibv_get_device_list.{0,20}fail",
+    r"Unable to open device|/dev/infiniband/\S+.{0,60}(?:denied|no such|not permitted|cannot|fail)"
+    r"|(?:denied|no such|not permitted|cannot open|failed to open).{0,60}/dev/infiniband"
+    r"|ibv_open_device.{0,20}fail|ibv_get_device_list.{0,20}fail",
     re.IGNORECASE,
 )
-
-
-_ASKED = (
+_NEEDLES = (
     "net/ib : no device",
     "libibverbs",
     "libnccl-",
@@ -60,43 +67,78 @@ _ASKED = (
 )
 
 
-def absent(log: LogFile) -> Iterator[Evidence]:
-    """No RDMA device: harmless where none is wanted, and a slow job where others of the job have one."""
-    meant = {
-        line.host
-        for line in log.saying("nccl_ib_", "nccl_net set", "net/ib")
-        if _MEANT.search(line.said)
-    }
-    refused = any(
-        _REFUSED.search(line.said)
-        for line in log.saying("infiniband", "unable to open device", "ibv_")
-    )
-    for line in log.saying(*_ASKED):
-        if _ABSENT.search(line.said):
-            if refused or (meant and (line.host not in meant or "NET/IB : No device" in line.said)):
-                blamed = (("host", line.host),) if line.host else ()
-                yield Evidence("rdma_device_not_in_container", line, Weight.LIKELY, blamed)
+def detect_missing_devices(log: LogFile) -> Iterator[Evidence]:
+    """Yield lines about missing RDMA devices and plug-ins.
+
+    They are harmless where no RDMA is wanted. Where other hosts of the job have a device, or where
+    opening one was refused, the job is slow.
+    """
+    hosts_with_rdma = _hosts_with_rdma(log)
+    about_devices = log.lines_with("infiniband", "unable to open device", "ibv_")
+    was_refused = any(_REFUSED.search(line.message) for line in about_devices)
+    for line in log.lines_with(*_NEEDLES):
+        message = line.message
+        if _NO_DEVICE.search(message):
+            if was_refused or _is_wanted(line, hosts_with_rdma):
+                yield _cannot_open(line)
             else:
                 yield Evidence("benign_no_net_plugin", line, Weight.PLAIN)
-        elif _NO_PLUGIN.search(line.said) and _MISSING.search(line.said):
+        elif _PLUGIN.search(message) and _MISSING.search(message):
             yield Evidence("benign_no_net_plugin", line, Weight.PLAIN)
-        elif _PROBE.search(line.said) and "RLIMIT_MEMLOCK" not in line.said:
-            if meant or refused:
-                blamed = (("host", line.host),) if line.host else ()
-                yield Evidence("rdma_device_not_in_container", line, Weight.LIKELY, blamed)
+        elif _is_probe(message):
+            if was_refused or hosts_with_rdma:
+                yield _cannot_open(line)
             else:
                 yield Evidence("benign_rdma_probe_noise", line, Weight.PLAIN)
+
+
+def _hosts_with_rdma(log: LogFile) -> set[str | None]:
+    """Return the hosts whose lines say that NCCL uses RDMA or is told to."""
+    lines = log.lines_with("nccl_ib_", "nccl_net set", "net/ib")
+    return {line.host for line in lines if _WANTS_RDMA.search(line.message)}
+
+
+def _is_wanted(line: LogLine, hosts_with_rdma: set[str | None]) -> bool:
+    """Whether the job wants the RDMA device that is missing: other hosts of it use RDMA.
+
+    On a host that uses RDMA itself only NCCL's own «No device found» counts.
+    """
+    if not hosts_with_rdma:
+        return False
+    return line.host not in hosts_with_rdma or "NET/IB : No device" in line.message
+
+
+def _is_probe(message: str) -> bool:
+    """Whether a library found no device. A warning of RLIMIT_MEMLOCK is about the limit."""
+    return "RLIMIT_MEMLOCK" not in message and bool(_PROBE.search(message))
+
+
+def _cannot_open(line: LogLine) -> Evidence:
+    culprits: Culprits = (("host", line.host),) if line.host else ()
+    return Evidence("rdma_device_not_in_container", line, Weight.LIKELY, culprits)
 
 
 CONTAINER = Cause(
     "rdma_device_not_in_container",
     "degraded",
-    "The HCA cannot be opened",
-    "The process cannot open the RDMA device: it is not passed into the container, or its file may not be opened.",
-    "«Unable to open device», errors about /dev/infiniband, «No device found» on some ranks while NCCL_IB_HCA is set.",
-    "On a host that has no RDMA the same lines are harmless: benign_no_net_plugin, benign_rdma_probe_noise.",
-    "docker run --device /dev/infiniband --cap-add IPC_LOCK --network host …   # and rdma-core in the image",
-    "ib.chardev",
+    title="The HCA cannot be opened",
+    message=(
+        "The process cannot open the RDMA device: it is not passed into the container, or its file "
+        "may not be opened."
+    ),
+    looks=(
+        "«Unable to open device», errors about /dev/infiniband, «No device found» on some ranks "
+        "while NCCL_IB_HCA is set."
+    ),
+    unlike=(
+        "On a host that has no RDMA the same lines are harmless: benign_no_net_plugin, "
+        "benign_rdma_probe_noise."
+    ),
+    remedy=(
+        "docker run --device /dev/infiniband --cap-add IPC_LOCK --network host …   # and "
+        "rdma-core in the image"
+    ),
+    check="ib.chardev",
     signs=(
         Sign(
             "net/ib : unable to",
@@ -106,8 +148,9 @@ CONTAINER = Cause(
         ),
         Sign(
             "/dev/infiniband",
-            r"(?:denied|no such|not permitted|cannot|fail|unable|could ?n).*/dev/infiniband/(?P<file>\w+)|"
-            r"/dev/infiniband/(?P<other>\w+).*(?:denied|no such|not permitted|cannot|fail)",
+            r"(?:denied|no such|not permitted|cannot|fail|unable|could ?n).*/dev/infiniband/"
+            r"(?P<file>\w+)|/dev/infiniband/(?P<other>\w+).*(?:denied|no such|not permitted|cannot"
+            r"|fail)",
             "libibverbs: Warning: couldn't open /dev/infiniband/uverbs0: Permission denied",
             culprit="host {host}",
         ),
@@ -124,9 +167,9 @@ CONTAINER = Cause(
             culprit="host {host}",
         ),
     ),
-    look=absent,
+    detect=detect_missing_devices,
     needles=(
-        *_ASKED,
+        *_NEEDLES,
         "nccl_ib_hca set",
         "nccl_net set",
         "nccl_ib_disable set",
@@ -137,32 +180,42 @@ CONTAINER = Cause(
 GPUDIRECT = Cause(
     "gpudirect_rdma_missing",
     "degraded",
-    "No GPUDirect RDMA",
-    "The RDMA card cannot reach GPU memory: neither nvidia-peermem nor DMA-BUF is there. It works through the host, "
-    "slowly.",
-    "«GPU Direct RDMA Disabled for HCA», «Peermem is not supported», registering GPU memory fails with «Bad address».",
-    "«Cannot allocate memory» there is the limit on locked memory: memlock_limit.",
-    "modprobe nvidia-peermem   # or a kernel from 5.12 with the open driver modules, for DMA-BUF",
-    "rdma.peermem",
+    title="No GPUDirect RDMA",
+    message=(
+        "The RDMA card cannot reach GPU memory: neither nvidia-peermem nor DMA-BUF is there. It "
+        "works through the host, slowly."
+    ),
+    looks=(
+        "«GPU Direct RDMA Disabled for HCA», «Peermem is not supported», registering GPU memory "
+        "fails with «Bad address»."
+    ),
+    unlike="«Cannot allocate memory» there is the limit on locked memory: memlock_limit.",
+    remedy=(
+        "modprobe nvidia-peermem   # or a kernel from 5.12 with the open driver modules, for "
+        "DMA-BUF"
+    ),
+    check="rdma.peermem",
     signs=(
         Sign(
             "gpu direct rdma disabled",
-            r"GPU Direct RDMA Disabled for (?:HCA|GPU|NIC)? ?(?P<hca>\d+)?(?: ?/ ?HCA (?P<other>\d+))?(?: "
-            r"'?(?P<name>mlx\w+)'?)?",
+            r"GPU Direct RDMA Disabled for (?:HCA|GPU|NIC)? ?(?P<hca>\d+)?(?: ?/ ?HCA "
+            r"(?P<other>\d+))?(?: '?(?P<name>mlx\w+)'?)?",
             "n1:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
             culprit="HCA {name}",
         ),
         Sign(
             "bad address",
             r"ibv_reg_(?:mr|dmabuf_mr)\w* failed.*Bad address",
-            "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address",
+            "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error "
+            "Bad address",
             culprit="host {host}",
             severity="fatal",
         ),
         Sign(
             "ibv_reg_",
             r"ibv_reg_(?:mr|dmabuf_mr)\w* failed.*(?:Invalid argument|Operation not supported)",
-            "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument",
+            "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error "
+            "Invalid argument",
             Weight.LIKELY,
             "host {host}",
             severity="fatal",
@@ -170,7 +223,8 @@ GPUDIRECT = Cause(
         Sign(
             "peermem",
             r"peermem.{0,60}(?:not (?:loaded|found|supported|running)|missing|fail)",
-            "n1:1:2 [0] NCCL WARN Unable to use GIN: Peermem is not supported, and device 0 does not support DMA-BUF.",
+            "n1:1:2 [0] NCCL WARN Unable to use GIN: Peermem is not supported, and device 0 does "
+            "not support DMA-BUF.",
             culprit="host {host}",
         ),
         Sign(
@@ -190,24 +244,31 @@ GPUDIRECT = Cause(
 EFA = Cause(
     "efa_provider",
     "fatal",
-    "libfabric finds no provider",
-    "The plug-in for EFA was loaded and libfabric has no provider for it, or the network that NCCL_NET forces is not "
-    "there.",
-    "NET/OFI errors about providers or protocols, fi_getinfo without data, «Failed to initialize any NET plugin».",
-    "A plug-in that is absent and not asked for is harmless: benign_no_net_plugin.",
-    "fi_info -p efa   # EFA driver, libfabric and /dev/infiniband/uverbs* in the container; unset NCCL_NET and "
-    "FI_PROVIDER",
-    "nccl.plugin",
+    title="libfabric finds no provider",
+    message=(
+        "The plug-in for EFA was loaded and libfabric has no provider for it, or the network that "
+        "NCCL_NET forces is not there."
+    ),
+    looks=(
+        "NET/OFI errors about providers or protocols, fi_getinfo without data, «Failed to "
+        "initialize any NET plugin»."
+    ),
+    unlike="A plug-in that is absent and not asked for is harmless: benign_no_net_plugin.",
+    remedy=(
+        "fi_info -p efa   # EFA driver, libfabric and /dev/infiniband/uverbs* in the container; "
+        "unset NCCL_NET and FI_PROVIDER"
+    ),
+    check="nccl.plugin",
     signs=(
         Sign(
             "net/ofi",
-            r"^(?!.*\bINFO\b).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail|\berror\b|\binvalid\b|only "
-            r"EFA provider)",
-            "n1:1:2 [0] nccl_net_ofi_init:334 NCCL WARN NET/OFI Unable to find a protocol that worked.  Failing "
-            "initialization.",
+            r"^(?!.*\bINFO\b).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail"
+            r"|\berror\b|\binvalid\b|only EFA provider)",
+            "n1:1:2 [0] nccl_net_ofi_init:334 NCCL WARN NET/OFI Unable to find a protocol that "
+            "worked.  Failing initialization.",
             Weight.LIKELY,
             "host {host}",
-            whole=True,
+            searches_whole_line=True,
         ),
         Sign(
             "libfabric provider",
@@ -224,8 +285,8 @@ EFA = Cause(
         Sign(
             "libfabric.so",
             r"libfabric\.so[.\d]*: cannot open",
-            "n1:1:2 [0] NCCL INFO NET/Plugin: libfabric.so.1: cannot open shared object file: No such file or "
-            "directory",
+            "n1:1:2 [0] NCCL INFO NET/Plugin: libfabric.so.1: cannot open shared object file: No "
+            "such file or directory",
             culprit="host {host}",
         ),
         Sign(
@@ -257,20 +318,34 @@ EFA = Cause(
 NO_PLUGIN = Cause(
     "benign_no_net_plugin",
     "benign",
-    "No external network plug-in",
-    "NCCL looked for an optional plug-in or for InfiniBand and found none; it uses what it has built in.",
-    "«libnccl-net.so: cannot open shared object file», «No plugin found», «NET/IB : No device found».",
-    "On a host that should have InfiniBand the latter is serious; `clusterprep check --only ib.` says whether it has.",
-    "nothing, unless this host should have InfiniBand or EFA",
-    "nccl.plugin",
+    title="No external network plug-in",
+    message=(
+        "NCCL looked for an optional plug-in or for InfiniBand and found none; it uses what it "
+        "has built in."
+    ),
+    looks=(
+        "«libnccl-net.so: cannot open shared object file», «No plugin found», «NET/IB : No device "
+        "found»."
+    ),
+    unlike=(
+        "On a host that should have InfiniBand the latter is serious; `clusterprep check --only "
+        "ib.` says whether it has."
+    ),
+    remedy="nothing, unless this host should have InfiniBand or EFA",
+    check="nccl.plugin",
 )
 NOISE = Cause(
     "benign_rdma_probe_noise",
     "benign",
-    "A library looks for RDMA that is not used",
-    "libibverbs, librdmacm or MPI complain about RDMA devices on a host where none is used.",
-    "«libibverbs: Warning: couldn't load driver», «librdmacm: Fatal: unable to open RDMA device», notes of Open MPI.",
-    "Where the job should use RDMA it is rdma_device_not_in_container.",
-    "nothing, unless the job should use RDMA here",
-    "ib.present",
+    title="A library looks for RDMA that is not used",
+    message=(
+        "libibverbs, librdmacm or MPI complain about RDMA devices on a host where none is used."
+    ),
+    looks=(
+        "«libibverbs: Warning: couldn't load driver», «librdmacm: Fatal: unable to open RDMA "
+        "device», notes of Open MPI."
+    ),
+    unlike="Where the job should use RDMA it is rdma_device_not_in_container.",
+    remedy="nothing, unless the job should use RDMA here",
+    check="ib.present",
 )

@@ -1,20 +1,30 @@
-"""A name has no address, the wrong one, or one of a family that the host cannot use."""
+"""Causes of names: without an address, with the wrong one, or with one of an unusable family."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, LogLine, Sign, Weight
+from clusterprep.jobs.diagnose.model import (
+    Cause,
+    Culprits,
+    Evidence,
+    LogFile,
+    LogLine,
+    Sign,
+    Weight,
+)
 from clusterprep.jobs.diagnose.trouble import no_connection, waits
 
 _NO_ADDRESS = re.compile(
-    r"The (?P<family>IPv[46]) network addresses of \((?P<name>[^,)]+), ?\d+\) cannot be retrieved \(gai error: "
-    r"(?P<code>-?\d+)",
+    r"The (?P<family>IPv[46]) network addresses of \((?P<name>[^,)]+), ?\d+\) cannot be retrieved "
+    r"\(gai error: (?P<code>-?\d+)",
     re.IGNORECASE,
 )
+_NO_ADDRESS_OF_FAMILY = "-9"  # EAI_ADDRFAMILY: the name has addresses of the other family
 _LOOPBACK_USED = re.compile(
-    r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?:\[0\])?lo\d*:(?P<address>127\.[\d.]+)",
+    r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?:\[0\])?lo\d*:"
+    r"(?P<address>127\.[\d.]+)",
     re.IGNORECASE,
 )
 # A connection that was closed had been made, so there loopback led to the right place.
@@ -23,12 +33,12 @@ _LOOPBACK_DIALLED = re.compile(
     r"\[?(?P<other>127\.0\.1\.1)\]?[:<,]",
     re.IGNORECASE,
 )
-_LITERAL = re.compile(
+# Loopback was what the user asked for.
+_LOOPBACK_ASKED_FOR = re.compile(
     r"trying to connect to \((?:127\.0\.0\.1|localhost),|connect worker 127\.", re.IGNORECASE
-)  # as it was told to
-_WAS_THERE = re.compile(
-    r"(?:closed|reset) by (?:remote )?peer|broken pipe", re.IGNORECASE
-)  # so it was reachable
+)
+# The peer was reachable before.
+_CONNECTION_LOST = re.compile(r"(?:closed|reset) by (?:remote )?peer|broken pipe", re.IGNORECASE)
 _FALLBACK = re.compile(
     r"using the loopback address as fallback|for the hostname .*defaulting to 127", re.IGNORECASE
 )
@@ -42,99 +52,133 @@ _NOTHING_WORKED = re.compile(
 )
 
 
-def unresolved(log: LogFile) -> Iterator[Evidence]:
-    """torch asks for IPv6 first, so that once alone proves nothing as long as the job goes on."""
-    asked = [
-        (line, found)
-        for line in log.saying("cannot be retrieved")
-        if (found := _NO_ADDRESS.search(line.said))
-    ]
-    families = {found["family"].lower() for _, found in asked}
-    stuck = (
-        waits(log)
-        or any(_NOTHING_WORKED.search(line.said) for line in log.saying("network address"))
-        or _asked_to_the_end(
-            log, [(line, found["name"]) for line, found in asked if found["code"] != "-9"]
-        )
-    )
-    for line, found in asked:
-        if found["code"] == "-9" and "ipv4" not in families:
-            yield Evidence(
-                "ipv6_ipv4_mismatch" if stuck else "benign_ipv6_fallback", line, Weight.LIKELY
-            )
+def detect_unresolved(log: LogFile) -> Iterator[Evidence]:
+    """Yield names without an address.
+
+    torch asks for IPv6 first, so one such message proves nothing as long as the job goes on.
+    """
+    asked: list[tuple[LogLine, re.Match[str]]] = []
+    families: set[str] = set()
+    for line in log.lines_with("cannot be retrieved"):
+        match = _NO_ADDRESS.search(line.message)
+        if match:
+            asked.append((line, match))
+            families.add(match["family"].lower())
+    has_failed = waits(log) or _nothing_worked(log, "network address") or _ends_asking(log, asked)
+    for line, match in asked:
+        if match["code"] == _NO_ADDRESS_OF_FAMILY and "ipv4" not in families:
+            cause = "ipv6_ipv4_mismatch" if has_failed else "benign_ipv6_fallback"
+            yield Evidence(cause, line, Weight.LIKELY)
         elif "ipv4" in families:
-            yield Evidence("hostname_unresolvable", line, Weight.PLAIN, (("name", found["name"]),))
-        elif stuck:
+            culprits = (("name", match["name"]),)
+            yield Evidence("hostname_unresolvable", line, Weight.PLAIN, culprits)
+        elif has_failed:
             yield Evidence("hostname_unresolvable", line, Weight.LIKELY)
         else:
             yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
 
 
-def _asked_to_the_end(log: LogFile, asked: list[tuple[LogLine, str]]) -> bool:
-    """Since 1.13 torch asks again instead of going on with IPv4, and an IPv4 address would have served for IPv6 too."""
-    again = len(asked) > len({name for _, name in asked})
-    return again and asked[-1][0].number == log.files.get(asked[-1][0].file)
+def _nothing_worked(log: LogFile, *needles: str) -> bool:
+    return any(_NOTHING_WORKED.search(line.message) for line in log.lines_with(*needles))
 
 
-def loopback(log: LogFile) -> Iterator[Evidence]:
-    """Loopback is published or dialled, and connections fail. One host alone may well talk over it."""
+def _ends_asking(log: LogFile, asked: list[tuple[LogLine, re.Match[str]]]) -> bool:
+    """Whether a log ends with torch asking for the address of a name again.
+
+    Since 1.13 torch asks again instead of going on with IPv4. An IPv4 address would have been an
+    answer for IPv6 too.
+    """
+    names: set[str] = set()
+    lines: list[LogLine] = []
+    for line, match in asked:
+        if match["code"] != _NO_ADDRESS_OF_FAMILY:
+            names.add(match["name"])
+            lines.append(line)
+    if len(lines) <= len(names):
+        return False
+    last = lines[-1]
+    return last.number == log.files.get(last.file)
+
+
+def detect_loopback(log: LogFile) -> Iterator[Evidence]:
+    """Yield loopback addresses that are published or dialled while connections fail.
+
+    On one host alone, processes may well talk over loopback.
+    """
     if not no_connection(log):
         return
-    for line in log.saying(": using ", "as fallback", "defaulting to 127", "connect", "127.0.1.1"):
-        if found := _LOOPBACK_USED.search(line.said):
-            yield Evidence(
-                "loopback_hostname_resolution", line, Weight.PLAIN, (("address", found["address"]),)
-            )
-        elif _FALLBACK.search(line.said):
-            yield Evidence("loopback_hostname_resolution", line, Weight.PLAIN, _host(line.host))
-        elif _LITERAL.search(line.said) or _WAS_THERE.search(line.said):
+    for line in log.lines_with(
+        ": using ", "as fallback", "defaulting to 127", "connect", "127.0.1.1"
+    ):
+        message = line.message
+        culprits: Culprits = ()
+        weight = Weight.PLAIN
+        if used := _LOOPBACK_USED.search(message):
+            culprits = (("address", used["address"]),)
+        elif _FALLBACK.search(message):
+            if line.host:
+                culprits = (("host", line.host),)
+        elif _LOOPBACK_ASKED_FOR.search(message) or _CONNECTION_LOST.search(message):
             continue
-        elif found := _LOOPBACK_DIALLED.search(line.said):
-            address = found["address"] or found["other"]
+        elif dialled := _LOOPBACK_DIALLED.search(message):
+            address = dialled["address"] or dialled["other"]
+            culprits = (("address", address),)
+            # Debian and Ubuntu write 127.0.1.1 for the host's own name into /etc/hosts.
             weight = Weight.PLAIN if address == "127.0.1.1" else Weight.LIKELY
-            yield Evidence("loopback_hostname_resolution", line, weight, (("address", address),))
+        else:
+            continue
+        yield Evidence("loopback_hostname_resolution", line, weight, culprits)
 
 
-def _host(name: str | None) -> tuple[tuple[str, str], ...]:
-    return (("host", name),) if name else ()
-
-
-def families(log: LogFile) -> Iterator[Evidence]:
-    """IPv6 that does not work is harmless as long as IPv4 does."""
-    nothing = any(
-        _NOTHING_WORKED.search(line.said)
-        for line in log.saying("network address", "cannot be initialized")
-    )
-    for line in log.saying("errno: ", "gai error"):
-        if _FAMILY.search(line.said) and not _NO_ADDRESS.search(line.said):
-            if nothing:
-                yield Evidence("ipv6_ipv4_mismatch", line, Weight.LIKELY)
-            else:
-                yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
+def detect_family_mismatch(log: LogFile) -> Iterator[Evidence]:
+    """Yield errors of IPv6, which are harmless as long as IPv4 works."""
+    has_failed = _nothing_worked(log, "network address", "cannot be initialized")
+    for line in log.lines_with("errno: ", "gai error"):
+        message = line.message
+        if not _FAMILY.search(message) or _NO_ADDRESS.search(message):
+            continue
+        if has_failed:
+            yield Evidence("ipv6_ipv4_mismatch", line, Weight.LIKELY)
+        else:
+            yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
 
 
 LOOPBACK = Cause(
     "loopback_hostname_resolution",
     "fatal",
-    "Its own name is loopback",
-    "A host takes its own name, or that of the master, for 127.0.0.1 or 127.0.1.1 and gives this address to its peers.",
-    "Connections to 127.0.1.1, NCCL or gloo using lo, or gloo's fall-back to loopback, and then no connection.",
-    "On one host alone loopback works; a refused connection to localhost there is a port without a server.",
-    'getent hosts "$(hostname)"   # take the 127.0.1.1 line out of /etc/hosts, and set GLOO_SOCKET_IFNAME',
-    "name.resolve",
-    look=loopback,
+    title="Its own name is loopback",
+    message=(
+        "A host takes its own name, or that of the master, for 127.0.0.1 or 127.0.1.1 and gives "
+        "this address to its peers."
+    ),
+    looks=(
+        "Connections to 127.0.1.1, NCCL or gloo using lo, or gloo's fall-back to loopback, and "
+        "then no connection."
+    ),
+    unlike=(
+        "On one host alone loopback works; a refused connection to localhost there is a port "
+        "without a server."
+    ),
+    remedy=(
+        'getent hosts "$(hostname)"   # take the 127.0.1.1 line out of /etc/hosts, '
+        "and set GLOO_SOCKET_IFNAME"
+    ),
+    check="name.resolve",
+    detect=detect_loopback,
     needles=("address as fallback", "defaulting to 127", "connect", "timed out", "timeout"),
 )
 UNRESOLVED = Cause(
     "hostname_unresolvable",
     "fatal",
-    "A name without an address",
-    "A host name, often that of the master, cannot be resolved on this node.",
-    "«Name or service not known», «Temporary failure in name resolution», or a gai error for both families, or again "
-    "and again.",
-    "A gai error for IPv6 alone while the job goes on is harmless: benign_ipv6_fallback.",
-    "getent hosts NAME   # on every node; add it to /etc/hosts or DNS, or use the address",
-    "name.resolve",
+    title="A name without an address",
+    message="A host name, often that of the master, cannot be resolved on this node.",
+    looks=(
+        "«Name or service not known», «Temporary failure in name resolution», or a gai error for "
+        "both families, or again and again."
+    ),
+    unlike="A gai error for IPv6 alone while the job goes on is harmless: benign_ipv6_fallback.",
+    remedy="getent hosts NAME   # on every node; add it to /etc/hosts or DNS, or use the address",
+    check="name.resolve",
     signs=(
         Sign(
             "resolve host",
@@ -150,31 +194,32 @@ UNRESOLVED = Cause(
         Sign(
             "getting address info",
             r"error encountered when getting address info",
-            "n1:40:41 [0] misc/socket.cc:257 NCCL WARN Net : error encountered when getting address info : Name or "
-            "service not known",
+            "n1:40:41 [0] misc/socket.cc:257 NCCL WARN Net : error encountered when getting "
+            "address info : Name or service not known",
         ),
         Sign(
             "system error: 10049",
             r"failed to connect to \[(?P<name>[\w.-]+)\]:\d+ \(system error: 10049",
-            "[W socket.cpp:601] [c10d] The client socket has failed to connect to [host.docker.internal]:29500 (system "
-            "error: "
-            "10049 - The requested address is not valid in its context.).",
+            "[W socket.cpp:601] [c10d] The client socket has failed to connect to "
+            "[host.docker.internal]:29500 (system error: 10049 - The requested address is not "
+            "valid in its context.).",
             Weight.LIKELY,
             "name {name}",
         ),
         Sign(
             "connect to",
-            r"connect to (?:any network address of \()?\[?(?:::ffff:)?(?P<address>0\.(?!0\.0\.0\b)\d+\.\d+\.\d+)\b",
-            "[W socket.cpp:697] [c10d] The client socket has failed to connect to [::ffff:0.12.34.5]:29500 (errno: 110 "
-            "- Connection timed out).",
+            r"connect to (?:any network address of \()?\[?(?:::ffff:)?(?P<address>0\."
+            r"(?!0\.0\.0\b)\d+\.\d+\.\d+)\b",
+            "[W socket.cpp:697] [c10d] The client socket has failed to connect to "
+            "[::ffff:0.12.34.5]:29500 (errno: 110 - Connection timed out).",
             culprit="address {address}",
             note="a name of digits alone is read as a number, which is no address of a host",
         ),
         Sign(
             "errno: 22",
             r"failed to connect to \[?(?P<name>[\w.-]+)\]?:\d+ \(errno: 22 ",
-            "[W socket.cpp:767] [c10d] The client socket has failed to connect to [n1.internal]:29500 (errno: 22 - "
-            "Invalid argument).",
+            "[W socket.cpp:767] [c10d] The client socket has failed to connect to "
+            "[n1.internal]:29500 (errno: 22 - Invalid argument).",
             Weight.LIKELY,
             "name {name}",
             note="the kernel refuses the address that the name gives",
@@ -191,28 +236,33 @@ UNRESOLVED = Cause(
             Weight.LIKELY,
         ),
     ),
-    of_host=True,
-    look=unresolved,
+    blames_host=True,
+    detect=detect_unresolved,
     needles=("cannot be retrieved",),
 )
 FAMILY = Cause(
     "ipv6_ipv4_mismatch",
     "fatal",
-    "Address families that do not meet",
-    "The name gives addresses of one family, and the host or its peer can only use the other.",
-    "Address family errors for all addresses, and then «any network address»; or NCCL connecting to an IPv6 address "
-    "that "
-    "is link-local or unreachable.",
-    "The same errors for IPv6 before a good IPv4 connection are harmless: benign_ipv6_fallback.",
-    "NCCL_SOCKET_FAMILY=AF_INET   # and an IPv4 address in MASTER_ADDR",
-    "name.resolve",
+    title="Address families that do not meet",
+    message=(
+        "The name gives addresses of one family, and the host or its peer can only use the other."
+    ),
+    looks=(
+        "Address family errors for all addresses, and then «any network address»; or NCCL "
+        "connecting to an IPv6 address that is link-local or unreachable."
+    ),
+    unlike=(
+        "The same errors for IPv6 before a good IPv4 connection are harmless: benign_ipv6_fallback."
+    ),
+    remedy="NCCL_SOCKET_FAMILY=AF_INET   # and an IPv4 address in MASTER_ADDR",
+    check="name.resolve",
     signs=(
         Sign(
             "failed :",
-            r"connect to \S*[0-9a-f]*:[0-9a-f]*:\S*<\d+> failed : (?:Invalid argument|Network is unreachable)",
-            "n1:40:41 [0] os/linux.cc:302 NCCL WARN socketPollConnect: connect to fe80::1:2%eth0<40001> failed : "
-            "Invalid "
-            "argument",
+            r"connect to \S*[0-9a-f]*:[0-9a-f]*:\S*<\d+> failed : (?:Invalid argument"
+            r"|Network is unreachable)",
+            "n1:40:41 [0] os/linux.cc:302 NCCL WARN socketPollConnect: connect to "
+            "fe80::1:2%eth0<40001> failed : Invalid argument",
             Weight.LIKELY,
         ),
         Sign(
@@ -222,6 +272,6 @@ FAMILY = Cause(
             "OSError: [Errno 97] Address family not supported by protocol",
         ),
     ),
-    look=families,
+    detect=detect_family_mismatch,
     needles=("errno: 9", "errno: 101", "gai error", "network address", "cannot be initialized"),
 )

@@ -1,13 +1,13 @@
-"""Packets that something drops, and ports that somebody else has."""
+"""Causes of connections: packets that a filter drops, and ports that are taken."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
+from clusterprep.jobs.diagnose.model import Cause, Culprits, Evidence, LogFile, Sign, Weight
 
-_BETTER = frozenset(
+_EXPLAINED_BY = frozenset(
     {
         "virtual_interface_selected",
         "container_bridge_network",
@@ -23,130 +23,159 @@ _BETTER = frozenset(
     }
 )
 
-_UNREACHED = re.compile(
-    r"client socket has timed out after \d+ ?m?s while trying to connect to (?:\((?P<peer>[^,]+), ?\d+\)|"
-    r"(?P<plain>[\w.-]+):\d+)"
+_STORE_UNREACHED = re.compile(
+    r"client socket has timed out after \d+ ?m?s while trying to connect to "
+    r"(?:\((?P<peer>[^,]+), ?\d+\)|(?P<plain>[\w.-]+):\d+)"
     r"|connect\(\) timed out\. Original timeout",
     re.IGNORECASE,
 )
-
-
 _RETRY = re.compile(
     r"call to connect (?:to (?P<peer>[\w.:%-]+)<\d+> )?(?:returned|failed|timeout)\W+(?:with )?"
-    r"(?P<how>Connection timed out|No route|Connection refused)|returned (?P<other>Connection refused), retrying",
+    r"(?P<how>Connection timed out|No route|Connection refused)"
+    r"|returned (?P<other>Connection refused), retrying",
     re.IGNORECASE,
 )
-_OWN = re.compile(r"localhost|127\.0\.0\.1|::1", re.IGNORECASE)
+_THIS_HOST = re.compile(r"localhost|127\.0\.0\.1|::1", re.IGNORECASE)
 
 
-def unreached(log: LogFile) -> Iterator[Evidence]:
-    """Connections that were tried again, unless they came about; and a store that never answered.
+def detect_unreached(log: LogFile) -> Iterator[Evidence]:
+    """Yield connections that were tried again and not made, and a store that never answered."""
+    yield from _retries(log)
+    # A store that other ranks had reached and lost has ended, which no packet filter does.
+    if not log.lines_with("got 0 bytes"):
+        yield from _unreached_stores(log)
 
-    A store that others had reached and lost has ended, which no filter does.
-    """
-    ready = {line.host: line.order for line in log.saying("init complete")}
-    for line in log.saying("call to connect", "retrying"):
-        found = _RETRY.search(line.said)
-        if found and ready.get(line.host, -1) < line.order:
-            refused = "refused" in (found["how"] or found["other"]).lower()
-            blamed = (("peer", found["peer"]),) if found["peer"] else ()
-            yield Evidence(
-                "firewall_blocked_port", line, Weight.SYMPTOM if refused else Weight.LIKELY, blamed
-            )
-    if log.saying("got 0 bytes"):
-        return
-    for line in log.saying("client socket has timed out", "connect() timed out"):
-        if found := _UNREACHED.search(line.said):
-            peer = found["peer"] or found["plain"]
-            if peer and _OWN.fullmatch(peer):
-                note = "the store was to be on this very host, and nobody opened it"
-                yield Evidence("rendezvous_incomplete", line, Weight.LIKELY, note=note)
-                continue
-            yield Evidence(
-                "firewall_blocked_port", line, Weight.SYMPTOM, (("peer", peer),) if peer else ()
-            )
+
+def _retries(log: LogFile) -> Iterator[Evidence]:
+    """Yield connections that NCCL tried again; not those before a host was ready after all."""
+    ready = {line.host: line.order for line in log.lines_with("init complete")}
+    for line in log.lines_with("call to connect", "retrying"):
+        match = _RETRY.search(line.message)
+        ready_at = ready.get(line.host, -1)
+        if match is None or ready_at >= line.order:
+            continue
+        how = match["how"] or match["other"]
+        is_refused = "refused" in how.lower()
+        weight = Weight.SYMPTOM if is_refused else Weight.LIKELY
+        yield Evidence("firewall_blocked_port", line, weight, _peer(match["peer"]))
+
+
+def _unreached_stores(log: LogFile) -> Iterator[Evidence]:
+    for line in log.lines_with("client socket has timed out", "connect() timed out"):
+        match = _STORE_UNREACHED.search(line.message)
+        if match is None:
+            continue
+        peer = match["peer"] or match["plain"]
+        if peer and _THIS_HOST.fullmatch(peer):
+            note = "the store was to be on this very host, and no process opened it"
+            yield Evidence("rendezvous_incomplete", line, Weight.LIKELY, note=note)
+        else:
+            yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM, _peer(peer))
+
+
+def _peer(name: str | None) -> Culprits:
+    return (("peer", name),) if name else ()
 
 
 FIREWALL = Cause(
     "firewall_blocked_port",
     "fatal",
-    "A port is filtered",
-    "A host is there and its port does not answer: a packet filter or a security group stands between.",
-    "«No route to host» or «Connection timed out» on connect to a host that can be pinged, from NCCL, gloo or c10d.",
-    "«Connection refused» comes from a host whose program has ended or has not begun; an address of docker or loopback "
-    "means the wrong interface.",
-    "clusterprep check INVENTORY --only net.   # open the ephemeral ports (net.ipv4.ip_local_port_range) between the "
-    "nodes",
-    "net.ports",
+    title="A port is filtered",
+    message=(
+        "A host is there and its port does not answer: a packet filter or a security group stands "
+        "between."
+    ),
+    looks=(
+        "«No route to host» or «Connection timed out» on connect to a host that can be pinged, "
+        "from NCCL, gloo or c10d."
+    ),
+    unlike=(
+        "«Connection refused» comes from a host whose program has ended or has not begun; an "
+        "address of docker or loopback means the wrong interface."
+    ),
+    remedy=(
+        "clusterprep check INVENTORY --only net.   # open the ephemeral ports "
+        "(net.ipv4.ip_local_port_range) between the nodes"
+    ),
+    check="net.ports",
     signs=(
         Sign(
             "connect",
-            r"connect(?:ing)?(?: to)? \[?(?P<peer>[\w.:%-]+?)\]?(?:<|\]?:)\d+>? (?:returned|failed).{0,24}?"
-            r"(?:timed out|no route to host)(?!.*invalid argument)",
-            "n4:51:52 [1] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.9.0.7<41001> returned 113(No "
-            "route "
-            "to host) errno 115(Operation now in progress)",
+            r"connect(?:ing)?(?: to)? \[?(?P<peer>[\w.:%-]+?)\]?(?:<|\]?:)\d+>? (?:returned"
+            r"|failed).{0,24}?(?:timed out|no route to host)(?!.*invalid argument)",
+            "n4:51:52 [1] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to "
+            "10.9.0.7<41001> returned 113(No route to host) errno 115(Operation now in progress)",
             Weight.LIKELY,
             "peer {peer}",
         ),
         Sign(
             "connection abort",
-            r"connect(?:ing)? to (?P<peer>[\w.:%-]+?)<\d+> (?:returned|failed).{0,24}?Software caused connection abort",
-            "n4:51:52 [1] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 10.9.0.7<41001> failed : "
-            "Software caused connection abort",
+            r"connect(?:ing)? to (?P<peer>[\w.:%-]+?)<\d+> (?:returned"
+            r"|failed).{0,24}?Software caused connection abort",
+            "n4:51:52 [1] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to "
+            "10.9.0.7<41001> failed : Software caused connection abort",
             Weight.LIKELY,
             "peer {peer}",
-            note="NCCL up to 2.23 says this where a port refused or did not answer and it tried again",
+            note=(
+                "NCCL up to 2.23 says this where a port refused or did not answer "
+                "and it tried again"
+            ),
         ),
         Sign(
             "exceeded error retry count",
-            r"connect to (?P<peer>[\w.:%-]+)<\d+> returned (?!Connection refused)[^,]+, exceeded error retry count",
-            "n4:51:52 [1] os/linux.cc:288 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> returned Connection "
-            "timed out, exceeded error retry count after 35 attempts",
+            r"connect to (?P<peer>[\w.:%-]+)<\d+> returned "
+            r"(?!Connection refused)[^,]+, exceeded error retry count",
+            "n4:51:52 [1] os/linux.cc:288 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> "
+            "returned Connection timed out, exceeded error retry count after 35 attempts",
             Weight.LIKELY,
             "peer {peer}",
         ),
         Sign(
             "errno: 11",
             r"failed to connect to \[?(?P<peer>[\w.:%-]+?)\]?:\d+ \(errno: (?:113|110) ",
-            "[W socket.cpp:697] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 113 - No route to "
-            "host).",
+            "[W socket.cpp:697] [c10d] The client socket has failed to connect to [n1]:29500 "
+            "(errno: 113 - No route to host).",
             Weight.LIKELY,
             "peer {peer}",
         ),
         Sign(
             "connect",
-            r"connect \[(?P<peer>[\w.:%-]+)\]:\d+: (?:Connection timed out|No route to host)|connect timeout "
-            r"\[(?P<other>[\w.:]+)\]",
-            "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] timed out connecting: "
-            "connect [10.9.0.7]:40100: Connection timed out",
+            r"connect \[(?P<peer>[\w.:%-]+)\]:\d+: (?:Connection timed out|No route to host)"
+            r"|connect timeout \[(?P<other>[\w.:]+)\]",
+            "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] "
+            "timed out connecting: connect [10.9.0.7]:40100: Connection timed out",
             Weight.LIKELY,
             "peer {peer}",
         ),
         Sign(
             "connectfullmesh failed",
             r"connectFullMesh failed with (?!.*connection (?:closed|reset))",
-            "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
+            "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] "
+            "no error",
             Weight.SYMPTOM,
         ),
         Sign(
             "dpt=",
             r"\b(?:UFW BLOCK|nft|iptables|DROP|REJECT|DENY)\S*.*\bSRC=(?P<peer>[\d.]+).*\bDPT=\d+",
-            "[ 1234.567890] [UFW BLOCK] IN=eth0 OUT= SRC=10.9.0.7 DST=10.9.0.1 LEN=60 PROTO=TCP SPT=51000 DPT=41001 "
-            "SYN",
+            "[ 1234.567890] [UFW BLOCK] IN=eth0 OUT= SRC=10.9.0.7 DST=10.9.0.1 LEN=60 PROTO=TCP "
+            "SPT=51000 DPT=41001 SYN",
             culprit="peer {peer}",
         ),
         Sign(
             "any network address",
-            r"client socket has failed to connect to any network address of \((?P<peer>[^,]+), ?\w+\)",
-            "RuntimeError: The client socket has failed to connect to any network address of (10.9.0.1, 29500).",
+            r"client socket has failed to connect to any network address of \("
+            r"(?P<peer>[^,]+), ?\w+\)",
+            "RuntimeError: The client socket has failed to connect to any network address of "
+            "(10.9.0.1, 29500).",
             Weight.SYMPTOM,
         ),
         Sign(
             "so_error",
-            r"remote=\[(?P<peer>[\w.:]+)\]:\S*?,? error=SO_ERROR: (?:No route to host|Connection timed out)",
-            "ERROR failed to connect, willRetry=1, retry=1, retryLimit=3, rank=2, size=4, local=[10.9.0.3]:1, "
-            "remote=[10.9.0.2]:2$2, error=SO_ERROR: No route to host, remote=[10.9.0.2]:2",
+            r"remote=\[(?P<peer>[\w.:]+)\]:\S*?,? error=SO_ERROR: (?:No route to host"
+            r"|Connection timed out)",
+            "ERROR failed to connect, willRetry=1, retry=1, retryLimit=3, rank=2, size=4, "
+            "local=[10.9.0.3]:1, remote=[10.9.0.2]:2$2, error=SO_ERROR: No route to host, "
+            "remote=[10.9.0.2]:2",
             Weight.LIKELY,
             "peer {peer}",
         ),
@@ -164,30 +193,32 @@ FIREWALL = Cause(
         ),
         Sign(
             "exceeded error retry count",
-            r"connect to (?P<peer>[\w.:%-]+)<\d+> returned Connection refused, exceeded error retry count",
-            "n4:51:52 [1] os/linux.cc:288 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> returned Connection "
-            "refused, exceeded error retry count after 35 attempts",
+            r"connect to (?P<peer>[\w.:%-]+)<\d+> returned Connection refused, exceeded error "
+            r"retry count",
+            "n4:51:52 [1] os/linux.cc:288 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> "
+            "returned Connection refused, exceeded error retry count after 35 attempts",
             Weight.SYMPTOM,
             "peer {peer}",
         ),
         Sign(
             "refused",
             r"connect to (?P<peer>[\w.:%-]+)<\d+> failed : Connection refused",
-            "n4:51:52 [1] include/socket.h:395 NCCL WARN Net : Connect to 10.9.0.7<41001> failed : Connection refused",
+            "n4:51:52 [1] include/socket.h:395 NCCL WARN Net : Connect to 10.9.0.7<41001> failed "
+            ": Connection refused",
             Weight.SYMPTOM,
             "peer {peer}",
         ),
         Sign(
             "failed : ",
-            r"connect to (?P<peer>[\d.]+)<\d+> failed : (?:Network is unreachable|Permission denied|Operation not "
-            r"permitted)",
-            "n4:51:52 [1] os/linux.cc:302 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> failed : Network is "
-            "unreachable",
+            r"connect to (?P<peer>[\d.]+)<\d+> failed : (?:Network is unreachable"
+            r"|Permission denied|Operation not permitted)",
+            "n4:51:52 [1] os/linux.cc:302 NCCL WARN socketPollConnect: connect to 10.9.0.7<41001> "
+            "failed : Network is unreachable",
             Weight.LIKELY,
             "peer {peer}",
         ),
     ),
-    look=unreached,
+    detect=detect_unreached,
     needles=(
         "call to connect",
         "retrying",
@@ -196,31 +227,37 @@ FIREWALL = Cause(
         "connect() timed out",
         "got 0 bytes",
     ),
-    yields_to=_BETTER,
+    yields_to=_EXPLAINED_BY,
 )
 PORT = Cause(
     "port_in_use",
     "fatal",
-    "The port is taken",
-    "The port for the rendezvous belongs to another process.",
-    "EADDRINUSE, «Address already in use» or errno 98 when the store or the rendezvous begins to listen.",
-    "The same for NCCL's monitoring port 28028 (RAS) is harmless.",
-    "ss -ltnp 'sport = :PORT'   # end what is left of an older job, or give this one another --master-port",
-    "net.ports",
+    title="The port is taken",
+    message="The port for the rendezvous belongs to another process.",
+    looks=(
+        "EADDRINUSE, «Address already in use» or errno 98 when the store or the rendezvous begins "
+        "to listen."
+    ),
+    unlike="The same for NCCL's monitoring port 28028 (RAS) is harmless.",
+    remedy=(
+        "ss -ltnp 'sport = :PORT'   # end what is left of an older job, "
+        "or give this one another --master-port"
+    ),
+    check="net.ports",
     signs=(
         Sign(
             "address already in use",
             r"^(?!.*\bRAS\b).*?(?::|port: ?)(?P<port>\d{2,5})\b.{0,80}?address already in use",
-            "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29555 (errno: 98 - Address already "
-            "in use).",
+            "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29555 (errno: "
+            "98 - Address already in use).",
             culprit="port {port}",
         ),
         Sign(
             "eaddrinuse",
             r"port: ?(?P<port>\d+).{0,120}EADDRINUSE",
-            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
-            "port: "
-            "29555, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any "
+            "local network address. port: 29555, useIpv6: false, code: -98, name: EADDRINUSE, "
+            "message: address already in use",
             culprit="port {port}",
         ),
         Sign(

@@ -1,29 +1,39 @@
-"""Ranks that are not in the same place of the program, or not in time."""
+"""Causes of ranks that are not in the same place of the program, or too late."""
 
 from __future__ import annotations
 
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
-from clusterprep.jobs.diagnose.stuck import WORDS_OF_WORK, judge
+from clusterprep.jobs.diagnose.stuck import WORK_NEEDLES, detect_timeouts
 
 UNEVEN = Cause(
     "rank_desync_uneven_data",
     "fatal",
-    "Ranks with different numbers of steps",
-    "Ranks run different numbers of steps: some entered a collective that others never reach.",
-    "A collective that times out late in a run, on some ranks and not on others, or with sequence numbers that differ.",
-    "Different kinds of collectives at one place are the program's order: rank_desync_control_flow. A time-out at the "
-    "first barrier is slow work.",
-    "One explicit seed for every generator (torch, NumPy, random), drop_last=True or DDP's "
-    "join(); compare the number of samples of all ranks. It is not the network",
-    "rank.consistency",
+    title="Ranks with different numbers of steps",
+    message=(
+        "Ranks run different numbers of steps: some entered a collective that others never reach."
+    ),
+    looks=(
+        "A collective that times out late in a run, on some ranks and not on others, or with "
+        "sequence numbers that differ."
+    ),
+    unlike=(
+        "Different kinds of collectives at one place are the program's order: "
+        "rank_desync_control_flow. A time-out at the first barrier is slow work."
+    ),
+    remedy=(
+        "One explicit seed for every generator (torch, NumPy, random), drop_last=True or DDP's "
+        "join(); compare the number of samples of all ranks. It is not the network"
+    ),
+    check="rank.consistency",
     signs=(
         Sign(
             "exhausted inputs",
             r"detected at least one rank that exhausted inputs",
-            "[rank0]: RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.",
+            "[rank0]: RuntimeError: Detected at least one rank that exhausted inputs. Throwing "
+            "across all ranks.",
         ),
     ),
-    look=judge,
+    detect=detect_timeouts,
     needles=(
         "worknccl(",
         "detected mismatch between collectives",
@@ -36,25 +46,35 @@ UNEVEN = Cause(
         "nranks",
         "world_size",
         "world size",
-        *WORDS_OF_WORK,
+        *WORK_NEEDLES,
     ),
 )
 FLOW = Cause(
     "rank_desync_control_flow",
     "fatal",
-    "Ranks in different places of the program",
-    "Ranks take different ways through the program, so that they meet in different collectives.",
-    "Different operations at one sequence number, «Detected mismatch between collectives», a rank that never joins.",
-    "One operation with different sizes is collective_mismatch; different numbers of steps are "
-    "rank_desync_uneven_data.",
-    "TORCH_DISTRIBUTED_DEBUG=DETAIL   # on all ranks, with a short run: it names the first collective that differs",
-    "rank.consistency",
+    title="Ranks in different places of the program",
+    message=(
+        "Ranks take different ways through the program, so that they meet in different collectives."
+    ),
+    looks=(
+        "Different operations at one sequence number, «Detected mismatch between collectives», a "
+        "rank that never joins."
+    ),
+    unlike=(
+        "One operation with different sizes is collective_mismatch; different numbers of steps are "
+        "rank_desync_uneven_data."
+    ),
+    remedy=(
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL   # on all ranks, with a short run: it names the first "
+        "collective that differs"
+    ),
+    check="rank.consistency",
     signs=(
         Sign(
             "are the lagging ranks",
             r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout",
-            "- To our best knowledge, ranks [2, 5] are the lagging ranks that caused this timeout. They never joined "
-            "any collectives",
+            "- To our best knowledge, ranks [2, 5] are the lagging ranks that caused this "
+            "timeout. They never joined any collectives",
             culprit="ranks {ranks}",
         ),
         Sign(
@@ -74,14 +94,16 @@ FLOW = Cause(
         Sign(
             "broadcasted by subset of ranks",
             r"tensors were submitted to be reduced, gathered or broadcasted by subset of ranks",
-            "[31.0: W stall_inspector.cc:107] One or more tensors were submitted to be reduced, gathered "
-            "or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.",
+            "[31.0: W stall_inspector.cc:107] One or more tensors were submitted to be reduced, "
+            "gathered or broadcasted by subset of ranks and are waiting for remainder of ranks "
+            "for more than 60 seconds.",
             Weight.LIKELY,
         ),
         Sign(
             "mismatched ",
             r"Mismatched (?:MPI|collective) operations: One rank did an? \w+, but another rank did",
-            "Mismatched MPI operations: One rank did an allreduce, but another rank did an allgather.",
+            "Mismatched MPI operations: One rank did an allreduce, but another rank did an "
+            "allgather.",
         ),
         Sign(
             "but didn't join collective",
@@ -98,17 +120,18 @@ FLOW = Cause(
         ),
         Sign(
             "reached monitoredbarrier",
-            r"successfully reached monitoredBarrier, but received errors while waiting (?:for|to) send/recv "
-            r"(?:from|to) rank (?P<faulty>\d+)",
-            "RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting for "
-            "send/recv from rank 0. Please check rank 0 logs for faulty rank.",
+            r"successfully reached monitoredBarrier, but received errors while waiting (?:for"
+            r"|to) send/recv (?:from|to) rank (?P<faulty>\d+)",
+            "RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors "
+            "while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.",
             Weight.SYMPTOM,
             "rank {faulty}",
         ),
         Sign(
             "finished reduction in the prior iteration",
             r"Expected to have finished reduction in the prior iteration",
-            "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",
+            "RuntimeError: Expected to have finished reduction in the prior iteration before "
+            "starting a new one.",
             Weight.LIKELY,
             "rank {rank}",
         ),
@@ -129,54 +152,63 @@ FLOW = Cause(
 SIZES = Cause(
     "collective_mismatch",
     "fatal",
-    "One collective, different tensors",
-    "Ranks entered the same collective with tensors of different shape, size or type.",
-    "One operation and sequence number with different NumelIn, «Tensor shapes» that differ, DDP models that are not "
-    "alike.",
-    "NCCL's «collective mismatch error» between nodes comes from settings or versions: env_or_version_mismatch.",
-    "Print the tensor's shape and dtype on all ranks before that call; the same code and checkpoint on all nodes",
-    "rank.consistency",
+    title="One collective, different tensors",
+    message="Ranks entered the same collective with tensors of different shape, size or type.",
+    looks=(
+        "One operation and sequence number with different NumelIn, «Tensor shapes» that differ, "
+        "DDP models that are not alike."
+    ),
+    unlike=(
+        "NCCL's «collective mismatch error» between nodes comes from settings or versions: "
+        "env_or_version_mismatch."
+    ),
+    remedy=(
+        "Print the tensor's shape and dtype on all ranks before that call; the same code and "
+        "checkpoint on all nodes"
+    ),
+    check="rank.consistency",
     signs=(
         Sign(
             "collective mismatch around rank",
             r"collective mismatch around rank (?P<number>\d+)",
-            "n1:1:2 [0] init.cc:900 NCCL WARN Your program may be hanging, this may be caused by a collective mismatch "
-            "around rank 3. Please check your collective calls at and around this rank.",
+            "n1:1:2 [0] init.cc:900 NCCL WARN Your program may be hanging, this may be caused by "
+            "a collective mismatch around rank 3. Please check your collective calls at and "
+            "around this rank.",
             culprit="rank {number}",
         ),
         Sign(
             "mismatched collective detected",
-            r"Mismatched collective detected, please check your collective calls at and around rank (?P<number>\d+)",
-            "n1:1:2 [0] init.cc:900 NCCL WARN Mismatched collective detected, please check your collective calls at "
-            "and "
-            "around rank 3.",
+            r"Mismatched collective detected, please check your collective calls at and around "
+            r"rank (?P<number>\d+)",
+            "n1:1:2 [0] init.cc:900 NCCL WARN Mismatched collective detected, please check your "
+            "collective calls at and around rank 3.",
             culprit="rank {number}",
         ),
         Sign(
             "ddp expects same model",
             r"DDP expects same model across all ranks, but Rank (?P<number>\d+) has",
-            "RuntimeError: DDP expects same model across all ranks, but Rank 3 has 165 params, while rank 0 has "
-            "inconsistent 166 params.",
+            "RuntimeError: DDP expects same model across all ranks, but Rank 3 has 165 params, "
+            "while rank 0 has inconsistent 166 params.",
             culprit="rank {number}",
         ),
         Sign(
             "appears not to match",
             r"params\[\d+\] in this process.{0,80}appears not to match",
-            "RuntimeError: [3]: params[0] in this process with sizes [4, 2] appears not to match sizes of the same "
-            "param in process 0.",
+            "RuntimeError: [3]: params[0] in this process with sizes [4, 2] appears not to match "
+            "sizes of the same param in process 0.",
         ),
         Sign(
             "message truncated",
             r"NET/Socket : (?:peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? )?message truncated",
-            "n1:1:2 [0] NCCL WARN NET/Socket : peer 10.9.0.7<40001> message truncated : receiving 4096 bytes instead "
-            "of 1024",
+            "n1:1:2 [0] NCCL WARN NET/Socket : peer 10.9.0.7<40001> message truncated : receiving "
+            "4096 bytes instead of 1024",
             Weight.LIKELY,
             "peer {peer}",
         ),
         Sign(
             "got completion",
-            r"Got completion.*(?:error (?:9|10|11)\b|status=(?:\w+\()?(?:9|10|11)\b|IBV_WC_REM_(?:INV_REQ|ACCESS|"
-            r"OP)_ERR)",
+            r"Got completion.*(?:error (?:9|10|11)\b|status=(?:\w+\()?(?:9|10|11)\b|IBV_WC_REM_"
+            r"(?:INV_REQ|ACCESS|OP)_ERR)",
             "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with "
             "status=IBV_WC_REM_INV_REQ_ERR(9) opcode=0",
             Weight.SYMPTOM,
@@ -190,34 +222,44 @@ SIZES = Cause(
         ),
         Sign(
             "mismatched ",
-            r"Mismatched (?:\w+ )?(?:tensor (?:shapes|sizes)|data types|CPU/GPU device selection|root ranks): One ",
-            "Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [4], but another rank "
-            "sent a tensor of shape [8].",
+            r"Mismatched (?:\w+ )?(?:tensor (?:shapes|sizes)|data types|CPU/GPU device selection"
+            r"|root ranks): One ",
+            "Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [4], but another "
+            "rank sent a tensor of shape [8].",
         ),
         Sign(
             "op.preamble.length",
             r"op\.preamble\.length <= op\.nbytes",
-            "terminate called after throwing an instance of 'gloo::EnforceNotMet' [enforce fail at pair.cc:446] "
-            "op.preamble.length <= op.nbytes. 8 vs 4",
+            "terminate called after throwing an instance of 'gloo::EnforceNotMet' [enforce fail "
+            "at pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4",
         ),
     ),
 )
 SLOW = Cause(
     "slow_work_exceeds_timeout",
     "fatal",
-    "Work that takes longer than the limit",
-    "One rank was busy with honest work (tokenizing, loading, saving) for longer than the others may wait.",
-    "A barrier or the first collective times out while one rank prepares data or writes a checkpoint.",
-    "A time-out late in a run, with ranks that differ, is rank_desync_uneven_data.",
-    "init_process_group(timeout=timedelta(hours=2))   # or do that work before init_process_group, once, and load it "
-    "after",
-    "fs.mount",
+    title="Work that takes longer than the limit",
+    message=(
+        "One rank was busy with preparation (tokenizing, loading, saving) for longer than the "
+        "others may wait."
+    ),
+    looks=(
+        "A barrier or the first collective times out while one rank prepares data or writes a "
+        "checkpoint."
+    ),
+    unlike="A time-out late in a run, with ranks that differ, is rank_desync_uneven_data.",
+    remedy=(
+        "init_process_group(timeout=timedelta(hours=2))   # or do that work before "
+        "init_process_group, once, and load it after"
+    ),
+    check="fs.mount",
     signs=(
         Sign(
             "watchdog got stuck",
             r"watchdog got stuck for (?P<seconds>\d+) seconds",
-            "[rank1]:[F304 12:00:00.000000000 ProcessGroupNCCL.cpp:1557] [PG ID 0 PG GUID 0 Rank 1] Process group "
-            "watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.",
+            "[rank1]:[F304 12:00:00.000000000 ProcessGroupNCCL.cpp:1557] [PG ID 0 PG GUID 0 Rank "
+            "1] Process group watchdog got stuck for 480 seconds without making progress in "
+            "monitoring enqueued collectives.",
             Weight.SYMPTOM,
             "rank {rank}",
         ),
@@ -231,8 +273,8 @@ SLOW = Cause(
         Sign(
             "heartbeat monitor timed out",
             r"Heartbeat monitor timed out",
-            "[rank1]:[F304 12:00:00.000000000 ProcessGroupNCCL.cpp:1177] [PG 0 Rank 1] Heartbeat monitor timed out! "
-            "Process will be terminated after dumping debug info.",
+            "[rank1]:[F304 12:00:00.000000000 ProcessGroupNCCL.cpp:1177] [PG 0 Rank 1] Heartbeat "
+            "monitor timed out! Process will be terminated after dumping debug info.",
             Weight.SYMPTOM,
             "rank {rank}",
         ),

@@ -1,93 +1,117 @@
-"""Which process has which GPU."""
+"""Causes of GPUs that processes take: the same one twice, or one that does not exist."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
+from clusterprep.jobs.diagnose.model import Cause, Culprits, Evidence, LogFile, Sign, Weight
 
 _TWICE = re.compile(
-    r"Duplicate GPU detected : rank (?P<a>\d+) and rank (?P<b>\d+) both on CUDA device (?P<device>[0-9a-fA-F]+)",
+    r"Duplicate GPU detected : rank (?P<a>\d+) and rank (?P<b>\d+) both on CUDA device "
+    r"(?P<device>[0-9a-fA-F]+)",
     re.IGNORECASE,
 )
 _GUESS = re.compile(
-    r"using (?:best-guess )?GPU (?P<gpu>\d+) (?:to perform barrier )?as (?:the )?devices? used by this process "
-    r"(?:is|are) currently unknown",
+    r"using (?:best-guess )?GPU (?P<gpu>\d+) (?:to perform barrier )?as "
+    r"(?:the )?devices? used by this process (?:is|are) currently unknown",
     re.IGNORECASE,
 )
 _GUESS_NEW = re.compile(r"Guessing device ID based on global rank", re.IGNORECASE)
 
 
-def twice(log: LogFile) -> Iterator[Evidence]:
-    for line in log.saying("duplicate gpu"):
-        if found := _TWICE.search(line.said):
-            pair = sorted((int(found["a"]), int(found["b"])))
-            culprits = tuple(
-                (f"rank {{}} on CUDA device {found['device']}", str(rank)) for rank in pair
-            )
+def detect_duplicates(log: LogFile) -> Iterator[Evidence]:
+    """Yield pairs of ranks on one GPU, as NCCL reports them."""
+    for line in log.lines_with("duplicate gpu"):
+        match = _TWICE.search(line.message)
+        if match:
+            a = int(match["a"])
+            b = int(match["b"])
+            culprits = _pair(a, b, f"CUDA device {match['device']}")
             yield Evidence("duplicate_gpu", line, Weight.PLAIN, culprits)
 
 
-def guessed(log: LogFile) -> Iterator[Evidence]:
-    """torch guesses a GPU from the rank. Two ranks of one host with one guess are wrong; else it says what it does."""
-    taken: dict[tuple[str, int], int] = {}
-    for line in log.saying("currently unknown", "guessing device"):
-        found = _GUESS.search(line.said)
-        if found is None:
-            if _GUESS_NEW.search(line.said):
+def _pair(a: int, b: int, where: str) -> Culprits:
+    """Return two ranks as culprits: «ranks 0 and 1 on GPU 3»."""
+    kind = f"rank {{}} on {where}"
+    first, second = sorted((a, b))
+    return ((kind, str(first)), (kind, str(second)))
+
+
+_HostAndGpu = tuple[str, int]
+
+
+def detect_guesses(log: LogFile) -> Iterator[Evidence]:
+    """Yield GPUs that torch guessed from the rank.
+
+    If two ranks of one host have the same guess, it is wrong; otherwise the guess is only told.
+    """
+    rank_of_gpu: dict[_HostAndGpu, int | None] = {}
+    for line in log.lines_with("currently unknown", "guessing device"):
+        match = _GUESS.search(line.message)
+        if match is None:
+            if _GUESS_NEW.search(line.message):
                 yield Evidence("benign_device_unknown_barrier", line, Weight.PLAIN)
             continue
-        place = (line.host or "", int(found["gpu"]))
-        other = taken.setdefault(place, line.rank if line.rank is not None else -1)
-        if line.host and line.rank is not None and other not in (-1, line.rank):
-            culprits = tuple(
-                (f"rank {{}} on GPU {found['gpu']} of {line.host}", str(r))
-                for r in sorted((other, line.rank))
-            )
+        gpu = match["gpu"]
+        place = (line.host or "", int(gpu))
+        rank = line.rank
+        first_rank = rank_of_gpu.setdefault(place, rank)
+        if rank is None:
+            yield Evidence("benign_device_unknown_barrier", line, Weight.PLAIN)
+        elif line.host and first_rank is not None and first_rank != rank:
+            culprits = _pair(first_rank, rank, f"GPU {gpu} of {line.host}")
             yield Evidence("duplicate_gpu", line, Weight.LIKELY, culprits)
         else:
-            mapped = "" if line.rank is None else f"rank {line.rank} uses GPU {found['gpu']}"
-            yield Evidence("benign_device_unknown_barrier", line, Weight.PLAIN, note=mapped)
+            note = f"rank {rank} uses GPU {gpu}"
+            yield Evidence("benign_device_unknown_barrier", line, Weight.PLAIN, note=note)
 
 
 DUPLICATE = Cause(
     "duplicate_gpu",
     "fatal",
-    "Two ranks on one GPU",
-    "Two ranks of one communicator use the same GPU.",
-    "«Duplicate GPU detected», in newer NCCL «using the same GPU».",
-    "An index that does not exist is invalid_device_ordinal.",
-    "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))   # in every process, before the first CUDA call",
-    "env.cuda_visible",
+    title="Two ranks on one GPU",
+    message="Two ranks of one communicator use the same GPU.",
+    looks="«Duplicate GPU detected», in newer NCCL «using the same GPU».",
+    unlike="An index that does not exist is invalid_device_ordinal.",
+    remedy=(
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))   # in every process, before the "
+        "first CUDA call"
+    ),
+    check="env.cuda_visible",
     signs=(
         Sign(
             "using the same gpu",
             r"multiple ranks (?:detected|are) using the same GPU",
-            "n1:1:2 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
-            "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this",
+            "n1:1:2 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition. "
+            "Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this",
         ),
         Sign(
             "multiple ranks using the same nvml device",
             r"multiple ranks using the same NVML device",
-            'n1:1:2 [0] transport/nvls.cc:254 NCCL WARN NCCL_NVLS_ENABLE has been set to "1" and communicator has '
-            "multiple "
-            "ranks using the same NVML device.",
+            'n1:1:2 [0] transport/nvls.cc:254 NCCL WARN NCCL_NVLS_ENABLE has been set to "1" and '
+            "communicator has multiple ranks using the same NVML device.",
         ),
     ),
-    look=twice,
+    detect=detect_duplicates,
     needles=("duplicate gpu detected",),
 )
 ORDINAL = Cause(
     "invalid_device_ordinal",
     "fatal",
-    "A GPU that is not there",
-    "A process asks for a GPU that it cannot see: more processes than GPUs, or another list of visible devices.",
-    "«invalid device ordinal», «no GPUs found», an assertion about the number of GPUs.",
-    "A GPU that was there and is lost is gpu_hardware_fault.",
-    "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L   # --nproc-per-node may not exceed what is visible",
-    "launch.nproc",
-    of_host=True,
+    title="A GPU that is not there",
+    message=(
+        "A process asks for a GPU that it cannot see: more processes than GPUs, or another list of "
+        "visible devices."
+    ),
+    looks="«invalid device ordinal», «no GPUs found», an assertion about the number of GPUs.",
+    unlike="A GPU that was there and is lost is gpu_hardware_fault.",
+    remedy=(
+        "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L   # --nproc-per-node may not exceed what is "
+        "visible"
+    ),
+    check="launch.nproc",
+    blames_host=True,
     signs=(
         Sign(
             "invalid device ordinal",
@@ -98,7 +122,8 @@ ORDINAL = Cause(
         Sign(
             "device < num_gpus",
             r"device >= 0 && device < num_gpus",
-            "RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at CUDAContext.cpp:49",
+            "RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at "
+            "CUDAContext.cpp:49",
             culprit="rank {rank}",
         ),
         Sign(
@@ -130,7 +155,8 @@ ORDINAL = Cause(
         Sign(
             "your machine only has",
             r"You requested gpu:? .*your machine only has",
-            "MisconfigurationException: You requested gpu: [0, 1, 2, 3] But your machine only has: [0, 1]",
+            "MisconfigurationException: You requested gpu: [0, 1, 2, 3] But your machine only "
+            "has: [0, 1]",
         ),
         Sign(
             "no slot '",
@@ -141,8 +167,8 @@ ORDINAL = Cause(
         Sign(
             "number of available gpus",
             r"number of required GPUs exceeds the total number of available GPUs",
-            "ValueError: The number of required GPUs exceeds the total number of available GPUs in the placement "
-            "group.",
+            "ValueError: The number of required GPUs exceeds the total number of available GPUs "
+            "in the placement group.",
         ),
         Sign(
             "busy or unavailable",
@@ -154,14 +180,16 @@ ORDINAL = Cause(
         Sign(
             "mismatchs with nccl device",
             r"allocated on device (?P<device>\d+) mismatchs with NCCL device (?P<wanted>\d+)",
-            "n1:1:2 [0] NCCL WARN AllReduce : sendbuff allocated on device 1 mismatchs with NCCL device 0",
+            "n1:1:2 [0] NCCL WARN AllReduce : sendbuff allocated on device 1 mismatchs with NCCL "
+            "device 0",
             Weight.LIKELY,
             "rank {rank}",
         ),
         Sign(
             "not on device passed to init_process_group",
             r"tensor not on device passed to init_process_group",
-            "ValueError: Attempt to perform collective on tensor not on device passed to init_process_group",
+            "ValueError: Attempt to perform collective on tensor not on device passed to "
+            "init_process_group",
             Weight.LIKELY,
             "rank {rank}",
         ),
@@ -177,16 +205,19 @@ ORDINAL = Cause(
 GUESSED = Cause(
     "benign_device_unknown_barrier",
     "benign",
-    "torch guesses the GPU of a barrier",
-    "torch took the GPU for a barrier from the rank, as the process had not said which is its own. This is harmless "
-    "where "
-    "rank and GPU agree; where CUDA_VISIBLE_DEVICES differs between ranks or ranks skip GPUs, the guess is wrong and "
-    "hangs.",
-    "«using GPU 3 to perform barrier as devices used by this process are currently unknown».",
-    "Two ranks of one host that guess the same GPU are duplicate_gpu.",
-    "init_process_group('nccl', device_id=torch.device('cuda', LOCAL_RANK)), or torch.cuda.set_device(LOCAL_RANK) "
-    "before it",
-    "env.cuda_visible",
-    look=guessed,
+    title="torch guesses the GPU of a barrier",
+    message=(
+        "torch took the GPU for a barrier from the rank, as the process had not said which is its "
+        "own. This is harmless where rank and GPU agree; where CUDA_VISIBLE_DEVICES differs "
+        "between ranks or ranks skip GPUs, the guess is wrong and hangs."
+    ),
+    looks="«using GPU 3 to perform barrier as devices used by this process are currently unknown».",
+    unlike="Two ranks of one host that guess the same GPU are duplicate_gpu.",
+    remedy=(
+        "init_process_group('nccl', device_id=torch.device('cuda', LOCAL_RANK)), or "
+        "torch.cuda.set_device(LOCAL_RANK) before it"
+    ),
+    check="env.cuda_visible",
+    detect=detect_guesses,
     needles=("currently unknown", "guessing device id"),
 )

@@ -1,4 +1,4 @@
-"""A job that somebody or something ended from outside."""
+"""Causes outside a job: a scheduler, a person or the system ended it."""
 
 from __future__ import annotations
 
@@ -7,40 +7,53 @@ from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
 TERMINATION = Cause(
     "external_termination",
     "fatal",
-    "Ended from outside",
-    "The job was ended from outside: a scheduler's limit or preemption, a closed terminal, a signal by hand.",
-    "«got signal: 15», «CANCELLED … DUE TO TIME LIMIT», «Received 1 death signal», a node failure that Slurm tells.",
-    "torchrun's «Sending process … closing signal SIGTERM» follows the failure of another worker and is no cause. "
-    "Signal 9 "
-    "comes from the kernel's want of memory as a rule: host_oom_kill.",
-    "sacct -j JOB -o State,Reason,Elapsed,Timelimit   # nohup or tmux against SIGHUP; checkpoints against preemption",
-    "slurm.state",
+    title="Ended from outside",
+    message=(
+        "The job was ended from outside: a scheduler's limit or preemption, a closed terminal, a "
+        "signal by hand."
+    ),
+    looks=(
+        "«got signal: 15», «CANCELLED … DUE TO TIME LIMIT», «Received 1 death signal», a node "
+        "failure that Slurm tells."
+    ),
+    unlike=(
+        "torchrun's «Sending process … closing signal SIGTERM» follows the failure of another "
+        "worker and is no cause. Signal 9 comes from the kernel's want of memory as a rule: "
+        "host_oom_kill."
+    ),
+    remedy=(
+        "sacct -j JOB -o State,Reason,Elapsed,Timelimit   # nohup or tmux against SIGHUP; "
+        "checkpoints against preemption"
+    ),
+    check="slurm.state",
     signs=(
         Sign(
             "cancelled",
-            r"\*\*\* (?:JOB|STEP) (?P<job>[\w.]+) ON (?P<node>[\w.\[\],-]+) CANCELLED AT \S+? DUE TO (?P<why>[A-Z "
-            r"]+?)\s?\*\*\*",
-            "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2031-03-04T12:00:00 DUE TO TIME LIMIT ***",
+            r"\*\*\* (?:JOB|STEP) (?P<job>[\w.]+) ON "
+            r"(?P<node>[\w.\[\],-]+) CANCELLED AT \S+? DUE TO (?P<why>[A-Z ]+?)\s?\*\*\*",
+            "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2031-03-04T12:00:00 DUE TO TIME "
+            "LIMIT ***",
             note="Slurm says: {why}",
         ),
         Sign(
             "cancelled at",
             r"CANCELLED AT",
             "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2031-03-04T12:00:00 ***",
-            Weight.LIKELY,  # Slurm cancels what is left of a step after a task failed too
+            # Slurm also cancels the remaining tasks of a step after one failed.
+            Weight.LIKELY,
         ),
         Sign(
             "got signal",
             r"got signal: (?P<signal>1|2|15)\b",
-            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 2794 got signal: 15",
+            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 2794 got "
+            "signal: 15",
             note="it was signal {signal}",
         ),
         Sign(
             "death signal",
             r"Received (?P<signal>\S+) death signal",
-            "[2031-03-04 12:00:00,123] torch.distributed.elastic.agent.server.api: [WARNING] Received Signals.SIGHUP "
-            "death "
-            "signal, shutting down workers",
+            "[2031-03-04 12:00:00,123] torch.distributed.elastic.agent.server.api: [WARNING] "
+            "Received Signals.SIGHUP death signal, shutting down workers",
             note="it was {signal}",
         ),
         Sign(
@@ -68,7 +81,8 @@ TERMINATION = Cause(
         Sign(
             "closing signal sig",
             r"closing signal (?P<signal>SIGHUP|SIGINT)",
-            "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 12 closing signal SIGHUP",
+            "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 12 closing "
+            "signal SIGHUP",
             Weight.LIKELY,
             note="it was {signal}",
         ),

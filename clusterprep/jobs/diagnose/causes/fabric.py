@@ -1,4 +1,4 @@
-"""GPUs and what connects them within a node: PCIe, NVLink, NVSwitch, files that describe it, broken hardware."""
+"""Causes inside a node: broken GPUs, PCIe, NVLink, NVSwitch, and files that describe them."""
 
 from __future__ import annotations
 
@@ -8,85 +8,85 @@ from collections.abc import Iterator
 from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
 
 _XID = re.compile(
-    r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?\): (?P<xid>\d+)",
+    r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?\): "
+    r"(?P<xid>\d+)",
     re.IGNORECASE,
 )
-_HARDWARE = frozenset(
-    {
-        48,
-        54,
-        61,
-        62,
-        63,
-        64,
-        74,
-        79,
-        92,
-        94,
-        95,
-        110,
-        119,
-        120,
-        121,
-        136,
-        140,
-        143,
-        144,
-        145,
-        146,
-        149,
-        154,
-    }
+# Numbers of https://docs.nvidia.com/deploy/xid-errors that tell of hardware. 13, 31, 43 and 45 come
+# from programs as a rule.
+_PLAIN_XIDS = frozenset({48, 74, 79, 94, 95})
+_LIKELY_XIDS = frozenset(
+    {54, 61, 62, 63, 64, 92, 110, 119, 120, 121, 136, 140, 143, 144, 145, 146, 149, 154}
 )
-_FIRST = {79: Weight.PLAIN, 48: Weight.PLAIN, 94: Weight.PLAIN, 95: Weight.PLAIN, 74: Weight.PLAIN}
-
-
 _FILE_SET = re.compile(
-    r"NCCL_(?P<kind>TOPO|GRAPH)_FILE (?:set (?:by environment )?to|environment variable to) (?P<path>\S+)",
+    r"NCCL_(?P<kind>TOPO|GRAPH)_FILE (?:set (?:by environment )?to|environment variable to) "
+    r"(?P<path>\S+)",
     re.IGNORECASE,
 )
-_ABOUT = re.compile(
-    r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML|Could not find (?:id|gpu rank|net id|NET with id|node of "
-    r"type)|Attribute \S+ of node|real path",
+_ABOUT_FILE = re.compile(
+    r"(?P<graph>XML (?:Import|Export) Channel|XML Graph)|XML"
+    r"|Could not find (?:id|gpu rank|net id|NET with id|node of type)"
+    r"|Attribute \S+ of node|real path",
     re.IGNORECASE,
 )
 
 
-def files(log: LogFile) -> Iterator[Evidence]:
-    """Errors about XML with the file that was set; searches that fail read the graph file, where there is one."""
-    paths = {
-        found["kind"].upper(): found["path"]
-        for line in log.saying("_file set", "_file environment variable")
-        if (found := _FILE_SET.search(line.said))
-    }
-    for line in log.saying("xml ", "attribute ", "could not find ") if paths else ():
-        found = _ABOUT.search(line.said)
-        if found and line.level != "INFO":
-            path = paths.get("GRAPH" if found["graph"] else "TOPO") or next(iter(paths.values()))
-            yield Evidence("topo_or_graph_file_bad", line, Weight.PLAIN, (("file", path),))
+def detect_bad_files(log: LogFile) -> Iterator[Evidence]:
+    """Yield errors about XML with the topology or graph file that was set."""
+    paths: dict[str, str] = {}
+    for line in log.lines_with("_file set", "_file environment variable"):
+        match = _FILE_SET.search(line.message)
+        if match:
+            paths[match["kind"].upper()] = match["path"]
+    if not paths:
+        return
+    any_path = next(iter(paths.values()))
+    for line in log.lines_with("xml ", "attribute ", "could not find "):
+        match = _ABOUT_FILE.search(line.message)
+        if match is None or line.level == "INFO":
+            continue
+        kind = "GRAPH" if match["graph"] else "TOPO"
+        path = paths.get(kind, any_path)
+        yield Evidence("topo_or_graph_file_bad", line, Weight.PLAIN, (("file", path),))
 
 
-def xids(log: LogFile) -> Iterator[Evidence]:
-    """The driver's numbered errors. Some are of the hardware; 13, 31, 43 and 45 come from programs as a rule."""
-    for line in log.saying("nvrm: xid"):
-        if found := _XID.search(line.said):
-            number = int(found["xid"])
-            place = f"{found['pci']} on {line.host}" if line.host else found["pci"]
-            weight = _FIRST.get(number, Weight.LIKELY if number in _HARDWARE else Weight.SYMPTOM)
-            yield Evidence(
-                "gpu_hardware_fault", line, weight, (("GPU", place),), note=f"Xid {number}"
-            )
+def detect_xids(log: LogFile) -> Iterator[Evidence]:
+    """Yield the numbered errors of the NVIDIA driver."""
+    for line in log.lines_with("nvrm: xid"):
+        match = _XID.search(line.message)
+        if match is None:
+            continue
+        xid = int(match["xid"])
+        weight = Weight.SYMPTOM
+        if xid in _PLAIN_XIDS:
+            weight = Weight.PLAIN
+        elif xid in _LIKELY_XIDS:
+            weight = Weight.LIKELY
+        gpu = match["pci"]
+        if line.host:
+            gpu = f"{gpu} on {line.host}"
+        culprits = (("GPU", gpu),)
+        yield Evidence("gpu_hardware_fault", line, weight, culprits, note=f"Xid {xid}")
 
 
 HARDWARE = Cause(
     "gpu_hardware_fault",
     "fatal",
-    "A GPU is broken or lost",
-    "A GPU failed: an uncorrectable memory error, a fatal Xid, or it is lost from the bus.",
-    "Xid 48, 63, 64, 74, 79, 94, 95, 119 in the kernel's log, «GPU is lost», «uncorrectable ECC error».",
-    "An illegal memory access alone is a bug of a program as a rule; Xid 13, 31, 43 and 45 come from programs too.",
-    "nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg -T | grep -i xid   # drain the node and reset or replace the GPU",
-    "gpu.xid",
+    title="A GPU is broken or lost",
+    message="A GPU failed: an uncorrectable memory error, a fatal Xid, or it is lost from the bus.",
+    looks=(
+        "Xid 48, 63, 64, 74, 79, 94, 95, 119 in the kernel's log, «GPU is lost», «uncorrectable "
+        "ECC error»."
+    ),
+    unlike=(
+        "An illegal memory access alone is a bug of a program as a rule; Xid 13, 31, 43 and 45 "
+        "come from programs too."
+    ),
+    remedy=(
+        "nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg -T | grep -i xid   # drain the node and reset or "
+        "replace the GPU"
+    ),
+    check="gpu.xid",
     signs=(
         Sign(
             "fallen off the bus",
@@ -105,19 +105,22 @@ HARDWARE = Cause(
             "nvlink",
             r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable|"
             r"access of peer GPU memory over nvlink or a hardware error",
-            "n1:1:2 [0] NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'",
+            "n1:1:2 [0] NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the "
+            "execution'",
             culprit="rank {rank}|host {host}",
         ),
         Sign(
             "uncorrectable nvlink error",
             r"uncorrectable NVLink error",
-            "[rank5]: RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+            "[rank5]: RuntimeError: CUDA error: uncorrectable NVLink error detected during the "
+            "execution",
             culprit="rank {rank}",
         ),
         Sign(
             "over nvlink or a hardware error",
             r"Invalid access of peer GPU memory over nvlink or a hardware error",
-            "[rank5]: RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+            "[rank5]: RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or "
+            "a hardware error",
             Weight.LIKELY,
             "rank {rank}",
         ),
@@ -154,13 +157,15 @@ HARDWARE = Cause(
         Sign(
             "gpu is lost",
             r"(?:nvmlDeviceGetHandleByIndex\((?P<index>\d+)\).*)?GPU is lost",
-            "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: GPU is lost",
+            "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: GPU "
+            "is lost",
             culprit="GPU {index}",
         ),
         Sign(
             "nvmldevicegethandlebyindex",
             r"nvmlDeviceGetHandleByIndex\((?P<index>\d+)\) failed: (?!.*is lost)",
-            "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: Unknown Error",
+            "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: "
+            "Unknown Error",
             Weight.LIKELY,
             "GPU {index}",
         ),
@@ -180,7 +185,8 @@ HARDWARE = Cause(
         Sign(
             "sxid",
             r"\bSXid\b",
-            "[ 9.000000] nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 12 LTSSM Fault Up",
+            "[ 9.000000] nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 12 LTSSM "
+            "Fault Up",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -194,7 +200,8 @@ HARDWARE = Cause(
         Sign(
             "severity=uncorrect",
             r"PCIe Bus Error: severity=Uncorrect(?:ed|able)",
-            "[    9.000000] nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+            "[    9.000000] nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), "
+            "type=Transaction Layer",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -213,48 +220,61 @@ HARDWARE = Cause(
             "rank {rank}",
         ),
     ),
-    look=xids,
+    detect=detect_xids,
     needles=("nvrm: xid",),
 )
 PEERS = Cause(
     "p2p_acs_iommu",
     "fatal",
-    "GPUs cannot reach each other",
-    "GPUs of one node cannot reach each other's memory: ACS, the IOMMU, a virtual machine or a driver stands between.",
-    "«peer access is not supported», CUDA IPC that fails, DMA faults of the IOMMU, a hang or wrong data over P2P.",
-    "A hang in which a rank is missing is that rank's.",
-    "NCCL_P2P_DISABLE=1   # to prove it; then iommu=pt, and ACS off on the PCIe switches between the GPUs",
-    "gpu.p2p",
-    of_host=True,
+    title="GPUs cannot reach each other",
+    message=(
+        "GPUs of one node cannot reach each other's memory: ACS, the IOMMU, a virtual machine or a "
+        "driver stands between."
+    ),
+    looks=(
+        "«peer access is not supported», CUDA IPC that fails, DMA faults of the IOMMU, a hang or "
+        "wrong data over P2P."
+    ),
+    unlike="A hang in which a rank is missing is that rank's.",
+    remedy=(
+        "NCCL_P2P_DISABLE=1   # to prove it; then iommu=pt, and ACS off on the PCIe switches "
+        "between the GPUs"
+    ),
+    check="gpu.p2p",
+    blames_host=True,
     signs=(
         Sign(
             "failed to peer with device",
             r"failed to peer with device (?P<device>\d+)",
-            "n1:1:2 [0] transport/p2p.cc:355 NCCL WARN failed to peer with device 1(=2000): 217 peer access is not "
-            "supported",
+            "n1:1:2 [0] transport/p2p.cc:355 NCCL WARN failed to peer with device 1(=2000): 217 "
+            "peer access is not supported",
             culprit="GPU pair {gpu}-{device}",
         ),
         Sign(
             "peer access is not supported",
             r"peer access is not supported between these two devices",
-            "n1:1:2 [0] NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
+            "n1:1:2 [0] NCCL WARN Cuda failure 'peer access is not supported between these two "
+            "devices'",
         ),
         Sign(
             "p2p is disabled between nvlink connected",
             r"P2P is disabled between NVLINK connected GPUs (?P<a>\d+) and (?P<b>\d+)",
-            "n1:1:2 [0] graph/paths.cc:396 NCCL WARN P2P is disabled between NVLINK connected GPUs 0 and 1",
+            "n1:1:2 [0] graph/paths.cc:396 NCCL WARN P2P is disabled between NVLINK connected "
+            "GPUs 0 and 1",
             culprit="GPU pair {a}-{b}",
         ),
         Sign(
             "ipc",
             r"cudaIpc(?:Get|Open)MemHandle failed|failed to (?:open|get) CUDA IPC handle",
-            "n1:1:2 [0] transport/p2p.cc:250 NCCL WARN cudaIpcGetMemHandle failed : invalid argument",
+            "n1:1:2 [0] transport/p2p.cc:250 NCCL WARN cudaIpcGetMemHandle failed : invalid "
+            "argument",
             Weight.LIKELY,
         ),
         Sign(
             "iommu=pt",
             r"Missing \"?iommu=pt\"? from kernel command line",
-            'n1:1:2 [0] init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to a hang!',
+            'n1:1:2 [0] init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which '
+            "can lead to a hang!",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -268,7 +288,8 @@ PEERS = Cause(
         Sign(
             "acsctl",
             r"ACSCtl:\s*SrcValid\+.*ReqRedir\+",
-            "ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-",
+            "ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- "
+            "DirectTrans-",
             Weight.SYMPTOM,
         ),
         Sign(
@@ -280,23 +301,24 @@ PEERS = Cause(
         Sign(
             "dmar",
             r"(?:DMAR).{0,80}(?:fault)",
-            "[ 9.000000] DMAR: [DMA Read] Request device [3b:00.0] fault addr 0x1000 [fault reason 06]",
+            "[ 9.000000] DMAR: [DMA Read] Request device [3b:00.0] fault addr 0x1000 [fault "
+            "reason 06]",
             Weight.LIKELY,
             "host {host}",
         ),
         Sign(
             "io_page_fault",
             r"IO_PAGE_FAULT",
-            "[ 9.000000] nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x12 address=0x1 "
-            "flags=0x0020]",
+            "[ 9.000000] nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x12 "
+            "address=0x1 flags=0x0020]",
             Weight.LIKELY,
             "host {host}",
         ),
         Sign(
             "got completion",
             r"Got completion.*(?:error 4\b|status=(?:\w+\()?4\b|IBV_WC_LOC_PROT_ERR)",
-            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_LOC_PROT_ERR(4) "
-            "opcode=0",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with "
+            "status=IBV_WC_LOC_PROT_ERR(4) opcode=0",
             Weight.LIKELY,
         ),
         Sign(
@@ -310,13 +332,22 @@ PEERS = Cause(
 MANAGER = Cause(
     "fabric_manager_down",
     "fatal",
-    "The NVSwitch fabric is not ready",
-    "The fabric manager (or IMEX, between nodes) does not run, or was restarted under GPUs in use.",
-    "CUDA error 802 «system not yet initialized», NVLS memory that cannot be bound, MNNVL that does not work.",
-    "Machines without NVSwitch have no fabric manager.",
-    "systemctl restart nvidia-fabricmanager   # of the driver's own version, with no process on the GPUs",
-    "gpu.fabricmanager",
-    of_host=True,
+    title="The NVSwitch fabric is not ready",
+    message=(
+        "The fabric manager (or IMEX, between nodes) does not run, or was restarted under GPUs in "
+        "use."
+    ),
+    looks=(
+        "CUDA error 802 «system not yet initialized», NVLS memory that cannot be bound, MNNVL that "
+        "does not work."
+    ),
+    unlike="Machines without NVSwitch have no fabric manager.",
+    remedy=(
+        "systemctl restart nvidia-fabricmanager   # of the driver's own version, with no process "
+        "on the GPUs"
+    ),
+    check="gpu.fabricmanager",
+    blames_host=True,
     signs=(
         Sign(
             "system not yet initialized",
@@ -326,10 +357,10 @@ MANAGER = Cause(
         ),
         Sign(
             "multicast",
-            r"(?:Failed to bind NVLink SHARP|NVLS).{0,40}Multicast|multicast.{0,60}(?:CUDA error|fail)",
-            "n1:1:2 [0] transport/nvls.cc:376 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size "
-            "2097152 : "
-            "CUDA error 1 'invalid argument'.",
+            r"(?:Failed to bind NVLink SHARP|NVLS).{0,40}Multicast|multicast.{0,60}(?:CUDA error"
+            r"|fail)",
+            "n1:1:2 [0] transport/nvls.cc:376 NCCL WARN Failed to bind NVLink SHARP (NVLS) "
+            "Multicast memory of size 2097152 : CUDA error 1 'invalid argument'.",
             culprit="host {host}",
         ),
         Sign(
@@ -338,14 +369,14 @@ MANAGER = Cause(
             "n1:1:2 [0] transport/nvls.cc:99 NCCL WARN Cuda failure 1 'invalid argument'",
             Weight.LIKELY,
             "host {host}",
-            whole=True,
+            searches_whole_line=True,
         ),
         Sign(
             "imex",
-            r"is available but not working on this system\. Check the IMEX|IMEX.{0,60}(?:not |fail|error)",
-            "n1:1:2 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check "
-            "the IMEX "
-            "configuration",
+            r"is available but not working on this system\. Check the IMEX|IMEX.{0,60}(?:not |fail"
+            r"|error)",
+            "n1:1:2 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working "
+            "on this system. Check the IMEX configuration",
             culprit="host {host}",
         ),
         Sign(
@@ -359,18 +390,28 @@ MANAGER = Cause(
 TOPOLOGY = Cause(
     "topo_or_graph_file_bad",
     "fatal",
-    "A topology file is wrong",
-    "NCCL_TOPO_FILE or NCCL_GRAPH_FILE names a file that is missing, of another release, or no proper XML.",
-    "NCCL's errors about XML, «could not find» of nodes that the file describes.",
-    "Without such a file a search that fails is a matter of the NCCL version: nccl_bug_or_version.",
-    "unset NCCL_TOPO_FILE NCCL_GRAPH_FILE   # or the file that the provider has for this machine and release",
-    "env.nccl_unknown",
-    of_host=True,
+    title="A topology file is wrong",
+    message=(
+        "NCCL_TOPO_FILE or NCCL_GRAPH_FILE names a file that is missing, of another release, or "
+        "no proper XML."
+    ),
+    looks="NCCL's errors about XML, «could not find» of nodes that the file describes.",
+    unlike=(
+        "Without such a file a search that fails is a matter of the NCCL version: "
+        "nccl_bug_or_version."
+    ),
+    remedy=(
+        "unset NCCL_TOPO_FILE NCCL_GRAPH_FILE   # or the file that the provider has for this "
+        "machine and release"
+    ),
+    check="env.nccl_unknown",
+    blames_host=True,
     signs=(
         Sign(
             "xml",
-            r"XML (?:Topology|Graph) has wrong version|Could not open XML graph file|XML (?:Mismatch|Parse)|"
-            r"Error : (?:XML parser|too many XML)|ncclTopoGetSystemFromXml|XML (?:Import|Export) Channel",
+            r"XML (?:Topology|Graph) has wrong version|Could not open XML graph file|XML "
+            r"(?:Mismatch|Parse)|Error : (?:XML parser|too many XML)|ncclTopoGetSystemFromXml"
+            r"|XML (?:Import|Export) Channel",
             "n1:1:2 [0] graph/xml.cc:394 NCCL WARN XML Topology has wrong version 2, 1 needed",
         ),
         Sign(
@@ -382,7 +423,8 @@ TOPOLOGY = Cause(
         Sign(
             "xml topology file",
             r"Could not open XML topology file (?P<file>\S+)",
-            "n1:1:2 [0] NCCL INFO Could not open XML topology file /etc/topo.xml : No such file or directory",
+            "n1:1:2 [0] NCCL INFO Could not open XML topology file /etc/topo.xml : No such file "
+            "or directory",
             Weight.SYMPTOM,
         ),
         Sign(
@@ -391,9 +433,9 @@ TOPOLOGY = Cause(
             "n1:1:2 [0] os/linux.cc:637 NCCL WARN Could not find real path of "
             "/sys/class/pci_bus/0000:3b/../../0000:3b:00.0",
             Weight.LIKELY,
-            whole=True,
+            searches_whole_line=True,
         ),
     ),
-    look=files,
+    detect=detect_bad_files,
     needles=("nccl_topo_file set", "nccl_graph_file set", "nccl_topo_file environment variable"),
 )

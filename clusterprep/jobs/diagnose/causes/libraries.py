@@ -1,4 +1,4 @@
-"""The libnccl that is loaded is another than torch's, or torch has none."""
+"""Causes of libnccl: another one than torch was built for, or none."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
 LIBRARY = Cause(
     "nccl_library_conflict",
     "fatal",
-    "Another libnccl than torch was built for",
-    "The loader found another libnccl than the one that torch was built with.",
-    "Undefined symbols that begin with nccl, «NCCL library is too old», a libnccl.so.2 that is not found.",
-    "libnccl-net.so is NCCL's optional plug-in: benign_no_net_plugin.",
-    "unset LD_LIBRARY_PATH LD_PRELOAD; ldd $(python -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so "
-    "| grep nccl",
-    "nccl.torch",
+    title="Another libnccl than torch was built for",
+    message="The loader found another libnccl than the one that torch was built with.",
+    looks=(
+        "Undefined symbols that begin with nccl, «NCCL library is too old», a libnccl.so.2 that "
+        "is not found."
+    ),
+    unlike="libnccl-net.so is NCCL's optional plug-in: benign_no_net_plugin.",
+    remedy=(
+        "unset LD_LIBRARY_PATH LD_PRELOAD; ldd $(python -c 'import torch; "
+        "print(torch.__path__[0])')/lib/libtorch_cuda.so | grep nccl"
+    ),
+    check="nccl.torch",
     signs=(
         Sign(
             "undefined symbol: nccl",
@@ -23,12 +28,14 @@ LIBRARY = Cause(
         Sign(
             "nccl library is too old",
             r"NCCL library is too old",
-            "n1:1:2 [0] NCCL WARN NCCL library is too old. This application was compiled with NCCL version 2.28.3",
+            "n1:1:2 [0] NCCL WARN NCCL library is too old. This application was compiled with "
+            "NCCL version 2.28.3",
         ),
         Sign(
             "unable to load nccl library",
             r"Unable to load NCCL library",
-            "nccl_utils.cc:133: NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL library.",
+            "nccl_utils.cc:133: NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL "
+            "library.",
         ),
         Sign(
             "attribute value -2147483648",
@@ -47,12 +54,15 @@ LIBRARY = Cause(
 NOT_BUILT = Cause(
     "nccl_not_built",
     "fatal",
-    "A torch without NCCL",
-    "This torch build has no NCCL back-end.",
-    "«Distributed package doesn't have NCCL built in».",
-    "A torch with NCCL that sees no GPU says so: invalid_device_ordinal.",
-    "pip install torch --index-url URL_OF_A_CUDA_BUILD   # or backend='gloo' on machines without NVIDIA GPUs",
-    "torch.version",
+    title="A torch without NCCL",
+    message="This torch build has no NCCL back-end.",
+    looks="«Distributed package doesn't have NCCL built in».",
+    unlike="A torch with NCCL that sees no GPU says so: invalid_device_ordinal.",
+    remedy=(
+        "pip install torch --index-url URL_OF_A_CUDA_BUILD   # or backend='gloo' on machines "
+        "without NVIDIA GPUs"
+    ),
+    check="torch.version",
     signs=(
         Sign(
             "have nccl",

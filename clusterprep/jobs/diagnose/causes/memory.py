@@ -1,25 +1,28 @@
-"""Memory that runs out: of a GPU, of the host, of /dev/shm, and what may be locked."""
+"""Causes of limits: memory of GPU and host, /dev/shm, locked memory, open files."""
 
 from __future__ import annotations
 
-from clusterprep.jobs.diagnose.exits import judge
+from clusterprep.jobs.diagnose.exits import detect_signals
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
 
 GPU = Cause(
     "rank_gpu_oom",
     "fatal",
-    "A GPU has no memory left",
-    "One rank ran out of GPU memory; the others then wait for it or lose their connection.",
-    "«CUDA out of memory» on a rank, NCCL's own «out of memory» while it takes buffers.",
-    "A process that the kernel killed ran out of the host's memory: host_oom_kill.",
-    "nvidia-smi   # look for processes of older jobs; then a smaller batch, or activation checkpointing",
-    "gpu.busy",
+    title="A GPU has no memory left",
+    message="One rank ran out of GPU memory; the others then wait for it or lose their connection.",
+    looks="«CUDA out of memory» on a rank, NCCL's own «out of memory» while it takes buffers.",
+    unlike="A process that the kernel killed ran out of the host's memory: host_oom_kill.",
+    remedy=(
+        "nvidia-smi   # look for processes of older jobs; then a smaller batch, or activation "
+        "checkpointing"
+    ),
+    check="gpu.busy",
     signs=(
         Sign(
             "out of memory",
             r"CUDA out of memory.*?GPU (?P<device>\d+)",
-            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total "
-            "capacity",
+            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU "
+            "2 has a total capacity",
             culprit="rank {rank}",
         ),
         Sign(
@@ -37,13 +40,15 @@ GPU = Cause(
         Sign(
             "cuda_error_out_of_memory",
             r"CUDA_ERROR_OUT_OF_MEMORY",
-            "cuda_driver.cc:806] failed to allocate 512.00M from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+            "cuda_driver.cc:806] failed to allocate 512.00M from device: "
+            "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
             culprit="rank {rank}",
         ),
         Sign(
             "out of memory",
             r"RESOURCE_EXHAUSTED: Out of memory|Out of memory error on GPU (?P<device>\d+)",
-            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
+            "8589934592 bytes.",
             culprit="rank {rank}",
         ),
         Sign(
@@ -62,7 +67,8 @@ GPU = Cause(
         Sign(
             "_alloc_failed",
             r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
-            "[rank2]: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "[rank2]: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling "
+            "`cublasCreate(handle)`",
             Weight.LIKELY,
             "rank {rank}",
         ),
@@ -71,13 +77,21 @@ GPU = Cause(
 HOST = Cause(
     "host_oom_kill",
     "fatal",
-    "The kernel killed a process for memory",
-    "A worker was killed because the host's or the container's memory ran out.",
-    "The kernel's «Out of memory: Killed process», Slurm's oom_kill, a worker that ends by signal 9.",
-    "Signal 15 and 1 come from people and schedulers: external_termination. A GPU without memory says «CUDA out of "
-    "memory».",
-    "dmesg -T | grep -i -E 'oom|killed process'   # fewer data loader workers, or more memory for the job",
-    "mem.free",
+    title="The kernel killed a process for memory",
+    message="A worker was killed because the host's or the container's memory ran out.",
+    looks=(
+        "The kernel's «Out of memory: Killed process», Slurm's oom_kill, a worker that ends by "
+        "signal 9."
+    ),
+    unlike=(
+        "Signal 15 and 1 come from people and schedulers: external_termination. A GPU without "
+        "memory says «CUDA out of memory»."
+    ),
+    remedy=(
+        "dmesg -T | grep -i -E 'oom|killed process'   # fewer data loader workers, "
+        "or more memory for the job"
+    ),
+    check="mem.free",
     signs=(
         Sign(
             "killed process",
@@ -88,7 +102,8 @@ HOST = Cause(
         Sign(
             "oom-kill",
             r"oom-kill:constraint|oom-kill event",
-            "[25357.758221] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task=python,pid=9",
+            "[25357.758221] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task=pyt"
+            "hon,pid=9",
             culprit="host {host}",
         ),
         Sign(
@@ -100,7 +115,8 @@ HOST = Cause(
         Sign(
             "oom_kill",
             r"oom_kill event|oom[_-]kill handler",
-            "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed.",
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks "
+            "have been OOM Killed.",
             culprit="host {host}",
         ),
         Sign(
@@ -118,30 +134,34 @@ HOST = Cause(
         ),
         Sign(
             "memory",
-            r"killed due to (?:the node running low on memory|memory pressure)(?:.{0,200}\bIP: (?P<node>[\w.:-]*\w))?"
-            r"|low on resource: memory",
-            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+            r"killed due to (?:the node running low on memory|memory pressure)(?:.{0,200}\bIP: "
+            r"(?P<node>[\w.:-]*\w))?|low on resource: memory",
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on "
+            "memory.",
             culprit="host {node}",
         ),
         Sign(
             "memory on the node",
             r"Memory on the node \(IP: (?P<node>[\w.:-]*\w),.*exceeds the memory usage threshold",
-            "ray.exceptions.OutOfMemoryError: Memory on the node (IP: 10.9.0.7, ID: ab12) where the task was running "
-            "was 27.4GB / 28.8GB (0.95), which "
-            "exceeds the memory usage threshold of 0.95.",
+            "ray.exceptions.OutOfMemoryError: Memory on the node (IP: 10.9.0.7, ID: ab12) where "
+            "the task was running was 27.4GB / 28.8GB (0.95), which exceeds the memory usage "
+            "threshold of 0.95.",
             culprit="host {node}",
         ),
         Sign(
             "node_out_of_memory",
             r"(?:Worker IP address: (?P<node>[\w.:-]*\w).*)?NODE_OUT_OF_MEMORY",
-            "(raylet) A worker died or was killed. Worker IP address: 10.9.0.7 Worker exit type: NODE_OUT_OF_MEMORY",
+            "(raylet) A worker died or was killed. Worker IP address: 10.9.0.7 Worker exit type: "
+            "NODE_OUT_OF_MEMORY",
             culprit="host {node}",
         ),
         Sign(
             "by oom killer",
-            r"(?:Worker IP address: (?P<node>[\w.:-]*\w).*)?killed by SIGKILL by OOM killer due to high memory usage",
-            "(raylet) Worker IP address: 10.9.0.7 Worker exit type: SYSTEM_ERROR There are some potential root causes. "
-            "(1) The process is killed by SIGKILL by OOM killer due to high memory usage.",
+            r"(?:Worker IP address: (?P<node>[\w.:-]*\w).*)?killed by SIGKILL by OOM killer due "
+            r"to high memory usage",
+            "(raylet) Worker IP address: 10.9.0.7 Worker exit type: SYSTEM_ERROR There are some "
+            "potential root causes. (1) The process is killed by SIGKILL by OOM killer due to "
+            "high memory usage.",
             Weight.SYMPTOM,
             "host {node}",
         ),
@@ -178,7 +198,8 @@ HOST = Cause(
         Sign(
             "signal",
             r"terminated with signal SIGKILL|exited on signal 9",
-            "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL",
+            "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal "
+            "SIGKILL",
             Weight.LIKELY,
         ),
         Sign(
@@ -196,7 +217,7 @@ HOST = Cause(
             "host {host}",
         ),
     ),
-    look=judge,
+    detect=detect_signals,
     needles=(
         "exitcode",
         "rank      :",
@@ -208,36 +229,44 @@ HOST = Cause(
 SHM = Cause(
     "shm_too_small",
     "fatal",
-    "Shared memory is full",
-    "Shared memory in /dev/shm is too small or full; NCCL and data loaders pass data through it.",
-    "«No space left on device» for a file of /dev/shm, «Bus error … insufficient shared memory», exit code -7.",
-    "The same words about a file elsewhere are a full disk.",
-    "docker run --shm-size 16g …   # or --ipc host; in a pod an emptyDir with medium: Memory on /dev/shm; rm "
-    "/dev/shm/nccl-*",
-    "shm.size",
-    of_host=True,
+    title="Shared memory is full",
+    message=(
+        "Shared memory in /dev/shm is too small or full; NCCL and data loaders pass data through "
+        "it."
+    ),
+    looks=(
+        "«No space left on device» for a file of /dev/shm, «Bus error … insufficient shared "
+        "memory», exit code -7."
+    ),
+    unlike="The same words about a file elsewhere are a full disk.",
+    remedy=(
+        "docker run --shm-size 16g …   # or --ipc host; in a pod an emptyDir with medium: Memory "
+        "on /dev/shm; rm /dev/shm/nccl-*"
+    ),
+    check="shm.size",
+    blames_host=True,
     signs=(
         Sign(
             "no space left on device",
-            r"(?:posix_fallocate|/dev/shm|shared memory|ftruncate|shm|failed to extend).{0,160}No space left on device",
-            "n1:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes, "
-            "error: No "
-            "space left on device (28)",
+            r"(?:posix_fallocate|/dev/shm|shared memory|ftruncate|shm"
+            r"|failed to extend).{0,160}No space left on device",
+            "n1:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc "
+            "to 9637892 bytes, error: No space left on device (28)",
             culprit="host {host}",
         ),
         Sign(
             "shared memory",
-            r"(?:while creating shared memory segment|failed to create shared memory (?:file|mapping))|shared memory "
-            r"segment \S+ \(size",
-            "n1:1:2 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-0 (size "
-            "9637888)",
+            r"(?:while creating shared memory segment|failed to create shared memory (?:file"
+            r"|mapping))|shared memory segment \S+ \(size",
+            "n1:1:2 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment "
+            "nccl-shm-recv-0 (size 9637888)",
             culprit="host {host}",
         ),
         Sign(
             "insufficient shared memory",
             r"insufficient shared memory \(shm\)",
-            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory "
-            "(shm).",
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by "
+            "insufficient shared memory (shm).",
             culprit="host {host}",
         ),
         Sign(
@@ -255,30 +284,31 @@ SHM = Cause(
         Sign(
             "attaching to shared memory segment",
             r"while attaching to shared memory segment",
-            "n1:1:2 [0] misc/shmutils.cc:100 NCCL WARN Error while attaching to shared memory segment "
-            "/dev/shm/nccl-abc (size 9)",
+            "n1:1:2 [0] misc/shmutils.cc:100 NCCL WARN Error while attaching to shared memory "
+            "segment /dev/shm/nccl-abc (size 9)",
             Weight.LIKELY,
             "host {host}",
         ),
         Sign(
             "could not map",
             r"Could not map \S+ size \d+, error: ",
-            "n1:1:2 [0] os/linux.cc:806 NCCL WARN Error: Could not map /dev/shm/nccl-abc size 4194304, error: Cannot "
-            "allocate "
-            "memory (12)",
+            "n1:1:2 [0] os/linux.cc:806 NCCL WARN Error: Could not map /dev/shm/nccl-abc size "
+            "4194304, error: Cannot allocate memory (12)",
             Weight.LIKELY,
             "host {host}",
         ),
         Sign(
             "bus error",
-            r"signal: Bus error|Bus error \(core dumped\)|unexpected bus error|caught signal 7 \(Bus error",
+            r"signal: Bus error|Bus error \(core dumped\)|unexpected bus error"
+            r"|caught signal 7 \(Bus error",
             "[rank1]: RuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error.",
             Weight.LIKELY,
         ),
         Sign(
             "return code = -7",
             r"(?:--local_rank=(?P<local>\d+)'.*)?exits? with return code = -7\b",
-            "[ERROR] [launch.py:325:main] ['python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -7",
+            "[ERROR] [launch.py:325:main] ['python3', '-u', 'train.py', '--local_rank=3'] exits "
+            "with return code = -7",
             Weight.LIKELY,
             "local rank {local}",
             note="a worker ended by SIGBUS",
@@ -288,27 +318,33 @@ SHM = Cause(
 MEMLOCK = Cause(
     "memlock_limit",
     "fatal",
-    "Too little memory may be locked",
-    "The limit on locked memory is too low for RDMA, which has to lock what it registers.",
-    "ibv_reg_mr, ibv_create_cq or ibv_create_qp fail with «Cannot allocate memory»; libibverbs warns of "
-    "RLIMIT_MEMLOCK.",
-    "«Bad address» for GPU memory is a missing nvidia-peermem: gpudirect_rdma_missing.",
-    "ulimit -l unlimited   # in limits.conf, LimitMEMLOCK=infinity of slurmd and of containerd, --ulimit memlock=-1",
-    "lim.memlock",
-    of_host=True,
+    title="Too little memory may be locked",
+    message="The limit on locked memory is too low for RDMA, which has to lock what it registers.",
+    looks=(
+        "ibv_reg_mr, ibv_create_cq or ibv_create_qp fail with «Cannot allocate memory»; libibverbs "
+        "warns of RLIMIT_MEMLOCK."
+    ),
+    unlike="«Bad address» for GPU memory is a missing nvidia-peermem: gpudirect_rdma_missing.",
+    remedy=(
+        "ulimit -l unlimited   # in limits.conf, LimitMEMLOCK=infinity of slurmd and of "
+        "containerd, --ulimit memlock=-1"
+    ),
+    check="lim.memlock",
+    blames_host=True,
     signs=(
         Sign(
             "cannot allocate memory",
-            r"(?:\b(?P<hca>\w+\d): )?ibv_\w+(?:\([^)]*\)|\))? failed(?: with error| \(with error)?:? ?(?:\d+ )?Cannot "
-            r"allocate memory",
-            "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate "
-            "memory",
+            r"(?:\b(?P<hca>\w+\d): )?ibv_\w+(?:\([^)]*\)|\))? failed(?: with error"
+            r"| \(with error)?:? ?(?:\d+ )?Cannot allocate memory",
+            "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error "
+            "Cannot allocate memory",
             culprit="HCA {hca}|host {host}",
         ),
         Sign(
             "rlimit_memlock",
             r"RLIMIT_MEMLOCK is \d+ bytes|RLIMIT_MEMLOCK",
-            "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes. This will severely limit memory registrations.",
+            "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes. This will severely limit memory "
+            "registrations.",
             culprit="host {host}",
         ),
         Sign(
@@ -321,14 +357,16 @@ MEMLOCK = Cause(
         Sign(
             "ulimit -l",
             r"(?:\b(?P<hca>\w+): ibv_\w+\(.{0,100}?)?ulimit -l",
-            "[17.1] [n1:12:0] ib_log.c:246 UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please "
-            "set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)",
+            "[17.1] [n1:12:0] ib_log.c:246 UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot "
+            "allocate memory. Please set max locked memory (ulimit -l) to 'unlimited' (current: "
+            "64 kbytes)",
             culprit="HCA {hca}|host {host}",
         ),
         Sign(
             "ibv_create_qp failed",
             r"ibv_create_qp failed with (?:error )?(?:\d+ )?Invalid argument",
-            "n1:1:2 [0] misc/ibvwrap.cc:255 NCCL WARN Call to ibv_create_qp failed with error Invalid argument",
+            "n1:1:2 [0] misc/ibvwrap.cc:255 NCCL WARN Call to ibv_create_qp failed with error "
+            "Invalid argument",
             Weight.SYMPTOM,
             "host {host}",
         ),
@@ -337,17 +375,21 @@ MEMLOCK = Cause(
 FILES = Cause(
     "fd_limit",
     "fatal",
-    "Too many open files",
-    "The limit on open files is too low for the number of ranks and data loader workers.",
-    "«Too many open files», «received 0 items of ancdata» of data loaders.",
-    "A port that cannot be had is port_in_use.",
-    "ulimit -n 65536   # in limits.conf, LimitNOFILE= of slurmd, --ulimit nofile=65536 of docker",
-    "lim.nofile",
+    title="Too many open files",
+    message="The limit on open files is too low for the number of ranks and data loader workers.",
+    looks="«Too many open files», «received 0 items of ancdata» of data loaders.",
+    unlike="A port that cannot be had is port_in_use.",
+    remedy=(
+        "ulimit -n 65536   # in limits.conf, LimitNOFILE= of slurmd, --ulimit nofile=65536 of "
+        "docker"
+    ),
+    check="lim.nofile",
     signs=(
         Sign(
             "too many open files",
             r"Too many open files",
-            "n1:1:2 [6] os/linux.cc:204 NCCL WARN ncclOsSocketTryAccept: Accept failed: Too many open files",
+            "n1:1:2 [6] os/linux.cc:204 NCCL WARN ncclOsSocketTryAccept: Accept failed: Too many "
+            "open files",
             culprit="host {host}|rank {rank}|device {gpu}",
         ),
         Sign(

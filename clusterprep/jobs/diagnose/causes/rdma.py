@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE between hosts."""
+"""Causes of InfiniBand and RoCE between hosts."""
 
 from __future__ import annotations
 
@@ -7,58 +7,98 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, LogLine, Sign, Weight
+from clusterprep.jobs.diagnose.model import (
+    Cause,
+    Culprits,
+    Evidence,
+    LogFile,
+    LogLine,
+    Sign,
+    Weight,
+)
 
 _GIDS = re.compile(
-    r"(?:on dev (?P<dev>[\w.-]+(?::\d+)?).*?)?local ?GID(?: index \d+, "
-    r"local ?GID)? ?(?P<local>[0-9a-fA-F:.]+).*?remote "
-    r"GIDs? ?"
-    r"(?P<remote>[0-9a-fA-F:.]+)",
+    r"(?:on dev (?P<dev>[\w.-]+(?::\d+)?).*?)?local ?GID(?: index \d+, local ?GID)? ?"
+    r"(?P<local>[0-9a-fA-F:.]+).*?remote GIDs? ?(?P<remote>[0-9a-fA-F:.]+)",
     re.IGNORECASE,
 )
 _HCA = re.compile(r"\bhca (?P<hca>[\w.-]+)", re.IGNORECASE)
 _RETRY = re.compile(
-    r"ibv_modify_qp failed with (?:error )?(?:110|Connection timed out)|Got completion.*(?:error 12|"
-    r"status=(?:\w+\()?12|"
-    r"IBV_WC_RETRY_EXC_ERR)",
+    r"ibv_modify_qp failed with (?:error )?(?:110|Connection timed out)"
+    r"|Got completion.*(?:error 12|status=(?:\w+\()?12|IBV_WC_RETRY_EXC_ERR)",
     re.IGNORECASE,
 )
 _MTU = re.compile(r"\bqpn \d+ mtu (?P<mtu>\d)|active_mtu:\s*\d+ \((?P<active>\d)\)", re.IGNORECASE)
-_BYTES = {"1": 256, "2": 512, "3": 1024, "4": 2048, "5": 4096}
+_BYTES = {"1": 256, "2": 512, "3": 1024, "4": 2048, "5": 4096}  # by number of enum ibv_mtu
 _PEER = re.compile(r"from peer (?P<peer>[\w.:%-]+?)<", re.IGNORECASE)
+_MOST_LINES = 4  # of each MTU that are shown as evidence
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def unanswered(log: LogFile) -> Iterator[Evidence]:
-    """Packets of a queue pair that nobody acknowledges; what the two GIDs say tells some causes apart."""
-    for line in log.saying("ibv_modify_qp failed", "got completion"):
-        if not _RETRY.search(line.said):
+def detect_unanswered(log: LogFile) -> Iterator[Evidence]:
+    """Yield queue pairs whose packets were not acknowledged.
+
+    The two GIDs in the message tell some causes apart.
+    """
+    for line in log.lines_with("ibv_modify_qp failed", "got completion"):
+        if not _RETRY.search(line.message):
             continue
-        name, weight, culprits = _told_by_gids(line)
-        yield Evidence(name, line, weight, culprits)
+        gids = _GIDS.search(line.message)
+        if gids is None:
+            hca = _hca_of(line, None)
+            culprits = _culprits_of_hca(hca) or _peer(line)
+            yield Evidence("ib_fabric_unreachable", line, Weight.LIKELY, culprits)
+        else:
+            yield _by_gids(line, gids)
 
 
-def _told_by_gids(line: LogLine) -> tuple[str, Weight, tuple[tuple[str, str], ...]]:
-    found = _GIDS.search(line.said)
-    hca = (found and found["dev"]) or ((h := _HCA.search(line.said)) and h["hca"]) or None
-    hca = hca and hca.partition(":")[0]
-    blamed = (("HCA", hca),) if hca else ()
-    if found is None:
-        return "ib_fabric_unreachable", Weight.LIKELY, blamed or _peer(line)
-    local, remote = _address(found["local"]), _address(found["remote"])
-    if local is None or remote is None:
-        return "ib_fabric_unreachable", Weight.LIKELY, blamed
-    if local.version != remote.version or _useless(local) or _useless(remote):
-        return "roce_gid_index", Weight.LIKELY, blamed
-    if local.version == 4 and local.packed[:3] != remote.packed[:3]:
-        return (
-            "rail_cross_nic",
-            Weight.PLAIN,
-            (("HCA", f"{hca} to remote GID {found['remote']}"),) if hca else (),
-        )
-    return "ib_fabric_unreachable", Weight.LIKELY, blamed
+def _by_gids(line: LogLine, gids: re.Match[str]) -> Evidence:
+    hca = _hca_of(line, gids["dev"])
+    culprits = _culprits_of_hca(hca)
+    local = _address(gids["local"])
+    remote = _address(gids["remote"])
+    cause = "ib_fabric_unreachable"
+    weight = Weight.LIKELY
+    if local and remote and _is_wrong_index(local, remote):
+        cause = "roce_gid_index"
+    elif local and remote and _are_on_different_rails(local, remote):
+        cause = "rail_cross_nic"
+        weight = Weight.PLAIN
+        if hca:
+            path = f"{hca} to remote GID {gids['remote']}"
+            culprits = _culprits_of_hca(path)
+    return Evidence(cause, line, weight, culprits)
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _is_wrong_index(local: _Address, remote: _Address) -> bool:
+    """Whether one of two GIDs cannot be used, or not together with the other."""
+    if local.version != remote.version:
+        return True
+    return _is_useless(local) or _is_useless(remote)
+
+
+def _are_on_different_rails(local: _Address, remote: _Address) -> bool:
+    """Whether IPv4 addresses are of different /24 networks: each rail has a network of its own."""
+    if local.version != 4:
+        return False
+    return local.packed[:3] != remote.packed[:3]
+
+
+def _hca_of(line: LogLine, device: str | None) -> str | None:
+    """Return the name of an HCA without its port: mlx5_0 of mlx5_0:1."""
+    if not device:
+        match = _HCA.search(line.message)
+        device = match["hca"] if match else None
+    return device.partition(":")[0] if device else None
+
+
+def _culprits_of_hca(hca: str | None) -> Culprits:
+    return (("HCA", hca),) if hca else ()
+
+
+def _address(text: str) -> _Address | None:
+    """Return the address of a GID, as IPv4 if it is mapped to IPv6."""
     try:
         address = ipaddress.ip_address(text.rstrip(".,"))
     except ValueError:
@@ -67,54 +107,82 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return mapped or address
 
 
-def _useless(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Link-local with MAC inside (RoCE v1), or all zeroes. fe80::GUID is what InfiniBand itself has."""
-    return int(address) == 0 or (address.is_link_local and address.packed[-5:-3] == b"\xff\xfe")
+def _is_useless(address: _Address) -> bool:
+    """Whether a GID is link-local with a MAC in it (RoCE v1), or zero.
+
+    fe80:: with a GUID in it is what InfiniBand itself uses.
+    """
+    if int(address) == 0:
+        return True
+    has_mac = address.packed[-5:-3] == b"\xff\xfe"
+    return address.is_link_local and has_mac
 
 
-def _peer(line: LogLine) -> tuple[tuple[str, str], ...]:
-    found = _PEER.search(line.said)
-    return (("peer", found["peer"]),) if found else ()
+def _peer(line: LogLine) -> Culprits:
+    match = _PEER.search(line.message)
+    return (("peer", match["peer"]),) if match else ()
 
 
-def unequal_mtu(log: LogFile) -> Iterator[Evidence]:
-    """NCCL says the path MTU of each queue pair; the ends of one job should have one."""
-    seen: dict[str, list[LogLine]] = {}
-    for line in log.saying(" mtu ", "active_mtu"):
-        if found := _MTU.search(line.said):
-            seen.setdefault(found["mtu"] or found["active"], []).append(line)
-    failing = log.saying("ibv_modify_qp failed", "got completion")
-    if len(seen) < 2 or not failing:
+def detect_unequal_mtu(log: LogFile) -> Iterator[Evidence]:
+    """Yield lines with the path MTU of queue pairs if it differs in one job and RDMA fails."""
+    lines_by_mtu: dict[str, list[LogLine]] = {}
+    for line in log.lines_with(" mtu ", "active_mtu"):
+        match = _MTU.search(line.message)
+        if match:
+            mtu = match["mtu"] or match["active"]
+            lines_by_mtu.setdefault(mtu, []).append(line)
+    fails = log.lines_with("ibv_modify_qp failed", "got completion")
+    if len(lines_by_mtu) < 2 or not fails:
         return
-    usual = Counter(
-        {mtu: len({line.host for line in lines}) for mtu, lines in seen.items()}
-    ).most_common(2)
-    sure = usual[0][1] > usual[1][1]
-    told = ", ".join(
-        f"{_BYTES.get(mtu, mtu)} on {lines[0].host or lines[0].file}" for mtu, lines in seen.items()
-    )
-    for mtu, lines in seen.items():
-        for line in lines[:4]:
-            blamed = (("host", line.host),) if sure and mtu != usual[0][0] and line.host else ()
-            yield Evidence("mtu_mismatch", line, Weight.PLAIN, blamed, note=told)
+    usual = _usual_mtu(lines_by_mtu)
+    parts: list[str] = []
+    for mtu, lines in lines_by_mtu.items():
+        size = _BYTES.get(mtu, mtu)
+        where = lines[0].host or lines[0].file
+        parts.append(f"{size} on {where}")
+    note = ", ".join(parts)
+    for mtu, lines in lines_by_mtu.items():
+        is_unusual = usual is not None and mtu != usual
+        for line in lines[:_MOST_LINES]:
+            culprits: Culprits = ()
+            if is_unusual and line.host:
+                culprits = (("host", line.host),)
+            yield Evidence("mtu_mismatch", line, Weight.PLAIN, culprits, note=note)
+
+
+def _usual_mtu(lines_by_mtu: dict[str, list[LogLine]]) -> str | None:
+    """Return the MTU that most hosts have, or None if two have equally many."""
+    counts: Counter[str] = Counter()
+    for mtu, lines in lines_by_mtu.items():
+        hosts = {line.host for line in lines}
+        counts[mtu] = len(hosts)
+    (usual, most), (_, second) = counts.most_common(2)
+    return usual if most > second else None
 
 
 FABRIC = Cause(
     "ib_fabric_unreachable",
     "fatal",
-    "The RDMA path is dead",
-    "Packets over InfiniBand or RoCE were not answered until the retries ran out: a link, cable, switch or HCA.",
-    "Completions with error 12 (retry exceeded), asynchronous port errors, «vendor err 129».",
-    "With wrong GIDs it is roce_gid_index, between rails rail_cross_nic, with too little locked memory memlock_limit; "
-    "a "
-    "peer that died first looks the same.",
-    "ibstat; rdma link; mlxlink -d DEV   # port active at both ends? then cable and switch port; RoCE: PFC and ECN",
-    "ib.state",
+    title="The RDMA path is dead",
+    message=(
+        "Packets over InfiniBand or RoCE were not answered until the retries ran out: a link, "
+        "cable, switch or HCA."
+    ),
+    looks="Completions with error 12 (retry exceeded), asynchronous port errors, «vendor err 129».",
+    unlike=(
+        "With wrong GIDs it is roce_gid_index, between rails rail_cross_nic, with too little "
+        "locked memory memlock_limit; a peer that died first looks the same."
+    ),
+    remedy=(
+        "ibstat; rdma link; mlxlink -d DEV   # port active at both ends? then cable and switch "
+        "port; RoCE: PFC and ECN"
+    ),
+    check="ib.state",
     signs=(
         Sign(
             "async",
-            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:async fatal event|Got async (?:error )?event ?: "
-            r"(?:port error|local catastrophic|device fatal))",
+            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:async fatal event|Got async "
+            r"(?:error )?event ?: (?:port error|local catastrophic|device fatal))",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 async fatal event: port error",
             culprit="HCA {hca}",
         ),
@@ -140,23 +208,26 @@ FABRIC = Cause(
         ),
         Sign(
             "exceeded",
-            r"(?:Error on (?P<own>\w+):\d+ QP .*)?transport retry count(?:er)? exceeded(?: on (?P<hca>\w+):\d+)?",
-            "[n1:19546:0:19546] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15)",
+            r"(?:Error on (?P<own>\w+):\d+ QP .*)?transport retry count(?:er)? exceeded(?: on "
+            r"(?P<hca>\w+):\d+)?",
+            "[n1:19546:0:19546] ib_mlx5_log.c:139  Transport retry count exceeded on "
+            "mlx5_0:1/RoCE (synd 0x15)",
             Weight.LIKELY,
             "HCA {hca} on {host}|HCA {own} on {host}|HCA {hca}",
         ),
         Sign(
             "ibv_create_ah(",
             r"ibv_create_ah\(.*?\)(?: for .*? on (?P<hca>\w+))? failed",
-            "ib_device.c:1171 UCX  ERROR ibv_create_ah(dlid=49152 port=1) for RC DEVX QP connect on mlx5_0 failed: "
-            "Connection timed out",
+            "ib_device.c:1171 UCX  ERROR ibv_create_ah(dlid=49152 port=1) for RC DEVX QP connect "
+            "on mlx5_0 failed: Connection timed out",
             Weight.LIKELY,
             "HCA {hca} on {host}|HCA {hca}",
         ),
         Sign(
             "modify",
             r"UCX +ERROR +(?:ibv_modify_qp\(|mlx5dv_devx_(?:obj|qp)_modify\(|modify QP).*failed",
-            "[n1:39047:0] dc_mlx5.c:456  UCX  ERROR ibv_modify_qp(DCI, RTR) failed : Invalid argument",
+            "[n1:39047:0] dc_mlx5.c:456  UCX  ERROR ibv_modify_qp(DCI, RTR) failed : Invalid "
+            "argument",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -169,8 +240,8 @@ FABRIC = Cause(
         Sign(
             "got cqe with error",
             r"NET/IB: Got CQE with error",
-            "n1:1:2 [0] NCCL WARN NET/IB: Got CQE with error (devIndex=1, req=0x7f, comm=0x7f (send), wr_id=1, "
-            "qp_num=9)",
+            "n1:1:2 [0] NCCL WARN NET/IB: Got CQE with error (devIndex=1, req=0x7f, comm=0x7f "
+            "(send), wr_id=1, qp_num=9)",
             Weight.LIKELY,
         ),
         Sign(
@@ -188,28 +259,29 @@ FABRIC = Cause(
         Sign(
             "ibv_po",
             r"ibv_(?:post_send|post_recv|poll_cq)\(\) (?:failed|returned)",
-            "n1:1:2 [0] NCCL WARN ibv_post_send() failed with error Invalid argument, Bad WR 1, First WR 1",
+            "n1:1:2 [0] NCCL WARN ibv_post_send() failed with error Invalid argument, Bad WR 1, "
+            "First WR 1",
             Weight.LIKELY,
         ),
         Sign(
             "got completion",
             r"Got completion.*(?:error 13|status=(?:\w+\()?13|IBV_WC_RNR_RETRY_EXC_ERR)",
-            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 13, opcode 0, len 0, "
-            "vendor err 135",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error "
+            "13, opcode 0, len 0, vendor err 135",
             Weight.LIKELY,
         ),
         Sign(
             "got completion",
-            r"Got completion (?:from peer (?P<peer>[\w.:%-]+?)<\d+> )?with (?:error |status=(?:\w+\()?)"
-            r"(?:[235678]|1[4-9]|2[0-2])\b",
-            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 5, opcode 0, len 0, "
-            "vendor err 249",
+            r"Got completion (?:from peer (?P<peer>[\w.:%-]+?)<\d+> )?with (?:error |status="
+            r"(?:\w+\()?)(?:[235678]|1[4-9]|2[0-2])\b",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 5, "
+            "opcode 0, len 0, vendor err 249",
             Weight.SYMPTOM,
             "peer {peer}|host {host}",
             note="5 is what was under way when its queue pair had failed already",
         ),
     ),
-    look=unanswered,
+    detect=detect_unanswered,
     needles=("ibv_modify_qp failed", "got completion"),
     yields_to=frozenset(
         {
@@ -226,25 +298,33 @@ FABRIC = Cause(
 GID = Cause(
     "roce_gid_index",
     "fatal",
-    "The wrong GID of a RoCE port",
-    "A RoCE port was used with a GID that the peer cannot reach: link-local, of another RoCE version, or an empty "
-    "slot.",
-    "ibv_modify_qp fails with «Invalid argument», GIDs that are link-local or of different families, a GID table that "
-    "changed.",
-    "Good GIDs in different subnets are rail_cross_nic, in one subnet a dead path: ib_fabric_unreachable.",
-    "show_gids   # leave NCCL_IB_GID_INDEX unset from NCCL 2.21 on; before it the index of RoCE v2 with the IPv4 "
-    "address",
-    "roce.gid",
-    of_host=True,
+    title="The wrong GID of a RoCE port",
+    message=(
+        "A RoCE port was used with a GID that the peer cannot reach: link-local, of another RoCE "
+        "version, or an empty slot."
+    ),
+    looks=(
+        "ibv_modify_qp fails with «Invalid argument», GIDs that are link-local or of different "
+        "families, a GID table that changed."
+    ),
+    unlike=(
+        "Good GIDs in different subnets are rail_cross_nic, in one subnet a dead path: "
+        "ib_fabric_unreachable."
+    ),
+    remedy=(
+        "show_gids   # leave NCCL_IB_GID_INDEX unset from NCCL 2.21 on; before it the index of "
+        "RoCE v2 with the IPv4 address"
+    ),
+    check="roce.gid",
+    blames_host=True,
     signs=(
         Sign(
             "ibv_modify_qp",
-            r"ibv_modify_qp(?:\([^)]*\))? failed(?: with|:)? ?(?:error )?(?:\(errno )?(?:(?:22|19|61|101|113)\)? |)"
-            r"(?:\(Ib failure: )?(?:Invalid argument|No data available|No "
-            r"such device|"
-            r"Network is unreachable|No route)(?:,? on dev (?P<hca>[\w.-]+))?",
-            "n1:1:2 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev "
-            "mlx5_0:1",
+            r"ibv_modify_qp(?:\([^)]*\))? failed(?: with|:)? ?(?:error )?(?:\(errno )?(?:(?:22|19"
+            r"|61|101|113)\)? |)(?:\(Ib failure: )?(?:Invalid argument|No data available"
+            r"|No such device|Network is unreachable|No route)(?:,? on dev (?P<hca>[\w.-]+))?",
+            "n1:1:2 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with 22 "
+            "Invalid argument, on dev mlx5_0:1",
             Weight.PLAIN,
             "HCA {hca}",
         ),
@@ -258,7 +338,8 @@ GID = Cause(
         Sign(
             "ibv_query_gid",
             r"ibv_query_gid\w* failed",
-            "n1:1:2 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_query_gid failed with error No data available",
+            "n1:1:2 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_query_gid failed with error No "
+            "data available",
             Weight.LIKELY,
         ),
     ),
@@ -266,37 +347,55 @@ GID = Cause(
 RAIL = Cause(
     "rail_cross_nic",
     "fatal",
-    "Rails that do not reach each other",
-    "A card was to talk to a card of another rail, and the fabric has no way between rails.",
-    "A queue pair between GIDs of different subnets that times out, or port numbers that differ between the ends.",
-    "Within one subnet the path itself is dead: ib_fabric_unreachable.",
-    "NCCL_CROSS_NIC=0   # or routes between the rails; NCCL_IB_HCA in the same order on all nodes",
-    "net.rail",
+    title="Rails that do not reach each other",
+    message=(
+        "A card was to talk to a card of another rail, and the fabric has no way between rails."
+    ),
+    looks=(
+        "A queue pair between GIDs of different subnets that times out, or port numbers that "
+        "differ between the ends."
+    ),
+    unlike="Within one subnet the path itself is dead: ib_fabric_unreachable.",
+    remedy=(
+        "NCCL_CROSS_NIC=0   # or routes between the rails; NCCL_IB_HCA in the same order on all "
+        "nodes"
+    ),
+    check="net.rail",
 )
 MTU = Cause(
     "mtu_mismatch",
     "fatal",
-    "Ends with different MTUs",
-    "The two ends of an RDMA connection use different MTUs.",
-    "Different «mtu» in NCCL's lines about queue pairs, local length errors, «Message too long».",
-    "Equal MTUs and no answer are a dead path: ib_fabric_unreachable.",
-    "ibv_devinfo | grep -E 'hca_id|active_mtu'   # the same on all nodes and switches; RoCE: ip link set IFACE mtu "
-    "9000",
-    "eth.path_mtu",
+    title="Ends with different MTUs",
+    message="The two ends of an RDMA connection use different MTUs.",
+    looks=(
+        "Different «mtu» in NCCL's lines about queue pairs, local length errors, «Message too "
+        "long»."
+    ),
+    unlike="Equal MTUs and no answer are a dead path: ib_fabric_unreachable.",
+    remedy=(
+        "ibv_devinfo | grep -E 'hca_id|active_mtu'   # the same on all nodes and switches; "
+        "RoCE: ip link set IFACE mtu 9000"
+    ),
+    check="eth.path_mtu",
     signs=(
         Sign(
             "local access violation",
-            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:Got )?(?:async|non-fatal).{0,20}event ?: local access violation",
-            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : local access violation work queue error",
+            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:Got )?(?:async"
+            r"|non-fatal).{0,20}event ?: local access violation",
+            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : local access violation work "
+            "queue error",
             Weight.SYMPTOM,
             "HCA {hca}|host {host}",
-            note="a peer wrote where this end did not expect it; ends of different MTUs do that since NCCL 2.20",
+            note=(
+                "a peer wrote where this end did not expect it; "
+                "ends of different MTUs do that since NCCL 2.20"
+            ),
         ),
         Sign(
             "got completion",
             r"Got completion.*(?:error 1\b|status=(?:\w+\()?1\)?[ ,(]|IBV_WC_LOC_LEN_ERR)",
-            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_LOC_LEN_ERR(1) "
-            "opcode=128",
+            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with "
+            "status=IBV_WC_LOC_LEN_ERR(1) opcode=128",
             Weight.LIKELY,
         ),
         Sign(
@@ -313,6 +412,6 @@ MTU = Cause(
             Weight.LIKELY,
         ),
     ),
-    look=unequal_mtu,
+    detect=detect_unequal_mtu,
     needles=(" mtu ", "active_mtu"),
 )

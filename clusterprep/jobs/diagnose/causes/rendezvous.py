@@ -1,4 +1,4 @@
-"""Processes that should meet do not: wrong place, somebody missing, or another number of them than was said."""
+"""Causes of processes that do not meet: wrong place, missing processes, a wrong number of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, LogLine, Sign, Weight
+from clusterprep.jobs.diagnose.model import (
+    Cause,
+    Culprits,
+    Evidence,
+    LogFile,
+    LogLine,
+    Sign,
+    Weight,
+)
 
-_HINTS = re.compile(r"generated a random run_id|master_addr is only used for static", re.IGNORECASE)
-_ENDED = re.compile(
+_IGNORED_SETTING = re.compile(
+    r"generated a random run_id|master_addr is only used for static", re.IGNORECASE
+)
+_FAILED = re.compile(
     r"Rendezvous(?:Timeout|Connection|Closed)Error|rendezvous.{0,40}tim(?:ed|e).?out", re.IGNORECASE
 )
 _STARTED = re.compile(
-    r"Initializing (?P<tasks>\d+) distributed tasks|\bnproc_per_node *[:=] *(?P<nproc>\d+)|nproc_per_node=auto, "
-    r"sett?ing to (?P<auto>\d+)|"
-    r"local_world_size=(?P<local>\d+)",
+    r"Initializing (?P<tasks>\d+) distributed tasks|\bnproc_per_node *[:=] *(?P<nproc>\d+)"
+    r"|nproc_per_node=auto, sett?ing to (?P<auto>\d+)|local_world_size=(?P<local>\d+)",
     re.IGNORECASE,
 )
 _LOCAL_RANKS = re.compile(r"local_ranks=\[(?P<ranks>[\d, ]+)\]")
@@ -23,81 +32,111 @@ _INVALID = re.compile(r"Invalid rank requested : (?P<rank>-?\d+)/(?P<world>\d+)"
 _COUNTED = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<count>\d+)", re.IGNORECASE)
 
 
-def misled(log: LogFile) -> Iterator[Evidence]:
-    """A rendezvous that fails, and settings that torchrun said it ignores. After a failed worker it only follows."""
-    if log.saying("failed (exitcode", "childfailederror"):
+def detect_misconfigured(log: LogFile) -> Iterator[Evidence]:
+    """Yield a rendezvous that fails, and settings that torchrun says it ignores.
+
+    After a worker failed, the rendezvous fails as a consequence.
+    """
+    if log.lines_with("failed (exitcode", "childfailederror"):
         return
-    for line in log.saying(
+    for line in log.lines_with(
         "rendezvousconnectionerror", "c10d store has failed", "rendezvousclosederror"
     ):
-        if "graceful" not in line.said.lower() and "failed to shutdown" not in line.said:
+        is_graceful = "graceful" in line.message.lower()
+        if not is_graceful and "failed to shutdown" not in line.message:
             yield Evidence("rendezvous_misconfigured", line, Weight.LIKELY)
-    if not any(_ENDED.search(line.said) for line in log.saying("rendezvous")):
+    if not any(_FAILED.search(line.message) for line in log.lines_with("rendezvous")):
         return
-    for line in log.saying("run_id", "master_addr"):
-        if _HINTS.search(line.said):
+    for line in log.lines_with("run_id", "master_addr"):
+        if _IGNORED_SETTING.search(line.message):
             yield Evidence("rendezvous_misconfigured", line, Weight.PLAIN)
 
 
-def numbers(log: LogFile) -> Iterator[Evidence]:
-    """How many processes each file or host says it started, where they are not all alike; ranks outside their world."""
-    for line in log.saying("invalid rank requested"):
-        if found := _INVALID.search(line.said):
-            yield Evidence(
-                "world_size_mismatch",
-                line,
-                Weight.PLAIN,
-                ((f"rank {{}} (world size {found['world']})", found["rank"]),),
-            )
-    for line in log.saying("store based barrier"):
-        found = _COUNTED.search(line.said)
-        if found and int(found["count"]) > int(found["world"]):
-            note = f"{found['count']} came where {found['world']} were expected"
+def detect_wrong_numbers(log: LogFile) -> Iterator[Evidence]:
+    """Yield ranks outside their world, and numbers of processes that do not fit together."""
+    for line in log.lines_with("invalid rank requested"):
+        match = _INVALID.search(line.message)
+        if match:
+            kind = f"rank {{}} (world size {match['world']})"
+            culprits = ((kind, match["rank"]),)
+            yield Evidence("world_size_mismatch", line, Weight.PLAIN, culprits)
+    for line in log.lines_with("store based barrier"):
+        match = _COUNTED.search(line.message)
+        if match is None:
+            continue
+        count = int(match["count"])
+        world = int(match["world"])
+        if count > world:
+            note = f"{match['count']} came where {match['world']} were expected"
             yield Evidence("world_size_mismatch", line, Weight.LIKELY, note=note)
-    started: dict[str, tuple[int, LogLine]] = {}
-    for line in log.saying(
+    yield from _different_numbers(log)
+
+
+def _different_numbers(log: LogFile) -> Iterator[Evidence]:
+    """Yield how many processes each host started, if not all started the same number."""
+    started: dict[str, tuple[int, LogLine]] = {}  # by host, or by file if no host is known
+    for line in log.lines_with(
         "distributed tasks", "nproc_per_node", "local_world_size", "local_ranks="
     ):
-        number = _count(line.said)
+        number = _number_started(line.message)
         if number is not None:
-            started.setdefault(line.host or line.file, (number, line))
-    counts = Counter(number for number, _ in started.values())
+            host = line.host or line.file
+            started.setdefault(host, (number, line))
+    counts: Counter[int] = Counter()
+    parts: list[str] = []
+    for host, (number, _) in started.items():
+        counts[number] += 1
+        parts.append(f"{host} started {number}")
     if len(counts) < 2:
         return
     usual, votes = counts.most_common(1)[0]
-    told = ", ".join(f"{who} started {number}" for who, (number, _) in started.items())
-    odd = votes * 2 > len(started)
-    for who, (number, line) in started.items():
-        blamed = (("host", who),) if odd and number != usual else ()
-        yield Evidence("world_size_mismatch", line, Weight.PLAIN, blamed, note=told)
+    has_majority = votes * 2 > len(started)
+    note = ", ".join(parts)
+    for host, (number, line) in started.items():
+        culprits: Culprits = ()
+        if has_majority and number != usual:
+            culprits = (("host", host),)
+        yield Evidence("world_size_mismatch", line, Weight.PLAIN, culprits, note=note)
 
 
-def _count(said: str) -> int | None:
-    if found := _STARTED.search(said):
-        return int(next(number for number in found.groups() if number))
-    if found := _LOCAL_RANKS.search(said):
-        return len(found["ranks"].split(","))
+def _number_started(message: str) -> int | None:
+    """Return how many processes a message says were started on its host."""
+    if match := _STARTED.search(message):
+        numbers = [number for number in match.groups() if number]
+        return int(numbers[0])
+    if match := _LOCAL_RANKS.search(message):
+        ranks = match["ranks"].split(",")
+        return len(ranks)
     return None
 
 
 MISCONFIGURED = Cause(
     "rendezvous_misconfigured",
     "fatal",
-    "They look for each other in different places",
-    "Processes were given a wrong or incomplete rendezvous: endpoint, master address, id or node rank.",
-    "Missing MASTER_ADDR or RANK, a run id drawn at random, «The connection to the C10d store has failed», a leftover "
-    "NCCL_COMM_ID.",
-    "With right settings and a node that never came the limit of the join fires: rendezvous_incomplete.",
-    "torchrun --nnodes N --node-rank I --master-addr FIRST --master-port 29500 …   # the same on every node but for I; "
-    "or the same --rdzv-id and --rdzv-endpoint",
-    "launch.ranks",
+    title="They look for each other in different places",
+    message=(
+        "Processes were given a wrong or incomplete rendezvous: endpoint, master address, id or "
+        "node rank."
+    ),
+    looks=(
+        "Missing MASTER_ADDR or RANK, a run id drawn at random, «The connection to the C10d store "
+        "has failed», a leftover NCCL_COMM_ID."
+    ),
+    unlike=(
+        "With right settings and a node that never came the limit of the join fires: "
+        "rendezvous_incomplete."
+    ),
+    remedy=(
+        "torchrun --nnodes N --node-rank I --master-addr FIRST --master-port 29500 …   # the same "
+        "on every node but for I; or the same --rdzv-id and --rdzv-endpoint"
+    ),
+    check="launch.ranks",
     signs=(
         Sign(
             "expected, but not set",
             r"environment variable (?P<name>\w+) expected, but not set",
-            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
-            "MASTER_ADDR "
-            "expected, but not set",
+            "ValueError: Error initializing torch.distributed using env:// rendezvous: "
+            "environment variable MASTER_ADDR expected, but not set",
             note="{name} is missing",
         ),
         Sign(
@@ -109,14 +148,17 @@ MISCONFIGURED = Cause(
         Sign(
             "nccl_comm_id",
             r"invalid NCCL_COMM_ID|ncclCommGetUniqueId should not be called when NCCL_COMM_ID",
-            "n1:1:2 [0] bootstrap.cc:114 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port>",
+            "n1:1:2 [0] bootstrap.cc:114 NCCL WARN Invalid NCCL_COMM_ID, please use format: "
+            "<ipv4>:<port>",
             culprit="host {host}",
             note="NCCL_COMM_ID is what does not fit",
         ),
         Sign(
             "interface found",
-            r"no usable listening interface found|No interface found in the same subnet as remote address",
-            "n1:1:2 [0] bootstrap.cc:120 NCCL WARN NET/Socket : No usable listening interface found",
+            r"no usable listening interface found|No interface found in the same subnet as remote "
+            r"address",
+            "n1:1:2 [0] bootstrap.cc:120 NCCL WARN NET/Socket : No usable listening interface "
+            "found",
             culprit="host {host}",
             note="NCCL_COMM_ID is what does not fit",
             weight=Weight.LIKELY,
@@ -124,14 +166,16 @@ MISCONFIGURED = Cause(
         Sign(
             "has already checked in",
             r"rank (?P<number>\d+) of \d+ ranks has already checked in",
-            "n1:1:2 [0] bootstrap.cc:348 NCCL WARN Bootstrap Root : rank 3 of 8 ranks has already checked in",
+            "n1:1:2 [0] bootstrap.cc:348 NCCL WARN Bootstrap Root : rank 3 of 8 ranks has already "
+            "checked in",
             Weight.LIKELY,
             "rank {number}",
         ),
         Sign(
             "rendezvous",
             r"(?:ValueError|RuntimeError).*rendezvous (?:endpoint|handler|backend)",
-            "ValueError: The port number of the rendezvous endpoint '10.9.0.1:abc' must be an integer",
+            "ValueError: The port number of the rendezvous endpoint '10.9.0.1:abc' must be an "
+            "integer",
         ),
         Sign(
             "rdzv_endpoint",
@@ -139,7 +183,7 @@ MISCONFIGURED = Cause(
             "ValueError: rdzv_endpoint must be HOST:PORT",
         ),
     ),
-    look=misled,
+    detect=detect_misconfigured,
     needles=(
         "generated a random run_id",
         "master_addr is only used",
@@ -150,21 +194,27 @@ MISCONFIGURED = Cause(
 INCOMPLETE = Cause(
     "rendezvous_incomplete",
     "fatal",
-    "Somebody did not come",
-    "The rendezvous waited for processes that never came, or came too late.",
-    "«Timed out after N seconds waiting for clients. n/m clients joined», RendezvousTimeoutError, a key of the store "
-    "that "
-    "never appears.",
-    "Where a node cannot reach the master's port the reason is the network or a wrong address; look at that node's "
-    "log.",
-    "Start the job on all nodes within the limit, with the same --nnodes; the missing node's own log says why it did "
-    "not come",
-    "launch.nproc",
+    title="A process did not come",
+    message="The rendezvous waited for processes that never came, or came too late.",
+    looks=(
+        "«Timed out after N seconds waiting for clients. n/m clients joined», "
+        "RendezvousTimeoutError, a key of the store that never appears."
+    ),
+    unlike=(
+        "Where a node cannot reach the master's port the reason is the network or a wrong address; "
+        "look at that node's log."
+    ),
+    remedy=(
+        "Start the job on all nodes within the limit, with the same --nnodes; the missing node's "
+        "own log says why it did not come"
+    ),
+    check="launch.nproc",
     signs=(
         Sign(
             "barrier timed out",
             r"DEADLINE_EXCEEDED: Barrier timed out",
-            "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: start. Timed out task names:",
+            "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: start. Timed out "
+            "task names:",
             Weight.LIKELY,
         ),
         Sign(
@@ -178,26 +228,31 @@ INCOMPLETE = Cause(
         Sign(
             "cluster registration failed",
             r"Stopping coordination service as cluster registration failed",
-            "Stopping coordination service as cluster registration failed. This may be due to 1) some tasks",
+            "Stopping coordination service as cluster registration failed. This may be due to 1) "
+            "some tasks",
             Weight.LIKELY,
         ),
         Sign(
             "timed out waiting for",
-            r"Timed out waiting for (?:tasks|processes|hosts|\S+) to (?:start|register|be ready)\. Please check",
-            "Exception: Timed out waiting for tasks to start. Please check connectivity between servers.",
+            r"Timed out waiting for (?:tasks|processes|hosts|\S+) to (?:start|register"
+            r"|be ready)\. Please check",
+            "Exception: Timed out waiting for tasks to start. Please check connectivity between "
+            "servers.",
             Weight.LIKELY,
         ),
         Sign(
             "on any of the following addresses",
             r"unable to connect to the .{0,80} on any of the following addresses",
-            "Horovod was unable to connect to the driver service on any of the following addresses: {}",
+            "Horovod was unable to connect to the driver service on any of the following "
+            "addresses: {}",
             Weight.LIKELY,
         ),
         Sign(
             " seconds waiting for ",
-            r"timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<joined>\d+)/"
-            r"(?P<wanted>\d+)",
-            "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 3/4 clients joined.",
+            r"timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. "
+            r"(?P<joined>\d+)/(?P<wanted>\d+)",
+            "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. "
+            "3/4 clients joined.",
             Weight.LIKELY,
             note="{joined} of {wanted} came",
         ),
@@ -209,40 +264,44 @@ INCOMPLETE = Cause(
         ),
         Sign(
             "rendezvous",
-            r"RendezvousTimeoutError|rendezvous (?:has )?timed out|Timed out waiting for.{0,40}rendezvous",
+            r"RendezvousTimeoutError|rendezvous (?:has )?timed out"
+            r"|Timed out waiting for.{0,40}rendezvous",
             "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
             Weight.LIKELY,
         ),
         Sign(
             "store based barrier",
-            r"Timed out.*store based barrier.{0,120}world_size=(?P<world>\d+), worker_count=(?P<count>\d+)",
-            "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: "
-            "store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)",
+            r"Timed out.*store based barrier.{0,120}world_size=(?P<world>\d+), worker_count="
+            r"(?P<count>\d+)",
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: "
+            "2, for key: store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)",
             Weight.LIKELY,
             note="{count} of {world} came",
         ),
         Sign(
             "waiting in store based barrier",
-            r"Waiting in store based barrier.{0,120}world_size=(?P<world>\d+), worker_count=(?P<count>\d+)",
-            "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for "
-            "rank: "
-            "5, key: store_based_barrier_key:1 (world_size=8, worker_count=7, timeout=0:30:00)",
+            r"Waiting in store based barrier.{0,120}world_size=(?P<world>\d+), worker_count="
+            r"(?P<count>\d+)",
+            "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize "
+            "process group for rank: 5, key: store_based_barrier_key:1 (world_size=8, "
+            "worker_count=7, timeout=0:30:00)",
             Weight.SYMPTOM,
             note="{count} of {world} came",
         ),
         Sign(
             "wait timeout after",
             r"wait timeout after \d+ms, keys: (?P<keys>\S+)",
-            "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//1",
+            "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: "
+            "/default_pg/0//cuda//1",
             Weight.SYMPTOM,
         ),
         Sign(
             "ncclunique",
-            r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<root>\d+)\].{0,160}(?:wait timeout|socket timeout|timed out|"
-            r"timeout waiting for key)",
-            "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
-            "store "
-            "by key '0', but store->get('0') got error: wait timeout after 600000ms",
+            r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<root>\d+)\].{0,160}(?:wait timeout"
+            r"|socket timeout|timed out|timeout waiting for key)",
+            "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from "
+            "[0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout "
+            "after 600000ms",
             Weight.LIKELY,
             "rank {root}",
         ),
@@ -255,8 +314,8 @@ INCOMPLETE = Cause(
         Sign(
             "waitforinput",
             r"waitForInput: socket .{0,160} timed out after \d+ms",
-            "[rank1]:[W304 14:34:56.854597329 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, "
-            "addr=[n1]:41170, remote=[n1]:29500) timed out after 1800000ms",
+            "[rank1]:[W304 14:34:56.854597329 socket.cpp:489] [c10d] waitForInput: socket "
+            "SocketImpl(fd=79, addr=[n1]:41170, remote=[n1]:29500) timed out after 1800000ms",
             Weight.SYMPTOM,
         ),
         Sign(
@@ -278,17 +337,27 @@ INCOMPLETE = Cause(
 WORLD = Cause(
     "world_size_mismatch",
     "fatal",
-    "Another number of processes than was said",
-    "The number of processes that were started and the declared world size, or the ranks that they hold, differ.",
-    "«Invalid rank requested», ranks told the root different sizes, nodes that start different numbers.",
-    "With the right number of which one is missing: rendezvous_incomplete.",
-    "NPROC_PER_NODE and CUDA_VISIBLE_DEVICES explicit and equal on all nodes   # clusterprep check --only launch.,env.",
-    "launch.nproc",
+    title="Another number of processes than was said",
+    message=(
+        "The number of processes that were started and the declared world size, or the ranks that "
+        "they hold, differ."
+    ),
+    looks=(
+        "«Invalid rank requested», ranks told the root different sizes, nodes that start "
+        "different numbers."
+    ),
+    unlike="With the right number of which one is missing: rendezvous_incomplete.",
+    remedy=(
+        "NPROC_PER_NODE and CUDA_VISIBLE_DEVICES explicit and equal on all nodes   # clusterprep "
+        "check --only launch.,env."
+    ),
+    check="launch.nproc",
     signs=(
         Sign(
             "from procs",
             r"mismatch in (?:info|rank count) from procs",
-            "n1:1:2 [0] bootstrap.cc:335 NCCL WARN Bootstrap Root : mismatch in info from procs, nranks 8 vs 16",
+            "n1:1:2 [0] bootstrap.cc:335 NCCL WARN Bootstrap Root : mismatch in info from procs, "
+            "nranks 8 vs 16",
         ),
         Sign(
             "is out of range",
@@ -299,48 +368,51 @@ WORLD = Cause(
         Sign(
             "improper usage of ncclcomminitrank",
             r"improper usage of ncclCommInitRank",
-            "n1:1:2 [0] init.cc:2480 NCCL WARN improper usage of ncclCommInitRank: nId = 1, nranks=0",
+            "n1:1:2 [0] init.cc:2480 NCCL WARN improper usage of ncclCommInitRank: nId = 1, "
+            "nranks=0",
         ),
         Sign(
             "invalid rank",
-            r"(?:ValueError|RuntimeError|AssertionError).{0,40}invalid rank (?P<number>\d+),? (?:rank should be in|for "
-            r"world)",
+            r"(?:ValueError|RuntimeError|AssertionError).{0,40}invalid rank (?P<number>\d+),? "
+            r"(?:rank should be in|for world)",
             "ValueError: Invalid rank 8, rank should be in the interval [0, 7]",
             culprit="rank {number}",
         ),
         Sign(
             "world size",
-            r"(?:AssertionError|ValueError|RuntimeError).*world size.*(?:not (?:equal|divisible|match)|does not match|"
-            r"must be|mismatch)",
+            r"(?:AssertionError|ValueError|RuntimeError).*world size.*(?:not (?:equal|divisible"
+            r"|match)|does not match|must be|mismatch)",
             "AssertionError: world size (6) is not divisible by tensor parallel size (4)",
             Weight.LIKELY,
         ),
         Sign(
             "world_size",
-            r"(?:AssertionError|ValueError|RuntimeError).*world_size.*(?:not (?:equal|divisible|match)|does not match|"
-            r"must be|mismatch)",
+            r"(?:AssertionError|ValueError|RuntimeError).*world_size.*(?:not (?:equal|divisible"
+            r"|match)|does not match|must be|mismatch)",
             "RuntimeError: world_size (6) is not divisible by tensor_model_parallel_size (4)",
             Weight.LIKELY,
         ),
         Sign(
             "the new group's ",
             r"the new group's (?:world size should be less or equal|rank should be within)",
-            "RuntimeError: the new group's world size should be less or equal to the world size set by "
-            "init_process_group",
+            "RuntimeError: the new group's world size should be less or equal to the world size "
+            "set by init_process_group",
         ),
         Sign(
             "not enough slots",
             r"There are not enough slots available",
-            "There are not enough slots available in the system to satisfy the 16 slots that were requested",
+            "There are not enough slots available in the system to satisfy the 16 slots that were "
+            "requested",
             Weight.LIKELY,
         ),
         Sign(
             "you set",
             r"You set `?(?:--ntasks|devices|num_nodes|--gpus|SLURM).{0,120}(?:but|does not match)",
-            "ValueError: You set `devices=8` in Lightning, but the number of tasks of SLURM does not match",
+            "ValueError: You set `devices=8` in Lightning, but the number of tasks of SLURM does "
+            "not match",
         ),
     ),
-    look=numbers,
+    detect=detect_wrong_numbers,
     needles=(
         "invalid rank requested",
         "store based barrier",

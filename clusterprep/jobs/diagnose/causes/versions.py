@@ -1,4 +1,4 @@
-"""Libraries and drivers that do not fit the machine or each other."""
+"""Causes of libraries and drivers that do not fit the machine or each other."""
 
 from __future__ import annotations
 
@@ -18,54 +18,77 @@ _KERNEL = re.compile(
 )
 
 
-def several_nccls(log: LogFile) -> Iterator[Evidence]:
-    """Hosts or ranks that name different NCCLs. Two versions without a name may be two jobs in one log."""
-    seen: dict[str, LogLine] = {}
-    for line in log.saying("nccl version"):
-        if (found := _NCCL.search(line.said)) and (line.host or line.rank is not None):
-            seen.setdefault(found["version"] or found["short"], line)
-    if len({(line.host, line.rank) for line in seen.values()}) < len(seen):
+def detect_different_nccls(log: LogFile) -> Iterator[Evidence]:
+    """Yield NCCL versions if hosts or ranks have different ones.
+
+    Two versions of the same host and rank may be those of two jobs in one log.
+    """
+    lines: dict[str, LogLine] = {}  # by version
+    for line in log.lines_with("nccl version"):
+        is_named = line.host or line.rank is not None
+        match = _NCCL.search(line.message) if is_named else None
+        if match:
+            version = match["version"] or match["short"]
+            lines.setdefault(version, line)
+    places = {(line.host, line.rank) for line in lines.values()}
+    if len(lines) < 2 or len(places) < len(lines):
         return
-    if len(seen) > 1:
-        told = ", ".join(
-            f"{version} on {line.host or f'rank {line.rank}'}" for version, line in seen.items()
-        )
-        for line in seen.values():
-            yield Evidence("env_or_version_mismatch", line, Weight.LIKELY, note=told)
+    parts: list[str] = []
+    for version, line in lines.items():
+        place = line.host or f"rank {line.rank}"
+        parts.append(f"{version} on {place}")
+    note = ", ".join(parts)
+    for line in lines.values():
+        yield Evidence("env_or_version_mismatch", line, Weight.LIKELY, note=note)
 
 
-def old_kernel(log: LogFile) -> Iterator[Evidence]:
-    """accelerate warns of kernels that let a process hang; where one then hangs, that is the first thing to mend."""
+def detect_old_kernel(log: LogFile) -> Iterator[Evidence]:
+    """Yield kernels that accelerate warns of, if a collective hangs.
+
+    Processes may hang on such kernels, so an upgrade is the first thing to try.
+    """
     if not collective_timeouts(log):
         return
-    for line in log.saying("detected kernel version"):
-        if found := _KERNEL.search(line.said):
-            kernel = found["kernel"].rstrip(",.")
-            yield Evidence(
-                "nccl_bug_or_version",
-                line,
-                Weight.LIKELY,
-                note=f"the kernel {kernel} is older than the minimum that is recommended, and processes may hang on it",
-            )
+    for line in log.lines_with("detected kernel version"):
+        match = _KERNEL.search(line.message)
+        if match is None:
+            continue
+        kernel = match["kernel"].rstrip(",.")
+        note = (
+            f"the kernel {kernel} is older than the minimum that is recommended, "
+            "and processes may hang on it"
+        )
+        yield Evidence("nccl_bug_or_version", line, Weight.LIKELY, note=note)
 
 
 DRIVER = Cause(
     "driver_too_old",
     "fatal",
-    "The driver is too old",
-    "The NVIDIA driver is older than the CUDA that the program was built with, or than its own libraries.",
-    "«driver version is insufficient for CUDA runtime version», «driver on your system is too old», a PTX error.",
-    "A GPU that is too new or too old for the library asks for another NCCL or torch: nccl_bug_or_version.",
-    "nvidia-smi   # install a driver for that CUDA, or a torch for this driver; reboot after a driver package was "
-    "upgraded",
-    "cuda.runtime_vs_driver",
-    of_host=True,
+    title="The driver is too old",
+    message=(
+        "The NVIDIA driver is older than the CUDA that the program was built with, or than its "
+        "own libraries."
+    ),
+    looks=(
+        "«driver version is insufficient for CUDA runtime version», «driver on your system is too "
+        "old», a PTX error."
+    ),
+    unlike=(
+        "A GPU that is too new or too old for the library asks for another NCCL or torch: "
+        "nccl_bug_or_version."
+    ),
+    remedy=(
+        "nvidia-smi   # install a driver for that CUDA, or a torch for this driver; reboot after a "
+        "driver package was upgraded"
+    ),
+    check="cuda.runtime_vs_driver",
+    blames_host=True,
     signs=(
         Sign(
             "driver version is insufficient",
             r"driver version is insufficient for CUDA runtime version",
-            "n1:1:2 [0] init.cc:50 NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime "
-            "version'",
+            "n1:1:2 [0] init.cc:50 NCCL WARN Cuda failure 'CUDA driver version is insufficient "
+            "for CUDA runtime version'",
             culprit="host {host}",
         ),
         Sign(
@@ -77,46 +100,51 @@ DRIVER = Cause(
         Sign(
             "installed cuda driver < r",
             r"NCCL cannot be captured in a graph if .*installed CUDA driver < R\d+",
-            "n1:1:2 [0] misc/strongstream.cc:53 NCCL WARN NCCL cannot be captured in a graph if either it wasn't built "
-            "with CUDA runtime >= 11.3 or if the installed CUDA driver < R465.",
+            "n1:1:2 [0] misc/strongstream.cc:53 NCCL WARN NCCL cannot be captured in a graph if "
+            "either it wasn't built with CUDA runtime >= 11.3 or if the installed CUDA driver < "
+            "R465.",
             Weight.LIKELY,
         ),
         Sign(
             "minimum requirement",
             r"CUDA Driver version found is \d+\. Minimum requirement",
-            "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. Minimum requirement is "
-            "11030",
+            "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. "
+            "Minimum requirement is 11030",
             culprit="host {host}",
         ),
         Sign(
             "unsupported toolchain",
             r"provided PTX was compiled with an unsupported toolchain",
-            "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+            "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported "
+            "toolchain.",
             culprit="host {host}",
         ),
         Sign(
             "please update your driver",
             r"please update your driver to a newer version",
-            "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please update your driver to "
-            "a newer version",
+            "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please "
+            "update your driver to a newer version",
         ),
         Sign(
             "not supported in the installed cuda driver",
             r"API call is not supported in the installed CUDA driver",
-            "n1:1:2 [0] NCCL WARN Cuda failure 36 'API call is not supported in the installed CUDA driver'",
+            "n1:1:2 [0] NCCL WARN Cuda failure 36 'API call is not supported in the installed "
+            "CUDA driver'",
             culprit="host {host}",
         ),
         Sign(
             "display driver / cuda driver combination",
             r"unsupported display driver / cuda driver combination",
-            "RuntimeError: CUDA error 803: system has unsupported display driver / cuda driver combination",
+            "RuntimeError: CUDA error 803: system has unsupported display driver / cuda driver "
+            "combination",
             Weight.LIKELY,
             "host {host}",
         ),
         Sign(
             "pfn functions not found",
             r"some PFN functions not found",
-            "n1:1:2 [0] misc/cudawrap.cc:292 NCCL WARN CUDA some PFN functions not found in the library",
+            "n1:1:2 [0] misc/cudawrap.cc:292 NCCL WARN CUDA some PFN functions not found in the "
+            "library",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -130,8 +158,8 @@ DRIVER = Cause(
         Sign(
             "nvrm: api mismatch",
             r"NVRM: API mismatch",
-            "[    9.000000] NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has "
-            "535.54.03",
+            "[    9.000000] NVRM: API mismatch: the client has the version 550.90.07, but this "
+            "kernel module has 535.54.03",
             Weight.LIKELY,
             "host {host}",
         ),
@@ -147,57 +175,66 @@ DRIVER = Cause(
 MISMATCH = Cause(
     "env_or_version_mismatch",
     "fatal",
-    "Nodes that are not alike",
-    "Ranks or nodes differ in NCCL, torch, CUDA or in NCCL's settings, or a setting cannot be used.",
-    "«Mismatched NCCL version», messages of another length than expected, different «NCCL version» lines, values of "
-    "NCCL_* that do not parse.",
-    "Different shapes of one tensor are the program's: collective_mismatch.",
-    "clusterprep check INVENTORY --only nccl.,torch.,env.   # the same versions and the same NCCL_* everywhere",
-    "nccl.torch",
+    title="Nodes that are not alike",
+    message=(
+        "Ranks or nodes differ in NCCL, torch, CUDA or in NCCL's settings, or a setting cannot be "
+        "used."
+    ),
+    looks=(
+        "«Mismatched NCCL version», messages of another length than expected, different «NCCL "
+        "version» lines, values of NCCL_* that do not parse."
+    ),
+    unlike="Different shapes of one tensor are the program's: collective_mismatch.",
+    remedy=(
+        "clusterprep check INVENTORY --only nccl.,torch.,env.   # the same versions and the same "
+        "NCCL_* everywhere"
+    ),
+    check="nccl.torch",
     signs=(
         Sign(
             "mismatched nccl version",
-            r"Mismatched NCCL version detected : rank (?P<a>\d+) version (?P<va>\d+) rank (?P<b>\d+) version "
-            r"(?P<vb>\d+)",
-            "n1:1:2 [0] init.cc:1043 NCCL WARN Mismatched NCCL version detected : rank 4 version 22105 rank 0 version "
-            "22703",
+            r"Mismatched NCCL version detected : rank (?P<a>\d+) version (?P<va>\d+) rank "
+            r"(?P<b>\d+) version (?P<vb>\d+)",
+            "n1:1:2 [0] init.cc:1043 NCCL WARN Mismatched NCCL version detected : rank 4 version "
+            "22105 rank 0 version 22703",
             culprit="ranks {a} and {b}",
             note="version {va} on rank {a} and {vb} on rank {b}",
         ),
         Sign(
             "message truncated",
             r"Message truncated : received [\d,]+ bytes instead of",
-            "n1:1:2 [0] bootstrap.cc:224 NCCL WARN Message truncated : received 1024 bytes instead of 256",
+            "n1:1:2 [0] bootstrap.cc:224 NCCL WARN Message truncated : received 1024 bytes "
+            "instead of 256",
             Weight.LIKELY,
         ),
         Sign(
             "collective mismatch error",
-            r"(?:peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? )?collective mismatch error,? local size \d+ remote (?:size )?\d+",
-            "n1:1:2 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.9.0.7<40001> collective "
-            "mismatch "
-            "error, local size 4096 remote size 65536",
+            r"(?:peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? )?collective mismatch error,? local size \d+ "
+            r"remote (?:size )?\d+",
+            "n1:1:2 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer "
+            "10.9.0.7<40001> collective mismatch error, local size 4096 remote size 65536",
             culprit="peer {peer}|host {host}",
         ),
         Sign(
             "posted incorrect receive info",
             r"peer (?P<peer>[\w.:%-]+?)(?:<\d+>)? posted incorrect receive info",
-            "n1:1:2 [0] NCCL WARN NET/IB : req 0/1 tag 1 peer 10.9.0.7<40001> posted incorrect receive info: size 9 "
-            "addr 0",
+            "n1:1:2 [0] NCCL WARN NET/IB : req 0/1 tag 1 peer 10.9.0.7<40001> posted incorrect "
+            "receive info: size 9 addr 0",
             Weight.LIKELY,
             "peer {peer}",
         ),
         Sign(
             "incompatible devices",
             r"Attempted to (?:connect|merge) incompatible devices",
-            "n1:1:2 [0] NCCL WARN NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and "
-            "[0]mlx5_1:1/RoCE. "
-            "Try selecting NICs of one link layer",
+            "n1:1:2 [0] NCCL WARN NET/IB : Attempted to connect incompatible devices: "
+            "[0]mlx5_0:1/IB and [0]mlx5_1:1/RoCE. Try selecting NICs of one link layer",
             Weight.LIKELY,
         ),
         Sign(
             "incompatible with the local",
             r"Remote \S+ device is incompatible with the local",
-            "n1:1:2 [0] NCCL WARN NET/IB : Remote RoCE device is incompatible with the local [0]mlx5_0:1/IB.",
+            "n1:1:2 [0] NCCL WARN NET/IB : Remote RoCE device is incompatible with the local "
+            "[0]mlx5_0:1/IB.",
             Weight.LIKELY,
         ),
         Sign(
@@ -209,41 +246,46 @@ MISMATCH = Cause(
         ),
         Sign(
             "detected mixed local",
-            r"WARN.*Detected mixed local (?:CollNet|Net) device counts|^Detected mixed local (?:CollNet|Net) device "
-            r"counts",
-            "n1:1:2 [0] init.cc:1335 NCCL WARN Detected mixed local Net device counts across ranks (min 1, max 2).",
+            r"WARN.*Detected mixed local (?:CollNet|Net) device counts|^Detected mixed local "
+            r"(?:CollNet|Net) device counts",
+            "n1:1:2 [0] init.cc:1335 NCCL WARN Detected mixed local Net device counts across "
+            "ranks (min 1, max 2).",
             Weight.LIKELY,
-            whole=True,
+            searches_whole_line=True,
         ),
         Sign(
             "failed to determine",
             r"Failed to determine (?:local|intra proc) ranks rank",
-            "n1:1:2 [0] init.cc:1415 NCCL WARN Failed to determine local ranks rank 1 hostHash 12 pidHash 34",
+            "n1:1:2 [0] init.cc:1415 NCCL WARN Failed to determine local ranks rank 1 hostHash 12 "
+            "pidHash 34",
             Weight.LIKELY,
         ),
         Sign(
             "when parsing",
             r"Unrecognized (?:element|prefix) token \"?(?P<word>[^\"]+)\"? when parsing",
-            'n1:1:2 [0] graph/tuning.cc:109 NCCL WARN Unrecognized element token "Rings" when parsing "Rings"',
+            'n1:1:2 [0] graph/tuning.cc:109 NCCL WARN Unrecognized element token "Rings" when '
+            'parsing "Rings"',
             note="the value that does not parse is {word}",
         ),
         Sign(
             "must have a prefix",
             r"All entries except the first must have a prefix",
-            'n1:1:2 [0] graph/tuning.cc:73 NCCL WARN All entries except the first must have a prefix: "Ring;Tree"',
+            "n1:1:2 [0] graph/tuning.cc:73 NCCL WARN All entries except the first must have a "
+            'prefix: "Ring;Tree"',
         ),
         Sign(
             "no algorithm/protocol available",
             r"No algorithm/protocol available for function",
-            "n1:1:2 [0] enqueue.cc:2063 NCCL WARN No algorithm/protocol available for function AllReduce with datatype "
-            "7",
+            "n1:1:2 [0] enqueue.cc:2063 NCCL WARN No algorithm/protocol available for function "
+            "AllReduce with datatype 7",
             Weight.LIKELY,
             note="the setting is NCCL_ALGO",
         ),
         Sign(
             "no transport found",
             r"No transport found(?: for rank (?P<a>\d+)\[\w+\] -> rank (?P<b>\d+)| !)",
-            "n1:1:2 [0] transport.cc:39 NCCL WARN No transport found for rank 0[1000] -> rank 1[2000]",
+            "n1:1:2 [0] transport.cc:39 NCCL WARN No transport found for rank 0[1000] -> rank "
+            "1[2000]",
             Weight.LIKELY,
             "ranks {a} and {b}",
         ),
@@ -262,21 +304,25 @@ MISMATCH = Cause(
         Sign(
             "are not allowed in the same group",
             r"Blocking and nonblocking communicators are not allowed in the same group",
-            "n1:1:2 [0] group.cc:61 NCCL WARN Blocking and nonblocking communicators are not allowed in the same "
-            "group.",
+            "n1:1:2 [0] group.cc:61 NCCL WARN Blocking and nonblocking communicators are not "
+            "allowed in the same group.",
             Weight.LIKELY,
         ),
         Sign(
             "peer connected to wrong nccl socket",
             r"wrong socket type.*peer connected to wrong NCCL socket",
-            "n1:1:2 [0] misc/socket.cc:380 NCCL WARN wrong socket type 3, peer connected to wrong NCCL socket",
+            "n1:1:2 [0] misc/socket.cc:380 NCCL WARN wrong socket type 3, peer connected to wrong "
+            "NCCL socket",
             Weight.LIKELY,
         ),
         Sign(
             "wrong type ",
             r"wrong type (?:3 != 4|4 != 3)",
             "n1:1:2 [0] misc/socket.cc:441 NCCL WARN socketFinalizeAccept: wrong type 3 != 4",
-            note="3 is the network of sockets and 4 that of InfiniBand: this rank and its peer chose different ones",
+            note=(
+                "3 is the network of sockets and 4 that of InfiniBand: "
+                "this rank and its peer chose different ones"
+            ),
         ),
         Sign(
             "wrong type ",
@@ -285,20 +331,28 @@ MISMATCH = Cause(
             Weight.LIKELY,
         ),
     ),
-    look=several_nccls,
+    detect=detect_different_nccls,
     needles=("nccl version",),
     yields_to=frozenset({"world_size_mismatch"}),
 )
 BUG = Cause(
     "nccl_bug_or_version",
     "fatal",
-    "This version cannot do it",
-    "The NCCL, driver or kernel in use has a known defect here, or does not know this hardware.",
-    "«no kernel image is available», topology searches that fail, an internal error without another message.",
-    "An internal error with a line before it that says more is what that line says.",
-    "python -c 'import torch; print(torch.version.cuda, torch.cuda.nccl.version())'   # take a newer torch or NCCL",
-    "nccl.system",
-    of_host=True,
+    title="This version cannot do it",
+    message=(
+        "The NCCL, driver or kernel in use has a known defect here, or does not know this hardware."
+    ),
+    looks=(
+        "«no kernel image is available», topology searches that fail, an internal error without "
+        "another message."
+    ),
+    unlike="An internal error with a line before it that says more is what that line says.",
+    remedy=(
+        "python -c 'import torch; print(torch.version.cuda, torch.cuda.nccl.version())'   "
+        "# take a newer torch or NCCL"
+    ),
+    check="nccl.system",
+    blames_host=True,
     signs=(
         Sign(
             "no kernel image is available",
@@ -308,25 +362,28 @@ BUG = Cause(
         Sign(
             "not compatible with the current pytorch",
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch",
-            "UserWarning: GPU with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
+            "UserWarning: GPU with CUDA capability sm_120 is not compatible with the current "
+            "PyTorch installation.",
         ),
         Sign(
             "failed to find reverse path",
             r"Failed to find reverse path from",
-            "n1:1:2 [0] graph/paths.cc:110 NCCL WARN Failed to find reverse path from remNode 0/1000 nlinks 2 to node "
-            "0/2000",
+            "n1:1:2 [0] graph/paths.cc:110 NCCL WARN Failed to find reverse path from remNode "
+            "0/1000 nlinks 2 to node 0/2000",
         ),
         Sign(
             "could not find",
-            r"Could not find (?:rev link for|intermediate GPU between|NIC for rank \d+ in NVLS|any local path from gpu|"
-            r"node of type|gpu rank|net id|NET with id|local GPU with rank)",
+            r"Could not find (?:rev link for|intermediate GPU between|NIC for rank \d+ in NVLS"
+            r"|any local path from gpu|node of type|gpu rank|net id|NET with id"
+            r"|local GPU with rank)",
             "n1:1:2 [0] graph/topo.cc:80 NCCL WARN Could not find rev link for 0/4096 -> 1/8192",
             Weight.LIKELY,
         ),
         Sign(
             "unable to find gpu/cpu",
             r"unable to find GPU/CPU for rank \d+",
-            "n1:1:2 [0] graph/topo.cc:605 NCCL WARN Set CPU affinity : unable to find GPU/CPU for rank 0",
+            "n1:1:2 [0] graph/topo.cc:605 NCCL WARN Set CPU affinity : unable to find GPU/CPU for "
+            "rank 0",
             Weight.LIKELY,
         ),
         Sign(
@@ -337,15 +394,16 @@ BUG = Cause(
         ),
         Sign(
             "error : ",
-            r"Error : (?:ring \d+ does not|tree already has|tried to create too many nodes|too many Topo links|could "
-            r"not find CPU)",
+            r"Error : (?:ring \d+ does not|tree already has|tried to create too many nodes"
+            r"|too many Topo links|could not find CPU)",
             "n1:1:2 [0] graph/rings.cc:40 NCCL WARN Error : ring 0 does not contain rank 3",
             Weight.LIKELY,
         ),
         Sign(
             "fp8 reduction",
             r"FP8 reduction support begins with sm90",
-            "n1:1:2 [0] enqueue.cc:3029 NCCL WARN FP8 reduction support begins with sm90 capable devices.",
+            "n1:1:2 [0] enqueue.cc:3029 NCCL WARN FP8 reduction support begins with sm90 capable "
+            "devices.",
         ),
         Sign(
             "libnccl.so",
@@ -361,26 +419,29 @@ BUG = Cause(
         ),
         Sign(
             "internal",
-            r"internal error - please report this issue to the NCCL developers|NCCL error in: \S+, internal error|"
-            r"ncclInternalError",
+            r"internal error - please report this issue to the NCCL developers"
+            r"|NCCL error in: \S+, internal error|ncclInternalError",
             "ncclInternalError: internal error - please report this issue to the NCCL developers",
             Weight.SYMPTOM,
         ),
         Sign(
             "cuda failure",
-            r"Cuda failure.*(?:named symbol not found|invalid device function|device kernel image is invalid)",
+            r"Cuda failure.*(?:named symbol not found|invalid device function"
+            r"|device kernel image is invalid)",
             "n1:1:2 [0] enqueue.cc:110 NCCL WARN Cuda failure 500 'named symbol not found'",
             Weight.LIKELY,
         ),
         Sign(
             "unhandled cuda error",
             r"unhandled cuda error",
-            "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1269, unhandled cuda error, NCCL version 2.14.3",
+            "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1269, unhandled cuda error, NCCL "
+            "version 2.14.3",
             Weight.SYMPTOM,
         ),
         Sign(
             "cuda failure",
-            r"Cuda failure(?: \d+)? '?(?:operation not (?:permitted|supported)|invalid argument|unknown error)",
+            r"Cuda failure(?: \d+)? '?(?:operation not (?:permitted|supported)|invalid argument"
+            r"|unknown error)",
             "n1:1:2 [0] misc/cudawrap.cc:60 NCCL WARN Cuda failure 801 'operation not supported'",
             Weight.SYMPTOM,
         ),
@@ -391,6 +452,6 @@ BUG = Cause(
             Weight.LIKELY,
         ),
     ),
-    look=old_kernel,
+    detect=detect_old_kernel,
     needles=("detected kernel version", "collective operation timeout"),
 )

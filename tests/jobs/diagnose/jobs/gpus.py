@@ -1,4 +1,4 @@
-"""A script for GPUs: where torch has no CUDA it cannot go on; with BACKEND the group is made before it tries."""
+"""A script for GPUs, which fails without CUDA; with BACKEND the group is made before."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A monitored barrier before the first step, which one rank reaches late, as it loads a checkpoint."""
+"""A monitored barrier before the first step; one rank loads a checkpoint and comes late."""
 
 import os
 import time

@@ -9,10 +9,9 @@ import torch.distributed as dist
 
 def prepare():
     for share in range(0, 100, 5):
-        print(
-            f"Running tokenizer on dataset: {share:3}%|{'#' * (share // 10):<10}| {share * 4440}/444000",
-            flush=True,
-        )
+        bar = "#" * (share // 10)
+        done = f"{share * 4440}/444000"
+        print(f"Running tokenizer on dataset: {share:3}%|{bar:<10}| {done}", flush=True)
         time.sleep(1)
 
 

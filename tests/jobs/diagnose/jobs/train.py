@@ -1,4 +1,4 @@
-"""Data-parallel steps on the CPU, as a small training script has them; REST is a pause after each, LOAD one before."""
+"""Data-parallel steps on the CPU. REST is a pause after each step, LOAD one before the first."""
 
 import os
 import time

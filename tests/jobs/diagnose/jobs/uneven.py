@@ -1,4 +1,4 @@
-"""The files of one rank hold fewer samples, so it goes on to its evaluation while the others have a batch to do."""
+"""One rank has fewer samples, so it begins its evaluation while the others have one more batch."""
 
 import os
 import time
