@@ -322,6 +322,7 @@ def _missing(log: LogFile, members: list[StuckRank]) -> tuple[list[int], bool]:
     missing = _behind_by_status(log, members)
     if not missing:
         size = max(_world_size(log), max(present) + 1)
+        size = min(size, _LARGEST_WORLD)
         known = log.ranks.union(range(size))
         missing = sorted(known - present)
     if not missing:
@@ -439,7 +440,8 @@ def _gloo(log: LogFile) -> Iterator[Evidence]:
         note = ", ".join(parts[:_MOST_TOLD])
         yield Evidence("rank_desync_control_flow", first, Weight.LIKELY, blamed, note)
     highest = max(present, default=-1)
-    known = log.ranks.union(range(highest + 1))
+    size = min(highest + 1, _LARGEST_WORLD)
+    known = log.ranks.union(range(size))
     missing = sorted(known - present - cut_off)
     if len(missing) >= len(present):
         missing = []

@@ -18,9 +18,9 @@ from clusterprep.errors import InputError
 from clusterprep.inventory.load import load_inventory
 from clusterprep.inventory.schema import schema_path
 from clusterprep.jobs.diagnose.command import (
-    with_live_checks,
     checks_of,
     diagnose,
+    with_live_checks,
     with_nodes,
     without_names,
 )

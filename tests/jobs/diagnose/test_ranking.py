@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import resource
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -907,3 +911,29 @@ def test_a_clock_in_brackets_is_no_host() -> None:
     )
     assert names(found) == ["memlock_limit"]
     assert found.causes[0].culprit is None
+
+
+@pytest.mark.parametrize("gloo", [False, True])
+def test_a_rank_beyond_all_worlds_costs_nothing(gloo: bool) -> None:
+    """It is some other number. Every rank up to it would be a billion numbers in memory."""
+    lines = [timeout(0), timeout(999_999_999)]
+    if gloo:
+        waited = (
+            "RuntimeError: [gloo/transport/tcp/pair.cc:1] Application timeout caused pair closure"
+        )
+        lines = [f"[rank{rank}]: {waited}" for rank in (0, 999_999_999)]
+    with memory_limit(1 << 30):
+        diagnosis = told(*lines)
+    assert all(found.culprit is None for found in diagnosis.causes)
+
+
+@contextlib.contextmanager
+def memory_limit(more: int) -> Iterator[None]:
+    """Let this process have so many bytes more of address space than it has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
