@@ -167,7 +167,7 @@ class Proof:
     verdict: Verdict = "fail"
     fleet: str = "hgx-h100-ib"
     between: bool = False
-    machine: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    machine: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from clusterprep.checks import (
 )
 from clusterprep.checks.env import (
     UNSET,
-    settings_by_place,
-    removal_command,
-    unread_paths,
     known_settings,
     place,
+    removal_command,
+    settings_by_place,
+    unread_paths,
 )
 from clusterprep.facts.environment import Paths, Setting
 from clusterprep.model import Node

@@ -8,11 +8,11 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, pass
 from clusterprep.checks.env import (
     BASHRC,
     OURS,
-    settings_by_place,
+    describe_setting,
     removal_command,
+    settings_by_place,
     unread_paths,
     with_settings,
-    describe_setting,
 )
 from clusterprep.facts.environment import Setting
 from clusterprep.model import EnvSetting, EnvValue, Node

@@ -13,17 +13,17 @@ from types import ModuleType
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed
 from clusterprep.checks.env import (
     BASHRC,
-    settings_by_place,
-    removal_command,
-    unread_paths,
+    describe_setting,
     known_settings,
     place,
+    removal_command,
+    settings_by_place,
+    unread_paths,
     with_settings,
-    describe_setting,
 )
 from clusterprep.facts import Fact, file, under
 from clusterprep.facts.environment import CONF, Paths, Row, Setting, in_effect
-from clusterprep.facts.nccl_address import Answers, Bound, Taken
+from clusterprep.facts.nccl_address import Answers, BoundAddress, Taken
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Node
 from clusterprep.model.secrets import REDACTED, redacted
@@ -47,7 +47,7 @@ MAX_FAILURES = 50  # of one check about one node; more of them have one cause
 Remarks = Mapping[tuple[Setting, Remark], None]
 """An ordered set of settings with the remarks about them."""
 
-Amend = Callable[[Remarks, Paths, Mapping[str, Bound]], Remarks]
+Amend = Callable[[Remarks, Paths, Mapping[str, BoundAddress]], Remarks]
 """Changes remarks by what the node's own NCCL answers, by launch path."""
 
 
@@ -114,7 +114,7 @@ def _limited(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     return [*outcomes[: MAX_FAILURES - 1], last]
 
 
-def _unchanged(remarks: Remarks, paths: Paths, answers: Mapping[str, Bound]) -> Remarks:
+def _unchanged(remarks: Remarks, paths: Paths, answers: Mapping[str, BoundAddress]) -> Remarks:
     return remarks
 
 
@@ -167,15 +167,15 @@ def _failures(node: Node, paths: Paths, remarks: Remarks, graded: bool) -> list[
     return failures
 
 
-def _answers(context: CheckContext, node: Node) -> dict[str, Bound]:
+def _answers(context: CheckContext, node: Node) -> dict[str, BoundAddress]:
     """Return what the node's own NCCL says, on the launch paths on which it could be asked."""
     answers: Answers | Absent = context.value(node, "nccl.address")
     if isinstance(answers, Absent):
         return {}
-    return {path: answer for path, answer in answers.items() if isinstance(answer, Bound)}
+    return {path: answer for path, answer in answers.items() if isinstance(answer, BoundAddress)}
 
 
-def _without_known(remarks: Remarks, paths: Paths, answers: Mapping[str, Bound]) -> Remarks:
+def _without_known(remarks: Remarks, paths: Paths, answers: Mapping[str, BoundAddress]) -> Remarks:
     """Remove names that the node's NCCL reads: it may be newer than our list."""
     known_names: set[str] = set()
     for answer in answers.values():
@@ -187,7 +187,7 @@ def _without_known(remarks: Remarks, paths: Paths, answers: Mapping[str, Bound])
     return unknown
 
 
-def _with_rejected(remarks: Remarks, paths: Paths, answers: Mapping[str, Bound]) -> Remarks:
+def _with_rejected(remarks: Remarks, paths: Paths, answers: Mapping[str, BoundAddress]) -> Remarks:
     """Add settings whose value NCCL rejected, as it says itself from 2.30 on."""
     amended = dict(remarks)
     names_with_remark = {setting.name for setting, _ in remarks}
@@ -202,7 +202,7 @@ def _with_rejected(remarks: Remarks, paths: Paths, answers: Mapping[str, Bound])
     return amended
 
 
-def _rejected(answer: Bound, setting: Setting, taken: Taken) -> Remark:
+def _rejected(answer: BoundAddress, setting: Setting, taken: Taken) -> Remark:
     message = (
         f"NCCL {answer.version} itself says that it did not take this value and uses {taken.value}"
     )

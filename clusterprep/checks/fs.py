@@ -21,13 +21,13 @@ from clusterprep.checks import (
 from clusterprep.facts.storage import (
     LOCAL,
     SHM,
+    DeclaredMount,
     Mount,
     Probes,
     Space,
-    Wish,
+    declared_mounts,
     home,
-    parse_wishes,
-    wishes_of,
+    parse_declared_mounts,
 )
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import UNLIMITED, format_size, parse_size
@@ -70,9 +70,9 @@ def mount(
     """Judge declared mounts, and every mount whose server is another machine."""
     table = {m.point: m for m in mounts}
     required = context.wanted(node)
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[DeclaredMount, ...] = ()
     if required is not None:
-        wishes = wishes_of(node)
+        wishes = declared_mounts(node)
     is_good = True
     for wish in wishes:
         failure = _wish(node, wish, probes, table)
@@ -110,7 +110,7 @@ def _network_points(
     return points
 
 
-def _wish(node: Node, wish: Wish, probes: Probes, table: Table) -> Outcome | None:
+def _wish(node: Node, wish: DeclaredMount, probes: Probes, table: Table) -> Outcome | None:
     """Return a failure if a declared mount is broken, missing, or not mounted as declared."""
     broken = _broken(node, wish.path, probes, table)
     if broken is not None:
@@ -138,7 +138,7 @@ def _wish(node: Node, wish: Wish, probes: Probes, table: Table) -> Outcome | Non
 
 
 def _not_mounted(
-    node: Node, wish: Wish, answer: Space | Absent, table: Table, wanted: str
+    node: Node, wish: DeclaredMount, answer: Space | Absent, table: Table, wanted: str
 ) -> Outcome | None:
     seen = "nothing there"
     if isinstance(answer, Space):
@@ -234,7 +234,7 @@ def space(
 
 
 def _judged_paths(node: Node) -> list[str]:
-    declared = [wish.path for wish in wishes_of(node)]
+    declared = [wish.path for wish in declared_mounts(node)]
     return list(dict.fromkeys((*LOCAL, home(node), *declared)))
 
 
@@ -329,9 +329,9 @@ def _is_short_of_inodes(state: Space, least: Least | None) -> bool:
 # ---------------------------------------------------------------- read-only
 
 
-def parse_read_only(text: str) -> tuple[Wish, ...]:
+def parse_read_only(text: str) -> tuple[DeclaredMount, ...]:
     """Parse «/opt/image,/usr»: mount points that are meant to be read-only."""
-    wishes = parse_wishes(text)
+    wishes = parse_declared_mounts(text)
     if any(wish.mode for wish in wishes):
         raise ValueError(
             f"expected mount points that may be read-only, such as /usr; seen '{text}'"
@@ -427,7 +427,7 @@ MOUNT = Check(
     "each in a process of its own with 2 s to answer; the table of mounts says what is there and "
     "whether it is read-only.",
     remedy="mount -a",
-    wants=parse_wishes,
+    wants=parse_declared_mounts,
     proof=Proof("fs.mounts", _without_network),
 )
 SPACE = Check(

@@ -19,7 +19,7 @@ from clusterprep.checks import (
     skipped,
     unknown,
 )
-from clusterprep.facts.gpu import PATIENCE, Readings
+from clusterprep.facts.gpu import NVML_LIMIT, Readings
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.model import Absent, Node, Severity
 from clusterprep.model.units import parse_duration
@@ -389,7 +389,7 @@ def latency(context: CheckContext) -> Iterable[Outcome]:
         readings: Readings | None = context.value(node, "gpu.latency")
         if readings is None:
             message = "the driver is stuck, or wakes idle GPUs, for persistence mode is off"
-            yield failed(node, message, f"no answer within {PATIENCE:g} s", wanted, WAKE)
+            yield failed(node, message, f"no answer within {NVML_LIMIT:g} s", wanted, WAKE)
             continue
         judge = partial(_slow, limit=limit)
         yield from one_by_one(node, readings, judge, "it answers at once", wanted)

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, uniform, unknown
 from clusterprep.checks.env import (
     BASHRC,
-    settings_by_place,
-    removal_command,
-    unread_paths,
+    describe_setting,
     known_settings,
     place,
+    removal_command,
+    settings_by_place,
+    unread_paths,
     with_settings,
-    describe_setting,
 )
 from clusterprep.facts.environment import Paths, Setting
 from clusterprep.model import Absent, Node

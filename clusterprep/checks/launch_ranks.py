@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed
 from clusterprep.checks.env import (
     BASHRC,
-    settings_by_place,
-    removal_command,
-    unread_paths,
-    place,
-    with_settings,
     describe_setting,
+    place,
+    removal_command,
+    settings_by_place,
+    unread_paths,
+    with_settings,
 )
 from clusterprep.checks.launch_nproc import gpus_of
 from clusterprep.facts.environment import Setting

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.facts.environment import Paths, in_effect
-from clusterprep.facts.nccl_address import Answers, Bound, Variable
+from clusterprep.facts.nccl_address import Answers, BoundAddress, Variable
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.memoize import once_per_fleet
@@ -63,9 +63,9 @@ def _judge_answers(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> It
     A wrong path fails the node, whatever the others say; without a wrong one, a path that is not
     known leaves the node unknown.
     """
-    known: dict[str, Bound] = {}
-    grave: dict[str, Bound] = {}
-    lesser: dict[str, Bound] = {}
+    known: dict[str, BoundAddress] = {}
+    grave: dict[str, BoundAddress] = {}
+    lesser: dict[str, BoundAddress] = {}
     for path, answer in answers.items():
         if isinstance(answer, Absent) or not answer.library:
             continue
@@ -85,12 +85,12 @@ def _judge_answers(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> It
         yield _judge_without_wrong(fleet, node, answers, known, pick)
 
 
-def _is_ipv6(answer: Bound) -> bool:
+def _is_ipv6(answer: BoundAddress) -> bool:
     return ":" in (answer.address or "")
 
 
 def _judge_without_wrong(
-    fleet: Fleet, node: Node, answers: Answers, known: Mapping[str, Bound], pick: Pick
+    fleet: Fleet, node: Node, answers: Answers, known: Mapping[str, BoundAddress], pick: Pick
 ) -> Outcome:
     """Judge a node without a wrong path: a pass if all paths are known to be right."""
     unanswered = _first_unanswered(answers, known)
@@ -117,7 +117,9 @@ def _judge_without_wrong(
     return passed(node, message, seen, pick.name)
 
 
-def _first_unanswered(answers: Answers, known: Mapping[str, Bound]) -> tuple[str, Absent] | None:
+def _first_unanswered(
+    answers: Answers, known: Mapping[str, BoundAddress]
+) -> tuple[str, Absent] | None:
     """Return the first launch path without an answer.
 
     Paths to which the question does not apply count only if no path has an answer.
@@ -144,7 +146,7 @@ def _nodes_without_interfaces(fleet: Fleet) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _is_good(fleet: Fleet, node: Node, answer: Bound, pick: Pick) -> bool:
+def _is_good(fleet: Fleet, node: Node, answer: BoundAddress, pick: Pick) -> bool:
     """Return whether NCCL uses the chosen address, or one that serves as well.
 
     Where the inventory names no interface, any other network that reaches all nodes serves as well.
@@ -156,7 +158,9 @@ def _is_good(fleet: Fleet, node: Node, answer: Bound, pick: Pick) -> bool:
     return _reaches_all(fleet, node, answer.address)
 
 
-def _wrong_address(fleet: Fleet, node: Node, wrong: Mapping[str, Bound], pick: Pick) -> Outcome:
+def _wrong_address(
+    fleet: Fleet, node: Node, wrong: Mapping[str, BoundAddress], pick: Pick
+) -> Outcome:
     """Return the failure of launch paths; the first of them stands for all."""
     path, answer = next(iter(wrong.items()))
     variable = _deciding_variable(answer)
@@ -173,7 +177,7 @@ def _wrong_address(fleet: Fleet, node: Node, wrong: Mapping[str, Bound], pick: P
     return failed(node, message, seen, pick.name, _remedy(node, variable, pick))
 
 
-def _deciding_variable(answer: Bound) -> Variable | None:
+def _deciding_variable(answer: BoundAddress) -> Variable | None:
     """Return the variable behind a choice: NCCL_COMM_ID makes NCCL ignore NCCL_SOCKET_IFNAME."""
     named = answer.variable("NCCL_SOCKET_IFNAME")
     # A single letter is as if unset: misc/socket.cc asks for more than one.
@@ -194,14 +198,14 @@ def _with_file(fleet: Fleet, node: Node, path: str, variable: Variable) -> Varia
     return replace(variable, place=f"{setting.file}:{setting.line}")
 
 
-def _describe_address(fleet: Fleet, node: Node, answer: Bound) -> str:
+def _describe_address(fleet: Fleet, node: Node, answer: BoundAddress) -> str:
     if answer.address is None:
         return f"no interface (result {answer.result} of NCCL {answer.version})"
     name = _interface_name(fleet, node, answer)
     return f"{name} {answer.address}" if name else answer.address
 
 
-def _interface_name(fleet: Fleet, node: Node, answer: Bound) -> str | None:
+def _interface_name(fleet: Fleet, node: Node, answer: BoundAddress) -> str | None:
     """Return the interface that NCCL names, else the one that has its address."""
     if answer.interface:
         return answer.interface
@@ -259,7 +263,7 @@ def _remedy(node: Node, variable: Variable | None, pick: Pick) -> str:
 
 def _bridge(answers: Answers) -> Answers:
     """Return answers that name a bridge of Docker in every launch path; for the proof."""
-    wrong = Bound("/usr/lib/libnccl.so.2", "2.21.5", 0, "172.17.0.1", "docker0")
+    wrong = BoundAddress("/usr/lib/libnccl.so.2", "2.21.5", 0, "172.17.0.1", "docker0")
     return dict.fromkeys(answers, wrong)
 
 

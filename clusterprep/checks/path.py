@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
-from clusterprep.checks.net import Cause, find_causes, all_dials
+from clusterprep.checks.net import Cause, all_dials, find_causes
 from clusterprep.facts.pairs import Dial
 from clusterprep.model.pair_schedule import coverage
 from clusterprep.model.units import format_duration, parse_duration

@@ -1,4 +1,4 @@
-"""Facts: one file per subject, each saying what to read on a node and, purely, what the answers mean."""
+"""Facts: one file per subject, with what to read on a node and how to parse the answers."""
 
 from __future__ import annotations
 
@@ -9,39 +9,54 @@ from clusterprep.model import Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class Needs:
-    """Who may learn a fact on a node: whoever may log in, the job's user (or root, who becomes it), or root alone.
+class Denied(Exception):
+    """An answer that the login has no right to see.
 
-    `why` says what is kept from others. What they learn all the same, with gaps that the checks tell, is kept `partly`.
+    Raise it from `parse` where the answer arrived but shows that the node withheld the value, as
+    with a file that reads as empty without root. The fact becomes Absent("denied", message).
     """
 
-    who: Literal["anybody", "job_user", "root"]
+
+@dataclass(frozen=True)
+class Needs:
+    """The rights that a fact takes on a node.
+
+    `who` may learn it: any user that can log in, the job's user (or root, which can become that
+    user), or root alone. `why` says what other users cannot see. With `partly` they see it with
+    gaps, which the checks report.
+    """
+
+    who: Literal["any_user", "job_user", "root"]
     why: str = ""
     partly: bool = False
 
 
-ANYBODY = Needs("anybody")
-JOB_USER = Needs(
-    "job_user", "it runs as the job's user, and nobody but root can become somebody else"
-)
+ANY_USER = Needs("any_user")
+JOB_USER = Needs("job_user", "it runs as the job's user, and only root can become another user")
 
 
 @dataclass(frozen=True)
 class Fact:
     """Something to know about every node.
 
-    `reads(node, inventory)` says what to look at, `parse(*answers)` what it means; it may raise ValueError,
-    KeyError, IndexError or TypeError on an answer it cannot understand, which makes the fact garbled. A file
-    that does not exist is knowledge: parse gets None. Any other missing answer makes the fact absent with that
-    answer's reason without calling parse, unless `lenient`, when parse gets the Absent itself. A fact with a
-    `stage` has no reads: that stage of a run brings its value. What is `deep` runs code of the job's user (the
-    interpreter, shells with their start-up files), which nobody can promise to be quick: where there is a budget it is
-    left to stored results. With `apiece` the reads name the node itself; those of
-    all other facts are asked for once for nodes that differ in name and address alone, and tests hold that.
-    `needs` says who may learn it.
-    `narrow(answer)` takes from the first answer what counts, and parse gets nothing else of it: for what is only a part
-    of a long answer, so that nodes are seen to be alike in it although they differ elsewhere.
+    * `reads(node, inventory)` returns what to read there.
+    * `parse(*answers)` returns what the answers mean. It may raise ValueError, KeyError, IndexError
+      or TypeError for an answer that it cannot understand, which makes the fact garbled, and Denied
+      for one that was refused. A file that does not exist is knowledge: parse gets None. Any other
+      missing answer makes the fact absent for that answer's reason, without a call of parse.
+    * `lenient`: parse is called for missing answers too and gets the Absent itself.
+    * `stage`: the fact has no reads; that stage of a run provides its value.
+    * `deep`: the reads run code of the job's user (the interpreter, shells with their start-up
+      files), which may take any time. Where there is a time budget such facts come from stored
+      results.
+    * `apiece`: the reads name the node itself. The reads of all other facts are made once for nodes
+      that differ in name and address alone, and tests hold that.
+    * `narrow(answer)` returns the part of the first answer that counts, and parse gets only this
+      part. It is for facts that use little of a long answer: nodes whose parts are equal then share
+      one value.
+    * `needs`: who may learn the fact.
+    * `moves`: the value changes by itself, as times, loads and counters do, so `compare` does not
+      report it.
     """
 
     name: str
@@ -52,15 +67,32 @@ class Fact:
     deep: bool = False
     apiece: bool = False
     narrow: Callable[[Any], Any] | None = None
-    needs: Needs = ANYBODY
+    needs: Needs = ANY_USER
+    moves: bool = False
 
 
 def file(path: str, etc: bool = False) -> Callable[[Node, Inventory], tuple[Read, ...]]:
-    """Reads one text file; `etc` marks configuration, which lies under the node's `root`."""
-    anywhere = (Read("file", (path,)),)
-    return lambda node, inventory: (Read("file", (under(node, path),)),) if etc else anywhere
+    """Return the reads of one text file.
+
+    `etc` marks configuration, which lies below the node's `root`.
+    """
+    same_everywhere = (Read("file", (path,)),)
+
+    def reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+        if not etc:
+            return same_everywhere
+        return (Read("file", (under(node, path),)),)
+
+    return reads
 
 
 def under(node: Node, path: str) -> str:
-    """A configuration path below the node's root."""
-    return path if node.root == "/" else node.root.rstrip("/") + path
+    """Return a configuration path below the node's root."""
+    if node.root == "/":
+        return path
+    return node.root.rstrip("/") + path
+
+
+def user_of_job(node: Node) -> str | None:
+    """Return the user that the training job runs as, None for the user that ssh chooses."""
+    return node.job_user or node.ssh.user

@@ -1,17 +1,20 @@
-"""Whose rights we have on a node, and who the job's user is there."""
+"""The rights of the login user on a node, and the account of the job's user there."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from clusterprep.facts import Fact
-from clusterprep.model import Read
+from clusterprep.facts import Fact, user_of_job
+from clusterprep.model import Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
 class Rights:
-    """The user that looked. `sudo` is the exit code of `sudo -n true`; None where it was not asked or is not there."""
+    """The login user.
+
+    `sudo` is the exit code of `sudo -n true`, None where it was not run or is not installed.
+    """
 
     uid: int
     user: str
@@ -20,7 +23,7 @@ class Rights:
 
 @dataclass(frozen=True)
 class Account:
-    """A user by numbers, which is all that a shared file system knows of it."""
+    """A user by its numbers, which is all that a shared file system knows of it."""
 
     uid: int
     gid: int
@@ -28,17 +31,17 @@ class Account:
 
 def parse_rights(answer: dict[str, Any]) -> Rights:
     rights = Rights(answer["uid"], answer["user"], answer["sudo"])
-    if (
-        not isinstance(rights.uid, int)
-        or not isinstance(rights.user, str)
-        or not isinstance(rights.sudo, int | None)
-    ):
-        raise TypeError("rights of another shape")
+    if not isinstance(rights.uid, int):
+        raise TypeError("the user id is no number")
+    if not isinstance(rights.user, str):
+        raise TypeError("the user's name is no text")
+    if not isinstance(rights.sudo, int | None):
+        raise TypeError("the exit code of sudo is no number")
     return rights
 
 
 def parse_account(answer: dict[str, Any] | None) -> Account | None:
-    """None for a user that the node does not know."""
+    """Return the user's numbers, None for a user that the node does not know."""
     if answer is None:
         return None
     account = Account(answer["uid"], answer["gid"])
@@ -47,9 +50,9 @@ def parse_account(answer: dict[str, Any] | None) -> Account | None:
     return account
 
 
+def _account_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (Read("account", (user_of_job(node),)),)
+
+
 RIGHTS = Fact("ssh.rights", lambda node, inventory: (Read("rights"),), parse_rights)
-ACCOUNT = Fact(
-    "user.account",
-    lambda node, inventory: (Read("account", (node.job_user or node.ssh.user,)),),
-    parse_account,
-)
+ACCOUNT = Fact("user.account", _account_reads, parse_account)

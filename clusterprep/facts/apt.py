@@ -1,4 +1,7 @@
-"""What apt would do, asked with -s, which changes nothing and takes no lock: packages that come, change and go."""
+"""Simulate apt: which packages a request would install, change and remove.
+
+`apt-get -s` changes nothing and takes no lock.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,30 @@ from dataclasses import dataclass, field
 
 from clusterprep.model import Read
 
-LIMIT = 60.0  # seconds; apt reads some 50 MB of lists, from a slow disk when nobody has lately
+# Seconds. apt reads some 50 MB of lists, from a slow disk where they are not in the page cache.
+LIMIT = 60.0
 MISSING = "there is no dpkg and apt"  # why a simulation failed
 
-# Constant text for sh, with what is asked for as arguments and nothing put into it. `look NAMES…` simulates, and says
-# of everything that would change in which state it is and which versions are to be had.
-LOOK = r"""
+# Constant text for sh: the request comes as arguments, and nothing is put into the text.
+# `look NAMES…` simulates, and prints the state and the available versions of every package that
+# would change.
+SIMULATE = r"""
 look() {
     out=$(LC_ALL=C apt-get -s -y "$@" 2>&1); code=$?
     printf '%s\n== %s\n' "$out" "$code"
     set -- $(printf '%s\n' "$out" | sed -nE 's/^(Inst|Remv|Purg) ([^ ]+).*/\2/p')
     [ $# -gt 0 ] || return 0
-    dpkg-query -W -f '${db:Status-Status} ${db:Status-Want} ${binary:Package} ${Version}\n' "$@" 2>/dev/null
+    dpkg-query -W -f '${db:Status-Status} ${db:Status-Want} ${binary:Package} ${Version}\n' \
+        "$@" 2>/dev/null
     echo ==
     LC_ALL=C apt-cache policy "$@"
 }
 """
-INSTALL = LOOK + 'look "$@"'
-# The first word is what apt is allowed, or empty; of the others only those that are there are looked at.
+INSTALL = SIMULATE + 'look "$@"'
+# The first argument is an option that allows apt more, or empty. The others are names, of which
+# those that are not installed are left out.
 REMOVE = (
-    LOOK
+    SIMULATE
     + r"""
 allowed=$1; shift
 set -- "$@" -- $(dpkg-query -W -f '${db:Status-Status} ${binary:Package}\n' "$@" 2>/dev/null |
@@ -40,12 +47,19 @@ shift
 
 _MOVE = re.compile(r"(Inst|Remv|Purg) (\S+?)(?: \[([^\]]+)\])?(?: \((\S+) [^)]*\))?(?: .*)?")
 _STATE = re.compile(r"(\S+) (\S+) (\S+) ?(\S*)")
+# Lines of `apt-cache policy`: « *** 39.0-1 500» has a version (*** marks the installed one), and
+# «        500 http://… Packages» below it one of its sources.
+_VERSION_LINE = re.compile(r" (?:\*\*\*|   ) (\S+) -?\d+.*")
+_SOURCE_LINE = re.compile(r" {8,} *-?\d+ (\S+).*")
 _HELD = re.compile(r"The following held packages will be changed:\n((?:  .*\n)*)")
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package as dpkg has it: `status` such as installed or config-files; `held` is kept at its version."""
+    """A package as dpkg has it: `status` such as installed or config-files.
+
+    `held` is kept at its version.
+    """
 
     status: str
     version: str
@@ -64,8 +78,8 @@ GONE = Package("not-installed", "")
 
 
 @dataclass(frozen=True)
-class Move:
-    """One package from a version to another, None for not there."""
+class PackageChange:
+    """The change of one package from a version to another; None means not installed."""
 
     name: str
     before: str | None
@@ -74,16 +88,19 @@ class Move:
     def __str__(self) -> str:
         if self.before is None:
             return f"install {self.name} {self.after}"
-        return f"remove {self.name} {self.before}" if self.after is None else (
-            f"change {self.name} {self.before} to {self.after}"
-        )  # fmt: skip
+        if self.after is None:
+            return f"remove {self.name} {self.before}"
+        return f"change {self.name} {self.before} to {self.after}"
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What apt would do. `failed` says why it would not; `states` and `versions` are of all that would change."""
+class Simulation:
+    """What apt would do; `failed` has its reasons to refuse.
 
-    moves: tuple[Move, ...] = ()
+    `states` and `versions` cover every package that would change.
+    """
+
+    moves: tuple[PackageChange, ...] = ()
     failed: tuple[str, ...] = ()
     held: tuple[str, ...] = ()  # packages on hold that would change
     states: Mapping[str, Package] = field(default_factory=dict)
@@ -92,95 +109,123 @@ class Outlook:
     def state(self, name: str) -> Package:
         return self.states.get(name, GONE)
 
-    def returns(self, move: Move) -> bool:
-        """Whether the version before is still to be had."""
-        return move.before is None or move.before in self.versions.get(move.name, ())
+    def returns(self, move: PackageChange) -> bool:
+        """Return whether the version before the move can be installed again."""
+        if move.before is None:
+            return True
+        offered = self.versions.get(move.name, ())
+        return move.before in offered
 
     def new(self, name: str) -> str | None:
-        """The version that would come of a package, None where it would not change."""
-        return next((move.after for move in self.moves if bare(move.name) == bare(name)), None)
+        """Return the version that a package would get, None where it would not change."""
+        for move in self.moves:
+            if without_architecture(move.name) == without_architecture(name):
+                return move.after
+        return None
 
 
-def bare(name: str) -> str:
-    """A package's name without its architecture."""
+def without_architecture(name: str) -> str:
+    """Return a package's name without its architecture."""
     return name.partition(":")[0]
 
 
 def installed(names: Iterable[str]) -> Read:
-    """Asks dpkg for the state of packages."""
-    form = "${db:Status-Status} ${db:Status-Want} ${binary:Package} ${Version}\n"
-    return Read("command", ("dpkg-query", "-W", "-f", form, *names), 10.0)
+    """Return the read that asks dpkg for the state of packages."""
+    output_format = "${db:Status-Status} ${db:Status-Want} ${binary:Package} ${Version}\n"
+    return Read("command", ("dpkg-query", "-W", "-f", output_format, *names), 10.0)
 
 
-def simulated(script: str, *words: str) -> Read:
-    """Asks apt what it would do, by one of the texts above."""
-    return Read("alone", ("sh", "-c", script, "sh", *words), LIMIT)
+def simulated(script: str, *arguments: str) -> Read:
+    """Return the read that runs one of the scripts above."""
+    return Read("alone", ("sh", "-c", script, "sh", *arguments), LIMIT)
 
 
 def parse_states(text: str) -> dict[str, Package]:
-    """«installed hold libc6:amd64 2.36-9»; a name without its architecture is the first of that name."""
-    found: dict[str, Package] = {}
+    """Parse lines such as «installed hold libc6:amd64 2.36-9».
+
+    A name without its architecture is the first package of that name.
+    """
+    packages: dict[str, Package] = {}
     for line in text.splitlines():
-        if match := _STATE.fullmatch(line.strip()):
-            package = Package(match[1], match[4], match[2] == "hold")
-            found[match[3]] = package
-            found.setdefault(bare(match[3]), package)
-    return found
+        match = _STATE.fullmatch(line.strip())
+        if match is None:
+            continue
+        status, wish, name, version = match.groups()
+        package = Package(status, version, held=wish == "hold")
+        packages[name] = package
+        packages.setdefault(without_architecture(name), package)
+    return packages
 
 
-def parse_outlook(text: str) -> Outlook:
-    """One simulation. ValueError where it was cut off."""
+def parse_outlook(text: str) -> Simulation:
+    """Parse the output of one simulation. Raises ValueError where it was cut off."""
     if not text.strip():
-        return Outlook()
-    said, mark, rest = text.partition("\n== ")
-    code, _, after = rest.partition("\n")
+        return Simulation()
+    output, mark, rest = text.partition("\n== ")
+    code, _, listings = rest.partition("\n")
     if not mark or not code.isdigit():
         raise ValueError(f"apt-get did not come to an end: {text[-200:]!r}")
-    if code == "127":
-        return Outlook(failed=(MISSING,))
-    failed = () if code == "0" else _reasons(said) or (f"apt-get -s ended with {code}",)
-    listed, _, policy = after.partition("==\n")
-    held = _HELD.search(said)
-    return Outlook(
-        tuple(_moves(said)),
-        failed,
-        tuple(held[1].split()) if held else (),
-        parse_states(listed),
-        _policy(policy),
-    )
+    if code == "127":  # sh found no such command
+        return Simulation(failed=(MISSING,))
+    failed: tuple[str, ...] = ()
+    if code != "0":
+        failed = _reasons(output) or (f"apt-get -s ended with {code}",)
+    moves = tuple(_moves(output))
+    states, _, policy = listings.partition("==\n")
+    return Simulation(moves, failed, _held(output), parse_states(states), _policy(policy))
 
 
-def _moves(said: str) -> Iterable[Move]:
-    for line in said.splitlines():
+def _moves(output: str) -> Iterable[PackageChange]:
+    for line in output.splitlines():
         match = _MOVE.fullmatch(line)
         if match is None:
             continue
-        goes = match[1] != "Inst"
-        if (match[3] if goes else match[4]) is None:
+        action, name, before, after = match.groups()
+        removed = action != "Inst"
+        version = before if removed else after
+        if version is None:
             raise ValueError(f"apt-get says '{line[:200]}'")
-        yield Move(match[2], match[3], None if goes else match[4])
+        if removed:
+            after = None
+        yield PackageChange(name, before, after)
 
 
-def _reasons(said: str) -> tuple[str, ...]:
-    """The lines of errors, and what does not fit together."""
-    lines = said.splitlines()
-    errors = [line[3:].strip() for line in lines if line.startswith("E: ")]
-    unmet = [line.strip() for line in lines if re.match(r" \S+ : \S", line)]
+def _held(output: str) -> tuple[str, ...]:
+    match = _HELD.search(output)
+    if match is None:
+        return ()
+    return tuple(match[1].split())
+
+
+def _reasons(output: str) -> tuple[str, ...]:
+    """Return the lines of errors, then up to four dependencies that cannot be met."""
+    errors = []
+    unmet = []
+    for line in output.splitlines():
+        if line.startswith("E: "):
+            errors.append(line[3:].strip())
+        if re.match(r" \S+ : \S", line):
+            unmet.append(line.strip())
     return (*errors, *unmet[:4])
 
 
 def _policy(text: str) -> dict[str, tuple[str, ...]]:
-    """The versions of the table that a source has, which dpkg's own record of what is installed is not."""
-    found: dict[str, list[str]] = {}
-    name = version = ""
+    """Return the versions that a source offers, by package, from the output of `apt-cache policy`.
+
+    dpkg's own record of what is installed, /var/lib/dpkg/status, is no source.
+    """
+    versions: dict[str, list[str]] = {}
+    package = version = ""
     for line in text.splitlines():
         if line and not line.startswith(" "):
-            name = line.strip().rstrip(":")
-            found[name] = []
-        elif match := re.fullmatch(r" (?:\*\*\*|   ) (\S+) -?\d+.*", line):
-            version = match[1]
-        elif (match := re.fullmatch(r" {8,} *-?\d+ (\S+).*", line)) and match[
-            1
-        ] != "/var/lib/dpkg/status":
-            found.setdefault(name, []).append(version)
-    return {name: tuple(dict.fromkeys(versions)) for name, versions in found.items()}
+            package = line.strip().rstrip(":")
+            versions[package] = []
+            continue
+        version_line = _VERSION_LINE.fullmatch(line)
+        if version_line:
+            version = version_line[1]
+            continue
+        source_line = _SOURCE_LINE.fullmatch(line)
+        if source_line and source_line[1] != "/var/lib/dpkg/status":
+            versions.setdefault(package, []).append(version)
+    return {name: tuple(dict.fromkeys(offered)) for name, offered in versions.items()}

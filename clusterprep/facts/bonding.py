@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clusterprep.facts import Fact
@@ -11,7 +12,10 @@ from clusterprep.model import Read
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A card of a bond; `mii` is up, down, «going down» or «going back». `aggregator` is that of 802.3ad."""
+    """A card of a bond; `mii` is up, down, «going down» or «going back».
+
+    `aggregator` is that of 802.3ad.
+    """
 
     name: str
     mii: str
@@ -20,7 +24,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Bond:
-    """One bond. `policy` is the transmit hash; `partner` the switch's MAC, which only root is told."""
+    """One bond.
+
+    `policy` is the transmit hash; `partner` the switch's MAC, which only root can read.
+    """
 
     name: str
     mode: str  # 802.3ad, active-backup, balance-xor, …
@@ -30,7 +37,8 @@ class Bond:
     partner: str | None = None
 
 
-# What the driver calls the modes (drivers/net/bonding/bond_main.c, bond_mode_name), and the names of their options.
+# The driver's names of the modes (drivers/net/bonding/bond_main.c, bond_mode_name), and those of
+# its options.
 MODES = {
     "load balancing (round-robin)": "balance-rr",
     "fault-tolerance (active-backup)": "active-backup",
@@ -43,48 +51,76 @@ MODES = {
 
 
 @dataclass
-class _Part:
-    """Lines of the bond itself, or of one member."""
+class _Section:
+    """The lines of the bond itself, or of one member."""
 
     name: str
     values: dict[str, str] = field(default_factory=dict)
 
 
 def parse_bonds(files: dict[str, str]) -> dict[str, Bond]:
-    """Bonds by name. Raises ValueError or KeyError for a file that ends early or is another thing."""
-    return {
-        bond.name: bond
-        for bond in (_bond(path.rpartition("/")[2], text) for path, text in files.items())
-    }
+    """Return the bonds by name.
+
+    Raises ValueError or KeyError for a file that was cut or is another thing.
+    """
+    bonds = {}
+    for path, text in files.items():
+        name = path.rpartition("/")[2]
+        bonds[name] = _bond(name, text)
+    return bonds
 
 
 def _bond(name: str, text: str) -> Bond:
-    parts = [_Part(name)]
+    own, *members = _sections(name, text)
+    mode = _mode(own.values["Bonding Mode"])
+    for member in members:
+        # The address comes after what we read of a member, so a file that was cut lacks it.
+        if not member.values.get("Permanent HW addr"):
+            raise ValueError("no report of the bonding driver, or one that was cut")
+        if mode == "802.3ad" and "Aggregator ID" not in member.values:
+            raise ValueError("a member of a LACP bond without its aggregator")
+    policy = own.values.get("Transmit Hash Policy")
+    if policy is not None:
+        policy = policy.split()[0]  # «layer3+4 (1)»
+    return Bond(
+        name=name,
+        mode=mode,
+        mii=own.values["MII Status"],
+        members=_members(members),
+        policy=policy,
+        partner=own.values.get("Partner Mac Address"),
+    )
+
+
+def _sections(name: str, text: str) -> list[_Section]:
+    """Return the section of the bond and one for each member."""
+    sections = [_Section(name)]
     for line in text.splitlines():
         key, colon, value = line.partition(":")
-        if line.strip() and key == "Slave Interface" and colon:
-            parts.append(_Part(value.strip()))
-        elif colon:
-            parts[-1].values.setdefault(
-                key.strip(), value.strip()
-            )  # the first one: PDU details repeat some names
-    own, members = parts[0].values, parts[1:]
-    mode = re.sub(r" \(fail_over_mac \w+\)$", "", own["Bonding Mode"])
-    if mode not in MODES or any(not part.values.get("Permanent HW addr") for part in members):
+        if not colon:
+            continue
+        if key == "Slave Interface":
+            sections.append(_Section(value.strip()))
+        else:
+            # The first value counts: the details of LACP packets repeat some names.
+            sections[-1].values.setdefault(key.strip(), value.strip())
+    return sections
+
+
+def _mode(text: str) -> str:
+    driver_name = re.sub(r" \(fail_over_mac \w+\)$", "", text)
+    if driver_name not in MODES:
         raise ValueError("no report of the bonding driver, or one that was cut")
-    if MODES[mode] == "802.3ad" and any("Aggregator ID" not in part.values for part in members):
-        raise ValueError("a member of a LACP bond without its aggregator")
-    return Bond(
-        name,
-        MODES[mode],
-        own["MII Status"],
-        tuple(
-            Member(part.name, part.values["MII Status"], part.values.get("Aggregator ID"))
-            for part in members
-        ),
-        own["Transmit Hash Policy"].split()[0] if "Transmit Hash Policy" in own else None,
-        own.get("Partner Mac Address"),
-    )
+    return MODES[driver_name]
+
+
+def _members(sections: Sequence[_Section]) -> tuple[Member, ...]:
+    members = []
+    for section in sections:
+        status = section.values["MII Status"]
+        aggregator = section.values.get("Aggregator ID")
+        members.append(Member(section.name, status, aggregator))
+    return tuple(members)
 
 
 BONDS = Fact(

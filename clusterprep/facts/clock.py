@@ -1,4 +1,4 @@
-"""The node's clock against the controller's, and what keeps it right."""
+"""The offset of the node's clock from the controller's, and what keeps the clock right."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.facts import Fact
-from clusterprep.model import Absent, Read
+from clusterprep.model import Absent, Inventory, Node, Read
 
 _SOURCES = "/sys/devices/system/clocksource/clocksource0"
-FOLLOWING = (
-    "Normal",
-    "Insert second",
-    "Delete second",
-)  # leap status of a chronyd that follows a source
+# Leap status of a chronyd that follows a source.
+FOLLOWING = ("Normal", "Insert second", "Delete second")
+# Reference ids of chronyd without a source: its local clock, and none at all.
+_NO_REFERENCE = ("7F7F0101", "00000000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,10 @@ class Offset:
 
 @dataclass(frozen=True)
 class Daemon:
-    """What synchronises the clock: `synchronised` is None where a daemon runs but does not say."""
+    """The daemon that synchronises the clock.
+
+    `synchronised` is None where it does not report it.
+    """
 
     name: str | None
     synchronised: bool | None
@@ -36,14 +38,17 @@ class Daemon:
 
 @dataclass(frozen=True)
 class ClockSource:
-    """What the kernel reads the time from, and what else it could use; a source it found unstable is not among them."""
+    """What the kernel reads the time from, and what else it could use.
+
+    A source it found unstable is not among them.
+    """
 
     current: str
     available: tuple[str, ...] = ()
 
 
 def parse_daemon(chronyc: Any, timedatectl: Any) -> Daemon | Absent:
-    """chrony's own word first, then systemd's; neither tool answering is not knowing."""
+    """Return what chrony reports, else what systemd reports; Absent where neither tool answers."""
     if isinstance(chronyc, dict) and chronyc["code"] == 0:
         return _chrony(chronyc["out"])
     if isinstance(timedatectl, dict) and timedatectl["code"] == 0:
@@ -51,47 +56,59 @@ def parse_daemon(chronyc: Any, timedatectl: Any) -> Daemon | Absent:
     for answer in (chronyc, timedatectl):
         if isinstance(answer, Absent) and answer.reason != "missing_tool":
             return answer
-    if isinstance(chronyc, dict):  # it is installed and finds no chronyd
-        return Daemon(None, False, _words(chronyc))
-    if isinstance(
-        timedatectl, dict
-    ):  # it needs systemd as process 1, and says nothing about others that keep time
-        return Absent("missing_tool", f"no chronyc, and timedatectl says: {_words(timedatectl)}")
+    if isinstance(chronyc, dict):  # chronyc is installed and finds no chronyd
+        return Daemon(None, False, _error_text(chronyc))
+    if isinstance(timedatectl, dict):
+        # timedatectl needs systemd as process 1, and knows nothing of other daemons that keep time.
+        message = f"no chronyc, and timedatectl says: {_error_text(timedatectl)}"
+        return Absent("missing_tool", message)
     return Absent("missing_tool", "neither chronyc nor timedatectl is there")
 
 
 def parse_source(current: str | None, available: str | None) -> ClockSource | Absent:
-    """Both files of the kernel's list of clock sources."""
+    """Parse both files of the kernel's list of clock sources."""
     if current is None:
         return Absent(
             "the kernel does not say which clock source it uses", "no clocksource0 in /sys"
         )
-    if not re.fullmatch(r"[\w-]+", current.strip(), re.ASCII):
-        raise ValueError(f"'{current.strip()}' names no clock source")
-    return ClockSource(current.strip(), tuple((available or "").split()))
+    name = current.strip()
+    if not re.fullmatch(r"[\w-]+", name, re.ASCII):
+        raise ValueError(f"'{name}' names no clock source")
+    others = (available or "").split()
+    return ClockSource(name, tuple(others))
 
 
-def _words(answer: dict[str, Any]) -> str:
-    return " ".join(str(answer["err"] or answer["out"]).split())[:120]
+def _error_text(answer: dict[str, Any]) -> str:
+    output = str(answer["err"] or answer["out"])
+    return " ".join(output.split())[:120]
 
 
 def _chrony(text: str) -> Daemon:
-    # chronyc -c tracking: reference id, name, stratum, …, leap status last. A local clock has id 7F7F0101.
+    """Parse `chronyc -c tracking`: reference id, name, stratum, …, and the leap status last."""
     fields = text.strip().split(",")
-    reference, name, stratum, leap = fields[0], fields[1], int(fields[2]), fields[-1]
-    synchronised = (
-        leap in FOLLOWING and 0 < stratum < 16 and reference not in ("7F7F0101", "00000000")
-    )
+    reference, name = fields[:2]
+    stratum = int(fields[2])
+    leap_status = fields[-1]
+    has_reference = reference not in _NO_REFERENCE
+    synchronised = leap_status in FOLLOWING and 0 < stratum < 16 and has_reference
     return Daemon("chronyd", synchronised, name)
 
 
 def _systemd(text: str) -> Daemon:
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    active = values["NTP"] == "yes"
-    return Daemon("systemd-timesyncd" if active else None, values["NTPSynchronized"] == "yes")
+    name = None
+    if values["NTP"] == "yes":
+        name = "systemd-timesyncd"
+    return Daemon(name, values["NTPSynchronized"] == "yes")
 
 
-OFFSET = Fact("clock.offset", stage="clock")
+def _source_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    current = Read("file", (f"{_SOURCES}/current_clocksource",))
+    available = Read("file", (f"{_SOURCES}/available_clocksource",))
+    return (current, available)
+
+
+OFFSET = Fact("clock.offset", stage="clock", moves=True)
 DAEMON = Fact(
     "clock.daemon",
     lambda node, inventory: (
@@ -101,10 +118,4 @@ DAEMON = Fact(
     parse_daemon,
     lenient=True,
 )
-SOURCE = Fact(
-    "clock.source",
-    lambda node, inventory: tuple(
-        Read("file", (f"{_SOURCES}/{name}_clocksource",)) for name in ("current", "available")
-    ),
-    parse_source,
-)
+SOURCE = Fact("clock.source", _source_reads, parse_source)

@@ -1,4 +1,4 @@
-"""Error counters of RDMA ports, and what they were in earlier runs: a counter alone says nothing, its growth does."""
+"""Error counters of RDMA ports, now and in earlier runs: only their growth tells of errors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from clusterprep.facts import Fact
 from clusterprep.model import Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-Counters = Mapping[
-    str, Mapping[str, int]
-]  # by port («mlx5_0:1») and by the kernel's name of the counter
+# By port («mlx5_0:1») and by the kernel's name of the counter.
+Counters = Mapping[str, Mapping[str, int]]
 
-# Documentation/ABI/stable/sysfs-class-infiniband has those of counters/, the driver's source those of hw_counters/.
+# Documentation/ABI/stable/sysfs-class-infiniband describes the files in counters/, the driver's
+# source those in hw_counters/.
 PORT = (
     "symbol_error",
     "link_error_recovery",
@@ -34,7 +34,7 @@ _PATHS = (
 
 @dataclass(frozen=True)
 class Sample:
-    """What the counters were, so many seconds before now, in the same boot."""
+    """The counters of an earlier run in the same boot, `seconds` before now."""
 
     seconds: float
     ib: Counters
@@ -42,24 +42,35 @@ class Sample:
 
 @dataclass(frozen=True)
 class Earlier:
-    """Samples of earlier runs: the newest that is old enough to tell a rate, and the oldest of the last day."""
+    """Samples of earlier runs.
+
+    `recent` is the newest that is old enough to tell a rate, `long` the oldest of the last day.
+    """
 
     recent: Sample
     long: Sample
 
 
 def parse_counters(files: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Ports in the order of their names. A counter that the port does not have («N/A (no PMA)») is left out."""
-    found: dict[str, dict[str, int]] = {}
+    """Return the counters by port, in the order of the names.
+
+    A counter that the port does not have («N/A (no PMA)») is left out.
+    """
+    counters: dict[str, dict[str, int]] = {}
     for path, text in sorted(files.items()):
         match = _PATH.fullmatch(path)
         if match is None:
             raise ValueError(f"{path} is no counter of a port")
-        port = found.setdefault(f"{match[1]}:{match[2]}", {})
+        device, port, name = match.groups()
+        port_counters = counters.setdefault(f"{device}:{port}", {})
         if not text.startswith("N/A"):
-            port[match[3]] = int(text)
-    return found
+            port_counters[name] = int(text)
+    return counters
 
 
-IB = Fact("ib.counters", lambda node, inventory: (Read("files", _PATHS),), parse_counters)
-EARLIER = Fact("counters.earlier", stage="history")  # None where there is no earlier sample
+IB = Fact(
+    "ib.counters", lambda node, inventory: (Read("files", _PATHS),), parse_counters, moves=True
+)
+EARLIER = Fact(
+    "counters.earlier", stage="history", moves=True
+)  # None where there is no earlier sample

@@ -11,7 +11,10 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Cpus:
-    """The processors of a machine; `sockets`, `cores` and `cpus` (hardware threads) count those that are online."""
+    """The processors of a machine.
+
+    `sockets`, `cores` and `cpus` (hardware threads) count those that are online.
+    """
 
     model: str
     sockets: int
@@ -19,16 +22,19 @@ class Cpus:
     cpus: int
 
     def __str__(self) -> str:
-        """«2 × AMD EPYC 9654 96-Core Processor, 192 cores, 384 CPUs»."""
-        cores = "core" if self.cores == 1 else "cores"
-        return f"{self.sockets} × {self.model}, {self.cores} {cores}, {self.cpus} CPU{'s' if self.cpus != 1 else ''}"
+        """Return «2 × AMD EPYC 9654 96-Core Processor, 192 cores, 384 CPUs»."""
+        sockets = f"{self.sockets} × {self.model}"
+        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
+        cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
+        return f"{sockets}, {cores}, {cpus}"
 
 
 @dataclass(frozen=True)
 class Governor:
-    """One way in which clocks are governed, with how many frequency policies follow it, and the first of them.
+    """A frequency governor; `count` frequency policies use it, the first of which is `first`.
 
-    `preference` is what the processor itself is told (energy_performance_preference), where it chooses its clock.
+    `preference` is the hint that a processor gets which chooses its clock itself
+    (energy_performance_preference).
     """
 
     driver: str
@@ -39,34 +45,42 @@ class Governor:
 
 
 def cpuinfo(text: str) -> dict[str, str]:
-    """The fields of one processor of /proc/cpuinfo."""
-    rows = (line.partition(":") for line in text.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, _, value in rows}
+    """Return the fields of one processor of /proc/cpuinfo."""
+    fields = {}
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            fields[key.strip()] = value.strip()
+    return fields
 
 
 def virtual(fields: dict[str, str]) -> bool:
-    """Whether an x86 processor says that a hypervisor runs it; other processors do not tell."""
+    """Return whether an x86 processor reports a hypervisor; other processors never report one."""
     return "hypervisor" in fields.get("flags", "").split()
 
 
 def parse_cpus(answer: dict[str, Any]) -> Cpus:
-    cpus = Cpus(
-        _model(cpuinfo(answer["cpuinfo"])), answer["sockets"], answer["cores"], answer["cpus"]
-    )
+    model = _model(cpuinfo(answer["cpuinfo"]))
+    cpus = Cpus(model, answer["sockets"], answer["cores"], answer["cpus"])
     if not 1 <= cpus.sockets <= cpus.cores <= cpus.cpus:
         raise ValueError(f"no such processors: {cpus}")
     return cpus
 
 
 def _model(fields: dict[str, str]) -> str:
-    if model := " ".join(fields.get("model name", "").split()):
+    model = " ".join(fields.get("model name", "").split())
+    if model:
         return model
-    # ARM has numbers of the designer and of the core instead: 0x41 and 0xd4f is Neoverse V2, as in Grace.
+    # ARM has numbers of the designer and of the core instead: 0x41 and 0xd4f is Neoverse V2, as in
+    # Grace.
     return f"CPU implementer {fields['CPU implementer']} part {fields['CPU part']}"
 
 
 def parse_governors(rows: list[list[Any]]) -> tuple[Governor, ...] | Absent:
-    """Absent where nothing may set clocks: in a virtual machine, or where the firmware keeps that to itself."""
+    """Return the governors.
+
+    Absent where only the host of a virtual machine or the firmware may set clocks.
+    """
     if not rows:
         return Absent(
             "not_applicable", "the system does not set this machine's clocks: it has no cpufreq"

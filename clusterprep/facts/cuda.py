@@ -12,12 +12,12 @@ FILES = ("/usr/local/cuda/version.json", "/usr/local/cuda/version.txt")  # since
 
 
 def parse_toolkit(new: str | None, old: str | None) -> str | None:
-    """«12.4.1»; None where neither file is there."""
+    """Return a version such as «12.4.1», None where neither file is there."""
     if new is not None:
         version = json.loads(new)["cuda"]["version"]
     elif old is not None:
         match = re.match(r"CUDA Version (\S+)", old)
-        version = match[1] if match else ""
+        version = match[1] if match else None
     else:
         return None
     if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+(\.\d+)*", version, re.ASCII):

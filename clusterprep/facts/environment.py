@@ -1,4 +1,4 @@
-"""The effective environment: what each way to start a process would give to the job's user, and from which file."""
+"""The environment of the job's user on each launch path, and where each variable is set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from clusterprep.facts import JOB_USER, Fact
+from clusterprep.facts import JOB_USER, Fact, user_of_job
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.remote.agent import launched
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -19,7 +19,7 @@ CUT = 1023  # bytes of a value that NCCL takes from its files
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable as a launch path has it; `file` and `line` are None where they cannot be told."""
+    """A variable on a launch path; `file` and `line` are None where they are not known."""
 
     name: str
     value: str
@@ -30,7 +30,8 @@ class Setting:
 Paths = Mapping[str, "tuple[Setting, ...] | Absent"]
 Row = tuple[str, int, str]  # file, line, its text
 
-# An assignment of a shell, of /etc/environment or of csh and fish: the name, and the word behind it.
+# An assignment of a shell, of /etc/environment or of csh and fish: the name, and the word behind
+# it.
 _WORD = r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s;&|"'\\])*)"""
 _ASSIGNED = re.compile(
     rf"(?:^|[\s;&|(])(?:setenv\s+(\w+)\s+|set\s+(?:-\w+\s+)+(\w+)\s+|(\w+)=){_WORD}"
@@ -38,52 +39,53 @@ _ASSIGNED = re.compile(
 
 
 def parse_paths(answer: Mapping[str, Any]) -> Paths:
-    """Every launch path of the node with its settings, or with the reason why they are not known."""
+    """Return every launch path of the node with its settings, or why they are unknown."""
     rows = _rows(answer["files"])
-    found: dict[str, tuple[Setting, ...] | Absent] = {}
+    # A shell that runs one command reads profile files only where ~/.bashrc includes them, so those
+    # come last.
+    profiles_last = sorted(rows, key=_is_no_profile)
+    paths: dict[str, tuple[Setting, ...] | Absent] = {}
     for path, session in answer["sessions"].items():
-        # A shell that runs one command reads profile files where ~/.bashrc takes them in, so those are named last.
-        order = (
-            rows if path == "login shell" else sorted(rows, key=lambda row: not _is_profile(row[0]))
-        )
-        found[path] = _session(session, order)
+        order = rows if path == "login shell" else profiles_last
+        paths[path] = _session(session, order)
     for path in ("systemd", "slurm"):
         if answer[path] is not None:
-            found[path] = service(_rows(answer[path]))
+            paths[path] = service(_rows(answer[path]))
     if answer["container"] is not None:
-        found["container"] = _session(answer["container"], [])
-    found["nccl"] = nccl(answer["conf"], answer["home"], found)
-    return found
+        paths["container"] = _session(answer["container"], [])
+    paths["nccl"] = nccl(answer["conf"], answer["home"], paths)
+    return paths
 
 
 def parse_effective(answer: Mapping[str, Any]) -> Mapping[str, tuple[Setting, ...]] | Absent:
-    """The same where every path is known, for those who judge all of them; else why one is not.
+    """Return the settings of all launch paths, or the reason why those of one are not known.
 
-    A container whose first process belongs to somebody else is left out: few users may look into it.
+    A container whose first process belongs to another user is left out: few users may look into it.
     """
-    paths = parse_paths(answer)
-    absent = next(
-        (v for path, v in paths.items() if isinstance(v, Absent) and path != "container"), None
-    )
-    return (
-        {path: s for path, s in paths.items() if not isinstance(s, Absent)}
-        if absent is None
-        else absent
-    )
+    settings: dict[str, tuple[Setting, ...]] = {}
+    for path, value in parse_paths(answer).items():
+        if not isinstance(value, Absent):
+            settings[path] = value
+        elif path != "container":
+            return value
+    return settings
 
 
 def parse_conf(answer: Mapping[str, Any]) -> Mapping[str, tuple[Row, ...]]:
-    """NCCL's own files that are there, each with the lines that set something."""
-    return {
-        path: tuple(_rows([[path, lines]]))
-        for path, lines in answer["conf"].items()
-        if lines is not None
-    }
+    """Return NCCL's own files that exist, each with the lines that set something."""
+    files = {}
+    for path, lines in answer["conf"].items():
+        if lines is not None:
+            files[path] = tuple(_file_rows(path, lines))
+    return files
 
 
 def parse_libraries(answer: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
-    """Folders of LD_LIBRARY_PATH, with the libraries of NCCL and of the driver that lie in them."""
-    return {folder: tuple(map(_text, names)) for folder, names in answer["libraries"].items()}
+    """Return the folders of LD_LIBRARY_PATH, each with its libraries of NCCL and of the driver."""
+    libraries = {}
+    for folder, names in answer["libraries"].items():
+        libraries[folder] = tuple(map(_text, names))
+    return libraries
 
 
 def _text(value: object) -> str:
@@ -92,10 +94,20 @@ def _text(value: object) -> str:
     return value
 
 
-def _rows(files: Sequence[Any]) -> list[Row]:
-    rows = [(_text(path), number, _text(text)) for path, lines in files for number, text in lines]
-    if not all(isinstance(number, int) for _, number, _ in rows):
-        raise ValueError("a line without a number")
+def _rows(files: Iterable[Sequence[Any]]) -> list[Row]:
+    """Return the lines of several files: [[path, [[number, text], …]], …]."""
+    rows = []
+    for path, lines in files:
+        rows += _file_rows(path, lines)
+    return rows
+
+
+def _file_rows(path: object, lines: Iterable[Sequence[Any]]) -> list[Row]:
+    rows = []
+    for number, text in lines:
+        if not isinstance(number, int):
+            raise ValueError("a line without a number")  # noqa: TRY004 - as every parse
+        rows.append((_text(path), number, _text(text)))
     return rows
 
 
@@ -107,20 +119,27 @@ def _session(answer: Sequence[Any], rows: Sequence[Row]) -> tuple[Setting, ...] 
         return Absent(_text(answer[1]), _text(answer[2]))
     places = assigned(rows)
     settings = []
+    unknown_place = (None, None)
     for name, value in sorted(answer[1].items()):
-        file, line = places.get((name, _text(value)), (None, None))
+        file, line = places.get((name, _text(value)), unknown_place)
         settings.append(Setting(name, value, file, line))
     return tuple(settings)
 
 
 def assigned(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[str, int]]:
-    """The last place that gives a name this value, as far as it is written out."""
-    found: dict[tuple[str, str], tuple[str, int]] = {}
+    """Return the last place that assigns a value to a name, by name and value.
+
+    A value that a shell computes is not found.
+    """
+    places: dict[tuple[str, str], tuple[str, int]] = {}
     for file, line, text in rows:
-        for match in _ASSIGNED.finditer("" if text.lstrip().startswith("#") else text):
-            name = next(group for group in match.groups()[:3] if group)
-            found[name, _unquoted(match.group(4))] = (file, line)
-    return found
+        if text.lstrip().startswith("#"):
+            continue
+        for match in _ASSIGNED.finditer(text):
+            csh_name, fish_name, shell_name, value = match.groups()
+            name = csh_name or fish_name or shell_name
+            places[name, _unquoted(value)] = (file, line)
+    return places
 
 
 def _unquoted(word: str) -> str:
@@ -130,52 +149,82 @@ def _unquoted(word: str) -> str:
         return word
 
 
-def _is_profile(file: str) -> bool:
-    return file.startswith("/etc/profile") or file.endswith(
-        ("/.bash_profile", "/.bash_login", "/.profile")
-    )
+def _is_no_profile(row: Row) -> bool:
+    file = row[0]
+    if file.startswith("/etc/profile"):
+        return False
+    return not file.endswith(("/.bash_profile", "/.bash_login", "/.profile"))
 
 
 def service(rows: Iterable[Row]) -> tuple[Setting, ...]:
-    """What a service is given by these lines of units and environment files, sorted by name."""
-    return tuple(Setting(name, *where) for name, where in sorted(launched.service(rows).items()))
+    """Return what these lines of units and environment files give to a service, sorted by name."""
+    settings = []
+    for name, value_and_place in sorted(launched.service(rows).items()):
+        settings.append(Setting(name, *value_and_place))
+    return tuple(settings)
 
 
 # ---------------------------------------------------------------- NCCL's own files
 
 
 def nccl(conf: Mapping[str, Any], home: str, sessions: Paths) -> tuple[Setting, ...]:
-    """What NCCL takes from its files: that of NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf; the first wins."""
-    own = f"{_text(home).rstrip('/')}/.nccl.conf"
-    known = [value for value in sessions.values() if not isinstance(value, Absent)]
-    asked = (
-        s.value for settings in known for s in settings if s.name == "NCCL_CONF_FILE" and s.value
-    )
-    found: dict[str, Setting] = {}
-    for path in (next(asked, own), CONF):
-        lines = conf[path] if path in (own, CONF) else conf.get(path)
-        for file, line, text in _rows([[path, lines]]) if lines is not None else ():
+    """Return what NCCL takes from its files, sorted by name.
+
+    It reads the file of NCCL_CONF_FILE or else ~/.nccl.conf, then /etc/nccl.conf. The first value
+    counts.
+    """
+    user_file = f"{_text(home).rstrip('/')}/.nccl.conf"
+    first = _conf_file(sessions) or user_file
+    settings: dict[str, Setting] = {}
+    for path in (first, CONF):
+        # The node always answers for its two usual files, with None where one does not exist.
+        lines = conf[path] if path in (user_file, CONF) else conf.get(path)
+        if lines is None:
+            continue
+        for file, line, text in _file_rows(path, lines):
             name, sign, value = text.partition("=")
-            if sign and not text.startswith("#") and name not in found:
-                found[name] = Setting(name, value[:CUT], file, line)
-    return tuple(sorted(found.values(), key=lambda setting: setting.name))
+            if sign and not text.startswith("#") and name not in settings:
+                settings[name] = Setting(name, value[:CUT], file, line)
+    return tuple(sorted(settings.values(), key=lambda setting: setting.name))
+
+
+def _conf_file(sessions: Paths) -> str | None:
+    """Return the first NCCL_CONF_FILE of the sessions, None where none of them sets it."""
+    for settings in sessions.values():
+        if isinstance(settings, Absent):
+            continue
+        for setting in settings:
+            if setting.name == "NCCL_CONF_FILE" and setting.value:
+                return setting.value
+    return None
 
 
 def in_effect(paths: Paths, path: str) -> dict[str, Setting]:
-    """What NCCL has in a process of one launch path: its environment, and behind it NCCL's own files."""
-    own, conf = (paths.get(key, ()) for key in (path, "nccl"))
-    both = [*(() if isinstance(conf, Absent) else conf), *(() if isinstance(own, Absent) else own)]
-    return {setting.name: setting for setting in both}
+    """Return the settings that NCCL has in a process of one launch path, by name.
+
+    The environment of the process goes before NCCL's own files.
+    """
+    settings = {}
+    for source in ("nccl", path):
+        values = paths.get(source, ())
+        if isinstance(values, Absent):
+            continue
+        for setting in values:
+            settings[setting.name] = setting
+    return settings
 
 
-def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    """One look brings all facts of this file; only a process that sshd started is an ssh command itself."""
-    return (
-        Read("environment", (node.job_user or node.ssh.user, node.transport == "ssh"), limit=LIMIT),
-    )
+def _environment_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    """Return the one read that brings all facts of this file.
+
+    Only a process that sshd started is an ssh command itself, so the agent is told whether it is
+    one.
+    """
+    by_ssh = node.transport == "ssh"
+    return (Read("environment", (user_of_job(node), by_ssh), limit=LIMIT),)
 
 
-PATHS = Fact("env.paths", _asked, parse_paths, deep=True, needs=JOB_USER)
-EFFECTIVE = Fact("env.effective", _asked, parse_effective, deep=True, needs=JOB_USER)
-CONF_LINES = Fact("env.conf_lines", _asked, parse_conf, deep=True, needs=JOB_USER)
-LIBRARIES = Fact("env.libraries", _asked, parse_libraries, deep=True, needs=JOB_USER)
+PATHS = Fact("env.paths", _environment_reads, parse_paths, deep=True, needs=JOB_USER)
+EFFECTIVE = Fact("env.effective", _environment_reads, parse_effective, deep=True, needs=JOB_USER)
+CONF_LINES = Fact("env.conf_lines", _environment_reads, parse_conf, deep=True, needs=JOB_USER)
+LIBRARIES = Fact("env.libraries", _environment_reads, parse_libraries, deep=True, needs=JOB_USER)

@@ -1,4 +1,4 @@
-"""Packet filters in one form, whether nft or iptables lists them: chains of rules, each with matches and a verdict."""
+"""Packet filters in one form for nft and iptables: chains of rules with matches and a verdict."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 @dataclass(frozen=True)
 class RuleMatch:
-    """One condition: the packet's `field` is one of `values`. The field «other» is one that is not understood."""
+    """One condition: the packet's `field` is one of `values`.
 
-    field: str  # iif, oif, family, proto, saddr, daddr, sport, dport, flags, state, status, pkttype, dsttype, mark, other
+    Fields are iif, oif, family, proto, saddr, daddr, sport, dport, flags, state, status, pkttype,
+    dsttype and mark, and «other» for a condition that is not understood.
+    """
+
+    field: str
     values: tuple[str, ...] = ()
     negated: bool = False
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Conditions and what happens where all are met: accept, drop, jump, goto, return, none, or unsure."""
+    """Conditions, and the verdict where all are met.
+
+    Verdicts are accept, drop, jump, goto, return, none, and unsure.
+    """
 
     matches: tuple[RuleMatch, ...]
     verdict: str
@@ -32,7 +39,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain; one with a `hook` is where packets enter. `table` is «inet filter», `device` that of an ingress hook."""
+    """A chain; packets enter at one with a `hook`.
+
+    `table` is «inet filter», `device` that of an ingress hook.
+    """
 
     table: str
     name: str
@@ -44,20 +54,28 @@ class Chain:
 
 
 Ruleset = tuple[Chain, ...]
+ChainKey = tuple[str, str]  # names of the table and of the chain
 OTHER = RuleMatch("other")
 
 # Statements of nft that neither match nor decide, and targets of iptables of that sort.
 SILENT = frozenset({
-    "counter", "log", "mangle", "comment", "notrack", "set", "map", "dup", "flow", "secmark", "last",
-    "ct helper", "ct timeout", "ct expectation",
+    "counter", "log", "mangle", "comment", "notrack", "set", "map", "dup", "flow", "secmark",
+    "last", "ct helper", "ct timeout", "ct expectation",
 })  # fmt: skip
 SILENT_TARGETS = frozenset({
-    "LOG", "NFLOG", "ULOG", "MARK", "CONNMARK", "CONNSECMARK", "SECMARK", "CT", "NOTRACK", "TCPMSS", "CHECKSUM",
-    "CLASSIFY", "TRACE", "AUDIT", "SET", "DSCP", "TTL", "TCPOPTSTRIP", "TOS", "RATEEST", "LED", "IDLETIMER",
+    "LOG", "NFLOG", "ULOG", "MARK", "CONNMARK", "CONNSECMARK", "SECMARK", "CT", "NOTRACK", "TCPMSS",
+    "CHECKSUM", "CLASSIFY", "TRACE", "AUDIT", "SET", "DSCP", "TTL", "TCPOPTSTRIP", "TOS", "RATEEST",
+    "LED", "IDLETIMER",
 })  # fmt: skip
+# Other targets of iptables that end the walk of a packet or send it elsewhere.
+DECIDING_TARGETS = frozenset({"REJECT", "NFQUEUE", "QUEUE"})
 HOOKS = {
-    "PREROUTING": "prerouting", "INPUT": "input", "FORWARD": "forward", "OUTPUT": "output", "POSTROUTING": "postrouting"
-}  # fmt: skip
+    "PREROUTING": "prerouting",
+    "INPUT": "input",
+    "FORWARD": "forward",
+    "OUTPUT": "output",
+    "POSTROUTING": "postrouting",
+}
 ENDS = {
     "accept": "accept",
     "drop": "drop",
@@ -68,191 +86,274 @@ ENDS = {
 
 
 def parse_firewall(answer: dict[str, str | None]) -> Ruleset:
-    """All chains of IPv4. Rules that iptables made are taken from its own listing where there is one."""
-    texts = [answer[key] for key in ("nft", "iptables", "legacy")]
-    chains = parse_nft(texts[0]) if texts[0] is not None else ()
-    if texts[1] is not None:
-        compatible = parse_iptables(texts[1])
-        listed = {chain.table for chain in compatible}
-        chains = (*(chain for chain in chains if chain.table not in listed), *compatible)
-    return (*chains, *(parse_iptables(texts[2], "legacy ") if texts[2] is not None else ()))
+    """Return all chains of IPv4.
+
+    Rules that iptables-nft made come from its own listing where there is one, not from that of nft.
+    """
+    nft = answer["nft"]
+    compatible = answer["iptables"]
+    legacy = answer["legacy"]
+    chains: list[Chain] = []
+    if nft is not None:
+        chains += parse_nft(nft)
+    if compatible is not None:
+        own_chains = parse_iptables(compatible)
+        own_tables = {chain.table for chain in own_chains}
+        chains = [chain for chain in chains if chain.table not in own_tables]
+        chains += own_chains
+    if legacy is not None:
+        chains += parse_iptables(legacy, "legacy ")
+    return tuple(chains)
 
 
 # ---------------------------------------------------------------- nft
 
 
 def parse_nft(text: str) -> Ruleset:
-    """The output of `nft -j list ruleset`."""
-    chains: dict[tuple[str, str], dict[str, Any]] = {}
-    rules: dict[tuple[str, str], list[Rule]] = {}
+    """Parse the output of `nft -j list ruleset`."""
+    chains: dict[ChainKey, dict[str, Any]] = {}
+    rules: dict[ChainKey, list[Rule]] = {}
     for item in json.loads(text)["nftables"]:
         if "chain" in item:
             chain = item["chain"]
-            chains[(f"{chain['family']} {chain['table']}", chain["name"])] = chain
+            table = f"{chain['family']} {chain['table']}"
+            chains[table, chain["name"]] = chain
         elif "rule" in item:
             rule = item["rule"]
-            place = (f"{rule['family']} {rule['table']}", rule["chain"])
-            rules.setdefault(place, []).extend(_nft_rules(rule["expr"]))
-    return tuple(
-        Chain(
-            table,
-            name,
-            tuple(rules.get((table, name), ())),
-            chain.get("hook"),
-            chain.get("policy", "accept"),
-            chain.get("type", "filter"),
-            chain["dev"] if isinstance(chain.get("dev"), str) else None,
-        )
-        for (table, name), chain in chains.items()
-        if chain["family"] in ("ip", "inet", "netdev")
+            table = f"{rule['family']} {rule['table']}"
+            chain_rules = rules.setdefault((table, rule["chain"]), [])
+            chain_rules += _nft_rules(rule["expr"])
+    ruleset = []
+    for (table, name), chain in chains.items():
+        if chain["family"] in ("ip", "inet", "netdev"):
+            chain_rules = rules.get((table, name), [])
+            ruleset.append(_nft_chain(table, chain, chain_rules))
+    return tuple(ruleset)
+
+
+def _nft_chain(table: str, chain: dict[str, Any], rules: Iterable[Rule]) -> Chain:
+    device = chain.get("dev")
+    if not isinstance(device, str):
+        device = None
+    return Chain(
+        table=table,
+        name=chain["name"],
+        rules=tuple(rules),
+        hook=chain.get("hook"),
+        policy=chain.get("policy", "accept"),
+        kind=chain.get("type", "filter"),
+        device=device,
     )
 
 
 def _nft_rules(expressions: Iterable[dict[str, Any]]) -> Iterable[Rule]:
-    """One rule, or one for each element of a verdict map."""
+    """Yield one rule, or one for each element of a verdict map."""
     matches: list[RuleMatch] = []
     unsure = False
     for expression in expressions:
         ((key, body),) = expression.items()
-        if key in ENDS:
-            yield Rule(tuple(matches), ENDS[key])
-            return
-        if key in ("jump", "goto"):
-            yield Rule(tuple(matches), key, body["target"])
-            return
-        if key == "match":
-            matches += _nft_match(body["left"], body["right"], body["op"])
-        elif key == "vmap":
+        if key == "vmap":
             yield from _verdict_map(tuple(matches), body)
             return
-        elif key == "xt":
-            words, verdict = _xt(body)
-            matches += words
-            if verdict is not None:
-                yield Rule(tuple(matches), verdict)
-                return
-            unsure = unsure or not isinstance(body, dict)
-        elif key not in SILENT:
-            matches.append(OTHER)
-            unsure = unsure or key not in ("limit", "meter", "quota", "ct count")
+        verdict = _nft_verdict(key, body)
+        if verdict is not None:
+            yield Rule(tuple(matches), *verdict)
+            return
+        conditions = _nft_conditions(key, body)
+        matches += conditions
+        if conditions == [OTHER] and _may_decide(key, body):
+            unsure = True
     yield Rule(tuple(matches), "unsure" if unsure else "none")
 
 
-def _xt(body: dict[str, str] | None) -> tuple[list[RuleMatch], str | None]:
-    """An extension of iptables that nft names at best."""
-    if isinstance(body, dict) and body.get("type") == "target":
-        return [], _target(str(body.get("name")))
-    return ([] if isinstance(body, dict) and body.get("name") == "comment" else [OTHER]), None
+def _nft_verdict(key: str, body: Any) -> tuple[str, str | None] | None:
+    """Return the verdict of a statement and the chain that it jumps to, None if it has none."""
+    if key in ENDS:
+        return ENDS[key], None
+    if key in ("jump", "goto"):
+        return key, body["target"]
+    if key == "xt" and isinstance(body, dict) and body.get("type") == "target":
+        return _target(str(body.get("name"))), None
+    return None
+
+
+def _nft_conditions(key: str, body: Any) -> list[RuleMatch]:
+    if key == "match":
+        return _nft_match(body["left"], body["right"], body["op"])
+    if key in SILENT:
+        return []
+    # nft names an extension of iptables at best.
+    if key == "xt" and isinstance(body, dict) and body.get("name") == "comment":
+        return []
+    return [OTHER]
+
+
+def _may_decide(key: str, body: Any) -> bool:
+    """Return whether a statement that is not understood may have a verdict of its own."""
+    if key == "xt":
+        return not isinstance(body, dict)
+    return key not in ("match", "limit", "meter", "quota", "ct count")
 
 
 def _verdict_map(matches: tuple[RuleMatch, ...], body: dict[str, Any]) -> Iterable[Rule]:
     data = body["data"]
-    if not isinstance(
-        data, dict
-    ):  # a named map: it is not listed with its elements, which single out some packets
+    if not isinstance(data, dict):
+        # The elements of a named map are not listed with it; they single out some packets.
         yield Rule((*matches, OTHER), "accept")
         return
     for value, verdict in data["set"]:
         ((key, target),) = verdict.items()
-        also = _nft_match(body["key"], value, "==") if value != "*" else []
+        conditions = matches
+        if value != "*":
+            conditions += tuple(_nft_match(body["key"], value, "=="))
         if key in ("jump", "goto"):
-            yield Rule((*matches, *also), key, target["target"])
+            yield Rule(conditions, key, target["target"])
         else:
-            yield Rule((*matches, *also), ENDS.get(key, "unsure"))
+            yield Rule(conditions, ENDS.get(key, "unsure"))
 
 
 def _nft_match(left: Any, right: Any, op: str) -> list[RuleMatch]:
-    """Conditions of one `match`; several where naming a port names the protocol too."""
-    negated, values = op == "!=", _values(right)
+    """Return the conditions of one `match`; several where naming a port names the protocol too."""
+    values = _values(right)
     if op not in ("==", "!=", "in") or not isinstance(left, dict) or values is None:
         return [OTHER]
+    negated = op == "!="
     ((kind, body),) = left.items()
-    if kind == "&":
-        return [_masked(body, values, negated)]
-    if kind == "meta":
-        return [_meta(body["key"], values, negated)]
-    if kind == "ct" and body["key"] in ("state", "status", "mark"):
-        return [
-            _mark(values, negated)
-            if body["key"] == "mark"
-            else RuleMatch(body["key"], values, negated)
-        ]
     if kind == "payload" and "protocol" in body:
         return _payload(body["protocol"], body["field"], values, negated)
-    local = kind == "fib" and body == {"result": "type", "flags": ["daddr"]}
-    return [RuleMatch("dsttype", values, negated) if local else OTHER]
+    return [_nft_condition(kind, body, values, negated)]
+
+
+def _nft_condition(kind: str, body: Any, values: tuple[str, ...], negated: bool) -> RuleMatch:
+    if kind == "&":
+        return _masked(body, values, negated)
+    if kind == "meta":
+        return _meta(body["key"], values, negated)
+    if kind == "ct":
+        return _conntrack(body["key"], values, negated)
+    if kind == "fib" and body == {"result": "type", "flags": ["daddr"]}:
+        return RuleMatch("dsttype", values, negated)
+    return OTHER
+
+
+# Keys of `meta` in nft, and their fields here.
+META_FIELDS = {
+    "iifname": "iif",
+    "iif": "iif",
+    "oifname": "oif",
+    "oif": "oif",
+    "l4proto": "proto",
+    "nfproto": "family",
+    "protocol": "family",
+    "pkttype": "pkttype",
+}
 
 
 def _meta(key: str, values: tuple[str, ...], negated: bool) -> RuleMatch:
     if key == "mark":
         return _mark(values, negated)
-    fields = {
-        "iifname": "iif", "iif": "iif", "oifname": "oif", "oif": "oif", "l4proto": "proto", "nfproto": "family",
-        "protocol": "family", "pkttype": "pkttype",
-    }  # fmt: skip
-    return RuleMatch(fields[key], values, negated) if key in fields else OTHER
+    if key not in META_FIELDS:
+        return OTHER
+    return RuleMatch(META_FIELDS[key], values, negated)
+
+
+def _conntrack(key: str, values: tuple[str, ...], negated: bool) -> RuleMatch:
+    if key == "mark":
+        return _mark(values, negated)
+    if key not in ("state", "status"):
+        return OTHER
+    return RuleMatch(key, values, negated)
+
+
+# Fields of the IPv4 header in nft, and their names here.
+IP_FIELDS = {"saddr": "saddr", "daddr": "daddr", "protocol": "proto"}
 
 
 def _payload(protocol: str, field: str, values: tuple[str, ...], negated: bool) -> list[RuleMatch]:
     if protocol == "ip":
-        known = {"saddr": "saddr", "daddr": "daddr", "protocol": "proto"}
-        return [RuleMatch(known[field], values, negated) if field in known else OTHER]
+        if field not in IP_FIELDS:
+            return [OTHER]
+        return [RuleMatch(IP_FIELDS[field], values, negated)]
     if protocol == "ip6":
         return [RuleMatch("family", ("ipv6",)), RuleMatch(f"{field}6", values, negated)]
-    named = [] if protocol == "th" else [RuleMatch("proto", (protocol,))]
-    if field == "flags":
-        return [*named, OTHER]
-    return [*named, RuleMatch(field, values, negated) if field in ("sport", "dport") else OTHER]
+    matches = []
+    if protocol != "th":  # «th» is the transport header of any protocol
+        matches.append(RuleMatch("proto", (protocol,)))
+    if field in ("sport", "dport"):
+        matches.append(RuleMatch(field, values, negated))
+    else:
+        matches.append(OTHER)
+    return matches
 
 
 def _masked(parts: Any, values: tuple[str, ...], negated: bool) -> RuleMatch:
-    """«tcp flags & (fin|syn|rst|ack) == syn» and «meta mark & 0x8000 == 0x8000»."""
+    """Parse «tcp flags & (fin|syn|rst|ack) == syn» and «meta mark & 0x8000 == 0x8000»."""
     source, mask = parts
     if source in ({"meta": {"key": "mark"}}, {"ct": {"key": "mark"}}):
         return _mark(values, negated)
+    if source != {"payload": {"protocol": "tcp", "field": "flags"}}:
+        return OTHER
     flags = _values(mask)
-    if source == {"payload": {"protocol": "tcp", "field": "flags"}} and flags:
-        return RuleMatch("flags", (",".join(flags), ",".join(values)), negated)
-    return OTHER
+    if not flags:
+        return OTHER
+    return RuleMatch("flags", (",".join(flags), ",".join(values)), negated)
 
 
 def _mark(values: tuple[str, ...], negated: bool) -> RuleMatch:
-    """Whether the packet must bear a mark."""
-    zero = all(value in ("0", "0x0") for value in values)
-    return RuleMatch("mark", ("set",)) if zero == negated else OTHER
+    """Return the condition that the packet has a mark; OTHER where it must have none."""
+    wants_zero = all(value in ("0", "0x0") for value in values)
+    if wants_zero == negated:
+        return RuleMatch("mark", ("set",))
+    return OTHER
 
 
 def _values(right: Any) -> tuple[str, ...] | None:
-    """The right side as texts: «10.0.0.0/8», «1024-65535», «@name»; None for what is not understood."""
+    """Return the right side of a match as texts, None where it is not understood.
+
+    Examples are «10.0.0.0/8», «1024-65535» and «@name».
+    """
     if isinstance(right, str | int):
         return (str(right),)
-    items = right
+    if isinstance(right, list):
+        return _all_values(right)
     if isinstance(right, dict) and len(right) == 1:
         ((kind, body),) = right.items()
-        if kind == "prefix":
-            return (f"{body['addr']}/{body['len']}",)
-        if kind == "range":
-            return (f"{body[0]}-{body[1]}",)
-        if kind == "elem":
-            return _values(body["val"])
-        items = body if kind in ("set", "|") else None
-    if not isinstance(items, list):
-        return None
-    parts = [_values(item) for item in items]
-    return (
-        None
-        if any(part is None for part in parts)
-        else tuple(word for part in parts for word in part or ())
-    )
+        return _values_of_kind(kind, body)
+    return None
+
+
+def _values_of_kind(kind: str, body: Any) -> tuple[str, ...] | None:
+    if kind == "prefix":
+        return (f"{body['addr']}/{body['len']}",)
+    if kind == "range":
+        return (f"{body[0]}-{body[1]}",)
+    if kind == "elem":
+        return _values(body["val"])
+    if kind in ("set", "|") and isinstance(body, list):
+        return _all_values(body)
+    return None
+
+
+def _all_values(items: list[Any]) -> tuple[str, ...] | None:
+    values: list[str] = []
+    for item in items:
+        item_values = _values(item)
+        if item_values is None:
+            return None
+        values += item_values
+    return tuple(values)
 
 
 # ---------------------------------------------------------------- iptables
 
 
-def parse_iptables(text: str, before: str = "") -> Ruleset:
-    """The output of iptables-save. Raises ValueError where it ends in the middle of a table."""
-    chains: dict[tuple[str, str], tuple[str | None, str]] = {}
-    rules: dict[tuple[str, str], list[Rule]] = {}
+def parse_iptables(text: str, prefix: str = "") -> Ruleset:
+    """Parse the output of iptables-save. Raises ValueError where it ends in the middle of a table.
+
+    `prefix` goes before the names of the tables.
+    """
+    policies: dict[ChainKey, str] = {}
+    rules: dict[ChainKey, list[Rule]] = {}
     table = ""
     for line in text.splitlines():
         if line.startswith("*"):
@@ -261,91 +362,132 @@ def parse_iptables(text: str, before: str = "") -> Ruleset:
             table = ""
         elif line.startswith(":") and table:
             name, policy = line[1:].split()[:2]
-            chains[(table, name)] = (HOOKS.get(name) if policy != "-" else None, policy.lower())
+            policies[table, name] = policy
         elif line.startswith("-A ") and table:
-            words = shlex.split(line)
-            rules.setdefault((table, words[1]), []).append(_iptables_rule(words[2:]))
+            _, name, *options = shlex.split(line)
+            rules.setdefault((table, name), []).append(_iptables_rule(options))
         elif line.strip() and not line.startswith("#"):
             raise ValueError(f"iptables-save printed '{line[:60]}'")
     if table:
         raise ValueError("the listing of iptables ends in the middle of a table")
-    return tuple(
-        Chain(
-            f"{before}ip {table}",
-            name,
-            tuple(rules.get((table, name), ())),
-            hook,
-            policy if hook else "accept",
-            "nat" if table == "nat" else "filter",
-        )
-        for (table, name), (hook, policy) in chains.items()
+    chains = []
+    for (table, name), policy in policies.items():
+        chain_rules = rules.get((table, name), [])
+        chains.append(_iptables_chain(prefix, table, name, policy, chain_rules))
+    return tuple(chains)
+
+
+def _iptables_chain(
+    prefix: str, table: str, name: str, policy: str, rules: Iterable[Rule]
+) -> Chain:
+    # «-» stands for the policy of a chain that only other chains jump to.
+    hook = None if policy == "-" else HOOKS.get(name)
+    return Chain(
+        table=f"{prefix}ip {table}",
+        name=name,
+        rules=tuple(rules),
+        hook=hook,
+        policy=policy.lower() if hook else "accept",
+        kind="nat" if table == "nat" else "filter",
     )
 
 
+# Options of iptables whose argument is the value of one field.
 PLAIN = {
-    "-s": "saddr", "-d": "daddr", "-i": "iif", "-o": "oif", "-p": "proto", "--dport": "dport", "--sport": "sport",
-    "--dports": "dport", "--sports": "sport", "--ctstate": "state", "--state": "state", "--dst-type": "dsttype",
-    "--pkt-type": "pkttype", "--ctstatus": "status",
-}  # fmt: skip
+    "-s": "saddr",
+    "-d": "daddr",
+    "-i": "iif",
+    "-o": "oif",
+    "-p": "proto",
+    "--dport": "dport",
+    "--sport": "sport",
+    "--dports": "dport",
+    "--sports": "sport",
+    "--ctstate": "state",
+    "--state": "state",
+    "--ctstatus": "status",
+    "--dst-type": "dsttype",
+    "--pkt-type": "pkttype",
+}
 
 
 def _iptables_rule(words: list[str]) -> Rule:
     matches: list[RuleMatch] = []
-    negated, at = False, 0
-    while at < len(words):
-        word, rest = words[at], words[at + 1 :]
-        end = next(
-            (n for n, other in enumerate(rest) if other == "!" or other.startswith("-")), len(rest)
-        )
-        if word in ("-j", "-g"):
-            return _jump(word, rest[0], tuple(matches))
-        if word == "!":
-            negated, at = True, at + 1
-            continue
-        if word in PLAIN:
-            matches.append(RuleMatch(PLAIN[word], _listed(rest[0]), negated))
-        elif word == "--mark":
-            matches.append(_mark((rest[0].split("/")[0],), negated))
-        elif word == "--tcp-flags":
-            matches.append(RuleMatch("flags", (rest[0].lower(), rest[1].lower()), negated))
-        elif word == "--comment":
-            end = 1
-        elif word == "--match-set" and rest[1:2] in (["src"], ["dst"]):
-            matches.append(
-                RuleMatch("saddr" if rest[1] == "src" else "daddr", (f"@{rest[0]}",), negated)
-            )
-        elif word != "-m":
-            matches.append(OTHER)
-        negated, at = False, at + 1 + end
+    for option, negated, arguments in _options(words):
+        if option in ("-j", "-g"):
+            return _jump(option, arguments[0], tuple(matches))
+        match = _iptables_match(option, arguments, negated)
+        if match is not None:
+            matches.append(match)
     return Rule(tuple(matches), "none")
 
 
+def _options(words: list[str]) -> Iterable[tuple[str, bool, list[str]]]:
+    """Yield each option, whether a «!» negates it, and its arguments."""
+    negated = False
+    position = 0
+    while position < len(words):
+        option = words[position]
+        position += 1
+        if option == "!":
+            negated = True
+            continue
+        end = position + 1
+        if option != "--comment":  # the text of a comment may begin with a dash
+            end = _next_option(words, position)
+        yield option, negated, words[position:end]
+        negated = False
+        position = end
+
+
+def _next_option(words: list[str], start: int) -> int:
+    for position in range(start, len(words)):
+        if words[position] == "!" or words[position].startswith("-"):
+            return position
+    return len(words)
+
+
+def _iptables_match(option: str, arguments: list[str], negated: bool) -> RuleMatch | None:
+    """Return the condition of one option, None for an option that has none."""
+    if option in ("-m", "--comment"):
+        return None
+    if option in PLAIN:
+        return RuleMatch(PLAIN[option], _listed(arguments[0]), negated)
+    if option == "--mark":
+        value = arguments[0].partition("/")[0]
+        return _mark((value,), negated)
+    if option == "--tcp-flags":
+        mask, flags = arguments[0].lower(), arguments[1].lower()
+        return RuleMatch("flags", (mask, flags), negated)
+    if option == "--match-set" and arguments[1:2] in (["src"], ["dst"]):
+        field = "saddr" if arguments[1] == "src" else "daddr"
+        return RuleMatch(field, (f"@{arguments[0]}",), negated)
+    return OTHER
+
+
 def _listed(text: str) -> tuple[str, ...]:
-    """«22,80,6000:7000» as («22», «80», «6000-7000»)."""
-    return (
-        tuple(word.replace(":", "-") for word in text.lower().split(","))
-        if "/" not in text
-        else (text,)
-    )
+    """Return «22,80,6000:7000» as («22», «80», «6000-7000»)."""
+    if "/" in text:
+        return (text,)
+    values = text.lower().replace(":", "-")
+    return tuple(values.split(","))
 
 
-def _jump(word: str, target: str, matches: tuple[RuleMatch, ...]) -> Rule:
+def _jump(option: str, target: str, matches: tuple[RuleMatch, ...]) -> Rule:
     if target in ("ACCEPT", "DROP", "RETURN"):
         return Rule(matches, ENDS[target.lower()])
-    verdict = (
-        _target(target)
-        if target.isupper() and target in {*SILENT_TARGETS, "REJECT", "NFQUEUE", "QUEUE"}
-        else None
-    )
-    return (
-        Rule(matches, verdict)
-        if verdict
-        else Rule(matches, "jump" if word == "-j" else "goto", target)
-    )
+    if target in SILENT_TARGETS or target in DECIDING_TARGETS:
+        return Rule(matches, _target(target))
+    return Rule(matches, "jump" if option == "-j" else "goto", target)
 
 
 def _target(name: str) -> str:
-    return "drop" if name == "REJECT" else "none" if name in SILENT_TARGETS else "unsure"
+    """Return the verdict of a target that is no chain."""
+    if name == "REJECT":
+        return "drop"
+    if name in SILENT_TARGETS:
+        return "none"
+    return "unsure"
 
 
 NEEDS = Needs("root", "the kernel lists its packet filters to root alone, where it has any in use")

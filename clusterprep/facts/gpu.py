@@ -1,9 +1,9 @@
-"""NVIDIA GPUs three ways: on the PCI bus, by the driver, and by NVML."""
+"""NVIDIA GPUs as three sources list them: the PCI bus, the driver and NVML."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,11 @@ from clusterprep.facts import Fact, file
 from clusterprep.model import Absent, Inventory, Node, Read
 
 Readings = Mapping[int, Any]  # of each GPU that answers, by NVML's index: a value, or Absent
-PATIENCE = 10.0  # seconds that a driver gets to answer all of it
+NVML_LIMIT = 10.0  # seconds that a driver gets to answer all of it
 NO_GPU = Absent("not_applicable", "no GPU here")
+NVIDIA = "0x10de"  # PCI vendor id
+_DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers, as GPUs are
+_BRIDGE_CLASS = "0x0680"  # other bridges, as NVSwitches are
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Nvml:
-    """What NVML says; `lost` names the devices that did not answer and why, `denied` those that it may not show."""
+    """What NVML reports.
+
+    `lost` says which devices did not answer and why, `denied` has those it may not show.
+    """
 
     driver: str
     cuda: str
@@ -36,7 +42,10 @@ class Nvml:
 
 @dataclass(frozen=True)
 class Function:
-    """A GPU or NVSwitch on the PCI bus. `numa` is None where the machine does not say; `gone`: it answers all ones."""
+    """A GPU or NVSwitch on the PCI bus; `gone`: its registers read as all ones.
+
+    `numa` is None where the machine does not report the NUMA node.
+    """
 
     pci: str
     switch: bool
@@ -46,7 +55,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Model:
-    """What makes GPUs alike: memory in bytes as the driver gives it, compute capability as «9.0»."""
+    """What makes GPUs alike: memory in bytes by the driver, compute capability as «9.0»."""
 
     name: str
     memory: int
@@ -55,193 +64,247 @@ class Model:
 
 @dataclass(frozen=True)
 class DeviceNodes:
-    """/dev/nvidiaN by minor number: open, hidden (by the device cgroup) or denied; and what the driver has bound."""
+    """States of /dev/nvidiaN by minor number, and the PCI addresses that the driver has bound.
+
+    A state is open, hidden (by the device cgroup) or denied.
+    """
 
     nodes: Mapping[int, str]
     bound: tuple[str, ...]
 
 
 def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
-    """None when the node has no NVML library, or one that finds no driver: toolkits bring it to nodes without GPUs."""
-    if isinstance(answer, Absent) and answer.reason != "no_driver":
-        return answer
-    if answer is None or isinstance(answer, Absent):
+    """Return what NVML reports, None on a node that has no NVML library or no driver for it.
+
+    Toolkits install the library on nodes without GPUs too.
+    """
+    if answer is None:
         return None
-    rows = answer["gpus"]
-    return Nvml(
-        driver=answer["driver"],
-        cuda=f"{answer['cuda'] // 1000}.{answer['cuda'] % 1000 // 10}",  # 12040 is 12.4
-        gpus=tuple(Gpu(r["index"], r["name"], r["uuid"], r["pci"]) for r in rows if "no" not in r),
-        lost=tuple(
-            f"GPU {r['index']}: {r['no']}" for r in rows if "no" in r and r["no"] != "denied"
-        ),
-        denied=tuple(r["index"] for r in rows if r.get("no") == "denied"),
-    )
+    if isinstance(answer, Absent):
+        return None if answer.reason == "no_driver" else answer
+    gpus = []
+    lost = []
+    denied = []
+    for row in answer["gpus"]:
+        if "no" not in row:
+            gpus.append(Gpu(row["index"], row["name"], row["uuid"], row["pci"]))
+        elif row["no"] == "denied":
+            denied.append(row["index"])
+        else:
+            lost.append(f"GPU {row['index']}: {row['no']}")
+    cuda = answer["cuda"]
+    cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}"  # 12040 is 12.4
+    return Nvml(answer["driver"], cuda_version, tuple(gpus), tuple(lost), tuple(denied))
 
 
-_NVML = (Read("nvml", (), limit=PATIENCE),)
+_NVML = (Read("nvml", (), limit=NVML_LIMIT),)
 
 
 def nvml_read(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    """One call brings all that NVML says; equal reads are asked once."""
+    """Return the one read that brings all that NVML reports; equal reads are made once."""
     return _NVML
 
 
 def per_gpu(
-    name: str, make: Callable[..., Any], *fields: str, besides: tuple[str, ...] | None = None
+    name: str,
+    make: Callable[..., Any],
+    *fields: str,
+    besides: tuple[str, ...] | None = None,
+    moves: bool = False,
 ) -> Fact:
-    """A fact with a reading of each GPU that answers: `make` of these fields of NVML's answer, none of them refused.
+    """Return a fact with a reading of each GPU that answers.
 
-    With `besides` make gets a row of these fields and of others, which may be refused.
+    `make` gets the values of these fields of NVML's answer, none of them refused. With `besides` it
+    gets a row of these fields and of further ones, which may be refused.
     """
-    needed = (*fields, *(besides or ()))
+    needed_fields = (*fields, *(besides or ()))
+    takes_row = besides is not None
 
     def parse(answer: dict[str, Any] | Absent | None) -> dict[int, Any] | Absent:
-        if answer is None or (isinstance(answer, Absent) and answer.reason == "no_driver"):
+        if answer is None:
             return NO_GPU
         if isinstance(answer, Absent):
-            return answer
+            return NO_GPU if answer.reason == "no_driver" else answer
+        readings = {}
         rows = answer["gpus"]
-        whole = besides is not None
-        return _together(
-            {r["index"]: _reading(make, r, fields, whole) for r in rows if "no" not in r}, rows
-        )
+        for row in rows:
+            if "no" not in row:
+                readings[row["index"]] = _reading(make, row, fields, takes_row)
+        return _readings_or_absent(readings, rows)
 
-    return Fact(
-        name,
-        nvml_read,
-        parse,
-        lenient=True,
-        narrow=lambda answer: {"gpus": columns(answer, *needed)},
-    )
+    def narrow(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
+        return {"gpus": columns(answer, *needed_fields)}
+
+    return Fact(name, nvml_read, parse, lenient=True, narrow=narrow, moves=moves)
 
 
 def columns(answer: Mapping[str, Any], *fields: str) -> list[Any]:
-    """NVML's rows with some of their fields; of a GPU that does not answer, what it says instead."""
+    """Return NVML's rows with some of their fields; those of GPUs that do not answer unchanged."""
     wanted = ("index", *fields)
-    return [
-        r if "no" in r else {field: r[field] for field in wanted if field in r}
-        for r in answer["gpus"]
-    ]
+    rows = []
+    for row in answer["gpus"]:
+        if "no" in row:
+            rows.append(row)
+        else:
+            rows.append({field: row[field] for field in wanted if field in row})
+    return rows
 
 
-def _together(found: dict[int, Any], rows: list[dict[str, Any]]) -> dict[int, Any] | Absent:
-    """Where no GPU has a value, the whole fact is absent, for the reason of the first."""
+def _readings_or_absent(
+    readings: dict[int, Any], rows: list[dict[str, Any]]
+) -> dict[int, Any] | Absent:
+    """Return the readings; where no GPU has a value, the reason of the first.
+
+    A reason other than «not_applicable» goes before that one.
+    """
     if not rows:
         return NO_GPU
-    if not found:
+    if not readings:
         return Absent(str(rows[0]["no"]), "no GPU answers")
-    reasons = [value for value in found.values() if isinstance(value, Absent)]
-    if len(reasons) < len(found):
-        return found
-    return next((r for r in reasons if r.reason != "not_applicable"), reasons[0])
+    reasons = []
+    for reading in readings.values():
+        if not isinstance(reading, Absent):
+            return readings
+        reasons.append(reading)
+    for reason in reasons:
+        if reason.reason != "not_applicable":
+            return reason
+    return reasons[0]
 
 
 def _reading(
-    make: Callable[..., Any], row: Mapping[str, Any], fields: tuple[str, ...], whole: bool
+    make: Callable[..., Any], row: Mapping[str, Any], fields: Iterable[str], takes_row: bool
 ) -> Any:
+    values = []
     for field in fields:
-        reason = refused(row[field])
+        value = row[field]
+        reason = refusal(value)
         if reason is not None:
             return absence(field, reason)
-    return make(row) if whole else make(*(row[field] for field in fields))
+        values.append(value)
+    return make(row) if takes_row else make(*values)
 
 
-def refused(value: object) -> list[Any] | None:
-    """NVML's reason where it gave one instead of a value, or instead of one of several samples."""
+def refusal(value: object) -> list[Any] | None:
+    """Return NVML's reason where it gave one instead of a value or of one of several samples."""
     if not isinstance(value, list):
         return None
     if value[:1] == ["no"]:
         return value
-    return next((part for part in value if isinstance(part, list) and part[:1] == ["no"]), None)
+    for part in value:
+        if isinstance(part, list) and part[:1] == ["no"]:
+            return part
+    return None
 
 
 def absence(field: str, value: list[Any]) -> Absent:
-    """NVML's reason as ours."""
-    code = f" (code {value[2]})" if len(value) > 2 else ""
-    words = (
-        "is not supported by this GPU"
-        if value[1] == "not_applicable"
-        else f"was not answered{code}"
-    )
-    return Absent(str(value[1]), f"{field.replace('_', ' ')} {words}")
+    """Return NVML's reason, ["no", reason] or ["no", reason, code], as an Absent."""
+    reason = value[1]
+    if reason == "not_applicable":
+        outcome = "is not supported by this GPU"
+    elif len(value) > 2:
+        outcome = f"was not answered (code {value[2]})"
+    else:
+        outcome = "was not answered"
+    return Absent(str(reason), f"{field.replace('_', ' ')} {outcome}")
 
 
-def number(value: object) -> int:
-    """A number that NVML gave. Raises ValueError for anything else."""
+def require_number(value: object) -> int:
+    """Return a number of NVML's. Raises ValueError for anything else."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"expected a number, seen {value!r}")  # noqa: TRY004 - a garbled answer, not our mistake
+        raise ValueError(f"expected a number, seen {value!r}")  # noqa: TRY004 - garbled
     return value
 
 
-def rows(value: object) -> list[Any]:
-    """A list that NVML gave. Raises ValueError for anything else, which could look like an empty one."""
+def require_rows(value: object) -> list[Any]:
+    """Return a list of NVML's. Raises ValueError for anything else, such as an empty object."""
     if not isinstance(value, list):
-        raise ValueError(f"expected a list, seen {value!r}")  # noqa: TRY004 - a garbled answer, not our mistake
+        raise ValueError(f"expected a list, seen {value!r}")  # noqa: TRY004 - garbled
     return value
 
 
 def parse_functions(devices: list[dict[str, Any]]) -> tuple[Function, ...]:
-    """GPUs and NVSwitches (0x0680) on the bus; all ones is what a read of a device that is gone returns."""
-    found = []
+    """Return the GPUs and NVSwitches on the bus."""
+    functions = []
     for row in devices:
-        numa = row["numa"]
-        switch = row["class"].startswith("0x0680")
-        if switch or row["class"].startswith(("0x0300", "0x0302")):
-            at = None if numa is None or int(numa) < 0 else int(numa)
-            found.append(Function(row["pci"], switch, at, row["config"] == "ffffffff"))
-    return tuple(found)
+        numa_text = row["numa"]
+        switch = row["class"].startswith(_BRIDGE_CLASS)
+        if not switch and not row["class"].startswith(_DISPLAY_CLASSES):
+            continue
+        numa = None if numa_text is None else int(numa_text)
+        if numa is not None and numa < 0:  # the kernel writes -1 where the firmware names no node
+            numa = None
+        gone = row["config"] == "ffffffff"  # a read of a device that is gone returns all ones
+        functions.append(Function(row["pci"], switch, numa, gone))
+    return tuple(functions)
 
 
 def parse_listed(answer: Any) -> int | None:
-    """How many GPUs NVML lists, if it says so."""
-    return None if answer is None or isinstance(answer, Absent) else len(answer["gpus"])
+    """Return how many GPUs NVML lists, None where it does not answer."""
+    if answer is None or isinstance(answer, Absent):
+        return None
+    return len(answer["gpus"])
 
 
-def parse_gone(nvml: Any, rows: Any) -> tuple[str, ...] | Absent:
-    """What is lost, by NVML or on the bus; where one of them does not answer, the other may still tell."""
-    if isinstance(rows, Absent):
-        return rows
-    functions = parse_functions(rows)
-    gone = [
-        f"{f.pci} ({'NVSwitch' if f.switch else 'GPU'}): reads all ones"
-        for f in functions
-        if f.gone
-    ]
+def parse_gone(nvml: Any, devices: Any) -> tuple[str, ...] | Absent:
+    """Return the devices that NVML reports as lost or that do not respond on the bus.
+
+    Where NVML does not answer, the bus may still show which are gone.
+    """
+    if isinstance(devices, Absent):
+        return devices
+    functions = parse_functions(devices)
+    gone = _gone_functions(functions)
     known = parse_nvml(nvml)
     if isinstance(known, Absent):
         if known.reason == "gpu_lost":
             gone.append(known.detail)
         return tuple(gone) if gone else known
-    if not functions and known is None:
-        return NO_GPU
-    return (*(() if known is None else known.lost), *gone)
+    if known is None:
+        return tuple(gone) if functions else NO_GPU
+    return (*known.lost, *gone)
+
+
+def _gone_functions(functions: Iterable[Function]) -> list[str]:
+    gone = []
+    for function in functions:
+        if function.gone:
+            kind = "NVSwitch" if function.switch else "GPU"
+            gone.append(f"{function.pci} ({kind}): reads all ones")
+    return gone
 
 
 def parse_model(name: object, memory: object, capability: object) -> Model:
-    """The name, the total of [total, reserved, used] and [9, 0]."""
-    if not (
-        isinstance(name, str) and name and isinstance(memory, list) and isinstance(capability, list)
-    ):
+    """Parse a name, [total, reserved, used] of the memory in bytes, and a capability as [9, 0]."""
+    if not isinstance(name, str) or not name:
         raise ValueError("NVML names no model")
-    return Model(name, number(memory[0]), ".".join(str(number(part)) for part in capability))
+    if not isinstance(memory, list) or not isinstance(capability, list):
+        raise ValueError("NVML names no model")  # noqa: TRY004 - garbled
+    total = require_number(memory[0])
+    version = ".".join(str(require_number(part)) for part in capability)
+    return Model(name, total, version)
 
 
 def parse_nodes(answer: Mapping[str, Any]) -> DeviceNodes:
-    """What /dev and /proc/driver/nvidia/gpus hold."""
+    """Parse what /dev and /proc/driver/nvidia/gpus hold."""
     nodes = {int(minor): str(state) for minor, state in answer["nodes"].items()}
-    if not set(nodes.values()) <= {"open", "hidden", "denied"}:
-        raise ValueError(f"unknown states of device nodes in {nodes}")
-    return DeviceNodes(nodes, tuple(map(str, answer["bound"])))
+    for state in nodes.values():
+        if state not in ("open", "hidden", "denied"):
+            raise ValueError(f"unknown states of device nodes in {nodes}")
+    bound = tuple(map(str, answer["bound"]))
+    return DeviceNodes(nodes, bound)
 
 
-def parse_pci(rows: list[dict[str, str]]) -> tuple[str, ...]:
-    """PCI addresses of NVIDIA display (0x0300) and 3D (0x0302) controllers."""
-    return tuple(row["pci"] for row in rows if row["class"].startswith(("0x0300", "0x0302")))
+def parse_pci(devices: list[dict[str, str]]) -> tuple[str, ...]:
+    """Return the PCI addresses of NVIDIA's display and 3D controllers."""
+    return tuple(row["pci"] for row in devices if row["class"].startswith(_DISPLAY_CLASSES))
 
 
 def parse_driver(text: str | None) -> str | None:
-    """The version in «NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14 …»; None: not loaded."""
+    """Return the driver's version, None where no driver is loaded.
+
+    The file has «NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14 …».
+    """
     if text is None:
         return None
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
@@ -250,18 +313,19 @@ def parse_driver(text: str | None) -> str | None:
     return match[1]
 
 
+def _pci_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (Read("pci", (NVIDIA,)),)
+
+
+def _gone_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (*nvml_read(node, inventory), *_pci_reads(node, inventory))
+
+
 NVML = Fact("gpu.nvml", nvml_read, parse_nvml, lenient=True)
-PCI = Fact("gpu.pci", lambda node, inventory: (Read("pci", ("0x10de",)),), parse_pci)
+PCI = Fact("gpu.pci", _pci_reads, parse_pci)
 DRIVER = Fact("nv.driver", file("/proc/driver/nvidia/version"), parse_driver)
-FUNCTIONS = Fact(
-    "gpu.functions", lambda node, inventory: (Read("pci", ("0x10de",)),), parse_functions
-)
+FUNCTIONS = Fact("gpu.functions", _pci_reads, parse_functions)
 NODES = Fact("gpu.nodes", lambda node, inventory: (Read("gpu_nodes"),), parse_nodes)
 MODEL = per_gpu("gpu.model", parse_model, "name", "memory", "capability")
 LISTED = Fact("gpu.listed", nvml_read, parse_listed, lenient=True)
-GONE = Fact(
-    "gpu.gone",
-    lambda node, inv: (*nvml_read(node, inv), Read("pci", ("0x10de",))),
-    parse_gone,
-    lenient=True,
-)
+GONE = Fact("gpu.gone", _gone_reads, parse_gone, lenient=True)

@@ -1,4 +1,4 @@
-"""What must fit together around the driver: its module and library, the GPUs' firmware, the fabric manager."""
+"""The driver's module and library, the GPUs' firmware and the fabric manager, which must match."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterprep.facts import Fact
-from clusterprep.facts.gpu import Readings, columns, nvml_read, parse_driver, per_gpu, refused
+from clusterprep.facts.gpu import Readings, columns, nvml_read, parse_driver, per_gpu, refusal
 from clusterprep.facts.nvlink import FABRIC
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -15,7 +15,10 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Firmware:
-    """Versions by part («VBIOS», «InfoROM», «GSP»); `board` is the part number of the board, or the GPU's name."""
+    """Versions by part («VBIOS», «InfoROM», «GSP»).
+
+    `board` is the part number of the board, or the GPU's name.
+    """
 
     board: str
     versions: Mapping[str, str]
@@ -23,17 +26,24 @@ class Firmware:
 
 @dataclass(frozen=True)
 class Library:
-    """The loaded module's version, that of each NVML library, and whether the driver refuses the library (code 18)."""
+    """The loaded module's version and that of each NVML library.
+
+    `refused`: the driver refuses the library (code 18). `works`: NVML started, for which both must
+    fit.
+    """
 
     module: str | None
     files: Mapping[str, str | None]
     refused: bool
-    works: bool  # NVML started, for which both must fit
+    works: bool
 
 
 @dataclass(frozen=True)
 class FabricManager:
-    """The service as systemd sees it, and the version of its program where it was asked for."""
+    """The service as systemd sees it.
+
+    `version` is that of its program, None where it was not asked for.
+    """
 
     loaded: str
     active: str
@@ -42,7 +52,7 @@ class FabricManager:
 
 @dataclass(frozen=True)
 class FabricState:
-    """What GPUs say of their fabric (None: they have no word for it), the service, and the driver's version."""
+    """What GPUs report of their fabric (None: they cannot), the service, the driver's version."""
 
     fabric: Readings | None
     service: FabricManager | None
@@ -50,15 +60,24 @@ class FabricState:
 
 
 def _firmware(row: Mapping[str, Any]) -> Firmware:
-    versions = {"VBIOS": row["vbios"], "InfoROM": row["inforom"], "GSP": row["gsp"]}
-    known = {part: text for part, text in versions.items() if isinstance(text, str) and text}
-    if not known:
+    versions = {}
+    for part in ("VBIOS", "InfoROM", "GSP"):
+        version = row[part.lower()]
+        if isinstance(version, str) and version:
+            versions[part] = version
+    if not versions:
         raise ValueError("no version of any firmware")
-    return Firmware(row["name"] if refused(row["part"]) else f"{row['name']} {row['part']}", known)
+    board = row["name"]
+    if not refusal(row["part"]):
+        board = f"{board} {row['part']}"
+    return Firmware(board, versions)
 
 
 def parse_library(nvml: Any, text: Any, files: Any) -> Library | Absent:
-    """NVML's answer, /proc/driver/nvidia/version and the library files with what they lead to."""
+    """Parse NVML's answer, /proc/driver/nvidia/version, and the library files.
+
+    `files` has the name that each path leads to in the end.
+    """
     for answer in (text, files):
         if isinstance(answer, Absent):
             return answer
@@ -83,48 +102,64 @@ def _library_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (*nvml_read(node, inventory), version, Read("nvml_libraries"))
 
 
+def _without_rows(answer: Any) -> Any:
+    """Return an empty object for any answer of NVML: only that it answers counts."""
+    return {} if isinstance(answer, Mapping) else answer
+
+
 def parse_fabric_manager(answer: Mapping[str, str] | None) -> FabricManager | Absent | None:
-    """None where no NVSwitch is on the bus."""
+    """Return the state of the fabric manager, None where no NVSwitch is on the bus."""
     if answer is None:
         return None
-    if not answer["state"].strip():  # as in a container: systemctl is there and complains on stderr
+    if not answer["state"].strip():  # as in a container: systemctl exists and complains on stderr
         return Absent("systemd is not running", "systemctl says nothing of nvidia-fabricmanager")
     state = dict(line.split("=", 1) for line in answer["state"].splitlines() if "=" in line)
-    version = re.search(r"(\d+\.\d+\.\d+|\d+\.\d+)\s*$", answer["version"].strip())
-    return FabricManager(state["LoadState"], state["ActiveState"], version[1] if version else None)
+    match = re.search(r"(\d+\.\d+\.\d+|\d+\.\d+)\s*$", answer["version"].strip())
+    version = match[1] if match else None
+    return FabricManager(state["LoadState"], state["ActiveState"], version)
 
 
-def parse_fabric_state(nvml: Any, service: Any) -> FabricState | Absent:
-    """Either of the two may tell; a machine that has neither a fabric nor an NVSwitch is not one of these."""
+def parse_fabric_state(nvml: Any, manager: Any) -> FabricState | Absent:
+    """Return what the GPUs and the fabric manager report of the NVSwitch fabric.
+
+    One of the two may be missing. Absent on a machine that has neither.
+    """
     fabric = FABRIC.parse(nvml)
-    asked = service if isinstance(service, Absent) else parse_fabric_manager(service)
-    driver = (
-        nvml["driver"] if isinstance(nvml, Mapping) and isinstance(nvml["driver"], str) else None
-    )
-    if not isinstance(
-        fabric, Absent
-    ):  # what the GPUs say is worth more than a service that could not be asked
-        return FabricState(fabric, None if isinstance(asked, Absent) else asked, driver)
-    # A library that has no word for the fabric leaves it to the service; one that is not there does not.
-    if fabric.reason not in ("not_applicable", "missing_tool") or isinstance(nvml, Absent):
+    service = manager if isinstance(manager, Absent) else parse_fabric_manager(manager)
+    driver = _driver(nvml)
+    if not isinstance(fabric, Absent):
+        # What the GPUs report is worth more than a service that could not be asked.
+        known_service = None if isinstance(service, Absent) else service
+        return FabricState(fabric, known_service, driver)
+    # A library that is too old to report the fabric leaves the answer to the service; a missing
+    # library does not.
+    may_ask_service = fabric.reason in ("not_applicable", "missing_tool")
+    if not may_ask_service or isinstance(nvml, Absent):
         return fabric
-    if asked is None:
+    if service is None:
         return Absent("not_applicable", "no NVSwitch here")
-    return asked if isinstance(asked, Absent) else FabricState(None, asked, driver)
+    if isinstance(service, Absent):
+        return service
+    return FabricState(None, service, driver)
+
+
+def _driver(nvml: Any) -> str | None:
+    if not isinstance(nvml, Mapping):
+        return None
+    driver = nvml["driver"]
+    return driver if isinstance(driver, str) else None
+
+
+def _fabric_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (*nvml_read(node, inventory), Read("fabric_manager"))
+
+
+def _fabric_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {"driver": answer["driver"], "gpus": columns(answer, "fabric")}
 
 
 FIRMWARE = per_gpu("gpu.firmware", _firmware, "name", "vbios", besides=("inforom", "gsp", "part"))
-LIBRARY = Fact(
-    "nv.library",
-    _library_reads,
-    parse_library,
-    lenient=True,
-    narrow=lambda answer: {} if isinstance(answer, Mapping) else answer,
-)
+LIBRARY = Fact("nv.library", _library_reads, parse_library, lenient=True, narrow=_without_rows)
 FABRIC_STATE = Fact(
-    "gpu.fabric_state",
-    lambda node, inventory: (*nvml_read(node, inventory), Read("fabric_manager")),
-    parse_fabric_state,
-    lenient=True,
-    narrow=lambda answer: {"driver": answer["driver"], "gpus": columns(answer, "fabric")},
+    "gpu.fabric_state", _fabric_reads, parse_fabric_state, lenient=True, narrow=_fabric_columns
 )

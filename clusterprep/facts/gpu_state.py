@@ -1,12 +1,12 @@
-"""How each GPU is set, and what uses it: clocks, power limit, modes, processes."""
+"""The settings of each GPU and what uses it: clocks, power limit, modes, processes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from clusterprep.facts.gpu import number, per_gpu, refused, rows
-from clusterprep.facts.gpu_health import flag
+from clusterprep.facts.gpu import per_gpu, refusal, require_number, require_rows
+from clusterprep.facts.gpu_health import require_flag
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 NO_SIZE = 0xFFFF_FFFF_FFFF_FFFF  # NVML_VALUE_NOT_AVAILABLE
@@ -15,9 +15,10 @@ COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclu
 
 @dataclass(frozen=True)
 class Clocks:
-    """MHz, graphics and memory: the highest, those that applications get, and what that is by default.
+    """MHz of graphics and memory: the highest, what applications get, and what they get by default.
 
-    The last two are None where the GPU has no such setting (from Blackwell on, and in some virtual machines).
+    The last two are None where the GPU has no such setting (from Blackwell on, and in some virtual
+    machines).
     """
 
     highest: tuple[int, int]
@@ -27,7 +28,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Power:
-    """W: the limit in force (BMC and driver together), and that of the factory."""
+    """W: the limit in force (of BMC and driver together), and that of the factory."""
 
     limit: float
     default: float
@@ -35,7 +36,10 @@ class Power:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """Something that computes on a GPU; `used` in bytes, None where the driver does not say, `name` likewise."""
+    """A process that computes on a GPU; `used` in bytes.
+
+    `used` and `name` are None where not reported.
+    """
 
     pid: int
     used: int | None
@@ -44,7 +48,10 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Use:
-    """Who uses a GPU, and its memory in bytes; `apart`: the driver's own share is not part of `used`."""
+    """The processes on a GPU and its used memory in bytes.
+
+    `apart`: the driver's own share is not part of `used`.
+    """
 
     processes: tuple[GpuProcess, ...]
     used: int
@@ -53,61 +60,76 @@ class Use:
 
 @dataclass(frozen=True)
 class Persistence:
-    """Whether the driver stays with the GPU when nobody uses it; `virtual`: in a virtual machine with the whole GPU."""
+    """Whether the driver keeps an unused GPU initialised.
+
+    `virtual`: in a virtual machine that has the whole GPU.
+    """
 
     on: bool
     virtual: bool
 
 
-def _pair(row: Mapping[str, Any], key: str) -> tuple[int, int] | None:
-    graphics, memory = row[f"{key}_graphics"], row[f"{key}_memory"]
-    if refused(graphics) or refused(memory):
-        return None
-    return number(graphics), number(memory)
-
-
 def _clocks(row: Mapping[str, Any]) -> Clocks:
-    highest = (number(row["clock_max_graphics"]), number(row["clock_max_memory"]))
-    return Clocks(highest, _pair(row, "clock_application"), _pair(row, "clock_default"))
+    highest_graphics = require_number(row["clock_max_graphics"])
+    highest_memory = require_number(row["clock_max_memory"])
+    return Clocks(
+        highest=(highest_graphics, highest_memory),
+        application=_clock_pair(row, "application"),
+        default=_clock_pair(row, "default"),
+    )
+
+
+def _clock_pair(row: Mapping[str, Any], kind: str) -> tuple[int, int] | None:
+    graphics = row[f"clock_{kind}_graphics"]
+    memory = row[f"clock_{kind}_memory"]
+    if refusal(graphics) or refusal(memory):
+        return None
+    return require_number(graphics), require_number(memory)
 
 
 def parse_power(enforced: Any, default: Any) -> Power:
-    """mW, as NVML gives them."""
-    if number(enforced) <= 0 or number(default) <= 0:
+    """Parse two limits in mW, as NVML gives them."""
+    if require_number(enforced) <= 0 or require_number(default) <= 0:
         raise ValueError("a power limit of nothing")
     return Power(enforced / 1000, default / 1000)
 
 
 def _use(row: Mapping[str, Any]) -> Use:
     _, reserved, used = row["memory"]
-    processes = tuple(
-        GpuProcess(number(pid), None if size == NO_SIZE else number(size), name)
-        for pid, size, name in rows(row["processes"])
-    )
-    return Use(processes, number(used), reserved is not None)
+    processes = []
+    for pid, size, name in require_rows(row["processes"]):
+        process_used = None if size == NO_SIZE else require_number(size)
+        processes.append(GpuProcess(require_number(pid), process_used, name))
+    return Use(tuple(processes), require_number(used), reserved is not None)
 
 
 def _persistence(row: Mapping[str, Any]) -> Persistence:
-    mode = row["virtualization"]
-    return Persistence(flag(row["persistence"]), mode in (1, 2))  # passed through, or a vGPU
+    virtual = row["virtualization"] in (1, 2)  # passed through, or a vGPU
+    return Persistence(require_flag(row["persistence"]), virtual)
 
 
 def parse_mig(mig: Any) -> tuple[bool, bool]:
-    """On now, and after the next reset."""
-    return flag(mig[0]), flag(mig[1])
+    """Return whether MIG is on now, and after the next reset."""
+    now, pending = mig[0], mig[1]
+    return require_flag(now), require_flag(pending)
 
 
 def parse_compute_mode(mode: object) -> str:
-    """The mode's name. Raises KeyError for a number that nvml.h does not know."""
-    return COMPUTE_MODES[number(mode)]
+    """Return the mode's name. Raises KeyError for a number that nvml.h does not know."""
+    return COMPUTE_MODES[require_number(mode)]
 
 
-_SET = tuple(
-    f"clock_{by}_{what}" for by in ("application", "default") for what in ("graphics", "memory")
+_OPTIONAL_CLOCKS = (
+    "clock_application_graphics",
+    "clock_application_memory",
+    "clock_default_graphics",
+    "clock_default_memory",
 )
-CLOCKS = per_gpu("gpu.clocks", _clocks, "clock_max_graphics", "clock_max_memory", besides=_SET)
+CLOCKS = per_gpu(
+    "gpu.clocks", _clocks, "clock_max_graphics", "clock_max_memory", besides=_OPTIONAL_CLOCKS
+)
 POWER = per_gpu("gpu.power", parse_power, "power_enforced", "power_default")
-USE = per_gpu("gpu.use", _use, "processes", "memory", besides=())
+USE = per_gpu("gpu.use", _use, "processes", "memory", besides=(), moves=True)
 PERSISTENCE = per_gpu("gpu.persistence", _persistence, "persistence", besides=("virtualization",))
 MIG = per_gpu("gpu.mig", parse_mig, "mig")
 COMPUTE_MODE = per_gpu("gpu.compute_mode", parse_compute_mode, "compute_mode")

@@ -1,4 +1,4 @@
-"""Which machine answers: its identity, kernel and distribution."""
+"""The identity, kernel and distribution of the machine that answers."""
 
 from __future__ import annotations
 
@@ -10,44 +10,55 @@ from clusterprep.facts import Fact, file
 
 
 def parse_os_release(text: str | None) -> str:
-    """«debian 12» from /etc/os-release, whose values are quoted as in a shell."""
+    """Return «debian 12» from /etc/os-release, whose values are quoted as in a shell."""
     if text is None:
         raise ValueError("there is no /etc/os-release")
-    pairs = (
-        line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#")
-    )
-    values = {key.strip(): "".join(shlex.split(value)[:1]) for key, value in pairs}
-    return f"{values['ID']} {values.get('VERSION_ID', '')}".strip()
+    values = {}
+    for line in text.splitlines():
+        key, sign, value = line.partition("=")
+        if sign and not line.startswith("#"):
+            values[key.strip()] = _first_word(value)
+    distribution = values["ID"]
+    version = values.get("VERSION_ID", "")
+    return f"{distribution} {version}".strip()
+
+
+def _first_word(value: str) -> str:
+    words = shlex.split(value)
+    return words[0] if words else ""
 
 
 def parse_word(text: str | None) -> str:
-    """A file that holds one word."""
+    """Return the text of a file that holds one word."""
     if text is None or not text.strip():
         raise ValueError("empty or not there")
     return text.strip()
 
 
 def parse_machine_id(text: str | None) -> str:
-    """32 hexadecimal digits, as machine-id(5) says; images that are to be cloned hold nothing or «uninitialized»."""
-    word = parse_word(text)
-    if not re.fullmatch(r"[0-9a-fA-F]{32}", word):
-        raise ValueError(f"'{word[:40]}' is no machine id")
-    return word
+    """Return 32 hexadecimal digits, as in machine-id(5).
+
+    Images that are to be cloned hold nothing or «uninitialized», which raises ValueError.
+    """
+    machine_id = parse_word(text)
+    if not re.fullmatch(r"[0-9a-fA-F]{32}", machine_id):
+        raise ValueError(f"'{machine_id[:40]}' is no machine id")
+    return machine_id
 
 
 def parse_boot_id(text: str | None) -> str:
-    """The UUID that the kernel draws at boot."""
-    word = parse_word(text)
-    if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", word):
-        raise ValueError(f"'{word[:40]}' is no boot id")
-    return word
+    """Return the UUID that the kernel draws at boot."""
+    boot_id = parse_word(text)
+    if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", boot_id):
+        raise ValueError(f"'{boot_id[:40]}' is no boot id")
+    return boot_id
 
 
 def parse_uptime(text: str | None) -> float:
-    """Seconds since boot: the first of the two numbers of /proc/uptime."""
+    """Return the seconds since boot: the first of the two numbers of /proc/uptime."""
     if text is None:
         raise ValueError("there is no /proc/uptime")
-    since_boot, _idle = (float(word) for word in text.split())
+    since_boot, _idle = map(float, text.split())
     if not (math.isfinite(since_boot) and since_boot >= 0):
         raise ValueError(f"'{text.strip()}' is no time since boot")
     return since_boot
@@ -58,4 +69,4 @@ BOOT_ID = Fact("host.boot_id", file("/proc/sys/kernel/random/boot_id"), parse_bo
 HOST_NAME = Fact("host.name", file("/proc/sys/kernel/hostname"), parse_word)
 KERNEL = Fact("kernel.release", file("/proc/sys/kernel/osrelease"), parse_word)
 OS_RELEASE = Fact("os.release", file("/etc/os-release", etc=True), parse_os_release)
-UPTIME = Fact("host.uptime", file("/proc/uptime"), parse_uptime)
+UPTIME = Fact("host.uptime", file("/proc/uptime"), parse_uptime, moves=True)

@@ -1,4 +1,4 @@
-"""Which CPUs take the interrupts of network cards and GPUs, over a fraction of a second."""
+"""The CPUs that handle the interrupts of network cards and GPUs, over a fraction of a second."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from clusterprep.model import Read
 
 @dataclass(frozen=True, slots=True)
 class InterruptDevice:
-    """A card with its interrupt lines; `lines` has those that moved: line → CPU → interrupts in the window.
+    """A card with its interrupt lines.
 
-    `queues` is how many queues of an interface receive; a GPU counts as one.
+    `lines` has those that were active: line → CPU → interrupts in the window. `queues` is the
+    number of receive queues of an interface; a GPU counts as one.
     """
 
     name: str
@@ -26,20 +27,26 @@ class InterruptDevice:
 
 @dataclass(frozen=True)
 class Interrupts:
-    """What came in within `seconds`. `lower` says on which interfaces a bond, bridge or VLAN stands."""
+    """The interrupts of `seconds`.
+
+    `lower` has the interfaces that a bond, bridge or VLAN is built on.
+    """
 
     seconds: float
     devices: tuple[InterruptDevice, ...]
     lower: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def under(self, name: str) -> tuple[InterruptDevice, ...]:
-        """The cards below an interface, itself if it is one."""
-        names, seen = [name], []
-        for interface in names:  # grows while it is walked; what was seen once is not seen again
-            if interface not in seen:
-                seen.append(interface)
-                names.extend(self.lower.get(interface, ()))
-        return tuple(device for device in self.devices if device.name in seen and not device.gpu)
+        """Return the cards below an interface, itself if it is one."""
+        waiting = [name]
+        interfaces = set()
+        while waiting:
+            interface = waiting.pop()
+            if interface not in interfaces:
+                interfaces.add(interface)
+                waiting.extend(self.lower.get(interface, ()))
+        cards = (device for device in self.devices if not device.gpu)
+        return tuple(card for card in cards if card.name in interfaces)
 
     @property
     def gpus(self) -> tuple[InterruptDevice, ...]:
@@ -51,19 +58,23 @@ def parse_interrupts(answer: dict[str, Any]) -> Interrupts:
     if not 0 < seconds < 60:
         raise ValueError(f"no window: {seconds} s")
     devices = tuple(_device(row) for row in answer["devices"])
-    return Interrupts(
-        seconds, devices, {name: tuple(below) for name, below in answer["lower"].items()}
-    )
+    lower = {}
+    for name, below in answer["lower"].items():
+        lower[name] = tuple(below)
+    return Interrupts(seconds, devices, lower)
 
 
 def _device(row: dict[str, Any]) -> InterruptDevice:
-    lines = {
-        irq: {cpu: int(count) for cpu, count in by_cpu.items()}
-        for irq, by_cpu in row["lines"].items()
-    }
+    lines = {}
+    for irq, counts in row["lines"].items():
+        lines[irq] = {cpu: int(count) for cpu, count in counts.items()}
+    irqs = tuple(row["irqs"])
+    queues = int(row["queues"])
     return InterruptDevice(
-        row["name"], bool(row["gpu"]), tuple(row["irqs"]), int(row["queues"]), lines
+        name=row["name"], gpu=bool(row["gpu"]), irqs=irqs, queues=queues, lines=lines
     )
 
 
-INTERRUPTS = Fact("irq.counts", lambda node, inventory: (Read("interrupts"),), parse_interrupts)
+INTERRUPTS = Fact(
+    "irq.counts", lambda node, inventory: (Read("interrupts"),), parse_interrupts, moves=True
+)

@@ -1,4 +1,4 @@
-"""What a node remembers of the runs that wrote to it."""
+"""The journal that a node keeps of the runs that wrote to it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterprep.facts import Fact, under
-from clusterprep.model import Read
+from clusterprep.model import Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 STATE = "/var/lib/clusterprep"
-UNSETTLED = (
-    "staged",
-    "committed",
-    "lost",
-)  # lost: the node went away while it was being written to
+# States of a run that neither succeeded nor was rolled back. «lost»: the node went away while it
+# was written to.
+UNSETTLED = ("staged", "committed", "lost")
 STATES = ("done", "undone", *UNSETTLED)
 
 
@@ -29,7 +27,10 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Journal:
-    """Runs, oldest first; `holder` is what the lock says of the run that works there at the moment."""
+    """The runs, oldest first.
+
+    `holder` is what the lock says of the run that is at work there now.
+    """
 
     entries: tuple[JournalEntry, ...] = ()
     holder: str | None = None
@@ -39,17 +40,26 @@ class Journal:
         return tuple(entry for entry in self.entries if entry.state in UNSETTLED)
 
     def state(self, run: str) -> str | None:
-        return next((entry.state for entry in self.entries if entry.run == run), None)
+        for entry in self.entries:
+            if entry.run == run:
+                return entry.state
+        return None
 
 
 def parse_journal(answer: Mapping[str, Any]) -> Journal:
-    """The agent's answer, with every run in one of the states that it writes."""
-    entries = tuple(JournalEntry(*map(_text, row)) for row in answer["runs"])
-    for entry in entries:
-        if entry.state not in STATES:
-            raise ValueError(f"run {entry.run} is in a state that is none: {entry.state!r}")
+    """Parse the agent's answer. Raises ValueError for a run in a state that no run has."""
+    entries = tuple(_entry(row) for row in answer["runs"])
     holder = answer["holder"]
-    return Journal(entries, None if holder is None else _text(holder))
+    if holder is not None:
+        holder = _text(holder)
+    return Journal(entries, holder)
+
+
+def _entry(row: Any) -> JournalEntry:
+    entry = JournalEntry(*map(_text, row))
+    if entry.state not in STATES:
+        raise ValueError(f"run {entry.run} is in a state that is none: {entry.state!r}")
+    return entry
 
 
 def _text(value: object) -> str:
@@ -58,8 +68,8 @@ def _text(value: object) -> str:
     return value
 
 
-JOURNAL = Fact(
-    "state.journal",
-    lambda node, inventory: (Read("journal", (under(node, STATE),)),),
-    parse_journal,
-)
+def _journal_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (Read("journal", (under(node, STATE),)),)
+
+
+JOURNAL = Fact("state.journal", _journal_reads, parse_journal)

@@ -1,4 +1,4 @@
-"""What the kernel was started with, and the kernels that the machine could start instead."""
+"""The kernel's command line, and the kernels that are installed beside the running one."""
 
 from __future__ import annotations
 
@@ -13,44 +13,63 @@ _WORD = re.compile(r'(?:[^\s"]|"[^"]*")+')  # the kernel knows double quotes and
 
 
 def parse_cmdline(text: str | None) -> tuple[str, ...]:
-    """The words of /proc/cmdline before `--`, behind which those of process 1 stand."""
+    """Return the words of /proc/cmdline before `--`, behind which those of process 1 stand."""
     if text is None or not text.strip():
         raise ValueError("/proc/cmdline is empty or not there")
-    words = [word.replace('"', "") for word in _WORD.findall(text)]
-    return tuple(words[: words.index("--")] if "--" in words else words)
+    words = []
+    for match in _WORD.finditer(text):
+        word = match[0].replace('"', "")
+        if word == "--":
+            break
+        words.append(word)
+    return tuple(words)
 
 
 def parse_installed(releases: Any) -> tuple[str, ...]:
-    """Releases of the kernels in /boot and /lib/modules; none in a container, or where the network boots."""
-    if not (isinstance(releases, list) and all(isinstance(release, str) for release in releases)):
-        raise ValueError("no list of releases")
+    """Return the releases of the kernels in /boot and /lib/modules.
+
+    There are none in a container, or where the network boots.
+    """
+    if not isinstance(releases, list):
+        raise ValueError("no list of releases")  # noqa: TRY004 - garbled
+    for release in releases:
+        if not isinstance(release, str):
+            raise ValueError("no list of releases")  # noqa: TRY004 - as above
     return tuple(releases)
 
 
 def newest_waiting(running: str, installed: Iterable[str]) -> str | None:
-    """The newest installed kernel of the running one's flavour, if it is newer.
+    """Return the newest installed kernel of the running one's flavour, or None if none is newer.
 
-    A running kernel that is not among them was booted from elsewhere: by the network, or it is a container's host's.
+    None as well if the running kernel is not installed: it was booted over the network, or this
+    is a container.
     """
-    numbers, flavour = _taken_apart(running)
-    alike = {release: _taken_apart(release) for release in installed}
-    if running not in alike:
+    running_numbers, running_flavour = _numbers_and_flavour(running)
+    running_is_installed = False
+    newer = []
+    for release in installed:
+        if release == running:
+            running_is_installed = True
+        numbers, flavour = _numbers_and_flavour(release)
+        if flavour == running_flavour and numbers > running_numbers:
+            newer.append((numbers, release))
+    if not running_is_installed or not newer:
         return None
-    newer = [
-        (other[0], release)
-        for release, other in alike.items()
-        if other[1] == flavour and other[0] > numbers
-    ]
-    return max(newer)[1] if newer else None
+    _, newest = max(newer)
+    return newest
 
 
-def _taken_apart(release: str) -> tuple[tuple[int, ...], str]:
-    """Numbers and flavour: ((6, 8, 0, 45), "-generic"); el9_4 and el9_5 are one flavour."""
+def _numbers_and_flavour(release: str) -> tuple[tuple[int, ...], str]:
+    """Return ((6, 8, 0, 45), "-generic") for «6.8.0-45-generic».
+
+    The flavours of el9_4 and el9_5 are one.
+    """
     match = re.match(r"(?:\d+[.-])*\d+(?=[^\d]|$)", release)
     if match is None:
         return (), release
-    numbers = tuple(int(number) for number in re.split(r"[.-]", match[0]))
-    return numbers, re.sub(r"(\.el\d+)_\d+", r"\1", release[match.end() :])
+    numbers = tuple(map(int, re.split(r"[.-]", match[0])))
+    flavour = release[match.end() :]
+    return numbers, re.sub(r"(\.el\d+)_\d+", r"\1", flavour)
 
 
 CMDLINE = Fact("kernel.cmdline", file("/proc/cmdline"), parse_cmdline)

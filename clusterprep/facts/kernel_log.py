@@ -1,22 +1,24 @@
-"""What the kernel said since boot, as far as it could matter, and NVIDIA's Xids among it."""
+"""Lines of the kernel's log since boot that can matter to a job, and NVIDIA's Xids among them."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from clusterprep.facts import Fact, Needs
-from clusterprep.facts.gpu import parse_pci
+from clusterprep.facts.gpu import NVIDIA, parse_pci
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 XID = "NVRM: Xid"
-# Lines with one of these travel home. A line counts for the first word that it holds, and lines that begin alike from
-# the word on are one record: so words name what must not hide behind something more frequent.
-WORDS = (
-    "Nonfatal ",  # Xids of NVLink 5, which say in their text how grave they are
+# The agent sends lines that contain one of these phrases. A line counts for the first phrase that
+# it contains, and lines that go on alike after it are one record. So there is a phrase for all that
+# must not hide behind something more frequent.
+PHRASES = (
+    "Nonfatal ",  # Xids of NVLink 5, whose text says how grave they are
     XID,
     "soft lockup - CPU",
     "hard LOCKUP",
@@ -54,7 +56,10 @@ WORDS = (
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """A line; `count` lines begin like it, the first of them at `since`. Seconds since boot."""
+    """A line; `count` lines begin like it, the first of them at `since`.
+
+    Times are seconds since boot.
+    """
 
     number: int
     seconds: float
@@ -66,7 +71,10 @@ class KernelRecord:
 
 @dataclass(frozen=True)
 class KernelLog:
-    """What is left of the kernel's log: its oldest record's number and time, and `cut` lines of a word left out."""
+    """What remains of the kernel's log, with the number and the time of its oldest record.
+
+    `cut` counts by phrase the lines that were left out.
+    """
 
     now: float  # seconds since boot
     first_number: int
@@ -82,10 +90,12 @@ class KernelLog:
     @property
     def window(self) -> float:
         """Seconds that it covers."""
-        return self.now if self.whole else self.now - self.first_seconds
+        if self.whole:
+            return self.now
+        return self.now - self.first_seconds
 
     def age(self, record: KernelRecord) -> float:
-        """Seconds since a record; a clock that is a little behind the log's own makes none of them younger than now."""
+        """Return the seconds since a record, at least 0: the clock may be behind the log's own."""
         return max(0.0, self.now - record.seconds)
 
 
@@ -104,59 +114,73 @@ class Xids:
     events: tuple[Xid, ...] = ()
 
 
-_XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\): ([0-9]+)\b"
-)
+_PCI_ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI_ADDRESS})\): ([0-9]+)\b")
 
 
 def parse_log(answer: Any) -> KernelLog | Absent:
     if answer is None:
         return Absent("denied", "there is no /dev/kmsg here, as in most containers")
-    number, seconds = answer["first"]
-    records = tuple(
-        KernelRecord(int(n), float(s), int(v), int(c), float(f), str(t))
-        for n, s, v, c, f, t in answer["records"]
+    first_number, first_seconds = answer["first"]
+    log = KernelLog(
+        now=float(answer["now"]),
+        first_number=int(first_number),
+        first_seconds=float(first_seconds),
+        records=tuple(_record(row) for row in answer["records"]),
+        cut=dict(answer["cut"]),
     )
-    log = KernelLog(float(answer["now"]), int(number), float(seconds), records, dict(answer["cut"]))
-    if (
-        not 0 <= log.first_seconds < float("inf")
-        or not 0 < log.now < float("inf")
-        or log.first_number < 0
-    ):
+    if not 0 < log.now < math.inf or log.first_number < 0:
+        raise ValueError("no time since boot")
+    if not 0 <= log.first_seconds < math.inf:
         raise ValueError("no time since boot")
     return log
 
 
-def parse_xids(answer: Any, pci: Any) -> Xids | Absent:
-    """The Xids of the log. A node whose bus shows no GPU, and whose log tells of none, has nothing to say of them."""
-    bare = not isinstance(pci, Absent) and not parse_pci(pci)
-    log = answer if isinstance(answer, Absent) else parse_log(answer)
-    if not isinstance(log, Absent):
-        events = tuple(_xid(record) for record in log.records if XID in record.text)
-        if events or not bare:
-            return Xids(log, events)
-    return (
-        Absent("not_applicable", "no NVIDIA GPU here")
-        if bare or not isinstance(log, Absent)
-        else log
+def _record(row: Sequence[Any]) -> KernelRecord:
+    number, seconds, level, count, since, text = row
+    return KernelRecord(
+        number=int(number),
+        seconds=float(seconds),
+        level=int(level),
+        count=int(count),
+        since=float(since),
+        text=str(text),
     )
+
+
+def parse_xids(answer: Any, pci: Any) -> Xids | Absent:
+    """Return the Xids of the log; Absent where neither the bus nor the log shows a GPU."""
+    has_no_gpu = not isinstance(pci, Absent) and not parse_pci(pci)
+    log = answer if isinstance(answer, Absent) else parse_log(answer)
+    if isinstance(log, Absent):
+        return _NO_GPU if has_no_gpu else log
+    events = tuple(_xid(record) for record in log.records if XID in record.text)
+    if has_no_gpu and not events:
+        return _NO_GPU
+    return Xids(log, events)
+
+
+_NO_GPU = Absent("not_applicable", "no NVIDIA GPU here")
 
 
 def _xid(record: KernelRecord) -> Xid:
     match = _XID.search(record.text)
-    return Xid("", 0, record) if match is None else Xid(match[1].lower(), int(match[2]), record)
+    if match is None:
+        return Xid("", 0, record)
+    pci, code = match.groups()
+    return Xid(pci.lower(), int(code), record)
 
 
-def _log(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    return (Read("kernel_log", WORDS),)
+def _log_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (Read("kernel_log", PHRASES),)
 
 
-def _xids(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    return (*_log(node, inventory), Read("pci", ("0x10de",)))
+def _xid_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (*_log_reads(node, inventory), Read("pci", (NVIDIA,)))
 
 
 NEEDS = Needs(
     "root", "/dev/kmsg is root's where kernel.dmesg_restrict is 1, as most systems have it"
 )
-LOG = Fact("log.records", _log, parse_log, needs=NEEDS)
-XIDS = Fact("gpu.xids", _xids, parse_xids, lenient=True, needs=NEEDS)
+LOG = Fact("log.records", _log_reads, parse_log, needs=NEEDS, moves=True)
+XIDS = Fact("gpu.xids", _xid_reads, parse_xids, lenient=True, needs=NEEDS)

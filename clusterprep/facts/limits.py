@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from clusterprep.facts import JOB_USER, Fact
+from clusterprep.facts import JOB_USER, Fact, user_of_job
 from clusterprep.model import Inventory, Node, Read
 
 
 def parse_memlock(answer: dict[str, Any]) -> float:
-    """Soft limit of locked memory in bytes, math.inf for unlimited."""
-    return math.inf if answer["memlock"] is None else float(answer["memlock"])
+    """Return the soft limit of locked memory in bytes, math.inf for unlimited."""
+    limit = answer["memlock"]
+    return math.inf if limit is None else float(limit)
 
 
 def parse_number(answer: Any, name: str) -> float:
-    """A soft limit as a number, math.inf for unlimited; the stack's is in bytes."""
+    """Return a soft limit as a number, math.inf for unlimited; the stack's is in bytes."""
     limit = answer[name]
     if limit is None:
         return math.inf
@@ -25,7 +26,7 @@ def parse_number(answer: Any, name: str) -> float:
 
 
 def limits(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    return (Read("limits", (node.job_user or node.ssh.user,), limit=5.0),)
+    return (Read("limits", (user_of_job(node),), limit=5.0),)
 
 
 MEMLOCK = Fact("lim.memlock", limits, parse_memlock, needs=JOB_USER)

@@ -1,4 +1,4 @@
-"""Main memory: how much, on which NUMA nodes, its errors, and what the kernel does with it on its own."""
+"""Main memory: its size, NUMA nodes and errors, and what the kernel does with it on its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Errors:
-    """Memory errors since boot, as the memory controllers count them; `dimms` names those with uncorrected ones."""
+    """Memory errors since boot, as the memory controllers count them.
+
+    `dimms` are those with uncorrected errors.
+    """
 
     uncorrected: int
     corrected: int
@@ -40,7 +43,7 @@ class Swap:
 
 @dataclass(frozen=True)
 class NumaNode:
-    """One NUMA node: its CPUs as the kernel lists them («0-55,112-167»), and whether it has memory."""
+    """One NUMA node; `cpus` as the kernel lists them, «0-55,112-167»."""
 
     number: int
     cpus: str
@@ -48,80 +51,117 @@ class NumaNode:
 
 
 def parse_total(text: str | None) -> int:
-    """MemTotal of /proc/meminfo in bytes: what is installed less what firmware and kernel keep."""
+    """Return MemTotal of /proc/meminfo in bytes: memory less what firmware and kernel keep."""
     match = _TOTAL.search(text or "")
     if match is None:
         raise ValueError("no MemTotal in /proc/meminfo")
-    return int(match[1]) << 10
+    return int(match[1]) << 10  # from KiB
 
 
-def parse_errors(files: Mapping[str, str], cpus: Any) -> Errors | Absent:
-    """Without a memory controller in EDAC: nothing to see in a virtual machine, not knowing on any other."""
+def parse_errors(files: Mapping[str, str] | Absent, cpus: Any) -> Errors | Absent:
+    """Return the errors of all memory controllers.
+
+    Without a memory controller in EDAC, errors cannot be seen in a virtual machine, and are unknown
+    on any other.
+    """
+    if isinstance(files, Absent):
+        return files
     counts = {path: int(text) for path, text in files.items() if path.endswith("_count")}
-    controllers = {"/".join(path.split("/")[:7]) for path in counts}
+    controllers = set()
+    for path in counts:
+        folders = path.split("/")[:7]  # /sys/devices/system/edac/mc/mc0
+        controllers.add("/".join(folders))
     if not controllers:
-        if isinstance(cpus, Mapping) and virtual(cpuinfo(cpus["cpuinfo"])):
-            return Absent(
-                "not_applicable", "a virtual machine does not see the errors of its host's memory"
-            )
-        return Absent("missing_tool", "no EDAC driver watches the memory")
-    return Errors(
-        uncorrected=sum(counts[f"{controller}/ue_count"] for controller in controllers),
-        corrected=sum(counts[f"{controller}/ce_count"] for controller in controllers),
-        dimms=tuple(
-            _label(files, path)
-            for path, n in counts.items()
-            if n and path.endswith("/dimm_ue_count")
-        ),
-    )
+        return _no_controller(cpus)
+    uncorrected = 0
+    corrected = 0
+    for controller in controllers:
+        uncorrected += counts[f"{controller}/ue_count"]
+        corrected += counts[f"{controller}/ce_count"]
+    dimms = []
+    for path, count in counts.items():
+        if count and path.endswith("/dimm_ue_count"):
+            dimms.append(_label(files, path))
+    return Errors(uncorrected, corrected, tuple(dimms))
+
+
+def _no_controller(cpus: Any) -> Absent:
+    if isinstance(cpus, Mapping) and virtual(cpuinfo(cpus["cpuinfo"])):
+        return Absent(
+            "not_applicable", "a virtual machine does not see the errors of its host's memory"
+        )
+    return Absent("missing_tool", "no EDAC driver watches the memory")
 
 
 def _label(files: Mapping[str, str], path: str) -> str:
-    """«CPU_SrcID#0_MC#1_Chan#0_DIMM#0», or «mc1 dimm0» where the board's labels are not known."""
+    """Return the board's label «CPU_SrcID#0_MC#1_Chan#0_DIMM#0», or «mc1 dimm0» without one."""
     folder = path.rsplit("/", 1)[0]
-    return files.get(f"{folder}/dimm_label") or " ".join(folder.split("/")[-2:])
+    label = files.get(f"{folder}/dimm_label")
+    if label:
+        return label
+    controller, dimm = folder.split("/")[-2:]
+    return f"{controller} {dimm}"
 
 
 def parse_swaps(text: str | None) -> tuple[Swap, ...]:
-    """/proc/swaps, sizes in KiB; a kernel without swap has no such file."""
+    """Parse /proc/swaps, whose sizes are in KiB; a kernel without swap has no such file."""
     if text is None:
         return ()
     header, *rows = text.splitlines()
     if header.split()[:4] != ["Filename", "Type", "Size", "Used"]:
         raise ValueError("this is not /proc/swaps")
-    return tuple(_swap(row.split()) for row in rows if row.strip())
+    return tuple(_swap(row) for row in rows if row.strip())
 
 
-def _swap(fields: list[str]) -> Swap:
-    name = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[0])
-    int(fields[4])  # a row that was cut has no priority
-    return Swap(name, int(fields[2]) << 10, int(fields[3]) << 10)
+def _swap(row: str) -> Swap:
+    path, _type, size_text, used_text, priority = row.split()[:5]
+    int(priority)  # a row that was cut has no priority
+    name = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), path)
+    size = int(size_text) << 10
+    used = int(used_text) << 10
+    return Swap(name, size, used)
 
 
 def parse_numa(files: Mapping[str, str]) -> tuple[NumaNode, ...] | Absent:
-    """NUMA nodes in order; nodes without CPUs are memory of devices, as on Grace Hopper."""
-    lists = {path.split("/")[-2]: text for path, text in files.items() if path.endswith("/cpulist")}
-    if not lists:
+    """Return the NUMA nodes in order.
+
+    Nodes without CPUs are memory of devices, as on Grace Hopper.
+    """
+    cpu_lists = {}
+    for path, text in files.items():
+        if not path.endswith("/cpulist"):
+            continue
+        if not _CPU_LIST.fullmatch(text):
+            raise ValueError("no list of CPUs")
+        node_name = path.split("/")[-2]
+        cpu_lists[int(node_name.removeprefix("node"))] = text
+    if not cpu_lists:
         return Absent("not_applicable", "this kernel knows no NUMA nodes")
-    if not all(_CPU_LIST.fullmatch(cpus) for cpus in lists.values()):
-        raise ValueError("no list of CPUs")
-    filled = _numbers(files[f"{NODES}/has_memory"])
-    numbers = {int(name.removeprefix("node")): cpus for name, cpus in lists.items()}
-    return tuple(
-        NumaNode(number, cpus, number in filled) for number, cpus in sorted(numbers.items())
-    )
+    with_memory = _numbers(files[f"{NODES}/has_memory"])
+    nodes = []
+    for number, cpus in sorted(cpu_lists.items()):
+        nodes.append(NumaNode(number, cpus, number in with_memory))
+    return tuple(nodes)
 
 
 def _numbers(text: str) -> set[int]:
-    """The numbers of «0-1,3»; ValueError where one is larger than any kernel counts, before all up to it are made."""
-    ends = [tuple(map(int, part.split("-"))) for part in text.split(",")]
-    if any(not 0 <= number < MOST_NODES for end in ends for number in end):
-        raise ValueError(f"a NUMA node beyond {MOST_NODES}")
-    return {number for end in ends for number in range(end[0], end[-1] + 1)}
+    """Return the numbers of «0-1,3».
+
+    Raises ValueError for a number that no kernel has, before all numbers up to it take memory.
+    """
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        low = int(first)
+        high = int(last) if dash else low
+        if not (0 <= low < MOST_NODES and 0 <= high < MOST_NODES):
+            raise ValueError(f"a NUMA node beyond {MOST_NODES}")
+        numbers.update(range(low, high + 1))
+    return numbers
 
 
 def parse_balancing(setting: str | None, online: str | None) -> int | Absent:
-    """0 off, 1 on, 2 for tiers of memory (and 3 for both): sysctl kernel.numa_balancing."""
+    """Parse sysctl kernel.numa_balancing: 0 off, 1 on, 2 for tiers of memory, 3 for both."""
     if setting is None:
         return Absent("not_applicable", "this kernel has no NUMA balancing")
     if online is not None and _numbers(online.strip()) == {0}:
@@ -129,25 +169,21 @@ def parse_balancing(setting: str | None, online: str | None) -> int | Absent:
     return int(setting)
 
 
+_ERROR_FILES = (
+    f"{EDAC}/*/ue_count",
+    f"{EDAC}/*/ce_count",
+    f"{EDAC}/*/*/dimm_ue_count",
+    f"{EDAC}/*/*/dimm_label",
+)
+
 TOTAL = Fact("mem.total", file("/proc/meminfo"), parse_total)
 ERRORS = Fact(
     "mem.errors",
-    lambda node, inventory: (
-        Read(
-            "files",
-            (
-                f"{EDAC}/*/ue_count",
-                f"{EDAC}/*/ce_count",
-                f"{EDAC}/*/*/dimm_ue_count",
-                f"{EDAC}/*/*/dimm_label",
-            ),
-        ),
-        Read("cpus"),
-    ),
-    lambda files, cpus: files if isinstance(files, Absent) else parse_errors(files, cpus),
+    lambda node, inventory: (Read("files", _ERROR_FILES), Read("cpus")),
+    parse_errors,
     lenient=True,
 )
-SWAPS = Fact("mem.swaps", file("/proc/swaps"), parse_swaps)
+SWAPS = Fact("mem.swaps", file("/proc/swaps"), parse_swaps, moves=True)
 NUMA = Fact(
     "numa.nodes",
     lambda node, inventory: (Read("files", (f"{NODES}/*/cpulist", f"{NODES}/has_memory")),),

@@ -1,4 +1,4 @@
-"""What each node's own resolver says about the names of the others."""
+"""The addresses that each node's own resolver returns for the names of the nodes."""
 
 from __future__ import annotations
 
@@ -10,62 +10,76 @@ from clusterprep.facts import Fact
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.model.colocation import one_machine
 
-WHOLE = 64  # up to so many nodes every node resolves every name; above, a seeded sample of as many
+# Up to this many nodes, every node resolves every name. In a larger fleet each resolves a sample of
+# about as many.
+FULL_MESH_LIMIT = 64
 
 
 def names_for(node: Node, inventory: Inventory) -> tuple[str, ...]:
-    """The names this node is asked for: all of them in a small fleet, else itself, the first, and a sample.
+    """Return the names this node resolves.
 
-    None where all nodes are one machine: what they are called there is nobody's name.
+    They are all names in a small fleet, else its own, the first and a sample. There are none where
+    all nodes are one machine: no other machine uses their names.
     """
-    if one_machine(inventory.nodes):
-        return ()
     nodes = inventory.nodes
-    if len(nodes) <= WHOLE:
+    if one_machine(nodes):
+        return ()
+    if len(nodes) <= FULL_MESH_LIMIT:
         return tuple(other.name for other in nodes)
-    return tuple(
-        dict.fromkeys(
-            [node.name, nodes[0].name, *(nodes[place].name for place in _sample(len(nodes)))]
-        )
-    )
+    names = [node.name, nodes[0].name]
+    names += [nodes[position].name for position in _sample(len(nodes))]
+    return tuple(dict.fromkeys(names))
 
 
 @functools.cache
-def _sample(nodes: int) -> tuple[int, ...]:
-    """Places in the inventory: the same for all nodes, so that their answers can be compared."""
-    return tuple(random.Random(nodes).sample(range(nodes), WHOLE - 2))  # noqa: S311 - a fair choice, not a secret
+def _sample(count: int) -> tuple[int, ...]:
+    """Return random positions in an inventory of `count` nodes.
+
+    They are the same for all nodes, so that the answers can be compared.
+    """
+    generator = random.Random(count)  # noqa: S311 - a fair choice, not a secret
+    return tuple(generator.sample(range(count), FULL_MESH_LIMIT - 2))
 
 
 def parse_names(answer: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
-    """Addresses by name, None for a name that has none."""
-    return dict(_entry(str(name), addresses(found)) for name, found in answer.items())
+    """Return addresses by name, None for a name that has none."""
+    return dict(_shared_entry(str(name), addresses(rows)) for name, rows in answer.items())
 
 
 @functools.lru_cache(1 << 14)
-def _entry(name: str, found: tuple[str, ...] | None) -> tuple[str, tuple[str, ...] | None]:
-    """All nodes say nearly the same, and then share it."""
-    return name, found
+def _shared_entry(
+    name: str, name_addresses: tuple[str, ...] | None
+) -> tuple[str, tuple[str, ...] | None]:
+    """Return the arguments.
+
+    All nodes answer nearly the same, and through the cache they share the values.
+    """
+    return name, name_addresses
 
 
 def addresses(answer: Any) -> tuple[str, ...] | None:
-    if answer is not None and not (
-        isinstance(answer, list) and all(isinstance(item, str) for item in answer)
-    ):
-        raise ValueError("no list of addresses")
-    return tuple(answer) if answer else None
+    if answer is None:
+        return None
+    if not isinstance(answer, list):
+        raise ValueError("no list of addresses")  # noqa: TRY004 - garbled
+    for address in answer:
+        if not isinstance(address, str):
+            raise ValueError("no list of addresses")  # noqa: TRY004 - as above
+    return tuple(answer) or None
 
 
-NAMES = Fact(
-    "names.resolved",
-    lambda node, inventory: (Read("resolve", names_for(node, inventory), limit=10.0),),
-    parse_names,
-    apiece=True,
-)
-OWN_NAME = Fact(
-    "names.own",
-    lambda node, inventory: (
-        Read("file", ("/proc/sys/kernel/hostname",)),
-        Read("own_name", (), limit=10.0),
-    ),
-    lambda name, answers: (name.strip(), addresses(answers)),
-)
+def parse_own_name(name: str, answer: Any) -> tuple[str, tuple[str, ...] | None]:
+    return name.strip(), addresses(answer)
+
+
+def _name_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (Read("resolve", names_for(node, inventory), limit=10.0),)
+
+
+def _own_name_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    host_name = Read("file", ("/proc/sys/kernel/hostname",))
+    return (host_name, Read("own_name", (), limit=10.0))
+
+
+NAMES = Fact("names.resolved", _name_reads, parse_names, apiece=True)
+OWN_NAME = Fact("names.own", _own_name_reads, parse_own_name)

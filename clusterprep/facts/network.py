@@ -11,13 +11,19 @@ from clusterprep.model import Read
 
 ARPHRD_ETHER, ARPHRD_INFINIBAND = 1, 32  # linux/if_arp.h
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
-# Of linux/if_arp.h: PPP, IP in IP of both versions, SIT, GRE of both versions, and NONE, which is tun and WireGuard.
+# Of linux/if_arp.h: PPP, IP in IP of both versions, SIT, GRE of both versions, and NONE, as tun and
+# WireGuard have.
 TUNNELS = frozenset({512, 768, 769, 776, 778, 823, 65534})
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """One network interface as the kernel shows it; `speed` in Mbit/s, None where the driver does not say."""
+    """One network interface as the kernel shows it.
+
+    `speed` in Mbit/s, `duplex` full or half; both None where the driver does not report them.
+    `ipv4` has addresses of global scope such as "10.0.0.1/24", `ipv6` such as "fd00::1".
+    `carrier_changes` counts ups and downs since the interface was made.
+    """
 
     name: str
     up: bool
@@ -29,17 +35,16 @@ class Interface:
     mtu: int
     speed: int | None
     infiniband: bool
-    ipv4: tuple[str, ...]  # "10.0.0.1/24", global scope only
-    duplex: str | None = None  # full, half; None where the driver does not say
-    carrier_changes: int | None = None  # since the interface was made, ups and downs together
-    first: str | None = (
-        None  # "10.0.0.1/24", of any scope: the kernel's first, which NCCL binds; None: the first above
-    )
+    ipv4: tuple[str, ...]
+    duplex: str | None = None
+    carrier_changes: int | None = None
+    # The kernel's first address of any scope, "10.0.0.1/24", which NCCL binds; None where it is the
+    # first of `ipv4`.
+    first: str | None = None
     tunnel: bool = False
-    ipv6: tuple[str, ...] = ()  # "fd00::1", global scope only
-    index: int = field(
-        default=0, compare=False
-    )  # the kernel's number, in whose order it lists interfaces
+    ipv6: tuple[str, ...] = ()
+    # The kernel's number, in whose order it lists interfaces.
+    index: int = field(default=0, compare=False)
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -51,51 +56,92 @@ class Interface:
 
     @property
     def bound(self) -> str | None:
-        """The address with its prefix that NCCL's sockets bind: the kernel's first of this interface."""
-        return self.first or (self.ipv4[0] if self.ipv4 else None)
+        """The address with its prefix that NCCL binds: the kernel's first of this interface."""
+        if self.first:
+            return self.first
+        return self.ipv4[0] if self.ipv4 else None
 
     @property
     def binds_link_local(self) -> bool:
-        """Whether that address holds on one cable only, which leads to no other machine of the cluster."""
+        """Whether that address holds on one cable only, so that other machines cannot reach it."""
         return self.bound is not None and IPv4Interface(self.bound).is_link_local
 
 
 def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:
-    # A row of which nothing could be read is no interface: one that went while the others were read, as container
-    # ends do, or the file bonding_masters that the bonding driver lays among them.
-    there = (row for row in rows if any(row[key] is not None for key in ("mtu", "type", "flags")))
-    return tuple(_interface(row) for row in there)
+    """Parse the agent's rows.
+
+    A row without any value is no interface: one that went while the others were read, as ends of
+    containers do, or the file bonding_masters that the bonding driver puts into /sys/class/net.
+    """
+    return tuple(_interface(row) for row in rows if _is_interface(row))
+
+
+def _is_interface(row: dict[str, Any]) -> bool:
+    return any(row[key] is not None for key in ("mtu", "type", "flags"))
 
 
 def _interface(row: dict[str, Any]) -> Interface:
     flags = int(row["flags"] or "0", 16)
-    every = [a for a in row["addresses"] if "." in a["address"]]
-    usable = [a for a in every if a["scope"] == 0 and not a["address"].startswith("169.254.")]
+    kind = int(row["type"])
+    is_operational = row["operstate"] in ("up", "unknown")
+    every_ipv4 = [address for address in row["addresses"] if "." in address["address"]]
+    ipv4 = [address for address in every_ipv4 if _is_usable(address)]
+    first = None
+    if every_ipv4[:1] != ipv4[:1]:
+        first = _with_prefix(every_ipv4[0])
     return Interface(
         name=row["name"],
         up=bool(flags & IFF_UP),
-        running=row["operstate"] in ("up", "unknown") and row["carrier"] != "0",
+        running=is_operational and row["carrier"] != "0",
         loopback=bool(flags & IFF_LOOPBACK),
         physical=row["physical"],
         bridge=row["bridge"],
         master=row["master"],
         mtu=int(row["mtu"]),
-        speed=int(row["speed"]) if row["speed"] and int(row["speed"]) > 0 else None,
-        infiniband=int(row["type"]) == ARPHRD_INFINIBAND,
-        ipv4=tuple(_written(a) for a in usable),
-        duplex=row.get("duplex") if row.get("duplex") in ("full", "half") else None,
-        carrier_changes=int(row["carrier_changes"]) if row.get("carrier_changes") else None,
-        first=None if every[:1] == usable[:1] else _written(every[0]),
-        tunnel=int(row["type"]) in TUNNELS,
-        ipv6=tuple(
-            a["address"] for a in row["addresses"] if ":" in a["address"] and a["scope"] == 0
-        ),
+        speed=_speed(row["speed"]),
+        infiniband=kind == ARPHRD_INFINIBAND,
+        ipv4=tuple(map(_with_prefix, ipv4)),
+        duplex=_duplex(row.get("duplex")),
+        carrier_changes=_count(row.get("carrier_changes")),
+        first=first,
+        tunnel=kind in TUNNELS,
+        ipv6=_ipv6(row["addresses"]),
         index=int(row["ifindex"] or 0),
     )
 
 
-def _written(address: dict[str, Any]) -> str:
-    return str(IPv4Interface(f"{address['address']}/{address['prefix']}"))
+def _is_usable(address: dict[str, Any]) -> bool:
+    """Return whether an IPv4 address has global scope (0 of rtnetlink) and is not link-local."""
+    if address["scope"] != 0:
+        return False
+    return not address["address"].startswith("169.254.")
+
+
+def _with_prefix(address: dict[str, Any]) -> str:
+    text = f"{address['address']}/{address['prefix']}"
+    return str(IPv4Interface(text))
+
+
+def _ipv6(addresses: list[dict[str, Any]]) -> tuple[str, ...]:
+    global_addresses = [address for address in addresses if address["scope"] == 0]
+    texts = (address["address"] for address in global_addresses)
+    return tuple(text for text in texts if ":" in text)
+
+
+def _speed(text: str | None) -> int | None:
+    """Return Mbit/s; the kernel writes -1 where the driver does not know it."""
+    if not text:
+        return None
+    speed = int(text)
+    return speed if speed > 0 else None
+
+
+def _duplex(text: str | None) -> str | None:
+    return text if text in ("full", "half") else None
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text else None
 
 
 def parse_port_range(text: str | None) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What the nodes found out about each other: who could listen, and what became of every connection between them."""
+"""Connections between the nodes: which of them could listen, and the result of every attempt."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from clusterprep.facts import Fact
 
 @dataclass(frozen=True, slots=True)  # a large fleet has 64 for each node
 class Dial:
-    """One directed attempt: `word` is ok, refused, timed_out, no_route or an error.
+    """One directed attempt to connect: `word` is ok, refused, timed_out, no_route or an error.
 
-    Of a connection that came about: the shortest round trip in seconds, the size in bytes of one full-size packet, the
-    largest size that was acknowledged (0: not even that of 1280 bytes), and the path's MTU as the dialler's kernel
-    knows it. None where nothing was measured.
+    The others are measures of a connection that was made, None where it was not: `rtt` is the
+    shortest round trip in seconds, `packet` the size in bytes of one full-size packet, `carried`
+    the largest size that was acknowledged (0: not even 1280 bytes), and `path_mtu` the path's MTU
+    as the dialler's kernel knows it.
     """
 
     dialer: str
@@ -29,7 +30,7 @@ class Dial:
 
 @dataclass(frozen=True)
 class Listen:
-    """A node's side: whether its ports could be opened, and who holds the one that could not."""
+    """Whether a node could open a port; `owner` is the process that has it open otherwise."""
 
     host: str
     port: int
@@ -37,5 +38,5 @@ class Listen:
     owner: str = ""
 
 
-LISTEN = Fact("net.listen", stage="pairs")  # of the rendezvous host; None on all others
-DIALS = Fact("net.dials", stage="pairs")  # by the node that dialled
+LISTEN = Fact("net.listen", stage="pairs", moves=True)  # of the rendezvous host; None on all others
+DIALS = Fact("net.dials", stage="pairs", moves=True)  # by the node that dialled

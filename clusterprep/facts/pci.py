@@ -1,4 +1,4 @@
-"""GPUs, network cards and the bridges above them: where they sit and how wide and fast their links are."""
+"""GPUs, network cards and the bridges above them on the PCI bus, and the speeds of their links."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ class PciLink:
 
 @dataclass(frozen=True)
 class PciDevice:
-    """One function; `above` are the bridges from the root port down, `iommu` the type of its IOMMU domain.
+    """One function; `above` are the bridges from the root port down.
 
-    `iommu` is None where no IOMMU translates for the device and "" where the kernel does not say how.
+    `iommu` is the type of its IOMMU domain, None where no IOMMU translates for the device and ""
+    where the kernel does not report the type. `physical` is set for a virtual function: the
+    function that it is a share of.
     """
 
     at: str
@@ -39,7 +41,7 @@ class PciDevice:
     link: PciLink
     above: tuple[str, ...] = ()
     numa: int | None = None
-    physical: str | None = None  # of a virtual function: the function that it is a share of
+    physical: str | None = None
     driver: str | None = None
     iommu: str | None = None
 
@@ -49,13 +51,18 @@ class PciDevice:
         return self.at.rpartition(".")[0]
 
     def under_one_switch(self, other: PciDevice) -> bool:
-        """Whether the way between them does not pass the root of the tree."""
-        return bool(self.above and other.above) and self.above[0] == other.above[0]
+        """Return whether the path between the two does not pass the root of the tree."""
+        if not self.above or not other.above:
+            return False
+        return self.above[0] == other.above[0]
 
 
 @dataclass(frozen=True)
 class PciTree:
-    """The devices and the links of the bridges above them. `virtual`: whether this is a virtual machine, if known."""
+    """The devices and the links of the bridges above them.
+
+    `virtual`: whether this is a virtual machine, if known.
+    """
 
     devices: tuple[PciDevice, ...]
     bridges: Mapping[str, PciLink]
@@ -67,41 +74,55 @@ class PciTree:
         return tuple(device for device in self.devices if device.gpu)
 
     def device(self, at: str | None) -> PciDevice | None:
-        return None if at is None else self._by_address.get(at)
+        if at is None:
+            return None
+        return self._by_address.get(at)
 
     @functools.cached_property
     def _by_address(self) -> Mapping[str, PciDevice]:
         return {device.at: device for device in reversed(self.devices)}
 
     def link_above(self, device: PciDevice) -> PciLink | None:
-        """The port that the device is plugged into."""
-        return self.bridges[device.above[-1]] if device.above else None
+        """Return the link of the port that the device is plugged into."""
+        if not device.above:
+            return None
+        port = device.above[-1]
+        return self.bridges[port]
 
 
 def parse_tree(answer: dict[str, Any] | None) -> PciTree:
-    """Without /sys/bus/pci there is no bus, as in a sandbox: that is an empty tree."""
+    """Return the tree.
+
+    Without /sys/bus/pci there is no bus, as in a sandbox: that is an empty tree.
+    """
     if answer is None:
         return PciTree((), {})
     virtual = answer["virtual"]
     if virtual not in (True, False, None):
         raise ValueError("whether this is a virtual machine is not understood")
-    bridges = {_address(at): _link(row) for at, row in answer["bridges"].items()}
+    bridges = {}
+    for address, row in answer["bridges"].items():
+        bridges[_address(address)] = _link(row)
     devices = tuple(_device(row, bridges) for row in answer["devices"])
-    return PciTree(devices, bridges, virtual, tuple(map(str, answer["iommu"])))
+    iommus = tuple(map(str, answer["iommu"]))
+    return PciTree(devices, bridges, virtual, iommus)
 
 
 def _device(row: Mapping[str, Any], bridges: Mapping[str, PciLink]) -> PciDevice:
-    above = tuple(_address(at) for at in row["above"])
-    if unseen := [at for at in above if at not in bridges]:
-        raise ValueError(f"nothing is said of the bridge {unseen[0]}")
+    above = tuple(map(_address, row["above"]))
+    for bridge in above:
+        if bridge not in bridges:
+            raise ValueError(f"nothing is said of the bridge {bridge}")
     numa = None if row["numa_node"] is None else int(row["numa_node"])
+    if numa is not None and numa < 0:  # the kernel writes -1 where the firmware names no node
+        numa = None
     return PciDevice(
         at=_address(row["at"]),
         gpu=_class(row["class"]).startswith("0x03"),
         vendor=row["vendor"],
         link=_link(row),
         above=above,
-        numa=None if numa is None or numa < 0 else numa,
+        numa=numa,
         physical=row["physfn"],
         driver=row["driver"],
         iommu=row["iommu"],
@@ -122,15 +143,18 @@ def _class(text: str) -> str:
 
 def _link(row: Mapping[str, Any]) -> PciLink:
     return PciLink(
-        _width(row["current_link_width"]),
-        _width(row["max_link_width"]),
-        _speed(row["current_link_speed"]),
-        _speed(row["max_link_speed"]),
+        width=_width(row["current_link_width"]),
+        max_width=_width(row["max_link_width"]),
+        speed=_speed(row["current_link_speed"]),
+        max_speed=_speed(row["max_link_speed"]),
     )
 
 
 def _width(text: str | None) -> int | None:
-    """Lanes; 0 and 255 stand for a link that the device does not describe, as inside a processor or a guest."""
+    """Return lanes.
+
+    0 and 255 stand for a link that the device does not describe, as inside a processor or a guest.
+    """
     if text is None:
         return None
     lanes = int(text)
@@ -142,7 +166,7 @@ def _width(text: str | None) -> int | None:
 
 
 def _speed(text: str | None) -> float | None:
-    """GT/s of «32.0 GT/s PCIe», «8 GT/s», «Unknown»."""
+    """Return GT/s of «32.0 GT/s PCIe» or «8 GT/s», None for «Unknown»."""
     if text is None or text.startswith("Unknown"):
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?", text)
@@ -152,36 +176,49 @@ def _speed(text: str | None) -> float | None:
 
 
 def parse_acs(answer: dict[str, Any] | None) -> dict[str, int] | Absent:
-    """The ACS control words of the switch ports above GPUs and network cards; root ports are none.
+    """Return the ACS control words of the switch ports above GPUs and network cards, by address.
 
-    Only those who may read the whole configuration space see them.
+    Root ports are no switch ports. Only a user that may read the whole configuration space sees the
+    words.
     """
     if answer is None:
         return Absent("not_applicable", "no PCI bus is visible here")
     if answer["virtual"]:
         return Absent("not_applicable", "a virtual machine: the host decides about its switches")
-    inside = {at for row in answer["devices"] for at in row["above"][1:]}
-    words = {at: answer["bridges"][at]["acs"] for at in sorted(inside)}
-    if not words:
+    ports = set()
+    for device in answer["devices"]:
+        ports.update(device["above"][1:])  # the first is the root port
+    if not ports:
         return Absent("not_applicable", "no PCIe switch above a GPU or network card")
-    if any(word == "denied" for word in words.values()):
-        return Absent("denied", "ACS is shown to root alone: set `ssh: {become: true}`")
-    if not all(word is None or isinstance(word, int) for word in words.values()):
-        raise ValueError("an ACS control word that is no number")
-    return {at: word for at, word in words.items() if word is not None}
+    control_words = {}
+    for port in sorted(ports):
+        control_word = answer["bridges"][port]["acs"]
+        if control_word == "denied":
+            return Absent("denied", "ACS is shown to root alone: set `ssh: {become: true}`")
+        if control_word is None:  # the port has no ACS
+            continue
+        if not isinstance(control_word, int):
+            raise ValueError("an ACS control word that is no number")  # noqa: TRY004 - garbled
+        control_words[port] = control_word
+    return control_words
 
 
 def parse_passthrough(text: str | None) -> bool:
-    """Whether the kernel was started with its IOMMU off or passing through (admin-guide/kernel-parameters.txt)."""
+    """Return whether the kernel was started with its IOMMU off or passing through.
+
+    The words are those of admin-guide/kernel-parameters.txt.
+    """
     if not text or not text.strip():
         raise ValueError("an empty kernel command line")
-    return bool(set(text.split()) & PASSTHROUGH)
+    words = set(text.split())
+    return bool(words & PASSTHROUGH)
 
 
 _TREE = Read("pci_tree")
 NEEDS = Needs(
     "root",
-    "of the configuration space of a PCI device the kernel shows 64 bytes to others, and ACS lies behind",
+    "of the configuration space of a PCI device the kernel shows 64 bytes to others, "
+    "and ACS lies behind",
 )
 
 TREE = Fact("pci.tree", lambda node, inventory: (_TREE,), parse_tree)

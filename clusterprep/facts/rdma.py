@@ -1,4 +1,4 @@
-"""RDMA devices: cards and firmware, their ports with addresses, who may open them, and how GPUs' memory is reached."""
+"""RDMA devices: firmware, ports, addresses, who may open them, and how they reach GPU memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Address
 from typing import Any
 
-from clusterprep.facts import Fact, file, under
+from clusterprep.facts import Fact, file, under, user_of_job
 from clusterprep.model import Inventory, Node, Read
 
-# Where apply writes the environment; facts may not look into resources, and a test holds the two together.
+# The files that apply writes the environment to. Facts may not import resources, so a test compares
+# the two tables.
 ENV_FILES = {
     "profile.d": "/etc/profile.d/clusterprep-nccl.sh",
     "nccl.conf": "/etc/nccl.conf",
@@ -22,7 +23,7 @@ ENV_FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Gid:
-    """One entry of a RoCE port's table: the address, «RoCE v2» or «IB/RoCE v1», and the interface it belongs to."""
+    """One entry of a RoCE port's table; `kind` is «RoCE v2» or «IB/RoCE v1»."""
 
     index: int
     address: IPv6Address
@@ -32,7 +33,9 @@ class Gid:
     @property
     def ipv4(self) -> str | None:
         mapped = self.address.ipv4_mapped
-        return None if mapped is None else str(mapped)
+        if mapped is None:
+            return None
+        return str(mapped)
 
     @property
     def routable(self) -> bool:
@@ -41,7 +44,7 @@ class Gid:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One port; `rate` in Gbit/s, `lid` is given by the subnet manager and only InfiniBand has one."""
+    """One port; `rate` in Gbit/s. The subnet manager assigns `lid`, which only InfiniBand has."""
 
     number: int
     state: str
@@ -57,13 +60,16 @@ class Port:
 
     @property
     def addressed(self) -> bool:
-        """Whether others can reach it: a LID on InfiniBand, an address that is not link-local on Ethernet.
+        """Whether others can reach it.
 
-        An active port of another kind, such as EFA's, has all it needs.
+        That takes a LID on InfiniBand and an address that is not link-local on Ethernet. An active
+        port of another kind, such as EFA's, has all it needs.
         """
         if self.link_layer == "Ethernet":
             return any(gid.routable for gid in self.gids)
-        return self.link_layer != "InfiniBand" or self.lid not in (None, 0)
+        if self.link_layer == "InfiniBand":
+            return self.lid not in (None, 0)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,116 +86,170 @@ class RdmaDevice:
     iwarp: bool = False
 
 
+_FOLDER = "/sys/class/infiniband"
+_PORT_FILE = re.compile(_FOLDER + r"/([^/]+)/ports/(\d+)/")
+
+
 def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[RdmaDevice, ...]:
-    """Devices in the kernel's order. Raises KeyError or TypeError for a port whose state could not be read."""
+    """Return the devices in the kernel's order.
+
+    Raises KeyError or TypeError for a port whose state could not be read, ValueError where the two
+    answers differ.
+    """
     if not isinstance(files, Mapping):
         raise TypeError("files by their paths were expected")
-    folder = "/sys/class/infiniband"
-    seen = {
-        tuple(match)
-        for path in files
-        for match in re.findall(folder + r"/([^/]+)/ports/(\d+)/", path)
-    }
-    found = []
+    ports_of_tree = set()
+    devices = []
     for name, row in sorted(tree.items(), key=lambda item: _natural(item[0])):
-        ports = [
-            _port(number, port, files, f"{folder}/{name}/ports/{number}/")
-            for number, port in row["ports"].items()
-        ]
-        seen -= {(name, number) for number in row["ports"]}
-        found.append(
-            RdmaDevice(
-                name=name,
-                pci=row["pci"] if row["pci"] and ":" in row["pci"] else None,
-                firmware=row["fw_ver"] or None,
-                board=row["board_id"] or None,
-                model=row["hca_type"] or None,
-                interfaces=tuple(row["net"]),
-                ports=tuple(sorted(ports, key=lambda port: port.number)),
-                iwarp=(row["node_type"] or "").startswith(
-                    "4:"
-                ),  # RDMA_NODE_RNIC of rdma/ib_verbs.h
-            )
-        )
-    if seen:
-        raise ValueError(f"{min(seen)[0]} came or went while it was looked at")
-    return tuple(found)
+        for number in row["ports"]:
+            ports_of_tree.add((name, number))
+        devices.append(_device(name, row, files))
+    # The files and the tree were read one after the other: a device may have gone in between.
+    unknown = _ports_of(files) - ports_of_tree
+    if unknown:
+        name, _ = min(unknown)
+        raise ValueError(f"{name} came or went while it was looked at")
+    return tuple(devices)
 
 
-def _state(text: str) -> str:
-    """«ACTIVE» of «4: ACTIVE»."""
-    number, word = text.split(":")
-    int(number)
-    return word.strip()
+def _ports_of(files: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Return name and number of every port that has a file."""
+    ports = set()
+    for path in files:
+        match = _PORT_FILE.search(path)
+        if match is not None:
+            ports.add((match[1], match[2]))
+    return ports
 
 
 def _natural(name: str) -> list[Any]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    """Return a key that sorts mlx5_2 before mlx5_10."""
+    parts = re.split(r"(\d+)", name)
+    return [int(part) if part.isdigit() else part for part in parts]
+
+
+def _device(name: str, row: Mapping[str, Any], files: Mapping[str, str]) -> RdmaDevice:
+    ports = []
+    for number, port in row["ports"].items():
+        folder = f"{_FOLDER}/{name}/ports/{number}"
+        ports.append(_port(number, port, files, folder))
+    ports.sort(key=lambda port: port.number)
+    pci = row["pci"]
+    if not pci or ":" not in pci:  # a device without hardware of its own, such as rxe
+        pci = None
+    node_type = row["node_type"] or ""
+    return RdmaDevice(
+        name=name,
+        pci=pci,
+        firmware=row["fw_ver"] or None,
+        board=row["board_id"] or None,
+        model=row["hca_type"] or None,
+        interfaces=tuple(row["net"]),
+        ports=tuple(ports),
+        iwarp=node_type.startswith("4:"),  # RDMA_NODE_RNIC of rdma/ib_verbs.h
+    )
 
 
 def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str], folder: str) -> Port:
-    rate = files.get(folder + "rate", "").split()
+    rate = files.get(f"{folder}/rate", "").split()  # «400 Gb/sec (4X NDR)»
+    gids = []
+    for index, text, kind, interface in row["gids"]:
+        address = IPv6Address(text)
+        gids.append(Gid(int(index), address, kind or "", interface))
     return Port(
         number=int(number),
-        state=_state(files[folder + "state"]),
-        phys_state=_state(files[folder + "phys_state"]),
-        link_layer=files[folder + "link_layer"],  # EFA says «Unspecified»
+        state=_state(files[f"{folder}/state"]),
+        phys_state=_state(files[f"{folder}/phys_state"]),
+        link_layer=files[f"{folder}/link_layer"],  # EFA has «Unspecified»
         rate=float(rate[0]) if rate else None,
         lid=None if row["lid"] is None else int(row["lid"], 16),
-        gids=tuple(
-            Gid(int(i), IPv6Address(gid), kind or "", ndev) for i, gid, kind, ndev in row["gids"]
-        ),
+        gids=tuple(gids),
     )
+
+
+def _state(text: str) -> str:
+    """Return «ACTIVE» of «4: ACTIVE»."""
+    number, name = text.split(":")
+    int(number)
+    return name.strip()
 
 
 @dataclass(frozen=True)
 class Verbs:
-    """Character devices of the verbs, each with its RDMA device where that is known, and those closed to the user."""
+    """Character devices of the verbs, each with its RDMA device if known.
+
+    The job's user cannot open `closed`.
+    """
 
     devices: Mapping[str, str | None]
     closed: tuple[str, ...] = ()
 
 
 def parse_verbs(answer: Mapping[str, Any]) -> Verbs:
-    rows, uid, groups = answer["devices"], answer["uid"], answer["groups"]
-    closed = tuple(row["name"] for row in rows if not _may_use(row, uid, groups))
-    return Verbs({row["name"]: row["device"] for row in rows}, closed)
+    uid, groups = answer["uid"], answer["groups"]
+    devices = {}
+    closed = []
+    for row in answer["devices"]:
+        name = row["name"]
+        devices[name] = row["device"]
+        if not _may_use(row, uid, groups):
+            closed.append(name)
+    return Verbs(devices, tuple(closed))
 
 
 def _may_use(row: Mapping[str, int], uid: int, groups: list[int]) -> bool:
+    """Return whether a user may read and write a file with this owner, group and mode."""
     if uid == 0:
         return True
-    shift = 6 if row["uid"] == uid else 3 if row["gid"] in groups else 0
-    return (row["mode"] >> shift) & 0o6 == 0o6
+    if row["uid"] == uid:
+        rights = row["mode"] >> 6
+    elif row["gid"] in groups:
+        rights = row["mode"] >> 3
+    else:
+        rights = row["mode"]
+    return rights & 0o6 == 0o6
+
+
+_IB_DISABLED = re.compile(
+    r"""(?:^|[\s'"])NCCL_IB_DISABLE=(['"]?)1\1(?=['"]*(?:\s|$))""", re.MULTILINE
+)
 
 
 def parse_disabled(*texts: str | None) -> bool:
-    """Whether a file of those that apply writes says NCCL_IB_DISABLE=1."""
-    said = re.compile(r"""(?:^|[\s'"])NCCL_IB_DISABLE=(['"]?)1\1(?=['"]*(?:\s|$))""", re.MULTILINE)
-    return any(said.search(_without_comments(text)) for text in texts if text is not None)
+    """Return whether a file of those that apply writes sets NCCL_IB_DISABLE=1."""
+    settings = (_without_comments(text) for text in texts if text is not None)
+    return any(_IB_DISABLED.search(text) for text in settings)
 
 
 def _without_comments(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    lines = text.splitlines()
+    return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
 
 
-def _env_files(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    return tuple(Read("file", (under(node, ENV_FILES[name]),)) for name in inventory.env_targets)
+def _env_file_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    paths = [ENV_FILES[target] for target in inventory.env_targets]
+    return tuple(Read("file", (under(node, path),)) for path in paths)
+
+
+_PEER_MODULES = ("nvidia_peermem", "nv_peer_mem", "efa_nv_peermem")
 
 
 def parse_peermem(text: str | None) -> str | None:
-    """The loaded module that lets RDMA cards reach GPU memory, by /proc/modules; None: none is."""
+    """Return the loaded module that lets RDMA cards reach GPU memory, None where none is loaded.
+
+    The text is that of /proc/modules.
+    """
     if text is None:
         return None  # a kernel without modules
     loaded = {line.split()[0] for line in text.splitlines() if line.strip()}
-    return next(
-        (name for name in ("nvidia_peermem", "nv_peer_mem", "efa_nv_peermem") if name in loaded),
-        None,
-    )
+    for module in _PEER_MODULES:
+        if module in loaded:
+            return module
+    return None
 
 
 def parse_open_driver(text: str | None) -> bool:
-    """Whether the loaded NVIDIA driver is the open one, by /proc/driver/nvidia/version."""
+    """Return whether the loaded NVIDIA driver is the open one, by /proc/driver/nvidia/version."""
     if text is None:
         return False
     if "NVRM version" not in text:
@@ -197,26 +257,34 @@ def parse_open_driver(text: str | None) -> bool:
     return "Open Kernel Module" in text
 
 
-# Modules of RDMA drivers; the folder of a loaded one has a file `refcnt`, and `version` where its maker gave it one.
+# Modules of RDMA drivers. The folder of a loaded one has a file `refcnt`, and `version` where its
+# maker gave it one.
 DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_re", "irdma", "efa", "ionic_rdma")
 
 
 def parse_stack(files: Mapping[str, str]) -> str | None:
-    """«mlx5_core 23.10-0.5.5» of a vendor's RDMA drivers, «mlx5_core of the kernel»; None: no driver is loaded."""
-    words = []
+    """Return the loaded RDMA drivers, None where there is none.
+
+    «mlx5_core 23.10-0.5.5» is a vendor's, «mlx5_core of the kernel» is the kernel's own.
+    """
+    drivers = []
     for name in DRIVERS:
-        if f"/sys/module/{name}/refcnt" in files or f"/sys/module/{name}/version" in files:
-            version = files.get(f"/sys/module/{name}/version")
-            words.append(f"{name} {version}" if version else f"{name} of the kernel")
-    return ", ".join(words) or None
+        folder = f"/sys/module/{name}"
+        version = files.get(f"{folder}/version")
+        if version:
+            drivers.append(f"{name} {version}")
+        elif version is not None or f"{folder}/refcnt" in files:
+            drivers.append(f"{name} of the kernel")
+    return ", ".join(drivers) or None
 
 
 @dataclass(frozen=True)
 class Rail:
-    """One address of a RoCE device where several have one. `leaves`: the device that the kernel sends by.
+    """One address of a RoCE device on a node where several devices have one.
 
-    `leaves` is "" where the kernel has no route, None where the network has no neighbour to ask for. `router`: whether
-    the kernel knows a way to the networks of the other addresses; None where that was not told.
+    `leaves` is the device that the kernel sends from this address by, "" where the kernel has no
+    route, None where the network has no neighbour to ask for. `router`: whether the kernel knows a
+    way to the networks of the other addresses, None where that is not known.
     """
 
     interface: str
@@ -234,32 +302,47 @@ class Rail:
 
 
 def parse_rails(answer: Mapping[str, Any]) -> tuple[Rail, ...]:
-    """Of each setting the larger one of the interface's and «all» holds (Documentation/networking/ip-sysctl)."""
-    everywhere = answer.get("all", {})
-    return tuple(_rail(row, everywhere) for row in answer["rails"])
+    """Return the rails.
+
+    Of each setting the larger of the interface's and that of «all» is in force
+    (Documentation/networking/ip-sysctl).
+    """
+    all_interfaces = answer.get("all", {})
+    return tuple(_rail(row, all_interfaces) for row in answer["rails"])
 
 
-def _rail(row: Mapping[str, Any], everywhere: Mapping[str, Any]) -> Rail:
-    held = (
-        max(int(row[key]), int(everywhere[key]))
-        for key in ("rp_filter", "arp_ignore", "arp_announce")
-    )
-    rp_filter, arp_ignore, arp_announce = held
-    routes = row["name"], row["address"], row["prefix"], row["leaves"]
-    return Rail(*routes, rp_filter, arp_ignore, arp_announce, _told(row.get("router")))
-
-
-def _told(value: Any) -> bool | None:
-    if value not in (True, False, None):
+def _rail(row: Mapping[str, Any], all_interfaces: Mapping[str, Any]) -> Rail:
+    router = row.get("router")
+    if router not in (True, False, None):
         raise ValueError("whether a router leads from one rail to another is not understood")
-    return None if value is None else bool(value)
+    return Rail(
+        interface=row["name"],
+        address=row["address"],
+        prefix=row["prefix"],
+        leaves=row["leaves"],
+        rp_filter=_in_force("rp_filter", row, all_interfaces),
+        arp_ignore=_in_force("arp_ignore", row, all_interfaces),
+        arp_announce=_in_force("arp_announce", row, all_interfaces),
+        router=None if router is None else bool(router),  # 1 equals True
+    )
+
+
+def _in_force(key: str, row: Mapping[str, Any], all_interfaces: Mapping[str, Any]) -> int:
+    own_setting = int(row[key])
+    common_setting = int(all_interfaces[key])
+    return max(own_setting, common_setting)
+
+
+def _verbs_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (Read("verbs", (user_of_job(node),)),)
 
 
 _MODULES = tuple(f"/sys/module/{name}/{key}" for name in DRIVERS for key in ("refcnt", "version"))
-
-_PORTS = tuple(
-    f"/sys/class/infiniband/*/ports/*/{name}"
-    for name in ("state", "phys_state", "link_layer", "rate")
+_PORTS = (
+    f"{_FOLDER}/*/ports/*/state",
+    f"{_FOLDER}/*/ports/*/phys_state",
+    f"{_FOLDER}/*/ports/*/link_layer",
+    f"{_FOLDER}/*/ports/*/rate",
 )
 
 DEVICES = Fact(
@@ -267,12 +350,8 @@ DEVICES = Fact(
     lambda node, inventory: (Read("files", _PORTS), Read("rdma_tree")),
     parse_devices,
 )
-VERBS = Fact(
-    "rdma.verbs",
-    lambda node, inventory: (Read("verbs", (node.job_user or node.ssh.user,)),),
-    parse_verbs,
-)
-DISABLED = Fact("rdma.disabled", _env_files, parse_disabled)
+VERBS = Fact("rdma.verbs", _verbs_reads, parse_verbs)
+DISABLED = Fact("rdma.disabled", _env_file_reads, parse_disabled)
 PEERMEM = Fact("rdma.peermem", file("/proc/modules"), parse_peermem)
 OPEN_DRIVER = Fact("nv.open_driver", file("/proc/driver/nvidia/version"), parse_open_driver)
 STACK = Fact("rdma.stack", lambda node, inventory: (Read("files", _MODULES),), parse_stack)

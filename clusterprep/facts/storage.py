@@ -1,4 +1,4 @@
-"""File systems: what is mounted and how, what is free, and what NCCL left in shared memory."""
+"""File systems: mounts with their options, free space, and files of NCCL in shared memory."""
 
 from __future__ import annotations
 
@@ -8,21 +8,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterprep.facts import Fact, Needs, file
+from clusterprep.facts import Fact, Needs, file, user_of_job
 from clusterprep.model import Absent, Inventory, Node, Read
 
-ANSWER = 2.0  # seconds in which a file system must answer statvfs
-# Types whose server is another machine, or a process of its own; «fuse.» stands for all of these.
+STATVFS_LIMIT = 2.0  # seconds in which a file system must answer statvfs
+# Types whose server is another machine, or a process of its own; «fuse.» stands for all that begin
+# so.
 NETWORK = (
-    "nfs", "nfs4", "lustre", "gpfs", "beegfs", "beegfs_nodev", "cifs", "smb3", "ceph", "wekafs", "panfs", "orangefs",
+    "nfs",
+    "nfs4",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "beegfs_nodev",
+    "cifs",
+    "smb3",
+    "ceph",
+    "wekafs",
+    "panfs",
+    "orangefs",
     "fuse.",
-)  # fmt: skip
+)
 SHM = "/dev/shm"  # noqa: S108 - only looked at
 LOCAL = ("/", "/tmp", "/var")  # noqa: S108 - only looked at
 
 
 @dataclass(frozen=True)
-class Wish:
+class DeclaredMount:
     """A mount that `require: fs.mount` declares; `mode` is "rw", "ro" or empty."""
 
     path: str
@@ -31,7 +43,10 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of mountinfo. `options` are those of this mount, `inner` those of the file system itself."""
+    """A line of mountinfo.
+
+    `options` are those of this mount, `inner` those of the file system itself.
+    """
 
     point: str
     type: str
@@ -42,15 +57,18 @@ class Mount:
 
     @property
     def network(self) -> bool:
-        return any(
-            self.type == word or (word.endswith(".") and self.type.startswith(word))
-            for word in NETWORK
-        )
+        if self.type in NETWORK:
+            return True
+        prefixes = tuple(name for name in NETWORK if name.endswith("."))
+        return self.type.startswith(prefixes)
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes and inodes; `at` is the path without links. Free is what an ordinary user may still take."""
+    """Bytes and inodes.
+
+    `at` is the path without links, `free` is what an ordinary user may still take.
+    """
 
     at: str
     size: int
@@ -62,7 +80,10 @@ class Space:
 
 @dataclass(frozen=True)
 class Probes:
-    """What each path answered, «~alice» for a home; `left` mounts were too many to try."""
+    """What each path answered, «~alice» for a home.
+
+    `left` counts the mounts that were too many to try.
+    """
 
     answers: Mapping[str, Space | Absent]
     left: int = 0
@@ -70,125 +91,171 @@ class Probes:
 
 @dataclass(frozen=True)
 class Segment:
-    """A file of NCCL in /dev/shm. `held`: mapped or open somewhere; None: not all who could were looked into."""
+    """A file of NCCL in /dev/shm; `age` in seconds since it was written.
+
+    `held`: a process has it mapped or open; None where not all processes that could were examined.
+    """
 
     path: str
     size: int
-    age: float  # seconds since it was written
+    age: float
     held: bool | None
 
 
-# ---------------------------------------------------------------- what is wanted
+# ---------------------------------------------------------------- what the inventory declares
 
 
-def parse_wishes(text: str) -> tuple[Wish, ...]:
-    """«/data,/scratch:rw»: mount points, with what they must allow. ValueError says what is expected."""
+def parse_declared_mounts(text: str) -> tuple[DeclaredMount, ...]:
+    """Parse mount points with what they must allow, such as «/data,/scratch:rw».
+
+    Raises ValueError, which says what is expected.
+    """
     wishes = []
-    for word in text.split(","):
-        path, colon, mode = word.strip().partition(":")
-        if re.fullmatch(r"/[^:\x00-\x1f]*", path) is None or mode not in (
-            ("rw", "ro") if colon else ("",)
-        ):
+    for declared in text.split(","):
+        path, colon, mode = declared.strip().partition(":")
+        is_path = re.fullmatch(r"/[^:\x00-\x1f]*", path) is not None
+        is_mode = mode in ("rw", "ro") if colon else True
+        if not is_path or not is_mode:
             raise ValueError(f"expected mount points such as /data,/scratch:rw; seen '{text}'")
-        wishes.append(Wish(path.rstrip("/") or "/", mode))
+        wishes.append(DeclaredMount(path.rstrip("/") or "/", mode))
     return tuple(wishes)
 
 
-def wishes_of(node: Node) -> tuple[Wish, ...]:
+def declared_mounts(node: Node) -> tuple[DeclaredMount, ...]:
     text = node.require.get("fs.mount")
-    return () if text is None else parse_wishes(text)
+    if text is None:
+        return ()
+    return parse_declared_mounts(text)
 
 
 def home(node: Node) -> str:
-    """The word for the home of the job's user."""
-    return "~" + (node.job_user or node.ssh.user or "")
+    """Return «~alice», which stands for the home of the job's user."""
+    return "~" + (user_of_job(node) or "")
 
 
 # ---------------------------------------------------------------- what the answers mean
 
 
 def parse_mounts(text: str | None) -> tuple[Mount, ...]:
-    """/proc/self/mountinfo; of mounts on one point the last, which covers the others."""
+    """Parse /proc/self/mountinfo.
+
+    Of mounts on one point only the last counts, which covers the others.
+    """
     if text is None or not text.endswith("\n"):
         raise ValueError("mountinfo does not end with a line")
-    found = {mount.point: mount for mount in map(_mount, text.splitlines())}
-    return tuple(found.values())
+    mounts = {}
+    for line in text.splitlines():
+        mount = _mount(line)
+        mounts[mount.point] = mount
+    return tuple(mounts.values())
 
 
 @functools.lru_cache(4096)  # all nodes of a kind have the same lines but for one or two
 def _mount(line: str) -> Mount:
-    left, right = line.split(" - ", 1)
-    words, rest = left.split(" "), right.split(" ")
-    # Some sources are empty, which leaves two spaces and no word; the options stand last in any case.
-    options, inner = frozenset(words[5].split(",")), frozenset(rest[-1].split(","))
+    """Parse a line as in proc_pid_mountinfo(5)."""
+    of_mount, of_file_system = line.split(" - ", 1)
+    _id, _parent, device, _root, point, options_text, *_optional = of_mount.split(" ")
+    # Some sources are empty, which leaves two spaces; the options are last in any case.
+    file_system = of_file_system.split(" ")
+    options = frozenset(options_text.split(","))
+    inner = frozenset(file_system[-1].split(","))
     if not options & {"ro", "rw"} or not inner & {"ro", "rw"}:
         raise ValueError(f"neither ro nor rw: {line!r}")
-    return Mount(plain(words[4]), rest[0], plain(rest[1]), options, inner, words[2])
+    return Mount(
+        point=unescaped(point),
+        type=file_system[0],
+        source=unescaped(file_system[1]),
+        options=options,
+        inner=inner,
+        device=device,
+    )
 
 
-def plain(text: str) -> str:
-    """A path without the octal codes that the kernel and fstab write for spaces."""
+def unescaped(text: str) -> str:
+    """Return a path without the octal codes that the kernel and fstab write for spaces."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def parse_fstab(text: str | None) -> Mapping[str, frozenset[str]]:
-    """Options by mount point; none where there is no fstab."""
-    found = {}
+    """Return options by mount point; none where there is no fstab."""
+    options_by_point = {}
     for line in (text or "").splitlines():
-        words = line.split()
-        if words and not words[0].startswith("#") and len(words) >= 4:
-            found[plain(words[1])] = frozenset(words[3].split(","))
-    return found
+        fields = line.split()
+        if len(fields) < 4 or fields[0].startswith("#"):
+            continue
+        _source, point, _type, options = fields[:4]
+        options_by_point[unescaped(point)] = frozenset(options.split(","))
+    return options_by_point
 
 
 def parse_probes(answer: Any) -> Probes:
-    answers = {str(word): _space(given) for word, given in answer["answers"].items()}
-    return Probes(answers, int(answer["left"]))
+    answers = {}
+    for path, result in answer["answers"].items():
+        answers[str(path)] = _space(result)
+    untried = int(answer["left"])
+    return Probes(answers, untried)
 
 
-def _space(given: Any) -> Space | Absent:
-    if given[0] == "no":
-        return Absent(str(given[1]), str(given[2]))
-    values = given[1]
+def _space(result: Any) -> Space | Absent:
+    if result[0] == "no":
+        return Absent(str(result[1]), str(result[2]))
+    values = result[1]
     space = Space(
-        **{name: values[name] for name in ("at", "size", "used", "free", "inodes", "inodes_free")}
+        at=values["at"],
+        size=values["size"],
+        used=values["used"],
+        free=values["free"],
+        inodes=values["inodes"],
+        inodes_free=values["inodes_free"],
     )
-    if not all(
-        isinstance(n, int) and n >= 0 for n in (space.size, space.used, space.free, space.inodes)
-    ):
-        raise ValueError(f"no space: {values!r}")
+    for count in (space.size, space.used, space.free, space.inodes):
+        if not isinstance(count, int) or count < 0:
+            raise ValueError(f"no space: {values!r}")
     return space
 
 
 def parse_shm(answer: Any) -> Space | Absent | None:
-    """Of /dev/shm; None where there is none."""
+    """Return the space of /dev/shm, None where it does not exist."""
     space = parse_probes(answer).answers[SHM]
-    return None if isinstance(space, Absent) and space.reason == "missing" else space
+    if isinstance(space, Absent) and space.reason == "missing":
+        return None
+    return space
 
 
 def parse_segments(answer: Any) -> tuple[Segment, ...]:
-    """NCCL gives its segments to their owner alone, so only processes of that user can hold one."""
-    unread, whole = answer["unread"], answer["whole"]
-    found = []
+    """Parse NCCL's segments and who holds them.
+
+    NCCL gives a segment to its owner alone, so only processes of that user can hold it. That none
+    does is known where all processes were listed and none of that user's was closed to us.
+    """
+    unread, all_listed = answer["unread"], answer["whole"]
+    segments = []
     for row in answer["files"]:
-        seen = row["held"] is True or (whole is True and not unread.get(str(row["uid"])))
-        held = row["held"] if seen else None
-        found.append(Segment(str(row["path"]), int(row["size"]), float(row["age"]), held))
-    return tuple(found)
+        held = row["held"]
+        if held is not True:
+            owner = str(row["uid"])
+            if all_listed is not True or unread.get(owner):
+                held = None
+        path = str(row["path"])
+        size = int(row["size"])
+        age = float(row["age"])
+        segments.append(Segment(path, size, age, held))
+    return tuple(segments)
 
 
 # ---------------------------------------------------------------- what is read
 
 
 def probe(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    """One read for all that asks file systems: the reader tries all paths at once."""
-    words = dict.fromkeys(
-        (SHM, *LOCAL, home(node), *(wish.path for wish in wishes_of(node)), *NETWORK)
-    )
-    return (Read("probe", (ANSWER, *words), limit=ANSWER + 4),)
+    """Return one read for all facts that ask file systems: the reader tries all paths at once."""
+    targets = [SHM, *LOCAL, home(node)]
+    targets += [wish.path for wish in declared_mounts(node)]
+    targets += NETWORK
+    arguments = (STATVFS_LIMIT, *dict.fromkeys(targets))
+    return (Read("probe", arguments, limit=STATVFS_LIMIT + 4),)
 
 
-SHM_SPACE = Fact("shm.space", probe, parse_shm)
+SHM_SPACE = Fact("shm.space", probe, parse_shm, moves=True)
 NEEDS = Needs(
     "root", "what processes of others have open or mapped is shown to root alone", partly=True
 )
@@ -197,7 +264,8 @@ SEGMENTS = Fact(
     lambda node, inventory: (Read("shm_segments", (), limit=10.0),),
     parse_segments,
     needs=NEEDS,
+    moves=True,
 )
-PROBES = Fact("fs.probes", probe, parse_probes)
+PROBES = Fact("fs.probes", probe, parse_probes, moves=True)
 MOUNTS = Fact("fs.mounts", file("/proc/self/mountinfo"), parse_mounts)
 FSTAB = Fact("fs.fstab", file("/etc/fstab", etc=True), parse_fstab)

@@ -1,17 +1,22 @@
-"""Tasks: how many there are and may be, which are stuck in the kernel, and the load they make."""
+"""Tasks: how many there are and may be, those that are stuck in the kernel, and the load."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
-from clusterprep.facts import Fact, Needs, file
+from clusterprep.facts import Fact, Needs, file, user_of_job
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
 class StuckTask:
-    """A task in uninterruptible sleep that was not scheduled while we looked; wchan is empty where it is not shown."""
+    """A task in uninterruptible sleep that was not scheduled during the read.
+
+    `wchan` is "" where it is not shown.
+    """
 
     pid: int
     comm: str
@@ -22,7 +27,10 @@ class StuckTask:
 
 @dataclass(frozen=True)
 class Tasks:
-    """The user's id and threads (None: no such user), and what is stuck; `seconds` is how long we looked."""
+    """The job user's id and threads (None: no such user), and what is stuck.
+
+    The read took `seconds`.
+    """
 
     uid: int | None
     threads: int | None
@@ -42,7 +50,10 @@ class Ids:
 
 @dataclass(frozen=True)
 class Load:
-    """Averages over one, five and fifteen minutes; `running` of `threads` threads right now, ours among them."""
+    """Load averages over one, five and fifteen minutes.
+
+    Of `threads` threads, `running` are running, ours among them.
+    """
 
     one: float
     five: float
@@ -52,37 +63,42 @@ class Load:
 
 
 def parse_tasks(answer: Any) -> Tasks:
-    stuck = tuple(
-        StuckTask(
-            int(row["pid"]),
-            str(row["comm"]),
-            _channel(row["wchan"]),
-            int(row["children"]),
-            bool(row["kernel"]),
-        )
-        for row in answer["stuck"]
-    )
+    stuck = tuple(_stuck_task(row) for row in answer["stuck"])
     if answer["tasks"] < 1:
         raise ValueError("/proc shows no task at all")
-    threads, uid = answer["threads"], answer["uid"]
+    threads = answer["threads"]
     if threads is not None and threads < 0:
         raise ValueError(f"{threads} threads")
-    return Tasks(uid, threads, stuck, int(answer["more"]), float(answer["seconds"]))
+    return Tasks(
+        uid=answer["uid"],
+        threads=threads,
+        stuck=stuck,
+        more=int(answer["more"]),
+        seconds=float(answer["seconds"]),
+    )
 
 
-def _channel(wchan: str) -> str:
-    """The kernel says «0» both for a running task and to those who may not know."""
-    return "" if wchan in ("", "0") else wchan
+def _stuck_task(row: Mapping[str, Any]) -> StuckTask:
+    wchan = row["wchan"]
+    if wchan == "0":  # what the kernel shows of a running task, and to users that may not see it
+        wchan = ""
+    return StuckTask(
+        pid=int(row["pid"]),
+        comm=str(row["comm"]),
+        wchan=wchan,
+        children=int(row["children"]),
+        kernel=bool(row["kernel"]),
+    )
 
 
 def parse_load(text: str | None) -> Load:
-    """«0.26 0.31 0.19 1/90 15082»."""
+    """Parse /proc/loadavg, such as «0.26 0.31 0.19 1/90 15082»."""
     if text is None:
         raise ValueError("there is no /proc/loadavg")
-    one, five, fifteen, tasks, _ = text.split()
+    one, five, fifteen, tasks, _last_pid = text.split()
     running, threads = tasks.split("/")
     load = Load(float(one), float(five), float(fifteen), int(running), int(threads))
-    if not (0 <= load.one < float("inf")) or load.threads < 1:
+    if not 0 <= load.one < math.inf or load.threads < 1:
         raise ValueError(f"no load: {text!r}")
     return load
 
@@ -90,37 +106,40 @@ def parse_load(text: str | None) -> Load:
 def parse_ids(pid_max: str | None, threads_max: str | None, loadavg: str | None) -> Ids:
     if pid_max is None or threads_max is None:
         raise ValueError("the kernel's limits of threads are not there")
-    ids = Ids(parse_load(loadavg).threads, int(pid_max), int(threads_max))
+    load = parse_load(loadavg)
+    ids = Ids(load.threads, int(pid_max), int(threads_max))
     if ids.pid_max < 1 or ids.threads_max < 1:
         raise ValueError(f"{ids.pid_max} process ids, {ids.threads_max} threads")
     return ids
 
 
 def parse_cores(text: str | None) -> int:
-    """«0-63,128-191»: the CPUs that are online."""
+    """Return the number of CPUs that are online, from a list such as «0-63,128-191»."""
     if text is None:
         raise ValueError("there is no list of CPUs")
     total = 0
     for piece in text.strip().split(","):
         first, dash, last = piece.partition("-")
-        count = int(last if dash else first) - int(first) + 1
+        if not dash:
+            last = first
+        count = int(last) - int(first) + 1
         if count < 1:
             raise ValueError(f"no list of CPUs: {text!r}")
         total += count
     return total
 
 
-def _tasks(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    return (Read("tasks", (node.job_user or node.ssh.user,), limit=10.0),)
+def _task_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return (Read("tasks", (user_of_job(node),), limit=10.0),)
 
 
-def _ids(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+def _id_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     paths = ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max", "/proc/loadavg")
     return tuple(Read("file", (path,)) for path in paths)
 
 
 NEEDS = Needs("root", "in which call a task of others waits is shown to root alone", partly=True)
-TASKS = Fact("proc.tasks", _tasks, parse_tasks, needs=NEEDS)
-IDS = Fact("proc.ids", _ids, parse_ids)
-LOAD = Fact("proc.load", file("/proc/loadavg"), parse_load)
+TASKS = Fact("proc.tasks", _task_reads, parse_tasks, needs=NEEDS, moves=True)
+IDS = Fact("proc.ids", _id_reads, parse_ids, moves=True)
+LOAD = Fact("proc.load", file("/proc/loadavg"), parse_load, moves=True)
 CORES = Fact("proc.cores", file("/sys/devices/system/cpu/online"), parse_cores)

@@ -1,19 +1,25 @@
-"""What the job's interpreter would load: Python, PyTorch, NCCL and its plug-ins, found without importing torch."""
+"""The Python, PyTorch, NCCL and NCCL plug-ins that the job's interpreter would load.
+
+They are found without importing torch.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from clusterprep.facts import JOB_USER, Fact
+from clusterprep.facts import JOB_USER, Fact, user_of_job
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-# Runs in the job's interpreter, as the job's user. torch/version.py is read as text. NCCL is asked for its version
-# through its library file, which needs no GPU or driver. Which file torch gets is found as ld.so(8) does it: what is
-# loaded already (LD_PRELOAD), DT_RPATH of libtorch_cuda and of the interpreter, LD_LIBRARY_PATH, DT_RUNPATH, the
-# cache, the default folders. Wheels have DT_RPATH, so LD_LIBRARY_PATH cannot replace their NCCL; conda's differ.
-# FINDER ends there, for whoever wants the library itself.
-# What it imports is there before any script starts, or in C, which keeps a look at 64 nodes cheap.
+# Runs in the job's interpreter, as the job's user. torch/version.py is read as text. NCCL is asked
+# for its version through its library file, which needs no GPU or driver. The file that torch gets
+# is searched as ld.so(8) does it: what is loaded already (LD_PRELOAD), DT_RPATH of libtorch_cuda
+# and of the interpreter, LD_LIBRARY_PATH, DT_RUNPATH, the cache, the default folders. Wheels have
+# DT_RPATH, so LD_LIBRARY_PATH cannot replace their NCCL; conda's differ. FINDER ends there, for
+# nccl_address, which loads the library itself.
+#
+# All modules that it imports are loaded before any script starts, or in C, which keeps a look at 64
+# nodes cheap.
 FINDER = r"""
 import importlib.machinery, os, sys
 NCCL, LIMIT = "libnccl.so.2", 64 << 20
@@ -24,50 +30,58 @@ def quoted(lines, name):
 def number(data, at, size=8):
     return int.from_bytes(data[at:at + size], sys.byteorder)
 def dynamic(path):
-    # DT_NEEDED, DT_RPATH and DT_RUNPATH of a 64-bit ELF file, see elf(5)
-    found = {1: [], 15: [], 29: []}
+    # DT_NEEDED (1), DT_RPATH (15) and DT_RUNPATH (29) of a 64-bit ELF file, see elf(5)
+    entries = {1: [], 15: [], 29: []}
     with open(path, "rb") as source:
         def piece(at, size):
             source.seek(at)
             return source.read(size)
-        head = piece(0, 64)
-        if head[:5] != b"\x7fELF\x02":
-            return found
-        step = number(head, 54, 2)
-        table = piece(number(head, 32), step * number(head, 56, 2))
-        parts = [table[at:at + step] for at in range(0, len(table), step)]
-        loads = [(number(p, 16), number(p, 8), number(p, 32)) for p in parts if number(p, 0, 4) == 1]
-        for part in parts:
-            if number(part, 0, 4) != 2:
+        header = piece(0, 64)
+        if header[:5] != b"\x7fELF\x02":
+            return entries
+        size = number(header, 54, 2)
+        table = piece(number(header, 32), size * number(header, 56, 2))
+        segments = [table[at:at + size] for at in range(0, len(table), size)]
+        loads = []
+        for segment in segments:
+            if number(segment, 0, 4) == 1:  # PT_LOAD: address, offset in the file, length
+                loads.append((number(segment, 16), number(segment, 8), number(segment, 32)))
+        for segment in segments:
+            if number(segment, 0, 4) != 2:  # PT_DYNAMIC
                 continue
-            rows = piece(number(part, 8), min(number(part, 32), 1 << 16))
-            rows = [(number(rows, at), number(rows, at + 8)) for at in range(0, len(rows) - 15, 16)]
-            base = [value for tag, value in rows if tag == 5]
+            data = piece(number(segment, 8), min(number(segment, 32), 1 << 16))
+            starts = range(0, len(data) - 15, 16)
+            rows = [(number(data, at), number(data, at + 8)) for at in starts]
+            base = [value for tag, value in rows if tag == 5]  # DT_STRTAB, the table of names
             for start, offset, length in loads:
                 if base and start <= base[0] < start + length:
-                    for tag, value in rows:  # the table of names has megabytes in libtorch_cuda
-                        if tag in found:
+                    for tag, value in rows:
+                        if tag in entries:
+                            # a piece of the table, which has megabytes in libtorch_cuda
                             name = piece(base[0] - start + offset + value, 4096)
-                            found[tag].append(name[:name.index(b"\0")].decode())
-    return found
+                            entries[tag].append(name[:name.index(b"\0")].decode())
+    return entries
 def folders(texts, path):
     origin = os.path.dirname(os.path.realpath(path))
-    words = [word for text in texts for word in text.split(":")]
-    return [word.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for word in words if word]
+    paths = [path for text in texts for path in text.split(":") if path]
+    return [path.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for path in paths]
 def first(name, places):
     for place in places:
         if os.path.exists(os.path.join(place, name)):
             return os.path.normpath(os.path.join(place, name))
 def cached(cache, name):
     # whole entries, or all that begin so where the name ends with *
-    name, end, found, at = name.rstrip("*").encode(), b"" if name.endswith("*") else b"\0", [], -1
-    while 1:
-        at = cache.find(b"/" + name + end, at + 1)
+    end = b"" if name.endswith("*") else b"\0"
+    wanted = b"/" + name.rstrip("*").encode() + end
+    paths, at = [], -1
+    while True:
+        at = cache.find(wanted, at + 1)
         if at < 0:
-            return found
-        path = cache[cache.rfind(b"\0", 0, at) + 1:cache.find(b"\0", at)].decode("utf-8", "replace")
-        if os.path.exists(path) and path not in found:
-            found.append(path)
+            return paths
+        entry = cache[cache.rfind(b"\0", 0, at) + 1:cache.find(b"\0", at)]
+        path = entry.decode("utf-8", "replace")
+        if os.path.exists(path) and path not in paths:
+            paths.append(path)
 def mapped(name):
     try:
         for line in open("/proc/self/maps"):
@@ -83,12 +97,12 @@ def nccl(path):
         return code.value if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code)) == 0 else None
     except (OSError, AttributeError):
         return None
-def plugin(path, left):
+def plugin(path, limit):
     size, digest = os.path.getsize(path), None
-    if size <= left:
+    if size <= limit:
         import hashlib
         with open(path, "rb") as source:
-            digest = hashlib.sha256(source.read(left)).hexdigest()
+            digest = hashlib.sha256(source.read(limit)).hexdigest()
     return {"path": path, "size": size, "sha256": digest}
 def listed(folder):
     try:
@@ -100,7 +114,8 @@ try:
         cache = source.read(16 << 20)
 except OSError:
     cache = b""
-library_path = [word for word in os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":") if word]
+library_path = os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+library_path = [path for path in library_path if path]
 machine = os.uname()[4] + "-linux-gnu"
 default = ["/lib/" + machine, "/usr/lib/" + machine, "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
 try:
@@ -111,11 +126,15 @@ except (OSError, ValueError):
 def system(name):
     return first(name, library_path) or (cached(cache, name) or [None])[0] or first(name, default)
 found = {
-    "python": sys.executable, "python_version": sys.version, "prefix": sys.prefix, "base_prefix": sys.base_prefix,
-    "version": None, "cuda": None, "nccl": None, "where": None, "nccl_path": None, "wheel": None, "wheel_path": None,
-    "preload": os.environ.get("LD_PRELOAD"), "library_path": os.environ.get("LD_LIBRARY_PATH"),
-    "system": None, "system_path": None, "libcuda": None, "plugins": [],
-    "net_plugin": os.environ.get("NCCL_NET_PLUGIN"), "tuner_plugin": os.environ.get("NCCL_TUNER_PLUGIN"),
+    "python": sys.executable, "python_version": sys.version,
+    "prefix": sys.prefix, "base_prefix": sys.base_prefix,
+    "version": None, "cuda": None, "nccl": None, "where": None, "nccl_path": None,
+    "wheel": None, "wheel_path": None, "system": None, "system_path": None,
+    "libcuda": None, "plugins": [],
+    "preload": os.environ.get("LD_PRELOAD"),
+    "library_path": os.environ.get("LD_LIBRARY_PATH"),
+    "net_plugin": os.environ.get("NCCL_NET_PLUGIN"),
+    "tuner_plugin": os.environ.get("NCCL_TUNER_PLUGIN"),
 }
 before = mapped("libnccl.so")
 spec = importlib.machinery.PathFinder.find_spec("torch")
@@ -134,7 +153,9 @@ if spec is not None and spec.origin:
         parts = None
     if parts is not None:
         if NCCL in parts[1]:
-            path = before or first(NCCL, ([] if parts[29] else folders(parts[15], user) + own) + library_path)
+            # DT_RPATH counts only where there is no DT_RUNPATH
+            rpath = [] if parts[29] else folders(parts[15], user) + own
+            path = before or first(NCCL, rpath + library_path)
             path = path or first(NCCL, folders(parts[29], user)) or system(NCCL)
         else:
             path = None
@@ -162,15 +183,15 @@ listings = [os.path.join(folder, name) for folder in own + library_path for name
 paths += [path for path in listings if os.path.basename(path).startswith(KINDS) and ".so" in path]
 paths += [path for kind in KINDS for path in cached(cache, kind + "*")]
 paths += [os.path.join(folder, kind + ".so") for folder in default for kind in KINDS]
-seen, left = set(), LIMIT
+files, remaining = set(), LIMIT
 for path in paths:
     real = os.path.realpath(path)
-    if not path or real in seen or not os.path.isfile(real) or len(seen) > 31:
+    if not path or real in files or not os.path.isfile(real) or len(files) > 31:
         continue
-    seen.add(real)
+    files.add(real)
     try:
-        found["plugins"].append(plugin(path, left))
-        left -= os.path.getsize(path) if found["plugins"][-1]["sha256"] else 0
+        found["plugins"].append(plugin(path, remaining))
+        remaining -= os.path.getsize(path) if found["plugins"][-1]["sha256"] else 0
     except OSError:
         found["plugins"].append({"path": path, "size": None, "sha256": None})
 def text(value):
@@ -180,11 +201,14 @@ def text(value):
         return "[" + ", ".join(map(text, value)) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(text(key) + ": " + text(item) for key, item in value.items()) + "}"
-    out = ""
+    quoted_text = ""
     for letter in value:
-        plain, code = " " <= letter <= "~" and letter not in '"\\', ord(letter)
-        out += letter if plain else "\\u%04x" % (0xfffd if 0xd7ff < code < 0xe000 or code > 0xffff else code)
-    return '"' + out + '"'
+        code = ord(letter)
+        if 0xd7ff < code < 0xe000 or code > 0xffff:
+            code = 0xfffd
+        plain = " " <= letter <= "~" and letter not in '"\\'
+        quoted_text += letter if plain else "\\u%04x" % code
+    return '"' + quoted_text + '"'
 print(text(found))
 """
 )
@@ -193,17 +217,17 @@ JOB_LIMIT = 15.0  # seconds; environments on network file systems are slow at fi
 
 @dataclass(frozen=True)
 class Torch:
-    """The torch that the job's interpreter would import; None fields mean that it brings no such thing."""
+    """The torch that the job's interpreter would import; fields are None where it has no such."""
 
     version: str | None  # None: no torch in this interpreter
     cuda: str | None  # the CUDA it was built for; None: a CPU build
-    nccl: str | None  # of the library that torch would load, whoever brought it
+    nccl: str | None  # of the library that torch would load, from any source
     where: str | None
 
 
 @dataclass(frozen=True)
 class Libraries:
-    """Files that could be libnccl.so.2 for a program of the job's user, with their versions; None: there is none.
+    """Files that could be libnccl.so.2 for a program of the job's user; None: there is none.
 
     A path without a version is a file that could not be loaded.
     """
@@ -219,7 +243,10 @@ class Libraries:
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plug-in that NCCL's loader would find; `size` in bytes, `sha256` None for one that was not read."""
+    """A plug-in that NCCL's loader would find.
+
+    `size` in bytes, `sha256` None for one that was not read.
+    """
 
     path: str
     size: int | None
@@ -232,7 +259,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Plugins:
-    """NCCL's plug-ins on a node: those that are found, and the one that NCCL_NET_PLUGIN asks for."""
+    """NCCL's plug-ins on a node, and the one that NCCL_NET_PLUGIN asks for."""
 
     files: tuple[Plugin, ...]
     wanted: str | None = None
@@ -240,7 +267,10 @@ class Plugins:
 
 @dataclass(frozen=True)
 class Python:
-    """The job's interpreter; `base` is where a virtual environment was made from, else equal to `prefix`."""
+    """The job's interpreter.
+
+    `base` is where a virtual environment was made from, else equal to `prefix`.
+    """
 
     executable: str
     version: str  # 3.11.7
@@ -251,35 +281,41 @@ class Python:
 def parse_torch(answer: dict[str, Any]) -> Torch:
     if answer["where"] and not answer["version"]:
         raise ValueError("torch/version.py holds no version")
-    return Torch(answer["version"], answer["cuda"], _version(answer["nccl"]), answer["where"])
+    nccl = _version(answer["nccl"])
+    return Torch(answer["version"], answer["cuda"], nccl, answer["where"])
 
 
 def parse_libraries(answer: dict[str, Any]) -> Libraries:
     return Libraries(
-        _text(answer["nccl_path"]),
-        _text(answer["wheel_path"]),
-        _version(answer["wheel"]),
-        _text(answer["system_path"]),
-        _version(answer["system"]),
-        _text(answer["preload"]),
-        _text(answer["library_path"]),
+        loaded=_text(answer["nccl_path"]),
+        wheel=_text(answer["wheel_path"]),
+        wheel_version=_version(answer["wheel"]),
+        system=_text(answer["system_path"]),
+        system_version=_version(answer["system"]),
+        preload=_text(answer["preload"]),
+        library_path=_text(answer["library_path"]),
     )
 
 
 def parse_plugins(answer: dict[str, Any]) -> Plugins:
-    files = tuple(
-        Plugin(row["path"], row["size"], _text(row["sha256"])) for row in answer["plugins"]
-    )
-    if not all(isinstance(plugin.path, str) and plugin.path for plugin in files):
-        raise ValueError("a plug-in without a path")
-    return Plugins(files, _text(answer["net_plugin"]))
+    plugins = []
+    for row in answer["plugins"]:
+        path = row["path"]
+        if not isinstance(path, str) or not path:
+            raise ValueError("a plug-in without a path")
+        digest = _text(row["sha256"])
+        plugins.append(Plugin(path, row["size"], digest))
+    return Plugins(tuple(plugins), _text(answer["net_plugin"]))
 
 
 def parse_python(answer: dict[str, Any]) -> Python:
-    words = [answer[key] for key in ("python", "python_version", "prefix", "base_prefix")]
-    if not all(isinstance(word, str) and word.strip() for word in words):
-        raise ValueError("the interpreter does not say what it is")
-    return Python(words[0], words[1].split()[0], words[2], words[3])
+    texts = [answer[key] for key in ("python", "python_version", "prefix", "base_prefix")]
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError("the interpreter does not say what it is")
+    executable, version_text, prefix, base = texts
+    version = version_text.split()[0]  # «3.11.7 (main, …) [GCC 13.2.0]»
+    return Python(executable, version, prefix, base)
 
 
 def parse_libcuda(answer: dict[str, Any]) -> str | None:
@@ -301,23 +337,24 @@ def _version(code: object) -> str | None:
 
 
 def nccl_version(code: int) -> str:
-    """NCCL_VERSION_CODE as text: 21805 and 2 18 5 are one thing; before 2.9 the minor had two digits fewer (nccl.h)."""
-    if code < 10000:
-        return f"{code // 1000}.{code // 100 % 10}.{code % 100}"
-    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+    """Return NCCL_VERSION_CODE as text: 21805 is 2.18.5.
+
+    Before 2.9 the minor had two digits fewer (nccl.h): 2708 is 2.7.8.
+    """
+    major, rest = divmod(code, 1000 if code < 10000 else 10000)
+    minor, patch = divmod(rest, 100)
+    return f"{major}.{minor}.{patch}"
 
 
-def _asked(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    """One run of the interpreter brings all facts of this file."""
-    return (
-        Read("job_python", (node.python, node.job_user or node.ssh.user, SCRIPT), limit=JOB_LIMIT),
-    )
+def _interpreter_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    """Return the one run of the interpreter that brings all facts of this file."""
+    arguments = (node.python, user_of_job(node), SCRIPT)
+    return (Read("job_python", arguments, limit=JOB_LIMIT),)
 
 
-TORCH = Fact("torch.build", _asked, parse_torch, deep=True, needs=JOB_USER)
-LIBRARIES = Fact("nccl.libraries", _asked, parse_libraries, deep=True, needs=JOB_USER)
-PLUGINS = Fact("nccl.plugins", _asked, parse_plugins, deep=True, needs=JOB_USER)
-PYTHON = Fact("python.env", _asked, parse_python, deep=True, needs=JOB_USER)
-LIBCUDA = Fact(
-    "cuda.libcuda", _asked, parse_libcuda, deep=True, needs=JOB_USER
-)  # the real path of the libcuda.so.1 that would be loaded
+TORCH = Fact("torch.build", _interpreter_reads, parse_torch, deep=True, needs=JOB_USER)
+LIBRARIES = Fact("nccl.libraries", _interpreter_reads, parse_libraries, deep=True, needs=JOB_USER)
+PLUGINS = Fact("nccl.plugins", _interpreter_reads, parse_plugins, deep=True, needs=JOB_USER)
+PYTHON = Fact("python.env", _interpreter_reads, parse_python, deep=True, needs=JOB_USER)
+# The real path of the libcuda.so.1 that would be loaded.
+LIBCUDA = Fact("cuda.libcuda", _interpreter_reads, parse_libcuda, deep=True, needs=JOB_USER)

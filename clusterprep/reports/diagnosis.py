@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from clusterprep.errors import InputError
-from clusterprep.jobs.diagnose.model import Diagnosis, DiagnosedCause, LogLine
+from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 from clusterprep.model import Json
 from clusterprep.reports.plain import clean, counted, field
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterprep.checks import Check
 from clusterprep.errors import ENDINGS, InputError, Problem
-from clusterprep.facts import Fact
+from clusterprep.facts import Denied, Fact
 from clusterprep.model import Absent, Inventory, Json, Node, Read
 from clusterprep.nccl.interfaces import FACTS
 from clusterprep.remote.untrusted import shortened
@@ -219,6 +219,8 @@ def _value(fact: Fact, answers: Sequence[Any]) -> Any:
             return Absent("garbled", "a value of another type than this fact has")
     except ENDINGS:
         raise
+    except Denied as error:
+        return Absent("denied", shortened(str(error)))
     except Exception as error:  # noqa: BLE001 - the answer is a stranger's: whatever it breaks, it is the answer that is broken
         return Absent("garbled", shortened(f"{type(error).__name__}: {error}"))
     return value

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.log import KINDS
-from clusterprep.facts.kernel_log import WORDS, KernelLog, KernelRecord
+from clusterprep.facts.kernel_log import PHRASES, KernelLog, KernelRecord
 from tests.support.fleet import absent, findings, fleet, told
 
 NOW = 30 * 86400.0
@@ -105,7 +105,7 @@ def test_every_kind_has_a_line_here() -> None:
 @pytest.mark.parametrize(("kind", "text"), [*LINES.items(), *MORE])
 def test_a_complaint_is_known_for_what_it_is_and_travels_home(kind: str, text: str) -> None:
     assert [k.name for k in KINDS if k.pattern.search(text)] == [kind]
-    assert any(word in text for word in WORDS)
+    assert any(word in text for word in PHRASES)
     seen = fleet(n1=log((text, 60.0)))
     assert told(seen, "log.kernel") == {"n1": "fail warning"}
     (bad,) = findings(seen, "log.kernel")

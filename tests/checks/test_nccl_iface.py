@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.environment import Setting
-from clusterprep.facts.nccl_address import Bound, Variable
+from clusterprep.facts.nccl_address import BoundAddress, Variable
 from clusterprep.model import Absent, EnvSetting, Fleet, Gpus, Interfaces
 from tests.support.fleet import LOOPBACK, absent, bound, eth, findings, fleet, told
 
 CHECK = "nccl.iface"
 SSH, LOGIN = "ssh command", "login shell"
-NO_LIBRARY = Bound(None)
+NO_LIBRARY = BoundAddress(None)
 RAIL = "192.168.1"
 
 
-def facts(number: int, *paths: Bound | Absent, rail: bool = True, **more: Any) -> dict[str, Any]:
+def facts(
+    number: int, *paths: BoundAddress | Absent, rail: bool = True, **more: Any
+) -> dict[str, Any]:
     """A node with a front end, perhaps a faster network, docker, and NCCL's answers."""
     docker = eth("docker0", "172.17.0.1/16", physical=False, bridge=True)
     rails = (eth("rail0", f"{RAIL}.{number}/24", speed=400_000),) if rail else ()
@@ -26,14 +28,14 @@ def facts(number: int, *paths: Bound | Absent, rail: bool = True, **more: Any) -
     return {"net.interfaces": found, "nccl.address": {SSH: ssh, LOGIN: login}, **more}
 
 
-def seen(*paths: Bound | Absent, rail: bool = False, **options: Any) -> Fleet:
+def seen(*paths: BoundAddress | Absent, rail: bool = False, **options: Any) -> Fleet:
     """Three nodes of which n2 answers as given."""
     return fleet(
         n1=facts(1, rail=rail), n2=facts(2, *paths, rail=rail), n3=facts(3, rail=rail), **options
     )
 
 
-def on_n2(*paths: Bound | Absent, **options: Any) -> str:
+def on_n2(*paths: BoundAddress | Absent, **options: Any) -> str:
     said = told(seen(*paths, **options), CHECK)
     assert (said["n1"], said["n3"]) == ("pass", "pass")
     return said["n2"]
@@ -76,7 +78,7 @@ GOOD, LO, DOCKER = bound("10.0.0.2"), bound("127.0.0.1", "lo"), bound("172.17.0.
     ],
 )
 def test_every_launch_path_must_use_the_address(
-    paths: tuple[Bound | Absent, ...], said: str
+    paths: tuple[BoundAddress | Absent, ...], said: str
 ) -> None:
     assert on_n2(*paths) == said
 
@@ -121,7 +123,7 @@ def test_a_network_that_one_node_lacks_does_not() -> None:
     ],
 )
 def test_whether_it_reaches_a_node_whose_interfaces_are_not_known_is_not_known(
-    answer: Bound, said: str
+    answer: BoundAddress, said: str
 ) -> None:
     found = fleet(
         n1=facts(1), n2=facts(2, answer), n3={**facts(3), "net.interfaces": absent("denied")}
@@ -197,7 +199,7 @@ def test_without_a_chosen_interface_there_is_nothing_to_compare_with() -> None:
     ],
 )
 def test_the_variable_that_decides_is_named_and_what_helps(
-    answer: Bound, words: str, remedy: str
+    answer: BoundAddress, words: str, remedy: str
 ) -> None:
     finding = next(f for f in findings(seen(answer), CHECK) if f.verdict == "fail")
     assert words in finding.message
@@ -208,7 +210,7 @@ def test_the_variable_that_decides_is_named_and_what_helps(
 UNIT = "systemd (train.service)"
 
 
-def with_unit(answer: Bound | Absent, ssh: Bound = GOOD, **more: Any) -> Fleet:
+def with_unit(answer: BoundAddress | Absent, ssh: BoundAddress = GOOD, **more: Any) -> Fleet:
     n2 = facts(2, rail=False, **more)
     return fleet(
         n1=facts(1, rail=False),

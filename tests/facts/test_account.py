@@ -74,7 +74,7 @@ def test_a_reason_survives(fact: str) -> None:
             id="job-user",
         ),
         pytest.param(Node("n1", "n1", 0, ssh=SshSettings(user="bob")), "bob", id="login-user"),
-        pytest.param(Node("n1", "n1", 0), None, id="whoever-logs-in"),
+        pytest.param(Node("n1", "n1", 0), None, id="the-login-user"),
     ],
 )
 def test_the_account_is_that_of_the_jobs_user(node: Node, user: str | None) -> None:

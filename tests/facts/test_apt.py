@@ -1,10 +1,18 @@
-"""What apt says it would do, as it prints it on Debian and Ubuntu, and what cannot be understood."""
+"""What apt prints that it would do, on Debian and Ubuntu, and what cannot be understood."""
 
 from __future__ import annotations
 
 import pytest
 
-from clusterprep.facts.apt import GONE, MISSING, Move, Outlook, Package, parse_outlook, parse_states
+from clusterprep.facts.apt import (
+    GONE,
+    MISSING,
+    Package,
+    PackageChange,
+    Simulation,
+    parse_outlook,
+    parse_states,
+)
 
 UPGRADE = """\
 Reading package lists...
@@ -18,7 +26,8 @@ The following packages will be upgraded:
   libibverbs1 rdma-core
 2 upgraded, 1 newly installed, 1 to remove and 0 not upgraded.
 Remv old-verbs [1.2-3]
-Inst libibverbs1 [39.0-1] (39.0-1ubuntu1 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy-security [amd64]) [x:amd64 ]
+Inst libibverbs1 [39.0-1] (39.0-1ubuntu1 Ubuntu:22.04/jammy-updates, \
+Ubuntu:22.04/jammy-security [amd64]) [x:amd64 ]
 Inst libc6:i386 (2.35-0ubuntu3.8 Ubuntu:22.04/jammy-updates [i386])
 Inst rdma-core [39.0-1] (39.0-1ubuntu1 Ubuntu:22.04/jammy-updates [amd64]) []
 Conf libibverbs1 (39.0-1ubuntu1 Ubuntu:22.04/jammy-updates [amd64])
@@ -57,10 +66,10 @@ E: Unable to correct problems, you have held broken packages.
 def test_what_would_change_and_what_of_it_could_come_back() -> None:
     found = parse_outlook(UPGRADE)
     assert found.moves == (
-        Move("old-verbs", "1.2-3", None),
-        Move("libibverbs1", "39.0-1", "39.0-1ubuntu1"),
-        Move("libc6:i386", None, "2.35-0ubuntu3.8"),
-        Move("rdma-core", "39.0-1", "39.0-1ubuntu1"),
+        PackageChange("old-verbs", "1.2-3", None),
+        PackageChange("libibverbs1", "39.0-1", "39.0-1ubuntu1"),
+        PackageChange("libc6:i386", None, "2.35-0ubuntu3.8"),
+        PackageChange("rdma-core", "39.0-1", "39.0-1ubuntu1"),
     )
     assert [found.returns(move) for move in found.moves] == [False, True, True, False]
     assert found.held == ("libibverbs1", "rdma-core")
@@ -93,11 +102,11 @@ def test_what_would_change_and_what_of_it_could_come_back() -> None:
     ],
 )
 def test_why_apt_would_not(text: str, failed: tuple[str, ...]) -> None:
-    assert parse_outlook(text) == Outlook(failed=failed)
+    assert parse_outlook(text) == Simulation(failed=failed)
 
 
 def test_nothing_asked_is_nothing_to_do() -> None:
-    assert parse_outlook("") == Outlook()
+    assert parse_outlook("") == Simulation()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,9 @@ def test_what_was_cut_off_is_not_known(text: str) -> None:
 
 def test_states_by_name_with_and_without_architecture() -> None:
     found = parse_states(
-        "installed hold libc6:amd64 2.36-9\nhalf-configured install libc6:i386 2.36-8\nnot-installed unknown x \n"
+        "installed hold libc6:amd64 2.36-9\n"
+        "half-configured install libc6:i386 2.36-8\n"
+        "not-installed unknown x \n"
     )
     assert found["libc6"] == found["libc6:amd64"] == Package("installed", "2.36-9", held=True)
     assert (found["libc6:i386"].there, found["libc6:i386"].gone) == (False, False)

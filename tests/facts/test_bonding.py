@@ -150,9 +150,13 @@ def test_members_that_go_up_and_down_and_have_no_aggregator_keep_their_words() -
         1,
     )
     head, tail = text.split("Slave Interface: enp41s0f1np1\n")
-    text = head + "Slave Interface: enp41s0f1np1\n" + tail.replace("Status: up", "Status: going back").replace(
-        "Aggregator ID: 1", "Aggregator ID: N/A"
-    )  # fmt: skip
+    text = (
+        head
+        + "Slave Interface: enp41s0f1np1\n"
+        + tail.replace("Status: up", "Status: going back").replace(
+            "Aggregator ID: 1", "Aggregator ID: N/A"
+        )
+    )
     found = read(text)
     assert isinstance(found, dict)
     assert found["bond0"].members[1] == Member("enp41s0f1np1", "going back", "N/A")

@@ -1,4 +1,4 @@
-"""What chronyc and timedatectl print, in sync, out of sync, following themselves, and not running."""
+"""What chronyc and timedatectl print: in sync, out of sync, with a local clock, not running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processors from /proc/cpuinfo of Intel, AMD, ARM and virtual machines, and how their clocks are governed."""
+"""Processors from /proc/cpuinfo of Intel, AMD, ARM and virtual machines, and their governors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from clusterprep.facts.cpu import Cpus, Governor, cpuinfo, virtual
 from clusterprep.model import Absent
 from tests.support.fleet import learned
 
-XEON = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Platinum 8480C\nflags\t\t: fpu vme tsc\n"
-EPYC = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 9654 96-Core Processor\nflags\t\t: fpu sse\n"
+XEON = (
+    "processor\t: 0\nvendor_id\t: GenuineIntel\n"
+    "model name\t: Intel(R) Xeon(R) Platinum 8480C\nflags\t\t: fpu vme tsc\n"
+)
+EPYC = (
+    "processor\t: 0\nvendor_id\t: AuthenticAMD\n"
+    "model name\t: AMD EPYC 9654 96-Core Processor\nflags\t\t: fpu sse\n"
+)
 PADDED = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) CPU           X5650  @ 2.67GHz\n"
-GRACE = "processor\t: 0\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd4f\n"
+GRACE = (
+    "processor\t: 0\nBogoMIPS\t: 2000.00\n"
+    "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd4f\n"
+)
 GUEST = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu tsc hypervisor lahf_lm\n"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fleet import learned
 
-# As the packages of CUDA 12.4.1 and 10.2 install them; the first one without most of its components.
+# As the packages of CUDA 12.4.1 and 10.2 install them; the first without most components.
 JSON = """\
 {
    "cuda" : {

@@ -1,4 +1,4 @@
-"""What the look at launch paths means: values with their places, NCCL's order, units, and what is not understood."""
+"""Launch paths: values with their places, NCCL's order, units, and what is not understood."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def test_a_shell_that_hangs_is_one_path_that_is_not_known() -> None:
 
 
 def test_a_container_that_is_denied_is_left_out_of_the_whole() -> None:
-    inside = answer(container=["no", "denied", "/proc/1/environ belongs to somebody else"])
+    inside = answer(container=["no", "denied", "/proc/1/environ belongs to another user"])
     assert learned("env.paths", inside)["container"] == Absent(
-        "denied", "/proc/1/environ belongs to somebody else"
+        "denied", "/proc/1/environ belongs to another user"
     )
     assert set(learned("env.effective", inside)) == {"login shell", "ssh command", "nccl"}
 

@@ -43,15 +43,30 @@ def match(left: Any, right: Any, op: str = "==") -> tuple[RuleMatch, ...]:
     ("left", "right", "op", "expected"),
     [
         ({"meta": {"key": "iifname"}}, "eth*", "==", (RuleMatch("iif", ("eth*",)),)),
-        ({"meta": {"key": "l4proto"}}, {"set": ["tcp", "udp"]}, "!=", (RuleMatch("proto", ("tcp", "udp"), True),)),
+        (
+            {"meta": {"key": "l4proto"}},
+            {"set": ["tcp", "udp"]},
+            "!=",
+            (RuleMatch("proto", ("tcp", "udp"), True),),
+        ),
         ({"meta": {"key": "mark"}}, 16, "==", (RuleMatch("mark", ("set",)),)),
         ({"meta": {"key": "mark"}}, 0, "==", (OTHER,)),
         ({"&": [{"meta": {"key": "mark"}}, 16384]}, 0, "!=", (RuleMatch("mark", ("set",)),)),
         ({"meta": {"key": "skuid"}}, 0, "==", (OTHER,)),
-        ({"ct": {"key": "state"}}, ["established", "related"], "in", (RuleMatch("state", ("established", "related")),)),
+        (
+            {"ct": {"key": "state"}},
+            ["established", "related"],
+            "in",
+            (RuleMatch("state", ("established", "related")),),
+        ),
         ({"ct": {"key": "helper"}}, "ftp", "==", (OTHER,)),
         (SYN, "syn", "==", (RuleMatch("flags", ("fin,syn,rst,ack", "syn")),)),
-        ({"fib": {"result": "type", "flags": ["daddr"]}}, "local", "==", (RuleMatch("dsttype", ("local",)),)),
+        (
+            {"fib": {"result": "type", "flags": ["daddr"]}},
+            "local",
+            "==",
+            (RuleMatch("dsttype", ("local",)),),
+        ),
         ({"fib": {"result": "oif", "flags": ["saddr"]}}, False, "==", (OTHER,)),
         (
             {"payload": {"protocol": "ip6", "field": "saddr"}},
@@ -60,12 +75,15 @@ def match(left: Any, right: Any, op: str = "==") -> tuple[RuleMatch, ...]:
             (RuleMatch("family", ("ipv6",)), RuleMatch("saddr6", ("fe80::1",))),
         ),
         (
-            {"payload": {"protocol": "udp", "field": "dport"}}, {"range": [5000, 6000]}, "==",
+            {"payload": {"protocol": "udp", "field": "dport"}},
+            {"range": [5000, 6000]},
+            "==",
             (RuleMatch("proto", ("udp",)), RuleMatch("dport", ("5000-6000",))),
         ),
         (
             {"payload": {"protocol": "ip", "field": "saddr"}},
-            {"set": [{"prefix": {"addr": "10.0.0.0", "len": 8}}, {"elem": {"val": "192.0.2.1"}}]}, "==",
+            {"set": [{"prefix": {"addr": "10.0.0.0", "len": 8}}, {"elem": {"val": "192.0.2.1"}}]},
+            "==",
             (RuleMatch("saddr", ("10.0.0.0/8", "192.0.2.1")),),
         ),
         ({"payload": {"protocol": "ip", "field": "ttl"}}, 1, "==", (OTHER,)),
@@ -74,7 +92,7 @@ def match(left: Any, right: Any, op: str = "==") -> tuple[RuleMatch, ...]:
         ({"meta": {"key": "iifname"}}, "eth0", "<", (OTHER,)),
         ({"meta": {"key": "iifname"}}, {"numgen": {}}, "==", (OTHER,)),
     ],
-)  # fmt: skip
+)
 def test_conditions_of_nft(left: Any, right: Any, op: str, expected: tuple[RuleMatch, ...]) -> None:
     assert match(left, right, op) == expected
 
@@ -97,10 +115,25 @@ def test_conditions_of_nft(left: Any, right: Any, op: str, expected: tuple[RuleM
         ([{"xt": {"type": "target", "name": "REJECT"}}], (Rule((), "drop"),)),
         ([{"xt": {"type": "target", "name": "LOG"}}], (Rule((), "none"),)),
         ([{"xt": {"type": "target", "name": "WHATEVER"}}], (Rule((), "unsure"),)),
-        ([{"vmap": {"key": {"meta": {"key": "mark"}}, "data": "@map"}}], (Rule((OTHER,), "accept"),)),
         (
-            [{"vmap": {"key": {"ct": {"key": "state"}}, "data": {"set": [
-                ["invalid", {"drop": None}], ["new", {"jump": {"target": "a"}}], ["*", {"queue": {}}]]}}}],
+            [{"vmap": {"key": {"meta": {"key": "mark"}}, "data": "@map"}}],
+            (Rule((OTHER,), "accept"),),
+        ),
+        (
+            [
+                {
+                    "vmap": {
+                        "key": {"ct": {"key": "state"}},
+                        "data": {
+                            "set": [
+                                ["invalid", {"drop": None}],
+                                ["new", {"jump": {"target": "a"}}],
+                                ["*", {"queue": {}}],
+                            ]
+                        },
+                    }
+                }
+            ],
             (
                 Rule((RuleMatch("state", ("invalid",)),), "drop"),
                 Rule((RuleMatch("state", ("new",)),), "jump", "a"),
@@ -108,7 +141,7 @@ def test_conditions_of_nft(left: Any, right: Any, op: str, expected: tuple[RuleM
             ),
         ),
     ],
-)  # fmt: skip
+)
 def test_statements_of_nft(items: list[Any], expected: tuple[Rule, ...]) -> None:
     assert expressions(*items) == expected
 

@@ -1,4 +1,4 @@
-"""The driver's version file of both module flavours, NVML's answer, and the PCI functions that are GPUs."""
+"""The driver's version file of both module flavours, NVML's answer, and GPUs on the PCI bus."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 U
 GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)
 """
 OPEN = """\
-NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16-I1-N08-05-2)  \
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  \
+(dvs-builder@U16-I1-N08-05-2)  \
 Tue Mar  5 22:15:33 UTC 2024
 GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
 """
 GRACE = """\
-NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.124.06  Release Build  (dvs-builder@U22-I3-AE18-09-6)  \
+NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.124.06  Release Build  \
+(dvs-builder@U22-I3-AE18-09-6)  \
 Wed Feb 26 02:16:25 UTC 2025
 GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)
 """
@@ -183,18 +185,32 @@ LOST = {"index": 3, "no": "gpu_lost", "why": ""}
     ("by_nvml", "bus", "expected"),
     [
         (["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0)]}], [BUS], ()),
-        (["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0), LOST]}], [BUS], ("GPU 3: gpu_lost",)),
-        (["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0)]}], [{**BUS, "config": "ffffffff"}],
-         ("0000:18:00.0 (GPU): reads all ones",)),
-        (["ok", None], [{**BUS, "class": "0x068000", "config": "ffffffff"}],
-         ("0000:18:00.0 (NVSwitch): reads all ones",)),
-        (["no", "hung", "why"], [{**BUS, "config": "ffffffff"}], ("0000:18:00.0 (GPU): reads all ones",)),
+        (
+            ["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0), LOST]}],
+            [BUS],
+            ("GPU 3: gpu_lost",),
+        ),
+        (
+            ["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0)]}],
+            [{**BUS, "config": "ffffffff"}],
+            ("0000:18:00.0 (GPU): reads all ones",),
+        ),
+        (
+            ["ok", None],
+            [{**BUS, "class": "0x068000", "config": "ffffffff"}],
+            ("0000:18:00.0 (NVSwitch): reads all ones",),
+        ),
+        (
+            ["no", "hung", "why"],
+            [{**BUS, "config": "ffffffff"}],
+            ("0000:18:00.0 (GPU): reads all ones",),
+        ),
         (["no", "hung", "why"], [BUS], Absent("hung", "why")),
         (["no", "gpu_lost", "nvmlInit answered 15"], [BUS], ("nvmlInit answered 15",)),
         (["no", "no_driver", ""], [BUS], ()),
         (["ok", None], [], Absent("not_applicable", "no GPU here")),
     ],
-)  # fmt: skip
+)
 def test_lost_by_the_driver_or_on_the_bus(by_nvml: Any, bus: Any, expected: Any) -> None:
     assert learned("gpu.gone", by_nvml, ["ok", bus]) == expected
 

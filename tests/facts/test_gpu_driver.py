@@ -1,4 +1,4 @@
-"""Versions of module, library and firmware, and the service that sets up the fabric, as machines tell them."""
+"""Versions of module, library and firmware, and the fabric manager, as machines report them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,47 @@ GONE = ["no", "missing", "/proc/driver/nvidia/version"]
 @pytest.mark.parametrize(
     ("nvml", "module", "files", "expected"),
     [
-        (WORKS, MODULE, FILES, Library("550.54.15", {PATH: "550.54.15"}, refused=False, works=True)),
-        (MISMATCH, MODULE, ["ok", {PATH: "libnvidia-ml.so.550.127.05"}],
-         Library("550.54.15", {PATH: "550.127.05"}, refused=True, works=False)),
-        (WORKS, MODULE, ["ok", {PATH: "libnvidia-ml.so.1"}],
-         Library("550.54.15", {PATH: None}, refused=False, works=True)),
-        (["no", "hung", ""], MODULE, FILES, Library("550.54.15", {PATH: "550.54.15"}, refused=False, works=False)),
+        (
+            WORKS,
+            MODULE,
+            FILES,
+            Library("550.54.15", {PATH: "550.54.15"}, refused=False, works=True),
+        ),
+        (
+            MISMATCH,
+            MODULE,
+            ["ok", {PATH: "libnvidia-ml.so.550.127.05"}],
+            Library("550.54.15", {PATH: "550.127.05"}, refused=True, works=False),
+        ),
+        (
+            WORKS,
+            MODULE,
+            ["ok", {PATH: "libnvidia-ml.so.1"}],
+            Library("550.54.15", {PATH: None}, refused=False, works=True),
+        ),
+        (
+            ["no", "hung", ""],
+            MODULE,
+            FILES,
+            Library("550.54.15", {PATH: "550.54.15"}, refused=False, works=False),
+        ),
         (MISMATCH, GONE, ["ok", {}], Library(None, {}, refused=True, works=False)),
-        (["ok", None], MODULE, ["ok", {}], Absent("not_applicable", "no NVIDIA management library here")),
-        (["no", "no_driver", ""], GONE, FILES, Absent("not_applicable", "no NVIDIA driver is loaded")),
+        (
+            ["ok", None],
+            MODULE,
+            ["ok", {}],
+            Absent("not_applicable", "no NVIDIA management library here"),
+        ),
+        (
+            ["no", "no_driver", ""],
+            GONE,
+            FILES,
+            Absent("not_applicable", "no NVIDIA driver is loaded"),
+        ),
         (WORKS, ["no", "denied", "EACCES"], FILES, Absent("denied", "EACCES")),
         (WORKS, MODULE, ["no", "timed_out", ""], Absent("timed_out", "")),
     ],
-)  # fmt: skip
+)
 def test_module_and_library(nvml: Any, module: Any, files: Any, expected: Any) -> None:
     assert learned("nv.library", nvml, module, files) == expected
 
@@ -102,8 +130,13 @@ ACTIVE = [
     {"state": "LoadState=loaded\nActiveState=active\nSubState=running\n", "version": ""},
 ]
 RUNS = FabricManager("loaded", "active", None)
-FAILED = ["ok", {"state": "LoadState=loaded\nActiveState=failed\nSubState=failed\n",
-                 "version": "Fabric Manager version is : 550.127.05\n"}]  # fmt: skip
+FAILED = [
+    "ok",
+    {
+        "state": "LoadState=loaded\nActiveState=failed\nSubState=failed\n",
+        "version": "Fabric Manager version is : 550.127.05\n",
+    },
+]
 SILENT = ["ok", {"state": "", "version": ""}]  # systemctl in a container
 NONE = ["ok", None]
 NOT_SUPPORTED = ["no", "not_applicable"]

@@ -1,4 +1,4 @@
-"""NVML's answers about health: values, reasons of one GPU and of all, and what nobody can understand."""
+"""NVML's answers about health: values, reasons of one GPU and of all, and garbled answers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_any_other_trouble_keeps_its_reason(fact: str, reason: str) -> None:
 @pytest.mark.parametrize(
     "value", [None, "", "on", [], {}, "34 C", -1.5, [None, None, None, None], ["1", "1", "1", "1"]]
 )
-def test_what_nobody_understands_is_garbled(fact: str, value: Any) -> None:
+def test_what_cannot_be_understood_is_garbled(fact: str, value: Any) -> None:
     assert of(fact, {FACTS[fact][0]: value}).reason == "garbled"
 
 

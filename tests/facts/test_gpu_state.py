@@ -1,4 +1,4 @@
-"""NVML's answers about settings and use, with what old drivers, new GPUs and containers leave out."""
+"""NVML's answers about settings and use, and what some drivers, GPUs and containers leave out."""
 
 from __future__ import annotations
 

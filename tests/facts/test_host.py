@@ -63,7 +63,10 @@ ANSI_COLOR="0;32"
 CPE_NAME="cpe:/o:suse:sles:15:sp5"
 DOCUMENTATION_URL="https://documentation.suse.com/"
 """
-ARCH = 'NAME="Arch Linux"\nPRETTY_NAME="Arch Linux"\nID=arch\nBUILD_ID=rolling\nANSI_COLOR="38;2;23;147;209"\n'
+ARCH = (
+    'NAME="Arch Linux"\nPRETTY_NAME="Arch Linux"\n'
+    'ID=arch\nBUILD_ID=rolling\nANSI_COLOR="38;2;23;147;209"\n'
+)
 SINGLE_QUOTES = "# written by hand\n\nID='ubuntu'\nVERSION_ID='24.04'\nNAME='it'\\''s'\n"
 
 

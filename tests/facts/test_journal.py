@@ -1,4 +1,4 @@
-"""What a node remembers of runs: read as the agent answers it, and garbled where it could hide one."""
+"""The journal of runs: read as the agent answers it, and garbled where it could hide one."""
 
 from __future__ import annotations
 

@@ -8,7 +8,10 @@ from clusterprep.model import Absent
 from tests.support.fleet import learned
 
 UBUNTU = "BOOT_IMAGE=/boot/vmlinuz-5.15.0-107-generic root=UUID=0b6f4a4e-9f3d ro quiet iommu=pt\n"
-RHEL = "BOOT_IMAGE=(hd0,gpt2)/vmlinuz-5.14.0-427.13.1.el9_4.x86_64 root=/dev/mapper/rhel-root ro crashkernel=1G-4G:192M\n"
+RHEL = (
+    "BOOT_IMAGE=(hd0,gpt2)/vmlinuz-5.14.0-427.13.1.el9_4.x86_64 "
+    "root=/dev/mapper/rhel-root ro crashkernel=1G-4G:192M\n"
+)
 QUOTED = 'ro dyndbg="file drivers/usb/* +p" "isolcpus=1-3" quiet\n'
 FOR_INIT = "mitigations=auto rdinit=/init -- --addr 0.0.0.0:2024 iommu=off\n"
 

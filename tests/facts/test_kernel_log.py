@@ -45,9 +45,19 @@ def test_no_log_at_all_is_not_silence() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"first": None}, {"first": [0]}, {"now": 0}, {"now": "x"}, {"records": None}, {"records": [[1, 2]]},
-               {"cut": None}, {"first": [-1, 0.0]}, {"first": [0, float("nan")]}],
-)  # fmt: skip
+    "fields",
+    [
+        {"first": None},
+        {"first": [0]},
+        {"now": 0},
+        {"now": "x"},
+        {"records": None},
+        {"records": [[1, 2]]},
+        {"cut": None},
+        {"first": [-1, 0.0]},
+        {"first": [0, float("nan")]},
+    ],
+)
 def test_what_is_no_log_is_garbled(fields: dict[str, Any]) -> None:
     assert learned("log.records", answer(**fields)).reason == "garbled"
     assert learned("gpu.xids", answer(**fields), ["ok", GPU]).reason == "garbled"

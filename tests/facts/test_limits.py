@@ -45,7 +45,7 @@ def test_a_session_that_was_denied_stays_denied() -> None:
             id="job-user",
         ),
         pytest.param(Node("n1", "n1", 0, ssh=SshSettings(user="root")), "root", id="login-user"),
-        pytest.param(Node("n1", "n1", 0), None, id="whoever-logs-in"),
+        pytest.param(Node("n1", "n1", 0), None, id="the-login-user"),
     ],
 )
 def test_the_limit_is_that_of_the_jobs_user(node: Node, user: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What the kernel says of memory, word for word: meminfo, EDAC, swaps, NUMA nodes and their balancing."""
+"""The kernel's files about memory: meminfo, EDAC, swaps, NUMA nodes and their balancing."""
 
 from __future__ import annotations
 
@@ -121,7 +121,9 @@ HEADER = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
             id="unused-file",
         ),
         pytest.param(
-            "Filename Type Size Used Priority\n/dev/dm-1 partition 4194300 512 -2\n/my\\040swap file 1024 4 10\n",
+            "Filename Type Size Used Priority\n"
+            "/dev/dm-1 partition 4194300 512 -2\n"
+            "/my\\040swap file 1024 4 10\n",
             (Swap("/dev/dm-1", 4194300 << 10, 512 << 10), Swap("/my swap", 1 << 20, 4 << 10)),
             id="two-in-use-and-a-blank",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterprep.facts.names import WHOLE, names_for
+from clusterprep.facts.names import FULL_MESH_LIMIT, names_for
 from clusterprep.model import Absent, EnvSetting, Inventory, Node
 from tests.support.fleet import learned
 
@@ -15,7 +15,7 @@ def inventory(count: int) -> Inventory:
     )
 
 
-@pytest.mark.parametrize("count", [1, 2, WHOLE])
+@pytest.mark.parametrize("count", [1, 2, FULL_MESH_LIMIT])
 def test_in_a_small_fleet_every_node_is_asked_for_every_name(count: int) -> None:
     fleet = inventory(count)
     assert {names_for(node, fleet) for node in fleet.nodes} == {
@@ -28,8 +28,8 @@ def test_in_a_large_fleet_all_are_asked_for_the_same_sample_the_first_and_themse
     asked = {node.name: set(names_for(node, fleet)) for node in fleet.nodes}
     shared = set.intersection(*asked.values())
     assert "n0" in shared
-    assert len(shared) >= WHOLE - 2
-    assert all(name in names and len(names) <= WHOLE for name, names in asked.items())
+    assert len(shared) >= FULL_MESH_LIMIT - 2
+    assert all(name in names and len(names) <= FULL_MESH_LIMIT for name, names in asked.items())
 
 
 def test_nobody_is_asked_what_nodes_of_one_machine_are_called() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.nccl_address import ADDRESS, Bound, Taken, Variable
+from clusterprep.facts.nccl_address import ADDRESS, BoundAddress, Taken, Variable
 from clusterprep.model import Absent, Gpus, Inventory, Node
 from tests.support.fleet import learned
 
@@ -29,7 +29,8 @@ vm:32086:32086 [0] NCCL INFO Bootstrap: Using docker0:172.17.0.1<0>
 REFUSED = """\
 vm:31958:31958 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to nope
 
-[2026-11-21 16:21:48] vm:31958:31958 [0] bootstrap.cc:115 NCCL WARN Bootstrap : no socket interface found
+[2026-11-21 16:21:48] vm:31958:31958 [0] bootstrap.cc:115 NCCL WARN Bootstrap : \
+no socket interface found
 vm:31958:31958 [0] NCCL INFO init.cc:80 -> 5
 """
 
@@ -60,16 +61,18 @@ def parsed(answer: dict[str, Any]) -> Any:
 def test_an_address_with_its_interface_and_what_was_set() -> None:
     more = {"value:NCCL_SOCKET_IFNAME": "^docker", "place:NCCL_SOCKET_IFNAME": "/etc/nccl.conf:2"}
     variables = (Variable("NCCL_SOCKET_IFNAME", "^docker", "/etc/nccl.conf:2"),)
-    assert parsed({**said(id=LO, log=OLD_LOG), **more}) == Bound(
+    assert parsed({**said(id=LO, log=OLD_LOG), **more}) == BoundAddress(
         WHEEL, "2.21.5", 0, "127.0.0.1", "lo", variables
     )
-    assert parsed(said("23203", log=NEW_LOG)) == Bound(WHEEL, "2.32.3", 0, "172.17.0.1", "docker0")
+    assert parsed(said("23203", log=NEW_LOG)) == BoundAddress(
+        WHEEL, "2.32.3", 0, "172.17.0.1", "docker0"
+    )
 
 
 @pytest.mark.parametrize("log", ["", "a banner\n", "NCCL INFO Bootstrap", OLD_LOG[:60]])
 def test_the_address_needs_no_output(log: str) -> None:
     """An id has it; NCCL_DEBUG may have been taken away by a plug-in."""
-    assert parsed(said(log=log)) == Bound(WHEEL, "2.21.5", 0, "172.17.0.1", None)
+    assert parsed(said(log=log)) == BoundAddress(WHEEL, "2.21.5", 0, "172.17.0.1", None)
 
 
 @pytest.mark.parametrize("result", ["3", "5", "2"])
@@ -121,7 +124,7 @@ def test_units_are_launch_paths_too() -> None:
 
 
 def test_no_library_is_an_answer() -> None:
-    assert parsed({"library": "", "end": "", "log": ""}) == Bound(None)
+    assert parsed({"library": "", "end": "", "log": ""}) == BoundAddress(None)
 
 
 def test_one_path_may_have_no_answer() -> None:

@@ -50,7 +50,7 @@ LO = row(
     flags="0x9",
     speed=None,
 )
-# What lies in /sys/class/net once the bonding driver is loaded: a file, of which no attribute can be read.
+# /sys/class/net has this once the bonding driver is loaded: a file, which has no attributes.
 BONDING_MASTERS = {
     **dict.fromkeys(("mtu", "operstate", "type", "flags", "speed", "ifindex", "carrier")),
     "name": "bonding_masters", "physical": False, "bridge": False, "master": None, "addresses": [],
@@ -225,7 +225,7 @@ def test_flags_that_could_not_be_read_are_not_up() -> None:
         ),
         pytest.param(["fe80::1/64"], 253, (), id="ipv6-link-local"),
         pytest.param(["2001:db8::7/64"], 0, (), id="ipv6-only"),
-        pytest.param(["169.254.12.7/16"], 0, (), id="nobody-answered-dhcp"),
+        pytest.param(["169.254.12.7/16"], 0, (), id="dhcp-did-not-answer"),
         pytest.param(["169.254.12.7/16"], 253, (), id="link-local-as-such"),
         pytest.param([], 0, (), id="none"),
     ],

@@ -85,13 +85,19 @@ def test_pairs_that_nobody_understands(pairs: Any) -> None:
         ([3, 999, 0, 0, 0], Fabric("completed", 999, ())),
         ([3, 0, 0, 0b10_10_10_10, 1], Fabric("completed", 0, ())),
         ([3, 0, 0, 0b01, 0], Fabric("completed", 0, ("degraded bandwidth",))),
-        ([3, 0, 0, 0b01_01_01_00, 2],
-         Fabric("completed", 0, ("unhealthy", "route recovery under way", "unhealthy routes", "access time-outs"))),
+        (
+            [3, 0, 0, 0b01_01_01_00, 2],
+            Fabric(
+                "completed",
+                0,
+                ("unhealthy", "route recovery under way", "unhealthy routes", "access time-outs"),
+            ),
+        ),
         ([3, 0, 0, 0x1AA, 1], Fabric("completed", 0, ())),
         ([3, 0, 0, 0x5AA, 3], Fabric("completed", 0, ("limited capacity", "too few NVLinks"))),
         ([3, 0, 0, 0x9AA, 1], Fabric("completed", 0, ("a wrong configuration (9)",))),
     ],
-)  # fmt: skip
+)
 def test_the_fabric(fabric: Any, expected: Fabric) -> None:
     assert of("gpu.fabric", fabric=fabric) == {0: expected}
 

@@ -18,10 +18,20 @@ LINK = {
 }
 ABOVE = ["0000:15:01.0", "0000:16:00.0", "0000:17:00.0"]
 GPU = {
-    **LINK, "at": "0000:18:00.0", "class": "0x030200", "vendor": "0x10de", "device": "0x2330", "numa_node": "0",
-    "subsystem_vendor": "0x10de", "subsystem_device": "0x16c1", "above": ABOVE, "root": "pci0000:15", "physfn": None,
-    "driver": "nvidia", "iommu": None,
-}  # fmt: skip
+    **LINK,
+    "at": "0000:18:00.0",
+    "class": "0x030200",
+    "vendor": "0x10de",
+    "device": "0x2330",
+    "numa_node": "0",
+    "subsystem_vendor": "0x10de",
+    "subsystem_device": "0x16c1",
+    "above": ABOVE,
+    "root": "pci0000:15",
+    "physfn": None,
+    "driver": "nvidia",
+    "iommu": None,
+}
 NIC = {**GPU, "at": "0000:19:00.0", "class": "0x020700", "vendor": "0x15b3", "driver": "mlx5_core"}
 
 

@@ -1,4 +1,4 @@
-"""RDMA devices, character devices, modules and settings as kernels show them, and answers that are cut or strange."""
+"""RDMA devices, character devices, modules and settings, and answers that are cut or garbled."""
 
 from __future__ import annotations
 
@@ -239,7 +239,10 @@ def test_a_file_that_may_not_be_read_is_no_answer() -> None:
     ("text", "expected"),
     [
         (
-            "nvidia_peermem 16384 0 - Live 0x0\nib_uverbs 163840 2 nvidia_peermem,mlx5_ib, Live 0x0\n",
+            (
+                "nvidia_peermem 16384 0 - Live 0x0\n"
+                "ib_uverbs 163840 2 nvidia_peermem,mlx5_ib, Live 0x0\n"
+            ),
             "nvidia_peermem",
         ),
         ("nv_peer_mem 16384 0 - Live 0x0\n", "nv_peer_mem"),
@@ -252,7 +255,10 @@ def test_the_module_for_peer_memory(text: str, expected: str | None) -> None:
     assert learned("rdma.peermem", ["ok", text]) == expected
 
 
-OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)\n"
+OPEN = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  "
+    "Release Build  (dvs-builder@U16)\n"
+)
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
 
 

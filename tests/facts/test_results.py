@@ -1,4 +1,4 @@
-"""What a node kept of an earlier look: its age by the node's own clocks, and whatever we would not have written."""
+"""Stored results: their age by the node's own clocks, and what we would not have written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterprep.facts.results import CUT, Results, rows_of
+from clusterprep.facts.results import LONGEST_TEXT, Results, rows_of
 from clusterprep.model import Finding, Node
 from clusterprep.remote.agent.readers import MAX_TEXT
 from tests.support.fleet import learned
@@ -73,8 +73,8 @@ def test_no_file_is_knowledge() -> None:
 
 
 def test_long_texts_are_cut_before_they_are_kept() -> None:
-    (row,) = rows_of((Finding("a.b", "fail", "error", ("n1",), "x" * 10 * CUT),), NODE)
-    assert len(row["message"]) == CUT
+    (row,) = rows_of((Finding("a.b", "fail", "error", ("n1",), "x" * 10 * LONGEST_TEXT),), NODE)
+    assert len(row["message"]) == LONGEST_TEXT
     assert rows_of((Finding("a.b", "fail", "error", ("n2",), ""),), NODE) == []
 
 
@@ -116,7 +116,7 @@ def test_a_text_that_is_none_of_ours_is_garbled(text: str) -> None:
         {"findings": [{}]},
         {"findings": [{**rows_of((FOUND,), NODE)[0], "verdict": "great"}]},
         {"findings": [{**rows_of((FOUND,), NODE)[0], "severity": None}]},
-        {"findings": [{**rows_of((FOUND,), NODE)[0], "message": "x" * (CUT + 1)}]},
+        {"findings": [{**rows_of((FOUND,), NODE)[0], "message": "x" * (LONGEST_TEXT + 1)}]},
         {"findings": [{**rows_of((FOUND,), NODE)[0], "seen": ["x"]}]},
         {"findings": rows_of((FOUND,), NODE) * 3000},
         {"uptime": "1000"},

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.storage import Segment, Space, Wish, parse_fstab, parse_mounts, parse_wishes
+from clusterprep.facts.storage import (
+    DeclaredMount,
+    Segment,
+    Space,
+    parse_declared_mounts,
+    parse_fstab,
+    parse_mounts,
+)
 from clusterprep.model import Absent, Inventory, Node, SshSettings
 from clusterprep.survey import registry
 from tests.support.fleet import learned
@@ -75,17 +82,17 @@ def test_fstab(text: str | None, expected: dict[str, set[str]]) -> None:
 @pytest.mark.parametrize(
     ("text", "wishes"),
     [
-        ("/data", (Wish("/data"),)),
+        ("/data", (DeclaredMount("/data"),)),
         (
             "/data, /scratch:rw,/opt/:ro",
-            (Wish("/data"), Wish("/scratch", "rw"), Wish("/opt", "ro")),
+            (DeclaredMount("/data"), DeclaredMount("/scratch", "rw"), DeclaredMount("/opt", "ro")),
         ),
-        ("/", (Wish("/"),)),
-        ("/my data", (Wish("/my data"),)),
+        ("/", (DeclaredMount("/"),)),
+        ("/my data", (DeclaredMount("/my data"),)),
     ],
 )
-def test_what_is_declared(text: str, wishes: tuple[Wish, ...]) -> None:
-    assert parse_wishes(text) == wishes
+def test_what_is_declared(text: str, wishes: tuple[DeclaredMount, ...]) -> None:
+    assert parse_declared_mounts(text) == wishes
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ def test_what_is_declared(text: str, wishes: tuple[Wish, ...]) -> None:
 )
 def test_what_is_no_mount_point_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected mount points"):
-        parse_wishes(text)
+        parse_declared_mounts(text)
 
 
 def test_one_read_asks_all_file_systems() -> None:
@@ -149,7 +156,7 @@ FILE = {"path": "/dev/shm/nccl-AbCdEf", "uid": 1000, "size": 4096, "age": 3600.0
     [
         pytest.param(True, {}, True, True, id="held"),
         pytest.param(True, {"1000": 3}, False, True, id="held-by-one-that-we-saw"),
-        pytest.param(False, {}, True, False, id="nobody-holds-it"),
+        pytest.param(False, {}, True, False, id="not-held"),
         pytest.param(False, {"0": 200}, True, False, id="only-root-could-not-be-looked-into"),
         pytest.param(False, {"1000": 1}, True, None, id="its-owner-could-not-be-looked-into"),
         pytest.param(False, {}, False, None, id="inside-a-container"),

@@ -44,7 +44,7 @@ NVIDIA_IMAGE = CUDA_WHEEL.replace("2.6.0+cu124", "2.6.0a0+df5bbc09d1.nv24.12").r
 
 
 def run(folder: Path, *flags: str, **more: str) -> dict[str, Any]:
-    """The script's answer from an interpreter that sees only this folder beside its standard library."""
+    """The script's answer in an interpreter that sees only this folder and the standard library."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), **more}
     done = subprocess.run(
         [sys.executable, *(flags or ["-S"]), "-c", SCRIPT],
@@ -236,7 +236,8 @@ def test_the_choice_is_the_loaders_own(tmp_path: Path) -> None:
         folder.mkdir()
         beside = wheel(folder, 22105, *flags)
         other = library(folder / "other" / "libnccl.so.2", 22602)
-        load = f"import ctypes; ctypes.CDLL('{folder}/torch/lib/libtorch_cuda.so'); print(open('/proc/self/maps').read())"
+        torch_cuda = folder / "torch" / "lib" / "libtorch_cuda.so"
+        load = f"import ctypes; ctypes.CDLL('{torch_cuda}'); print(open('/proc/self/maps').read())"
         environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(other.parent)}
         done = subprocess.run(
             [sys.executable, "-c", load],

@@ -207,7 +207,7 @@ def as_user(uid: int, path: str) -> Any:
 
 def test_a_fact_that_needs_more_says_why() -> None:
     for name, fact in registry.facts().items():
-        assert bool(fact.needs.why) == (fact.needs.who != "anybody"), name
+        assert bool(fact.needs.why) == (fact.needs.who != "any_user"), name
         assert not fact.needs.partly or fact.needs.who == "root", name
 
 
@@ -222,4 +222,4 @@ def test_explain_says_whose_rights_a_check_takes(check: Check) -> None:
     assert "Who may know it" in told
     for need in needs:
         assert need.why in told
-    assert ("Whoever may log in. " in told) == all(need.who == "anybody" for need in needs)
+    assert ("Whoever may log in. " in told) == all(need.who == "any_user" for need in needs)

@@ -13,7 +13,7 @@ from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml
 from clusterprep.facts.gpu_driver import FabricManager, FabricState, Firmware, Library
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
-from clusterprep.facts.nccl_address import Bound
+from clusterprep.facts.nccl_address import BoundAddress
 from clusterprep.facts.network import Interface
 from clusterprep.facts.nvlink import Fabric, NvLinks
 from clusterprep.facts.pairs import Dial, Listen
@@ -156,10 +156,10 @@ def plugin(
     return Plugin(f"/opt/hpcx/nccl_rdma_sharp_plugin/lib/{name}", size, sha256)
 
 
-def bound(address: str | None, interface: str | None = None, **fields: Any) -> Bound:
+def bound(address: str | None, interface: str | None = None, **fields: Any) -> BoundAddress:
     """What NCCL answers: an address, or that it finds no interface."""
     result = 3 if address is None else 0
-    return replace(Bound(WHEEL_NCCL, "2.21.5", result, address, interface), **fields)
+    return replace(BoundAddress(WHEEL_NCCL, "2.21.5", result, address, interface), **fields)
 
 
 def python(version: str = "3.10.12", prefix: str = "/usr", base: str = "/usr") -> Python:

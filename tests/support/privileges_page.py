@@ -25,7 +25,7 @@ becomes that user before anything of the job's is run. `check --deep --store` ne
 ## A user for it
 
 With `ssh: {{user: clusterprep, become: true}}` the login user has no rights and sudo gives root's to one shell line, a
-constant (`clusterprep/remote/agent/boot.py`): it starts Python and reads the agent from its input. A rule for sudo that
+constant (`clusterprep/remote/bootstrap.py`): it starts Python and reads the agent from its input. A rule for sudo that
 allows it:
 
 ```sudoers
@@ -47,7 +47,7 @@ ROWS = (
     ("root", False, "## Facts that need root"),
     ("job_user", False, "## Facts that need the job's user, or root"),
     ("root", True, "## Facts that root knows all of"),
-    ("anybody", False, "## Facts that need nothing"),
+    ("any_user", False, "## Facts that need nothing"),
 )
 STAGES = {
     "clock": "the clock, by messages on the connection",

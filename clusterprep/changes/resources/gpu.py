@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.facts import Fact
-from clusterprep.facts.gpu import PATIENCE, nvml_read, parse_nvml
+from clusterprep.facts.gpu import NVML_LIMIT, nvml_read, parse_nvml
 from clusterprep.facts.gpu_state import COMPUTE_MODE, COMPUTE_MODES, PERSISTENCE, POWER
 from clusterprep.model import Absent, Inventory, Json, Read
 from clusterprep.model.operations import RunCommand, StepAction
@@ -99,7 +99,7 @@ def parse_tool(answer: Json) -> bool | Absent:
 SETTINGS = Fact("gpu:settings", nvml_read, parse_settings, lenient=True)
 TOOL = Fact(
     "gpu:nvidia-smi",
-    lambda node, inventory: (Read("command", ("sh", "-c", "command -v nvidia-smi"), PATIENCE),),
+    lambda node, inventory: (Read("command", ("sh", "-c", "command -v nvidia-smi"), NVML_LIMIT),),
     parse_tool,
     lenient=True,
 )

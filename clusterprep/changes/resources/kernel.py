@@ -10,7 +10,7 @@ from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, Ste
 from clusterprep.changes.resources.package import OTHERS, in_order, installation, way_back
 from clusterprep.checks.system import FLOOR
 from clusterprep.facts import Fact
-from clusterprep.facts.apt import LOOK, MISSING, Outlook, parse_outlook, simulated
+from clusterprep.facts.apt import MISSING, SIMULATE, Simulation, parse_outlook, simulated
 from clusterprep.facts.host import KERNEL
 from clusterprep.facts.kernel import INSTALLED, newest_waiting
 from clusterprep.model import Absent, Inventory, Json
@@ -54,7 +54,7 @@ class KernelCandidate:
     """Packages that bring a kernel, and what apt would do for them."""
 
     names: tuple[str, ...]
-    outlook: Outlook
+    outlook: Simulation
 
     @property
     def release(self) -> str | None:
@@ -105,7 +105,7 @@ def fact_name(params: Params) -> str:
 
 
 def facts(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
-    read = simulated(LOOK + CANDIDATES, *given(params))
+    read = simulated(SIMULATE + CANDIDATES, *given(params))
     return (
         KERNEL,
         INSTALLED,

@@ -14,14 +14,14 @@ from clusterprep.facts.apt import (
     INSTALL,
     MISSING,
     REMOVE,
-    Move,
-    Outlook,
     Package,
-    bare,
+    PackageChange,
+    Simulation,
     installed,
     parse_outlook,
     parse_states,
     simulated,
+    without_architecture,
 )
 from clusterprep.model import Absent, Inventory, Json, Read
 from clusterprep.model.operations import Action, Operation, RunCommand, StepAction
@@ -54,7 +54,7 @@ class Apt:
     """The packages of a step as they are, and what apt would do about them."""
 
     states: dict[str, Package]
-    outlook: Outlook
+    outlook: Simulation
 
     def state(self, name: str) -> Package:
         return self.states.get(name, GONE)
@@ -107,7 +107,9 @@ def looked(states: Json, outlook: Json) -> Apt | Absent:
     for answer in (states, outlook):
         if isinstance(answer, Absent):
             return (
-                Apt({}, Outlook(failed=(MISSING,))) if answer.reason == "missing_tool" else answer
+                Apt({}, Simulation(failed=(MISSING,)))
+                if answer.reason == "missing_tool"
+                else answer
             )
     return Apt(parse_states(str(states["out"])), parse_outlook(str(outlook["out"])))
 
@@ -164,7 +166,7 @@ def plan(params: Params, known: PlanContext) -> Iterable[StepAction]:
     )
 
 
-def does(state: str, moves: Sequence[Move]) -> Action:
+def does(state: str, moves: Sequence[PackageChange]) -> Action:
     if state == "absent":
         return "delete"
     return "update" if not moves or any(move.before for move in moves) else "create"
@@ -182,7 +184,7 @@ def needs(params: Params, found: Apt, name: str) -> bool:
     return state == "latest" and (bool(found.outlook.failed) or found.outlook.new(name) is not None)
 
 
-def refusal(outlook: Outlook) -> str:
+def refusal(outlook: Simulation) -> str:
     """Why apt would not do it, and what helps."""
     text = "; ".join(outlook.failed)
     if outlook.held or "held packages" in text.lower():
@@ -203,20 +205,26 @@ def refuse_others(wanting: Sequence[str], found: Apt) -> None:
                 "cannot",
                 f"there is no package of the name {name}; apt would take {others or 'none'} for it",
             )
-    held = sorted(set(map(bare, found.outlook.held)) - set(map(bare, wanting)))
+    held = sorted(
+        set(map(without_architecture, found.outlook.held)) - set(map(without_architecture, wanting))
+    )
     if held:
         raise NoPlan("cannot", f"{', '.join(held)} would change as well, and is on hold")
 
 
-def in_order(moves: Iterable[Move], names: Sequence[str]) -> list[Move]:
+def in_order(moves: Iterable[PackageChange], names: Sequence[str]) -> list[PackageChange]:
     """What was asked for first, and then what comes with it."""
     return sorted(
         moves,
-        key=lambda move: (bare(move.name) not in map(bare, names), move.after is None, move.name),
+        key=lambda move: (
+            without_architecture(move.name) not in map(without_architecture, names),
+            move.after is None,
+            move.name,
+        ),
     )
 
 
-def way_back(moves: Iterable[Move], outlook: Outlook) -> Iterator[str]:
+def way_back(moves: Iterable[PackageChange], outlook: Simulation) -> Iterator[str]:
     """What an undo could not bring back."""
     for move in moves:
         if not outlook.returns(move):
@@ -227,7 +235,10 @@ def way_back(moves: Iterable[Move], outlook: Outlook) -> Iterator[str]:
 
 
 def installation(
-    names: Sequence[str], outlook: Outlook, states: dict[str, Package], allowed: Sequence[str] = ()
+    names: Sequence[str],
+    outlook: Simulation,
+    states: dict[str, Package],
+    allowed: Sequence[str] = (),
 ) -> Iterator[RunCommand]:
     """Bring packages in the versions that apt told."""
     exact = [f"{name}={version}" if (version := outlook.new(name)) else name for name in names]
@@ -237,7 +248,7 @@ def installation(
     )
 
 
-def removal(names: Sequence[str], outlook: Outlook) -> Iterator[RunCommand]:
+def removal(names: Sequence[str], outlook: Simulation) -> Iterator[RunCommand]:
     """Take packages away, and leave their files of settings."""
     held = tuple(move.name for move in outlook.moves if outlook.state(move.name).held)
     allowed = ("--allow-change-held-packages",) if held else ()
@@ -246,7 +257,7 @@ def removal(names: Sequence[str], outlook: Outlook) -> Iterator[RunCommand]:
     )
 
 
-def undo(outlook: Outlook, held: Sequence[str]) -> tuple[RunCommand, ...] | None:
+def undo(outlook: Simulation, held: Sequence[str]) -> tuple[RunCommand, ...] | None:
     """The commands that bring back what was there; None where a version is not to be had any more.
 
     What was not there is taken away by dpkg, which refuses where others have come to need it; apt would remove those

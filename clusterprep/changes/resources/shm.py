@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.facts import Fact
 from clusterprep.facts.memory import TOTAL
-from clusterprep.facts.storage import ANSWER, MOUNTS, SHM, Mount, Space, parse_shm
+from clusterprep.facts.storage import MOUNTS, SHM, STATVFS_LIMIT, Mount, Space, parse_shm
 from clusterprep.model import Inventory, Read
 from clusterprep.model.operations import Operation, RunCommand, StepAction, Write
 from clusterprep.model.units import UNLIMITED, format_size, parse_size
@@ -22,7 +22,7 @@ PAGE = 65536  # bytes: the largest page that Linux has; sizes are rounded up to 
 ENTRY = "tmpfs\t/dev/shm\ttmpfs\tnosuid,nodev,size={}\t0\t0\n"
 SPACE = Fact(
     "shm:space",
-    lambda node, inventory: (Read("probe", (ANSWER, SHM), limit=ANSWER + 4),),
+    lambda node, inventory: (Read("probe", (STATVFS_LIMIT, SHM), limit=STATVFS_LIMIT + 4),),
     parse_shm,
 )
 

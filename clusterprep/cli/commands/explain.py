@@ -67,7 +67,7 @@ def powers(check: Check) -> str:
     told = [
         _POWERS[need.who, need.partly].format(why=need.why)
         for need in needs
-        if need.who != "anybody"
+        if need.who != "any_user"
     ]
     return " ".join(dict.fromkeys(told)) or "Whoever may log in."
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from clusterprep.jobs.diagnose.model import Diagnosis, DiagnosedCause
+from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis
 from clusterprep.jobs.diagnose.prefixes import lines_of
 from clusterprep.jobs.diagnose.ranking import diagnose as judge
 from clusterprep.jobs.diagnose.ranking import needles

@@ -13,9 +13,9 @@ from clusterprep.jobs.diagnose.exits import failed_workers
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import (
     Cause,
+    DiagnosedCause,
     Diagnosis,
     Evidence,
-    DiagnosedCause,
     LogFile,
     LogLine,
     Place,

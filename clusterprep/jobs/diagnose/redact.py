@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from clusterprep.jobs.diagnose.model import Diagnosis, DiagnosedCause, LogLine
+from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\.\d)")
 _IPV6 = re.compile(

@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.changes.resources import NoPlan, PlanContext
 from clusterprep.changes.resources.package import APT, MARK, RESOURCE, Apt, looked
-from clusterprep.facts.apt import MISSING, Move, Outlook, Package
+from clusterprep.facts.apt import MISSING, Package, PackageChange, Simulation
 from clusterprep.model import Absent, Fleet, Inventory, Node
 from clusterprep.model.operations import RunCommand, StepAction
 from clusterprep.nccl.environment import Environment
@@ -17,9 +17,9 @@ EMPTY, NODE = Inventory("test", ()), Node("n1", "n1", 0)
 HERE = Package("installed", "1.0")
 LEFT = Package("config-files", "1.0")
 HELD = Package("installed", "1.0", held=True)
-CAME = Move("tool", None, "2.0")
-UP = Move("tool", "1.0", "2.0")
-LIB = Move("lib", None, "2.0")
+CAME = PackageChange("tool", None, "2.0")
+UP = PackageChange("tool", "1.0", "2.0")
+LIB = PackageChange("lib", None, "2.0")
 
 
 def planned(params: dict[str, Any], found: Apt, earlier: tuple[StepAction, ...] = ()) -> StepAction:
@@ -57,11 +57,11 @@ def shown(run: RunCommand) -> str:
 @pytest.mark.parametrize(
     ("params", "states", "outlook", "expected", "back", "diff"),
     [
-        pytest.param({"name": "tool"}, {"tool": HERE}, Outlook((UP,)), [], [], "", id="there"),
+        pytest.param({"name": "tool"}, {"tool": HERE}, Simulation((UP,)), [], [], "", id="there"),
         pytest.param(
             {"name": ["bash", "tool"]},
             {"bash": HERE},
-            Outlook((LIB, CAME), states={"lib": Package("config-files", "0.9")}),
+            Simulation((LIB, CAME), states={"lib": Package("config-files", "0.9")}),
             ["apt-get install -- tool=2.0"],
             [["dpkg --remove lib", "dpkg --purge tool"]],
             "install tool 2.0\ninstall lib 2.0",
@@ -70,7 +70,7 @@ def shown(run: RunCommand) -> str:
         pytest.param(
             {"name": "tool", "state": "latest"},
             {"tool": HERE},
-            Outlook((UP, LIB), versions={"tool": ("2.0", "1.0")}),
+            Simulation((UP, LIB), versions={"tool": ("2.0", "1.0")}),
             ["apt-get install -- tool=2.0"],
             [["apt-get --allow-downgrades --allow-change-held-packages install -- tool=1.0 lib-", "dpkg --purge lib"]],
             "change tool 1.0 to 2.0\ninstall lib 2.0",
@@ -79,18 +79,18 @@ def shown(run: RunCommand) -> str:
         pytest.param(
             {"name": "tool", "state": "latest"},
             {"tool": HERE},
-            Outlook((UP,), versions={"tool": ("2.0",)}),
+            Simulation((UP,), versions={"tool": ("2.0",)}),
             ["apt-get install -- tool=2.0"],
             [None],
             "change tool 1.0 to 2.0\nno way back: tool 1.0 is in no source",
             id="no-way-back",
         ),
-        pytest.param({"name": "tool", "state": "latest"}, {"tool": HERE}, Outlook(), [], [], "", id="latest-already"),
-        pytest.param({"name": "tool", "version": "1.*"}, {"tool": HERE}, Outlook((UP,)), [], [], "", id="version"),
+        pytest.param({"name": "tool", "state": "latest"}, {"tool": HERE}, Simulation(), [], [], "", id="latest-already"),
+        pytest.param({"name": "tool", "version": "1.*"}, {"tool": HERE}, Simulation((UP,)), [], [], "", id="version"),
         pytest.param(
             {"name": "tool", "version": "2.*", "hold": True},
             {"tool": HELD},
-            Outlook((UP,), held=("tool",), states={"tool": HELD}, versions={"tool": ("1.0",)}),
+            Simulation((UP,), held=("tool",), states={"tool": HELD}, versions={"tool": ("1.0",)}),
             [
                 "apt-get --allow-downgrades --allow-change-held-packages install -- tool=2.0",
                 "apt-mark hold tool",
@@ -106,30 +106,30 @@ def shown(run: RunCommand) -> str:
             id="a-version-on-hold",
         ),
         pytest.param(
-            {"name": "tool", "hold": True}, {"tool": HERE}, Outlook(),
+            {"name": "tool", "hold": True}, {"tool": HERE}, Simulation(),
             ["apt-mark hold tool"], [["apt-mark unhold tool"]], "hold tool", id="hold",
         ),
         pytest.param(
-            {"name": "tool", "hold": False}, {"tool": HELD}, Outlook(),
+            {"name": "tool", "hold": False}, {"tool": HELD}, Simulation(),
             ["apt-mark unhold tool"], [["apt-mark hold tool"]], "no hold tool", id="no-hold",
         ),
-        pytest.param({"name": "tool", "hold": True}, {"tool": HELD}, Outlook(), [], [], "", id="held"),
+        pytest.param({"name": "tool", "hold": True}, {"tool": HELD}, Simulation(), [], [], "", id="held"),
         pytest.param(
             {"name": ["tool", "x"], "state": "absent"},
             {"tool": HERE},
-            Outlook((Move("tool", "1.0", None), Move("user", "3", None)), versions={"tool": ("1.0",), "user": ("3",)}),
+            Simulation((PackageChange("tool", "1.0", None), PackageChange("user", "3", None)), versions={"tool": ("1.0",), "user": ("3",)}),
             ["apt-get remove -- tool"],
             [["apt-get --allow-downgrades --allow-change-held-packages install -- tool=1.0 user=3"]],
             "remove tool 1.0\nremove user 3",
             id="absent",
         ),
         pytest.param(
-            {"name": "tool", "state": "absent"}, {"tool": LEFT}, Outlook(), [], [], "", id="gone"
+            {"name": "tool", "state": "absent"}, {"tool": LEFT}, Simulation(), [], [], "", id="gone"
         ),
         pytest.param(
             {"name": "tool"},
             {"tool": Package("half-configured", "1.0")},
-            Outlook(),
+            Simulation(),
             ["apt-get install -- tool"],
             [[]],
             "install tool",
@@ -140,7 +140,7 @@ def shown(run: RunCommand) -> str:
 def test_what_is_run_and_how_it_goes_back(
     params: dict[str, Any],
     states: dict[str, Package],
-    outlook: Outlook,
+    outlook: Simulation,
     expected: Any,
     back: Any,
     diff: str,
@@ -162,30 +162,40 @@ def test_what_is_run_and_how_it_goes_back(
         (
             {"name": "tool"},
             {},
-            Outlook(failed=("Unable to locate package tool",)),
+            Simulation(failed=("Unable to locate package tool",)),
             ("locate package tool", "apt-get update"),
         ),
-        ({"name": "tool"}, {}, Outlook(failed=(MISSING,)), ("no dpkg and apt", "dnf")),
-        ({"name": "tool", "state": "absent"}, {}, Outlook(failed=(MISSING,)), ("no dpkg and apt",)),
+        ({"name": "tool"}, {}, Simulation(failed=(MISSING,)), ("no dpkg and apt", "dnf")),
+        (
+            {"name": "tool", "state": "absent"},
+            {},
+            Simulation(failed=(MISSING,)),
+            ("no dpkg and apt",),
+        ),
         (
             {"name": "tool", "state": "latest"},
             {"tool": HELD},
-            Outlook(
+            Simulation(
                 failed=("Held packages were changed and -y was used without …",), held=("tool",)
             ),
             ("tool: Held", "hold: false"),
         ),
-        ({"name": "tool", "hold": True}, {}, Outlook((CAME,), held=("lib",)), ("lib", "on hold")),
+        (
+            {"name": "tool", "hold": True},
+            {},
+            Simulation((CAME,), held=("lib",)),
+            ("lib", "on hold"),
+        ),
         (
             {"name": "mail"},
             {},
-            Outlook((Move("postfix", None, "3"),)),
+            Simulation((PackageChange("postfix", None, "3"),)),
             ("no package of the name mail", "postfix"),
         ),
     ],
 )
 def test_what_cannot_be_is_said(
-    params: dict[str, Any], states: Any, outlook: Outlook, words: tuple[str, ...]
+    params: dict[str, Any], states: Any, outlook: Simulation, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(NoPlan) as told:
         planned(params, Apt(states, outlook))
@@ -194,7 +204,7 @@ def test_what_cannot_be_is_said(
 
 
 def test_what_a_step_before_may_bring_is_planned_as_if_it_were_there() -> None:
-    unknown = Apt({}, Outlook(failed=("Unable to locate package tool",)))
+    unknown = Apt({}, Simulation(failed=("Unable to locate package tool",)))
     update = StepAction(
         "n1", "command", "apt-get update", "run", (RunCommand(("apt-get", "update")),)
     )
@@ -203,7 +213,7 @@ def test_what_a_step_before_may_bring_is_planned_as_if_it_were_there() -> None:
 
 def test_apt_that_is_not_there_is_known_and_one_that_hangs_is_not() -> None:
     answer = {"code": 0, "out": "", "err": ""}
-    assert looked(Absent("missing_tool"), answer) == Apt({}, Outlook(failed=(MISSING,)))
+    assert looked(Absent("missing_tool"), answer) == Apt({}, Simulation(failed=(MISSING,)))
     assert looked(answer, Absent("hung", "apt")) == Absent("hung", "apt")
 
 
