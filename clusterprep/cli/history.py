@@ -142,11 +142,11 @@ def _answer(command: str, cluster: str) -> Report:
 
 def _check(words: dict[str, Any], formats: tuple[str, ...] | None = None) -> None:
     """Refuse a format that cannot be rendered, and a file that cannot be written, before anything is read."""
-    from clusterprep.reports import format_of
+    from clusterprep.reports import select_format
     from clusterprep.reports.files import check
 
     check(words["fmt"], words["output"])
-    for fmt in (words["fmt"], *map(format_of, words["output"])):
+    for fmt in (words["fmt"], *map(select_format, words["output"])):
         if formats and fmt not in formats:
             raise InputError.of(
                 f"this cannot be shown as '{fmt}'",

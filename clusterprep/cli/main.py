@@ -189,10 +189,10 @@ def diagnose(logs: tuple[str, ...], redact: bool, **words: Any) -> None:
     from clusterprep.cli.terminal import show
     from clusterprep.jobs.diagnose import command as diagnosed
     from clusterprep.reports import diagnosis as shown
-    from clusterprep.reports import format_of
+    from clusterprep.reports import select_format
 
     _check_formats(words)
-    shown.check_formats(words["fmt"], *map(format_of, words["output"]))
+    shown.check_formats(words["fmt"], *map(select_format, words["output"]))
     diagnosis, hosts = diagnosed.diagnose(logs)
     if words["inventory"]:
         diagnosis = _with_nodes(diagnosis, words)
@@ -277,9 +277,9 @@ def _with_nodes(diagnosis: Diagnosis, words: dict[str, Any]) -> Diagnosis:
 
 def _dispatch(job: Invocation, words: dict[str, Any]) -> Report:
     from clusterprep.cli.commands import flows as run
-    from clusterprep.reports import load_early
+    from clusterprep.reports import preload_format
 
-    load_early(words["fmt"])
+    preload_format(words["fmt"])
     if job.settings.command == "env":
         return _environment(job, words)
     if job.settings.command == "launch":

@@ -114,9 +114,9 @@ def confirm(rows: Sequence[ChangeRow]) -> bool:
 
 
 def progress(words: dict[str, Any]) -> Any:
-    from clusterprep.reports.progress import progress_on
+    from clusterprep.reports.progress import make_progress
 
-    return progress_on(sys.stderr, color=not words["no_color"] and "NO_COLOR" not in os.environ)
+    return make_progress(sys.stderr, color=not words["no_color"] and "NO_COLOR" not in os.environ)
 
 
 def line_on_stderr(text: str) -> None:
@@ -124,10 +124,10 @@ def line_on_stderr(text: str) -> None:
     from contextlib import suppress
 
     from clusterprep.reports.plain import clean
-    from clusterprep.reports.progress import GONE, in_encoding_of
+    from clusterprep.reports.progress import READER_GONE, encodable
 
-    with suppress(*GONE):
-        sys.stderr.write(f"{in_encoding_of(sys.stderr, clean(text))}\n")
+    with suppress(*READER_GONE):
+        sys.stderr.write(f"{encodable(sys.stderr, clean(text))}\n")
         sys.stderr.flush()
 
 
@@ -136,12 +136,12 @@ def show(words: dict[str, Any], code: int, text: Callable[..., Iterable[str]]) -
 
     What cannot be written is told at the end, for the report on stdout is worth more than the files besides.
     """
-    from clusterprep.reports import format_of
+    from clusterprep.reports import select_format
     from clusterprep.reports.files import write
 
     verbose = max(words["verbose"], 1 if words.get("diff") else 0)
     page = {"color": False, "verbose": verbose, "width": 100, "ascii_only": False}
-    troubles = [write(name, text(format_of(name), **page)) for name in words["output"]]
+    troubles = [write(name, text(select_format(name), **page)) for name in words["output"]]
     terminal = sys.stdout.isatty()
     color = terminal and not words["no_color"] and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size().columns if terminal else 80

@@ -1,4 +1,7 @@
-"""One report, several readers: finds the format that was asked for by the name of its file."""
+"""Render one report in several formats. The suffix of a file name selects the format.
+
+`render(report, format_of("out.xml"))` returns the report as JUnit XML.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from clusterprep.errors import InputError
 from clusterprep.model import Report
 from clusterprep.model.nodeset import nearest
 
-# Every format of the contract and the suffix that `--output` knows it by.
+# Every format of the contract and the suffix by which `--output` selects it.
 SUFFIXES = {
     "console": ".txt",
     "json": ".json",
@@ -26,7 +29,7 @@ SUFFIXES = {
 
 
 class Format(Protocol):
-    """What a format's module offers: the whole report as text that ends with a newline."""
+    """The module of a format: renders the whole report as text that ends with a newline."""
 
     def render(
         self, report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool
@@ -35,22 +38,24 @@ class Format(Protocol):
 
 @runtime_checkable
 class InPieces(Protocol):
-    """What a format's module offers besides where its text can be too large to be there as a whole."""
+    """The module of a format whose text may be too large to hold in memory as a whole."""
 
     def pieces(self, report: Report) -> Iterator[str]: ...
 
 
 @runtime_checkable
 class Ending(Protocol):
-    """What a format's module offers besides where those who read it have exit codes of their own."""
+    """The module of a format whose readers expect exit codes of their own."""
 
     def exit_code(self, report: Report) -> int: ...
 
 
 def exit_code(report: Report, fmt: str) -> int:
-    """What a command ends with that shows its report in this format on stdout."""
+    """Return the exit code of a command that prints its report in this format on stdout."""
     module = load_format(fmt)
-    return module.exit_code(report) if isinstance(module, Ending) else report.code
+    if isinstance(module, Ending):
+        return module.exit_code(report)
+    return report.code
 
 
 def render(
@@ -62,7 +67,10 @@ def render(
     width: int = 80,
     ascii_only: bool = False,
 ) -> str:
-    """The report in the format `fmt`; InputError when there is none. `ascii_only`: for streams that are not UTF-8."""
+    """Return the report in the format `fmt`. Raise InputError if there is no such format.
+
+    `ascii_only` is for streams that are not UTF-8.
+    """
     return load_format(fmt).render(
         report, color=color, verbose=verbose, width=width, ascii_only=ascii_only
     )
@@ -77,48 +85,59 @@ def pieces(
     width: int = 80,
     ascii_only: bool = False,
 ) -> Iterator[str]:
-    """The same text in parts, for those who write it: of a format that grows with what all nodes answered, many."""
+    """Yield the text of `render` in parts, so that a writer never holds all of it.
+
+    Formats that grow with the answers of all nodes come in many parts, the others in one.
+    """
     module = load_format(fmt)
     if isinstance(module, InPieces):
         yield from module.pieces(report)
-    else:
-        yield module.render(
-            report, color=color, verbose=verbose, width=width, ascii_only=ascii_only
-        )
+        return
+    yield module.render(report, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
 
 
 def load_format(fmt: str) -> Format:
-    """The module of a format, imported when first asked for; InputError when there is none."""
-    return cast("Format", import_module(_module_of(check_format(fmt))))
+    """Import and return the module of a format. Raise InputError if there is no such format."""
+    name = _module_of(check_format(fmt))
+    return cast("Format", import_module(name))
 
 
-def load_early(fmt: str) -> None:
-    """Import what will show the report while the nodes are asked, for until then the controller mostly waits."""
-    Thread(target=load_format, args=(fmt,), daemon=True).start()
+def preload_format(fmt: str) -> None:
+    """Import the module of a format in a thread while the controller waits for the nodes."""
+    thread = Thread(target=load_format, args=(fmt,), daemon=True)
+    thread.start()
 
 
-def format_of(filename: str) -> str:
-    """The format that a file name's suffix asks for; InputError when it names none."""
+def select_format(filename: str) -> str:
+    """Return the format that a file name's suffix selects. Raise InputError if there is none."""
     suffix = PurePath(filename).suffix.lower()
     for fmt, known in SUFFIXES.items():
         if suffix == known:
             return check_format(fmt)
+    choices = ", ".join(SUFFIXES.values())
     raise InputError.of(
-        f"'{filename}': the suffix names no report format",
-        hint=f"one of {', '.join(SUFFIXES.values())}",
+        f"'{filename}': the suffix names no report format", hint=f"one of {choices}"
     )
 
 
 def check_format(fmt: str) -> str:
-    """`fmt` itself when it can be rendered, so that a wrong one is refused before anything has run."""
-    if fmt not in SUFFIXES:
-        hint = nearest(fmt, SUFFIXES) or f"one of {', '.join(SUFFIXES)}"
-        raise InputError.of(f"'{fmt}' is not a report format", hint=hint)
-    return fmt
+    """Return `fmt` if it can be rendered, so that a wrong format is refused before anything runs.
+
+    Raises InputError if it cannot.
+    """
+    if fmt in SUFFIXES:
+        return fmt
+    hint = nearest(fmt, SUFFIXES)
+    if not hint:
+        hint = f"one of {', '.join(SUFFIXES)}"
+    raise InputError.of(f"'{fmt}' is not a report format", hint=hint)
 
 
 def _module_of(fmt: str) -> str:
-    """`json_report` stands for `json`: a module named after a standard one would be mistaken for it."""
+    """Return the full name of a format's module.
+
+    A module called `json` would be mistaken for the standard one, so it is called `json_report`.
+    """
     for name in (f"{__name__}.{fmt}", f"{__name__}.{fmt}_report"):
         if find_spec(name):
             return name

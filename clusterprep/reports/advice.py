@@ -1,17 +1,16 @@
-"""A report ends with what a person does now: at most two lines, and commands that can be pasted."""
+"""What to do next, at the end of a report: at most two lines, with commands that can be pasted."""
 
 from __future__ import annotations
 
 from clusterprep.model import Finding, LaunchResult, Report
-from clusterprep.reports.plain import NODES, field, folded
+from clusterprep.reports.plain import NODES, fold_nodes, safe_text
 
-Advice = list[
-    tuple[str, str]
-]  # label and text; "next" is a sentence, every other label stands before a command
+# Label and text. The text of the label "next" is a sentence, that of any other label is a command.
+Advice = list[tuple[str, str]]
 
 
 def advice(report: Report, place: str = "above") -> Advice:
-    """What to do about this report; `place` is where what is wrong stands, seen from here."""
+    """Return what to do about this report. `place` says where the findings stand on the page."""
     sentences = {
         "error": "correct this, then run the same command again",
         "refused": f"settle what stands {place}, then run it again",
@@ -19,59 +18,73 @@ def advice(report: Report, place: str = "above") -> Advice:
     }
     if report.verdict in sentences:
         return [("next", sentences[report.verdict])]
-    if report.launch is not None and report.launch.culprits and report.launch.logs:
-        return _after_launch(report.launch)
+    launch = report.launch
+    if launch is not None and launch.culprits and launch.logs:
+        return _after_launch(launch)
     if report.verdict == "fail":
         return _after_failure(report, place)
-    return _after_unknown(report, place) if report.verdict == "unknown" else _after_success(report)
+    if report.verdict == "unknown":
+        return _after_unknown(report, place)
+    return _after_success(report)
 
 
 def worst(report: Report, verdict: str) -> Finding | None:
-    """The first finding of that verdict that counts, errors before warnings."""
-    counting = [
-        one
-        for one in report.findings or ()
-        if one.verdict == verdict and not one.silenced and not one.fixed
-    ]
-    return min(counting, key=lambda one: one.severity != "error", default=None)
+    """Return the first finding of that verdict that counts, errors before warnings."""
+    first_warning = None
+    for finding in report.findings or ():
+        if finding.verdict != verdict or finding.silenced or finding.fixed:
+            continue
+        if finding.severity == "error":
+            return finding
+        if first_warning is None:
+            first_warning = finding
+    return first_warning
 
 
 def _after_failure(report: Report, place: str) -> Advice:
-    culprits = report.verify.culprits if report.verify else ()
-    if culprits:
-        return [
-            ("next", f"look at {folded(culprits[0].nodes)} first, then verify again"),
-            *_explain(worst(report, "fail")),
-        ]
-    if any(row.outcome in ("failed", "rolled-back") for row in report.changes or ()):
-        return [("next", "mend what made the change fail, then run the same command again")]
     finding = worst(report, "fail")
-    do = f"paste the fixes {place}" if finding and finding.remedy else f"mend what stands {place}"
-    return [("next", f"{do}, then run the same command again"), *_explain(finding)]
+    if report.verify and report.verify.culprits:
+        nodes = fold_nodes(report.verify.culprits[0].nodes)
+        return [("next", f"look at {nodes} first, then verify again"), *_explain(finding)]
+    for row in report.changes or ():
+        if row.outcome in ("failed", "rolled-back"):
+            return [("next", "mend what made the change fail, then run the same command again")]
+    step = f"mend what stands {place}"
+    if finding and finding.remedy:
+        step = f"paste the fixes {place}"
+    return [("next", f"{step}, then run the same command again"), *_explain(finding)]
 
 
 def _after_launch(launch: LaunchResult) -> Advice:
-    """The log of who was first, and what it means."""
+    """Name the log of the first culprit, and the command that explains all logs."""
     first = launch.culprits[0]
-    name = f"torchrun-{first.nodes[0]}.log" if first.rank is None else f"rank-{first.rank}.log"
-    folder = field(launch.logs)
+    name = f"rank-{first.rank}.log"
+    if first.rank is None:
+        name = f"torchrun-{first.nodes[0]}.log"
+    folder = safe_text(launch.logs)
     return [
-        ("read", f"less {folder}/{field(name)}"),
+        ("read", f"less {folder}/{safe_text(name)}"),
         ("more", f"clusterprep diagnose {folder}/*.log"),
     ]
 
 
 def _after_unknown(report: Report, place: str) -> Advice:
-    reached = [node.node for node in report.nodes or () if node.reached]
-    lost = [node.node for node in report.nodes or () if not node.reached]
-    if lost and reached:
-        rest = folded(reached, None)
-        without: Advice = [("add", f"--limit '{rest}'")] if len(rest) <= NODES else []
-        return [("next", f"bring back {folded(lost)}, or go on without"), *without]
-    return [
-        ("next", f"what could not be learned is not taken for good; see {place}"),
-        *_explain(worst(report, "unknown")),
-    ]
+    reached = []
+    unreached = []
+    for node in report.nodes or ():
+        if node.reached:
+            reached.append(node.node)
+        else:
+            unreached.append(node.node)
+    if not (reached and unreached):
+        sentence = f"what could not be learned is not taken for good; see {place}"
+        return [("next", sentence), *_explain(worst(report, "unknown"))]
+    steps = [("next", f"bring back {fold_nodes(unreached)}, or go on without")]
+    limit = fold_nodes(reached, None)
+    # A longer set is no option that a person would paste.
+    if len(limit) <= NODES:
+        steps.append(("add", f"--limit '{limit}'"))
+    return steps
 
 
 def _after_success(report: Report) -> Advice:
@@ -82,9 +95,11 @@ def _after_success(report: Report) -> Advice:
             ("run", "clusterprep apply INVENTORY"),
         ]
     if report.command == "apply" and "done" in outcomes:
-        return [("undo", f"clusterprep rollback INVENTORY --run {field(report.run)}")]
+        return [("undo", f"clusterprep rollback INVENTORY --run {safe_text(report.run)}")]
     return []
 
 
 def _explain(finding: Finding | None) -> Advice:
-    return [("more", f"clusterprep explain {field(finding.check)}")] if finding else []
+    if finding is None:
+        return []
+    return [("more", f"clusterprep explain {safe_text(finding.check)}")]

@@ -1,43 +1,51 @@
-"""What of a report is trouble: findings of one check gathered, in the order of their gravity, and counted."""
+"""Group and count the findings of a report: equal findings of one check, the gravest first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date
 
-from clusterprep.model import Finding, Report
-from clusterprep.reports.plain import counted, distinct, field
+from clusterprep.model import Culprit, Finding, NodeSnapshot, Report
+from clusterprep.reports.plain import distinct, nonblank_lines, pluralize, safe_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.cached import RENEW
 
-RANK = {
+# The order of trouble by verdict and severity, the gravest first.
+GRAVITY = {
     ("fail", "error"): 0,
     ("fail", "warning"): 1,
     ("unknown", "error"): 2,
     ("unknown", "warning"): 3,
 }
-WORDS = {
+LABELS = {
     ("fail", "error"): "FAIL",
     ("fail", "warning"): "WARN",
     ("unknown", "error"): "UNKNOWN",
     ("unknown", "warning"): "UNKNOWN",
 }
 
-# What to do about an answer that did not come, whatever it was wanted for.
-CURES = {
+# What to do about a missing answer, by its reason. It does not depend on the check that needed it.
+GAP_REMEDIES = {
     "denied": "run it with sudo on the nodes (-b, --become), or as a user who may read it",
     "missing_tool": "install on the node what the message names",
     "hung": "dmesg -T | tail -50   # on the node: a driver or a file system that does not answer",
-    "the budget ended": "uptime; dmesg -T | tail -50   # on the node: then the same check without --budget",
+    "the budget ended": (
+        "uptime; dmesg -T | tail -50   # on the node: then the same check without --budget"
+    ),
     "never stored": RENEW,
     "out of date": RENEW,
-    "timed_out": "dmesg -T | tail -50; uptime   # on the node: what does not answer, or too much load",
+    "timed_out": (
+        "dmesg -T | tail -50; uptime   # on the node: what does not answer, or too much load"
+    ),
 }
+
+# The fields of a finding that all findings of a block have in common.
+_COMMON = ("check", "verdict", "severity", "reason", "fixed", "silenced", "until")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Findings of one check that differ only in what was seen where."""
+    """Findings of one check that differ only in their nodes, values and texts."""
 
     findings: tuple[Finding, ...]
 
@@ -71,92 +79,197 @@ class Block:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(node for finding in self.findings for node in finding.nodes))
+        return nodes_of(self.findings)
+
+    @property
+    def messages(self) -> Sequence[str]:
+        """The different messages."""
+        return distinct(finding.message for finding in self.findings)
+
+    @property
+    def remedies(self) -> Sequence[str]:
+        """The different remedies."""
+        return distinct(finding.remedy for finding in self.findings)
+
+    @property
+    def valued(self) -> list[Finding]:
+        """The findings that say what was seen or wanted."""
+        return [finding for finding in self.findings if finding.seen or finding.wanted]
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the oldest answer; None if all of them are of this run."""
+        oldest = None
+        for finding in self.findings:
+            age = finding.age
+            if age is None:
+                continue
+            if oldest is None or age > oldest:
+                oldest = age
+        return oldest
+
+
+def nodes_of(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return the nodes of all findings, each once, in order."""
+    names: dict[str, None] = {}
+    for finding in findings:
+        names.update(dict.fromkeys(finding.nodes))
+    return tuple(names)
 
 
 def blocks_of(findings: Iterable[Finding]) -> list[Block]:
-    """Findings gathered into blocks, in the order in which each one's first came; without nodes each stands alone."""
-    gathered: dict[tuple[object, ...], list[Finding]] = {}
-    for one in findings:
-        key: tuple[object, ...] = (
-            one.check,
-            one.verdict,
-            one.severity,
-            one.reason,
-            one.fixed,
-            one.silenced,
-            one.until,
-        )
-        if not one.nodes and one.verdict == "fail":
-            key = (*key, one.message, one.seen)
-        gathered.setdefault(key, []).append(one)
-    return [Block(tuple(same)) for same in gathered.values()]
+    """Return findings grouped into blocks, in the order of each block's first finding.
+
+    Failures that name no node (of lint, for example) are grouped only if they are equal.
+    """
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        key = _group_key(finding)
+        groups.setdefault(key, []).append(finding)
+    return [Block(tuple(group)) for group in groups.values()]
+
+
+def _group_key(finding: Finding) -> tuple[object, ...]:
+    """Return what the findings of one block have in common."""
+    key: list[object] = [getattr(finding, name) for name in _COMMON]
+    if finding.verdict == "fail" and not finding.nodes:
+        key += (finding.message, finding.seen)
+    return tuple(key)
 
 
 def troubles(findings: Iterable[Finding]) -> list[Block]:
-    """What counts, or would with --strict: failures first, errors before warnings."""
-    standing = [one for one in blocks_of(findings) if not one.fixed and not one.silenced]
-    trouble = [one for one in standing if (one.verdict, one.severity) in RANK]
-    return sorted(trouble, key=lambda block: RANK[block.verdict, block.severity])
+    """Return what counts, or would count with --strict: failures first, errors before warnings."""
+    blocks = []
+    for block in blocks_of(findings):
+        if block.fixed or block.silenced:
+            continue
+        if (block.verdict, block.severity) in GRAVITY:
+            blocks.append(block)
+    return sorted(blocks, key=gravity)
 
 
-def gathered(blocks: Iterable[Block]) -> list[list[Block]]:
-    """Checks that are unknown for one and the same reason on the same nodes stand together: it is one thing to mend."""
-    gathered: dict[tuple[object, ...], list[Block]] = {}
+def gravity(block: Block) -> int:
+    """Return the place of a block of trouble in the order of gravity; 0 is the gravest."""
+    return GRAVITY[block.verdict, block.severity]
+
+
+def accepted(blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks of trouble that are silenced and that this run did not fix."""
+    silenced = []
     for block in blocks:
-        key: tuple[object, ...] = (block.verdict, block.severity, block.reason, block.nodes)
-        key = (*key, *distinct(one.message for one in block.findings))
-        if block.verdict != "unknown" or any(one.seen for one in block.findings):
-            key = (*key, block.check, len(gathered))
-        gathered.setdefault(key, []).append(block)
-    return list(gathered.values())
+        is_trouble = block.verdict in ("fail", "unknown")
+        if is_trouble and block.silenced and not block.fixed:
+            silenced.append(block)
+    return silenced
 
 
-def cure(gap: Block) -> str:
-    """What to do about an answer that is missing, which is another thing than what its check would have found."""
-    name = field(gap.check)
-    return CURES.get(
-        gap.reason or "", f"clusterprep explain {name}   # how it is measured, and what that needs"
-    )
+def group_gaps(blocks: Iterable[Block]) -> list[list[Block]]:
+    """Return blocks in groups: unknown checks with the same reason, nodes and messages together.
+
+    One missing answer can leave several checks open, and there is one thing to mend. Every other
+    block is a group of its own.
+    """
+    groups: dict[tuple[object, ...], list[Block]] = {}
+    for block in blocks:
+        key: tuple[object, ...] = (len(groups),)  # no other group has this key
+        if _is_gap(block):
+            key = (block.severity, block.reason, block.nodes, *block.messages)
+        groups.setdefault(key, []).append(block)
+    return list(groups.values())
 
 
-def counts(report: Report) -> str:
-    """`1 error, 2 warnings, 0 unknown on 16 nodes`, and what does not count beside what does."""
-    nodes = f" on {counted(len(report.nodes), 'node')}" if report.nodes else ""
+def _is_gap(block: Block) -> bool:
+    """Return True for a check that is unknown because an answer is missing."""
+    if block.verdict != "unknown":
+        return False
+    return not any(finding.seen for finding in block.findings)
+
+
+def unreported_nodes(report: Report) -> list[NodeSnapshot]:
+    """Return the nodes that were not reached and of which no finding of ssh.reach says so."""
+    reported: set[str] = set()
+    for finding in report.findings or ():
+        if finding.check == "ssh.reach":
+            reported.update(finding.nodes)
+    unreported = []
+    for node in report.nodes or ():
+        if node.reached:
+            continue
+        if node.node not in reported:
+            unreported.append(node)
+    return unreported
+
+
+def number_reached(report: Report) -> int:
+    """Return how many nodes were reached."""
+    return sum(node.reached for node in report.nodes or ())
+
+
+def culprits_of(report: Report) -> list[Culprit]:
+    """Return the culprits of the trial and of the launch."""
+    culprits: list[Culprit] = []
+    if report.verify is not None:
+        culprits += report.verify.culprits
+    if report.launch is not None:
+        culprits += report.launch.culprits
+    return culprits
+
+
+def gap_remedy(gap: Block) -> str:
+    """Return what to do about a missing answer. A check's own remedy is for what it would find."""
+    remedy = GAP_REMEDIES.get(gap.reason or "")
+    if remedy is not None:
+        return remedy
+    name = safe_text(gap.check)
+    return f"clusterprep explain {name}   # how it is measured, and what that needs"
+
+
+def summarize(report: Report) -> str:
+    """Return `1 error, 2 warnings, 0 unknown on 16 nodes`, then what does not count."""
+    nodes = ""
+    if report.nodes:
+        nodes = f" on {pluralize(len(report.nodes), 'node')}"
     if report.findings is None:
-        return _without_findings(report) + nodes
-    blocks = [
-        block for block in blocks_of(report.findings) if not block.silenced and not block.fixed
-    ]
-    said = [
-        counted(_count(blocks, "fail", "error"), "error"),
-        counted(_count(blocks, "fail", "warning"), "warning"),
-        f"{_count(blocks, 'unknown')} unknown",
-    ]
-    return ", ".join(said) + nodes + _accepted(report.findings)
+        return _summarize_without_findings(report) + nodes
+    counts = {"error": 0, "warning": 0, "unknown": 0}
+    for block in troubles(report.findings):
+        if block.verdict == "unknown":
+            counts["unknown"] += 1
+        else:
+            counts[block.severity] += 1
+    errors = pluralize(counts["error"], "error")
+    warnings = pluralize(counts["warning"], "warning")
+    text = f"{errors}, {warnings}, {counts['unknown']} unknown"
+    return text + nodes + _summarize_not_counting(report.findings)
 
 
-def _without_findings(report: Report) -> str:
+def _summarize_without_findings(report: Report) -> str:
     if report.error is not None:
-        lines = str(report.error.get("message") or "").split("\n")
-        return f"{counted(sum(bool(line.strip()) for line in lines), 'problem')}"
+        message = str(report.error.get("message") or "")
+        return pluralize(len(nonblank_lines(message)), "problem")
     if report.env is not None:
-        return counted(len({value.name for value in report.env}), "variable")
+        names = set()
+        for value in report.env:
+            names.add(value.name)
+        return pluralize(len(names), "variable")
     if report.changes is not None:
-        return counted(len(report.changes), "change")
-    return "finished" if report.verify is None else f"verify {report.verify.verdict}"
+        return pluralize(len(report.changes), "change")
+    if report.verify is not None:
+        return f"verify {report.verify.verdict}"
+    return "finished"
 
 
-def _accepted(findings: Sequence[Finding]) -> str:
-    blocks = blocks_of(findings)
-    fixed = sum(block.fixed for block in blocks)
-    silenced = sum(bool(block.silenced) and not block.fixed for block in blocks)
-    return "".join(
-        f", {number} {word}"
-        for number, word in ((fixed, "fixed"), (silenced, "silenced"))
-        if number
-    )
-
-
-def _count(blocks: Sequence[Block], verdict: str, severity: str | None = None) -> int:
-    return sum(block.verdict == verdict and severity in (None, block.severity) for block in blocks)
+def _summarize_not_counting(findings: Iterable[Finding]) -> str:
+    fixed = 0
+    silenced = 0
+    for block in blocks_of(findings):
+        if block.fixed:
+            fixed += 1
+        elif block.silenced:
+            silenced += 1
+    text = ""
+    if fixed:
+        text += f", {fixed} fixed"
+    if silenced:
+        text += f", {silenced} silenced"
+    return text

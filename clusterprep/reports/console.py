@@ -1,4 +1,4 @@
-"""The report for people: what is wrong and what to paste comes first, what is well takes one paragraph."""
+"""Render the report for a terminal: trouble and what to paste first, then the rest in short."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from clusterprep.model import Json, NodeSnapshot, Report
 from clusterprep.reports.advice import advice
-from clusterprep.reports.blocks import counts
+from clusterprep.reports.blocks import number_reached, summarize, unreported_nodes
 from clusterprep.reports.console_findings import write_findings
 from clusterprep.reports.console_history import write_comparison, write_runs, write_since
 from clusterprep.reports.console_launch import write_launch
@@ -17,19 +17,26 @@ from clusterprep.reports.console_results import (
     write_verify,
 )
 from clusterprep.reports.page import Part, ReportPage
-from clusterprep.reports.plain import counted, distinct, elapsed, field, folded
+from clusterprep.reports.plain import (
+    distinct,
+    fold_nodes,
+    format_elapsed,
+    nonblank_lines,
+    pluralize,
+    safe_text,
+)
 
 _STYLES = {"pass": "bold green", "fail": "bold red", "error": "bold red"}
-_ENDED = {"refused": "REFUSED", "interrupted": "STOPPED"}
+_ERROR_LABELS = {"refused": "REFUSED", "interrupted": "STOPPED"}
 _NOTICES = 8  # shown without -v
 _NAME = 64  # characters of a cluster's or a run's name
-_ERROR_LINES = (
-    40  # every wrong line of an inventory is worth showing; a generated one may have thousands
-)
+_DETAILS = 3  # different details of nodes that were not reached
+# Every wrong line of an inventory is worth showing, but a generated one may have thousands.
+_ERROR_LINES = 40
 
 
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
-    """The whole report as text for a terminal of `width` columns."""
+    """Return the whole report as text for a terminal of `width` columns."""
     page = ReportPage(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
     _write_header(page, report)
     _write_error(page, report)
@@ -47,93 +54,111 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
 
 
 def _write_header(page: ReportPage, report: Report) -> None:
-    parts: list[Part] = [(field(report.command, _NAME), "bold")]
+    label = "clusterprep"
+    parts: list[Part] = [(safe_text(report.command, _NAME), "bold")]
     if report.cluster:
-        parts.append((field(report.cluster, _NAME), "bold cyan"))
+        cluster = safe_text(report.cluster, _NAME)
+        parts += ["  ", (cluster, "bold cyan")]
     if report.nodes is not None:
-        parts.append(
-            f"{sum(node.reached for node in report.nodes)}/{counted(len(report.nodes), 'node')} reached"
-        )
+        reached = number_reached(report)
+        total = pluralize(len(report.nodes), "node")
+        parts.append(f"  {reached}/{total} reached")
     if report.run:
-        parts.append((f"run {field(report.run, _NAME)}", "dim"))
-    if (
-        report.runs is None and report.comparison is None
-    ):  # what is looked up takes no time worth a word
-        parts.append((elapsed(report.seconds), "dim"))
-    page.row(("clusterprep", "bold"), *_spaced(parts), indent=len("clusterprep "))
+        run = safe_text(report.run, _NAME)
+        parts += ["  ", (f"run {run}", "dim")]
+    # To look up earlier runs takes no time worth showing.
+    if not _is_lookup(report):
+        took = format_elapsed(report.seconds)
+        parts += ["  ", (took, "dim")]
+    page.row((label, "bold"), *parts, indent=len(label) + 1)
     page.rule()
-    shown = report.notices if page.verbose else report.notices[:_NOTICES]
+    _write_notices(page, report.notices)
+
+
+def _write_notices(page: ReportPage, notices: Sequence[str]) -> None:
+    shown = page.shown(notices, _NOTICES)
     for notice in shown:
-        page.row(("note", "yellow"), field(notice))
-    if len(shown) < len(report.notices):
-        page.under(
-            (f"… {counted(len(report.notices) - len(shown), 'more note')} (-v shows them)", "dim")
-        )
+        page.row(("note", "yellow"), safe_text(notice))
+    if len(shown) < len(notices):
+        more = pluralize(len(notices) - len(shown), "more note")
+        page.under((f"… {more} (-v shows them)", "dim"))
+
+
+def _is_lookup(report: Report) -> bool:
+    """Return True for reports about earlier runs."""
+    return report.runs is not None or report.comparison is not None
 
 
 def _write_error(page: ReportPage, report: Report) -> None:
-    """Every line of the message; the place first, where the message does not already say it."""
+    """Write every line of the message, after the place if the message does not name it."""
     if report.error is None:
         return
     message = str(report.error.get("message") or "")
-    lines = [line for line in message.split("\n") if line.strip()]
-    spot, key = _place(report.error)
-    if spot and spot not in message:
-        lines.insert(0, f"{spot}  {key}".strip())
+    lines = nonblank_lines(message)
+    place, key = _place(report.error)
+    if place and place not in message:
+        line = f"{place}  {key}"
+        lines.insert(0, line.strip())
+    first = ""
+    if lines:
+        first = safe_text(lines[0])
+    label = _ERROR_LABELS.get(report.verdict, "ERROR")
     page.blank()
-    page.row(
-        (_ENDED.get(report.verdict, "ERROR"), "bold red"), *(field(line) for line in lines[:1])
-    )
+    page.row((label, "bold red"), first)
     for line in lines[1:_ERROR_LINES]:
-        page.under(field(line))
+        page.under(safe_text(line))
     if len(lines) > _ERROR_LINES:
-        page.under((f"… {counted(len(lines) - _ERROR_LINES, 'more line')}", "dim"))
+        more = pluralize(len(lines) - _ERROR_LINES, "more line")
+        page.under((f"… {more}", "dim"))
 
 
 def _place(error: Mapping[str, Json]) -> tuple[str, str]:
-    spot = ":".join(str(error[key]) for key in ("file", "line") if error.get(key) is not None)
-    return spot, str(error.get("key") or "")
+    """Return `file:line` and the key, each empty if the error does not have it."""
+    parts = []
+    for name in ("file", "line"):
+        value = error.get(name)
+        if value is not None:
+            parts.append(str(value))
+    return ":".join(parts), str(error.get("key") or "")
 
 
 def _write_unreached(page: ReportPage, report: Report) -> None:
-    """Nodes that no finding speaks of; ssh.reach does it wherever checks have run."""
-    spoken = {
-        node
-        for finding in report.findings or ()
-        if finding.check == "ssh.reach"
-        for node in finding.nodes
-    }
-    lost = [node for node in report.nodes or () if not node.reached and node.node not in spoken]
-    for reason in distinct(node.reason or "unknown" for node in lost):
-        same = [node for node in lost if (node.reason or "unknown") == reason]
-        page.blank()
-        page.row(
-            ("LOST", "bold yellow"),
-            (folded(node.node for node in same), "bold"),
-            f"  not reached: {field(reason)}",
-        )
-        _write_lost(page, same)
+    """Write the nodes that were not reached, by reason."""
+    nodes_by_reason: dict[str, list[NodeSnapshot]] = {}
+    for node in unreported_nodes(report):
+        nodes_by_reason.setdefault(node.reason or "unknown", []).append(node)
+    for reason, nodes in nodes_by_reason.items():
+        _write_unreached_for(page, reason, nodes)
 
 
-def _write_lost(page: ReportPage, nodes: Sequence[NodeSnapshot]) -> None:
-    for detail in distinct(node.detail for node in nodes)[:3]:
-        page.under(field(detail))
-    for remedy in distinct(node.remedy for node in nodes)[:1]:
-        page.row(("    fix:", "dim"), (field(remedy), "cyan"), keep=True)
+def _write_unreached_for(page: ReportPage, reason: str, nodes: Sequence[NodeSnapshot]) -> None:
+    names = []
+    details = []
+    remedies = []
+    for node in nodes:
+        names.append(node.node)
+        details.append(node.detail)
+        remedies.append(node.remedy)
+    label: Part = ("LOST", "bold yellow")
+    page.blank()
+    page.row(label, (fold_nodes(names), "bold"), f"  not reached: {safe_text(reason)}")
+    for detail in distinct(details)[:_DETAILS]:
+        page.under(safe_text(detail))
+    # One remedy is shown: the others differ only in the node's name.
+    for remedy in distinct(remedies)[:1]:
+        page.row(("    fix:", "dim"), (safe_text(remedy), "cyan"), keep=True)
 
 
 def _write_verdict(page: ReportPage, report: Report) -> None:
     page.blank()
     write_since(page, report.since, report.started)
-    if report.runs is not None or report.comparison is not None:
-        return  # what was looked up is no verdict
+    if _is_lookup(report):
+        return  # reports about earlier runs have no verdict
     page.rule()
     style = _STYLES.get(report.verdict, "bold yellow")
-    page.row((field(report.verdict).upper(), style), (counts(report), "bold"))
+    verdict = safe_text(report.verdict).upper()
+    page.row((verdict, style), (summarize(report), "bold"))
     for label, hint in advice(report):
         # Commands stay on one line, to be pasted; sentences may wrap.
-        page.row((f"{label}:".rjust(8), "dim"), hint, keep=label != "next")
-
-
-def _spaced(parts: Sequence[Part]) -> list[Part]:
-    return [one for part in parts for one in (part, "  ")]
+        is_command = label != "next"
+        page.row((f"{label}:".rjust(8), "dim"), hint, keep=is_command)

@@ -1,4 +1,4 @@
-"""Findings for people: equal trouble is told once with the nodes it sits on, and what is well takes a paragraph."""
+"""Write findings to the console: equal trouble once with its nodes, passes in a paragraph."""
 
 from __future__ import annotations
 
@@ -8,229 +8,322 @@ from collections.abc import Iterable, Mapping, Sequence
 from clusterprep.model import Finding
 from clusterprep.model.history import Since
 from clusterprep.model.units import format_duration
-from clusterprep.reports.blocks import RANK, Block, blocks_of, cure, gathered, troubles
+from clusterprep.reports.blocks import (
+    Block,
+    accepted,
+    blocks_of,
+    gap_remedy,
+    gravity,
+    group_gaps,
+    nodes_of,
+    troubles,
+)
 from clusterprep.reports.page import GUTTER, Part, ReportPage
-from clusterprep.reports.plain import counted, distinct, field, folded
+from clusterprep.reports.plain import fold_nodes, pluralize, safe_text
 
-SEEN = 4  # different values shown for one check without -v
+VALUES = 4  # different values of one check shown without -v
 GAPS = 12  # checks that one missing answer leaves open, by name
-WORDS = 3  # different messages, and different remedies
-NAMES = 40  # checks that pass, by name; more are told by area
-COLUMN = 28  # of the names with -v
+MESSAGES = 3  # different messages, and different remedies
+NAMES = 40  # checks that pass, by name; of more only the areas are shown
+COLUMN = 28  # columns of the names with -v
+_REASON = 60  # characters of the reason of a skip
 
-_WORDS: dict[tuple[str, str], Part] = {
+_LABELS: dict[tuple[str, str], Part] = {
     ("fail", "error"): ("FAIL", "bold red"),
     ("fail", "warning"): ("WARN", "bold yellow"),
     ("unknown", "error"): ("UNKNOWN", "bold magenta"),
     ("unknown", "warning"): ("UNKNOWN", "magenta"),
 }
 
+# Nodes on which a check was well in the earlier run, by check, verdict and severity.
+NewNodes = Mapping[tuple[str, str, str], tuple[str, ...]]
+
 
 def write_findings(
     page: ReportPage, findings: Sequence[Finding], since: Since | None = None
 ) -> None:
-    """Failures, unknowns, accepted ones, cured ones, then passes and skips in short; of equal ones new ones first."""
+    """Write failures, unknowns, accepted and fixed findings, then passes and skips in short.
+
+    Of equally grave findings, those that are new since the earlier run come first.
+    """
     blocks = blocks_of(findings)
     trouble = troubles(findings)
-    new = {
-        (turn.check, turn.verdict, turn.severity): turn.nodes
-        for turn in (since.new if since else ())
-    }
-    ranked = sorted(
-        trouble, key=lambda block: (RANK[block.verdict, block.severity], not _new(block, new))
-    )
-    for alike in gathered(ranked):
-        mark = [part for block in alike[:1] for part in _mark(block, new)]
-        _write_trouble(page, alike[0], mark) if len(alike) == 1 else _write_gap(page, alike, mark)
-    for block in blocks:
-        if block.silenced and not block.fixed and block.verdict in ("fail", "unknown"):
-            _write_silenced(page, block)
+    new = _new_by_check(since)
+    gravest_first = sorted(trouble, key=lambda block: (gravity(block), not _new_nodes(block, new)))
+    for group in group_gaps(gravest_first):
+        mark = _mark(group[0], new)
+        if len(group) == 1:
+            _write_trouble(page, group[0], mark)
+        else:
+            _write_gap(page, group, mark)
+    for block in accepted(blocks):
+        _write_silenced(page, block)
     page.blank()
     for block in blocks:
         if block.fixed:
             _write_fixed(page, block)
     page.blank()
-    _write_passes(page, findings, {block.check for block in trouble})
-    _write_skips(page, [block for block in blocks if block.verdict == "skip"])
+    _write_passes(page, findings, trouble)
+    _write_skips(page, blocks)
 
 
-def _new(block: Block, new: Mapping[tuple[str, str, str], tuple[str, ...]]) -> list[str]:
-    """The nodes on which it was well in the earlier run."""
-    fresh = frozenset(new.get((block.check, block.verdict, block.severity), ()))
+def _new_by_check(since: Since | None) -> NewNodes:
+    new: dict[tuple[str, str, str], tuple[str, ...]] = {}
+    if since is None:
+        return new
+    for turn in since.new:
+        new[turn.check, turn.verdict, turn.severity] = turn.nodes
+    return new
+
+
+def _new_nodes(block: Block, new: NewNodes) -> list[str]:
+    """Return the block's nodes on which the check was well in the earlier run."""
+    key = (block.check, block.verdict, block.severity)
+    fresh = frozenset(new.get(key, ()))
     return [node for node in block.nodes if node in fresh]
 
 
-def _mark(block: Block, new: Mapping[tuple[str, str, str], tuple[str, ...]]) -> list[Part]:
-    nodes = _new(block, new)
-    where = "" if len(nodes) == len(block.nodes) else f" on {folded(nodes)}"
-    return [(f"  new{where}", "bold red")] if nodes else []
+def _mark(block: Block, new: NewNodes) -> list[Part]:
+    nodes = _new_nodes(block, new)
+    if not nodes:
+        return []
+    text = "  new"
+    if len(nodes) != len(block.nodes):
+        text += f" on {fold_nodes(nodes)}"
+    return [(text, "bold red")]
 
 
-def _write_gap(page: ReportPage, blocks: Sequence[Block], mark: Sequence[Part]) -> None:
-    """What one missing answer leaves open; the checks' own fixes are for what they would have found."""
+def _write_gap(page: ReportPage, group: Sequence[Block], mark: Sequence[Part]) -> None:
+    """Write the checks that one missing answer leaves open, with the remedy for that answer."""
+    first = group[0]
+    count: Part = (f"{len(group)} checks", "bold")
+    nodes: Part = (page.nodes(first.nodes), "cyan")
+    label = _LABELS["unknown", first.severity]
     page.blank()
-    first, names = blocks[0], [field(block.check) for block in blocks]
-    nodes = folded(first.nodes, None) if page.verbose else folded(first.nodes)
-    head: list[Part] = [(f"{len(names)} checks", "bold"), "  ", (nodes, "cyan")]
-    page.row(_WORDS["unknown", first.severity], *head, *_aside(first), *mark)
+    page.row(label, count, "  ", nodes, _aside(first), *mark)
     _write_messages(page, first)
-    shown = names if page.verbose else names[:GAPS]
-    more = f" and {len(names) - len(shown)} more (-v names them)" if len(shown) < len(names) else ""
-    page.under((f"left open: {', '.join(shown)}{more}", "dim"))
-    page.row(("    fix:", "dim"), (cure(first), "green"), keep=True)
+    shown = page.shown(group, GAPS)
+    names = [safe_text(block.check) for block in shown]
+    text = f"left open: {', '.join(names)}"
+    remaining = len(group) - len(shown)
+    if remaining:
+        text += f" and {remaining} more (-v names them)"
+    page.under((text, "dim"))
+    _write_remedy(page, gap_remedy(first))
 
 
 def _write_trouble(page: ReportPage, block: Block, mark: Sequence[Part]) -> None:
+    label = _LABELS[block.verdict, block.severity]
     page.blank()
-    page.row(_WORDS[block.verdict, block.severity], *_head(page, block), *_aside(block), *mark)
-    _write_seen(page, block)
+    page.row(label, *_head(page, block), _aside(block), *mark)
+    _write_values(page, block)
     _write_messages(page, block)
     _write_remedies(page, block)
 
 
 def _write_silenced(page: ReportPage, block: Block) -> None:
+    verdict: Part = (f"  {block.verdict}, {block.severity}", "dim")
     page.blank()
-    page.row(
-        ("SILENCED", "dim"), *_head(page, block), (f"  {block.verdict}, {block.severity}", "dim")
-    )
-    _write_seen(page, block)
-    until = f", until {block.until:%Y-%m-%d}" if block.until else ""
-    page.under((f"accepted: {field(block.silenced or '')}{until}", "dim"))
+    page.row(("SILENCED", "dim"), *_head(page, block), verdict)
+    _write_values(page, block)
+    text = f"accepted: {safe_text(block.silenced or '')}"
+    if block.until:
+        text += f", until {block.until:%Y-%m-%d}"
+    page.under((text, "dim"))
 
 
 def _write_fixed(page: ReportPage, block: Block) -> None:
     page.row(("FIXED", "green"), *_head(page, block))
-    _write_seen(page, block)
+    _write_values(page, block)
     if page.verbose:
         _write_messages(page, block)
 
 
 def _head(page: ReportPage, block: Block) -> list[Part]:
-    nodes = folded(block.nodes, None) if page.verbose else folded(block.nodes)
-    return [(field(block.check), "bold"), "  ", (nodes, "cyan")]
+    check: Part = (safe_text(block.check), "bold")
+    nodes: Part = (page.nodes(block.nodes), "cyan")
+    return [check, "  ", nodes]
 
 
-def _aside(block: Block) -> list[Part]:
-    """An unknown says why, and that it is a mild one; what was not learned now says when."""
-    ages = [one.age for one in block.findings if one.age is not None]
-    said = [f"as of {format_duration(round(max(ages)))} ago"] if ages else []
+def _aside(block: Block) -> str:
+    """Return why a check is unknown, whether that is only a warning, and how old the answer is."""
+    parts = []
     if block.verdict == "unknown":
-        mild = ["warning"] if block.severity == "warning" else []
-        said = ([field(block.reason)] if block.reason else []) + mild + said
-    return [f"  ({', '.join(said)})"] if said else []
+        if block.reason:
+            parts.append(safe_text(block.reason))
+        if block.severity == "warning":
+            parts.append("warning")
+    if block.age is not None:
+        age = format_duration(round(block.age))
+        parts.append(f"as of {age} ago")
+    if not parts:
+        return ""
+    return f"  ({', '.join(parts)})"
 
 
-def _write_seen(page: ReportPage, block: Block) -> None:
-    told = [one for one in block.findings if one.seen or one.wanted]
-    shown = told if page.verbose else told[:SEEN]
-    for one in shown:
-        where: list[Part] = [(folded(one.nodes), "cyan"), ": "] if len(told) > 1 else []
-        page.under(*where, *_seen(one))
-    _write_rest(page, len(told) - len(shown), "more value")
+def _write_values(page: ReportPage, block: Block) -> None:
+    """Write what was seen and wanted; with the nodes if there is more than one value."""
+    findings = block.valued
+    shown = page.shown(findings, VALUES)
+    for finding in shown:
+        value = _value(finding)
+        if len(findings) > 1:
+            nodes = fold_nodes(finding.nodes)
+            page.under((nodes, "cyan"), ": ", *value)
+        else:
+            page.under(*value)
+    _write_rest(page, len(findings) - len(shown), "more value")
 
 
-def _seen(one: Finding) -> list[Part]:
-    seen: list[Part] = [field(one.seen)] if one.seen else []
-    wanted: list[Part] = [("wanted ", "dim"), field(one.wanted)] if one.wanted else []
-    return [*seen, (" → ", "dim"), *wanted] if seen and wanted else [*seen, *wanted]
+def _value(finding: Finding) -> list[Part]:
+    parts: list[Part] = []
+    if finding.seen:
+        parts.append(safe_text(finding.seen))
+    if finding.seen and finding.wanted:
+        parts.append((" → ", "dim"))
+    if finding.wanted:
+        parts.append(("wanted ", "dim"))
+        parts.append(safe_text(finding.wanted))
+    return parts
 
 
 def _write_messages(page: ReportPage, block: Block) -> None:
-    messages = distinct(one.message for one in block.findings)
-    shown = messages if page.verbose else messages[:WORDS]
+    messages = block.messages
+    shown = page.shown(messages, MESSAGES)
     for message in shown:
-        page.under(field(message))
+        page.under(safe_text(message))
     _write_rest(page, len(messages) - len(shown), "more message")
 
 
 def _write_remedies(page: ReportPage, block: Block) -> None:
-    remedies = distinct(one.remedy for one in block.findings)
-    shown = remedies if page.verbose else remedies[:WORDS]
+    remedies = block.remedies
+    shown = page.shown(remedies, MESSAGES)
     for remedy in shown:
-        page.row(("    fix:", "dim"), (field(remedy), "green"), keep=True)
+        _write_remedy(page, safe_text(remedy))
     _write_rest(page, len(remedies) - len(shown), "more fix", "more fixes")
 
 
+def _write_remedy(page: ReportPage, remedy: str) -> None:
+    page.row(("    fix:", "dim"), (remedy, "green"), keep=True)
+
+
 def _write_rest(page: ReportPage, number: int, noun: str, nouns: str = "") -> None:
-    if number > 0:
-        said = f"{number:,} {nouns}" if nouns and number > 1 else counted(number, noun)
-        page.under((f"… {said} (-v shows all)", "dim"))
+    """Write how many rows are not shown. `nouns` is the plural if it is not formed with an s."""
+    if number <= 0:
+        return
+    count = pluralize(number, noun)
+    if nouns and number > 1:
+        count = f"{number:,} {nouns}"
+    page.under((f"… {count} (-v shows all)", "dim"))
 
 
-def _write_passes(page: ReportPage, findings: Sequence[Finding], troubled: set[str]) -> None:
-    """Names of the checks; a check that stands above as trouble is not named again as well on the other nodes."""
+def _write_passes(page: ReportPage, findings: Sequence[Finding], trouble: Iterable[Block]) -> None:
+    """Write the checks that pass; without -v only those that are not in trouble on other nodes."""
+    troubled = {block.check for block in trouble}
     passes: dict[str, list[Finding]] = {}
-    for one in findings:
-        if one.verdict == "pass" and (page.verbose or one.check not in troubled):
-            passes.setdefault(one.check, []).append(one)
+    for finding in findings:
+        if finding.verdict != "pass":
+            continue
+        if page.verbose or finding.check not in troubled:
+            passes.setdefault(finding.check, []).append(finding)
     if not passes:
         return
-    label, number = ("PASS", "bold green"), counted(len(passes), "check")
+    label: Part = ("PASS", "bold green")
+    number = pluralize(len(passes), "check")
     if page.verbose:
         page.row(label, number)
         _write_pass_values(page, passes)
     elif len(passes) > NAMES:
         page.row(label, f"{number}: ", (_areas(passes), "dim"), ("; -v names them", "dim"))
     else:
-        judged = _nodes_by_check(findings)
-        names = ", ".join(
-            _pass_name(check, same, judged[check]) for check, same in sorted(passes.items())
-        )
-        page.row(label, f"{number}: ", (names, "dim"))
+        page.row(label, f"{number}: ", (_pass_names(passes, findings), "dim"))
 
 
 def _areas(checks: Iterable[str]) -> str:
-    """`env 3, eth 2`: how many checks of each area."""
-    areas = Counter(check.partition(".")[0] for check in checks)
-    return ", ".join(
-        f"{field(area, 40)} {number}" for area, number in sorted(areas.items())[:NAMES]
-    )
+    """Return `env 3, eth 2`: how many checks of each area."""
+    areas: Counter[str] = Counter()
+    for check in checks:
+        area = check.partition(".")[0]
+        areas[area] += 1
+    parts = []
+    for area in sorted(areas)[:NAMES]:
+        name = safe_text(area, 40)
+        parts.append(f"{name} {areas[area]}")
+    return ", ".join(parts)
 
 
-def _pass_name(check: str, same: Sequence[Finding], judged: set[str]) -> str:
-    """A check that passes on some nodes and was skipped on others says on how many."""
-    well = {node for one in same for node in one.nodes}
-    return field(check) if well == judged else f"{field(check)} ({len(well)}/{len(judged)})"
+def _pass_names(passes: Mapping[str, Sequence[Finding]], findings: Iterable[Finding]) -> str:
+    """Return the names of the checks; a check that was skipped on some nodes says on how many."""
+    judged: dict[str, set[str]] = {}
+    for finding in findings:
+        judged.setdefault(finding.check, set()).update(finding.nodes)
+    parts = []
+    for check in sorted(passes):
+        name = safe_text(check)
+        passed = set(nodes_of(passes[check]))
+        if passed != judged[check]:
+            name += f" ({len(passed)}/{len(judged[check])})"
+        parts.append(name)
+    return ", ".join(parts)
 
 
 def _write_pass_values(page: ReportPage, passes: Mapping[str, Sequence[Finding]]) -> None:
-    everyone = {node for same in passes.values() for one in same for node in one.nodes}
-    column = GUTTER + min(max(len(check) for check in passes), COLUMN) + 2
-    for check, same in passes.items():
-        page.row(
-            " " * GUTTER + field(check), (_pass_values(page, same, everyone), "dim"), indent=column
-        )
+    all_nodes: set[str] = set()
+    longest = 0
+    for check, findings in passes.items():
+        all_nodes.update(nodes_of(findings))
+        longest = max(longest, len(check))
+    indent = " " * GUTTER
+    column = GUTTER + min(longest, COLUMN) + 2
+    for check, findings in passes.items():
+        values: Part = (_pass_values(page, findings, all_nodes), "dim")
+        page.row(indent + safe_text(check), values, indent=column)
 
 
-def _pass_values(page: ReportPage, same: Sequence[Finding], everyone: set[str]) -> str:
-    """The values seen, with their nodes where not all nodes show the same."""
-    if len(same) == 1 and set(same[0].nodes) == everyone:
-        return field(same[0].seen)
-    shown = same if page.verbose > 1 else same[:SEEN]
-    said = [f"{field(one.seen)} ({folded(one.nodes)})".strip() for one in shown]
-    rest = [f"… {len(same) - len(shown)} more values (-vv)"] if len(shown) < len(same) else []
-    return ", ".join(said + rest)
+def _pass_values(page: ReportPage, findings: Sequence[Finding], all_nodes: set[str]) -> str:
+    """Return the values seen, with their nodes unless all nodes show the same."""
+    if len(findings) == 1 and set(findings[0].nodes) == all_nodes:
+        return safe_text(findings[0].seen)
+    shown = findings
+    if page.verbose < 2:
+        shown = findings[:VALUES]
+    values = []
+    for finding in shown:
+        value = f"{safe_text(finding.seen)} ({fold_nodes(finding.nodes)})"
+        values.append(value.strip())
+    if len(shown) < len(findings):
+        values.append(f"… {len(findings) - len(shown)} more values (-vv)")
+    return ", ".join(values)
 
 
-def _nodes_by_check(findings: Sequence[Finding]) -> dict[str, set[str]]:
-    judged: dict[str, set[str]] = {}
-    for one in findings:
-        judged.setdefault(one.check, set()).update(one.nodes)
-    return judged
-
-
-def _write_skips(page: ReportPage, blocks: Sequence[Block]) -> None:
-    if not blocks:
+def _write_skips(page: ReportPage, blocks: Iterable[Block]) -> None:
+    skipped = [block for block in blocks if block.verdict == "skip"]
+    if not skipped:
         return
-    reasons = Counter(field(block.reason or "no reason", 60) for block in blocks)
-    said = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common(SEEN))
-    checks = counted(len({block.check for block in blocks}), "check")
-    page.row(
-        ("SKIP", "dim"),
-        (f"{checks} not judged: {said}{'' if page.verbose else '; -v lists them'}", "dim"),
-    )
-    for block in blocks if page.verbose else ():
-        page.under(
-            f"{field(block.check)}  ",
-            (f"{field(block.reason or '')}  {folded(block.nodes)}", "dim"),
-        )
+    text = _summarize_skips(skipped)
+    if not page.verbose:
+        text += "; -v lists them"
+    page.row(("SKIP", "dim"), (text, "dim"))
+    if not page.verbose:
+        return
+    for block in skipped:
+        check = safe_text(block.check)
+        reason = safe_text(block.reason or "")
+        nodes = fold_nodes(block.nodes)
+        page.under(f"{check}  ", (f"{reason}  {nodes}", "dim"))
+
+
+def _summarize_skips(blocks: Iterable[Block]) -> str:
+    """Return `3 checks not judged: 2 not_applicable, 1 at_rest`."""
+    checks = set()
+    reasons: Counter[str] = Counter()
+    for block in blocks:
+        checks.add(block.check)
+        reason = safe_text(block.reason or "no reason", _REASON)
+        reasons[reason] += 1
+    parts = []
+    for reason, number in reasons.most_common(VALUES):
+        part = f"{number} {reason}"
+        parts.append(part)
+    number_of_checks = pluralize(len(checks), "check")
+    return f"{number_of_checks} not judged: {', '.join(parts)}"

@@ -1,9 +1,9 @@
-"""Earlier runs for people: what turned since the last one, the list of them, and what differs between two."""
+"""Write earlier runs to the console: a list, what changed since one, a comparison of two."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from clusterprep.model import Json, Report
@@ -18,119 +18,177 @@ from clusterprep.model.history import (
 )
 from clusterprep.model.units import format_size
 from clusterprep.reports.page import Part, ReportPage
-from clusterprep.reports.plain import counted, elapsed, field, folded
+from clusterprep.reports.plain import (
+    collective_name,
+    fold_nodes,
+    format_elapsed,
+    pluralize,
+    safe_text,
+)
 
 TURNS = 5  # checks that are fixed, by name
 ROWS = 20  # changed facts shown without -v
 VALUE = 60  # characters of one value of a fact
+_RUN = 64  # characters of a run's name
 _STYLES = {"pass": "green", "fail": "bold red", "error": "bold red"}
-_TROUBLE = (("errors", "error"), ("warnings", "warning"))
+_RIGHT_ALIGNED = (1, 4)  # columns of the list of runs: the age, and the numbers of nodes
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def write_since(page: ReportPage, since: Since | None, started: str) -> None:
-    """One line: with which run this one is compared, how much is new, what is fixed; what is new is marked above."""
+    """Write one line: the run that this one is compared with, how much is new, and what is fixed.
+
+    The findings that are new have their mark above.
+    """
     if since is None:
         return
-    fixed = [f"{field(turn.check)} {folded(turn.nodes)}" for turn in since.fixed]
-    shown = fixed if page.verbose else fixed[:TURNS]
-    more = [f"… {len(fixed) - len(shown)} more (-v)"] if len(shown) < len(fixed) else []
-    names = f": {', '.join([*shown, *more])}" if fixed else ""
-    new: Part = (f"{len(since.new)} new", "bold red" if since.new else "dim")
-    gone: Part = (f"{len(since.fixed)} fixed{names}", "green" if fixed else "dim")
-    head = f"run {field(since.run, 64)}, {_age(since.started, started)} before: "
-    page.row(("SINCE", "dim"), (head, "dim"), new, ", ", gone)
+    new_style = "dim"
+    if since.new:
+        new_style = "bold red"
+    new: Part = (f"{len(since.new)} new", new_style)
+    fixed: Part = ("0 fixed", "dim")
+    if since.fixed:
+        names = _fixed_names(page, since.fixed)
+        fixed = (f"{len(since.fixed)} fixed: {names}", "green")
+    name = safe_text(since.run, _RUN)
+    age = _age(since.started, started)
+    head: Part = (f"run {name}, {age} before: ", "dim")
+    page.row(("SINCE", "dim"), head, new, ", ", fixed)
     page.blank()
 
 
+def _fixed_names(page: ReportPage, turns: Sequence[Turn]) -> str:
+    shown = page.shown(turns, TURNS)
+    names = []
+    for turn in shown:
+        check = safe_text(turn.check)
+        names.append(f"{check} {fold_nodes(turn.nodes)}")
+    remaining = len(turns) - len(shown)
+    if remaining:
+        names.append(f"… {remaining} more (-v)")
+    return ", ".join(names)
+
+
 def write_runs(page: ReportPage, report: Report) -> None:
-    """A line for each run, newest first; with -v the inventory, the version and the size."""
+    """Write a line for each run, newest first; with -v its inventory, version and size."""
     if report.runs is None:
         return
     if not report.runs:
-        page.row(
-            "",
-            "no run is recorded yet; every check, plan, apply, verify, rollback and launch will be",
-        )
+        commands = "check, plan, apply, verify, rollback and launch"
+        page.row("", f"no run is recorded yet; every {commands} will be")
     rows = [_cells(run, report.started) for run in report.runs]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for run, cells in zip(report.runs, rows, strict=True):
-        text = "  ".join(
-            cell.rjust(width) if n in (1, 4) else cell.ljust(width)
-            for n, (cell, width) in _with(cells, widths)
-        )
-        verdict: Part = (field(run.verdict, 20).upper(), _STYLES.get(run.verdict, "bold yellow"))
-        page.row(
-            (f"{text}  ", ""),
-            verdict,
-            f"  {_trouble(run)}{elapsed(run.seconds)}",
-            indent=len(text) + 2,
-        )
+    texts = _aligned(rows)
+    for run, text in zip(report.runs, texts, strict=True):
+        verdict = _verdict(run)
+        took = format_elapsed(run.seconds)
+        page.row(f"{text}  ", verdict, f"  {_trouble(run)}{took}", indent=len(text) + 2)
         if page.verbose:
-            by = f"clusterprep {field(run.tool, 40)}, {format_size(run.size >> 10 << 10)}"
-            page.under((f"{field(run.inventory) or 'no inventory'}, {by}", "dim"), indent=4)
+            _write_run_details(page, run)
 
 
-def _with(cells: Sequence[str], widths: Sequence[int]) -> Iterable[tuple[int, tuple[str, int]]]:
-    return enumerate(zip(cells, widths, strict=True))
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows as lines whose columns are as wide as their longest cell."""
+    columns = zip(*rows, strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    lines = []
+    for row in rows:
+        padded = []
+        for number, cell in enumerate(row):
+            if number in _RIGHT_ALIGNED:
+                padded.append(cell.rjust(widths[number]))
+            else:
+                padded.append(cell.ljust(widths[number]))
+        lines.append("  ".join(padded))
+    return lines
 
 
 def _cells(run: RecordedRun, now: str) -> tuple[str, ...]:
+    name = safe_text(run.run, _RUN)
     age = _age(run.started, now)
-    return (
-        field(run.run, 64),
-        age,
-        field(run.command, 12),
-        field(run.cluster, 24),
-        f"{run.reached}/{run.nodes}",
-    )
+    command = safe_text(run.command, 12)
+    cluster = safe_text(run.cluster, 24)
+    return (name, age, command, cluster, f"{run.reached}/{run.nodes}")
+
+
+def _write_run_details(page: ReportPage, run: RecordedRun) -> None:
+    inventory = safe_text(run.inventory) or "no inventory"
+    # In whole KiB: the bytes of a file in the history say nothing.
+    size = format_size(run.size // 1024 * 1024)
+    text = f"{inventory}, clusterprep {safe_text(run.tool, 40)}, {size}"
+    page.under((text, "dim"), indent=4)
+
+
+def _verdict(run: RecordedRun) -> Part:
+    style = _STYLES.get(run.verdict, "bold yellow")
+    return (safe_text(run.verdict, 20).upper(), style)
 
 
 def _trouble(run: RecordedRun) -> str:
-    said = [counted(number, noun) for key, noun in _TROUBLE if (number := getattr(run, key))]
-    said += [f"{run.unknown} unknown"] if run.unknown else []
-    return f"{', '.join(said)}  " if said else ""
+    """Return `1 error, 2 unknown  `, or "" for a run without trouble."""
+    parts = []
+    if run.errors:
+        parts.append(pluralize(run.errors, "error"))
+    if run.warnings:
+        parts.append(pluralize(run.warnings, "warning"))
+    if run.unknown:
+        parts.append(f"{run.unknown} unknown")
+    if not parts:
+        return ""
+    return f"{', '.join(parts)}  "
 
 
 def _age(then: str, now: str) -> str:
-    """«2 h»: how long before `now`, in the largest unit that fits."""
+    """Return `2 h`: how long before `now`, in the largest unit that fits."""
     try:
-        seconds = datetime.fromisoformat(now.replace("Z", "+00:00")) - datetime.fromisoformat(
-            then.replace("Z", "+00:00")
-        )
+        elapsed = _parse_time(now) - _parse_time(then)
     except ValueError:
         return "?"
-    whole = max(int(seconds.total_seconds()), 0)
-    size, unit = next(((size, unit) for size, unit in _UNITS if whole >= size), _UNITS[-1])
-    return f"{whole // size} {unit}"
+    seconds = max(int(elapsed.total_seconds()), 0)
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return "0 s"
+
+
+def _parse_time(text: str) -> datetime:
+    """Parse RFC 3339. datetime reads a Z from Python 3.11 on."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 # ---------------------------------------------------------------- two runs
 
 
 def write_comparison(page: ReportPage, comparison: Comparison | None) -> None:
-    """New failures first, then what is fixed, nodes, facts, environment and bandwidth."""
+    """Write new failures, then what is fixed, nodes, facts, environment and bandwidth."""
     if comparison is None:
         return
-    for label, run in (("before", comparison.before), ("after", comparison.after)):
-        verdict: Part = (field(run.verdict, 20).upper(), _STYLES.get(run.verdict, "bold yellow"))
-        place = f"{field(run.command, 12)}  {field(run.cluster, 24)}  {run.reached}/{counted(run.nodes, 'node')}  "
-        page.row(
-            (label, "dim"), f"{field(run.run, 64)}  {place}", verdict, f"  {_trouble(run)}".rstrip()
-        )
+    _write_run(page, "before", comparison.before)
+    _write_run(page, "after", comparison.after)
     page.blank()
     _write_turns(page, comparison)
-    _write_nodes(page, comparison)
+    _write_nodes(page, "only after", comparison.came)
+    _write_nodes(page, "only before", comparison.went)
+    page.blank()
     _write_facts(page, comparison.facts)
     _write_env(page, comparison.env)
     _write_speeds(page, comparison.speeds)
 
 
+def _write_run(page: ReportPage, label: str, run: RecordedRun) -> None:
+    name = safe_text(run.run, _RUN)
+    command = safe_text(run.command, 12)
+    cluster = safe_text(run.cluster, 24)
+    total = pluralize(run.nodes, "node")
+    text = f"{name}  {command}  {cluster}  {run.reached}/{total}  "
+    verdict = _verdict(run)
+    trouble = f"  {_trouble(run)}"
+    page.row((label, "dim"), text, verdict, trouble.rstrip())
+
+
 def _write_turns(page: ReportPage, comparison: Comparison) -> None:
     for turn in comparison.new:
-        page.row(
-            ("NEW", "bold red"), (f"{turn.verdict}, {turn.severity}  ", "red"), *_turn(page, turn)
-        )
+        verdict: Part = (f"{turn.verdict}, {turn.severity}  ", "red")
+        page.row(("NEW", "bold red"), verdict, *_turn(page, turn))
     for turn in comparison.fixed:
         page.row(("FIXED", "green"), *_turn(page, turn))
     if not comparison.new and not comparison.fixed:
@@ -139,65 +197,71 @@ def _write_turns(page: ReportPage, comparison: Comparison) -> None:
 
 
 def _turn(page: ReportPage, turn: Turn) -> list[Part]:
-    nodes = folded(turn.nodes, None) if page.verbose else folded(turn.nodes)
-    return [(field(turn.check), "bold"), "  ", (nodes, "cyan")]
+    check: Part = (safe_text(turn.check), "bold")
+    nodes: Part = (page.nodes(turn.nodes), "cyan")
+    return [check, "  ", nodes]
 
 
-def _write_nodes(page: ReportPage, comparison: Comparison) -> None:
-    for word, nodes in (("only after", comparison.came), ("only before", comparison.went)):
-        if nodes:
-            page.row(("NODES", "bold"), f"{word}: ", (folded(nodes), "cyan"))
-    page.blank()
+def _write_nodes(page: ReportPage, title: str, nodes: Sequence[str]) -> None:
+    if nodes:
+        page.row(("NODES", "bold"), f"{title}: ", (fold_nodes(nodes), "cyan"))
 
 
 def _write_facts(page: ReportPage, changes: Sequence[FactChange]) -> None:
-    page.row(
-        ("Facts  ", "bold"), f"{len(changes)} changed" if changes else "none changed", indent=7
-    )
-    shown = changes if page.verbose else changes[:ROWS]
+    title = "none changed"
+    if changes:
+        title = f"{len(changes)} changed"
+    page.row(("Facts  ", "bold"), title, indent=7)
+    shown = page.shown(changes, ROWS)
     for change in shown:
-        name = field(f"{change.fact} {change.key}".strip(), 80)
-        where: Part = (folded(change.nodes), "cyan")
-        page.row(
-            f"  {name}  ", where, f"  {_value(change.before)} → {_value(change.after)}", indent=4
-        )
-    if len(shown) < len(changes):
-        page.under((f"… {len(changes) - len(shown)} more (-v shows all)", "dim"), indent=4)
+        fact = f"{change.fact} {change.key}".strip()
+        name = safe_text(fact, 80)
+        nodes: Part = (fold_nodes(change.nodes), "cyan")
+        before = _value(change.before)
+        after = _value(change.after)
+        page.row(f"  {name}  ", nodes, f"  {before} → {after}", indent=4)
+    remaining = len(changes) - len(shown)
+    if remaining:
+        page.under((f"… {remaining} more (-v shows all)", "dim"), indent=4)
     page.blank()
 
 
 def _value(value: Json) -> str:
-    """A value as one word or as JSON; what a run did not know says why."""
+    """Return a text as it is, any other value as JSON; a value that is absent says why."""
     if isinstance(value, dict) and set(value) == {"absent"}:
-        return f"not known ({field(str(value['absent']), 40)})"
-    return field(value if isinstance(value, str) and value else json.dumps(value), VALUE)
+        reason = safe_text(str(value["absent"]), 40)
+        return f"not known ({reason})"
+    if isinstance(value, str) and value:
+        return safe_text(value, VALUE)
+    return safe_text(json.dumps(value), VALUE)
 
 
 def _write_env(page: ReportPage, changes: Sequence[EnvChange]) -> None:
-    for place, change in enumerate(changes):
-        if place == 0:
-            page.row(("Environment  ", "bold"), f"{len(changes)} changed", indent=13)
-        values = [
-            ("not set" if value is None else field(value, VALUE))
-            for value in (change.before, change.after)
-        ]
-        page.row(
-            f"  {field(change.name, 64)}  ",
-            (folded(change.nodes), "cyan"),
-            f"  {' → '.join(values)}",
-            indent=4,
-        )
+    if changes:
+        page.row(("Environment  ", "bold"), f"{len(changes)} changed", indent=13)
+    for change in changes:
+        name = safe_text(change.name, 64)
+        nodes: Part = (fold_nodes(change.nodes), "cyan")
+        before = _env_value(change.before)
+        after = _env_value(change.after)
+        page.row(f"  {name}  ", nodes, f"  {before} → {after}", indent=4)
     page.blank()
 
 
+def _env_value(value: str | None) -> str:
+    if value is None:
+        return "not set"
+    return safe_text(value, VALUE)
+
+
 def _write_speeds(page: ReportPage, speeds: Sequence[SpeedChange]) -> None:
-    for place, row in enumerate(speeds):
-        if place == 0:
-            page.row(("Bandwidth  ", "bold"), "busbw in GB/s", indent=11)
-        op = row.op if row.dtype == "float32" else f"{row.op} {row.dtype}"
-        share = f"  ({(row.after / row.before - 1):+.0%})" if row.before else ""
-        page.row(
-            f"  {field(op, 40)}  ",
-            f"{format_size(row.bytes)}  {row.before:.3g} → {row.after:.3g}{share}",
-            indent=4,
-        )
+    if speeds:
+        page.row(("Bandwidth  ", "bold"), "busbw in GB/s", indent=11)
+    for row in speeds:
+        name = collective_name(row.op, row.dtype)
+        label = f"  {safe_text(name, 40)}  "
+        text = f"{format_size(row.bytes)}  {row.before:.3g} → {row.after:.3g}"
+        if row.before:
+            change = row.after / row.before - 1
+            text += f"  ({change:+.0%})"
+        page.row(label, text, indent=4)

@@ -1,13 +1,14 @@
-"""What became of a launch, for people: how the ranks ended, whose end was the first, and what its log says."""
+"""Write the result of a launch to the console: ends of ranks, culprits, causes in the log."""
 
 from __future__ import annotations
 
-from clusterprep.model import LaunchedRank, LaunchResult
-from clusterprep.reports.console_results import write_culprit
-from clusterprep.reports.page import ReportPage
-from clusterprep.reports.plain import counted, distinct, field, folded, folded_ranks
+from collections.abc import Mapping
 
-INDENT = 2
+from clusterprep.model import Json, LaunchedRank, LaunchResult
+from clusterprep.reports.console_results import INDENT, describe_ranks, write_culprit
+from clusterprep.reports.page import Part, ReportPage
+from clusterprep.reports.plain import fold_nodes, pluralize, safe_text
+
 CAUSES = 3  # shown without -v
 _STYLES = {"pass": "bold green", "fail": "bold red"}
 _ENDED = {
@@ -20,37 +21,54 @@ _ENDED = {
 
 
 def write_launch(page: ReportPage, launch: LaunchResult | None) -> None:
-    """The ranks by how they ended, the culprits with their last lines, and the causes that the log shows."""
+    """Write the ranks by how they ended, the culprits with their last lines, the log's causes."""
     if launch is None:
         return
-    page.blank()
-    size = (
-        f"{counted(launch.world_size, 'rank')}, {launch.nproc_per_node} per node, {launch.mode}, "
-    )
-    verdict = (field(launch.verdict).upper(), _STYLES.get(launch.verdict, "bold yellow"))
-    page.row(
-        ("Launch  ", "bold"), verdict, f"  {size}{field(launch.rendezvous)}", indent=len("Launch  ")
-    )
-    if launch.message:
-        page.under(field(launch.message), indent=INDENT)
-    for folder in distinct(launch.folders.values()):
-        nodes = folded(node for node, mine in launch.folders.items() if mine == folder)
-        page.row("  folder", f"{field(folder)} on {nodes}", indent=INDENT + 8)
+    _write_head(page, launch)
+    _write_folders(page, launch)
     if page.verbose or launch.verdict != "pass":
-        for how in distinct(map(_how, launch.ranks)):
-            same = [row for row in launch.ranks if _how(row) == how]
-            page.row(
-                "  ranks",
-                f"{folded_ranks(r.rank for r in same)} on {folded(r.node for r in same)}: {how}",
-            )
+        _write_ranks(page, launch)
     if launch.logs:
-        page.row("  logs", field(launch.logs), indent=INDENT + 8, keep=True)
+        page.row("  logs", safe_text(launch.logs), indent=INDENT + 8, keep=True)
     for culprit in launch.culprits:
         write_culprit(page, culprit)
-    _write_causes(page, launch)
+    for cause in page.shown(launch.causes, CAUSES):
+        _write_cause(page, cause)
 
 
-def _how(row: LaunchedRank) -> str:
+def _write_head(page: ReportPage, launch: LaunchResult) -> None:
+    label = "Launch  "
+    verdict = safe_text(launch.verdict).upper()
+    style = _STYLES.get(launch.verdict, "bold yellow")
+    ranks = pluralize(launch.world_size, "rank")
+    rendezvous = safe_text(launch.rendezvous)
+    text = f"  {ranks}, {launch.nproc_per_node} per node, {launch.mode}, {rendezvous}"
+    page.blank()
+    page.row((label, "bold"), (verdict, style), text, indent=len(label))
+    if launch.message:
+        page.under(safe_text(launch.message), indent=INDENT)
+
+
+def _write_folders(page: ReportPage, launch: LaunchResult) -> None:
+    nodes_by_folder: dict[str, list[str]] = {}
+    for node, folder in launch.folders.items():
+        if folder:
+            nodes_by_folder.setdefault(folder, []).append(node)
+    for folder, nodes in nodes_by_folder.items():
+        path = safe_text(folder)
+        page.row("  folder", f"{path} on {fold_nodes(nodes)}", indent=INDENT + 8)
+
+
+def _write_ranks(page: ReportPage, launch: LaunchResult) -> None:
+    """Write a line for all ranks that ended alike."""
+    rows_by_end: dict[str, list[LaunchedRank]] = {}
+    for row in launch.ranks:
+        rows_by_end.setdefault(_describe_end(row), []).append(row)
+    for end, rows in rows_by_end.items():
+        page.row("  ranks", f"{describe_ranks(rows)}: {end}")
+
+
+def _describe_end(row: LaunchedRank) -> str:
     if row.ended == "failed":
         return f"ended with exit code {row.code}"
     if row.ended == "killed":
@@ -58,12 +76,14 @@ def _how(row: LaunchedRank) -> str:
     return _ENDED[row.ended]
 
 
-def _write_causes(page: ReportPage, launch: LaunchResult) -> None:
-    """Most likely first, as `diagnose` has them."""
-    for cause in launch.causes if page.verbose else launch.causes[:CAUSES]:
-        page.blank()
-        who = f"  {field(str(cause['culprit']))}" if cause.get("culprit") else ""
-        page.row(("LOG SAYS", "bold yellow"), (field(str(cause["cause"])), "bold"), who, indent=9)
-        page.under(field(str(cause["message"])))
-        if cause.get("remedy"):
-            page.row(("    fix:", "dim"), (field(str(cause["remedy"])), "cyan"), keep=True)
+def _write_cause(page: ReportPage, cause: Mapping[str, Json]) -> None:
+    name: Part = (safe_text(str(cause["cause"])), "bold")
+    culprit = ""
+    if cause.get("culprit"):
+        culprit = f"  {safe_text(str(cause['culprit']))}"
+    page.blank()
+    page.row(("LOG SAYS", "bold yellow"), name, culprit, indent=9)
+    page.under(safe_text(str(cause["message"])))
+    if cause.get("remedy"):
+        remedy: Part = (safe_text(str(cause["remedy"])), "cyan")
+        page.row(("    fix:", "dim"), remedy, keep=True)

@@ -1,7 +1,8 @@
-"""What a run set, changed and measured, for people: the environment with its reasons, the changes, the trial."""
+"""Write to the console what a run set, changed and measured: environment, changes, the trial."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from clusterprep.model import (
     Culprit,
     EnvPath,
     EnvValue,
+    LaunchedRank,
     RankRow,
     Stage,
     VerifyResult,
@@ -19,174 +21,252 @@ from clusterprep.model import (
 from clusterprep.model.units import format_size
 from clusterprep.reports.page import Part, ReportPage
 from clusterprep.reports.plain import (
-    counted,
+    collective_name,
+    diff_lines,
     distinct,
-    duration,
-    elapsed,
-    field,
-    folded,
-    folded_ranks,
+    fold_nodes,
+    fold_ranks,
+    format_elapsed,
+    format_seconds,
+    has_diff_header,
+    pluralize,
+    safe_text,
 )
 
 VALUES = 5  # different values of one variable shown without -v
-ROWS = 12  # changes
-DIFF = 16  # lines of one diff
-SET = 24  # columns of the nodes before a reason
+ROWS = 12  # changes shown without -v
+DIFF = 16  # lines of one difference shown without -v
+NODES_COLUMN = 24  # columns at most of the nodes before a reason
 INDENT = 2
 
+# In the order in which changes are shown.
 _OUTCOMES = ("failed", "rolled-back", "undone", "not-started", "planned", "done", "unchanged")
-_BAD = ("failed", "rolled-back", "not-started")
+_OUTCOME_STYLES = {
+    "failed": "bold red",
+    "rolled-back": "bold red",
+    "not-started": "bold red",
+    "done": "green",
+}
 _STYLES = {"pass": "bold green", "fail": "bold red", "unknown": "bold magenta", "skip": "dim"}
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
+# ---------------------------------------------------------------- environment
+
+
 def write_env(page: ReportPage, env: Sequence[EnvValue] | None) -> None:
-    """`NAME=value` and why, equal values of several nodes in one line; nodes are named where not all are meant."""
+    """Write `NAME=value` and why, with the nodes of a value that not all nodes have.
+
+    Equal values of several nodes share a line.
+    """
     if env is None:
         return
-    by_name: dict[str, list[EnvValue]] = {}
+    values_by_name: dict[str, list[EnvValue]] = {}
     for value in _merged_env(env):
-        by_name.setdefault(value.name, []).append(value)
-    everyone = tuple(dict.fromkeys(node for value in env for node in value.nodes))
-    on: list[Part] = [" on ", (folded(everyone), "cyan")] if everyone else []
-    _title(page, "Environment", counted(len(by_name), "variable"), *on)
-    column = _column(page, env)
-    for same in by_name.values():
-        shown = same if page.verbose else same[:VALUES]
+        values_by_name.setdefault(value.name, []).append(value)
+    all_nodes: dict[str, None] = {}
+    for value in env:
+        all_nodes.update(dict.fromkeys(value.nodes))
+    title: list[Part] = [pluralize(len(values_by_name), "variable")]
+    if all_nodes:
+        title += [" on ", (fold_nodes(all_nodes), "cyan")]
+    _write_title(page, "Environment", *title)
+    column = _reason_column(page, env)
+    for values in values_by_name.values():
+        shown = page.shown(values, VALUES)
         for value in shown:
-            _write_value(page, value, column, _where(value, shown, everyone))
-        _write_rest(page, len(same) - len(shown), "more value")
+            nodes = ""
+            if set(value.nodes) != set(all_nodes):
+                nodes = _nodes_cell(value, shown)
+            _write_value(page, value, column, nodes)
+        _write_rest(page, len(values) - len(shown), "more value")
 
 
-def _where(value: EnvValue, same: Sequence[EnvValue], everyone: Sequence[str]) -> str:
-    """The nodes of one of several values, as wide as the widest of them."""
-    if set(value.nodes) == set(everyone):
-        return ""
-    return (
-        folded(value.nodes).ljust(min(max(len(folded(other.nodes)) for other in same), SET)) + "  "
-    )
+def _nodes_cell(value: EnvValue, values: Sequence[EnvValue]) -> str:
+    """Return the nodes of one of several values, as wide as the widest of them."""
+    width = 0
+    for other in values:
+        nodes = fold_nodes(other.nodes)
+        width = max(width, len(nodes))
+    width = min(width, NODES_COLUMN)
+    return fold_nodes(value.nodes).ljust(width) + "  "
 
 
 def _merged_env(env: Iterable[EnvValue]) -> list[EnvValue]:
     merged: dict[tuple[str, str, str], EnvValue] = {}
     for value in env:
         key = (value.name, value.value, value.why)
-        before = merged[key].nodes if key in merged else ()
-        merged[key] = replace(value, nodes=tuple(dict.fromkeys(before + value.nodes)))
+        nodes = value.nodes
+        if key in merged:
+            nodes = merged[key].nodes + value.nodes
+        merged[key] = replace(value, nodes=_unique(nodes))
     return list(merged.values())
 
 
-def _column(page: ReportPage, env: Sequence[EnvValue]) -> int:
-    """Where the reasons start: after the longest assignment, yet never past the middle of the page."""
-    longest = max((len(value.name) + len(value.value) + 1 for value in env), default=0)
+def _unique(nodes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(nodes))
+
+
+def _reason_column(page: ReportPage, env: Iterable[EnvValue]) -> int:
+    """Return where the reasons begin: after the longest setting, in the left half of the page."""
+    longest = 0
+    for value in env:
+        longest = max(longest, len(f"{value.name}={value.value}"))
     return min(INDENT + longest + 2, page.width // 2)
 
 
-def _write_value(page: ReportPage, value: EnvValue, column: int, where: str) -> None:
-    reason: list[Part] = [(where, "cyan"), (field(value.why), "dim")]
-    setting = f"{field(value.name)}={field(value.value)}"
+def _write_value(page: ReportPage, value: EnvValue, column: int, nodes: str) -> None:
+    reason: list[Part] = [(nodes, "cyan"), (safe_text(value.why), "dim")]
+    setting = f"{safe_text(value.name)}={safe_text(value.value)}"
     if INDENT + len(setting) + 2 <= column:
-        page.row(" " * INDENT + setting, *reason, indent=column)
+        indent = " " * INDENT
+        page.row(indent + setting, *reason, indent=column)
         return
     page.under(setting, indent=INDENT)
     page.under(*reason, indent=column)
 
 
 def write_env_paths(page: ReportPage, rows: Sequence[EnvPath] | None) -> None:
-    """How processes may be started that lack something, and what to add; -v tells what each has."""
-    shown = [row for row in rows or () if row.add or page.verbose]
+    """Write the ways to start a process that lack variables, and what to add; with -v all ways."""
+    shown = rows or ()
+    if not page.verbose:
+        shown = [row for row in shown if row.add]
     if not shown:
         return
-    _title(page, "Launch paths", "what each way to start a process gets")
+    _write_title(page, "Launch paths", "what each way to start a process gets")
     for row in shown:
-        names = (
-            ", ".join(field(name) for name in row.reaches)
-            if page.verbose
-            else counted(len(row.reaches), "variable")
-        )
-        page.row(
-            f"{' ' * INDENT}{row.path.ljust(12)}",
-            (folded(row.nodes), "cyan"),
-            f"  {names or 'none'}",
-            indent=16,
-        )
+        label = " " * INDENT + row.path.ljust(12)
+        nodes: Part = (fold_nodes(row.nodes), "cyan")
+        page.row(label, nodes, f"  {_reached_variables(page, row)}", indent=16)
         if row.add:
-            page.under(f"lacks some; add {field(row.add)}", indent=16)
+            page.under(f"lacks some; add {safe_text(row.add)}", indent=16)
+
+
+def _reached_variables(page: ReportPage, row: EnvPath) -> str:
+    if not page.verbose:
+        return pluralize(len(row.reaches), "variable")
+    names = [safe_text(name) for name in row.reaches]
+    return ", ".join(names) or "none"
+
+
+# ---------------------------------------------------------------- changes
 
 
 def write_changes(page: ReportPage, changes: Sequence[ChangeRow] | None) -> None:
-    """One line per different change, those that went wrong first; what was well already is only counted."""
+    """Write a line per different change, failed ones first; without -v unchanged ones in short."""
     if changes is None:
         return
     rows = _merged_changes(changes)
-    still = [row for row in rows if row.outcome == "unchanged"]
-    moving = rows if page.verbose else [row for row in rows if row.outcome != "unchanged"]
-    _title(page, "Changes", _tally(rows) if moving else "none")
-    shown = moving if page.verbose else moving[:ROWS]
+    unchanged = []
+    changed = []
+    for row in rows:
+        if row.outcome == "unchanged":
+            unchanged.append(row)
+        else:
+            changed.append(row)
+    listed = changed
+    if page.verbose:
+        listed = rows
+    tally = "none"
+    if listed:
+        tally = _tally(rows)
+    _write_title(page, "Changes", tally)
+    shown = page.shown(listed, ROWS)
     for row in shown:
         _write_change(page, row)
-    _write_rest(page, len(moving) - len(shown), "more change")
-    if still and not page.verbose:
-        page.under((f"already as wanted: {_targets(still)}", "dim"), indent=INDENT)
+    _write_rest(page, len(listed) - len(shown), "more change")
+    if unchanged and not page.verbose:
+        page.under((f"already as wanted: {_targets(unchanged)}", "dim"), indent=INDENT)
 
 
 def _merged_changes(changes: Iterable[ChangeRow]) -> list[ChangeRow]:
-    merged: dict[ChangeRow, tuple[str, ...]] = {}
+    nodes_by_change: dict[ChangeRow, list[str]] = {}
     for row in changes:
-        key = replace(row, nodes=())
-        merged[key] = tuple(dict.fromkeys(merged.get(key, ()) + row.nodes))
-    rows = [replace(row, nodes=nodes) for row, nodes in merged.items()]
-    return sorted(rows, key=lambda row: _OUTCOMES.index(row.outcome))
+        change = replace(row, nodes=())
+        nodes = nodes_by_change.setdefault(change, [])
+        nodes += row.nodes
+    rows = []
+    for change, nodes in nodes_by_change.items():
+        row = replace(change, nodes=_unique(nodes))
+        rows.append(row)
+    rows.sort(key=lambda row: _OUTCOMES.index(row.outcome))
+    return rows
 
 
-def _tally(rows: Sequence[ChangeRow]) -> str:
-    counts = {outcome: sum(row.outcome == outcome for row in rows) for outcome in _OUTCOMES}
-    return ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+def _tally(rows: Iterable[ChangeRow]) -> str:
+    """Return `1 failed, 3 done`."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[row.outcome] += 1
+    parts = []
+    for outcome in _OUTCOMES:
+        number = counts[outcome]
+        if number:
+            parts.append(f"{number} {outcome}")
+    return ", ".join(parts)
 
 
-def _targets(rows: Sequence[ChangeRow]) -> str:
-    targets = distinct(field(row.target, 80) for row in rows)
-    rest = [f"… {len(targets) - VALUES} more (-v)"] if len(targets) > VALUES else []
-    return ", ".join([*targets[:VALUES], *rest])
+def _targets(rows: Iterable[ChangeRow]) -> str:
+    targets = []
+    for row in rows:
+        target = safe_text(row.target, 80)
+        targets.append(target)
+    names = distinct(targets)
+    text = ", ".join(names[:VALUES])
+    remaining = len(names) - VALUES
+    if remaining > 0:
+        text += f", … {remaining} more (-v)"
+    return text
 
 
 def _write_change(page: ReportPage, row: ChangeRow) -> None:
-    style = "bold red" if row.outcome in _BAD else "green" if row.outcome == "done" else ""
-    action = "" if row.action == "none" else f"{field(row.action)} "
-    target: list[Part] = [f"{action}{field(row.resource)} ", (field(row.target), "bold"), "  "]
-    page.row(
-        (f"{' ' * INDENT}{row.outcome}", style),
-        *target,
-        (folded(row.nodes), "cyan"),
-        indent=INDENT + 12,
-    )
+    style = _OUTCOME_STYLES.get(row.outcome, "")
+    label: Part = (" " * INDENT + row.outcome, style)
+    action = f"{safe_text(row.resource)} "
+    if row.action != "none":
+        action = f"{safe_text(row.action)} {action}"
+    target: Part = (safe_text(row.target), "bold")
+    nodes: Part = (fold_nodes(row.nodes), "cyan")
+    column = INDENT + 12
+    page.row(label, action, target, "  ", nodes, indent=column)
     if row.detail:
-        page.under(field(row.detail), indent=INDENT + 12)
+        detail = safe_text(row.detail)
+        page.under(detail, indent=column)
     _write_diff(page, row.diff)
 
 
 def _write_diff(page: ReportPage, diff: str) -> None:
-    lines = diff.rstrip().split("\n") if diff.strip() else []
-    if not page.verbose and [line[:4] for line in lines[:2]] == ["--- ", "+++ "]:
-        lines = lines[2:]  # the line above has named the file
-    shown = lines if page.verbose else lines[:DIFF]
+    lines = diff_lines(diff)
+    if not page.verbose and has_diff_header(lines):
+        lines = lines[2:]  # the row above names the file
+    shown = page.shown(lines, DIFF)
     for line in shown:
-        style = "bold" if line.startswith(("--- ", "+++ ")) else _DIFF_STYLES.get(line[:1], "dim")
-        page.under((field(line), style), indent=INDENT + 2)
+        style = _DIFF_STYLES.get(line[:1], "dim")
+        if line.startswith(("--- ", "+++ ")):
+            style = "bold"
+        page.under((safe_text(line), style), indent=INDENT + 2)
     _write_rest(page, len(lines) - len(shown), "more line")
 
 
+# ---------------------------------------------------------------- the trial
+
+
 def write_verify(page: ReportPage, verify: VerifyResult | None) -> None:
-    """The trial: where it ran, how far it came, how fast, and who spoiled it."""
+    """Write the trial: its stages and ranks, the bandwidth, the culprits."""
     if verify is None:
         return
-    ranks = f"{counted(verify.world_size, 'rank')} ({verify.nproc_per_node} per node)"
-    told = f"  {field(verify.backend)}, {ranks}, rendezvous {field(verify.rendezvous)}"
-    _title(page, "Verify", (verify.verdict.upper(), _STYLES[verify.verdict]), told)
+    verdict: Part = (verify.verdict.upper(), _STYLES[verify.verdict])
+    ranks = f"{pluralize(verify.world_size, 'rank')} ({verify.nproc_per_node} per node)"
+    rendezvous = safe_text(verify.rendezvous)
+    settings = f"  {safe_text(verify.backend)}, {ranks}, rendezvous {rendezvous}"
+    _write_title(page, "Verify", verdict, settings)
     if verify.message:
-        page.under(field(verify.message), indent=INDENT)
+        page.under(safe_text(verify.message), indent=INDENT)
     _write_stages(page, verify)
-    _write_ranks(page, verify)
+    if page.verbose:
+        _write_ranks(page, verify.ranks)
+    elif verify.verdict != "pass":
+        _write_last_events(page, verify.ranks)
     _write_collectives(page, verify.collectives)
     for culprit in verify.culprits:
         write_culprit(page, culprit)
@@ -194,104 +274,156 @@ def write_verify(page: ReportPage, verify: VerifyResult | None) -> None:
 
 
 def _write_workarounds(page: ReportPage, rows: Sequence[Workaround]) -> None:
-    """Each setting that was tried, whether it helps, and what it costs."""
+    """Write each setting that was tried, whether it helps, and what it costs."""
     if rows:
         page.blank()
     for row in rows:
-        word: Part = ("works", "green") if row.works else ("fails", "red")
-        rate = (
-            ""
-            if row.busbw_gbs is None or row.bytes is None
-            else f"  {row.busbw_gbs:.3g} GB/s at {format_size(row.bytes)}"
-        )
-        share = "" if row.share is None else f", {row.share:.0%} of the fastest"
-        names = " ".join(field(name) for name in row.settings) or "the same again"
-        page.row("  tried", f"{names}  ", word, rate + share, indent=INDENT + 8)
+        outcome: Part = ("fails", "red")
+        if row.works:
+            outcome = ("works", "green")
+        settings = " ".join(map(safe_text, row.settings))
+        if not settings:
+            settings = "the same again"
+        speed = _workaround_speed(row)
+        page.row("  tried", f"{settings}  ", outcome, speed, indent=INDENT + 8)
+
+
+def _workaround_speed(row: Workaround) -> str:
+    text = ""
+    if row.busbw_gbs is not None and row.bytes is not None:
+        text = f"  {row.busbw_gbs:.3g} GB/s at {format_size(row.bytes)}"
+    if row.share is not None:
+        text += f", {row.share:.0%} of the fastest"
+    return text
 
 
 def _write_stages(page: ReportPage, verify: VerifyResult) -> None:
-    if verify.stages and all(stage.verdict in ("pass", "skip") for stage in verify.stages):
-        told = ", ".join(f"{field(stage.name)} {elapsed(stage.seconds)}" for stage in verify.stages)
-        page.row("  stages", told, indent=INDENT + 8)
+    """Write a line per stage, or one line if all are well."""
+    names = []
+    is_well = True
+    for stage in verify.stages:
+        names.append(f"{safe_text(stage.name)} {format_elapsed(stage.seconds)}")
+        if stage.verdict not in ("pass", "skip"):
+            is_well = False
+    if names and is_well:
+        page.row("  stages", ", ".join(names), indent=INDENT + 8)
         return
     for stage in verify.stages:
-        word: Part = (stage.verdict.upper(), _STYLES[stage.verdict])
-        told = f"{field(stage.name)}  {elapsed(stage.seconds)}  "
-        page.row("  stage", told, word, _missing(verify, stage), indent=INDENT + 8)
+        verdict: Part = (stage.verdict.upper(), _STYLES[stage.verdict])
+        name = f"{safe_text(stage.name)}  {format_elapsed(stage.seconds)}  "
+        page.row("  stage", name, verdict, _missing(verify, stage), indent=INDENT + 8)
 
 
 def _missing(verify: VerifyResult, stage: Stage) -> str:
-    """Ranks that never came, and where they live."""
+    """Return the ranks that did not arrive, and their nodes."""
     if not stage.missing:
         return ""
-    homes = [row.node for row in verify.ranks if row.rank in stage.missing]
-    where = f" on {folded(homes)}" if homes else ""
-    return f"  missing: rank {folded_ranks(stage.missing)}{where}"
+    text = f"  missing: rank {fold_ranks(stage.missing)}"
+    nodes = [row.node for row in verify.ranks if row.rank in stage.missing]
+    if nodes:
+        text += f" on {fold_nodes(nodes)}"
+    return text
 
 
 def _write_collectives(page: ReportPage, rows: Sequence[CollectiveResult]) -> None:
     if not rows:
         return
-    names = [
-        field(" ".join([row.op, *([row.dtype] if row.dtype != "float32" else [])]), 24)
-        for row in rows
-    ]
-    width = max(map(len, names))
+    width = 0
+    for row in rows:
+        width = max(width, len(_collective_name(row)))
+    columns = ["".ljust(width), "size".rjust(10), "time".rjust(9)]
+    columns += ["algbw GB/s".rjust(11), "busbw GB/s".rjust(11), "wrong".rjust(6)]
+    head = "  ".join(columns)
     page.blank()
-    head = f"{'':{width}}  {'size':>10}  {'time':>9}  {'algbw GB/s':>11}  {'busbw GB/s':>11}  {'wrong':>6}"
     page.under((head, "dim"), indent=INDENT)
-    for name, row in zip(names, rows, strict=True):
-        cost = f"{format_size(row.bytes):>10}  {duration(row.seconds):>9}"
-        rate = f"{row.algbw_gbs:>11.2f}  {row.busbw_gbs:>11.2f}"
-        wrong: Part = (f"{row.wrong:>6}", "bold red" if row.wrong else "")
-        page.under(f"{name:{width}}  {cost}  {rate}  ", wrong, indent=INDENT)
+    for row in rows:
+        name = _collective_name(row).ljust(width)
+        size = format_size(row.bytes)
+        took = format_seconds(row.seconds)
+        rates = f"{row.algbw_gbs:>11.2f}  {row.busbw_gbs:>11.2f}"
+        wrong: Part = f"{row.wrong:>6}"
+        if row.wrong:
+            wrong = (f"{row.wrong:>6}", "bold red")
+        page.under(f"{name}  {size:>10}  {took:>9}  {rates}  ", wrong, indent=INDENT)
 
 
-def _write_ranks(page: ReportPage, verify: VerifyResult) -> None:
-    """Each rank with -v; without, when something went wrong, where the ranks got to."""
-    if page.verbose:
-        for row in verify.ranks:
-            place = f"{field(row.node, 64)} local {row.local_rank}, {_device(row)}, {field(row.last_event)}"
-            page.row(f"  rank {row.rank}", place, indent=INDENT + 12)
-    elif verify.verdict != "pass":
-        for event in distinct(row.last_event for row in verify.ranks)[:VALUES]:
-            same = [row for row in verify.ranks if row.last_event == event]
-            who = f"{folded_ranks(row.rank for row in same)} on {folded(row.node for row in same)}"
-            page.row("  ranks", f"{who}: {field(event)}", indent=INDENT + 8)
+def _collective_name(row: CollectiveResult) -> str:
+    name = collective_name(row.op, row.dtype)
+    return safe_text(name, 24)
+
+
+def _write_ranks(page: ReportPage, ranks: Iterable[RankRow]) -> None:
+    for row in ranks:
+        node = safe_text(row.node, 64)
+        event = safe_text(row.last_event)
+        text = f"{node} local {row.local_rank}, {_device(row)}, {event}"
+        page.row(f"  rank {row.rank}", text, indent=INDENT + 12)
+
+
+def _write_last_events(page: ReportPage, ranks: Iterable[RankRow]) -> None:
+    """Write how far the ranks came, those with the same last event in one line."""
+    rows_by_event: dict[str, list[RankRow]] = {}
+    for row in ranks:
+        if row.last_event:
+            rows_by_event.setdefault(row.last_event, []).append(row)
+    first_events = list(rows_by_event)[:VALUES]
+    for event in first_events:
+        place = describe_ranks(rows_by_event[event])
+        page.row("  ranks", f"{place}: {safe_text(event)}", indent=INDENT + 8)
+
+
+def describe_ranks(rows: Iterable[RankRow | LaunchedRank]) -> str:
+    """Return `0-3 on n[1-2]`."""
+    ranks = []
+    nodes = []
+    for row in rows:
+        ranks.append(row.rank)
+        nodes.append(row.node)
+    return f"{fold_ranks(ranks)} on {fold_nodes(nodes)}"
 
 
 def _device(row: RankRow) -> str:
-    if row.gpu is None:
+    gpu = row.gpu
+    if gpu is None:
         return "CPU"
-    numa = "" if row.gpu.numa is None else f" NUMA {row.gpu.numa}"
-    return field(f"GPU {row.gpu.index} {row.gpu.pci}{numa} {row.gpu.uuid}")
+    numa = ""
+    if gpu.numa is not None:
+        numa = f" NUMA {gpu.numa}"
+    return safe_text(f"GPU {gpu.index} {gpu.pci}{numa} {gpu.uuid}")
 
 
 def write_culprit(page: ReportPage, culprit: Culprit) -> None:
+    """Write a culprit, its cause and the evidence."""
+    label: Part = ("CULPRIT", "bold red")
+    kind: Part = (f"{culprit.kind} ", "bold")
+    place: Part = (_culprit_place(culprit), "bold cyan")
     page.blank()
-    sure = f"  {culprit.confidence:.0%} sure"
-    page.row(
-        ("CULPRIT", "bold red"), (f"{culprit.kind} ", "bold"), (_who(culprit), "bold cyan"), sure
-    )
-    page.under(field(culprit.cause))
-    shown = culprit.evidence if page.verbose else culprit.evidence[:VALUES]
+    page.row(label, kind, place, f"  {culprit.confidence:.0%} sure")
+    page.under(safe_text(culprit.cause))
+    shown = page.shown(culprit.evidence, VALUES)
     for evidence in shown:
-        page.under((f"- {field(evidence)}", "dim"))
+        page.under((f"- {safe_text(evidence)}", "dim"))
     _write_rest(page, len(culprit.evidence) - len(shown), "more line")
 
 
-def _who(culprit: Culprit) -> str:
+def _culprit_place(culprit: Culprit) -> str:
     if culprit.source and culprit.target:
-        return f"{folded([culprit.source])} → {folded([culprit.target])}"
-    rank = "" if culprit.rank is None else f"rank {culprit.rank} on "
-    return rank + folded(culprit.nodes)
+        source = fold_nodes([culprit.source])
+        target = fold_nodes([culprit.target])
+        return f"{source} → {target}"
+    nodes = fold_nodes(culprit.nodes)
+    if culprit.rank is None:
+        return nodes
+    return f"rank {culprit.rank} on {nodes}"
 
 
-def _title(page: ReportPage, title: str, *parts: Part) -> None:
+def _write_title(page: ReportPage, title: str, *parts: Part) -> None:
     page.blank()
     page.row((f"{title}  ", "bold"), *parts, indent=len(title) + 2)
 
 
 def _write_rest(page: ReportPage, number: int, noun: str) -> None:
+    """Write how many rows are not shown."""
     if number > 0:
-        page.under((f"… {counted(number, noun)} (-v shows all)", "dim"), indent=INDENT + 2)
+        rest = pluralize(number, noun)
+        page.under((f"… {rest} (-v shows all)", "dim"), indent=INDENT + 2)

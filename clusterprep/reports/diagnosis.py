@@ -1,157 +1,205 @@
-"""What `diagnose` found: for people, and as the document that the contract promises."""
+"""Render the result of `diagnose` for the console, and as the JSON document of the contract."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 from clusterprep.model import Json
-from clusterprep.reports.plain import clean, counted, field
+from clusterprep.reports.plain import clean, pluralize, safe_text
 
 if TYPE_CHECKING:
     from clusterprep.reports.page import Part, ReportPage
 
 SCHEMA = 1
-QUOTED = 400  # characters of a line in the document; on the page fewer
-_SHOWN = 200
+QUOTED = 400  # characters of a quoted line in the document
+_SHOWN = 200  # characters of a quoted line on the console
+_MESSAGE = 1000  # characters of a cause's message
 _STYLES = {"fatal": "bold red", "degraded": "bold yellow", "benign": "green"}
 FORMATS = ("console", "json")
 
 
 def check_formats(*wanted: str) -> None:
-    """Refuse what a diagnosis cannot be written as, before anything is read."""
+    """Raise InputError for a format in which a diagnosis cannot be written."""
     for fmt in wanted:
         if fmt not in FORMATS:
-            raise InputError.of(
-                f"a diagnosis is not written as '{fmt}'", hint=f"one of {', '.join(FORMATS)}"
-            )
+            choices = ", ".join(FORMATS)
+            raise InputError.of(f"a diagnosis is not written as '{fmt}'", hint=f"one of {choices}")
 
 
 def render(
     diagnosis: Diagnosis, fmt: str, *, color: bool, verbose: int, width: int, ascii_only: bool
 ) -> str:
+    """Return the diagnosis as text in the format "console" or "json"."""
     if fmt == "json":
-        return as_json(diagnosis)
+        return to_json(diagnosis)
     from clusterprep.reports.page import ReportPage
 
     page = ReportPage(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
-    return _written(page, diagnosis)
+    _write_header(page, diagnosis)
+    for cause in diagnosis.causes:
+        _write_cause(page, cause)
+    _write_unexplained(page, diagnosis)
+    _write_verdict(page, diagnosis)
+    return page.show()
 
 
-# ---------------------------------------------------------------- for scripts
+# ---------------------------------------------------------------- JSON
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Json]:
-    """What json.loads gives. Quoted lines are without control characters and not longer than 400 characters."""
-    causes: list[Json] = [_cause(found) for found in diagnosis.causes]
+    """Return the diagnosis as what json.loads gives.
+
+    Quoted lines have no control characters and at most 400 characters.
+    """
+    causes: list[Json] = [_cause(cause) for cause in diagnosis.causes]
     return {
         "schema": SCHEMA,
         "causes": causes,
-        "unexplained": [_quoted(line) for line in diagnosis.unexplained],
+        "unexplained": _quoted(diagnosis.unexplained),
     }
 
 
-def as_json(diagnosis: Diagnosis) -> str:
-    """ASCII, and safe inside a page of HTML too: what a log says must not become markup on its way."""
+def to_json(diagnosis: Diagnosis) -> str:
+    """Return the document in ASCII, with markup escaped so that it is safe inside HTML too."""
     text = json.dumps(document(diagnosis), indent=2, allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e") + "\n"
+    for char, escaped in (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e")):
+        text = text.replace(char, escaped)
+    return text + "\n"
 
 
 def _cause(found: DiagnosedCause) -> Json:
-    row: dict[str, Json] = {
-        "cause": found.cause.name,
-        "severity": found.severity,
-        "confidence": found.confidence,
-        "culprit": None if found.culprit is None else clean(found.culprit),
-        "lines": [_quoted(line) for line in found.lines],
-        "message": clean(found.message),
-        "remedy": found.cause.remedy,
-        "check": found.cause.check,
-    }
+    row: dict[str, Json] = {"cause": found.cause.name}
+    row["severity"] = found.severity
+    row["confidence"] = found.confidence
+    row["culprit"] = None
+    if found.culprit is not None:
+        row["culprit"] = clean(found.culprit)
+    row["lines"] = _quoted(found.lines)
+    row["message"] = clean(found.message)
+    row["remedy"] = found.cause.remedy
+    row["check"] = found.cause.check
     if found.live:
-        row["now"] = [clean(said) for said in found.live]
+        row["now"] = [clean(sentence) for sentence in found.live]
     return row
 
 
-def _quoted(line: LogLine) -> Json:
-    return [clean(line.file), line.number, field(_shortest(line), QUOTED)]
+def _quoted(lines: Iterable[LogLine]) -> list[Json]:
+    """Return file, number and text of each line."""
+    rows: list[Json] = []
+    for line in lines:
+        text = safe_text(_stripped(line), QUOTED)
+        rows.append([clean(line.file), line.number, text])
+    return rows
 
 
-def _shortest(line: LogLine) -> str:
-    return line.text.encode("utf-8", "replace").decode().strip()
+def _stripped(line: LogLine) -> str:
+    """Return the line's text without spaces around it and without lone surrogates."""
+    text = line.text.encode("utf-8", "replace").decode()
+    return text.strip()
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- console
 
 
-def _written(page: ReportPage, diagnosis: Diagnosis) -> str:
-    read = f"{counted(sum(diagnosis.files.values()), 'line')} of {counted(len(diagnosis.files), 'file')}"
-    page.row(("clusterprep", "bold"), ("diagnose", "bold"), f"  {read}", indent=len("clusterprep "))
+def _write_header(page: ReportPage, diagnosis: Diagnosis) -> None:
+    lines = pluralize(sum(diagnosis.files.values()), "line")
+    files = pluralize(len(diagnosis.files), "file")
+    command: Part = ("diagnose", "bold")
+    indent = len("clusterprep ")
+    page.row(("clusterprep", "bold"), command, f"  {lines} of {files}", indent=indent)
     page.rule()
     for notice in diagnosis.notices:
-        page.row(("note", "yellow"), field(notice))
-    for found in diagnosis.causes:
-        _write_cause(page, found)
-    if not diagnosis.causes:
-        page.blank()
-        page.row(("UNKNOWN", "bold yellow"), "nothing in it is known")
-    if diagnosis.unexplained and (not diagnosis.causes or page.verbose or diagnosis.code == 0):
-        page.blank()
-        page.row(
-            ("left", "yellow"), "these lines look like errors, and nothing here explains them:"
-        )
-        for line in diagnosis.unexplained:
-            _write_line(page, line)
-    _write_end(page, diagnosis)
-    return str(page.show())
+        page.row(("note", "yellow"), safe_text(notice))
 
 
 def _write_cause(page: ReportPage, found: DiagnosedCause) -> None:
-    page.blank()
-    head: list[Part] = [(found.cause.name, "bold"), f"  {found.cause.title}"]
-    sure = "" if found.severity == "benign" else f"  ({found.confidence:.0%} sure)"
-    page.row((found.severity.upper(), _STYLES[found.severity]), *head, (sure, "dim"))
-    if found.culprit:
-        page.under(("culprit: ", "dim"), (field(found.culprit), "bold"))
-    if found.severity == "benign" and not page.verbose:
+    benign = found.severity == "benign"
+    _write_cause_head(page, found)
+    if benign and not page.verbose:
         _write_line(page, found.lines[0])
         return
-    page.under(field(found.message, 1000))
+    page.under(safe_text(found.message, _MESSAGE))
     for line in found.lines:
         _write_line(page, line)
     if found.more > 0:
-        page.under((f"… and {counted(found.more, 'more line')}", "dim"))
+        more = pluralize(found.more, "more line")
+        page.under((f"… and {more}", "dim"))
+    if not benign:
+        _write_remedy(page, found)
+    for sentence in found.live:
+        page.row(("    now:", "dim"), safe_text(sentence))
+
+
+def _write_cause_head(page: ReportPage, found: DiagnosedCause) -> None:
+    page.blank()
+    label: Part = (found.severity.upper(), _STYLES[found.severity])
+    name: Part = (found.cause.name, "bold")
+    confidence = ""
     if found.severity != "benign":
-        page.row(("    fix:", "dim"), (found.cause.remedy, "cyan"), keep=True)
-        if found.cause.check:
-            page.row(("  check:", "dim"), f"{found.cause.check} finds this before the job starts")
-    for said in found.live:
-        page.row(("    now:", "dim"), field(said))
+        confidence = f"  ({found.confidence:.0%} sure)"
+    page.row(label, name, f"  {found.cause.title}", (confidence, "dim"))
+    if found.culprit:
+        culprit: Part = (safe_text(found.culprit), "bold")
+        page.under(("culprit: ", "dim"), culprit)
+
+
+def _write_remedy(page: ReportPage, found: DiagnosedCause) -> None:
+    remedy: Part = (found.cause.remedy, "cyan")
+    page.row(("    fix:", "dim"), remedy, keep=True)
+    check = found.cause.check
+    if check:
+        page.row(("  check:", "dim"), f"{check} finds this before the job starts")
+
+
+def _write_unexplained(page: ReportPage, diagnosis: Diagnosis) -> None:
+    """List the lines that no cause explains; beside graver causes only with -v."""
+    if not diagnosis.causes:
+        page.blank()
+        page.row(("UNKNOWN", "bold yellow"), "nothing in it is known")
+    if not diagnosis.unexplained:
+        return
+    if diagnosis.causes and not page.verbose and diagnosis.code != 0:
+        return
+    page.blank()
+    page.row(("left", "yellow"), "these lines look like errors, and nothing here explains them:")
+    for line in diagnosis.unexplained:
+        _write_line(page, line)
 
 
 def _write_line(page: ReportPage, line: LogLine) -> None:
-    page.under((f"{field(line.file, 60)}:{line.number}  ", "dim"), field(_shortest(line), _SHOWN))
+    place = f"{safe_text(line.file, 60)}:{line.number}  "
+    page.under((place, "dim"), safe_text(_stripped(line), _SHOWN))
 
 
-def _write_end(page: ReportPage, diagnosis: Diagnosis) -> None:
+def _write_verdict(page: ReportPage, diagnosis: Diagnosis) -> None:
     page.blank()
     page.rule()
-    grave = [found for found in diagnosis.causes if found.severity != "benign"]
+    grave = []
+    benign = 0
+    for found in diagnosis.causes:
+        if found.severity == "benign":
+            benign += 1
+        else:
+            grave.append(found)
     if grave:
-        benign = len(diagnosis.causes) - len(grave)
-        rest = f", {benign} harmless" if benign else ""
-        page.row(
-            ("FAIL", "bold red"),
-            (f"{counted(len(grave), 'cause')}, most likely first{rest}", "bold"),
-        )
-        page.row(("   more:", "dim"), f"clusterprep explain {grave[0].cause.name}", keep=True)
-    elif diagnosis.causes:
+        _write_failure(page, grave, benign)
+        return
+    if diagnosis.causes:
         page.row(("PASS", "bold green"), ("only harmless lines", "bold"))
-    else:
-        page.row(("UNKNOWN", "bold yellow"), ("no known cause", "bold"))
-        page.row(
-            ("   next:", "dim"),
-            "give the logs of all ranks, and the kernel's log of the nodes (journalctl -k)",
-        )
+        return
+    page.row(("UNKNOWN", "bold yellow"), ("no known cause", "bold"))
+    advice = "give the logs of all ranks, and the kernel's log of the nodes (journalctl -k)"
+    page.row(("   next:", "dim"), advice)
+
+
+def _write_failure(page: ReportPage, grave: list[DiagnosedCause], benign: int) -> None:
+    summary = f"{pluralize(len(grave), 'cause')}, most likely first"
+    if benign:
+        summary += f", {benign} harmless"
+    page.row(("FAIL", "bold red"), (summary, "bold"))
+    command = f"clusterprep explain {grave[0].cause.name}"
+    page.row(("   more:", "dim"), command, keep=True)

@@ -1,4 +1,4 @@
-"""The files of `--output`: looked at before anything runs, and written whole or not at all."""
+"""Check the files of `--output` before anything runs, and write each completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,41 +11,39 @@ from pathlib import Path
 from clusterprep.errors import InputError, Problem
 
 OPTION = "--output"
+LINKS = 40  # symbolic links in a row, as many as the kernel follows
 
 
 def check(fmt: str, names: Sequence[str]) -> None:
-    """InputError for a format that cannot be rendered, and for a file that cannot be written."""
-    from clusterprep.reports import check_format, format_of
+    """Raise InputError for an unknown format and for a file that cannot be written."""
+    from clusterprep.reports import check_format, select_format
 
     check_format(fmt)
     for name in names:
-        check_format(format_of(name))
+        check_format(select_format(name))
     check_places(names)
 
 
 def check_places(names: Sequence[str]) -> None:
-    """InputError with every name that could not be written as things are now, or that is given twice."""
-    problems = [
-        Problem(why, file=name, key=OPTION)
-        for name in dict.fromkeys(names)
-        if (why := _in_the_way(name))
-    ]
-    places = [os.path.realpath(name) for name in names]
-    twice = dict.fromkeys(
-        name for name, place in zip(names, places, strict=True) if places.count(place) > 1
-    )
-    problems += [
-        Problem("two reports cannot be one file", file=name, key=OPTION) for name in list(twice)[:1]
-    ]
+    """Raise InputError with every file that cannot be written now, or that is given twice."""
+    problems = []
+    for name in dict.fromkeys(names):
+        obstacle = _obstacle(name)
+        if obstacle:
+            problems.append(Problem(obstacle, file=name, key=OPTION))
+    repeated = _first_repeated(names)
+    if repeated is not None:
+        problems.append(Problem("two reports cannot be one file", file=repeated, key=OPTION))
     if problems:
         raise InputError(tuple(problems))
 
 
 def write(name: str, text: Iterable[str]) -> str:
-    """Write the parts to a file, and say why not where that fails: then the file is as it was."""
+    """Write the parts to a file. Return "", or why it failed; the file is unchanged then."""
     path = Path(os.path.realpath(name))
-    if why := _led_away(name):
-        return f"{name}: {why}"
+    obstacle = _foreign_link(name)
+    if obstacle:
+        return f"{name}: {obstacle}"
     try:
         if _is_special(path) or not os.access(path.parent, os.W_OK):
             with path.open("w", encoding="utf-8") as sink:
@@ -57,23 +55,40 @@ def write(name: str, text: Iterable[str]) -> str:
     return ""
 
 
-def _in_the_way(name: str) -> str:
+def _first_repeated(names: Sequence[str]) -> str | None:
+    """Return the first name whose file is named more than once, through links too."""
+    places = [os.path.realpath(name) for name in names]
+    for name, place in zip(names, places, strict=True):
+        if places.count(place) > 1:
+            return name
+    return None
+
+
+def _obstacle(name: str) -> str:
+    """Return why the file cannot be written, or ""."""
     path = Path(os.path.realpath(name))
     if path.is_dir():
         return "is a folder"
-    if why := _led_away(name):
-        return why
+    obstacle = _foreign_link(name)
+    if obstacle:
+        return obstacle
     if not path.parent.is_dir():
         return f"there is no folder '{path.parent}'"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    written = path
+    if not path.exists():
+        written = path.parent
+    if not os.access(written, os.W_OK):
         return "cannot be written: permission denied"
     return ""
 
 
-def _led_away(name: str) -> str:
-    """Why a link is not followed: in /tmp anybody may lay one where a report is expected, to a file of ours."""
+def _foreign_link(name: str) -> str:
+    """Return why a link is not followed, or "".
+
+    In /tmp every user may put a link to one of our files where a report is expected.
+    """
     place = Path(name).absolute()
-    for _ in range(40):  # as many as the kernel follows
+    for _ in range(LINKS):
         if not place.is_symlink():
             return ""
         owner = place.lstat().st_uid
@@ -84,17 +99,22 @@ def _led_away(name: str) -> str:
 
 
 def _is_special(path: Path) -> bool:
-    """A pipe, a terminal, /dev/null: there is nothing to replace."""
+    """Return True for a pipe, a terminal or /dev/null, which cannot be replaced."""
     return path.exists() and not stat.S_ISREG(path.stat().st_mode)
 
 
 def _replace(path: Path, text: Iterable[str]) -> None:
-    """Beside it first, under a name that no collector reads and nobody can foresee, with the mode that the file has."""
+    """Write a draft beside the file, with the file's mode, and rename it.
+
+    The draft's name ends in .tmp, which no collector reads, and has a random part, so that no other
+    user can put a link there first.
+    """
     draft = path.parent / f".{path.name[:200]}.{os.urandom(8).hex()}.tmp"
     try:
         with draft.open("x", encoding="utf-8") as sink:
             if path.exists():
-                draft.chmod(stat.S_IMODE(path.stat().st_mode))
+                mode = path.stat().st_mode
+                draft.chmod(stat.S_IMODE(mode))
             sink.writelines(text)
             sink.flush()
             os.fsync(sink.fileno())

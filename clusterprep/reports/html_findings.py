@@ -1,19 +1,28 @@
-"""Findings for the HTML report: cards of trouble with what to paste and the evidence, and tables of what is well."""
+"""The findings of the HTML report: cards of trouble with remedies and evidence, and tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from clusterprep.checks import Check
 from clusterprep.jobs.verify.pages import PAGES, BlamePage
 from clusterprep.model import Finding, NodeSnapshot, Report
 from clusterprep.model.units import format_duration
-from clusterprep.reports.blocks import RANK, Block, blocks_of, cure, gathered, troubles
-from clusterprep.reports.blocks import WORDS as VERDICTS
+from clusterprep.reports.blocks import LABELS as TROUBLE_LABELS
+from clusterprep.reports.blocks import (
+    Block,
+    accepted,
+    blocks_of,
+    gap_remedy,
+    gravity,
+    group_gaps,
+    nodes_of,
+    troubles,
+)
 from clusterprep.reports.html_nodes import KINDS, Roster
 from clusterprep.reports.json_report import json_of
-from clusterprep.reports.plain import distinct, field
+from clusterprep.reports.plain import distinct, safe_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
 
@@ -21,7 +30,8 @@ VALUES, MESSAGES = 40, 10  # of one card: different values, and different messag
 WITNESSES = 2  # nodes of a card whose facts are shown
 EVIDENCE = 1200  # characters of one fact
 PASSED = 3  # different values of a check that passed
-LONG = 2000  # characters of a remedy, which is to be pasted whole
+PASSED_VALUE = 120  # characters of each of them
+LONG = 2000  # characters of a remedy, which must be pasted whole
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class Card:
-    """One thing that is wrong, accepted or cured, wherever it is."""
+    """One thing that is wrong, accepted or fixed, with all its nodes."""
 
     anchor: str  # empty where an earlier card of this check has it
     word: str
@@ -63,138 +73,212 @@ class Card:
 
 @dataclass(frozen=True)
 class CardLine:
-    """A check in one of the tables: passed, or not judged and why."""
+    """A check in one of the tables: passed with these values, or not judged for this reason."""
 
     check: str
-    said: str
+    text: str
     nodes: str
     size: int
 
 
 def cards(report: Report, roster: Roster) -> list[Card]:
-    """Trouble, the gravest first; then what is accepted, then what this run cured."""
-    findings = report.findings or ()
-    seen = {node.node: node for node in report.nodes or ()}
-    rows = blocks_of(findings)
-    groups = gathered(troubles(findings))
-    groups += [
-        [one]
-        for one in rows
-        if one.silenced and not one.fixed and one.verdict in ("fail", "unknown")
-    ]
-    groups += [[one] for one in rows if one.fixed]
-    taken: set[str] = set()
-    return [_card(group, roster, seen, taken) for group in groups]
+    """Return cards of trouble, the gravest first, then of accepted and then of fixed findings."""
+    snapshots = {}
+    for node in report.nodes or ():
+        snapshots[node.node] = node
+    anchors: set[str] = set()
+    rows = []
+    for group in _groups(report.findings or ()):
+        # A link to a check leads to its first card.
+        anchor = group[0].check
+        if anchor in anchors:
+            anchor = ""
+        card = _card(group, anchor, roster, snapshots)
+        rows.append(card)
+        anchors.update(card.checks)
+    return rows
+
+
+def _groups(findings: Sequence[Finding]) -> list[list[Block]]:
+    """Return the blocks that have a card, in order, those of one card together."""
+    groups = group_gaps(troubles(findings))
+    blocks = blocks_of(findings)
+    for block in accepted(blocks):
+        groups.append([block])
+    for block in blocks:
+        if block.fixed:
+            groups.append([block])
+    return groups
 
 
 def passed(findings: Iterable[Finding], roster: Roster) -> list[CardLine]:
-    """Each check that passed somewhere, with what was seen."""
-    found: dict[str, list[Finding]] = {}
-    for one in findings:
-        if one.verdict == "pass" and not one.fixed:
-            found.setdefault(one.check, []).append(one)
-    return [_passed(check, same, roster) for check, same in found.items()]
+    """Return a line for each check that passed on some nodes, with the values seen."""
+    passes: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.verdict == "pass" and not finding.fixed:
+            passes.setdefault(finding.check, []).append(finding)
+    lines = []
+    for check, rows in passes.items():
+        line = _passed(check, rows, roster)
+        lines.append(line)
+    return lines
 
 
 def skipped(findings: Iterable[Finding], roster: Roster) -> list[CardLine]:
-    """Each check that was not judged."""
-    return [
-        CardLine(one.check, one.reason or "", roster.label(one.nodes), len(one.nodes))
-        for one in blocks_of(findings)
-        if one.verdict == "skip" and not one.fixed
-    ]
+    """Return a line for each check that was not judged."""
+    lines = []
+    for block in blocks_of(findings):
+        if block.verdict != "skip" or block.fixed:
+            continue
+        nodes = block.nodes
+        line = CardLine(
+            check=block.check,
+            text=block.reason or "",
+            nodes=roster.label(nodes),
+            size=len(nodes),
+        )
+        lines.append(line)
+    return lines
 
 
-def _passed(check: str, same: Sequence[Finding], roster: Roster) -> CardLine:
-    nodes = (
-        same[0].nodes
-        if len(same) == 1
-        else tuple(dict.fromkeys(name for one in same for name in one.nodes))
+def _passed(check: str, findings: Sequence[Finding], roster: Roster) -> CardLine:
+    nodes = findings[0].nodes
+    if len(findings) > 1:
+        nodes = nodes_of(findings)
+    values = distinct(finding.seen for finding in findings)
+    text = "; ".join(safe_text(value, PASSED_VALUE) for value in values[:PASSED])
+    remaining = len(values) - PASSED
+    if remaining > 0:
+        text += f"; … {remaining:,} more values"
+    label = roster.label(nodes)
+    return CardLine(
+        check=check,
+        text=text,
+        nodes=label,
+        size=len(nodes),
     )
-    values = distinct(one.seen for one in same)
-    more = [f"… {len(values) - PASSED:,} more values"] if len(values) > PASSED else []
-    said = "; ".join([*(field(value, 120) for value in values[:PASSED]), *more])
-    return CardLine(check, said, roster.label(nodes), len(nodes))
 
 
 # ---------------------------------------------------------------- a card
 
 
 def _card(
-    group: Sequence[Block], roster: Roster, seen: Mapping[str, NodeSnapshot], taken: set[str]
+    group: Sequence[Block], anchor: str, roster: Roster, snapshots: Mapping[str, NodeSnapshot]
 ) -> Card:
     first = group[0]
-    page = about(first.check) if len(group) == 1 else None
-    word, kind = _state(first)
-    told = [one for block in group for one in block.findings if one.seen or one.wanted]
-    messages = distinct(one.message for block in group for one in block.findings)
-    remedies = distinct(one.remedy for one in first.findings) if len(group) == 1 else [cure(first)]
-    anchor = "" if first.check in taken else first.check
-    taken.update(block.check for block in group)
+    nodes = first.nodes
+    label, kind = _state(first)
+    title = why = how = ""
+    evidence: list[Witness] = []
+    # Where one missing answer leaves several checks open, no check's page explains it.
+    page = None
+    if len(group) == 1:
+        page = about(first.check)
+    if page is not None:
+        title = page.title
+        why = page.why
+        how = page.how
+        evidence = list(_witnesses(first, snapshots))
+    checks = []
+    values: list[Finding] = []
+    messages: list[str] = []
+    for block in group:
+        checks.append(block.check)
+        values += block.valued
+        messages += block.messages
+    messages = list(distinct(messages))
     return Card(
         anchor=anchor,
-        word=word,
+        word=label,
         kind=kind,
-        checks=tuple(block.check for block in group),
-        title=page.title if page else "",
-        why=page.why if page else "",
-        how=page.how if page else "",
-        nodes=roster.label(first.nodes),
-        size=len(first.nodes),
-        ranges=roster.ranges(first.nodes),
+        checks=tuple(checks),
+        title=title,
+        why=why,
+        how=how,
+        nodes=roster.label(nodes),
+        size=len(nodes),
+        ranges=roster.ranges(nodes),
         asides=_asides(first),
-        values=tuple(
-            CardValue(roster.label(one.nodes), one.seen, one.wanted) for one in told[:VALUES]
-        ),
-        more=max(0, len(told) - VALUES),
+        values=_values(values[:VALUES], roster),
+        more=max(0, len(values) - VALUES),
         messages=tuple(messages[:MESSAGES]),
-        remedies=tuple(field(remedy, LONG) for remedy in remedies[:MESSAGES])
-        if kind not in "ap"
-        else (),
-        evidence=tuple(_witnesses(first, seen)) if page else (),
+        remedies=_remedies(group),
+        evidence=tuple(evidence),
     )
 
 
+def _values(findings: Iterable[Finding], roster: Roster) -> tuple[CardValue, ...]:
+    values = []
+    for finding in findings:
+        nodes = roster.label(finding.nodes)
+        value = CardValue(nodes, finding.seen, finding.wanted)
+        values.append(value)
+    return tuple(values)
+
+
+def _remedies(group: Sequence[Block]) -> tuple[str, ...]:
+    """Return what to do; nothing where the finding is accepted or fixed."""
+    first = group[0]
+    if first.fixed or first.silenced is not None:
+        return ()
+    remedies = first.remedies
+    if len(group) > 1:
+        remedies = [gap_remedy(first)]
+    return tuple(safe_text(remedy, LONG) for remedy in remedies[:MESSAGES])
+
+
 def about(check: str) -> Check | BlamePage | None:
-    """The page of a check: what it is for."""
+    """Return the page that says what a check is for, or None if there is none."""
     return registry.checks().get(check) or PAGES.get(check)
 
 
 def _state(block: Block) -> tuple[str, str]:
+    """Return the label of a card and its CSS class."""
     if block.fixed:
         return "FIXED", "p"
     if block.silenced is not None:
         return "ACCEPTED", "a"
-    key = (block.verdict, block.severity)
-    return VERDICTS[key], KINDS[RANK[key]]
+    trouble_label = TROUBLE_LABELS[block.verdict, block.severity]
+    return trouble_label, KINDS[gravity(block)]
 
 
 def _asides(block: Block) -> tuple[str, ...]:
-    """Why it is unknown, for what it is accepted, how old it is, and of what gravity where the word does not say."""
-    ages = [one.age for one in block.findings if one.age is not None]
-    told = [block.reason or ""]
-    told.append("a warning" if block.verdict == "unknown" and block.severity == "warning" else "")
-    told.append(
-        f"accepted: {block.silenced}" if block.silenced is not None and not block.fixed else ""
-    )
-    told.append("cured by this run" if block.fixed else "")
-    told.append(f"as of {format_duration(round(max(ages)))} ago" if ages else "")
-    return tuple(filter(None, told))
+    """Return what the label does not say: why it is unknown or accepted, and how old it is."""
+    asides = []
+    if block.reason:
+        asides.append(block.reason)
+    if block.verdict == "unknown" and block.severity == "warning":
+        asides.append("a warning")
+    if block.fixed:
+        asides.append("cured by this run")
+    elif block.silenced is not None:
+        asides.append(f"accepted: {block.silenced}")
+    if block.age is not None:
+        age = format_duration(round(block.age))
+        asides.append(f"as of {age} ago")
+    return tuple(asides)
 
 
-def _witnesses(block: Block, seen: Mapping[str, NodeSnapshot]) -> Iterable[Witness]:
+def _witnesses(block: Block, snapshots: Mapping[str, NodeSnapshot]) -> Iterator[Witness]:
+    """Yield the facts that the check used, for the first nodes of a block."""
     check = registry.checks().get(block.check)
-    for node in block.nodes[:WITNESSES] if check else ():
-        snapshot = seen.get(node)
-        if check is None or snapshot is None:
+    if check is None:
+        return
+    names = dict.fromkeys((*check.facts, *check.uses))
+    for node in block.nodes[:WITNESSES]:
+        snapshot = snapshots.get(node)
+        if snapshot is None:
             continue
-        names = dict.fromkeys((*check.facts, *check.uses))
-        facts = [
-            (name, _evidence(snapshot.facts[name])) for name in names if name in snapshot.facts
-        ]
+        facts = []
+        for name in names:
+            if name not in snapshot.facts:
+                continue
+            fact = snapshot.facts[name]
+            facts.append((name, _evidence(fact)))
         if facts:
             yield Witness(node, tuple(facts))
 
 
 def _evidence(value: object) -> str:
-    return field(json.dumps(json_of(value), ensure_ascii=False), EVIDENCE)
+    text = json.dumps(json_of(value), ensure_ascii=False)
+    return safe_text(text, EVIDENCE)

@@ -1,4 +1,4 @@
-"""The nodes of the HTML report: by number, so that sets of ten thousand stay short, and as a grid with the areas."""
+"""The nodes of the HTML report: node sets by number, and the grid of nodes and areas."""
 
 from __future__ import annotations
 
@@ -6,62 +6,85 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import Finding, Report
-from clusterprep.reports.blocks import RANK
-from clusterprep.reports.plain import NODES, counted, field, folded
+from clusterprep.reports.blocks import GRAVITY
+from clusterprep.reports.plain import NODES, fold_nodes, pluralize, safe_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-APART = 256  # nodes up to which each has a row of its own in the grid; above, those that are alike share one
+# Nodes up to which each has a row of its own in the grid; of more, nodes that are alike share one.
+APART = 256
 IN_ORDER = 40  # rows that stay in the order of the inventory; more begin with the worst
-WORDS = ("FAIL", "WARN", "UNKN", "unkn", "acc.", "ok", "–", "")
-KINDS = "fwuqapsn"  # classes of the page: fail, warn, unknown error, unknown warning, accepted, pass, skip, none
+_NOTE = 80  # characters of the reason why a node was not reached
+
+# What a cell of the grid shows, by its level; lower levels are worse. GRAVITY has the first four.
+LABELS = ("FAIL", "WARN", "UNKN", "unkn", "acc.", "ok", "–", "")
+# CSS classes by level: fail, warn, unknown error, unknown warning, accepted, pass, skip, none.
+KINDS = "fwuqapsn"
 ACCEPTED, PASS, SKIP, NONE = 4, 5, 6, 7
 
 
 class Roster:
-    """Every node that the report names, by its number: those of the run first, in inventory order."""
+    """Numbers every node that the report names: those of the run first, in inventory order.
+
+    The page refers to nodes by number, so that sets of ten thousand nodes stay short.
+    """
 
     def __init__(self, report: Report) -> None:
-        names = [node.node for node in report.nodes or ()]
+        numbers: dict[str, int] = {}
+        for node in report.nodes or ():
+            numbers.setdefault(node.node, len(numbers))
         for rows in (report.findings, report.env, report.changes):
-            names += [name for row in rows or () for name in row.nodes]
-        self.names = tuple(dict.fromkeys(names))
-        self.numbers: Mapping[str, int] = {name: number for number, name in enumerate(self.names)}
+            for row in rows or ():
+                for name in row.nodes:
+                    numbers.setdefault(name, len(numbers))
+        self.names = tuple(numbers)
+        self.numbers: Mapping[str, int] = numbers
 
     def label(self, nodes: tuple[str, ...]) -> str:
-        """A folded set; most of a large fleet is all but the few that are missing, and sooner read that way."""
-        if len(self.names) <= APART or 2 * len(nodes) <= len(self.names):
+        """Return a folded node set; `all but n[3,7]` for most nodes of a large fleet."""
+        total = len(self.names)
+        if total <= APART or 2 * len(nodes) <= total:
             return label(nodes)
-        given = frozenset(nodes)
-        rest = tuple(name for name in self.names if name not in given)
-        return f"all but {label(rest)}" if rest else "all"
+        excluded = set(nodes)
+        remaining = tuple(name for name in self.names if name not in excluded)
+        if not remaining:
+            return "all"
+        return f"all but {label(remaining)}"
 
     def ranges(self, nodes: Iterable[str]) -> str:
-        """`0-12,15`: what the page's filter looks nodes up by."""
-        return _ranges(sorted({self.numbers[name] for name in nodes if name in self.numbers}))
+        """Return the nodes' numbers as `0-12,15`, by which the page's filter finds them."""
+        numbers = set()
+        for name in nodes:
+            number = self.numbers.get(name)
+            if number is not None:
+                numbers.add(number)
+        return _ranges(sorted(numbers))
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    parts: list[str] = []
-    start = before = None
-    for number in (*numbers, None):
-        if before is not None and number == before + 1:
-            before = number
-            continue
-        if start is not None:
-            parts.append(str(start) if start == before else f"{start}-{before}")
-        start = before = number
+def _ranges(numbers: Iterable[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    parts = []
+    for first, last in runs:
+        if first == last:
+            parts.append(str(first))
+        else:
+            parts.append(f"{first}-{last}")
     return ",".join(parts)
 
 
 @functools.lru_cache(maxsize=4096)
 def label(nodes: tuple[str, ...], limit: int = NODES) -> str:
-    """A folded set of nodes; the same sets come again and again."""
-    return folded(nodes, limit)
+    """Return a folded node set. Cached, because a report has the same sets many times."""
+    return fold_nodes(nodes, limit)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is known of a node in an area: a word, its class, and the check that says so."""
+    """The state of a node in an area: its label, its CSS class, and the check that says so."""
 
     word: str
     kind: str
@@ -87,84 +110,108 @@ class Grid:
     folded: bool
 
     @property
-    def said(self) -> str:
-        """What a row is."""
-        return "nodes that are alike share a row" if self.folded else "a row for each node"
+    def caption(self) -> str:
+        """Say what a row is."""
+        if self.folded:
+            return "nodes that are alike share a row"
+        return "a row for each node"
+
+
+@dataclass(frozen=True)
+class _States:
+    """The worst level of every node in each area, and for trouble the check that says so."""
+
+    levels: dict[str, bytearray]  # area -> a level per node, by the node's number
+    checks: dict[tuple[str, int], str]  # area and node's number -> check
 
 
 def grid_of(report: Report, roster: Roster) -> Grid | None:
-    """The grid of all nodes; None where no check has run on any."""
-    findings = [one for one in report.findings or () if one.nodes]
+    """Return the grid of all nodes, or None if no check has run on any node."""
+    findings = [finding for finding in report.findings or () if finding.nodes]
     if not findings or not report.nodes:
         return None
-    states, checks = _states(findings, roster)
-    notes = {
-        node.node: "" if node.reached else field(node.reason or "not reached", 80)
-        for node in report.nodes
-    }
-    columns = tuple(states.values())
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for number, name in enumerate(roster.names):
-        levels = tuple(column[number] for column in columns)
-        apart = number if len(roster.names) <= APART else None
-        alike.setdefault((levels, notes.get(name, ""), apart), []).append(number)
-    rows = [(members, _row(members, roster, notes, states, checks)) for members in alike.values()]
+    states = _states(findings, roster)
+    notes = {}
+    for node in report.nodes:
+        if not node.reached:
+            notes[node.node] = safe_text(node.reason or "not reached", _NOTE)
+    is_folded = len(roster.names) > APART
+    if is_folded:
+        groups = _alike(roster, states, notes)
+    else:
+        groups = [[number] for number in roster.numbers.values()]
+    rows = []
+    for members in groups:
+        row = _row(members, roster, notes, states)
+        rows.append(row)
     if len(rows) > IN_ORDER:
-        rows.sort(key=lambda row: (KINDS.index(row[1].kind), row[0][0]))
-    return Grid(tuple(states), tuple(row for _, row in rows), len(roster.names) > APART)
+        # Rows that are equally bad keep the order of their first nodes.
+        rows.sort(key=lambda row: KINDS.index(row.kind))
+    areas = tuple(states.levels)
+    return Grid(areas, tuple(rows), is_folded)
 
 
-def level_of(one: Finding) -> int:
-    """The place of a finding in KINDS."""
-    if one.fixed or one.verdict == "pass":
+def _alike(roster: Roster, states: _States, notes: Mapping[str, str]) -> list[list[int]]:
+    """Return the numbers of the nodes in groups that have the same levels and the same note."""
+    groups: dict[tuple[bytes, str], list[int]] = {}
+    columns = tuple(states.levels.values())
+    for number, name in enumerate(roster.names):
+        levels = bytes(column[number] for column in columns)
+        note = notes.get(name, "")
+        group = groups.setdefault((levels, note), [])
+        group.append(number)
+    return list(groups.values())
+
+
+def level_of(finding: Finding) -> int:
+    """Return the level of a finding, which is its place in KINDS."""
+    if finding.fixed or finding.verdict == "pass":
         return PASS
-    if one.silenced is not None:
+    if finding.silenced is not None:
         return ACCEPTED
-    return RANK.get((one.verdict, one.severity), SKIP)
+    return GRAVITY.get((finding.verdict, finding.severity), SKIP)
 
 
-def _states(
-    findings: Iterable[Finding], roster: Roster
-) -> tuple[dict[str, bytearray], dict[tuple[str, int], str]]:
-    """By area the worst level of every node, and by area and node the check that says so where it is trouble."""
-    states: dict[str, bytearray] = {}
-    checks: dict[tuple[str, int], str] = {}
-    for one in findings:
-        area, level = one.check.split(".")[0], level_of(one)
-        column = states.setdefault(area, bytearray([NONE]) * len(roster.names))
-        for name in one.nodes:
+def _states(findings: Iterable[Finding], roster: Roster) -> _States:
+    states = _States({}, {})
+    nothing = bytes([NONE]) * len(roster.names)
+    for finding in findings:
+        area = finding.check.split(".")[0]
+        level = level_of(finding)
+        column = states.levels.setdefault(area, bytearray(nothing))
+        for name in finding.nodes:
             number = roster.numbers[name]
-            if level < column[number]:
-                column[number] = level
-                if level < ACCEPTED:
-                    checks[area, number] = one.check
-    return states, checks
+            if level >= column[number]:
+                continue
+            column[number] = level
+            if level < ACCEPTED:
+                states.checks[area, number] = finding.check
+    return states
 
 
-def _row(
-    members: Sequence[int],
-    roster: Roster,
-    notes: Mapping[str, str],
-    states: Mapping[str, bytearray],
-    checks: Mapping[tuple[str, int], str],
-) -> Row:
+def _row(members: Sequence[int], roster: Roster, notes: Mapping[str, str], states: _States) -> Row:
     first = members[0]
-    cells = tuple(
-        Cell(WORDS[column[first]], KINDS[column[first]], checks.get((area, first), ""))
-        for area, column in states.items()
-    )
-    worst = min((column[first] for column in states.values()), default=NONE)
+    cells = []
+    worst = NONE
+    for area, column in states.levels.items():
+        level = column[first]
+        worst = min(worst, level)
+        check = states.checks.get((area, first), "")
+        cell = Cell(LABELS[level], KINDS[level], check)
+        cells.append(cell)
     names = tuple(roster.names[number] for number in members)
     return Row(
-        roster.label(names),
-        _ranges(members),
-        len(members),
-        notes.get(names[0], ""),
-        KINDS[worst],
-        cells,
+        name=roster.label(names),
+        ranges=_ranges(members),
+        size=len(members),
+        note=notes.get(names[0], ""),
+        kind=KINDS[worst],
+        cells=tuple(cells),
     )
 
 
 def many(number: int) -> str:
-    """`12 nodes`, empty for one."""
-    return counted(number, "node") if number > 1 else ""
+    """Return `12 nodes`, or "" for one node."""
+    if number <= 1:
+        return ""
+    return pluralize(number, "node")

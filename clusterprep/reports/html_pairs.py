@@ -1,4 +1,8 @@
-"""Measured pairs of nodes as a heat map: how fast each reaches each other one; large fleets in blocks of nodes."""
+"""Heat maps of the HTML report: how fast each node reaches each other node.
+
+A map of many nodes has a row and a column for several nodes, because a browser cannot draw millions
+of cells.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,37 @@ import heapq
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from clusterprep.facts.pairs import Dial
 from clusterprep.model import Report
 from clusterprep.reports.html_nodes import Roster
-from clusterprep.reports.plain import clean, duration, field
+from clusterprep.reports.plain import clean, format_seconds, safe_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 SIDE = 40  # rows and columns; of more nodes several share one
-WORST = 12  # pairs that are listed below
-NUMBERS = 12  # rows up to which there is room for figures
+WORST = 12  # pairs that are listed below the map
+NUMBERS = 12  # rows up to which there is room for figures in the cells
 NAME = 32  # characters of a row's name
-SHARES = (0.0, 0.02, 0.1, 0.5)  # of the pairs of a block that are bad
-BAD = 4  # the level of a pair that does not connect
+BLOCKED = 4  # the level of a pair that does not connect
+# The level of a block of nodes rises at each of these shares of bad pairs.
+SHARES = (0.0, 0.02, 0.1, 0.5)
 
-Pair = tuple[str, str]
+# In pixels.
+ROOMY_CELL = (46, 24)  # width and height of a cell with a figure
+SMALL_CELL = (16, 16)
+CHARACTER = 7  # width of a character of a row's name
+MARGIN = 10  # beside the names
+
+Pair = tuple[str, str]  # from, to
+_Counts = Counter[tuple[int, int]]  # column and row -> number
 Worst = tuple[tuple[str, str, str], ...]  # from, to, figure
 
 
 @dataclass(frozen=True)
 class Spot:
-    """One cell: its place, its level (0 as usual to 4 blocked) and what it says."""
+    """One cell: its column and row, its level (0 as usual to 4 blocked) and its texts."""
 
     x: int
     y: int
@@ -40,9 +52,9 @@ class Spot:
 @dataclass(frozen=True)
 class Heatmap:
     title: str
-    said: str
-    legend: tuple[str, ...]  # of levels
-    names: tuple[str, ...]
+    caption: str
+    legend: tuple[str, ...]  # by level
+    names: tuple[str, ...]  # of the rows, which are those of the columns too
     spots: tuple[Spot, ...]
     worst: Worst
     cell: int
@@ -60,194 +72,317 @@ class Heatmap:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What is known of all pairs: figures, why some have none, and how many times worse than usual each is."""
+class _Measure:
+    """A figure of pairs, and how it is written and compared."""
 
-    good: Mapping[Pair, float]
-    bad: Mapping[Pair, str]
-    worse: Mapping[Pair, float]
-    usual: float
+    title: str
+    caption: str
+    unit: Callable[[float], str]  # the figure with its unit
+    bare: Callable[[float], str]  # the figure for a cell
+    worse: Callable[[float, float], float]  # how many times worse a figure is than the usual one
+    limit: Callable[[float, float], float]  # the figure that is so many times worse than the usual
+    than: str  # "over" or "under" such a figure
+    steps: tuple[float, float, float]  # from how many times worse a level begins
 
 
 @dataclass(frozen=True)
-class _Measure:
-    """A figure of pairs: how it is written, and how much worse than usual one is (1 is as usual)."""
+class _Figures:
+    """Figures of the pairs that have one, and for all others why they do not connect."""
 
-    title: str
-    unit: Callable[[float], str]
-    bare: Callable[[float], str]
-    worse: Callable[[float, float], float]
-    steps: tuple[float, float, float]  # from how many times worse a level begins
-    words: str
+    good: Mapping[Pair, float]
+    bad: Mapping[Pair, str]
+
+
+@dataclass(frozen=True)
+class _Map:
+    """All that is known of the pairs of a measure."""
+
+    measure: _Measure
+    figures: _Figures
+    usual: float
+    worse: Mapping[Pair, float]  # how many times worse than usual; infinite without a connection
+    nodes: tuple[str, ...]  # with figures, in the order of the roster
+
+    def figure(self, pair: Pair) -> str:
+        """Return the figure with its unit, or why there is none."""
+        if pair in self.figures.bad:
+            reason = self.figures.bad[pair].replace("_", " ")
+            return safe_text(reason, 40)
+        return self.measure.unit(self.figures.good[pair])
+
+    def level(self, pair: Pair) -> int:
+        """Return 0 for a pair that is as usual to 4 for one that does not connect."""
+        if pair in self.figures.bad:
+            return BLOCKED
+        return _steps_passed(self.measure.steps, self.worse[pair])
+
+    def limit(self, step: float) -> str:
+        """Return the figure, with its unit, that is `step` times worse than usual."""
+        return self.measure.unit(self.measure.limit(self.usual, step))
+
+    def known_pairs(self) -> Iterator[Pair]:
+        """Yield the pairs whose nodes the report names."""
+        nodes = set(self.nodes)
+        for pair in self.worse:
+            if nodes.issuperset(pair):
+                yield pair
 
 
 _SPEED = _Measure(
-    "Bandwidth between nodes",
-    lambda value: f"{value:.3g} GB/s",
-    lambda value: f"{value:.3g}",
-    lambda value, usual: usual / value if value else math.inf,
-    (1.25, 2.0, 5.0),
-    "GB/s by TCP from the node on the left to the node on top, while nobody else sends",
+    title="Bandwidth between nodes",
+    caption="GB/s by TCP from the node on the left to the node on top, while no other node sends",
+    unit=lambda value: f"{value:.3g} GB/s",
+    bare=lambda value: f"{value:.3g}",
+    worse=lambda value, usual: usual / value if value else math.inf,
+    limit=lambda usual, step: usual / step,
+    than="under",
+    steps=(1.25, 2.0, 5.0),
 )
-_TRIP = _Measure(
-    "Round trip between nodes",
-    duration,
-    lambda value: f"{value * 1e3:.2g}",
-    lambda value, usual: value / usual if usual else 1.0,
-    (2.0, 5.0, 20.0),
-    "milliseconds of one TCP round trip, dialled by the node on the left",
+_ROUND_TRIP = _Measure(
+    title="Round trip between nodes",
+    caption="milliseconds of one TCP round trip, dialled by the node on the left",
+    unit=format_seconds,
+    bare=lambda value: f"{value * 1e3:.2g}",
+    worse=lambda value, usual: value / usual if usual else 1.0,
+    limit=lambda usual, step: usual * step,
+    than="over",
+    steps=(2.0, 5.0, 20.0),
 )
 
 
 def heats(report: Report, roster: Roster) -> tuple[Heatmap, ...]:
-    """The maps that the report has figures for."""
-    found = [_heat(_SPEED, *_speeds(report), roster), _heat(_TRIP, *_trips(report), roster)]
-    return tuple(heat for heat in found if heat is not None)
+    """Return the maps that the report has figures for."""
+    maps = []
+    for measure, figures in ((_SPEED, _speeds(report)), (_ROUND_TRIP, _round_trips(report))):
+        pairs = _map(measure, figures, roster)
+        if pairs is None:
+            continue
+        if len(pairs.nodes) <= SIDE:
+            maps.append(_map_of_nodes(pairs))
+        else:
+            maps.append(_map_of_blocks(pairs))
+    return tuple(maps)
 
 
-def _speeds(report: Report) -> tuple[dict[Pair, float], dict[Pair, str]]:
-    """Both directions of each pair that the links stage measured, and those that it could not."""
+def _speeds(report: Report) -> _Figures:
+    """Return both directions of each pair that the trial measured or could not measure."""
     good: dict[Pair, float] = {}
     bad: dict[Pair, str] = {}
-    for pair in report.verify.pairs if report.verify else ():
+    if report.verify is None:
+        return _Figures(good, bad)
+    for pair in report.verify.pairs:
         a, b = pair.nodes
-        if pair.word != "ok":
-            bad[a, b] = bad[b, a] = pair.word
+        if pair.word == "ok":
+            good[a, b] = pair.there_gbs or 0.0
+            good[b, a] = pair.back_gbs or 0.0
         else:
-            good |= {(a, b): pair.there_gbs or 0.0, (b, a): pair.back_gbs or 0.0}
-    return good, bad
+            bad[a, b] = pair.word
+            bad[b, a] = pair.word
+    return _Figures(good, bad)
 
 
-def _trips(report: Report) -> tuple[dict[Pair, float], dict[Pair, str]]:
-    """What each node found when it dialled others."""
+def _round_trips(report: Report) -> _Figures:
+    """Return what each node measured when it dialled others."""
     good: dict[Pair, float] = {}
     bad: dict[Pair, str] = {}
     for node in report.nodes or ():
         dials = node.facts.get("net.dials")
-        for dial in dials if isinstance(dials, (tuple, list)) else ():
-            row = dial if isinstance(dial, Dial) else _dial(dial)
-            if row.word != "ok":
-                bad[row.dialer, row.listener] = row.word
-            elif row.rtt is not None:
-                pair = (row.dialer, row.listener)
-                good[pair] = max(good.get(pair, 0.0), row.rtt)
-    return good, bad
+        # Anything else says that the fact is absent.
+        if not isinstance(dials, (tuple, list)):
+            continue
+        for value in dials:
+            dial = value if isinstance(value, Dial) else _parse_dial(value)
+            pair = (dial.dialer, dial.listener)
+            if dial.word != "ok":
+                bad[pair] = dial.word
+            elif dial.rtt is not None:
+                good[pair] = max(good.get(pair, 0.0), dial.rtt)
+    return _Figures(good, bad)
 
 
-def _dial(kept: Any) -> Dial:
-    """Of a fact as a report kept it: what cannot be read was not measured."""
-    row = kept if isinstance(kept, Mapping) else {}
+def _parse_dial(value: Any) -> Dial:
+    """Return a dial of a stored report, where facts are JSON. Unreadable values become "None"."""
+    row: Mapping[str, Any] = {}
+    if isinstance(value, Mapping):
+        row = value
     rtt = row.get("rtt")
-    told = rtt if isinstance(rtt, (int, float)) else None
-    return Dial(str(row.get("dialer")), str(row.get("listener")), "", 0, str(row.get("word")), told)
+    if not isinstance(rtt, (int, float)):
+        rtt = None
+    dialer = str(row.get("dialer"))
+    listener = str(row.get("listener"))
+    word = str(row.get("word"))
+    return Dial(
+        dialer=dialer,
+        listener=listener,
+        address="",
+        port=0,
+        word=word,
+        rtt=rtt,
+    )
 
 
-def _heat(
-    measure: _Measure, good: Mapping[Pair, float], bad: Mapping[Pair, str], roster: Roster
-) -> Heatmap | None:
-    there = {name for pairs in (good, bad) for pair in pairs for name in pair}
-    nodes = [name for name in roster.names if name in there]
-    if len(nodes) < 2 or not good:
+def _map(measure: _Measure, figures: _Figures, roster: Roster) -> _Map | None:
+    """Return what is known of the pairs; None if there are no figures or fewer than two nodes."""
+    measured: set[str] = set()
+    for pairs in (figures.good, figures.bad):
+        for pair in pairs:
+            measured.update(pair)
+    nodes = tuple(name for name in roster.names if name in measured)
+    if len(nodes) < 2 or not figures.good:
         return None
-    usual = statistics.median(good.values())
-    worse = {pair: measure.worse(value, usual) for pair, value in good.items()}
-    found = _Found(good, bad, worse | dict.fromkeys(bad, math.inf), usual)
-    known = set(nodes)
-    slow = (
-        pair
-        for pair, much in found.worse.items()
-        if much > measure.steps[0] and known.issuperset(pair)
+    usual = statistics.median(figures.good.values())
+    worse = {}
+    for pair, value in figures.good.items():
+        worse[pair] = measure.worse(value, usual)
+    worse |= dict.fromkeys(figures.bad, math.inf)
+    return _Map(
+        measure=measure,
+        figures=figures,
+        usual=usual,
+        worse=worse,
+        nodes=nodes,
     )
-    listed = heapq.nlargest(WORST, slow, key=found.worse.__getitem__)
-    worst = tuple((*pair, _figure(measure, found, pair)) for pair in listed)
-    if len(nodes) <= SIDE:
-        return _each(measure, found, nodes, worst)
-    return _blocks(measure, found, nodes, worst)
 
 
-def _each(measure: _Measure, found: _Found, nodes: list[str], worst: Worst) -> Heatmap:
-    """A row and a column for each node."""
-    place = {name: number for number, name in enumerate(nodes)}
-    roomy = len(nodes) <= NUMBERS
+def _worst(pairs: _Map) -> Worst:
+    """Return the pairs that are listed, the worst first."""
+    first_step = pairs.measure.steps[0]
+    slow = [pair for pair in pairs.known_pairs() if pairs.worse[pair] > first_step]
+    rows = []
+    for pair in heapq.nlargest(WORST, slow, key=pairs.worse.__getitem__):
+        figure = pairs.figure(pair)
+        rows.append((*pair, figure))
+    return tuple(rows)
+
+
+def _map_of_nodes(pairs: _Map) -> Heatmap:
+    """Return a map with a row and a column for each node."""
+    place = {name: number for number, name in enumerate(pairs.nodes)}
     spots = []
-    for pair in sorted(found.worse, key=lambda pair: (place[pair[0]], place[pair[1]])):
-        short = "×" if pair in found.bad else measure.bare(found.good[pair]) if roomy else ""
-        title = f"{pair[0]} → {pair[1]}: {_figure(measure, found, pair)}"
-        spots.append(
-            Spot(place[pair[1]], place[pair[0]], _level(measure, found, pair), short, title)
+    for pair in pairs.known_pairs():
+        source, target = pair
+        level = pairs.level(pair)
+        figure = pairs.figure(pair)
+        title = f"{source} → {target}: {figure}"
+        spot = Spot(
+            x=place[target],
+            y=place[source],
+            level=level,
+            text=_cell_text(pairs, pair),
+            title=title,
         )
-    than = "under" if measure is _SPEED else "over"
-    limits = [
-        found.usual / step if measure is _SPEED else found.usual * step for step in measure.steps
-    ]
-    legend = (
-        f"as usual ({measure.unit(found.usual)})",
-        *(f"{than} {measure.unit(limit)}" for limit in limits),
-    )
-    names = tuple(_short(name) for name in nodes)
-    return Heatmap(
-        measure.title,
-        measure.words,
-        (*legend, "× no connection"),
-        names,
-        tuple(spots),
-        worst,
-        *_sizes(names),
-    )
+        spots.append(spot)
+    spots.sort(key=lambda spot: (spot.y, spot.x))
+    measure = pairs.measure
+    usual = measure.unit(pairs.usual)
+    legend = [f"as usual ({usual})"]
+    for step in measure.steps:
+        limit = pairs.limit(step)
+        legend.append(f"{measure.than} {limit}")
+    legend.append("× no connection")
+    names = [_short(name) for name in pairs.nodes]
+    return _heatmap(pairs, measure.caption, legend, names, spots)
 
 
-def _blocks(measure: _Measure, found: _Found, nodes: list[str], worst: Worst) -> Heatmap:
-    """Several nodes in a row: what counts is the share of their pairs that are bad."""
-    size = -(-len(nodes) // SIDE)
-    place = {name: number // size for number, name in enumerate(nodes)}
-    every: Counter[tuple[int, int]] = Counter()
-    broken: Counter[tuple[int, int]] = Counter()
-    for pair in found.worse:
-        spot = (place.get(pair[1], -1), place.get(pair[0], -1))
-        every[spot] += 1
-        if pair in found.bad or found.worse[pair] > measure.steps[1]:
-            broken[spot] += 1
-    names = tuple(
-        _short(f"{nodes[at]}–{nodes[min(at + size, len(nodes)) - 1]}")
-        for at in range(0, len(nodes), size)
-    )
+def _cell_text(pairs: _Map, pair: Pair) -> str:
+    if pair in pairs.figures.bad:
+        return "×"
+    if len(pairs.nodes) > NUMBERS:
+        return ""
+    return pairs.measure.bare(pairs.figures.good[pair])
+
+
+def _map_of_blocks(pairs: _Map) -> Heatmap:
+    """Return a map with several nodes in a row. A cell's level is its share of bad pairs."""
+    size = math.ceil(len(pairs.nodes) / SIDE)
+    names = _block_names(pairs.nodes, size)
+    step = pairs.measure.steps[1]
+    total, broken = _count_by_block(pairs, size, step)
     spots = []
-    for (x, y), number in sorted(every.items()):
-        if min(x, y) >= 0:
-            few = broken[x, y]
-            level = sum(few / number > share for share in SHARES)
-            spots.append(
-                Spot(
-                    x, y, level, "", f"{names[y]} → {names[x]}: {few:,} of {number:,} pairs are bad"
-                )
+    for (x, y), number in sorted(total.items()):
+        bad = broken[x, y]
+        level = _steps_passed(SHARES, bad / number)
+        title = f"{names[y]} → {names[x]}: {bad:,} of {number:,} pairs are bad"
+        spots.append(
+            Spot(
+                x=x,
+                y=y,
+                level=level,
+                text="",
+                title=title,
             )
-    limit = measure.unit(
-        found.usual / measure.steps[1] if measure is _SPEED else found.usual * measure.steps[1]
+        )
+    bad_pair = f"a pair is bad beyond {pairs.limit(step)} or without connection"
+    caption = f"{pairs.measure.caption}; each field is a block of nodes, and {bad_pair}"
+    legend = ["no pair is bad", "a few"]
+    for share in SHARES[1:]:
+        text = f"more than {share:.0%}"
+        legend.append(text)
+    return _heatmap(pairs, caption, legend, names, spots)
+
+
+def _block_names(nodes: Sequence[str], size: int) -> list[str]:
+    """Return `n1–n7` for each block of `size` nodes."""
+    names = []
+    for first in range(0, len(nodes), size):
+        block = nodes[first : first + size]
+        name = _short(f"{block[0]}–{block[-1]}")
+        names.append(name)
+    return names
+
+
+def _count_by_block(pairs: _Map, size: int, step: float) -> tuple[_Counts, _Counts]:
+    """Return the number of all pairs and of bad pairs by column and row of their blocks.
+
+    A pair is bad if it is more than `step` times worse than usual.
+    """
+    place = {}
+    for number, name in enumerate(pairs.nodes):
+        place[name] = number // size
+    total: _Counts = Counter()
+    broken: _Counts = Counter()
+    for pair in pairs.known_pairs():
+        source, target = pair
+        cell = (place[target], place[source])
+        total[cell] += 1
+        if pairs.worse[pair] > step:
+            broken[cell] += 1
+    return total, broken
+
+
+def _heatmap(
+    pairs: _Map,
+    caption: str,
+    legend: Iterable[str],
+    names: list[str],
+    spots: Iterable[Spot],
+) -> Heatmap:
+    longest = max(map(len, names))
+    margin = MARGIN + CHARACTER * longest
+    width, height = SMALL_CELL
+    if len(names) <= NUMBERS:
+        width, height = ROOMY_CELL
+    return Heatmap(
+        title=pairs.measure.title,
+        caption=caption,
+        legend=tuple(legend),
+        names=tuple(names),
+        spots=tuple(spots),
+        worst=_worst(pairs),
+        cell=width,
+        tall=height,
+        left=margin,
+        top=margin,
     )
-    said = f"{measure.words}; each field is a block of nodes, and a pair is bad beyond {limit} or without connection"
-    legend = ("no pair is bad", *(f"more than {share:.0%}" for share in SHARES[1:]))
-    legend = (legend[0], "a few", *legend[1:])
-    return Heatmap(measure.title, said, legend, names, tuple(spots), worst, *_sizes(names))
 
 
-def _figure(measure: _Measure, found: _Found, pair: Pair) -> str:
-    return (
-        field(found.bad[pair].replace("_", " "), 40)
-        if pair in found.bad
-        else measure.unit(found.good[pair])
-    )
-
-
-def _level(measure: _Measure, found: _Found, pair: Pair) -> int:
-    return BAD if pair in found.bad else sum(found.worse[pair] > step for step in measure.steps)
+def _steps_passed(steps: Iterable[float], value: float) -> int:
+    """Return how many of the steps the value is above."""
+    return sum(value > step for step in steps)
 
 
 def _short(name: str) -> str:
-    name = clean(name)
-    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
-
-
-def _sizes(names: tuple[str, ...]) -> tuple[int, int, int, int]:
-    """Width and height of a field, and the room for the names on both sides."""
-    margin = 10 + 7 * max(map(len, names))
-    return (46, 24, margin, margin) if len(names) <= NUMBERS else (16, 16, margin, margin)
+    cleaned = clean(name)
+    if len(cleaned) <= NAME:
+        return cleaned
+    return f"{cleaned[: NAME - 1]}…"

@@ -1,7 +1,8 @@
-"""The report as one HTML page: no network, no trust in what nodes say, readable without a script and on paper.
+"""Render the report as one HTML page that loads nothing, and that needs no script to be read.
 
-Everything that is shown passes `_finalized`, which takes out what no page should hold, and then Jinja's escape. The
-page's own script and style are known by their hashes to a policy that allows nothing else.
+Every text that is shown passes `_finalized`, which takes out what no page should hold, and then
+Jinja's escape. The page's own script and style are known by their hashes to a content security
+policy that allows nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -18,29 +19,46 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from clusterprep import __version__
-from clusterprep.model import ChangeRow, EnvValue, Report
+from clusterprep.model import ChangeRow, EnvValue, NodeSnapshot, Report, VerifyResult
+from clusterprep.model.history import Turn
 from clusterprep.model.units import format_size
 from clusterprep.reports import html_charts, html_findings, html_pairs, html_trial
 from clusterprep.reports.advice import advice
-from clusterprep.reports.blocks import counts
+from clusterprep.reports.blocks import culprits_of, number_reached, summarize, unreported_nodes
 from clusterprep.reports.html_nodes import Roster, grid_of, label, many
-from clusterprep.reports.plain import clean, duration, elapsed, field
+from clusterprep.reports.plain import (
+    clean,
+    diff_lines,
+    format_elapsed,
+    format_seconds,
+    has_diff_header,
+    safe_text,
+)
 
-LONG = 4000  # characters of anything that is shown; the formats' own limits are shorter
+LONG = 4000  # characters of any text; the limits of single texts are shorter
 VALUES, CHANGES = 400, 200  # values of the environment, and changes
-DIFF = 400  # lines of one difference
-TURNS = 20  # checks that turned since an earlier run, of each kind
+DIFF = 400  # lines of one difference, and of an error
+TURNS = 20  # checks that are new, and that are fixed, since an earlier run
+NAME = 256  # characters of a node's name in the script's data
 TEMPLATE = "report.html"
+
+# CSS classes.
+_OUTCOMES = {"failed": "f", "rolled-back": "w", "not-started": "u", "done": "p"}
+_DIFF = {"+": "add", "-": "del", "@": "at"}
+
+# What the template asks for about a trial.
+_VERIFY_NAMES = ("stages", "ranks", "ranks_left", "ranks_folded", "bandwidth", "arrivals")
 
 
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "".join(pieces(report))
 
 
 def pieces(report: Report) -> Iterator[str]:
-    """The same in parts, as the template makes them."""
-    stream = environment().get_template(TEMPLATE).stream(**context(report))
+    """Yield the page in parts, as the template makes them."""
+    template = environment().get_template(TEMPLATE)
+    stream = template.stream(**context(report))
     stream.enable_buffering(200)
     yield from stream
     yield "\n"
@@ -48,8 +66,8 @@ def pieces(report: Report) -> Iterator[str]:
 
 @functools.cache
 def environment() -> Environment:
-    """Jinja with escape for everything, and no word for what is not there."""
-    source = {TEMPLATE: _part("report.html")}
+    """Return Jinja that escapes everything and refuses names that are not defined."""
+    source = {TEMPLATE: _part(TEMPLATE)}
     made = Environment(
         loader=DictLoader(source),
         autoescape=True,
@@ -58,152 +76,204 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalized,
     )
-    made.filters |= {"duration": duration, "elapsed": elapsed, "size": format_size, "many": many}
+    made.filters["duration"] = format_seconds
+    made.filters["elapsed"] = format_elapsed
+    made.filters["size"] = format_size
+    made.filters["many"] = many
     return made
 
 
 def _finalized(value: object) -> object:
-    """Texts of nodes may be long, and hold controls, directions and halves of characters; markup is our own."""
-    return field(value, LONG) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Return text cut and cleaned: texts of nodes may be long and hold control characters.
+
+    Markup is the page's own and stays.
+    """
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return safe_text(value, LONG)
+    return value
 
 
 def _part(name: str) -> str:
-    return (
-        resources.files("clusterprep").joinpath(f"data/report/{name}").read_text(encoding="utf-8")
-    )
+    path = resources.files("clusterprep").joinpath(f"data/report/{name}")
+    return path.read_text(encoding="utf-8")
 
 
 def context(report: Report) -> dict[str, Any]:
-    """What the template shows."""
+    """Return the values that the template shows."""
     roster = Roster(report)
-    script, style = _part("report.js"), _part("report.css")
-    verify = report.verify
-    missing = frozenset(verify.stages[-1].missing) if verify and verify.stages else frozenset[int]()
-    ranks, left = html_trial.rank_lines(verify.ranks, missing) if verify else ([], 0)
-    return {
-        "report": report,
-        "ranges_of": roster.ranges,
-        "version": __version__,
-        "counts": counts(report),
-        "advice": advice(report, "below"),
-        "policy": _policy(script, style),
-        "script": Markup(script),  # noqa: S704 - ours
-        "style": Markup(style),  # noqa: S704 - ours
-        "names": _as_data(roster.names),
-        "since": _since(report, roster),
-        "reached": sum(node.reached for node in report.nodes or ()),
-        "lost": _lost(report),
-        "culprits": [
-            one for trial in (verify, report.launch) if trial is not None for one in trial.culprits
-        ],
-        "cards": html_findings.cards(report, roster),
-        "passed": html_findings.passed(report.findings or (), roster),
-        "skipped": html_findings.skipped(report.findings or (), roster),
-        "grid": grid_of(report, roster),
-        "env": _env(report.env or (), roster),
-        "env_left": max(0, len(report.env or ()) - VALUES),
-        "paths": [
-            (row.path, row.reaches, row.add, roster.label(row.nodes))
-            for row in report.env_paths or ()
-        ],
-        "changes": _changes(report.changes or (), roster),
-        "changes_left": max(0, len(_moving(report.changes or ())) - CHANGES),
-        "still": [row.target for row in report.changes or () if row.outcome == "unchanged"],
-        "stages": html_trial.stage_lines(verify.stages, verify.ranks) if verify else [],
-        "ranks": ranks,
-        "ranks_left": left,
-        "ranks_folded": len(ranks) < len(verify.ranks) if verify else False,
-        "bandwidth": html_charts.bandwidth(verify.collectives) if verify else None,
-        "arrivals": html_charts.arrivals(verify.stages, verify.ranks) if verify else (),
-        "heats": html_pairs.heats(report, roster),
-        "launched": html_trial.launched_lines(report.launch.ranks) if report.launch else [],
-        "error_lines": str((report.error or {}).get("message") or "").split("\n")[:DIFF],
-    }
+    findings = report.findings or ()
+    values: dict[str, Any] = {"report": report, "version": __version__}
+    values |= _page_parts()
+    values["names"] = _as_data(roster.names)
+    values["ranges_of"] = roster.ranges
+    values["counts"] = summarize(report)
+    values["advice"] = advice(report, "below")
+    values["since"] = _since(report, roster)
+    values["reached"] = number_reached(report)
+    values["lost"] = _unreached(report)
+    values["error_lines"] = _error_lines(report)
+    values["culprits"] = culprits_of(report)
+    values["cards"] = html_findings.cards(report, roster)
+    values["passed"] = html_findings.passed(findings, roster)
+    values["skipped"] = html_findings.skipped(findings, roster)
+    values["grid"] = grid_of(report, roster)
+    values |= _env_context(report, roster)
+    values |= _changes_context(report.changes or (), roster)
+    values |= _verify_context(report.verify)
+    values["heats"] = html_pairs.heats(report, roster)
+    values["launched"] = []
+    if report.launch is not None:
+        values["launched"] = html_trial.launched_lines(report.launch.ranks)
+    return values
 
 
-def _since(report: Report, roster: Roster) -> dict[str, Any] | None:
-    """What turned since an earlier run: how many, and the first of them with their nodes."""
-    since = report.since
-    if since is None:
-        return None
-    parts = [
-        (word, len(turns), [(turn.check, roster.label(turn.nodes)) for turn in turns[:TURNS]])
-        for word, turns in (("new", since.new), ("fixed", since.fixed))
-    ]
-    return {"run": since.run, "started": since.started, "parts": parts}
-
-
-def _policy(script: str, style: str) -> str:
-    """A page that loads nothing, sends nothing and runs nothing but this script."""
+def _page_parts() -> dict[str, str]:
+    """Return the page's script and style, and the policy that allows only them."""
+    script = _part("report.js")
+    style = _part("report.css")
+    # It loads nothing, sends nothing and runs nothing but this script.
     allowed = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
-    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    return {
+        "script": Markup(script),  # noqa: S704 - a file of the package
+        "style": Markup(style),  # noqa: S704 - a file of the package
+        "policy": f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
+    }
 
 
 def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return "sha256-" + base64.b64encode(digest).decode()
 
 
 def _as_data(names: Sequence[str]) -> Markup:
-    """Names for the script as JSON in which nothing can end its element."""
-    text = json.dumps([clean(name)[:256] for name in names], ensure_ascii=True)
+    """Return the names as JSON for the script, without a character that could end its element."""
+    shortened = []
+    for name in names:
+        cleaned = clean(name)
+        shortened.append(cleaned[:NAME])
+    text = json.dumps(shortened, ensure_ascii=True)
     for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
+        escaped = f"\\u{ord(char):04x}"
+        text = text.replace(char, escaped)
     return Markup(text)  # noqa: S704 - escaped above
 
 
-def _lost(report: Report) -> list[Mapping[str, str]]:
-    """Nodes that were not reached and of which no finding speaks."""
-    spoken = {
-        node for one in report.findings or () if one.check == "ssh.reach" for node in one.nodes
-    }
-    alike: dict[tuple[str, str], list[str]] = {}
-    remedies: dict[tuple[str, str], str] = {}
-    for node in report.nodes or ():
-        if not node.reached and node.node not in spoken:
-            key = (node.reason or "unknown", node.detail)
-            alike.setdefault(key, []).append(node.node)
-            remedies.setdefault(key, node.remedy)
-    return [
-        {"nodes": label(tuple(nodes)), "reason": key[0], "detail": key[1], "remedy": remedies[key]}
-        for key, nodes in alike.items()
-    ]
+def _since(report: Report, roster: Roster) -> dict[str, Any] | None:
+    """Return how many checks are new and fixed since an earlier run, and the first of them."""
+    since = report.since
+    if since is None:
+        return None
+    new = ("new", len(since.new), _turns(since.new, roster))
+    fixed = ("fixed", len(since.fixed), _turns(since.fixed, roster))
+    return {"run": since.run, "started": since.started, "parts": [new, fixed]}
+
+
+def _turns(turns: Sequence[Turn], roster: Roster) -> list[tuple[str, str]]:
+    rows = []
+    for turn in turns[:TURNS]:
+        nodes = roster.label(turn.nodes)
+        rows.append((turn.check, nodes))
+    return rows
+
+
+def _unreached(report: Report) -> list[dict[str, str]]:
+    """Return the nodes that were not reached, by reason and detail."""
+    alike: dict[tuple[str, str], list[NodeSnapshot]] = {}
+    for node in unreported_nodes(report):
+        key = (node.reason or "unknown", node.detail)
+        alike.setdefault(key, []).append(node)
+    rows = []
+    for (reason, detail), nodes in alike.items():
+        names = tuple(node.node for node in nodes)
+        row = {"nodes": label(names), "reason": reason, "detail": detail}
+        row["remedy"] = nodes[0].remedy
+        rows.append(row)
+    return rows
+
+
+def _error_lines(report: Report) -> list[str]:
+    if report.error is None:
+        return [""]
+    message = str(report.error.get("message") or "")
+    return message.split("\n")[:DIFF]
+
+
+# ---------------------------------------------------------------- sections
+
+
+def _env_context(report: Report, roster: Roster) -> dict[str, Any]:
+    env = report.env or ()
+    paths = []
+    for path in report.env_paths or ():
+        nodes = roster.label(path.nodes)
+        paths.append((path.path, path.reaches, path.add, nodes))
+    return {"env": _env(env, roster), "env_left": max(0, len(env) - VALUES), "paths": paths}
 
 
 def _env(env: Sequence[EnvValue], roster: Roster) -> list[tuple[EnvValue, str, str]]:
-    everyone = {node for value in env for node in value.nodes}
-    told = (
-        (value, "all" if len(value.nodes) == len(everyone) else roster.label(value.nodes))
-        for value in env[:VALUES]
-    )
-    return [(value, where, roster.ranges(value.nodes)) for value, where in told]
+    """Return values with their nodes and the numbers of these."""
+    all_nodes: set[str] = set()
+    for value in env:
+        all_nodes.update(value.nodes)
+    rows = []
+    for value in env[:VALUES]:
+        nodes = "all"
+        if len(value.nodes) != len(all_nodes):
+            nodes = roster.label(value.nodes)
+        rows.append((value, nodes, roster.ranges(value.nodes)))
+    return rows
 
 
-def _moving(changes: Sequence[ChangeRow]) -> list[ChangeRow]:
-    return [row for row in changes if row.outcome != "unchanged"]
+def _changes_context(changes: Sequence[ChangeRow], roster: Roster) -> dict[str, Any]:
+    changed = []
+    unchanged = []
+    for row in changes:
+        if row.outcome == "unchanged":
+            unchanged.append(row.target)
+        else:
+            changed.append(row)
+    return {
+        "changes": [_change(row, roster) for row in changed[:CHANGES]],
+        "changes_left": max(0, len(changed) - CHANGES),
+        "still": unchanged,
+    }
 
 
-def _changes(changes: Sequence[ChangeRow], roster: Roster) -> list[dict[str, Any]]:
-    """Changes with their differences line by line, each with what it does."""
-    return [
-        {
-            "row": row,
-            "nodes": roster.label(row.nodes),
-            "size": len(row.nodes),
-            "ranges": roster.ranges(row.nodes),
-            "kind": _OUTCOMES.get(row.outcome, "n"),
-            "lines": [(_DIFF.get(line[:1], ""), line) for line in _lines(row.diff)],
-        }
-        for row in _moving(changes)[:CHANGES]
-    ]
+def _change(row: ChangeRow, roster: Roster) -> dict[str, Any]:
+    """Return a change with its difference, each line with its CSS class."""
+    lines = []
+    for line in _difference(row.diff):
+        kind = _DIFF.get(line[:1], "")
+        lines.append((kind, line))
+    values: dict[str, Any] = {"row": row, "lines": lines}
+    values["nodes"] = roster.label(row.nodes)
+    values["size"] = len(row.nodes)
+    values["ranges"] = roster.ranges(row.nodes)
+    values["kind"] = _OUTCOMES.get(row.outcome, "n")
+    return values
 
 
-_OUTCOMES = {"failed": "f", "rolled-back": "w", "not-started": "u", "done": "p"}
-_DIFF = {"+": "add", "-": "del", "@": "at"}
+def _difference(diff: str) -> list[str]:
+    lines = diff_lines(diff)
+    if has_diff_header(lines):
+        lines = lines[2:]  # the heading of the change names the file
+    shown = lines[:DIFF]
+    if len(lines) > DIFF:
+        shown.append(f"… {len(lines) - DIFF:,} more lines")
+    return shown
 
 
-def _lines(diff: str) -> list[str]:
-    lines = diff.rstrip().split("\n") if diff.strip() else []
-    if [line[:4] for line in lines[:2]] == ["--- ", "+++ "]:
-        lines = lines[2:]
-    more = [f"… {len(lines) - DIFF:,} more lines"] if len(lines) > DIFF else []
-    return [*lines[:DIFF], *more]
+def _verify_context(verify: VerifyResult | None) -> dict[str, Any]:
+    if verify is None:
+        # The template shows none of these then, but asks for each.
+        return dict.fromkeys(_VERIFY_NAMES)
+    missing: frozenset[int] = frozenset()
+    if verify.stages:
+        missing = frozenset(verify.stages[-1].missing)
+    ranks, ranks_left = html_trial.rank_lines(verify.ranks, missing)
+    values: dict[str, Any] = {"ranks": ranks, "ranks_left": ranks_left}
+    values["ranks_folded"] = len(ranks) < len(verify.ranks)
+    values["stages"] = html_trial.stage_lines(verify.stages, verify.ranks)
+    values["bandwidth"] = html_charts.bandwidth(verify.collectives)
+    values["arrivals"] = html_charts.arrivals(verify.stages, verify.ranks)
+    return values

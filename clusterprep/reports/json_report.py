@@ -1,4 +1,4 @@
-"""The report for scripts: one JSON document in the shape that the contract promises, one row of a list to a line."""
+"""Render the report as the JSON document of the contract, one row of a list per line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -27,91 +27,13 @@ from clusterprep.model import (
 )
 
 SCHEMA = 1
-DEEPEST = 64  # levels of a fact; a node that nests deeper is up to something
+DEEPEST = 64  # levels of a fact; no honest fact nests deeper
+_FACT_DEPTH = 4  # levels of the document above a fact
 
-
-def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
-    """ASCII always: neither the reader's locale nor a strange byte in a fact can spoil the document."""
-    return "".join(pieces(report))
-
-
-def pieces(report: Report) -> Iterator[str]:
-    """The same text in parts: of ten thousand nodes it is half a gigabyte, and needs never be there as a whole."""
-    frame = document(replace(report, nodes=None if report.nodes is None else ()))
-    for place, (key, section) in enumerate(frame.items()):
-        yield f"{',' if place else '{'}\n  {json.dumps(key)}: "
-        if key == "nodes" and report.nodes:
-            yield from _node_rows(report.nodes)
-        else:
-            yield _laid_out(section, 1)
-    yield "\n}\n"
-
-
-def _node_rows(nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
-    """A line for each node. What many nodes answered alike is one value that they share, and is put into words once."""
-    shared = {
-        key: count
-        for key, count in Counter(id(v) for n in nodes for v in n.facts.values()).items()
-        if count > 1
-    }
-    texts: dict[int, str] = {}
-    names = dict.fromkeys(name for node in nodes for name in node.facts)
-    keys = {name: json.dumps(_text(str(name))) for name in names}
-    for place, node in enumerate(nodes):
-        facts = []
-        for name, value in node.facts.items():
-            text = texts.get(id(value)) or json.dumps(json_of(value, _INSIDE), allow_nan=False)
-            facts.append(f"{keys[name]}: {text}")
-            if id(value) in shared:
-                texts[id(value)] = text
-        row = json.dumps(json_of(_node(node)))[:-1]
-        yield f'{"," if place else "["}\n    {row}, "facts": {{{", ".join(facts)}}}}}'
-    yield "\n  ]"
-
-
-_INSIDE = 4  # levels of the document above a fact
-
-
-def document(report: Report) -> dict[str, Json]:
-    """The report as what json.loads would give; sections that the command does not produce are absent."""
-    sections = {
-        "error": None if report.error is None else {key: report.error.get(key) for key in _ERROR},
-        "notices": list(report.notices) or None,
-        "nodes": _rows(report.nodes, lambda seen: {**_node(seen), "facts": seen.facts}),
-        "findings": _rows(report.findings, _finding),
-        "env": _rows(report.env, _env),
-        "env_paths": _rows(report.env_paths, _env_path),
-        "changes": _rows(report.changes, _change),
-        "verify": None if report.verify is None else _verify(report.verify),
-        "launch": None if report.launch is None else _launch(report.launch),
-        "since": report.since,
-        "runs": _rows(report.runs, lambda run: run),
-        "comparison": report.comparison,
-    }
-    head = {key: getattr(report, key) for key in _HEAD}
-    present = {key: value for key, value in sections.items() if value is not None}
-    whole: dict[str, Json] = json_of({"schema": SCHEMA, **head, **present})
-    return whole
-
-
-def json_of(value: Any, depth: int = 0) -> Json:
-    """Any fact as JSON: dataclasses become objects, absence keeps its reason, what JSON cannot say becomes text."""
-    kind = type(value)
-    if kind in _AS_IT_IS:
-        return value
-    if kind is str:
-        return _text(value)
-    if kind is float:
-        return value if math.isfinite(value) else None
-    if kind is Absent or depth > DEEPEST:
-        absent = value if kind is Absent else Absent("garbled", f"nested deeper than {DEEPEST}")
-        return {"absent": _text(absent.reason), "detail": _text(absent.detail)}
-    return _compound(value, depth + 1)
-
-
-_AS_IT_IS = frozenset((type(None), bool, int))
+# Keys of the rows, which are the names of the fields that they come from.
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict")
 _ERROR = ("code", "message", "file", "line", "key")
+_NODE = ("address", "reached", "reason")
 _FINDING = (
     "check",
     "verdict",
@@ -120,9 +42,13 @@ _FINDING = (
     "reason",
     "fixed",
     "silenced",
-    *("seen", "wanted", "message", "remedy"),
+    "seen",
+    "wanted",
+    "message",
+    "remedy",
 )
 _ENV = ("name", "value", "nodes", "why")
+_ENV_PATH = ("path", "reaches", "nodes")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
 _WORKAROUND = ("settings", "works", "busbw_gbs", "bytes", "share", "why")
 _VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous")
@@ -130,16 +56,126 @@ _STAGE = ("name", "seconds", "verdict", "arrived", "missing", "limit")
 _LAUNCH = ("verdict", "mode", "world_size", "nproc_per_node", "rendezvous", "folders", "logs")
 _COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
+_AS_IT_IS = frozenset((type(None), bool, int))  # types that json.dumps writes as they are
+
+
+def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
+    """Return the document, always in ASCII, so that no locale and no fact can spoil it."""
+    return "".join(pieces(report))
+
+
+def pieces(report: Report) -> Iterator[str]:
+    """Yield the document in parts: for ten thousand nodes it is half a gigabyte."""
+    nodes = report.nodes
+    if nodes:
+        # The rows of the nodes are written one by one below.
+        report = replace(report, nodes=())
+    opening = "{"
+    for key, section in document(report).items():
+        yield f"{opening}\n  {json.dumps(key)}: "
+        opening = ","
+        if key == "nodes" and nodes:
+            yield from _node_rows(nodes)
+        else:
+            yield _laid_out(section, 1)
+    yield "\n}\n"
+
+
+def document(report: Report) -> dict[str, Json]:
+    """Return the report as what json.loads gives. Sections that a command lacks are absent."""
+    sections: dict[str, Any] = {}
+    sections["error"] = _error(report.error)
+    sections["notices"] = report.notices or None
+    sections["nodes"] = _rows(report.nodes, _node_with_facts)
+    sections["findings"] = _rows(report.findings, _finding)
+    sections["env"] = _rows(report.env, _env)
+    sections["env_paths"] = _rows(report.env_paths, _env_path)
+    sections["changes"] = _rows(report.changes, _change)
+    sections["verify"] = _verify(report.verify)
+    sections["launch"] = _launch(report.launch)
+    sections["since"] = report.since
+    sections["runs"] = report.runs
+    sections["comparison"] = report.comparison
+    head = _pick(report, _HEAD)
+    present = {key: section for key, section in sections.items() if section is not None}
+    values: dict[str, Json] = json_of({"schema": SCHEMA, **head, **present})
+    return values
+
+
+def json_of(value: Any, depth: int = 0) -> Json:
+    """Return any fact as JSON.
+
+    Dataclasses become objects, an absent value keeps its reason, and what JSON has no type for
+    becomes text.
+    """
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if kind is str:
+        return _text(value)
+    if kind is float:
+        return value if math.isfinite(value) else None
+    if kind is Absent:
+        return _absent(value)
+    if depth > DEEPEST:
+        return _absent(Absent("garbled", f"nested deeper than {DEEPEST}"))
+    return _compound(value, depth + 1)
+
+
+def _node_rows(nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
+    """Yield the section of the nodes, a line for each.
+
+    Nodes that answered alike share one value in memory, which is converted to text only once.
+    """
+    shared = _shared_values(nodes)
+    texts: dict[int, str] = {}
+    keys: dict[str, str] = {}
+    opening = "["
+    for node in nodes:
+        facts = []
+        for name, value in node.facts.items():
+            if name not in keys:
+                keys[name] = json.dumps(_text(str(name)))
+            text = texts.get(id(value))
+            if text is None:
+                text = json.dumps(json_of(value, _FACT_DEPTH), allow_nan=False)
+                if id(value) in shared:
+                    texts[id(value)] = text
+            facts.append(f"{keys[name]}: {text}")
+        row = json.dumps(json_of(_node(node)))
+        # The facts become the last key of the object.
+        row = row.removesuffix("}")
+        yield f'{opening}\n    {row}, "facts": {{{", ".join(facts)}}}}}'
+        opening = ","
+    yield "\n  ]"
+
+
+def _shared_values(nodes: Iterable[NodeSnapshot]) -> set[int]:
+    """Return the ids of values that are facts of more than one node."""
+    uses: Counter[int] = Counter()
+    for node in nodes:
+        uses.update(map(id, node.facts.values()))
+    return {value for value, number in uses.items() if number > 1}
+
+
+# ---------------------------------------------------------------- values
+
+
+def _absent(absent: Absent) -> Json:
+    return {"absent": _text(absent.reason), "detail": _text(absent.detail)}
+
 
 def _compound(value: Any, depth: int) -> Json:
     if isinstance(value, (list, tuple)):
         return [json_of(item, depth) for item in value]
-    if (names := _fields(type(value))) is not None:  # type: ignore[arg-type]
+    names = _fields(type(value))  # type: ignore[arg-type]
+    if names is not None:
         return {name: json_of(getattr(value, name), depth) for name in names}
     if isinstance(value, Mapping):
         return {_text(str(key)): json_of(item, depth) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
-        return sorted((json_of(item, depth) for item in value), key=str)
+        items = [json_of(item, depth) for item in value]
+        return sorted(items, key=str)
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "replace")
     return _text(str(value))
@@ -147,124 +183,160 @@ def _compound(value: Any, depth: int) -> Json:
 
 @functools.cache
 def _fields(kind: Any) -> tuple[str, ...] | None:
-    """The names of a dataclass's fields, of which there are as many as we wrote."""
-    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else None
+    """Return the names of a dataclass's fields, or None for any other type.
+
+    The cache is as small as the number of our dataclasses.
+    """
+    if not is_dataclass(kind):
+        return None
+    return tuple(item.name for item in fields(kind))
 
 
 def _text(text: str) -> str:
-    """A lone surrogate (a byte that is no UTF-8) is legal in Python and refused by most JSON readers."""
-    return (
-        text
-        if text.isascii()
-        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    )
+    """Return the text without lone surrogates, which most JSON readers refuse.
+
+    Python reads a byte that is not UTF-8 as a lone surrogate.
+    """
+    if text.isascii():
+        return text
+    encoded = text.encode("utf-16", "surrogatepass")
+    return encoded.decode("utf-16", "replace")
 
 
-def _rows(rows: tuple[Any, ...] | None, shape: Any) -> list[Json] | None:
-    return None if rows is None else [shape(row) for row in rows]
+# ---------------------------------------------------------------- sections
 
 
-def _pick(value: Any, names: tuple[str, ...]) -> dict[str, Json]:
+def _rows(rows: Iterable[Any] | None, convert: Any) -> list[Json] | None:
+    if rows is None:
+        return None
+    return [convert(row) for row in rows]
+
+
+def _pick(value: Any, names: Iterable[str]) -> dict[str, Json]:
     return {name: getattr(value, name) for name in names}
 
 
-def _node(seen: NodeSnapshot) -> dict[str, Json]:
-    return {"name": seen.node, **_pick(seen, ("address", "reached", "reason"))}
+def _error(error: Mapping[str, Json] | None) -> dict[str, Json] | None:
+    if error is None:
+        return None
+    return {key: error.get(key) for key in _ERROR}
+
+
+def _node(snapshot: NodeSnapshot) -> dict[str, Json]:
+    return {"name": snapshot.node, **_pick(snapshot, _NODE)}
+
+
+def _node_with_facts(snapshot: NodeSnapshot) -> dict[str, Json]:
+    row = _node(snapshot)
+    row["facts"] = snapshot.facts
+    return row
 
 
 def _finding(finding: Finding) -> dict[str, Json]:
-    """The end of its silence only where there is one, its age only where it was not learned now."""
-    until = {} if finding.until is None else {"until": finding.until.isoformat()}
-    return {
-        **_pick(finding, _FINDING),
-        **until,
-        **({} if finding.age is None else {"age_s": round(finding.age)}),
-    }
+    """Return a finding; `until` only if its silence ends, `age_s` only if it is an old answer."""
+    row = _pick(finding, _FINDING)
+    if finding.until is not None:
+        row["until"] = finding.until.isoformat()
+    if finding.age is not None:
+        row["age_s"] = round(finding.age)
+    return row
 
 
 def _env(value: EnvValue) -> dict[str, Json]:
     return _pick(value, _ENV)
 
 
-def _env_path(row: EnvPath) -> dict[str, Json]:
-    return {**_pick(row, ("path", "reaches", "nodes")), **_if_any("add", row.add)}
+def _env_path(path: EnvPath) -> dict[str, Json]:
+    row = _pick(path, _ENV_PATH)
+    if path.add:
+        row["add"] = path.add
+    return row
 
 
 def _change(change: ChangeRow) -> dict[str, Json]:
-    return {**_pick(change, _CHANGE), **_if_any("detail", change.detail)}
+    row = _pick(change, _CHANGE)
+    if change.detail:
+        row["detail"] = change.detail
+    return row
 
 
-def _verify(result: VerifyResult) -> dict[str, Json]:
-    culprits: list[Json] = [_culprit(culprit) for culprit in result.culprits]
-    rows: list[Json] = [_collective(row) for row in result.collectives]
-    stages: list[Json] = [_stage(row) for row in result.stages]
-    told = {
-        **_pick(result, _VERIFY),
-        "stages": stages,
-        "collectives": rows,
-        "ranks": list(result.ranks),
-    }
-    tried: list[Json] = [_pick(row, _WORKAROUND) for row in result.workarounds]
-    more: dict[str, Json] = {"workarounds": tried} if tried else {}
-    more |= {"pairs": list(result.pairs)} if result.pairs else {}
-    return {**told, "culprits": culprits, **more, **_if_any("message", result.message)}
+def _verify(result: VerifyResult | None) -> dict[str, Json] | None:
+    if result is None:
+        return None
+    row = _pick(result, _VERIFY)
+    row["stages"] = _rows(result.stages, _stage)
+    row["collectives"] = _rows(result.collectives, _collective)
+    row["ranks"] = result.ranks
+    row["culprits"] = _rows(result.culprits, _culprit)
+    if result.workarounds:
+        row["workarounds"] = [_pick(workaround, _WORKAROUND) for workaround in result.workarounds]
+    if result.pairs:
+        row["pairs"] = result.pairs
+    if result.message:
+        row["message"] = result.message
+    return row
 
 
-def _stage(row: Stage) -> dict[str, Json]:
-    """When ranks arrived only where that was seen."""
-    return {**_pick(row, _STAGE), **({"after": row.after} if row.after else {})}
+def _stage(stage: Stage) -> dict[str, Json]:
+    """Return a stage; `after` only if it is known when the ranks arrived."""
+    row = _pick(stage, _STAGE)
+    if stage.after:
+        row["after"] = stage.after
+    return row
 
 
-def _launch(result: LaunchResult) -> dict[str, Json]:
-    rows = {
-        "ranks": _rows(result.ranks, lambda row: row),
-        "culprits": _rows(result.culprits, _culprit),
-    }
-    return {
-        **_pick(result, _LAUNCH),
-        **rows,
-        "causes": list(result.causes),
-        **_if_any("message", result.message),
-    }
+def _collective(result: CollectiveResult) -> dict[str, Json]:
+    """Return a collective; the type of its elements only if it is not float32."""
+    row = _pick(result, _COLLECTIVE)
+    if result.dtype and result.dtype != "float32":
+        row["dtype"] = result.dtype
+    return row
 
 
-def _collective(row: CollectiveResult) -> dict[str, Json]:
-    """The type of the elements only where it is not float32."""
-    return {
-        **_pick(row, _COLLECTIVE),
-        **_if_any("dtype", "" if row.dtype == "float32" else row.dtype),
-    }
-
-
-def _if_any(key: str, text: str) -> dict[str, Json]:
-    """Words that only some rows have: why a change was not made, what a trial proved."""
-    return {key: text} if text else {}
+def _launch(result: LaunchResult | None) -> dict[str, Json] | None:
+    if result is None:
+        return None
+    row = _pick(result, _LAUNCH)
+    row["ranks"] = result.ranks
+    row["culprits"] = _rows(result.culprits, _culprit)
+    row["causes"] = result.causes
+    if result.message:
+        row["message"] = result.message
+    return row
 
 
 def _culprit(culprit: Culprit) -> dict[str, Json]:
-    ends = {"from": culprit.source, "to": culprit.target}
-    return {
-        **_pick(culprit, ("kind", "nodes", "rank")),
-        **ends,
-        **_pick(culprit, ("confidence", "cause", "evidence")),
-    }
+    row = _pick(culprit, ("kind", "nodes", "rank"))
+    row["from"] = culprit.source
+    row["to"] = culprit.target
+    row |= _pick(culprit, ("confidence", "cause", "evidence"))
+    return row
+
+
+# ---------------------------------------------------------------- layout
 
 
 def _laid_out(value: Json, depth: int) -> str:
-    """Objects and lists are opened down to the rows of a section; a row itself stays on one line, for grep and diff."""
-    pad, close = "\n" + "  " * (depth + 1), "\n" + "  " * depth
-    if isinstance(value, dict) and value and (depth == 0 or _holds_rows(value)):
-        items = (f"{json.dumps(key)}: {_laid_out(item, depth + 1)}" for key, item in value.items())
-        return "{" + pad + ("," + pad).join(items) + close + "}"
+    """Return JSON in which every row of a section is one line, for grep and diff."""
+    if isinstance(value, dict) and _holds_rows(value):
+        items = []
+        for key, item in value.items():
+            name = json.dumps(key)
+            text = _laid_out(item, depth + 1)
+            items.append(f"{name}: {text}")
+        return _enclosed("{", items, "}", depth)
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return (
-            "["
-            + pad
-            + ("," + pad).join(json.dumps(item, allow_nan=False) for item in value)
-            + close
-            + "]"
-        )
+        rows = [json.dumps(item, allow_nan=False) for item in value]
+        return _enclosed("[", rows, "]", depth)
     return json.dumps(value, allow_nan=False)
+
+
+def _enclosed(opening: str, items: Sequence[str], closing: str, depth: int) -> str:
+    """Return the items on lines of their own, indented by depth, between two brackets."""
+    close = "\n" + "  " * depth
+    start = close + "  "
+    content = f",{start}".join(items)
+    return f"{opening}{start}{content}{close}{closing}"
 
 
 def _holds_rows(section: dict[str, Json]) -> bool:

@@ -1,30 +1,59 @@
-"""The report for CI systems: JUnit's XML, a suite for each area, a failed test for each check and node that counts.
+"""Render the report as JUnit XML for CI: a suite per area, a test per check and node that counts.
 
-What CI calls failed is what makes the exit code 1, and an error is what makes it 3: a check that could not be made. A
-warning does not count without --strict, so it is skipped with its message, as are silenced findings.
+A failure in CI is what makes the exit code 1, an error what makes it 3: a check that could not be
+made. A warning does not count without --strict, so it is skipped with its message, as are silenced
+findings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
 
-from clusterprep.model import ChangeRow, Culprit, Finding, LaunchResult, Report, VerifyResult
-from clusterprep.reports.plain import clean, counted, field, folded, folded_ranks
+from clusterprep.model import (
+    ChangeRow,
+    CollectiveResult,
+    Culprit,
+    Finding,
+    Json,
+    LaunchResult,
+    Report,
+    Stage,
+    VerifyResult,
+)
+from clusterprep.reports.plain import (
+    clean,
+    fold_nodes,
+    fold_ranks,
+    pluralize,
+    safe_text,
+)
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-MOST_CASES = 1000  # of one finding, one for each node; all other nodes are in one more
+MOST_CASES = 1000  # tests of one finding, one per node; all other nodes share one more
 NODES = 2000  # characters of a node set in a text
-TEXT = 4000  # characters of one field: logs of CI are read on demand
+TEXT = 4000  # characters of one text; CI shows its logs on demand, so they may be long
 
 Kind = Literal["pass", "failure", "error", "skipped"]
+
+_CHANGE_KINDS: dict[str, Kind] = {
+    "failed": "failure",
+    "rolled-back": "skipped",
+    "not-started": "skipped",
+}
+_VERDICT_KINDS: dict[str, Kind] = {
+    "pass": "pass",
+    "fail": "failure",
+    "unknown": "error",
+    "skip": "skipped",
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One test: `kind` is what became of it, `message` a line and `text` the story."""
+    """One test: its outcome (`kind`), a line (`message`) and all that is known (`text`)."""
 
     suite: str
     name: str
@@ -36,55 +65,74 @@ class Case:
 
 
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
-    """The whole document."""
+    """Return the whole document."""
     return "".join(pieces(report))
 
 
 def pieces(report: Report) -> Iterator[str]:
-    """The same in parts, a suite each."""
-    suites: dict[str, list[Case]] = {}
-    for case in cases(report):
-        suites.setdefault(case.suite, []).append(case)
-    name = " ".join(filter(None, ["clusterprep", report.command, report.cluster]))
-    suites = {suite: _merged(mine) for suite, mine in suites.items()}
-    every = [case for suite in suites.values() for case in suite]
-    yield f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites {_head(name, every, report.seconds)}>\n'
-    for suite, mine in suites.items():
-        began = report.started.removesuffix("Z")
-        seconds = sum(case.seconds for case in mine)
-        yield f'  <testsuite {_head(suite, mine, seconds)} timestamp={quoteattr(began)} hostname="localhost">\n'
-        yield _properties(report) if suite == "clusterprep" else ""
-        yield from map(_case, mine)
+    """Yield the document in parts, one suite after the other."""
+    suites = _suites(report)
+    every: list[Case] = []
+    for rows in suites.values():
+        every += rows
+    name = _join(" ", "clusterprep", report.command, report.cluster)
+    head = _head(name, every, report.seconds)
+    yield '<?xml version="1.0" encoding="UTF-8"?>\n'
+    yield f"<testsuites {head}>\n"
+    # JUnit's timestamps have no time zone.
+    began = quoteattr(report.started.removesuffix("Z"))
+    for suite, rows in suites.items():
+        seconds = sum(case.seconds for case in rows)
+        head = _head(suite, rows, seconds)
+        yield f'  <testsuite {head} timestamp={began} hostname="localhost">\n'
+        if suite == "clusterprep":
+            yield _properties(report)
+        for case in rows:
+            yield _case(case)
         yield "  </testsuite>\n"
     yield "</testsuites>\n"
 
 
+def _suites(report: Report) -> dict[str, list[Case]]:
+    suites: dict[str, list[Case]] = {}
+    for case in cases(report):
+        suites.setdefault(case.suite, []).append(case)
+    merged = {}
+    for suite, rows in suites.items():
+        merged[suite] = _merged(rows)
+    return merged
+
+
 def _merged(cases: Iterable[Case]) -> list[Case]:
-    """Each name once, as CI follows tests by it from run to run; what differs stands one below the other."""
-    found: dict[tuple[str, bool], Case] = {}
+    """Return each name once, because CI follows tests by name from run to run.
+
+    The texts of tests of one name stand one below the other. A pass stays apart from the others.
+    """
+    merged: dict[tuple[str, bool], Case] = {}
     for case in cases:
-        key = case.name, case.kind == "pass"
-        if key not in found:
-            found[key] = case
+        key = (case.name, case.kind == "pass")
+        before = merged.get(key)
+        if before is None:
+            merged[key] = case
             continue
-        before = found[key]
-        text = "\n\n".join(filter(None, [before.text, case.text]))
-        found[key] = replace(before, text=text, seconds=before.seconds + case.seconds)
-    return list(found.values())
+        text = _join("\n\n", before.text, case.text)
+        seconds = before.seconds + case.seconds
+        merged[key] = replace(before, text=text, seconds=seconds)
+    return list(merged.values())
 
 
 # ---------------------------------------------------------------- what is a test
 
 
 def cases(report: Report) -> Iterator[Case]:
-    """How the command ended, then nodes, findings by area, changes, the trial, the launch."""
+    """Yield a test for the command, then for nodes, findings, changes, the trial and the launch."""
     yield _command(report)
     if report.findings is None:
         yield from _nodes(report)
-    for one in report.findings or ():
-        yield from _finding(one, report.strict)
+    for finding in report.findings or ():
+        yield from _finding(finding, report.strict)
     for row in report.changes or ():
-        yield from _change(row)
+        yield _change(row)
     if report.verify is not None:
         yield from _verify(report.verify)
     if report.launch is not None:
@@ -92,215 +140,287 @@ def cases(report: Report) -> Iterator[Case]:
 
 
 def _command(report: Report) -> Case:
-    """There is always a test: a report without any is taken for a broken one."""
+    """Return the test of the command itself: CI takes a report without any test for broken."""
+    name = f"clusterprep {report.command}"
     if report.error is None:
-        notes = "\n".join(_text(notice) for notice in report.notices)
-        return Case(
-            "clusterprep",
-            f"clusterprep {report.command}",
-            "pass",
-            text=notes,
-            seconds=report.seconds,
-        )
+        notes = _long_texts(report.notices)
+        return Case("clusterprep", name, "pass", text="\n".join(notes), seconds=report.seconds)
     message = str(report.error.get("message") or report.verdict)
-    first = field(message.split("\n", maxsplit=1)[0])
-    text = "\n".join(_text(line) for line in message.split("\n"))
+    lines = message.split("\n")
     return Case(
         "clusterprep",
-        f"clusterprep {report.command}",
+        name,
         "error",
-        first,
-        text,
-        report.seconds,
-        report.verdict,
+        message=safe_text(lines[0]),
+        text="\n".join(_long_texts(lines)),
+        seconds=report.seconds,
+        type=report.verdict,
     )
 
 
 def _nodes(report: Report) -> Iterator[Case]:
-    """Where no check speaks of them."""
+    """Yield a test per node that was not reached, and one for all others.
+
+    For reports without findings: elsewhere the check ssh.reach says it.
+    """
+    reached = []
     for node in report.nodes or ():
-        name, reason = f"reach [{_name(node.node)}]", node.reason or "not reached"
-        if not node.reached:
-            kind: Kind = "failure" if node.answered else "error"
-            yield Case(
-                "nodes",
-                name,
-                kind,
-                field(reason),
-                f"{_text(node.detail)}\nfix: {_text(node.remedy)}",
-                type=reason,
-            )
-    if reached := [node.node for node in report.nodes or () if node.reached]:
-        yield Case("nodes", "reach", "pass", text=f"reached: {folded(reached, NODES)}")
-
-
-def _finding(one: Finding, strict: bool) -> Iterator[Case]:
-    """A pass is one test for all its nodes, and so is what does not count; what counts is one for each node."""
-    suite, counts = one.check.split(".")[0], strict or one.severity == "error"
-    text = _story(one)
-    if one.verdict in ("pass", "skip") or one.fixed or one.silenced is not None or not counts:
-        kind: Kind = "pass" if one.verdict == "pass" or one.fixed else "skipped"
+        if node.reached:
+            reached.append(node.node)
+            continue
+        reason = node.reason or "not reached"
+        kind: Kind = "error"
+        if node.answered:
+            kind = "failure"
+        name = f"reach [{_node_name(node.node)}]"
+        text = f"{_long_text(node.detail)}\nfix: {_long_text(node.remedy)}"
         yield Case(
-            suite, one.check + ("" if kind == "pass" else _aside(one)), kind, _why(one), text
+            suite="nodes",
+            name=name,
+            kind=kind,
+            message=safe_text(reason),
+            text=text,
+            type=reason,
         )
-        return
-    kind = "failure" if one.verdict == "fail" else "error"
-    nodes = one.nodes or ("",)
-    for node in nodes[:MOST_CASES]:
-        name = f"{one.check} [{_name(node)}]" if node else one.check
+    if reached:
+        nodes = fold_nodes(reached, NODES)
+        yield Case("nodes", "reach", "pass", text=f"reached: {nodes}")
+
+
+def _finding(finding: Finding, strict: bool) -> Iterator[Case]:
+    """Yield one test for all nodes of a pass or of what does not count, else one per node."""
+    suite = finding.check.split(".")[0]
+    message = _message(finding)
+    text = _details(finding)
+    kind = _finding_kind(finding, strict)
+    names = [finding.check]
+    about = ""
+    if kind == "skipped":
+        # The name tells it from the passed test of the same check on other nodes.
+        reason = _skip_reason(finding)
+        names = [f"{finding.check} ({reason})"]
+    elif kind != "pass":
+        names = _failed_names(finding)
+        about = f"{finding.severity} {finding.reason or finding.verdict}"
+    for name in names:
         yield Case(
-            suite, name, kind, _why(one), text, type=f"{one.severity} {one.reason or one.verdict}"
-        )
-    if rest := nodes[MOST_CASES:]:
-        name = f"{one.check} [{counted(len(rest), 'more node')}]"
-        yield Case(
-            suite, name, kind, _why(one), text, type=f"{one.severity} {one.reason or one.verdict}"
+            suite=suite,
+            name=name,
+            kind=kind,
+            message=message,
+            text=text,
+            type=about,
         )
 
 
-def _aside(one: Finding) -> str:
-    """What tells a skipped test from the passed one of the same check on other nodes."""
-    word = (
-        "silenced"
-        if one.silenced is not None
-        else one.severity
-        if one.verdict != "skip"
-        else one.reason or "skip"
+def _finding_kind(finding: Finding, strict: bool) -> Kind:
+    if finding.verdict == "pass" or finding.fixed:
+        return "pass"
+    counts = strict or finding.severity == "error"
+    if finding.verdict == "skip" or finding.silenced is not None or not counts:
+        return "skipped"
+    if finding.verdict == "fail":
+        return "failure"
+    return "error"
+
+
+def _failed_names(finding: Finding) -> list[str]:
+    """Return the names of a finding's tests: `check [node]` for each node, or the check alone."""
+    if not finding.nodes:
+        return [finding.check]
+    names = []
+    for node in finding.nodes[:MOST_CASES]:
+        if node:
+            names.append(f"{finding.check} [{_node_name(node)}]")
+        else:
+            names.append(finding.check)
+    remaining = len(finding.nodes) - MOST_CASES
+    if remaining > 0:
+        more = pluralize(remaining, "more node")
+        names.append(f"{finding.check} [{more}]")
+    return names
+
+
+def _skip_reason(finding: Finding) -> str:
+    if finding.silenced is not None:
+        return "silenced"
+    if finding.verdict == "skip":
+        return safe_text(finding.reason or "skip", 80)
+    return finding.severity
+
+
+def _message(finding: Finding) -> str:
+    """Return a line with the verdict and what was seen, or why the finding does not count."""
+    if finding.silenced is not None:
+        return safe_text(f"accepted: {finding.silenced}")
+    if finding.verdict == "skip":
+        return safe_text(f"not judged: {finding.reason or finding.message}")
+    parts = [finding.message, finding.reason or ""]
+    if finding.verdict != "pass":
+        parts.insert(0, f"{finding.verdict} ({finding.severity})")
+    value = finding.seen
+    if finding.seen and finding.wanted:
+        value = f"{finding.seen}, wanted {finding.wanted}"
+    parts.append(value)
+    return safe_text(_join("; ", *parts))
+
+
+def _details(finding: Finding) -> str:
+    """Return all that is known of a finding, a line each."""
+    rows = {"nodes": fold_nodes(finding.nodes, NODES)}
+    rows["what"] = _long_text(finding.message)
+    rows["seen"] = _long_text(finding.seen)
+    rows["wanted"] = _long_text(finding.wanted)
+    rows["reason"] = _long_text(finding.reason or "")
+    if finding.fixed:
+        rows["fixed"] = "by this run"
+    if finding.verdict != "pass":
+        rows["fix"] = _long_text(finding.remedy)
+    lines = []
+    for key, text in rows.items():
+        if not text:
+            continue
+        line = f"{key}: {text}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _change(row: ChangeRow) -> Case:
+    """Return the test of a change. What was rolled back or not started because of it is skipped."""
+    kind = _CHANGE_KINDS.get(row.outcome, "pass")
+    name = _join(" ", row.resource, safe_text(row.target))
+    message = ""
+    if kind != "pass":
+        name = _join(" ", name, row.outcome)
+        message = safe_text(row.detail or row.outcome)
+    nodes = fold_nodes(row.nodes, NODES)
+    lines = [f"{row.action}: {row.outcome} on {nodes}", _long_text(row.detail)]
+    diff = row.diff.rstrip()
+    lines += _long_texts(diff.split("\n"))
+    text = "\n".join(lines)
+    return Case(
+        suite="changes",
+        name=name,
+        kind=kind,
+        message=message,
+        text=text.strip(),
+        type=row.outcome,
     )
-    return f" ({field(word, 80)})"
-
-
-def _why(one: Finding) -> str:
-    """A line."""
-    if one.silenced is not None:
-        return field(f"accepted: {one.silenced}")
-    if one.verdict == "skip":
-        return field(f"not judged: {one.reason or one.message}")
-    words = [
-        f"{one.verdict} ({one.severity})" if one.verdict != "pass" else "",
-        one.message,
-        one.reason or "",
-    ]
-    seen = f"{one.seen}, wanted {one.wanted}" if one.seen and one.wanted else one.seen
-    return field("; ".join(filter(None, [*words, seen])))
-
-
-def _story(one: Finding) -> str:
-    rows = {
-        "nodes": folded(one.nodes, NODES),
-        "what": _text(one.message),
-        "seen": _text(one.seen),
-        "wanted": _text(one.wanted),
-        "reason": _text(one.reason or ""),
-        "fixed": "by this run" if one.fixed else "",
-        "fix": _text(one.remedy) if one.verdict != "pass" else "",
-    }
-    return "\n".join(f"{key}: {words}" for key, words in rows.items() if words)
-
-
-def _change(row: ChangeRow) -> Iterator[Case]:
-    """What failed is a failure; what was put back or not begun because of it was not tested."""
-    kind = _OUTCOMES.get(row.outcome, "pass")
-    name = " ".join(
-        filter(None, [row.resource, field(row.target), "" if kind == "pass" else row.outcome])
-    )
-    lines = (_text(line) for line in row.diff.rstrip().split("\n"))
-    text = "\n".join(
-        [f"{row.action}: {row.outcome} on {folded(row.nodes, NODES)}", _text(row.detail), *lines]
-    ).strip()
-    message = "" if kind == "pass" else field(row.detail or row.outcome)
-    yield Case("changes", name, kind, message, text, type=row.outcome)
-
-
-_OUTCOMES: dict[str, Kind] = {
-    "failed": "failure",
-    "rolled-back": "skipped",
-    "not-started": "skipped",
-}
 
 
 def _verify(result: VerifyResult) -> Iterator[Case]:
-    """A test for each stage with its time; the last that failed names the culprits."""
-    story = "\n".join(filter(None, [_text(result.message), *map(_culprit, result.culprits)]))
-    bad = [stage for stage in result.stages if stage.verdict in ("fail", "unknown")]
+    """Yield a test for each stage with its time; the last one that failed names the culprits."""
+    explanation = _join("\n", _long_text(result.message), *_culprits(result.culprits))
+    failed = [stage for stage in result.stages if stage.verdict in ("fail", "unknown")]
     for stage in result.stages:
-        late = f"missing: rank {folded_ranks(stage.missing)}" if stage.missing else ""
-        kind = _KINDS[stage.verdict]
-        text = "\n".join(filter(None, [late, story if bad and stage is bad[-1] else ""]))
-        message = late or (f"{stage.name}: {stage.verdict}" if kind != "pass" else "")
-        yield Case(
-            "verify",
-            f"stage {field(stage.name)}",
-            kind,
-            message,
-            text,
-            stage.seconds,
-            "stage" * (kind != "pass"),
-        )
-    if not bad:
-        message = field(result.message or result.verdict) if result.verdict != "pass" else ""
-        rows = (
-            f"{row.op} {row.dtype} {row.bytes} bytes: {row.busbw_gbs:.3f} GB/s"
-            for row in result.collectives
-        )
-        text = "\n".join([story, *rows]).strip()
-        yield Case(
-            "verify",
-            "result",
-            _KINDS[result.verdict],
-            message,
-            text,
-            type="result" * (result.verdict != "pass"),
-        )
+        if failed and stage is failed[-1]:
+            yield _stage(stage, explanation)
+        else:
+            yield _stage(stage, "")
+    # Where no stage failed, the verdict is a matter of the whole trial.
+    if not failed:
+        yield _verify_result(result, explanation)
 
 
-_KINDS: dict[str, Kind] = {"pass": "pass", "fail": "failure", "unknown": "error", "skip": "skipped"}
+def _stage(stage: Stage, explanation: str) -> Case:
+    kind = _VERDICT_KINDS[stage.verdict]
+    missing = ""
+    if stage.missing:
+        missing = f"missing: rank {fold_ranks(stage.missing)}"
+    message = missing
+    about = ""
+    if kind != "pass":
+        message = missing or f"{stage.name}: {stage.verdict}"
+        about = "stage"
+    return Case(
+        suite="verify",
+        name=f"stage {safe_text(stage.name)}",
+        kind=kind,
+        message=message,
+        text=_join("\n", missing, explanation),
+        seconds=stage.seconds,
+        type=about,
+    )
 
 
-def _culprit(one: Culprit) -> str:
-    evidence = (f"  - {_text(line)}" for line in one.evidence)
-    head = f"culprit: {one.kind} {folded(one.nodes, NODES)}, {one.confidence:.0%} sure: {_text(one.cause)}"
-    return "\n".join([head, *evidence])
+def _verify_result(result: VerifyResult, explanation: str) -> Case:
+    kind = _VERDICT_KINDS[result.verdict]
+    speeds = [_speed(row) for row in result.collectives]
+    text = "\n".join([explanation, *speeds]).strip()
+    if kind == "pass":
+        return Case("verify", "result", kind, text=text)
+    message = safe_text(result.message or result.verdict)
+    return Case(
+        suite="verify",
+        name="result",
+        kind=kind,
+        message=message,
+        text=text,
+        type="result",
+    )
+
+
+def _speed(row: CollectiveResult) -> str:
+    return f"{row.op} {row.dtype} {row.bytes} bytes: {row.busbw_gbs:.3f} GB/s"
+
+
+def _culprits(culprits: Iterable[Culprit]) -> list[str]:
+    texts = []
+    for culprit in culprits:
+        nodes = fold_nodes(culprit.nodes, NODES)
+        cause = _long_text(culprit.cause)
+        sure = f"{culprit.confidence:.0%} sure"
+        lines = [f"culprit: {culprit.kind} {nodes}, {sure}: {cause}"]
+        for evidence in culprit.evidence:
+            text = _long_text(evidence)
+            lines.append(f"  - {text}")
+        texts.append("\n".join(lines))
+    return texts
 
 
 def _launch(result: LaunchResult) -> Case:
-    causes = (
-        f"log says {cause.get('cause')}: {_text(str(cause.get('message')))}"
-        for cause in result.causes
-    )
-    text = "\n".join(
-        filter(None, [_text(result.message), *map(_culprit, result.culprits), *causes])
-    )
-    message = field(
-        result.culprits[0].cause if result.culprits else result.message or result.verdict
-    )
-    kind = _KINDS.get(result.verdict, "error")
+    culprits = _culprits(result.culprits)
+    causes = [_cause(cause) for cause in result.causes]
+    text = _join("\n", _long_text(result.message), *culprits, *causes)
+    kind = _VERDICT_KINDS.get(result.verdict, "error")
+    if kind == "pass":
+        return Case("launch", "job", kind, text=text)
+    message = result.message or result.verdict
+    if result.culprits:
+        message = result.culprits[0].cause
     return Case(
-        "launch",
-        "job",
-        kind,
-        "" if kind == "pass" else message,
-        text,
-        type="job" * (kind != "pass"),
+        suite="launch",
+        name="job",
+        kind=kind,
+        message=safe_text(message),
+        text=text,
+        type="job",
     )
 
 
-# ---------------------------------------------------------------- as XML
+def _cause(cause: Mapping[str, Json]) -> str:
+    message = _long_text(str(cause.get("message")))
+    return f"log says {cause.get('cause')}: {message}"
 
 
-def _head(name: str, mine: Sequence[Case], seconds: float) -> str:
-    numbers = {
-        "tests": len(mine),
-        "failures": _count(mine, "failure"),
-        "errors": _count(mine, "error"),
-        "skipped": _count(mine, "skipped"),
-    }
-    told = " ".join(f'{key}="{number}"' for key, number in numbers.items())
-    return f'name={_attribute(name)} {told} time="{seconds:.3f}"'
+# ---------------------------------------------------------------- XML
 
 
-def _count(mine: Iterable[Case], kind: Kind) -> int:
-    return sum(case.kind == kind for case in mine)
+def _head(name: str, cases: Sequence[Case], seconds: float) -> str:
+    """Return the attributes of a suite, or of all suites."""
+    failures = 0
+    errors = 0
+    skipped = 0
+    for case in cases:
+        if case.kind == "failure":
+            failures += 1
+        elif case.kind == "error":
+            errors += 1
+        elif case.kind == "skipped":
+            skipped += 1
+    title = f"name={_attribute(name)}"
+    numbers = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
+    return f'{title} {numbers} time="{seconds:.3f}"'
 
 
 def _properties(report: Report) -> str:
@@ -310,32 +430,47 @@ def _properties(report: Report) -> str:
         "verdict": report.verdict,
         "exit code": str(report.code),
     }
-    rows = "".join(
-        f'      <property name="{key}" value={_attribute(value)}/>\n'
-        for key, value in values.items()
-    )
-    return f"    <properties>\n{rows}    </properties>\n"
+    lines = ["    <properties>\n"]
+    for key, value in values.items():
+        lines.append(f'      <property name="{key}" value={_attribute(value)}/>\n')
+    lines.append("    </properties>\n")
+    return "".join(lines)
 
 
 def _case(case: Case) -> str:
-    """Text of a pass stands in system-out, all other in the element that says what became of it."""
-    classname = f"clusterprep.{clean(case.suite)}"
-    head = f'    <testcase classname={_attribute(classname)} name={_attribute(case.name)} time="{case.seconds:.3f}"'
+    """Return the element of a test, with its text as system-out or as that of the outcome."""
+    classname = _attribute(f"clusterprep.{case.suite}")
+    name = _attribute(case.name)
+    head = f'    <testcase classname={classname} name={name} time="{case.seconds:.3f}"'
     text = escape(case.text)
     if case.kind == "pass":
-        return f"{head}><system-out>{text}</system-out></testcase>\n" if text else f"{head}/>\n"
-    kind = f" type={_attribute(case.type)}" if case.type else ""
-    return f"{head}>\n      <{case.kind} message={_attribute(case.message)}{kind}>{text}</{case.kind}>\n    </testcase>\n"
+        if not text:
+            return f"{head}/>\n"
+        return f"{head}><system-out>{text}</system-out></testcase>\n"
+    attributes = f"message={_attribute(case.message)}"
+    if case.type:
+        attributes += f" type={_attribute(case.type)}"
+    outcome = f"<{case.kind} {attributes}>{text}</{case.kind}>"
+    return f"{head}>\n      {outcome}\n    </testcase>\n"
 
 
 def _attribute(text: str) -> str:
     return quoteattr(clean(text))
 
 
-def _name(node: str) -> str:
-    return field(node, 128)
+def _join(separator: str, *texts: str) -> str:
+    """Join the texts that are not empty."""
+    return separator.join(text for text in texts if text)
 
 
-def _text(text: str) -> str:
-    """Clean, so that XML may hold it: control characters and lone surrogates have no place there, even escaped."""
-    return field(text, TEXT)
+def _node_name(node: str) -> str:
+    return safe_text(node, 128)
+
+
+def _long_texts(texts: Iterable[str]) -> list[str]:
+    return [_long_text(text) for text in texts]
+
+
+def _long_text(text: str) -> str:
+    """Return clean text: XML may not hold control characters and lone surrogates, even escaped."""
+    return safe_text(text, TEXT)

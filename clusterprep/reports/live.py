@@ -1,4 +1,4 @@
-"""The one line that moves while a stage runs, apart from the rest because rich is loaded for it alone."""
+"""The moving line of a running stage on a terminal. Apart from progress, as only it loads rich."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from clusterprep.reports.plain import elapsed, field, folded
-from clusterprep.reports.progress import GONE, Clock, Lines, in_encoding_of
+from clusterprep.reports.plain import fold_nodes, format_elapsed, safe_text
+from clusterprep.reports.progress import READER_GONE, Clock, Lines, encodable
 
 BAR = 20  # columns
-FEW = 32  # nodes; as long as more are waited for, their number says enough, and to fold names takes time
-NODES = 40  # characters of the nodes waited for, so that it stays one line
+# Pending nodes up to which they are named: folding more takes time, and their number says enough.
+FEW = 32
+NODES = 40  # characters of the pending nodes, so that all fits one line
 
 
 class _Console(Console):
-    """rich ends the process, and points stdout at nothing, when its reader leaves; a run must go on."""
+    """A console that survives the end of its reader; rich would end the process."""
 
     def on_broken_pipe(self) -> None:
-        """Say nothing more."""
+        """Print nothing more."""
         self.quiet = True
 
 
 class LiveLine(Lines):
-    """The lines of the plain variant, and below them one that moves: stage, bar, seconds, who is waited for."""
+    """Prints the lines of `Lines`, and below them a moving one with a bar and pending nodes."""
 
     def __init__(self, stream: TextIO, clock: Clock = monotonic, *, color: bool = True) -> None:
         super().__init__(stream, clock)
@@ -48,35 +49,48 @@ class LiveLine(Lines):
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        with suppress(*GONE):
+        with suppress(*READER_GONE):
             live.start()
             self._live = live
 
     def _stage_ended(self) -> None:
-        live, self._live = self._live, None
+        live = self._live
+        self._live = None
         if live is not None:
-            with suppress(*GONE):
+            with suppress(*READER_GONE):
                 live.stop()
 
     def _say(self, line: str) -> None:
         if self._live is None:
             super()._say(line)
             return
-        with suppress(*GONE):
-            self._console.print(
-                in_encoding_of(self._stream, line), soft_wrap=True, markup=False, highlight=False
-            )
+        text = encodable(self._stream, line)
+        with suppress(*READER_GONE):
+            self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     def _drawn(self) -> RenderableType:
-        # Drawn from rich's own thread; a lock here could wait for a step that waits for rich.
+        """Return the line as it is now.
+
+        Called from rich's own thread. A lock here could wait for a step that waits for rich.
+        """
         done = len(self._outcomes)
-        pending = self._pending() if self._total - done <= FEW else ()
-        waiting = f"waiting for {folded(pending, NODES)}" if pending else ""
-        parts = (f"{done}/{self._total}", self._troubles(), elapsed(self._seconds()), waiting)
-        told = in_encoding_of(self._stream, "  ".join(part for part in parts if part))
+        text = encodable(self._stream, self._status(done))
         bar = ProgressBar(total=max(self._total, 1), completed=done, width=BAR)
+        name = Text(safe_text(self._name, 20))
+        status = Text(text, no_wrap=True, overflow="ellipsis")
         line = Table.grid(padding=(0, 1))
-        line.add_row(
-            Text(field(self._name, 20)), bar, Text(told, no_wrap=True, overflow="ellipsis")
-        )
+        line.add_row(name, bar, status)
         return line
+
+    def _status(self, done: int) -> str:
+        """Return `3/8  1 timed_out  2.0 s  waiting for n[4-7]`."""
+        parts = [f"{done}/{self._total}"]
+        troubles = self._troubles()
+        if troubles:
+            parts.append(troubles)
+        parts.append(format_elapsed(self._seconds()))
+        if self._total - done <= FEW:
+            pending = self._pending()
+            if pending:
+                parts.append(f"waiting for {fold_nodes(pending, NODES)}")
+        return "  ".join(parts)

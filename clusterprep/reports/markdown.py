@@ -1,56 +1,76 @@
-"""The report for a pull request or a ticket: GitHub's Markdown, trouble first, the rest folded.
+"""Render the report as GitHub's Markdown, for a pull request or a ticket: trouble first.
 
-Words of nodes and files stand in code spans and fenced blocks alone, or are plain words without any character that
-Markdown knows: then they are neither markup nor HTML, mention nobody, refer to no issue and link nowhere.
+Texts of nodes and files are shown in code spans and fenced blocks, or as plain text if no character
+of them means anything in Markdown. So they are never markup or HTML, and never mention a user,
+refer to an issue or become a link.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import (
     ChangeRow,
+    CollectiveResult,
     Culprit,
     EnvValue,
     Finding,
+    Json,
     LaunchResult,
     Report,
+    Stage,
     VerifyResult,
 )
 from clusterprep.model.units import format_size
 from clusterprep.reports.advice import advice
-from clusterprep.reports.blocks import WORDS, Block, blocks_of, counts, cure, gathered, troubles
+from clusterprep.reports.blocks import (
+    LABELS,
+    Block,
+    accepted,
+    blocks_of,
+    gap_remedy,
+    group_gaps,
+    number_reached,
+    summarize,
+    troubles,
+)
 from clusterprep.reports.plain import (
-    counted,
+    collective_name,
+    diff_lines,
     distinct,
-    duration,
-    elapsed,
-    field,
-    folded,
-    folded_ranks,
+    fold_nodes,
+    fold_ranks,
+    format_elapsed,
+    format_seconds,
+    pluralize,
+    safe_text,
 )
 
 BLOCKS = 40  # of trouble told in full; GitHub refuses a comment of more than 65,536 characters
-SEEN, WORDS_SHOWN = 4, 3  # values, and different messages and remedies of one check
+VALUES = 4  # different values of one check
+MESSAGES = 3  # different messages, and different remedies, of one check
 DIFFS, DIFF = 8, 40  # changes with their difference, and its lines
 ROWS = 40  # of a table, and of a list
 LARGEST = 60_000  # characters
-FIELD = 300  # characters of a field
+FIELD = 300  # characters of a text
 
+# Text that is safe outside a code span: letters, digits and punctuation that mean nothing in
+# Markdown. It must not begin like a list item.
 _HARMLESS = re.compile(
     r"(?!\d+[.)](?:\s|$))(?=[^\W_]|[('\"≤≥±]|$)(?:[^\W_]|[ ,.;()%'\"/+=:≤≥±→…·–-]|(?<=\w)_(?=\w))*"
 )
+# What GitHub turns into links and emoji by itself.
 _LINKS = re.compile(r"://|www\.|\bGH-\d|:[\w+-]+:", re.IGNORECASE)
 
 
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
-    """The whole report, never longer than a comment may be."""
+    """Return the report, cut where it is longer than a comment may be."""
     parts = [
         _head(report),
         _error(report),
         *_trouble(report),
-        _quiet(report.findings or ()),
+        _not_counting(report.findings or ()),
         _verify(report.verify),
         _launch(report.launch),
         _env(report.env),
@@ -58,57 +78,75 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
         _advice(report),
     ]
     text = ""
-    for place, part in enumerate(filter(None, parts)):
+    for part in parts:
+        if not part:
+            continue
         if len(text) + len(part) > LARGEST:
-            return (
-                f"{text}\n*The rest does not fit into a comment; `--output report.html` has it.*\n"
-            )
-        text += ("\n" if place else "") + part
+            rest = "*The rest does not fit into a comment; `--output report.html` has it.*"
+            return f"{text}\n{rest}\n"
+        if text:
+            text += "\n"
+        text += part
     return text
 
 
-# ---------------------------------------------------------------- words of others
+# ---------------------------------------------------------------- texts of nodes and files
 
 
-def said(text: str, limit: int = FIELD) -> str:
-    """Plain where every character is harmless, else a code span."""
-    words = field(text, limit)
-    return words if _HARMLESS.fullmatch(words) and not _LINKS.search(words) else code(words, limit)
+def inline(text: str, limit: int = FIELD) -> str:
+    """Return the text as it is if every character is harmless, otherwise as a code span."""
+    cleaned = safe_text(text, limit)
+    if _HARMLESS.fullmatch(cleaned) and not _LINKS.search(cleaned):
+        return cleaned
+    return code(cleaned, limit)
 
 
 def code(text: str, limit: int = FIELD) -> str:
-    """A code span whose fence is longer than any run of backticks inside."""
-    words = field(text, limit) or " "
-    ticks = "`" * (_longest(words) + 1)
-    pad = " " if words[0] in "` " or words[-1] in "` " else ""
-    return f"{ticks}{pad}{words}{pad}{ticks}"
+    """Return a code span whose fence is longer than any run of backticks in it."""
+    content = safe_text(text, limit) or " "
+    fence = "`" * (_longest_backticks(content) + 1)
+    # Markdown takes one space off at both ends, and a backtick there would lengthen the fence.
+    if content[0] in "` " or content[-1] in "` ":
+        content = f" {content} "
+    return f"{fence}{content}{fence}"
 
 
 def cell(text: str, limit: int = FIELD) -> str:
-    """Of a table: there a bar ends the cell even inside a code span, and a backslash before it spoils its escape."""
-    words = field(text, limit)
-    if not set(words) & set("|\\"):
-        return said(words, limit) if words else ""
-    return (
-        "<code>"
-        + "".join(c if c.isalnum() or c == " " else f"&#{ord(c)};" for c in words)
-        + "</code>"
-    )
+    """Return the text for a table, where a bar ends the cell even inside a code span.
+
+    A backslash before it would spoil its escape, so both become HTML entities.
+    """
+    content = safe_text(text, limit)
+    if not content:
+        return ""
+    if "|" not in content and "\\" not in content:
+        return inline(content, limit)
+    escaped = ""
+    for char in content:
+        if char.isalnum() or char == " ":
+            escaped += char
+        else:
+            escaped += f"&#{ord(char)};"
+    return f"<code>{escaped}</code>"
 
 
 def block(lines: Iterable[str], language: str = "", indent: str = "") -> str:
-    """A fenced block; a line that looks like a fence is shorter than ours."""
-    shown = [field(line) for line in lines]
-    ticks = "`" * max(3, max(map(_longest, shown), default=0) + 1)
-    return "".join(f"{indent}{line}\n" for line in (f"{ticks}{language}", *shown, ticks))
+    """Return a fenced block whose fence is longer than any fence in it."""
+    shown = [safe_text(line) for line in lines]
+    longest = max(map(_longest_backticks, shown), default=0)
+    fence = "`" * max(3, longest + 1)
+    text = ""
+    for line in (f"{fence}{language}", *shown, fence):
+        text += f"{indent}{line}\n"
+    return text
 
 
 def details(summary: str, body: str) -> str:
-    """Folded; `summary` is HTML, and holds our own words and numbers alone."""
+    """Return a folded section. `summary` is HTML and must hold no text of nodes or files."""
     return f"<details><summary>{summary}</summary>\n\n{body}\n</details>\n"
 
 
-def _longest(text: str) -> int:
+def _longest_backticks(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
 
 
@@ -116,241 +154,344 @@ def _longest(text: str) -> int:
 
 
 def _head(report: Report) -> str:
-    title = " ".join(
-        filter(
-            None,
-            ["clusterprep", said(report.command, 40), report.cluster and code(report.cluster, 80)],
-        )
-    )
-    told = []
-    if report.nodes is not None:
-        told.append(
-            f"{sum(node.reached for node in report.nodes)}/{counted(len(report.nodes), 'node')} reached"
-        )
-    if report.run:
-        told.append(f"run {code(report.run, 80)}")
-    told.append(elapsed(report.seconds))
-    lines = [
-        f"## {said(report.verdict).upper()}: {title}",
-        "",
-        f"**{counts(report)}** · {' · '.join(told)}",
-    ]
-    lines += (
-        ["", *(f"> {said(notice)}  " for notice in report.notices[:ROWS])] if report.notices else []
-    )
-    lost = [node for node in report.nodes or () if not node.reached]
-    if report.findings is None and lost:
+    title = "clusterprep"
+    command = inline(report.command, 40)
+    if command:
+        title += f" {command}"
+    if report.cluster:
+        title += f" {code(report.cluster, 80)}"
+    verdict = inline(report.verdict).upper()
+    facts = [f"**{summarize(report)}**", *_run_facts(report)]
+    lines = [f"## {verdict}: {title}", "", " · ".join(facts)]
+    if report.notices:
         lines.append("")
-        for reason in distinct(node.reason or "unknown" for node in lost):
-            same = [node.node for node in lost if (node.reason or "unknown") == reason]
-            lines.append(f"- **LOST** {code(folded(same))} not reached: {said(reason)}")
+    for notice in report.notices[:ROWS]:
+        text = inline(notice)
+        lines.append(f"> {text}  ")
+    if report.findings is None:
+        lines += _unreached(report)
     return "\n".join(lines) + "\n"
+
+
+def _run_facts(report: Report) -> list[str]:
+    """Return how many nodes were reached, the run's name and its time."""
+    facts = []
+    if report.nodes is not None:
+        total = pluralize(len(report.nodes), "node")
+        facts.append(f"{number_reached(report)}/{total} reached")
+    if report.run:
+        facts.append(f"run {code(report.run, 80)}")
+    facts.append(format_elapsed(report.seconds))
+    return facts
+
+
+def _unreached(report: Report) -> list[str]:
+    """Return a line per reason for which nodes were not reached."""
+    nodes_by_reason: dict[str, list[str]] = {}
+    for node in report.nodes or ():
+        if not node.reached:
+            nodes_by_reason.setdefault(node.reason or "unknown", []).append(node.node)
+    lines = []
+    for reason, nodes in nodes_by_reason.items():
+        names = code(fold_nodes(nodes))
+        lines.append(f"- **LOST** {names} not reached: {inline(reason)}")
+    if lines:
+        lines.insert(0, "")
+    return lines
 
 
 def _error(report: Report) -> str:
     if report.error is None:
         return ""
-    lines = str(report.error.get("message") or "").split("\n")
-    more = [f"… {counted(len(lines) - ROWS, 'more line')}"] if len(lines) > ROWS else []
-    return block([*lines[:ROWS], *more], "text")
+    message = str(report.error.get("message") or "")
+    return block(_cut(message.split("\n"), ROWS), "text")
 
 
 def _advice(report: Report) -> str:
-    lines = [
-        f"{label}: {code(text) if label != 'next' else said(text)}"
-        for label, text in advice(report)
-    ]
-    return "  \n".join(lines) + "\n" if lines else ""
+    lines = []
+    for label, text in advice(report):
+        if label == "next":
+            lines.append(f"{label}: {inline(text)}")
+        else:
+            lines.append(f"{label}: {code(text)}")
+    if not lines:
+        return ""
+    return "  \n".join(lines) + "\n"
+
+
+def _cut(lines: Sequence[str], limit: int) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    shown = list(lines[:limit])
+    if len(lines) > limit:
+        more = pluralize(len(lines) - limit, "more line")
+        shown.append(f"… {more}")
+    return shown
 
 
 # ---------------------------------------------------------------- findings
 
 
 def _trouble(report: Report) -> list[str]:
-    groups = gathered(troubles(report.findings or ()))
+    groups = group_gaps(troubles(report.findings or ()))
     if not groups:
         return []
-    told = [
-        "### What is wrong\n",
-        *(_block(alike[0]) if len(alike) == 1 else _gap(alike) for alike in groups[:BLOCKS]),
-    ]
-    if rest := [one for alike in groups[BLOCKS:] for one in alike]:
-        rows = "".join(
-            f"- {WORDS[one.verdict, one.severity]} {code(one.check)} {_where(one.nodes)}\n"
-            for one in rest
-        )
-        told.append(details(f"{len(rest)} more checks", rows))
-    return told
+    parts = ["### What is wrong\n"]
+    for group in groups[:BLOCKS]:
+        if len(group) == 1:
+            parts.append(_block(group[0]))
+        else:
+            parts.append(_gap(group))
+    rows = []
+    for group in groups[BLOCKS:]:
+        for entry in group:
+            label = LABELS[entry.verdict, entry.severity]
+            rows.append(f"- {label} {code(entry.check)} {_where(entry.nodes)}\n")
+    if rows:
+        parts.append(details(f"{len(rows)} more checks", "".join(rows)))
+    return parts
 
 
-def _gap(alike: Sequence[Block]) -> str:
-    """What one missing answer leaves open."""
-    first = alike[0]
-    mild = ", warnings" if first.severity == "warning" else ""
-    lines = [
-        f"- **UNKNOWN** {len(alike)} checks {_where(first.nodes)} ({said(first.reason or '')}){mild}"
-    ]
-    lines += [
-        f"  {said(words)}" for words in distinct(f.message for f in first.findings)[:WORDS_SHOWN]
-    ]
-    lines.append(f"  - left open: {', '.join(code(one.check) for one in alike[:ROWS])}")
-    return "\n".join(lines) + "\n\n" + block([cure(first)], "sh", "  ")
+def _gap(group: Sequence[Block]) -> str:
+    """Return the checks that one missing answer leaves open."""
+    first = group[0]
+    reason = inline(first.reason or "")
+    head = f"- **UNKNOWN** {len(group)} checks {_where(first.nodes)} ({reason})"
+    if first.severity == "warning":
+        head += ", warnings"
+    names = [code(entry.check) for entry in group[:ROWS]]
+    lines = [head, *_messages(first)]
+    lines.append(f"  - left open: {', '.join(names)}")
+    lines.append("")
+    lines.append(block([gap_remedy(first)], "sh", "  "))
+    return "\n".join(lines)
 
 
-def _block(one: Block) -> str:
-    reason = f" ({said(one.reason)})" if one.reason else ""
-    mild = ", a warning" if one.severity == "warning" and one.verdict == "unknown" else ""
-    lines = [
-        f"- **{WORDS[one.verdict, one.severity]}** {code(one.check)} {_where(one.nodes)}{reason}{mild}"
-    ]
-    lines += [
-        f"  {said(words)}" for words in distinct(f.message for f in one.findings)[:WORDS_SHOWN]
-    ]
-    told = [finding for finding in one.findings if finding.seen or finding.wanted]
-    for finding in told[:SEEN]:
-        where = f"{code(folded(finding.nodes))}: " if len(told) > 1 and finding.nodes else ""
-        seen = f"seen {said(finding.seen)}" if finding.seen else ""
-        wanted = f"wanted {said(finding.wanted)}" if finding.wanted else ""
-        lines.append(f"  - {where}{', '.join(filter(None, [seen, wanted]))}")
-    if len(told) > SEEN:
-        lines.append(f"  - {counted(len(told) - SEEN, 'more value')}")
-    remedies = distinct(finding.remedy for finding in one.findings)[:WORDS_SHOWN]
-    return "\n".join(lines) + "\n" + ("\n" + block(remedies, "sh", "  ") if remedies else "")
+def _block(entry: Block) -> str:
+    label = LABELS[entry.verdict, entry.severity]
+    head = f"- **{label}** {code(entry.check)} {_where(entry.nodes)}"
+    if entry.reason:
+        head += f" ({inline(entry.reason)})"
+    if entry.severity == "warning" and entry.verdict == "unknown":
+        head += ", a warning"
+    lines = [head, *_messages(entry), *_values(entry)]
+    text = "\n".join(lines) + "\n"
+    remedies = entry.remedies[:MESSAGES]
+    if remedies:
+        text += "\n" + block(remedies, "sh", "  ")
+    return text
+
+
+def _messages(entry: Block) -> list[str]:
+    lines = []
+    for message in entry.messages[:MESSAGES]:
+        text = inline(message)
+        lines.append(f"  {text}")
+    return lines
+
+
+def _values(entry: Block) -> list[str]:
+    """Return what was seen and wanted; with the nodes if there is more than one value."""
+    findings = entry.valued
+    lines = []
+    for finding in findings[:VALUES]:
+        values = []
+        if finding.seen:
+            values.append(f"seen {inline(finding.seen)}")
+        if finding.wanted:
+            values.append(f"wanted {inline(finding.wanted)}")
+        nodes = ""
+        if len(findings) > 1 and finding.nodes:
+            nodes = f"{code(fold_nodes(finding.nodes))}: "
+        lines.append(f"  - {nodes}{', '.join(values)}")
+    if len(findings) > VALUES:
+        more = pluralize(len(findings) - VALUES, "more value")
+        lines.append(f"  - {more}")
+    return lines
 
 
 def _where(nodes: Sequence[str]) -> str:
-    return f"on {code(folded(nodes))}" if nodes else ""
+    if not nodes:
+        return ""
+    return f"on {code(fold_nodes(nodes))}"
 
 
-def _quiet(findings: Sequence[Finding]) -> str:
-    """What does not count: accepted, cured, passed, not judged."""
-    rows = blocks_of(findings)
-    accepted = [
-        one for one in rows if one.silenced and not one.fixed and one.verdict in ("fail", "unknown")
-    ]
-    fixed = [one for one in rows if one.fixed]
-    passed = [one for one in rows if one.verdict == "pass" and not one.fixed]
-    skipped = [one for one in rows if one.verdict == "skip"]
-    parts = []
-    for title, some in (("accepted", accepted), ("fixed by this run", fixed)):
-        if some:
-            lines = (
-                f"- {code(one.check)} {_where(one.nodes)} {said(one.silenced or '')}".rstrip()
-                for one in some
-            )
-            parts.append(
-                details(f"{counted(len(some), 'finding')} {title}", "\n".join(lines) + "\n")
-            )
+def _not_counting(findings: Sequence[Finding]) -> str:
+    """Return folded lists of what does not count: accepted, fixed, passed, not judged."""
+    blocks = blocks_of(findings)
+    fixed = []
+    passed = []
+    skipped = []
+    for entry in blocks:
+        if entry.fixed:
+            fixed.append(entry)
+        elif entry.verdict == "pass":
+            passed.append(code(entry.check))
+        if entry.verdict == "skip":
+            line = f"- {code(entry.check)} {inline(entry.reason or '')} {_where(entry.nodes)}"
+            skipped.append(line)
+    parts = [_silenced(accepted(blocks), "accepted"), _silenced(fixed, "fixed by this run")]
     if passed:
-        names = ", ".join(code(name) for name in distinct(one.check for one in passed))
-        parts.append(
-            details(
-                f"{counted(len(distinct(one.check for one in passed)), 'check')} passed",
-                names + "\n",
-            )
-        )
+        names = distinct(passed)
+        summary = f"{pluralize(len(names), 'check')} passed"
+        parts.append(details(summary, ", ".join(names) + "\n"))
     if skipped:
-        lines = (
-            f"- {code(one.check)} {said(one.reason or '')} {_where(one.nodes)}" for one in skipped
-        )
-        parts.append(
-            details(f"{counted(len(skipped), 'check')} not judged", "\n".join(lines) + "\n")
-        )
-    return "\n".join(parts)
+        summary = f"{pluralize(len(skipped), 'check')} not judged"
+        parts.append(details(summary, "\n".join(skipped) + "\n"))
+    return "\n".join(part for part in parts if part)
 
 
-# ---------------------------------------------------------------- what was set, changed and measured
+def _silenced(blocks: Sequence[Block], title: str) -> str:
+    if not blocks:
+        return ""
+    lines = []
+    for entry in blocks:
+        line = f"- {code(entry.check)} {_where(entry.nodes)} {inline(entry.silenced or '')}"
+        lines.append(line.rstrip())
+    summary = f"{pluralize(len(blocks), 'finding')} {title}"
+    return details(summary, "\n".join(lines) + "\n")
+
+
+# ---------------------------------------------------------------- environment and changes
 
 
 def _env(env: Sequence[EnvValue] | None) -> str:
     if not env:
         return ""
-    everyone = {node for value in env for node in value.nodes}
+    variables = set()
+    all_nodes: set[str] = set()
+    for value in env:
+        variables.add(value.name)
+        all_nodes.update(value.nodes)
     rows = ["| variable | value | nodes | why |", "|---|---|---|---|"]
     for value in env[:ROWS]:
-        nodes = "all" if set(value.nodes) == everyone else folded(value.nodes)
-        rows.append(
-            f"| {cell(value.name)} | {cell(value.value)} | {cell(nodes)} | {cell(value.why)} |"
-        )
-    rows += ["", f"{counted(len(env) - ROWS, 'more value')}"] if len(env) > ROWS else []
-    names = counted(len({value.name for value in env}), "variable")
-    return details(f"Environment: {names}", "\n".join(rows) + "\n")
+        nodes = "all"
+        if set(value.nodes) != all_nodes:
+            nodes = fold_nodes(value.nodes)
+        texts = (value.name, value.value, nodes, value.why)
+        rows.append(_table_row(*map(cell, texts)))
+    if len(env) > ROWS:
+        rows += ["", pluralize(len(env) - ROWS, "more value")]
+    summary = f"Environment: {pluralize(len(variables), 'variable')}"
+    return details(summary, "\n".join(rows) + "\n")
+
+
+def _table_row(*cells: str) -> str:
+    content = " | ".join(cells)
+    return f"| {content} |"
 
 
 def _changes(changes: Sequence[ChangeRow] | None) -> str:
     if not changes:
         return ""
-    moving = [row for row in changes if row.outcome != "unchanged"]
-    parts = []
-    for place, row in enumerate(moving[:ROWS]):
-        why = f": {said(row.detail)}" if row.detail else ""
-        parts.append(
-            f"- **{row.outcome}** {row.action} {code(row.target)} {_where(row.nodes)}{why}\n"
-        )
-        lines = row.diff.rstrip().split("\n") if row.diff.strip() and place < DIFFS else []
-        more = [f"… {counted(len(lines) - DIFF, 'more line')}"] if len(lines) > DIFF else []
-        parts.append("\n" + block([*lines[:DIFF], *more], "diff", "  ") if lines else "")
-    if len(moving) > ROWS:
-        parts.append(f"- {counted(len(moving) - ROWS, 'more change')}\n")
-    still = len(changes) - len(moving)
-    parts.append(f"- {counted(still, 'change')} already as wanted\n" if still else "")
-    return details(f"Changes: {counted(len(moving), 'change')}", "".join(parts))
+    changed = [row for row in changes if row.outcome != "unchanged"]
+    body = ""
+    for number, row in enumerate(changed[:ROWS]):
+        body += _change(row)
+        lines = diff_lines(row.diff)
+        if lines and number < DIFFS:
+            body += "\n" + block(_cut(lines, DIFF), "diff", "  ")
+    if len(changed) > ROWS:
+        more = pluralize(len(changed) - ROWS, "more change")
+        body += f"- {more}\n"
+    unchanged = len(changes) - len(changed)
+    if unchanged:
+        body += f"- {pluralize(unchanged, 'change')} already as wanted\n"
+    summary = f"Changes: {pluralize(len(changed), 'change')}"
+    return details(summary, body)
+
+
+def _change(row: ChangeRow) -> str:
+    text = f"- **{row.outcome}** {row.action} {code(row.target)} {_where(row.nodes)}"
+    if row.detail:
+        text += f": {inline(row.detail)}"
+    return text + "\n"
+
+
+# ---------------------------------------------------------------- verify and launch
 
 
 def _verify(result: VerifyResult | None) -> str:
     if result is None:
         return ""
-    ranks = f"{counted(result.world_size, 'rank')}, {result.nproc_per_node} per node"
-    lines = [
-        f"### Verify: {result.verdict}",
-        "",
-        f"{code(result.backend)}, {ranks}, {code(result.rendezvous)}",
-    ]
-    lines += ["", said(result.message)] if result.message else []
-    lines += ["", *map(_culprit, result.culprits[:ROWS])] if result.culprits else []
-    body = ["| stage | took | verdict | missing |", "|---|---|---|---|"]
-    for stage in result.stages:
-        late = f"rank {folded_ranks(stage.missing)}" if stage.missing else ""
-        body.append(
-            f"| {cell(stage.name)} | {elapsed(stage.seconds)} | {stage.verdict} | {cell(late)} |"
-        )
+    ranks = pluralize(result.world_size, "rank")
+    size = f"{ranks}, {result.nproc_per_node} per node"
+    head = f"{code(result.backend)}, {size}, {code(result.rendezvous)}"
+    lines = [f"### Verify: {result.verdict}", "", head]
+    if result.message:
+        lines += ["", inline(result.message)]
+    if result.culprits:
+        lines.append("")
+    for culprit in result.culprits[:ROWS]:
+        lines += _culprit(culprit)
+    tables = _stage_table(result.stages)
     if result.collectives:
-        body += [
-            "",
-            "| collective | size | time | algbw GB/s | busbw GB/s | wrong |",
-            "|---|--:|--:|--:|--:|--:|",
-        ]
-    for row in result.collectives[:ROWS]:
-        name = f"{row.op} {'' if row.dtype == 'float32' else row.dtype}".strip()
-        rates = f"{row.algbw_gbs:.2f} | {row.busbw_gbs:.2f} | {row.wrong}"
-        body.append(
-            f"| {cell(name)} | {format_size(row.bytes)} | {duration(row.seconds)} | {rates} |"
-        )
-    return "\n".join(lines) + "\n\n" + details("Stages and bandwidth", "\n".join(body) + "\n")
+        tables += ["", *_collective_table(result.collectives)]
+    body = "\n".join(tables) + "\n"
+    return "\n".join(lines) + "\n\n" + details("Stages and bandwidth", body)
 
 
-def _culprit(one: Culprit) -> str:
-    ends = (
-        f"{code(one.source)} → {code(one.target)}"
-        if one.source and one.target
-        else code(folded(one.nodes))
-    )
-    rank = "" if one.rank is None else f" rank {one.rank}"
-    head = f"- **CULPRIT** {one.kind}{rank} {ends}, {one.confidence:.0%} sure: {said(one.cause)}"
-    return "\n".join([head, *(f"  - {said(words)}" for words in one.evidence[:ROWS])])
+def _stage_table(stages: Iterable[Stage]) -> list[str]:
+    rows = ["| stage | took | verdict | missing |", "|---|---|---|---|"]
+    for stage in stages:
+        missing = ""
+        if stage.missing:
+            missing = f"rank {fold_ranks(stage.missing)}"
+        name = cell(stage.name)
+        took = format_elapsed(stage.seconds)
+        rows.append(_table_row(name, took, stage.verdict, cell(missing)))
+    return rows
+
+
+def _collective_table(results: Sequence[CollectiveResult]) -> list[str]:
+    rows = [
+        "| collective | size | time | algbw GB/s | busbw GB/s | wrong |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in results[:ROWS]:
+        name = cell(collective_name(row.op, row.dtype))
+        size = format_size(row.bytes)
+        took = format_seconds(row.seconds)
+        rates = f"{row.algbw_gbs:.2f} | {row.busbw_gbs:.2f}"
+        rows.append(_table_row(name, size, took, rates, str(row.wrong)))
+    return rows
+
+
+def _culprit(culprit: Culprit) -> list[str]:
+    place = code(fold_nodes(culprit.nodes))
+    if culprit.source and culprit.target:
+        place = f"{code(culprit.source)} → {code(culprit.target)}"
+    kind: str = culprit.kind
+    if culprit.rank is not None:
+        kind = f"{culprit.kind} rank {culprit.rank}"
+    sure = f"{culprit.confidence:.0%} sure"
+    lines = [f"- **CULPRIT** {kind} {place}, {sure}: {inline(culprit.cause)}"]
+    for evidence in culprit.evidence[:ROWS]:
+        text = inline(evidence)
+        lines.append(f"  - {text}")
+    return lines
 
 
 def _launch(result: LaunchResult | None) -> str:
     if result is None:
         return ""
-    ranks = f"{counted(result.world_size, 'rank')}, {result.nproc_per_node} per node, {result.mode}"
-    lines = [f"### Launch: {result.verdict}", "", f"{ranks}, {code(result.rendezvous)}"]
-    lines += ["", said(result.message)] if result.message else []
-    lines += ["", *map(_culprit, result.culprits[:ROWS])]
+    ranks = pluralize(result.world_size, "rank")
+    size = f"{ranks}, {result.nproc_per_node} per node, {result.mode}"
+    lines = [f"### Launch: {result.verdict}", "", f"{size}, {code(result.rendezvous)}"]
+    if result.message:
+        lines += ["", inline(result.message)]
+    lines.append("")
+    for culprit in result.culprits[:ROWS]:
+        lines += _culprit(culprit)
     for cause in result.causes[:ROWS]:
-        lines.append(
-            f"- **LOG SAYS** {code(str(cause.get('cause')))}: {said(str(cause.get('message')))}"
-        )
-        if cause.get("remedy"):
-            lines.append(f"\n{block([str(cause['remedy'])], 'sh', '  ')}".rstrip())
+        lines += _cause(cause)
     return "\n".join(lines) + "\n"
+
+
+def _cause(cause: Mapping[str, Json]) -> list[str]:
+    name = code(str(cause.get("cause")))
+    message = inline(str(cause.get("message")))
+    lines = [f"- **LOG SAYS** {name}: {message}"]
+    remedy = cause.get("remedy")
+    if remedy:
+        lines += ["", block([str(remedy)], "sh", "  ").rstrip()]
+    return lines

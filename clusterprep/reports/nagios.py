@@ -1,98 +1,131 @@
-"""The report for Nagios and what speaks its language: one line with figures, and an exit code of its own."""
+"""Render the report as a Nagios plug-in does: one line with performance data, and an exit code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterprep.model import Culprit, Report
-from clusterprep.reports.blocks import Block, counts, gathered, troubles
-from clusterprep.reports.plain import clean, counted, field, folded
+from clusterprep.model import Report
+from clusterprep.reports.blocks import Block, culprits_of, group_gaps, summarize, troubles
+from clusterprep.reports.plain import clean, fold_nodes, pluralize, safe_text
 
-STATES = (
-    "OK",
-    "WARNING",
-    "CRITICAL",
-    "UNKNOWN",
-)  # by exit code, as the plug-in guidelines number them
-LINE = 1000  # characters before the figures; NRPE of old cuts after 1024 bytes
+# By exit code, as the plug-in guidelines number them.
+STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+LINE = 1000  # characters before the performance data; old versions of NRPE cut after 1024 bytes
 SHOWN = 5  # blocks of trouble
-VALUE, NODES = 80, 60  # characters of what was seen, and of a node set
+VALUE, NODES = 80, 60  # characters of a value, and of a node set
 
 
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
-    """`CLUSTERPREP CRITICAL - 1 error … | errors=1 …`."""
-    text = f"CLUSTERPREP {STATES[exit_code(report)]} - {_text(report)}"
-    # A bar would end the text, and begin figures that are none.
-    return f"{_cut(text).replace('|', '/')} | {_figures(report)}\n"
+    """Return `CLUSTERPREP CRITICAL - 1 error … | errors=1 …`."""
+    state = STATES[exit_code(report)]
+    text = _cut(f"CLUSTERPREP {state} - {_text(report)}")
+    # In Nagios' format a bar ends the text and begins the performance data.
+    text = text.replace("|", "/")
+    return f"{text} | {_performance_data(report)}\n"
 
 
 def exit_code(report: Report) -> int:
-    """0 to 3. What was not determined is UNKNOWN, and so is a command that could not do its work.
+    """Return 0 to 3. What was not determined is UNKNOWN, and so is a command that did not work.
 
-    A warning that failed is a WARNING here also without --strict: that is what the state is for. So are changes that a
-    plan found to be pending, where they were asked for.
+    A failed warning is a WARNING here also without --strict, because that is what this state is
+    for. So are changes that a plan found to be pending, where they were asked for.
     """
     if report.code == 1:
         return 2
     if report.code not in (0, 5):
         return 3
-    failed = any(block.verdict == "fail" for block in troubles(report.findings or ()))
-    return 1 if failed or report.code == 5 else 0
+    if report.code == 5:
+        return 1
+    for block in troubles(report.findings or ()):
+        if block.verdict == "fail":
+            return 1
+    return 0
 
 
 def _text(report: Report) -> str:
-    name = f"{clean(report.command)} {field(report.cluster, VALUE)}".strip()
+    cluster = safe_text(report.cluster, VALUE)
+    name = f"{clean(report.command)} {cluster}".strip()
     if report.error is not None:
-        return f"{name}: {field(str(report.error.get('message') or report.verdict))}"
-    parts = [f"{name}: {counts(report)}"]
-    parts += [
-        f"{field(one.cause)} on {folded(one.nodes, NODES)}" for one in _culprits(report)[:SHOWN]
-    ]
-    groups = gathered(troubles(report.findings or ()))
-    parts += [_said(alike) for alike in groups[:SHOWN]]
-    if rest := sum(map(len, groups[SHOWN:])):
-        parts.append(f"{rest} more")
-    if report.findings is None and report.nodes:
-        lost = [node.node for node in report.nodes if not node.reached]
-        parts += [f"not reached: {folded(lost, NODES)}"] if lost else []
+        message = str(report.error.get("message") or report.verdict)
+        return f"{name}: {safe_text(message)}"
+    parts = [f"{name}: {summarize(report)}"]
+    for culprit in culprits_of(report)[:SHOWN]:
+        nodes = fold_nodes(culprit.nodes, NODES)
+        parts.append(f"{safe_text(culprit.cause)} on {nodes}")
+    parts += _trouble(report)
+    # Elsewhere the check ssh.reach says it.
+    if report.findings is None:
+        parts += _unreached(report)
     if report.code == 5:
         parts.append("changes are pending")
     return "; ".join(parts)
 
 
-def _culprits(report: Report) -> list[Culprit]:
-    trials = (report.verify, report.launch)
-    return [culprit for trial in trials if trial is not None for culprit in trial.culprits]
+def _trouble(report: Report) -> list[str]:
+    """Return the gravest groups of trouble as text, and how many blocks are not shown."""
+    groups = group_gaps(troubles(report.findings or ()))
+    parts = []
+    for group in groups[:SHOWN]:
+        text = _describe(group)
+        parts.append(text)
+    remaining = sum(map(len, groups[SHOWN:]))
+    if remaining:
+        parts.append(f"{remaining} more")
+    return parts
 
 
-def _said(alike: Sequence[Block]) -> str:
-    """A check, or all those that one missing answer leaves open."""
-    block, first = alike[0], alike[0].findings[0]
-    if len(alike) > 1:
-        return f"{len(alike)} checks unknown on {folded(block.nodes, NODES)}: {field(first.message, VALUE)}"
-    where = f" on {folded(block.nodes, NODES)}" if block.nodes else ""
-    seen = f": {field(first.seen, VALUE)}" if first.seen else ""
-    wanted = f", wanted {field(first.wanted, VALUE)}" if first.seen and first.wanted else ""
-    word = f"{block.check}{' unknown' if block.verdict == 'unknown' else ''}"
-    return f"{word}{where}{seen}{wanted}"
+def _unreached(report: Report) -> list[str]:
+    names = [node.node for node in report.nodes or () if not node.reached]
+    if not names:
+        return []
+    return [f"not reached: {fold_nodes(names, NODES)}"]
 
 
-def _figures(report: Report) -> str:
-    """Performance data: `name=value`, seconds with their unit."""
-    blocks = troubles(report.findings or ())
-    numbers = {
-        "errors": sum((one.verdict, one.severity) == ("fail", "error") for one in blocks),
-        "warnings": sum((one.verdict, one.severity) == ("fail", "warning") for one in blocks),
-        "unknown": sum(one.verdict == "unknown" for one in blocks),
-        "nodes": len(report.nodes or ()),
-        "unreached": sum(not node.reached for node in report.nodes or ()),
-    }
-    told = [f"{name}={number}" for name, number in numbers.items()]
-    rates = [row.busbw_gbs for row in (report.verify.collectives if report.verify else ())]
-    return " ".join(
-        [*told, *([f"busbw_gbs={max(rates):.3f}"] if rates else []), f"time={report.seconds:.3f}s"]
-    )
+def _describe(group: Sequence[Block]) -> str:
+    """Describe a check, or all checks that one missing answer leaves open."""
+    block = group[0]
+    first = block.findings[0]
+    nodes = fold_nodes(block.nodes, NODES)
+    if len(group) > 1:
+        message = safe_text(first.message, VALUE)
+        return f"{len(group)} checks unknown on {nodes}: {message}"
+    text = block.check
+    if block.verdict == "unknown":
+        text += " unknown"
+    if block.nodes:
+        text += f" on {nodes}"
+    if first.seen:
+        text += f": {safe_text(first.seen, VALUE)}"
+        if first.wanted:
+            text += f", wanted {safe_text(first.wanted, VALUE)}"
+    return text
+
+
+def _performance_data(report: Report) -> str:
+    """Return `name=value` for each figure, seconds with their unit."""
+    numbers = {"errors": 0, "warnings": 0, "unknown": 0, "nodes": 0, "unreached": 0}
+    for block in troubles(report.findings or ()):
+        if block.verdict == "unknown":
+            numbers["unknown"] += 1
+        elif block.severity == "error":
+            numbers["errors"] += 1
+        else:
+            numbers["warnings"] += 1
+    for node in report.nodes or ():
+        numbers["nodes"] += 1
+        if not node.reached:
+            numbers["unreached"] += 1
+    text = ""
+    for name, number in numbers.items():
+        text += f"{name}={number} "
+    if report.verify and report.verify.collectives:
+        fastest = max(row.busbw_gbs for row in report.verify.collectives)
+        text += f"busbw_gbs={fastest:.3f} "
+    return text + f"time={report.seconds:.3f}s"
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LINE else f"{text[:LINE]}… ({counted(len(text), 'character')})"
+    if len(text) <= LINE:
+        return text
+    size = pluralize(len(text), "character")
+    return f"{text[:LINE]}… ({size})"

@@ -1,29 +1,34 @@
-"""The console report's paper: a column of words on the left, wrapped text beside it, and nothing unsafe on either."""
+"""The page of the console report: labels in a column on the left, wrapped text beside them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from io import StringIO
+from typing import TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
-from clusterprep.reports.plain import ascii_of, clean
+from clusterprep.reports.plain import clean, fold_nodes, to_ascii
 
 Part = str | tuple[str, str]  # text, or text and its style
+Row = TypeVar("Row")
 
-GUTTER = 9  # columns: the longest word there is SILENCED
-NARROWEST, WIDEST = 40, 110  # below, wrapping eats the words; above, eyes lose the line
+GUTTER = 9  # columns: the longest label is SILENCED
+# In columns. A narrower page has no room for words; long lines of a wider one are hard to follow.
+NARROWEST, WIDEST = 40, 110
 
 
 class ReportPage:
-    """Lines to be, from parts that are cleaned here, so that no caller can forget it."""
+    """Collects lines. Every part is cleaned here, so that no caller can forget it."""
 
     def __init__(self, *, color: bool, verbose: int, width: int, ascii_only: bool) -> None:
         self.verbose = verbose
         self.width = max(NARROWEST, min(width, WIDEST))
         self._ascii_only = ascii_only
         self._lines: list[Text] = []
-        # Neither the environment nor the process's own terminal has a say: the caller knows what the text is for.
+        # The caller knows what the text is for. The environment and the process's own terminal
+        # do not, so rich may not look at them.
         self._console = Console(
             file=StringIO(),
             width=self.width,
@@ -35,39 +40,51 @@ class ReportPage:
         )
 
     def text(self, *parts: Part) -> Text:
-        """Styled text that holds no markup: rich never parses what hosts have said."""
+        """Return styled text without markup: rich never parses what nodes have said."""
         text = Text()
         for part in parts:
-            words, style = part if isinstance(part, tuple) else (part, "")
-            text.append(self._safe(words), style=style or None)
+            if isinstance(part, tuple):
+                content, style = part
+                text.append(self._safe(content), style=style or None)
+            else:
+                text.append(self._safe(part))
         return text
 
     def row(self, label: Part, *parts: Part, indent: int = GUTTER, keep: bool = False) -> None:
-        """A word on the left, text beside it, wrapped there; `keep` leaves it on one line, for pasting."""
+        """Add a label and the text beside it, which is wrapped there.
+
+        `keep` leaves the text on one line, so that it can be pasted.
+        """
         head = self.text(label)
         head.pad_right(max(0, indent - head.cell_len))
         body = self.text(*parts)
-        for number, line in enumerate([body] if keep else self._wrapped(body, indent)):
-            first = head if number == 0 else Text(" " * indent)
-            self._lines.append(Text.assemble(first, line))
+        lines = [body]
+        if not keep:
+            lines = self._wrapped(body, indent)
+        for line in lines:
+            self._lines.append(Text.assemble(head, line))
+            # Only the first line has the label.
+            head = Text(" " * indent)
 
     def under(self, *parts: Part, indent: int = GUTTER) -> None:
-        """More text below the row before."""
+        """Add more text below the previous row."""
         self.row("", *parts, indent=indent)
 
     def blank(self) -> None:
-        """An empty line; never two, and none at the top."""
+        """Add an empty line; never two in a row, and none at the top."""
         if self._lines and self._lines[-1].plain:
             self._lines.append(Text())
 
     def rule(self) -> None:
-        """A line across the page."""
-        self._lines.append(
-            self.text(("-" * self.width if self._ascii_only else "─" * self.width, "dim"))
-        )
+        """Add a line across the page."""
+        char = "─"
+        if self._ascii_only:
+            char = "-"
+        line = self.text((char * self.width, "dim"))
+        self._lines.append(line)
 
     def show(self) -> str:
-        """Everything written so far."""
+        """Return the whole page."""
         with self._console.capture() as captured:
             for line in self._lines:
                 line.rstrip()
@@ -76,10 +93,25 @@ class ReportPage:
                 )
         return captured.get()
 
-    def _safe(self, words: str) -> str:
-        words = clean(words)
-        return ascii_of(words) if self._ascii_only else words
+    def shown(self, rows: Sequence[Row], limit: int) -> Sequence[Row]:
+        """Return the rows to show: with -v all of them, otherwise the first `limit`."""
+        if self.verbose:
+            return rows
+        return rows[:limit]
+
+    def nodes(self, names: Iterable[str]) -> str:
+        """Return a folded node set: with -v all of it, otherwise cut where it is long."""
+        if self.verbose:
+            return fold_nodes(names, None)
+        return fold_nodes(names)
+
+    def _safe(self, text: str) -> str:
+        cleaned = clean(text)
+        if self._ascii_only:
+            return to_ascii(cleaned)
+        return cleaned
 
     def _wrapped(self, body: Text, indent: int) -> list[Text]:
-        lines = body.wrap(self._console, max(self.width - indent, NARROWEST // 2), overflow="fold")
+        width = max(self.width - indent, NARROWEST // 2)
+        lines = body.wrap(self._console, width, overflow="fold")
         return list(lines) or [Text()]

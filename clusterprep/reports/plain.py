@@ -1,4 +1,7 @@
-"""Host names, facts and messages come from machines that may lie: here they become text that is safe to show."""
+"""Make text that is safe to show from host names, facts and messages, which come from nodes.
+
+`fold_nodes(["n1", "n2", "n4"])` returns `n[1-2,4]`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import format_duration
 
-FIELD = 500  # characters of one field; longer ones say how long they were
+FIELD = 500  # characters of one text; a longer one is cut and says how long it was
 NAME = 64  # characters of one node's name, the longest that Linux allows
 NODES = 160  # characters of a folded node set, two lines of a terminal
 
@@ -34,81 +37,140 @@ _ASCII = str.maketrans(
 
 
 def clean(text: str) -> str:
-    """Without control characters, escapes, direction marks and lone surrogates; white space becomes a space."""
+    """Return the text without control characters, escapes, direction marks and lone surrogates.
+
+    Each of them becomes the replacement character, and white space becomes a space.
+    """
     if text.isprintable():
         return text
     return "".join(_clean_char(char) for char in text)
 
 
-def field(text: str, limit: int = FIELD) -> str:
-    """Clean and not longer than `limit`, and if it was longer, how long."""
+def safe_text(text: str, limit: int = FIELD) -> str:
+    """Return the text clean and cut to `limit` characters; a cut text says how long it was."""
     if len(text) <= limit:
         return clean(text)
     return f"{clean(text[:limit])}… ({len(text):,} characters)"
 
 
-def ascii_of(text: str) -> str:
-    """The same in ASCII, for terminals that show nothing else."""
-    return (
-        text
-        if text.isascii()
-        else text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-    )
+def to_ascii(text: str) -> str:
+    """Return the text in ASCII, for terminals that show nothing else."""
+    if text.isascii():
+        return text
+    translated = text.translate(_ASCII)
+    return translated.encode("ascii", "replace").decode("ascii")
 
 
-def folded(names: Iterable[str], limit: int | None = NODES) -> str:
-    """`gpu[01-14,16]`; a set that does not fold is cut after `limit` characters and says its size."""
-    given = tuple(dict.fromkeys(names))
-    foldable = [name for name in given if _FOLDABLE.fullmatch(name)]
-    strange = [field(name, NAME) for name in given if not _FOLDABLE.fullmatch(name)]
-    text = ",".join(([fold(foldable)] if foldable else []) + strange)
+def fold_nodes(names: Iterable[str], limit: int | None = NODES) -> str:
+    """Return a node set such as `gpu[01-14,16]`.
+
+    A text longer than `limit` characters is cut after a whole name and says how many nodes it has.
+    """
+    nodes = tuple(dict.fromkeys(names))
+    foldable = []
+    unusual = []
+    for name in nodes:
+        if _FOLDABLE.fullmatch(name):
+            foldable.append(name)
+        else:
+            unusual.append(safe_text(name, NAME))
+    parts = unusual
+    if foldable:
+        parts = [fold(foldable), *unusual]
+    text = ",".join(parts)
     if limit is None or len(text) <= limit:
         return text
-    return f"{_whole_names(text[:limit])},… ({len(given)} nodes)"
+    return f"{_whole_names(text[:limit])},… ({len(nodes)} nodes)"
 
 
-def folded_ranks(ranks: Iterable[int]) -> str:
-    """`0-3,6`."""
+def fold_ranks(ranks: Iterable[int]) -> str:
+    """Return a set of ranks such as `0-3,6`."""
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if runs and rank == runs[-1][1] + 1:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    parts = []
+    for low, high in runs:
+        if low == high:
+            parts.append(str(low))
+        else:
+            parts.append(f"{low}-{high}")
+    return ",".join(parts)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 error`, `2 errors`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def pluralize(number: int, noun: str) -> str:
+    """Return the number and the noun: `1 error`, `2 errors`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"
 
 
-def duration(seconds: float) -> str:
-    """Seconds for people, in three digits: nobody compares runs by the fourth."""
-    return format_duration(seconds if seconds >= 120 else float(f"{seconds:.3g}"))
+def format_seconds(seconds: float) -> str:
+    """Return a duration in three digits, with its unit; more digits say nothing to a reader."""
+    if seconds < 120:
+        seconds = float(f"{seconds:.3g}")
+    return format_duration(seconds)
 
 
-def elapsed(seconds: float) -> str:
-    """How long a stage or a run took, in one unit that can be compared down the page."""
-    return f"{seconds:.1f} s" if seconds < 120 else format_duration(seconds)
+def format_elapsed(seconds: float) -> str:
+    """Return how long a stage or a run took, in one unit so that lines can be compared."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return format_duration(seconds)
 
 
 def distinct(texts: Iterable[str]) -> Sequence[str]:
-    """The texts that say something, each once, in order."""
+    """Return the texts that are not empty, each once, in order."""
     return [text for text in dict.fromkeys(texts) if text]
+
+
+def nonblank_lines(text: str) -> list[str]:
+    """Return the lines of a text that are not blank."""
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def collective_name(op: str, dtype: str) -> str:
+    """Return `all_reduce`, or `all_reduce bfloat16` for elements that are not float32."""
+    if dtype == "float32":
+        return op
+    return f"{op} {dtype}"
+
+
+def diff_lines(diff: str) -> list[str]:
+    """Return the lines of a unified difference; none if it is blank."""
+    if not diff.strip():
+        return []
+    return diff.rstrip().split("\n")
+
+
+def has_diff_header(lines: Sequence[str]) -> bool:
+    """Return True if the difference begins with the two lines that name the file."""
+    if len(lines) < 2:
+        return False
+    return lines[0].startswith("--- ") and lines[1].startswith("+++ ")
 
 
 def _clean_char(char: str) -> str:
     if char.isprintable():
         return char
-    return " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
+    if char.isspace():
+        return " "
+    return "\N{REPLACEMENT CHARACTER}"
 
 
 def _whole_names(text: str) -> str:
-    """Cut back to the last comma that stands outside brackets, so that what is shown is a valid set."""
-    depth, end = 0, 0
+    """Cut the text at the last comma outside brackets, so that what remains is a valid node set."""
+    depth = 0
+    end = 0
     for position, char in enumerate(text):
-        depth += {"[": 1, "]": -1}.get(char, 0)
-        if char == "," and depth == 0:
+        if char == "[":
+            depth += 1
+        elif char == "]":
+            depth -= 1
+        elif char == "," and depth == 0:
             end = position
-    return text[:end] if end else text
+    if end == 0:
+        return text
+    return text[:end]

@@ -1,4 +1,4 @@
-"""What a waiting person sees on stderr: which stage, how far, for whom; never on stdout, which is the report's."""
+"""Print progress to stderr: the stage, how many nodes are done, and which of them are slow."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from time import monotonic
 from types import TracebackType
 from typing import TextIO
 
-from clusterprep.reports.plain import ascii_of, distinct, elapsed, field, folded
+from clusterprep.reports.plain import distinct, fold_nodes, format_elapsed, safe_text, to_ascii
 
 Clock = Callable[[], float]
 
-SLOW = 2.0  # seconds; quicker nodes are not worth a word
-TIMES = 3  # the median's; what is slower than that stands out
+SLOW = 2.0  # seconds; nodes that are quicker are never called slow
+TIMES = 3  # a node is slow beyond this many times the median
 SLOWEST = 3  # nodes named
 
-_WELL = frozenset(
-    {"", "ok", "pass", "done", "reached", "unchanged", "finished"}
-)  # outcomes not worth a word
-GONE = (OSError, ValueError)  # nobody reads stderr any more: no reason to stop between two commits
+# Outcomes that are as expected, so that the line does not name them.
+_WELL = frozenset({"", "ok", "pass", "done", "reached", "unchanged", "finished"})
+# Raised when stderr has no reader any more. That is no reason to stop between two commits.
+READER_GONE = (OSError, ValueError)
 
 
 class Progress:
-    """Follows the stages of a run and says nothing; the variants below say it. Steps may come from any thread.
+    """Follows the stages of a run and prints nothing; the subclasses print.
 
-    A stage ends when each of `total` nodes has stepped, when the next stage begins, or at `close`.
+    Steps may come from any thread. A stage ends when each of `total` nodes has stepped, when the
+    next stage begins, or at `close`.
     """
 
     def __init__(self, clock: Clock = monotonic) -> None:
@@ -42,15 +43,22 @@ class Progress:
         self._began = 0.0
 
     def stage(self, name: str, total: int, nodes: Sequence[str] = ()) -> None:
-        """Begin a stage over `total` nodes; with their names, those still waited for can be told."""
+        """Begin a stage over `total` nodes; their names are for saying which are pending."""
         with self._lock:
             self._end()
-            self._name, self._total, self._nodes = name, total, tuple(nodes)
-            self._outcomes, self._took, self._began = {}, {}, self._clock()
+            self._name = name
+            self._total = total
+            self._nodes = tuple(nodes)
+            self._outcomes = {}
+            self._took = {}
+            self._began = self._clock()
             self._stage_began()
 
     def step(self, node: str, outcome: str = "ok", seconds: float | None = None) -> None:
-        """One node is through, with `outcome`: "ok", or the word for what went wrong; `seconds`: what it took."""
+        """Record that one node is done after `seconds`.
+
+        `outcome` is "ok" or the word for what went wrong.
+        """
         with self._lock:
             self._outcomes[node] = outcome
             if seconds is not None:
@@ -59,12 +67,12 @@ class Progress:
                 self._end()
 
     def note(self, text: str) -> None:
-        """A sentence that should stay on the screen."""
+        """Print a sentence that stays on the screen."""
         with self._lock:
-            self._say(f"note: {field(text)}")
+            self._say(f"note: {safe_text(text)}")
 
     def close(self) -> None:
-        """End the running stage and give the terminal back. May be called twice."""
+        """End the running stage and release the terminal. May be called twice."""
         with self._lock:
             self._end()
 
@@ -88,40 +96,60 @@ class Progress:
         self._say(summary)
 
     def _summary(self) -> str:
-        """`look: 3/4 nodes, 10.0 s; timed_out: n4`."""
-        well = sum(outcome in _WELL for outcome in self._outcomes.values())
-        parts = [f"{field(self._name, 40)}: {well}/{self._total} nodes, {elapsed(self._seconds())}"]
-        for outcome in distinct(self._outcomes.values()):
-            if outcome not in _WELL:
-                nodes = folded(node for node, said in self._outcomes.items() if said == outcome)
-                parts.append(f"{field(outcome, 80)}: {nodes}")
-        if pending := self._pending():
-            parts.append(f"no answer yet: {folded(pending)}")
-        if slowest := self._slowest():
+        """Return `look: 3/4 nodes, 10.0 s; timed_out: n4`."""
+        nodes_by_outcome: dict[str, list[str]] = {}
+        well = 0
+        for node, outcome in self._outcomes.items():
+            nodes_by_outcome.setdefault(outcome, []).append(node)
+            if outcome in _WELL:
+                well += 1
+        name = safe_text(self._name, 40)
+        took = format_elapsed(self._seconds())
+        parts = [f"{name}: {well}/{self._total} nodes, {took}"]
+        for outcome in distinct(nodes_by_outcome):
+            if outcome in _WELL:
+                continue
+            nodes = fold_nodes(nodes_by_outcome[outcome])
+            parts.append(f"{safe_text(outcome, 80)}: {nodes}")
+        pending = self._pending()
+        if pending:
+            parts.append(f"no answer yet: {fold_nodes(pending)}")
+        slowest = self._slowest()
+        if slowest:
             parts.append(f"slowest: {slowest}")
         return "; ".join(parts)
 
     def _slowest(self) -> str:
-        """`n7 4.1 s, n3 3.9 s`: nodes that answered well, and far later than most."""
-        well = {
-            node: took for node, took in self._took.items() if self._outcomes.get(node) in _WELL
-        }
-        if len(well) < 3:
+        """Return `n7 4.1 s, n3 3.9 s`: nodes that ended well, but far later than most."""
+        took = {}
+        for node, seconds in self._took.items():
+            outcome = self._outcomes.get(node)
+            if outcome in _WELL:
+                took[node] = seconds
+        # Of two nodes there is no usual time.
+        if len(took) < 3:
             return ""
-        late = max(SLOW, TIMES * sorted(well.values())[len(well) // 2])
-        last = sorted(
-            (node for node, took in well.items() if took > late), key=lambda node: -well[node]
-        )
-        return ", ".join(f"{field(node, 64)} {elapsed(well[node])}" for node in last[:SLOWEST])
+        median = sorted(took.values())[len(took) // 2]
+        limit = max(SLOW, TIMES * median)
+        slowest_first = sorted(took, key=lambda node: -took[node])
+        parts = []
+        for node in slowest_first[:SLOWEST]:
+            seconds = took[node]
+            if seconds > limit:
+                parts.append(f"{safe_text(node, 64)} {format_elapsed(seconds)}")
+        return ", ".join(parts)
 
     def _troubles(self) -> str:
-        """`3 timed_out, 1 refused`: what has gone wrong so far."""
-        counts = Counter(
-            outcome for outcome in list(self._outcomes.values()) if outcome not in _WELL
-        )
-        return ", ".join(
-            f"{number} {field(outcome, 20)}" for outcome, number in counts.most_common(2)
-        )
+        """Return `3 timed_out, 1 refused`: what has gone wrong until now."""
+        counts: Counter[str] = Counter()
+        # Of a copy, because other threads add outcomes at the same time.
+        for outcome in list(self._outcomes.values()):
+            if outcome not in _WELL:
+                counts[outcome] += 1
+        parts = []
+        for outcome, number in counts.most_common(2):
+            parts.append(f"{number} {safe_text(outcome, 20)}")
+        return ", ".join(parts)
 
     def _pending(self) -> tuple[str, ...]:
         return tuple(node for node in self._nodes if node not in self._outcomes)
@@ -130,30 +158,33 @@ class Progress:
         return self._clock() - self._began
 
     def _stage_began(self) -> None:
-        """A variant may start to draw."""
+        """Start to draw; for subclasses."""
 
     def _stage_ended(self) -> None:
-        """A variant stops drawing."""
+        """Stop drawing; for subclasses."""
 
     def _say(self, line: str) -> None:
-        """A variant writes the line."""
+        """Print the line; for subclasses."""
 
 
 class Lines(Progress):
-    """One short line at the end of each stage: for log files, CI and pipes."""
+    """Prints one short line at the end of each stage: for log files, CI and pipes."""
 
     def __init__(self, stream: TextIO, clock: Clock = monotonic) -> None:
         super().__init__(clock)
         self._stream = stream
 
     def _say(self, line: str) -> None:
-        with suppress(*GONE):
-            self._stream.write(f"{in_encoding_of(self._stream, line)}\n")
+        with suppress(*READER_GONE):
+            self._stream.write(f"{encodable(self._stream, line)}\n")
             self._stream.flush()
 
 
-def progress_on(stream: TextIO | None, *, quiet: bool = False, color: bool = True) -> Progress:
-    """The variant that suits the stream: live on a terminal, lines elsewhere, silent when there is no stream."""
+def make_progress(stream: TextIO | None, *, quiet: bool = False, color: bool = True) -> Progress:
+    """Return the progress that suits the stream.
+
+    A moving line on a terminal, plain lines elsewhere, nothing without a stream.
+    """
     if quiet or stream is None:
         return Progress()
     if stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
@@ -163,7 +194,9 @@ def progress_on(stream: TextIO | None, *, quiet: bool = False, color: bool = Tru
     return Lines(stream)
 
 
-def in_encoding_of(stream: TextIO, text: str) -> str:
-    """The text as the stream can show it."""
-    encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
-    return text if encoding in ("utf8", "utf8sig") else ascii_of(text)
+def encodable(stream: TextIO, text: str) -> str:
+    """Return the text as the stream can show it: in ASCII unless its encoding is UTF-8."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    if encoding.lower().replace("-", "") in ("utf8", "utf8sig"):
+        return text
+    return to_ascii(text)

@@ -1,1 +1,1 @@
-"""Reports as people and scripts see them, held against what they looked like when somebody last looked."""
+"""Reports as people and scripts see them, compared with golden files."""

@@ -1,4 +1,4 @@
-"""Writes the golden files anew: `python -m tests.reports.regenerate`; read the diff before you keep it."""
+"""Write the golden files anew: `python -m tests.reports.regenerate`. Read the diff afterwards."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .three_fleets import FLEETS
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = {".txt": ("console", 0), ".v.txt": ("console", 1), ".json": ("json", 0)}
 EVERY = {suffix: (fmt, 0) for fmt, suffix in SUFFIXES.items()}
-TOO_LONG = {"many_nodes": (".v.txt", ".json")}  # half a megabyte that nobody would read
-# The page's own style and script, which have their hashes in its policy, and the release: the same in all of them.
+TOO_LONG = {"many_nodes": (".v.txt", ".json")}  # half a megabyte is too long to read
+# Equal in all pages: style and script, which have their hashes in the policy, and the release.
 OURS = re.compile(
     r"(?<=<style>).*?(?=</style>)|(?<=<script>).*?(?=</script>)|sha256-[\w+/=]+", re.DOTALL
 )

@@ -90,7 +90,7 @@ def healthy_apply() -> Report:
 
 
 def clock_and_mtu() -> Report:
-    """Sixteen nodes: one clock is off, two nodes have the small MTU, two values differ from the rest."""
+    """Sixteen nodes: one clock is off, two nodes have a small MTU, two values differ."""
     names = tuple(f"gpu{number:02}" for number in range(1, 17))
     rest = tuple(name for name in names if name not in ("gpu03", "gpu16"))
     return report(
@@ -118,7 +118,8 @@ def clock_and_mtu() -> Report:
                 "fail",
                 "error",
                 ("gpu03", "gpu16"),
-                "Full-size packets of the other nodes are lost here; large transfers stall, small ones pass.",
+                "Full-size packets of the other nodes are lost here; "
+                "large transfers stall, small ones pass.",
                 "1500 on gpu[03,16]; 9000 on gpu[01-02,04-15]",
                 "9000",
                 "clush -w 'gpu[03,16]' ip link set dev eth0 mtu 9000",
@@ -255,7 +256,10 @@ def launch_culprit() -> Report:
                     "severity": "fatal",
                     "confidence": 0.6,
                     "culprit": "rank 5 on n3",
-                    "message": "A process was killed from outside, as the kernel does when memory runs out.",
+                    "message": (
+                        "A process was killed from outside, "
+                        "as the kernel does when memory runs out."
+                    ),
                     "remedy": "dmesg -T | grep -i 'out of memory'",
                 },
             ),
@@ -267,7 +271,8 @@ def launch_culprit() -> Report:
 def wrong_input() -> Report:
     """The inventory has two mistakes; nothing was contacted."""
     message = (
-        'inventory.yaml:12: nodes[0].address: "10.0.0.300" is not an address (expected an address or a host name)\n'
+        'inventory.yaml:12: nodes[0].address: "10.0.0.300" is not an address '
+        "(expected an address or a host name)\n"
         'inventory.yaml:20: reqiure: not a key of an inventory (did you mean "require"?)'
     )
     error = {

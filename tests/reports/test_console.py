@@ -1,4 +1,4 @@
-"""What a person finds where on the page: the worst first, equal things once, the way on at the end."""
+"""The console report: the worst first, equal things once, what to do at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterprep.model import (
     Workaround,
 )
 from clusterprep.reports import render
-from clusterprep.reports.plain import duration, folded, folded_ranks
+from clusterprep.reports.plain import fold_nodes, fold_ranks, format_seconds
 
 from .situations import FOUR, clock_and_mtu, passes, reached, report, unreachable, verify_culprit
 
@@ -234,7 +234,7 @@ def test_hundreds_of_different_changes_stop_after_a_few() -> None:
 
 def test_a_large_set_of_unrelated_names_says_its_size() -> None:
     names = [f"{word}-node" for word in "abcdefghijklmnopqrstuvwxyz"] * 1
-    text = folded(names, 60)
+    text = fold_nodes(names, 60)
     assert text.endswith(",… (26 nodes)")
     assert len(text) < 80
 
@@ -254,12 +254,12 @@ def test_replacing_the_run_leaves_the_look() -> None:
         (125, "2 min 5 s"),
     ],
 )
-def test_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_seconds_in_three_digits(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
 
 
-def test_folded_ranks() -> None:
-    assert folded_ranks([3, 0, 1, 2, 7, 7]) == "0-3,7"
+def test_ranks_are_folded() -> None:
+    assert fold_ranks([3, 0, 1, 2, 7, 7]) == "0-3,7"
 
 
 def test_settings_that_were_tried_are_shown_with_what_they_cost() -> None:

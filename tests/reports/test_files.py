@@ -1,4 +1,4 @@
-"""Files of `--output`: refused before anything runs where they cannot be written, and never half there."""
+"""Files of `--output`: refused before anything runs if they cannot be written, never partial."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_full_disk_spoils_neither_the_report_nor_the_other_files(
 @pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links away")
 def test_a_link_of_somebody_else_is_not_followed(good: Path, tmp_path: Path) -> None:
-    """In /tmp anybody can lay one to a file that he may not write, where somebody will write a report."""
+    """In /tmp every user can lay a link to another user's file where a report will be written."""
     precious, link, way = tmp_path / "precious", tmp_path / "report.json", tmp_path / "other.json"
     precious.write_text("mine")
     link.symlink_to(precious)

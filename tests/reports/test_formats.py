@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from clusterprep.errors import InputError
-from clusterprep.reports import SUFFIXES, check_format, format_of, render
+from clusterprep.reports import SUFFIXES, check_format, render, select_format
 
 from .situations import report
 
 
 def test_the_suffix_decides() -> None:
-    assert [format_of(name) for name in ("a.json", "dir.x/b.JSON", "c.txt")] == [
+    assert [select_format(name) for name in ("a.json", "dir.x/b.JSON", "c.txt")] == [
         "json",
         "json",
         "console",
@@ -21,7 +21,7 @@ def test_the_suffix_decides() -> None:
 @pytest.mark.parametrize("name", ["a", "a.csv", "a.json.gz", ".json"])
 def test_other_suffixes_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="names no report format"):
-        format_of(name)
+        select_format(name)
 
 
 def test_a_near_miss_is_named() -> None:

@@ -1,4 +1,4 @@
-"""The look of every report, byte for byte; `python -m tests.reports.regenerate` accepts a new one: read the diff."""
+"""Every report, byte for byte; `python -m tests.reports.regenerate` accepts changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes choose their names, facts and error messages; none of them may reach the terminal as more than text."""
+"""Nodes choose their names, facts and messages, which must reach the terminal as mere text."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_console_shows_only_text(situation: str, kind: str, verbose: int) -> Non
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_colour_comes_from_us_alone(kind: str) -> None:
-    """As many escapes as the harmless report has words styled; nothing of the text becomes a style or a link."""
+    """The harmless report has as many escapes; no text becomes a style or a link."""
     text = render(
         spoiled(SITUATIONS["unreachable"](), HOSTILE[kind]), "console", color=True, width=80
     )

@@ -1,4 +1,4 @@
-"""The HTML page as text: nothing in it comes from elsewhere, what nodes say is no markup, and colours can be read."""
+"""The HTML page as text: it loads nothing, texts of nodes are no markup, colours are readable."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Tags(HTMLParser):
 
 @functools.cache
 def harmless() -> frozenset[tuple[str, ...]]:
-    """What the pages are made of, and the line of a difference that is neither added nor taken away."""
+    """What the pages are made of, and the unchanged line of a difference."""
     return frozenset(
         shape for other in ALL.values() for shape in Tags(render(other(), "html")).seen
     ) | {("span",)}
@@ -60,7 +60,7 @@ def harmless() -> frozenset[tuple[str, ...]]:
     "name", ["one_odd_node", "half_dead", "unreachable", "launch_culprit", "wrong_input"]
 )
 def test_what_nodes_say_is_no_markup(name: str, kind: str) -> None:
-    """No kind of element and no attribute that the harmless pages do not have; links stay on the page."""
+    """Only elements and attributes that the harmless pages have; links stay on the page."""
     text = render(spoiled(ALL[name](), (MARKUP | HOSTILE)[kind]), "html")
     found = Tags(text)
     assert set(found.seen) - harmless() == set()
@@ -114,7 +114,7 @@ def test_the_grid_shows_the_worst_of_each_area() -> None:
 
 def test_ranges_of_nodes_are_by_number() -> None:
     roster = Roster(report("check", nodes=reached(FOUR)))
-    assert roster.ranges(("n4", "n1", "n2", "nobody")) == "0-1,3"
+    assert roster.ranges(("n4", "n1", "n2", "no-such-node")) == "0-1,3"
     assert roster.ranges(()) == ""
 
 
@@ -158,6 +158,15 @@ def test_pairs_of_a_report_that_was_kept_are_the_same() -> None:
         if (dials := node.facts["net.dials"])
     )
     again = replace(of, nodes=kept)
+    assert html_pairs.heats(again, Roster(again)) == html_pairs.heats(of, Roster(of))
+
+
+def test_a_garbled_dial_of_a_stored_report_is_left_out_of_the_map() -> None:
+    of = one_odd_node()
+    first, *others = of.nodes or ()
+    dials = [*first.facts["net.dials"], "garbled"]
+    spoiled_node = replace(first, facts={"net.dials": dials})
+    again = replace(of, nodes=(spoiled_node, *others))
     assert html_pairs.heats(again, Roster(again)) == html_pairs.heats(of, Roster(of))
 
 
@@ -236,8 +245,8 @@ def test_what_turned_since_an_earlier_run_is_told_on_top() -> None:
     head = render(replace(one_odd_node(), since=since), "html").partition("</header>")[0]
     told = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", head))
     assert (
-        "since run 20261120-080000-ab12 of 2026-11-20 08:00:00 UTC: 30 new: area.check0 gpu03; area.check1"
-        in told
+        "since run 20261120-080000-ab12 of 2026-11-20 08:00:00 UTC: "
+        "30 new: area.check0 gpu03; area.check1" in told
     )
     assert "area.check19 gpu03; …, 1 fixed: eth.mtu gpu&lt;05&gt;" in told
     assert "area.check20" not in told

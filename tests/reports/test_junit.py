@@ -1,4 +1,4 @@
-"""JUnit as the parser that CI tools use reads it: what fails there is what the exit code says, and names are stable."""
+"""JUnit as the parser of CI tools reads it: failures match the exit code, names are stable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown in which what nodes say is text and nothing else: held against a strict reading of what may be markup."""
+"""Markdown in which texts of nodes are text only, under a strict reading of what may be markup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from clusterprep.model import EnvValue, Finding, Report
 from clusterprep.reports import markdown, render
-from clusterprep.reports.markdown import LARGEST, cell, code, said
+from clusterprep.reports.markdown import LARGEST, cell, code, inline
 
 from .situations import FOUR, SITUATIONS, report
 from .test_hostile import spoiled
@@ -40,7 +40,7 @@ SPAN = re.compile(r"(`+)(?!`)(.*?)(?<!`)\1(?!`)")
 
 
 def without_code(text: str) -> str:
-    """What is left where blocks, spans and cells of code are taken out, as CommonMark reads them."""
+    """Return what remains without blocks, spans and cells of code, as CommonMark reads them."""
     lines, fence = [], ""
     for line in text.split("\n"):
         found = re.match(r" *(`{3,})", line)
@@ -74,7 +74,7 @@ def test_words_of_nodes_are_no_markup(name: str, text: str) -> None:
 
 
 def shapes(text: str) -> Counter[str]:
-    """How often each kind of element is there, as a CommonMark parser with tables finds it; HTML by its text."""
+    """Return how often each kind of element occurs, by a CommonMark parser; HTML by its text."""
     every = MarkdownIt("commonmark").enable("table").parse(text)
     flat = [inner for token in every for inner in (token, *(token.children or ()))]
     return Counter(
@@ -121,7 +121,7 @@ def test_a_span_has_a_fence_that_is_not_inside() -> None:
     "text", ["mtu 1500 on gpu[01-02]", "all ranks", "mlx5_0 is down", "≤ 50 ms", ""]
 )
 def test_plain_words_stay_plain(text: str) -> None:
-    assert said(text) == (text if "[" not in text else f"`{text}`")
+    assert inline(text) == (text if "[" not in text else f"`{text}`")
 
 
 def test_it_fits_into_a_comment() -> None:
@@ -151,7 +151,7 @@ def test_trouble_comes_first_and_the_rest_is_folded() -> None:
     assert text.startswith("## FAIL: clusterprep verify `demo`\n")
     assert text.index("`eth.mtu` on `gpu05`") < text.index("<details>")
     assert "  ```sh\n  ssh gpu05 sudo ip link set dev eth0 mtu 9000\n  ```" in text
-    assert markdown.WORDS["fail", "error"] in text
+    assert markdown.LABELS["fail", "error"] in text
 
 
 def test_an_empty_report_has_its_head() -> None:

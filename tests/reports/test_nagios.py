@@ -1,4 +1,4 @@
-"""One line and a code: what Nagios understands, whatever the exit code of the command is otherwise."""
+"""One line and an exit code that Nagios understands, whatever the command's own exit code is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress on stderr: one line per stage where nobody watches, a moving one where somebody does, never on stdout."""
+"""Progress on stderr: a line per stage in a file, a moving one on a terminal; never on stdout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from clusterprep.reports.live import LiveLine
-from clusterprep.reports.progress import Lines, Progress, progress_on
+from clusterprep.reports.progress import Lines, Progress, make_progress
 
 from .situations import FOUR
 
@@ -75,12 +75,12 @@ def test_silent_says_nothing() -> None:
 
 def test_the_stream_decides_the_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    assert type(progress_on(StringIO())) is Lines
-    assert type(progress_on(Terminal())) is LiveLine
-    assert type(progress_on(Terminal(), quiet=True)) is Progress
-    assert type(progress_on(None)) is Progress
+    assert type(make_progress(StringIO())) is Lines
+    assert type(make_progress(Terminal())) is LiveLine
+    assert type(make_progress(Terminal(), quiet=True)) is Progress
+    assert type(make_progress(None)) is Progress
     monkeypatch.setenv("TERM", "dumb")
-    assert type(progress_on(Terminal())) is Lines
+    assert type(make_progress(Terminal())) is Lines
 
 
 def test_live_draws_who_is_waited_for_and_leaves_the_line() -> None:
@@ -167,6 +167,9 @@ def test_a_reader_that_left_does_not_stop_the_run(variant: type[Lines]) -> None:
 
 
 def test_rich_is_not_loaded_before_it_is_needed() -> None:
-    code = "import sys, clusterprep.reports.progress, clusterprep.reports.json_report; sys.exit('rich' in sys.modules)"
+    code = (
+        "import sys, clusterprep.reports.progress, clusterprep.reports.json_report; "
+        "sys.exit('rich' in sys.modules)"
+    )
     ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=30)
     assert ended.returncode == 0

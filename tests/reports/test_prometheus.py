@@ -1,4 +1,4 @@
-"""The textfile as Prometheus' own parser reads it, with few series whatever the size of the fleet."""
+"""The textfile as Prometheus' own parser reads it, with few series for a fleet of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three fleets as every format shows them: a healthy one, one with an odd node, one of which half is dead."""
+"""Three fleets that every format shows: a healthy one, one with an odd node, a half dead one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def healthy_fleet() -> Report:
 
 
 def one_odd_node() -> Report:
-    """The same fleet; one node has the small MTU and a clock that is ahead, and the all-reduce hangs on it."""
+    """The same fleet; one node has a small MTU and a fast clock, and the all-reduce hangs on it."""
     rest = tuple(name for name in EIGHT if name != ODD)
     late = (8, 9)
     came = tuple(rank for rank in range(16) if rank not in late)
@@ -89,7 +89,8 @@ def one_odd_node() -> Report:
         "fail",
         "error",
         (ODD,),
-        "Full-size packets of the other nodes are lost here; large transfers stall, small ones pass.",
+        "Full-size packets of the other nodes are lost here; "
+        "large transfers stall, small ones pass.",
         "1500 on gpu05; 9000 on gpu[01-04,06-08]",
         "9000",
         "ssh gpu05 sudo ip link set dev eth0 mtu 9000",
@@ -165,7 +166,8 @@ def one_odd_node() -> Report:
                     ),
                 ),
             ),
-            "bandwidth: all_reduce 1 MiB did not finish: 14 of 16 ranks had arrived, rank 8-9 on gpu05 had not",
+            "bandwidth: all_reduce 1 MiB did not finish: "
+            "14 of 16 ranks had arrived, rank 8-9 on gpu05 had not",
             pairs=_pairs(slow=ODD),
         ),
     )

@@ -27,7 +27,7 @@ from clusterprep.jobs.diagnose.command import (
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.model import Finding
-from clusterprep.reports.diagnosis import as_json, check_formats, document, render
+from clusterprep.reports.diagnosis import check_formats, document, render, to_json
 
 CLI = (sys.executable, "-m", "clusterprep")
 SCHEMA = Draft202012Validator(json.loads(schema_path("diagnosis").read_text()))
@@ -82,7 +82,7 @@ def test_a_row_has_the_keys_of_the_contract_in_its_order(tmp_path: Path) -> None
 def test_what_a_log_says_becomes_neither_markup_nor_an_escape(tmp_path: Path) -> None:
     bad = "[rank2]: RuntimeError: CUDA out of memory <script>alert('x')</script> & \x1b]0;owned\x07\x1b[2J\u202eabc [bold]x[/bold]"
     diagnosis = of(tmp_path, bad + "\n")
-    text = as_json(diagnosis)
+    text = to_json(diagnosis)
     assert text.isascii()
     assert not set("<>&\x1b\x07") & set(text)
     quoted = json.loads(text)["causes"][0]["lines"][0][2]
@@ -96,7 +96,7 @@ def test_what_a_log_says_becomes_neither_markup_nor_an_escape(tmp_path: Path) ->
 def test_lone_surrogates_and_long_lines_are_harmless(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(b"RuntimeError: CUDA out of memory \xed\xa0\x80 " + b"y" * 100_000 + b"\n")
-    text = as_json(diagnose([str(path)])[0])
+    text = to_json(diagnose([str(path)])[0])
     assert len(text) < 4_000
     json.loads(text)
 
@@ -216,7 +216,7 @@ def test_a_misspelt_cause_is_guessed() -> None:
 def test_a_redacted_report_names_nobody(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(LOG + "n4 again at 10.9.0.7: RuntimeError: failed for alice@n4\n")
-    text = as_json(without_names(*diagnose([str(path)])))
+    text = to_json(without_names(*diagnose([str(path)])))
     for name in ("n4", "10.9.0.7", "alice", "secret", str(tmp_path)):
         assert name not in text
     rows = json.loads(text)["causes"]
