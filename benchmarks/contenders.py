@@ -15,9 +15,10 @@ import yaml
 from clusterprep.inventory.load import load_inventory
 from clusterprep.remote import bootstrap as boot
 from clusterprep.survey import registry
-from clusterprep.survey.fanout import ROUNDS
+from clusterprep.survey.clock_sync import ROUNDS
 from clusterprep.survey.port_matrix import DIAL_LIMIT
-from clusterprep.survey.queries import Selection, plan_queries, select_checks
+from clusterprep.survey.queries import plan_queries
+from clusterprep.survey.selection import Selection, select_checks
 from tests.support.asked import reads
 from tests.support.lab import Lab
 

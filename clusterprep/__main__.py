@@ -1,4 +1,4 @@
-"""Where a command begins, be it `clusterprep` or `python -m clusterprep`: a signal ends it as one does later."""
+"""Entry point of `clusterprep` and `python -m clusterprep`; it handles signals from the start."""
 
 from __future__ import annotations
 
@@ -10,37 +10,35 @@ from clusterprep.runtime.signals import SIGNALS, signals_to_handle
 
 
 def main() -> None:
-    """Entry point. Exits with a code of the contract, also while what it needs is still being imported."""
+    """Run the command line and exit with its code, also if a signal comes during the imports."""
     for signum in signals_to_handle():
         signal.signal(signum, _interrupted)
     try:
         from clusterprep.cli.main import main as command
     except KeyboardInterrupt:
-        _end(sys.argv[1:])
+        _end_interrupted(sys.argv[1:])
     else:
         command()
 
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:
+    # Ending takes a moment and is the same for all signals: further ones are ignored.
     for other in SIGNALS:
-        signal.signal(
-            other, signal.SIG_IGN
-        )  # the end takes a moment, and is the same for all of them
+        signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
-def _end(words: list[str]) -> None:
-    """Nothing was begun. What was not imported to its end is imported anew."""
+def _end_interrupted(arguments: list[str]) -> None:
+    """Report the interruption and exit. No command was begun; unfinished imports start anew."""
     from clusterprep.cli.exit import ending, leave
 
-    def nothing() -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    leave(
-        ending(
-            nothing, words, words[0] if words and not words[0].startswith("-") else "clusterprep"
-        )
-    )
+    command = "clusterprep"
+    if arguments and not arguments[0].startswith("-"):
+        command = arguments[0]
+    leave(ending(interrupt, arguments, command))
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ from clusterprep.remote.untrusted import as_list
 from clusterprep.runtime.deadline import Deadline
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
-from clusterprep.survey.fanout import MARGIN, Watch, look_request
+from clusterprep.survey.fanout import Watch
 from clusterprep.survey.queries import Queries, plan_queries
+from clusterprep.survey.reads import MARGIN, look_request
 
 Found = (
     tuple[StepAction, ...] | Absent | None

@@ -1,4 +1,4 @@
-"""The words of a command as the stages want them: its settings, and what to launch."""
+"""Turn the options of click into what the stages of a command take."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from clusterprep.cli.options import listed, seconds
 from clusterprep.errors import InputError
-from clusterprep.survey.queries import Selection
 from clusterprep.survey.registry import checks
+from clusterprep.survey.selection import Selection
 from clusterprep.survey.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -19,87 +19,122 @@ if TYPE_CHECKING:
     from clusterprep.jobs.launch.stage import Screen
     from clusterprep.model import Inventory
 
+# Fields of RunSettings that are true if the option of the same name is given.
+SWITCHES = (
+    "strict",
+    "partial",
+    "on_busy",
+    "incident_sizes",
+    "force",
+    "deep",
+    "store",
+    "detailed_exitcode",
+)
 
-def wanted(words: Mapping[str, Any]) -> LaunchRequest:
-    """InputError for what cannot be meant, before any node is asked."""
+
+def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
+    """Return what `launch` is to start.
+
+    Raises InputError for options that contradict each other.
+    """
     from clusterprep.jobs.launch.command import program_of
     from clusterprep.jobs.launch.plan import LaunchRequest, given_env
 
-    if words["direct"] and words["form"] == "sbatch":
+    if params["direct"] and params["form"] == "sbatch":
         raise InputError.of(
             "a script for Slurm starts torchrun on each node; leave out --direct", key="--print"
         )
-    folder = words["chdir"]
+    folder = params["chdir"]
     if folder is not None and not folder.startswith("/"):
         raise InputError.of(
             f"'{folder}' is not the same folder on all nodes", key="--chdir", hint="begin with /"
         )
+    program = program_of(params["command"])
+    env = given_env(params["variables"], os.environ)
+    here = str(Path.cwd())
+    limit = seconds(params["timeout"])
     return LaunchRequest(
-        program=program_of(words["command"]),
-        direct=words["direct"],
-        env=given_env(words["variables"], os.environ),
+        program=program,
+        direct=params["direct"],
+        env=env,
         folder=folder,
-        here=str(Path.cwd()),
-        seed=words["seed"],
-        preflight=words["preflight"],
-        limit=seconds(words["timeout"]),
+        here=here,
+        seed=params["seed"],
+        preflight=params["preflight"],
+        limit=limit,
     )
 
 
-def screen(words: Mapping[str, Any], run: str, say: Callable[[str], None]) -> Screen:
-    """Lines go to stderr, as stdout is the report's, and to a file per rank."""
+def launch_screen(params: Mapping[str, Any], run: str, say: Callable[[str], None]) -> Screen:
+    """Return where the lines of ranks go: to `say`, and to a file per rank."""
     from clusterprep.history import state_folder
     from clusterprep.jobs.launch.logs import forget_old
     from clusterprep.jobs.launch.stage import Screen
 
     runs = state_folder() / "launch"
-    if words["log_dir"] is None:
-        runs.mkdir(
-            parents=True, exist_ok=True, mode=0o700
-        )  # what jobs print is not for everybody here
+    if params["log_dir"] is None:
+        # What jobs print is not for all users of this machine.
+        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
         forget_old(runs)
-    return Screen(say, words["fold"], Path(words["log_dir"]) if words["log_dir"] else runs / run)
+    folder = Path(params["log_dir"]) if params["log_dir"] else runs / run
+    return Screen(say, params["fold"], folder)
 
 
 def chosen_steps(
-    words: Mapping[str, Any], inventory: Inventory
+    params: Mapping[str, Any], inventory: Inventory
 ) -> tuple[tuple[Step, ...], Selection]:
-    """The steps of a command's playbook that it is to do, and which checks it selects. InputError for a wrong one."""
+    """Return the selected steps of the playbook, and the selection of checks. Raises InputError.
+
+    Commands without a playbook have no steps.
+    """
     selection = Selection(
-        *(listed(words.get(key)) for key in ("only", "skip", "tags", "skip_tags"))
+        only=listed(params.get("only")),
+        skip=listed(params.get("skip")),
+        tags=listed(params.get("tags")),
+        skip_tags=listed(params.get("skip_tags")),
     )
-    if "playbook" not in words:
+    if "playbook" not in params:
         return (), selection
     from clusterprep.changes.playbook.reading import load_playbook
     from clusterprep.changes.playbook.tags import chosen
 
-    known = {tag for check in checks().values() for tag in (*check.tags, check.name.split(".")[0])}
-    return chosen(load_playbook(words["playbook"], inventory), selection, known)
+    check_tags: set[str] = set()
+    for check in checks().values():
+        area = check.name.split(".")[0]
+        check_tags.update(check.tags, [area])
+    playbook = load_playbook(params["playbook"], inventory)
+    return chosen(playbook, selection, check_tags)
 
 
 def settings_of(
     command: str,
-    words: Mapping[str, Any],
+    params: Mapping[str, Any],
     selection: Selection,
     catalogue: tuple[str, ...],
     left_out: tuple[str, ...],
 ) -> RunSettings:
+    """Return the settings of a command; an option that it does not have is off.
+
+    `catalogue` names all checks that an inventory may require, `left_out` the nodes that --limit
+    excludes.
+    """
+    switches: dict[str, bool] = {}
+    for name in SWITCHES:
+        switches[name] = bool(params.get(name))
+    not_built = tuple(name for name in catalogue if name not in checks())
+    forks = params.get("forks", 64)
+    has_budget = params.get("budget") is not None
+    skips_verify = bool(params.get("no_verify"))
+    tries_workarounds = bool(params.get("try_workarounds"))
     return RunSettings(
         command=command,
-        forks=words.get("forks", 64),
+        forks=forks,
         selection=selection,
-        strict=bool(words.get("strict")),
-        verify=not words.get("no_verify"),
-        partial=bool(words.get("partial")),
-        on_busy=bool(words.get("on_busy")),
-        incident_sizes=bool(words.get("incident_sizes")),
-        force=bool(words.get("force")),
-        workarounds=bool(words.get("try_workarounds")),
-        budget=words.get("budget") is not None,
-        deep=bool(words.get("deep")),
-        store=bool(words.get("store")),
-        detailed_exitcode=bool(words.get("detailed_exitcode")),
+        verify=not skips_verify,
+        workarounds=tries_workarounds,
+        budget=has_budget,
         left_out=left_out,
-        run=words.get("undo"),
-        catalogue=tuple(name for name in catalogue if name not in checks()),
+        run=params.get("undo"),
+        catalogue=not_built,
+        **switches,
     )

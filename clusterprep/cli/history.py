@@ -1,8 +1,8 @@
-"""The commands about earlier runs: `history`, `compare` and `report`. No node is asked."""
+"""The commands about recorded runs: `history`, `compare` and `report`. They contact no node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -17,110 +17,72 @@ if TYPE_CHECKING:
     from clusterprep.model.history import FactChange, RecordedRun
 
 LISTED = 20  # runs shown without --all
-PLAIN = ("console", "json")  # formats of what is no report of a run
+PLAIN = ("console", "json")  # formats of lists and comparisons, which are no reports of one run
 
 Answer = TypeVar("Answer")
 
-_run = click.argument("run", metavar="RUN")
+run_argument = click.argument("run", metavar="RUN")
 
 
 @click.group(invoke_without_command=True)
 @click.option("--cluster", metavar="NAME", help="Only runs of this cluster.")
 @click.option("--all", "everything", is_flag=True, help=f"Not only the newest {LISTED}.")
 @options.reporting
-def history(**words: Any) -> None:
+def history(**params: Any) -> None:
     """Earlier runs, newest first; `history show RUN` shows one of them."""
     if click.get_current_context().invoked_subcommand is not None:
         return
-    most = -1 if words["everything"] else LISTED
-    _check(words, PLAIN)
-    runs = _readable(lambda runs: runs.all(words["cluster"], most))
-    _finish(replace(_answer("history", words["cluster"] or ""), runs=tuple(runs)), words)
+    _check_formats(params, PLAIN)
+    cluster = params["cluster"]
+    limit = -1 if params["everything"] else LISTED
+    recorded = _read(lambda runs: runs.all(cluster, limit))
+    answer = _empty_report("history", cluster or "")
+    answer = replace(answer, runs=tuple(recorded))
+    _finish(answer, params)
 
 
 @history.command()
-@_run
+@run_argument
 @options.reporting
-def show(run: str, **words: Any) -> None:
-    """One run, with the inventory that it was about. RUN: its name, what it begins with, `last`, `last~1`."""
-    words = _with_those_before(words)
-    _check(words)
-    found, whole = _readable(lambda runs: _whole(runs, run))
-    notice = f"recorded by clusterprep {found.tool} from {found.inventory or 'no inventory'}; no node was asked"
-    _finish(replace(whole, notices=(notice, *whole.notices)), words)
+def show(run: str, **params: Any) -> None:
+    """One run with its inventory. RUN: its name, the beginning of it, `last`, `last~1`."""
+    params = _with_options_of_group(params)
+    _check_formats(params)
+    recorded, whole = _read(lambda runs: _whole_report(runs, run))
+    inventory = recorded.inventory or "no inventory"
+    notice = f"recorded by clusterprep {recorded.tool} from {inventory}; no node was asked"
+    notices = (notice, *whole.notices)
+    _finish(replace(whole, notices=notices), params)
 
 
 @click.command()
-@_run
+@run_argument
 @options.reporting
-def report(run: str, **words: Any) -> None:
+def report(run: str, **params: Any) -> None:
     """Render the report of an earlier run again, in any format. RUN: its name, or `last`."""
-    _check(words)
-    _, whole = _readable(lambda runs: _whole(runs, run))
-    _finish(whole, words)
+    _check_formats(params)
+    _, whole = _read(lambda runs: _whole_report(runs, run))
+    _finish(whole, params)
 
 
 @click.command()
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B", default="last")
 @options.reporting
-def compare(before: str, after: str, **words: Any) -> None:
-    """What changed from run A to run B: failures, facts, environment, bandwidth. B by default: `last`."""
-    from clusterprep.history import compare as compared
+def compare(before: str, after: str, **params: Any) -> None:
+    """What changed from run A to run B: failures, facts, environment, bandwidth.
 
-    _check(words, PLAIN)
-
-    def both(runs: Runs) -> Report:
-        a, b = runs.named(before), runs.named(after)
-        old, new = runs.report(a.run), runs.report(b.run)
-        changes, beside = _facts(runs, (a, old), (b, new))
-        comparison = compared.compare((a, old), (b, new), changes, beside)
-        answer = replace(_answer("compare", b.cluster), comparison=comparison)
-        if a.cluster != b.cluster:
-            answer = replace(
-                answer, notices=(f"{a.run} was of cluster {a.cluster}, {b.run} of {b.cluster}",)
-            )
-        return answer
-
-    _finish(_readable(both), words)
+    B by default: `last`.
+    """
+    _check_formats(params, PLAIN)
+    _finish(_read(lambda runs: _comparison(runs, before, after)), params)
 
 
-def _facts(
-    runs: Runs, a: tuple[RecordedRun, Report], b: tuple[RecordedRun, Report]
-) -> tuple[list[FactChange], list[str]]:
-    """What differs in facts that stand still, one fact at a time, and the names of those that one run lacks."""
-    from clusterprep.history.compare import MOVING, fact_changes
-
-    before, after = (set(runs.facts(run.run)) - MOVING for run, _ in (a, b))
-    names = [[node.node for node in report.nodes or ()] for _, report in (a, b)]
-    changes = [
-        change
-        for fact in sorted(before & after)
-        for change in fact_changes(
-            fact, runs.column(a[0].run, fact, names[0]), runs.column(b[0].run, fact, names[1])
-        )
-    ]
-    return changes, sorted(before ^ after)
+# ---------------------------------------------------------------- reading the history
 
 
-def _whole(runs: Runs, text: str) -> tuple[RecordedRun, Report]:
-    run = runs.named(text)
-    return run, runs.whole(run.run)
-
-
-def _with_those_before(words: dict[str, Any]) -> dict[str, Any]:
-    """Options of reports that were given before `show` count as those behind it."""
-    context = click.get_current_context()
-    group = context.parent.params if context.parent else {}
-    default = click.core.ParameterSource.DEFAULT
-    return {
-        k: group.get(k, v) if context.get_parameter_source(k) == default else v
-        for k, v in words.items()
-    }
-
-
-def _readable(ask: Callable[[Runs], Answer]) -> Answer:
-    """The answer of the history; a file that cannot be used is wrong input here, where it is all that was asked for."""
+def _read(ask: Callable[[Runs], Answer]) -> Answer:
+    """Return what `ask` reads from the recorded runs. Raises InputError if they cannot be read."""
     from clusterprep.history import state_folder
     from clusterprep.history.database import Unusable
     from clusterprep.history.runs import Runs
@@ -131,22 +93,83 @@ def _readable(ask: Callable[[Runs], Answer]) -> Answer:
         raise InputError.of(str(error)) from None
 
 
-def _answer(command: str, cluster: str) -> Report:
-    from datetime import datetime, timezone
-
-    from clusterprep.model import Report
-
-    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    return Report(command, "", cluster, now, 0.0, "pass", 0)
+def _whole_report(runs: Runs, name: str) -> tuple[RecordedRun, Report]:
+    run = runs.named(name)
+    return run, runs.whole(run.run)
 
 
-def _check(words: dict[str, Any], formats: tuple[str, ...] | None = None) -> None:
-    """Refuse a format that cannot be rendered, and a file that cannot be written, before anything is read."""
+def _comparison(runs: Runs, before: str, after: str) -> Report:
+    """Return the report of `compare` for two runs, given by name."""
+    from clusterprep.history import compare as comparing
+
+    old = runs.named(before)
+    new = runs.named(after)
+    old_report = runs.report(old.run)
+    new_report = runs.report(new.run)
+    changes, lacking = _fact_changes(runs, (old, old_report), (new, new_report))
+    comparison = comparing.compare((old, old_report), (new, new_report), changes, lacking)
+    notices: list[str] = []
+    if old.cluster != new.cluster:
+        notice = f"{old.run} was of cluster {old.cluster}, {new.run} of {new.cluster}"
+        notices.append(notice)
+    answer = _empty_report("compare", new.cluster)
+    return replace(answer, comparison=comparison, notices=tuple(notices))
+
+
+def _fact_changes(
+    runs: Runs, before: tuple[RecordedRun, Report], after: tuple[RecordedRun, Report]
+) -> tuple[list[FactChange], list[str]]:
+    """Return the changed facts, and the names of facts that only one of the runs has.
+
+    Facts that differ from one moment to the next are left out. One fact is read at a time, since
+    all facts of a large fleet would take much memory.
+    """
+    from clusterprep.history.compare import MOVING, fact_changes
+
+    old, old_report = before
+    new, new_report = after
+    old_names = set(runs.facts(old.run)) - MOVING
+    new_names = set(runs.facts(new.run)) - MOVING
+    old_nodes = _node_names(old_report)
+    new_nodes = _node_names(new_report)
+    changes: list[FactChange] = []
+    for fact in sorted(old_names & new_names):
+        old_values = runs.column(old.run, fact, old_nodes)
+        new_values = runs.column(new.run, fact, new_nodes)
+        changes.extend(fact_changes(fact, old_values, new_values))
+    return changes, sorted(old_names ^ new_names)
+
+
+def _node_names(report: Report) -> Sequence[str]:
+    snapshots = report.nodes or ()
+    return [snapshot.node for snapshot in snapshots]
+
+
+# ---------------------------------------------------------------- options and showing
+
+
+def _with_options_of_group(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, also those given before `show`, as in `history --format json show`."""
+    context = click.get_current_context()
+    group = context.parent.params if context.parent else {}
+    default = click.core.ParameterSource.DEFAULT
+    combined = dict(params)
+    for name in params:
+        if context.get_parameter_source(name) == default and name in group:
+            combined[name] = group[name]
+    return combined
+
+
+def _check_formats(params: dict[str, Any], formats: Sequence[str] | None = None) -> None:
+    """Raise InputError for an unknown format or a file that cannot be written.
+
+    `formats` limits the formats that the command has.
+    """
     from clusterprep.reports import select_format
     from clusterprep.reports.files import check
 
-    check(words["fmt"], words["output"])
-    for fmt in (words["fmt"], *map(select_format, words["output"])):
+    check(params["fmt"], params["output"])
+    for fmt in (params["fmt"], *map(select_format, params["output"])):
         if formats and fmt not in formats:
             raise InputError.of(
                 f"this cannot be shown as '{fmt}'",
@@ -155,11 +178,22 @@ def _check(words: dict[str, Any], formats: tuple[str, ...] | None = None) -> Non
             )
 
 
-def _finish(report: Report, words: dict[str, Any]) -> NoReturn:
-    """What was asked for could be shown, so the code is 0; who asks as Nagios gets the code of what is shown."""
-    from clusterprep.cli.terminal import show as shown
+def _empty_report(command: str, cluster: str) -> Report:
+    from datetime import datetime, timezone
+
+    from clusterprep.model import Report
+
+    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    return Report(command, "", cluster, now, 0.0, "pass", 0)
+
+
+def _finish(report: Report, params: dict[str, Any]) -> NoReturn:
+    """Show a report and exit with 0, as it could be shown. With --format nagios its code counts."""
+    from clusterprep.cli.terminal import show as show_text
     from clusterprep.reports import exit_code, pieces
 
-    code = exit_code(report, words["fmt"]) if words["fmt"] == "nagios" else 0
-    shown(words, code, lambda fmt, **page: pieces(report, fmt, **page))
-    raise SystemExit(code)
+    def render(fmt: str, **page: Any) -> Iterable[str]:
+        return pieces(report, fmt, **page)
+
+    code = exit_code(report, params["fmt"]) if params["fmt"] == "nagios" else 0
+    show_text(params, code, render)

@@ -1,11 +1,11 @@
-"""The command line: the only module that reads options, prints, asks and exits."""
+"""The command line: every command with its options, and how it is run and shown."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -18,10 +18,15 @@ from clusterprep.errors import ClusterprepError
 
 if TYPE_CHECKING:
     from clusterprep.cli.commands.session import Invocation
+    from clusterprep.history.given import AppliedEnvironments
+    from clusterprep.history.runs import Runs
     from clusterprep.jobs.diagnose.model import Diagnosis
     from clusterprep.model import Inventory, Report
+    from clusterprep.runtime.budget import Budget
+    from clusterprep.runtime.deadline import Deadline
 
-# Nearly all that is made here stays: looking for cycles in it as often as usual was a fifth of a large check.
+# Thresholds of Python's garbage collector. Nearly all objects of a command live until its end: with
+# the defaults, looking for cycles among them took a fifth of the time of a large check.
 CYCLES = (50_000, 20, 50)
 
 
@@ -30,8 +35,8 @@ CYCLES = (50_000, 20, 50)
 def cli() -> None:
     """Find and remove what would break a multi-GPU job, before the job starts.
 
-    Logs in to every node over SSH, checks it, writes one uniform NCCL environment on all nodes or on none, runs a
-    cross-node all-reduce and names the node, link or rank at fault.
+    Logs in to every node over SSH, checks it, writes one uniform NCCL environment on all nodes
+    or on none, runs a cross-node all-reduce and names the node, link or rank at fault.
     """
 
 
@@ -45,16 +50,17 @@ def cli() -> None:
 @click.option("--dry-run", is_flag=True, help="Plan only; the same as `clusterprep plan`.")
 @click.option("--diff", is_flag=True, help="Show the whole difference.")
 @click.option("--ask", is_flag=True, help="Confirm before writing.")
-@click.option("--no-verify", is_flag=True, help="Without the all-reduce.")
-@click.option("--partial", is_flag=True, help="Go on without unreachable nodes.")
-@click.option("--on-busy", is_flag=True, help="Verify although GPUs are in use.")
+@click.option("--no-verify", is_flag=True, help="Skip the all-reduce.")
+@click.option("--partial", is_flag=True, help="Continue without unreachable nodes.")
+@click.option("--on-busy", is_flag=True, help="Verify even if GPUs are in use.")
 @click.option("--retry-failed", metavar="RUN", help="Only what failed in that run.")
 @click.option(
     "--detailed-exitcode", is_flag=True, help="With --dry-run: 5 when changes are pending."
 )
-def apply(**words: Any) -> None:
+def apply(**params: Any) -> None:
     """Check, write on all nodes or on none, check again, verify."""
-    _run("plan" if words.get("dry_run") else "apply", words)
+    command = "plan" if params.get("dry_run") else "apply"
+    _run(command, params)
 
 
 @cli.command()
@@ -65,11 +71,11 @@ def apply(**words: Any) -> None:
 @options.playbook
 @options.ranks
 @click.option("--diff", is_flag=True, help="Show the whole difference.")
-@click.option("--partial", is_flag=True, help="Go on without unreachable nodes.")
+@click.option("--partial", is_flag=True, help="Continue without unreachable nodes.")
 @click.option("--detailed-exitcode", is_flag=True, help="5 when changes are pending.")
-def plan(**words: Any) -> None:
+def plan(**params: Any) -> None:
     """What apply would change, as a difference; writes nothing."""
-    _run("plan", words)
+    _run("plan", params)
 
 
 @cli.command()
@@ -79,12 +85,13 @@ def plan(**words: Any) -> None:
 @options.selecting
 @options.prolog
 @options.reporting
-def check(**words: Any) -> None:
-    """Look at every node and judge; writes nothing, but with --store what --budget reads."""
-    options.refuse_mix(words)
-    if bool(words["local"]) == (words["inventory"] is not None):
+def check(**params: Any) -> None:
+    """Check every node; writes nothing, or with --store the findings that --budget reads."""
+    options.refuse_mix(params)
+    has_inventory = params["inventory"] is not None
+    if params["local"] == has_inventory:
         raise click.UsageError("give an INVENTORY or --local")
-    _run("check", words)
+    _run("check", params)
 
 
 @cli.command()
@@ -93,7 +100,7 @@ def check(**words: Any) -> None:
 @options.reporting
 @options.ranks
 @click.option("--strict", is_flag=True, help="A failed or unknown warning counts too.")
-@click.option("--on-busy", is_flag=True, help="Verify although GPUs are in use.")
+@click.option("--on-busy", is_flag=True, help="Verify even if GPUs are in use.")
 @click.option(
     "--try-workarounds",
     is_flag=True,
@@ -104,9 +111,9 @@ def check(**words: Any) -> None:
     is_flag=True,
     help="Also a gigabyte per rank, as in jobs that are known to have hung.",
 )
-def verify(**words: Any) -> None:
+def verify(**params: Any) -> None:
     """All-reduce over all ranks; names the culprit when it fails or hangs."""
-    _run("verify", words)
+    _run("verify", params)
 
 
 @cli.command()
@@ -120,9 +127,9 @@ def verify(**words: Any) -> None:
 )
 @click.option("--node", metavar="N", help="Of this node; a file by default of the first.")
 @click.option("--from-run", metavar="ID", help="As that apply had it; no node is asked.")
-def env(**words: Any) -> None:
+def env(**params: Any) -> None:
     """The NCCL environment that apply would write, each value with its reason."""
-    _run("env", words)
+    _run("env", params)
 
 
 @cli.command()
@@ -132,11 +139,11 @@ def env(**words: Any) -> None:
 @click.option(
     "--run", "undo", metavar="ID", help="Undo this run; default: the last that changed something."
 )
-@click.option("--force", is_flag=True, help="Although the files were edited since.")
-@click.option("--partial", is_flag=True, help="Go on without unreachable nodes.")
-def rollback(**words: Any) -> None:
-    """Put back, byte for byte, what an apply replaced."""
-    _run("rollback", words)
+@click.option("--force", is_flag=True, help="Even if the files were edited since.")
+@click.option("--partial", is_flag=True, help="Continue without unreachable nodes.")
+def rollback(**params: Any) -> None:
+    """Restore, byte for byte, the files that an apply replaced."""
+    _run("rollback", params)
 
 
 @cli.command()
@@ -145,32 +152,41 @@ def rollback(**words: Any) -> None:
 @options.fleet
 @options.reporting
 @options.ranks
-def launch(**words: Any) -> None:
-    """The same command on every node with ranks assigned, for runs that one sits beside."""
-    _run("launch", words)
+def launch(**params: Any) -> None:
+    """Run a command on all nodes with ranks assigned, interactively."""
+    _run("launch", params)
 
 
 @cli.command()
 @options.inventory
 @options.reporting
-def validate(**words: Any) -> None:
+def validate(**params: Any) -> None:
     """Check the inventory file alone, without the network."""
-    _run("validate", words)
+    _run("validate", params)
 
 
 @cli.command()
 @click.argument("source", metavar="FILE|-", type=options.Content("rb"))
 @options.readers
 @options.reporting
-def lint(source: tuple[str, bytes], **words: Any) -> None:
+def lint(source: tuple[str, bytes], **params: Any) -> None:
     """Judge an environment file or nccl.conf, without an inventory."""
     from datetime import datetime, timezone
 
-    from clusterprep.cli.commands.lint import lint as judged
+    from clusterprep.cli.commands import lint as linting
 
-    _check_formats(words)
-    given = {key: words[key] for key in ("dialect", "nccl", "torch", "strict")}
-    _finish(judged(*source, datetime.now(timezone.utc), **given), words)
+    _check_formats(params)
+    name, content = source
+    report = linting.lint(
+        name,
+        content,
+        datetime.now(timezone.utc),
+        dialect=params["dialect"],
+        nccl=params["nccl"],
+        torch=params["torch"],
+        strict=params["strict"],
+    )
+    _finish(report, params)
 
 
 @cli.command()
@@ -184,24 +200,28 @@ def lint(source: tuple[str, bytes], **words: Any) -> None:
     "--redact", is_flag=True, help="Replace names, addresses, paths and users, to post the report."
 )
 @options.reporting
-def diagnose(logs: tuple[str, ...], redact: bool, **words: Any) -> None:
+def diagnose(logs: tuple[str, ...], redact: bool, **params: Any) -> None:
     """Explain failure logs of NCCL and torch.distributed."""
     from clusterprep.cli.terminal import show
-    from clusterprep.jobs.diagnose import command as diagnosed
-    from clusterprep.reports import diagnosis as shown
+    from clusterprep.jobs.diagnose import command as diagnose_command
+    from clusterprep.reports import diagnosis as pages
     from clusterprep.reports import select_format
 
-    _check_formats(words)
-    shown.check_formats(words["fmt"], *map(select_format, words["output"]))
-    diagnosis, hosts = diagnosed.diagnose(logs)
-    if words["inventory"]:
-        diagnosis = _with_nodes(diagnosis, words)
+    _check_formats(params)
+    pages.check_formats(params["fmt"], *map(select_format, params["output"]))
+    diagnosis, hosts = diagnose_command.diagnose(logs)
+    if params["inventory"]:
+        diagnosis = _with_nodes(diagnosis, params)
     if redact:
-        diagnosis = diagnosed.without_names(diagnosis, hosts)
-    if words["fmt"] == "json":
+        diagnosis = diagnose_command.without_names(diagnosis, hosts)
+    if params["fmt"] == "json":
         for notice in diagnosis.notices:
             click.echo(f"clusterprep: {notice}", err=True)
-    show(words, diagnosis.code, lambda fmt, **page: [shown.render(diagnosis, fmt, **page)])
+
+    def render(fmt: str, **page: Any) -> list[str]:
+        return [pages.render(diagnosis, fmt, **page)]
+
+    show(params, diagnosis.code, render)
 
 
 @cli.command()
@@ -215,12 +235,12 @@ def explain(topic: str) -> None:
 
 @cli.command()
 @options.reporting
-def selftest(**words: Any) -> None:
+def selftest(**params: Any) -> None:
     """Show that every check fires on its fault, on recorded machines."""
-    from clusterprep.cli.commands.selftest import selftest as prove
+    from clusterprep.cli.commands import selftest as proving
 
-    _check_formats(words)
-    _finish(prove(), words)
+    _check_formats(params)
+    _finish(proving.selftest(), params)
 
 
 for _command in (init, history, compare, report):
@@ -230,130 +250,139 @@ for _command in (init, history, compare, report):
 # ---------------------------------------------------------------- running one command
 
 
-def _run(command: str, words: dict[str, Any]) -> None:
-    """Load, run, report, exit. `words` are the options as click gives them."""
+def _run(command: str, params: dict[str, Any]) -> None:
+    """Load the inventory, run a command, report and exit. `params` are the options of click."""
     from clusterprep.runtime.budget import budget_of
     from clusterprep.runtime.deadline import Deadline
 
-    _check_formats(words)
-    budget = budget_of(options.seconds(words.get("budget"), "--budget"))
-    with Deadline.of(options.seconds(words.get("timeout")), budget) as deadline:
-        whole = _inventory(words)
+    _check_formats(params)
+    budget = budget_of(options.seconds(params.get("budget"), "--budget"))
+    timeout = options.seconds(params.get("timeout"))
+    with Deadline.of(timeout, budget) as deadline:
+        inventory = _load_inventory(params)
         if command == "validate":
-            _finish(_valid(whole), words)
-        from clusterprep.cli.commands import record as recorded
+            _finish(_validation_report(inventory), params)
+        from clusterprep.cli.commands import record
 
-        job = _job(command, words, whole, deadline, budget)
+        invocation = _invocation(command, params, inventory, deadline, budget)
         try:
-            report = _dispatch(job, words)
+            report = _dispatch(invocation, params)
         except ClusterprepError as error:
-            recorded.note_failure(job, error)
+            record.note_failure(invocation, error)
             raise
         finally:
-            job.watch.close()  # type: ignore[attr-defined]
-    _finish(recorded.recorded(job, report), words)
+            invocation.watch.close()  # type: ignore[attr-defined]
+    _finish(record.recorded(invocation, report), params)
 
 
-def _with_nodes(diagnosis: Diagnosis, words: dict[str, Any]) -> Diagnosis:
-    """The nodes of ranks, and what the checks of the causes say now."""
-    from clusterprep.cli.commands import flows as run
-    from clusterprep.jobs.diagnose import command as diagnosed
+def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
+    """Return the diagnosis with the nodes of its ranks, and the related checks' results of now."""
+    from clusterprep.cli.commands import flows
+    from clusterprep.jobs.diagnose import command as diagnose_command
     from clusterprep.runtime.deadline import Deadline
 
-    inventory = _inventory(words)
-    diagnosis = diagnosed.with_nodes(diagnosis, inventory)
-    names = diagnosed.checks_of(diagnosis)
+    inventory = _load_inventory(params)
+    diagnosis = diagnose_command.with_nodes(diagnosis, inventory)
+    names = diagnose_command.checks_of(diagnosis)
     if not names:
         return diagnosis
+    only_these = {**params, "only": ",".join(names)}
     with Deadline(None) as deadline:
-        job = _job("check", {**words, "only": ",".join(names)}, inventory, deadline)
+        invocation = _invocation("check", only_these, inventory, deadline)
         try:
-            report = run.check(job)
+            report = flows.check(invocation)
         finally:
-            job.watch.close()  # type: ignore[attr-defined]
+            invocation.watch.close()  # type: ignore[attr-defined]
     lost = [node.node for node in report.nodes or () if not node.reached]
-    return diagnosed.with_live_checks(diagnosis, report.findings or (), lost)
+    return diagnose_command.with_live_checks(diagnosis, report.findings or (), lost)
 
 
-def _dispatch(job: Invocation, words: dict[str, Any]) -> Report:
-    from clusterprep.cli.commands import flows as run
+def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:
+    from clusterprep.cli.commands import flows
     from clusterprep.reports import preload_format
 
-    preload_format(words["fmt"])
-    if job.settings.command == "env":
-        return _environment(job, words)
-    if job.settings.command == "launch":
-        return _launch(job, words)
+    preload_format(params["fmt"])
+    command = invocation.settings.command
+    if command == "env":
+        return _environment(invocation, params)
+    if command == "launch":
+        return _launch(invocation, params)
     stages: dict[str, Callable[[Invocation], Report]] = {
-        "check": run.check,
-        "plan": run.plan_changes,
-        "apply": run.apply,
-        "verify": run.verify,
-        "rollback": run.rollback,
+        "check": flows.check,
+        "plan": flows.plan_changes,
+        "apply": flows.apply,
+        "verify": flows.verify,
+        "rollback": flows.rollback,
     }
-    return stages[job.settings.command](job)
+    return stages[command](invocation)
 
 
-def _environment(job: Invocation, words: dict[str, Any]) -> Report:
-    """The environment as a report; with --target a file as it would be written, which ends the command."""
-    from clusterprep.cli.commands import flows as run
-    from clusterprep.cli.commands.explain import check_choice, of_node, target_text
-    from clusterprep.history import recall as recalled
+def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:
+    """Return the environment as a report. With --target, print that file and exit."""
+    from clusterprep.cli.commands import explain as pages
+    from clusterprep.cli.commands import flows
+    from clusterprep.history import recall
 
-    check_choice(job.inventory, words["target"], words["node"])
-    if words["from_run"]:
-        report, environment = recalled.report_of(
-            job.given, job.inventory, words["from_run"], job.started
+    inventory, target, node = invocation.inventory, params["target"], params["node"]
+    pages.check_choice(inventory, target, node)
+    if params["from_run"]:
+        report, environment = recall.report_of(
+            invocation.given, inventory, params["from_run"], invocation.started
         )
     else:
-        report, environment = run.show_env(job)
-    if words["target"]:
-        click.echo(
-            target_text(job.inventory, environment, words["target"], words["node"]), nl=False
-        )
+        report, environment = flows.show_env(invocation)
+    if target:
+        text = pages.target_text(inventory, environment, target, node)
+        click.echo(text, nl=False)
         raise SystemExit(report.code)
-    return of_node(report, words["node"]) if words["node"] else report
+    return pages.of_node(report, node) if node else report
 
 
-def _launch(job: Invocation, words: dict[str, Any]) -> Report:
-    """The launch as a report; with --print its text, which ends the command."""
-    from clusterprep.cli import arguments as said
-    from clusterprep.cli.commands import flows as run
+def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
+    """Return the launch as a report. With --print, print its text and exit."""
+    from clusterprep.cli import arguments
+    from clusterprep.cli.commands import flows
     from clusterprep.cli.terminal import line_on_stderr
 
-    wanted = said.wanted(words)
-    if words["form"]:
-        code, text = run.print_launch(job, wanted, words["form"])
+    request = arguments.launch_request(params)
+    if params["form"]:
+        code, text = flows.print_launch(invocation, request, params["form"])
         click.echo(text, nl=False)
         raise SystemExit(code)
-    return run.launch(job, wanted, said.screen(words, job.run, line_on_stderr))
+    screen = arguments.launch_screen(params, invocation.run, line_on_stderr)
+    return flows.launch(invocation, request, screen)
 
 
-def _check_formats(words: dict[str, Any]) -> None:
-    """Refuse a format that cannot be rendered, and a file that cannot be written, before anything is touched."""
+def _check_formats(params: dict[str, Any]) -> None:
+    """Raise InputError for an unknown format or a file that cannot be written."""
     from clusterprep.reports.files import check
 
-    check(words["fmt"], words["output"])
+    check(params["fmt"], params["output"])
 
 
-def _inventory(words: dict[str, Any]) -> Inventory:
-    if words.get("local"):
+def _load_inventory(params: dict[str, Any]) -> Inventory:
+    if params.get("local"):
         from clusterprep.inventory.local import local_inventory
 
         return local_inventory()
     from clusterprep.inventory.load import Overrides, load_inventory
 
     overrides = Overrides(
-        become=words.get("become"),
-        nproc_per_node=words.get("nproc_per_node"),
-        master_port=words.get("master_port"),
+        become=params.get("become"),
+        nproc_per_node=params.get("nproc_per_node"),
+        master_port=params.get("master_port"),
     )
-    return load_inventory(words["inventory"], overrides)
+    return load_inventory(params["inventory"], overrides)
 
 
-def _job(
-    command: str, words: dict[str, Any], whole: Inventory, deadline: Any, budget: Any = None
+def _invocation(
+    command: str,
+    params: dict[str, Any],
+    inventory: Inventory,
+    deadline: Deadline,
+    budget: Budget | None = None,
 ) -> Invocation:
+    """Return what the stages of a command need. `inventory` is whole: --limit is applied here."""
     from datetime import datetime, timezone
 
     from clusterprep.cli.arguments import chosen_steps, settings_of
@@ -363,33 +392,27 @@ def _job(
     from clusterprep.history.given import AppliedEnvironments
     from clusterprep.history.runs import Runs
     from clusterprep.inventory.demands import check_names
-    from clusterprep.inventory.limit import limit_to, limit_to_failed
     from clusterprep.model.colocation import refuse_writing
     from clusterprep.remote.transports import transports_for
 
     if command in ("apply", "plan", "rollback"):
-        refuse_writing(whole)
+        refuse_writing(inventory)
     now = datetime.now(timezone.utc)
-    steps, selection = chosen_steps(words, whole)
-    inventory = limit_to(whole, words["limit"]) if words.get("limit") else whole
-    given, runs = AppliedEnvironments(state_folder()), Runs(state_folder())
-    if run_failed := words.get("retry_failed"):
-        from clusterprep.history.recall import failed_in
-
-        inventory = limit_to_failed(
-            inventory, failed_in(given, runs, whole.cluster, run_failed), run_failed
-        )
-    kept = {node.name for node in inventory.nodes}
-    left_out = tuple(node.name for node in whole.nodes if node.name not in kept)
+    steps, selection = chosen_steps(params, inventory)
+    given = AppliedEnvironments(state_folder())
+    runs = Runs(state_folder())
+    limited = _limited(inventory, params, given, runs)
+    contacted = {node.name for node in limited.nodes}
+    left_out = tuple(node.name for node in inventory.nodes if node.name not in contacted)
     return Invocation(
-        settings=settings_of(command, words, selection, tuple(check_names()), left_out),
-        inventory=inventory,
+        settings=settings_of(command, params, selection, tuple(check_names()), left_out),
+        inventory=limited,
         steps=steps,
-        transports=transports_for(inventory, passphrases()),
-        password=password(words),
-        watch=progress(words),
+        transports=transports_for(limited, passphrases()),
+        password=password(params),
+        watch=progress(params),
         deadline=deadline,
-        confirm=confirm if words.get("ask") else lambda rows: True,
+        confirm=confirm if params.get("ask") else lambda rows: True,
         given=given,
         runs=runs,
         run=new_run_name(now),
@@ -398,10 +421,28 @@ def _job(
     )
 
 
+def _limited(
+    inventory: Inventory, params: dict[str, Any], given: AppliedEnvironments, runs: Runs
+) -> Inventory:
+    """Return the inventory with the nodes that --limit and --retry-failed select."""
+    from clusterprep.inventory.limit import limit_to, limit_to_failed
+
+    limited = inventory
+    if params.get("limit"):
+        limited = limit_to(inventory, params["limit"])
+    run = params.get("retry_failed")
+    if run:
+        from clusterprep.history.recall import failed_in
+
+        failed = failed_in(given, runs, inventory.cluster, run)
+        limited = limit_to_failed(limited, failed, run)
+    return limited
+
+
 # ---------------------------------------------------------------- showing
 
 
-def _valid(inventory: Inventory) -> Report:
+def _validation_report(inventory: Inventory) -> Report:
     from datetime import datetime, timezone
 
     from clusterprep.model import Report
@@ -412,26 +453,28 @@ def _valid(inventory: Inventory) -> Report:
     return Report("validate", "", inventory.cluster, now, 0.0, "pass", 0, notices=notices)
 
 
-def _finish(report: Report, words: dict[str, Any]) -> None:
-    """Print the report, write the asked-for files, leave with its code."""
+def _finish(report: Report, params: dict[str, Any]) -> NoReturn:
+    """Print the report, write the files of --output and exit with the code of the report."""
     from clusterprep.cli.terminal import show
     from clusterprep.reports import exit_code, pieces
 
-    show(words, exit_code(report, words["fmt"]), lambda fmt, **page: pieces(report, fmt, **page))
+    def render(fmt: str, **page: Any) -> Iterable[str]:
+        return pieces(report, fmt, **page)
+
+    show(params, exit_code(report, params["fmt"]), render)
 
 
-# ---------------------------------------------------------------- ending
+# ---------------------------------------------------------------- exiting
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exits with a code of the contract."""
+    """Run the command line and exit with its code."""
     gc.set_threshold(*CYCLES)
-    words = list(sys.argv[1:] if argv is None else argv)
-    command = next((word for word in words if word in cli.commands), "clusterprep")
-    leave(
-        ending(
-            lambda: cli.main(args=words, prog_name="clusterprep", standalone_mode=False),
-            words,
-            command,
-        )
-    )
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    commands = [argument for argument in arguments if argument in cli.commands]
+    command = commands[0] if commands else "clusterprep"
+
+    def run() -> None:
+        cli.main(args=arguments, prog_name="clusterprep", standalone_mode=False)
+
+    leave(ending(run, arguments, command))

@@ -1,4 +1,4 @@
-"""The command line's options as click decorators: each wherever it makes sense, before or after INVENTORY."""
+"""Options of the command line as click decorators, in groups that several commands share."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ Decorator = Callable[[Command], Command]
 
 
 def _all(*decorators: Any) -> Callable[[Command], Command]:
+    """Return one decorator that applies all of these, the first one outermost."""
+
     def decorate(function: Command) -> Command:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -22,9 +24,9 @@ def _all(*decorators: Any) -> Callable[[Command], Command]:
     return decorate
 
 
-MOST = (
-    (1 << 20) + 1
-)  # bytes of a file to be judged; one more than linted.LARGEST, so that more can be told from all
+# Bytes read of a file to be judged. One more than lint.LARGEST, which tells a file that is too
+# large.
+MOST = (1 << 20) + 1
 
 
 class Content(click.File):
@@ -49,10 +51,10 @@ reporting = _all(
         help="On stdout: console, json, html, markdown, junit, …",
     ),
     click.option(
-        "--output", multiple=True, metavar="FILE", help="Also write there, by suffix; repeats."
+        "--output", multiple=True, metavar="FILE", help="Also write this file, by suffix; repeats."
     ),
-    click.option("-v", "--verbose", count=True, help="Say more: passes, skips, facts."),
-    click.option("--no-color", is_flag=True, help="Words and no colours."),
+    click.option("-v", "--verbose", count=True, help="Show more: passes, skips, facts."),
+    click.option("--no-color", is_flag=True, help="Do not use colours."),
 )
 
 fleet = _all(
@@ -132,7 +134,7 @@ launching = _all(
     click.option(
         "--chdir",
         metavar="DIR",
-        help="Where they work; default: here if the node has it, else home.",
+        help="Working folder; default: this one if the node has it, else home.",
     ),
     click.option(
         "--seed", type=click.IntRange(0, (1 << 32) - 1), help="PYTHONHASHSEED and CLUSTERPREP_SEED."
@@ -142,7 +144,7 @@ launching = _all(
         default=True,
         help="Check first what it would hang at; default: yes.",
     ),
-    click.option("--on-busy", is_flag=True, help="Although GPUs are in use."),
+    click.option("--on-busy", is_flag=True, help="Even if GPUs are in use."),
     click.option("--fold", is_flag=True, help="Show equal lines of several ranks once."),
     click.option(
         "--log-dir", metavar="DIR", help="A file per rank there; default: in the state folder."
@@ -167,26 +169,28 @@ readers = _all(
 )
 
 
-def refuse_mix(words: dict[str, Any]) -> None:
-    """UsageError for options that contradict each other."""
-    if words["store"] and not words["deep"]:
+def refuse_mix(params: dict[str, Any]) -> None:
+    """Raise UsageError for options that contradict each other."""
+    if params["store"] and not params["deep"]:
         raise click.UsageError("--store keeps the findings of deep checks; add --deep")
-    if words["deep"] and words["budget"] is not None:
+    if params["deep"] and params["budget"] is not None:
         raise click.UsageError("--deep asks what --budget has no time for; give one of them")
 
 
 def seconds(text: str | None, key: str = "--timeout") -> float | None:
-    """A limit: a bare number is seconds. `key` is the option, for the error."""
+    """Return a limit in seconds. Raises InputError, which names the option `key`."""
     if text is None:
         return None
     from clusterprep.model.units import parse_duration
 
+    is_number = text.replace(".", "", 1).isdigit()
     try:
-        return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
+        return float(text) if is_number else parse_duration(text)
     except ValueError as error:
         raise InputError.of(str(error), key=key) from None
 
 
 def listed(text: str | None) -> tuple[str, ...]:
-    """Words of a list with commas."""
-    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    """Return the items of a list with commas, without blanks around them."""
+    items = [item.strip() for item in (text or "").split(",")]
+    return tuple(item for item in items if item)

@@ -1,12 +1,12 @@
-"""What is shown to the person at the terminal and asked there: reports, progress, passwords, a yes."""
+"""Show reports and progress on the terminal, and ask there for passwords and confirmation."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -19,32 +19,45 @@ if TYPE_CHECKING:
 PASSWORD, PASSPHRASE = "CLUSTERPREP_BECOME_PASSWORD", "CLUSTERPREP_KEY_PASSPHRASE"
 STDERR = 2
 LONGEST = 1024  # bytes of a line with a secret
-MOST_OF_SUDO = (
-    255  # SUDO_CONV_REPL_MAX before 1.8.28; what is left would be the input of the command
-)
-UNWRITTEN = {
-    "nagios": 3
-}  # the exit code of a run that went well and whose files could not be written; else 2
+# Bytes of a password: SUDO_CONV_REPL_MAX of sudo before 1.8.28. The rest of a longer one would
+# become input of the command.
+MOST_OF_SUDO = 255
+# Exit codes by format if a run succeeded and its files could not be written; else that of
+# InputError.
+UNWRITTEN = {"nagios": 3}
 
 
-def password(words: dict[str, Any]) -> Callable[[Node], SudoPassword | None]:
-    """sudo's password: typed with -K, else given by PASSWORD or its _FD, else none. InputError."""
+# ---------------------------------------------------------------- secrets
+
+
+def password(params: Mapping[str, Any]) -> Callable[[Node], SudoPassword | None]:
+    """Return a function that gives sudo's password for a node, or None.
+
+    The password is typed with -K, else it comes from PASSWORD or PASSWORD_FD. Raises InputError for
+    a password that sudo cannot take.
+    """
     from clusterprep.remote.transports.sudo import SudoPassword
 
-    given = take_secret(PASSWORD)
-    if words.get("ask_become_pass"):
-        given = click.prompt("sudo password", hide_input=True, err=True)
-    if len(given.encode("utf-8", "surrogateescape")) > MOST_OF_SUDO:
+    text = take_secret(PASSWORD)
+    if params.get("ask_become_pass"):
+        text = click.prompt("sudo password", hide_input=True, err=True)
+    size = len(text.encode("utf-8", "surrogateescape"))
+    if size > MOST_OF_SUDO:
         raise InputError.of(
             f"no sudo takes a password of more than {MOST_OF_SUDO} bytes", key=PASSWORD
         )
-    secret = SudoPassword(given) if given else None
+    secret = SudoPassword(text) if text else None
     return lambda node: secret
 
 
 def passphrases() -> Callable[[str], str]:
-    """Asks for the passphrase of a key: once what PASSPHRASE or its _FD gave, then whoever sits here. InputError."""
-    given, tried = take_secret(PASSPHRASE), set[str]()
+    """Return a function that asks for the passphrase of a key.
+
+    Its first answer for a key is that of PASSPHRASE or PASSPHRASE_FD, if there is one; then it
+    prompts the user. Raises InputError.
+    """
+    given = take_secret(PASSPHRASE)
+    tried: set[str] = set()
 
     def ask(prompt: str) -> str:
         if given and prompt not in tried:
@@ -52,41 +65,42 @@ def passphrases() -> Callable[[str], str]:
             return given
         if not sys.stdin.isatty():
             return ""
-        return str(click.prompt(prompt, hide_input=True, err=True, default="", show_default=False))
+        typed = click.prompt(prompt, hide_input=True, err=True, default="", show_default=False)
+        return str(typed)
 
     return ask
 
 
 def take_secret(name: str) -> str:
-    """A secret of the environment, or the first line of the open file whose number `name`_FD says; empty without one.
+    """Return the secret in the variable `name`, or in the first line of the open file `name`_FD.
 
-    Neither stays in the environment, or every process that we start would have it: proxies, srun, local agents and
-    the ranks of a job. InputError where both are given, or nothing can be read.
+    Returns "" if neither is set. Both are removed from the environment, because every process that
+    we start would inherit them: proxies, srun, local agents and the ranks of a job. Raises
+    InputError if both are set, or the file cannot be read.
     """
-    value, number = os.environ.pop(name, ""), os.environ.pop(f"{name}_FD", "")
+    value = os.environ.pop(name, "")
+    key = f"{name}_FD"
+    number = os.environ.pop(key, "")
     if not number:
         return _one_line(value, name)
-    key = f"{name}_FD"
     if value:
         raise InputError.of(f"{name} is given as well; one of them will do", key=key)
+    example = f"{key}=3 … 3< FILE"
     if not number.isdecimal():
-        raise InputError.of(
-            f"'{number}' is not the number of an open file", key=key, hint=f"{key}=3 … 3< FILE"
-        )
+        raise InputError.of(f"'{number}' is not the number of an open file", key=key, hint=example)
     try:
         line = _first_line(int(number))
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) else "there is no such number"
-        raise InputError.of(
-            f"file {number} cannot be read: {why}", key=key, hint=f"{key}=3 … 3< FILE"
-        ) from None
+        message = f"file {number} cannot be read: {why}"
+        raise InputError.of(message, key=key, hint=example) from None
     if not line:
         raise InputError.of(f"the first line of file {number} is empty", key=key)
     return _one_line(line, key)
 
 
 def _one_line(text: str, key: str) -> str:
-    """Without the end of the line, which variables made from files have."""
+    """Return a line without its end, which a variable made from a file has. Raises InputError."""
     line = text.removesuffix("\n").removesuffix("\r")
     if "\n" in line or len(line) >= LONGEST:
         raise InputError.of("it is not one line, as a password is", key=key)
@@ -94,62 +108,100 @@ def _one_line(text: str, key: str) -> str:
 
 
 def _first_line(number: int) -> str:
-    """Byte by byte, since what follows may be for another reader; closed afterwards, but for the standard streams."""
+    """Return the first line of an open file and close it, unless it is a standard stream.
+
+    The line is read byte by byte, because what follows may be for another reader.
+    """
     line = b""
-    while (letter := os.read(number, 1)) not in (b"", b"\n") and len(line) < LONGEST:
+    while len(line) < LONGEST:
+        letter = os.read(number, 1)
+        if letter in (b"", b"\n"):
+            break
         line += letter
     if number > STDERR:
         os.close(number)
     return line.decode("utf-8", "surrogateescape")
 
 
+# ---------------------------------------------------------------- progress and confirmation
+
+
 def confirm(rows: Sequence[ChangeRow]) -> bool:
+    """Show what would be changed and return True if the user agrees."""
     for row in rows:
-        if row.action != "none":
-            click.echo(
-                f"{row.action} {row.target} on {', '.join(row.nodes)}\n{click.unstyle(row.diff)}",
-                err=True,
-            )
+        if row.action == "none":
+            continue
+        names = ", ".join(row.nodes)
+        click.echo(f"{row.action} {row.target} on {names}", err=True)
+        click.echo(click.unstyle(row.diff), err=True)
     return click.confirm("Write this?", err=True)
 
 
-def progress(words: dict[str, Any]) -> Any:
+def progress(params: Mapping[str, Any]) -> Any:
+    """Return the progress display that suits stderr."""
     from clusterprep.reports.progress import make_progress
 
-    return make_progress(sys.stderr, color=not words["no_color"] and "NO_COLOR" not in os.environ)
+    return make_progress(sys.stderr, color=_wants_color(params))
 
 
 def line_on_stderr(text: str) -> None:
-    """One line of somebody else's, without what a terminal would obey; nobody may read it any more."""
+    """Write a line of a node without control characters. A closed stderr is no error."""
     from contextlib import suppress
 
     from clusterprep.reports.plain import clean
     from clusterprep.reports.progress import READER_GONE, encodable
 
     with suppress(*READER_GONE):
-        sys.stderr.write(f"{encodable(sys.stderr, clean(text))}\n")
+        line = encodable(sys.stderr, clean(text))
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
-def show(words: dict[str, Any], code: int, text: Callable[..., Iterable[str]]) -> None:
-    """The same for anything that can be rendered: `text` takes a format, and what its page is like.
+# ---------------------------------------------------------------- reports
 
-    What cannot be written is told at the end, for the report on stdout is worth more than the files besides.
+
+def show(params: Mapping[str, Any], code: int, render: Callable[..., Iterable[str]]) -> NoReturn:
+    """Write the files of --output and print to stdout, then exit.
+
+    `render(format, color=, verbose=, width=, ascii_only=)` returns the text in pieces. Files that
+    cannot be written are reported at the end, because the report on stdout matters more.
     """
+    verbose = params["verbose"]
+    if params.get("diff"):
+        verbose = max(verbose, 1)
+    problems = _write_files(params["output"], render, verbose)
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else 80
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    color = is_terminal and _wants_color(params)
+    ascii_only = encoding != "utf8"
+    pieces = render(params["fmt"], color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    sys.stdout.writelines(pieces)
+    sys.stdout.flush()
+    for problem in problems:
+        line_on_stderr(f"clusterprep: {problem}")
+    if code == 0 and problems:
+        code = UNWRITTEN.get(params["fmt"], InputError.code)
+    raise SystemExit(code)
+
+
+def _write_files(
+    names: Iterable[str], render: Callable[..., Iterable[str]], verbose: int
+) -> list[str]:
+    """Write a report to each file, in the format of its suffix, and return what went wrong."""
     from clusterprep.reports import select_format
     from clusterprep.reports.files import write
 
-    verbose = max(words["verbose"], 1 if words.get("diff") else 0)
-    page = {"color": False, "verbose": verbose, "width": 100, "ascii_only": False}
-    troubles = [write(name, text(select_format(name), **page)) for name in words["output"]]
-    terminal = sys.stdout.isatty()
-    color = terminal and not words["no_color"] and "NO_COLOR" not in os.environ
-    width = shutil.get_terminal_size().columns if terminal else 80
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    sys.stdout.writelines(
-        text(words["fmt"], color=color, verbose=verbose, width=width, ascii_only=not unicode)
-    )
-    sys.stdout.flush()
-    for trouble in filter(None, troubles):
-        line_on_stderr(f"clusterprep: {trouble}")
-    raise SystemExit(code or (UNWRITTEN.get(words["fmt"], InputError.code) if any(troubles) else 0))
+    problems: list[str] = []
+    for name in names:
+        text = render(
+            select_format(name), color=False, verbose=verbose, width=100, ascii_only=False
+        )
+        problem = write(name, text)
+        if problem:
+            problems.append(problem)
+    return problems
+
+
+def _wants_color(params: Mapping[str, Any]) -> bool:
+    return not params["no_color"] and "NO_COLOR" not in os.environ

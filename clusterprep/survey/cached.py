@@ -1,4 +1,9 @@
-"""Deep checks: which they are, what is kept of their findings, and what kept findings are still worth. Pure."""
+"""Deep checks: select them, store their findings on nodes, and read stored findings. Pure.
+
+Deep checks run code of the job's user, which may be slow. A timer runs `check --deep --store`,
+which stores their findings on the nodes; `check --budget` reports what is stored instead of running
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,111 +28,138 @@ RENEW = "clusterprep check --local --deep --store   # from a timer: docs/prolog.
 
 
 def is_deep(check: Check, facts: Mapping[str, Fact]) -> bool:
-    """Whether a check needs, or would use, a fact that is deep; without it another answer might come out."""
-    return any(facts[name].deep for name in (*check.facts, *check.uses))
+    """Return True if a deep fact may change what the check says."""
+    names = (*check.facts, *check.uses)
+    return any(facts[name].deep for name in names)
 
 
 def leave_deep(
     checks: tuple[Check, ...], facts: Mapping[str, Fact], settings: RunSettings
 ) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
-    """The checks to ask for now, and those that are answered from what the nodes keep."""
-    if not (settings.budget or settings.deep):
+    """Return the checks to run now, and those that stored findings answer."""
+    if not settings.budget and not settings.deep:
         return checks, ()
-    slow = tuple(check for check in checks if is_deep(check, facts))
+    deep: list[Check] = []
+    quick: list[Check] = []
+    timed: list[Check] = []  # what a timer runs: the deep checks, and whether the node is reached
+    for check in checks:
+        if is_deep(check, facts):
+            deep.append(check)
+            timed.append(check)
+            continue
+        quick.append(check)
+        if check.name == "ssh.reach":
+            timed.append(check)
     if settings.deep:
-        return tuple(check for check in checks if check in slow or check.name == "ssh.reach"), ()
-    return tuple(check for check in checks if check not in slow), slow
+        return tuple(timed), ()
+    return tuple(quick), tuple(deep)
+
+
+# ---------------------------------------------------------------- storing
 
 
 def settings_of(node: Node) -> str:
-    """What the findings about a node follow from besides the node itself, as one word."""
+    """Return a digest of all settings of a node on which findings about it depend."""
+    env: dict[str, str] = {}
+    for name, setting in node.env.items():
+        env[name] = setting.value
+    job_user = node.job_user or node.ssh.user
     declared = {
         "python": node.python,
-        "job_user": node.job_user or node.ssh.user,
+        "job_user": job_user,
         "root": node.root,
         "gpus": repr(node.gpus),
         "nproc_per_node": node.nproc_per_node,
         "interfaces": repr(node.interfaces),
-        "env": {name: setting.value for name, setting in node.env.items()},
+        "env": env,
         "require": dict(node.require),
     }
-    return hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps(declared, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def cached_checks(
     findings: tuple[Finding, ...], checks: Sequence[Check], node: Node
 ) -> dict[str, Any]:
-    """What a node keeps of a look at it."""
+    """Return what a node stores of these checks."""
     names = [check.name for check in checks]
-    told = tuple(finding for finding in findings if finding.check in names)
-    head = {"schema": SCHEMA, "tool": __version__, "about": settings_of(node), "checks": names}
-    return {**head, "findings": rows_of(told, node)}
+    about_checks = tuple(finding for finding in findings if finding.check in names)
+    rows = rows_of(about_checks, node)
+    return {
+        "schema": SCHEMA,
+        "tool": __version__,
+        "about": settings_of(node),
+        "checks": names,
+        "findings": rows,
+    }
+
+
+# ---------------------------------------------------------------- reading
 
 
 def announce_cached(fleet: Fleet, checks: Sequence[Check]) -> Iterable[Finding]:
-    """The kept findings of deep checks on every node that was reached, with their age.
+    """Return the stored findings of deep checks on every reached node, with their age.
 
-    Where there are none that still hold, a check is unknown and never more than a warning: it was not looked at on
-    purpose, and what a job waits for must not depend on whether a timer has run. Remedies are to be pasted, so
-    they come from the check and never from the node.
+    Without findings that still hold, a check is unknown, and this is only a warning: the check was
+    not run on purpose, and whether a job may start must not depend on whether a timer has run.
+    Users paste remedies into a shell, so remedies come from the check and never from the node.
     """
     for node in fleet.reached:
         results = fleet.fact(node.name, FACT)
-        why = _unusable(results, node)
+        problem = _why_unusable(results, node)
         for check in checks:
-            if why is None and check.name in results.checks:
-                mine = (finding for finding in results.findings if finding.check == check.name)
-                yield from (_of_now(finding, check, node, results) for finding in mine)
+            if problem is None and check.name in results.checks:
+                yield from _stored_findings(results, check, node)
             else:
-                reason, message = why or (NEVER, "the stored results do not hold this check yet")
-                yield Finding(
-                    check.name,
-                    "unknown",
-                    "warning",
-                    (node.name,),
-                    message,
-                    remedy=RENEW,
-                    reason=reason,
-                )
+                yield _no_stored_finding(check, node, problem)
 
 
-def _of_now(finding: Finding, check: Check, node: Node, results: Results) -> Finding:
-    """The kept finding as it is told of this node."""
-    remedy = (
-        check.remedy.replace("NODE", node.name) if finding.verdict in ("fail", "unknown") else ""
+def _stored_findings(results: Results, check: Check, node: Node) -> Iterable[Finding]:
+    for finding in results.findings:
+        if finding.check != check.name:
+            continue
+        remedy = ""
+        if finding.verdict in ("fail", "unknown"):
+            remedy = check.remedy.replace("NODE", node.name)
+        yield replace(finding, nodes=(node.name,), remedy=remedy, age=results.age)
+
+
+def _no_stored_finding(check: Check, node: Node, problem: tuple[str, str] | None) -> Finding:
+    reason, message = problem or (NEVER, "the stored results do not hold this check yet")
+    return Finding(
+        check.name, "unknown", "warning", (node.name,), message, remedy=RENEW, reason=reason
     )
-    return replace(finding, nodes=(node.name,), remedy=remedy, age=results.age)
 
 
-def _unusable(results: Results | Absent | None, node: Node) -> tuple[str, str] | None:
-    """Reason and sentence why stored results say nothing about this node now."""
+def _why_unusable(results: Results | Absent | None, node: Node) -> tuple[str, str] | None:
+    """Return reason and message if stored results say nothing about this node now."""
     if isinstance(results, Absent):
-        why = results.detail or results.reason
-        # Findings with one reason are folded, so a node that chooses its words gets none of those that are ours.
+        # Findings with one reason are folded into one, so a node must not use one of our own
+        # reasons.
         reason = "garbled" if results.reason in (NEVER, OLD) else results.reason
+        why = results.detail or results.reason
         return reason, f"the stored results in {path_of(node)} could not be used: {why}"
     if results is None:
         return NEVER, "it is not asked under a budget, and this node has no stored results"
     if results.age is None:
         return OLD, "the stored results are from before the last boot"
     if results.age > LONGEST:
-        limit = format_duration(LONGEST)
-        return (
-            OLD,
-            f"the stored results are {format_duration(round(results.age))} old, and {limit} is the limit",
-        )
+        age, limit = format_duration(round(results.age)), format_duration(LONGEST)
+        return OLD, f"the stored results are {age} old, and {limit} is the limit"
     if results.about != settings_of(node):
         return OLD, "the stored results are about other settings of this node"
     return None
 
 
 def note(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """One line about the checks that were answered from the store."""
-    old = [finding for finding in findings if finding.age is not None]
-    if not old:
+    """Return a line about the checks that stored findings answered, or nothing."""
+    ages: list[float] = []
+    checks: set[str] = set()
+    for finding in findings:
+        if finding.age is not None:
+            ages.append(finding.age)
+            checks.add(finding.check)
+    if not ages:
         return ()
-    oldest = max(finding.age or 0.0 for finding in old)
-    number = len({finding.check for finding in old})
-    return (
-        f"{number} deep checks were not asked now: they are as of {format_duration(round(oldest))} ago",
-    )
+    oldest = format_duration(round(max(ages)))
+    return (f"{len(checks)} deep checks were not asked now: they are as of {oldest} ago",)

@@ -1,43 +1,40 @@
-"""Many nodes at once: open links within a width, look everywhere, ask everybody, lose some and keep the rest."""
+"""The links to all nodes of one command: log in, look at the nodes, send requests to their agents.
+
+with Fanout(inventory, transports, 64, password, watch) as fanout:
+    fleet = fanout.survey(plan)
+    answers = fanout.ask("listen", {"n1": {"spans": [[29500, 29500]]}}, timeout=10.0)
+"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import queue
 import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from clusterprep.errors import LinkLost, Unreached
-from clusterprep.facts.clock import Offset
-from clusterprep.model import Absent, Fleet, Inventory, Json, Node, NodeSnapshot, Read
+from clusterprep.model import Fleet, Inventory, Json, Node, NodeSnapshot
 from clusterprep.remote import bootstrap as boot
 from clusterprep.remote.transports import Transport
 from clusterprep.remote.transports.link import Frame, Link, Password, open_link
-from clusterprep.remote.untrusted import require_number, shortened
 from clusterprep.runtime.budget import Budget
 from clusterprep.runtime.clock import running_seconds
+from clusterprep.survey.clock_sync import PINGS, ROUNDS, best_clock, is_coarse, refine_clocks
 from clusterprep.survey.queries import Queries, QueryPlan, Sheet
+from clusterprep.survey.reads import ask_reads, look_request
+from clusterprep.survey.worker_pool import WorkerPool
 
-ROUNDS = 5  # clock exchanges per node in one round trip; the shortest counts
-FINE = 0.010  # seconds; a coarser clock bound is measured again when the machine is quiet
-AGAIN = 3  # round trips for that
-APART = 0.002  # seconds between the nodes of which it is asked, so that no answer waits for another one to be read
-PINGS: tuple[tuple[str, dict[str, Any]], ...] = (("ping", {}),) * ROUNDS
-UNHEARD = (
-    1.0  # seconds until a node that has not said a word no longer keeps others from their turn
+SILENT_LIMIT = 1.0  # seconds until a node that has sent nothing no longer occupies a slot
+SPARE_FILES = 256  # open files besides the connections to the nodes
+PULSE_INTERVAL = 5.0  # seconds between signs of life; an agent gives up after 30 s
+LEAST_WAIT = 0.05  # seconds that each answer is waited for, even when the time of all is over
+
+# What a node that did not answer in time may suffer from.
+LATE_REMEDY = (
+    "uptime; dmesg -T | tail -50   # on the node: too much load, or a disk that does not answer"
 )
-SPARE = 256  # files besides those of the nodes
-MOST_UNHEARD = 1024  # nodes; each waits in a thread and a file of its own
-PULSE = 5.0  # seconds between signs of life; an agent gives up after 30 s
-MARGIN = 5.0  # seconds beyond the sum of its limits that an answer may take
-SERIAL = (
-    ("file", "files", "target"),
-    ("environment", "nccl_address"),
-)  # kinds of reads that wait for each other
 
 Item = TypeVar("Item")
 
@@ -50,7 +47,10 @@ class Watch(Protocol):
 
 
 class Fanout:
-    """The links of one command. Use as a context manager: leaving it ends every agent."""
+    """The links of one command, by the name of the node in `links`.
+
+    Use it as a context manager: leaving it ends every agent.
+    """
 
     def __init__(
         self,
@@ -62,127 +62,184 @@ class Fanout:
         budget: Budget | None = None,
     ) -> None:
         self.inventory = inventory
-        self._budget = budget
         self.links: dict[str, Link] = {}
-        self._transports, self._forks = transports, forks
-        self._parts: tuple[str, ...] = ("look",)
-        self._password, self._watch = password, watch
+        self._transports = transports
+        self._forks = forks
+        self._password = password
+        self._watch = watch
+        self._budget = budget
+        self._parts: tuple[str, ...] = (
+            "look",
+        )  # parts of the agent that a new one is started with
         self._closing = threading.Event()
-        self._logins: dict[str, float] = {}  # seconds that each took
+        self._login_seconds: dict[str, float] = {}
 
     def __enter__(self) -> Fanout:
-        if all(
-            node.transport == "ssh" for node in self.inventory.nodes
-        ):  # a local agent's own limit is looked at
-            _allow_files(len(self.inventory.nodes) + SPARE)
-        threading.Thread(target=self._pulse, daemon=True).start()
+        # A check on this machine reports the limit of open files, so a local agent must not inherit
+        # a raised one.
+        if all(node.transport == "ssh" for node in self.inventory.nodes):
+            _raise_open_file_limit(len(self.inventory.nodes) + SPARE_FILES)
+        threading.Thread(target=self._send_pulses, daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._closing.set()
-        links, self.links = list(self.links.values()), {}
-        self.each(links, Link.close, None if self._budget is None else self._budget.closing)
+        links = list(self.links.values())
+        self.links = {}
+        until = None if self._budget is None else self._budget.closing
+        self.each(links, Link.close, until)
         for transport in self._transports.values():
             transport.close()
 
-    def _pulse(self) -> None:
-        while not self._closing.wait(PULSE):
+    def _send_pulses(self) -> None:
+        while not self._closing.wait(PULSE_INTERVAL):
             for link in list(self.links.values()):
                 link.pulse()
+
+    # ------------------------------------------------------------ many nodes at once
 
     def each(
         self, items: Iterable[Item], work: Callable[[Item], None], until: float | None = None
     ) -> None:
-        """Run work(item) for all items, at most `forks` at a time, in threads that cannot hold up the exit.
+        """Run work(item) for all items, at most `forks` at a time.
 
-        Where the command has a budget, what is not done `until` then is left to its thread.
+        The threads do not hold up the exit of the process. With a budget, items that are not done
+        by `until` are left to their threads. `until` is a moment of the budget; the default is when
+        nodes are no longer waited for.
         """
-        crew = _Crew(items, work)
-        crew.hire(self._forks)
-        while crew.left and not self._is_over(until):
-            crew.wait(self._left(until))
+        pool = WorkerPool(items, work)
+        pool.start_threads(self._forks)
+        while pool.unfinished and not self._is_over(until):
+            pool.wait(self._remaining(until))
 
-    def _left(self, until: float | None = None) -> float | None:
-        """Seconds that the budget leaves until then, None without one."""
+    def _each_node(self, work: Callable[[Node], None]) -> None:
+        """Run `work` for every node. A connection that stays silent does not occupy a slot."""
+        pool = WorkerPool(self.inventory.nodes, work)
+        pool.start_threads(self._forks)
+        silent_before: set[str] = set()
+        checked = time.monotonic()
+        while pool.unfinished and not self._is_over():
+            pool.wait(min(SILENT_LIMIT, self._remaining() or SILENT_LIMIT))
+            if not pool.has_pending or time.monotonic() - checked < SILENT_LIMIT:
+                continue
+            checked = time.monotonic()
+            silent = self._silent_nodes()
+            pool.replace_threads(silent_before & silent)
+            silent_before = silent
+
+    def _silent_nodes(self) -> set[str]:
+        """Return the nodes that are being dialled and have sent nothing yet."""
+        names: set[str] = set()
+        for transport in self._transports.values():
+            names.update(transport.unheard())
+        return names
+
+    def _remaining(self, until: float | None = None) -> float | None:
+        """Return the seconds that the budget leaves until then, None without a budget."""
         return None if self._budget is None else self._budget.left(until)
 
     def _is_over(self, until: float | None = None) -> bool:
-        return self._left(until) == 0.0
+        return self._remaining(until) == 0.0
 
-    def _each_node(self, work: Callable[[Node], None]) -> None:
-        """The same for all nodes; one that is dialled and says nothing keeps no other from its turn."""
-        crew = _Crew(self.inventory.nodes, work)
-        crew.hire(self._forks)
-        suspects: set[str] = set()
-        checked = time.monotonic()
-        while crew.left and not self._is_over():
-            crew.wait(min(UNHEARD, self._left() or UNHEARD))
-            if crew.waiting and time.monotonic() - checked >= UNHEARD:
-                checked = time.monotonic()
-                silent = {
-                    name for transport in self._transports.values() for name in transport.unheard()
-                }
-                crew.pass_over(suspects & silent)
-                suspects = silent
+    # ------------------------------------------------------------ looking at the nodes
 
     def survey(self, plan: QueryPlan, *, last: bool = False) -> Fleet:
-        """Log in to every node and look. A node that cannot be used is a NodeSnapshot with the reason.
+        """Log in to every node and return the facts of the plan.
 
-        `last`: nothing is asked of the nodes afterwards but for the stages of this plan, so that a node of which
-        nothing more is wanted keeps no connection.
+        A node that cannot be used is a NodeSnapshot with the reason. `last` tells that the nodes
+        are asked nothing after the stages of this plan: a node of which nothing more is wanted
+        keeps no connection.
         """
-        seen: dict[str, NodeSnapshot] = {}
+        queries = Queries(plan, self.inventory)
+        sheets: dict[str, Sheet] = {}
+        for node in self.inventory.nodes:
+            sheet = queries.of(node)
+            sheets[node.name] = sheet
+        self._parts = _agent_parts(plan, sheets.values())
+        drops_links = last and "pairs" not in plan.stages
+        snapshots: dict[str, NodeSnapshot] = {}
 
         def work(node: Node) -> None:
-            seen[node.name] = self._sight(node, plan, questions, sheets[node.name])
-            if last and "pairs" not in plan.stages and not _is_coarse(seen[node.name]):
+            sheet = sheets[node.name]
+            snapshot = self._look(node, plan, queries, sheet)
+            snapshots[node.name] = snapshot
+            if drops_links and not is_coarse(snapshot):
                 self._forget(node.name)
-            snapshot = seen[node.name]
-            self._watch.step(
-                node.name, "reached" if snapshot.reached else str(snapshot.reason), snapshot.seconds
-            )
+            outcome = "reached" if snapshot.reached else str(snapshot.reason)
+            self._watch.step(node.name, outcome, snapshot.seconds)
 
-        questions = Queries(plan, self.inventory)
-        sheets = {node.name: questions.of(node) for node in self.inventory.nodes}
-        kinds = {read.kind for sheet in sheets.values() for read in sheet.reads}
-        self._parts = (*boot.parts_for(kinds), *(("dial",) if "pairs" in plan.stages else ()))
-        self._watch.stage("look", len(self.inventory.nodes), list(sheets))
+        self._watch.stage("look", len(sheets), list(sheets))
         self._each_node(work)
-        fleet = Fleet(
-            self.inventory,
-            {node.name: seen.get(node.name) or _late(node) for node in self.inventory.nodes},
-        )
-        return self._refine_clocks(fleet) if "clock" in plan.stages else fleet
+        in_order: dict[str, NodeSnapshot] = {}
+        for node in self.inventory.nodes:
+            snapshot = snapshots.get(node.name)
+            in_order[node.name] = snapshot or _late_snapshot(node)
+        fleet = Fleet(self.inventory, in_order)
+        if "clock" in plan.stages:
+            return refine_clocks(fleet, self.links, self.each)
+        return fleet
 
-    def _sight(self, node: Node, plan: QueryPlan, questions: Queries, sheet: Sheet) -> NodeSnapshot:
+    def _look(self, node: Node, plan: QueryPlan, queries: Queries, sheet: Sheet) -> NodeSnapshot:
+        """Return the facts of a node, or the reason why it cannot be used."""
         started = time.monotonic()
         try:
-            facts = self._look(node, plan, questions, sheet)
+            facts = self._ask_facts(node, plan, queries, sheet)
         except Unreached as error:
             self._forget(node.name)
-            detail, remedy = error.message, error.remedy
             seconds = time.monotonic() - started
-            return NodeSnapshot(
-                node.name,
-                node.address,
-                False,
-                error.reason,
-                detail,
-                remedy,
-                error.answered,
-                {},
-                seconds,
-            )
-        seconds, login = time.monotonic() - started, self._logins[node.name]
+            return _lost_snapshot(node, error, seconds)
+        seconds = time.monotonic() - started
+        login = self._login_seconds[node.name]
         return NodeSnapshot(
-            node.name, node.address, True, facts=facts, seconds=seconds, login=login
+            node.name, node.address, reached=True, facts=facts, seconds=seconds, login=login
         )
 
+    def _ask_facts(
+        self, node: Node, plan: QueryPlan, queries: Queries, sheet: Sheet
+    ) -> dict[str, Any]:
+        """Return a node's facts by name. Raises Unreached.
+
+        All requests go out in one piece, which costs one round trip. They follow the source of the
+        agent at once, unless the clock is measured: then they wait until the agent is up, for its
+        start would count as time on the way.
+        """
+        measures_clock = "clock" in plan.stages
+        sent: list[tuple[float, list[int]]] = []
+
+        def send_requests(link: Link) -> None:
+            requests = list(PINGS) if measures_clock else []
+            if sheet.reads:
+                requests.append(look_request(sheet.reads, self._budget))
+            now = time.time()
+            numbers = link.send_all(*requests) if requests else []
+            sent.append((now, numbers))
+
+        link = self.links.get(node.name)
+        if link is None:
+            link = self._open(node, None if measures_clock else send_requests)
+        if not sent:
+            send_requests(link)
+        sent_at, numbers = sent[0]
+        brought: dict[str, Any] = {"ssh.peer": link.peer}
+        if measures_clock:
+            brought["clock.offset"] = best_clock(link, sent_at, numbers[:ROUNDS])
+        answers: list[Json] = []
+        if sheet.reads:
+            answers = ask_reads(link, sheet.reads, numbers[-1], self._budget)
+        facts = queries.facts(sheet, answers)
+        return {**facts, **brought}
+
+    # ------------------------------------------------------------ single links
+
     def _open(self, node: Node, first: Callable[[Link], object] | None) -> Link:
+        """Log in to a node and start its agent.
+
+        Raises Unreached. `first` sends what follows the agent at once.
+        """
         started = time.monotonic()
         self._refuse_closing()
         link = open_link(self._transports[node.transport], node, self._parts, self._password, first)
-        self._logins[node.name] = time.monotonic() - started
+        self._login_seconds[node.name] = time.monotonic() - started
         try:
             self._refuse_closing()
         except Unreached:
@@ -200,92 +257,50 @@ class Fanout:
         if link is not None:
             link.close()
 
-    def _look(
-        self, node: Node, plan: QueryPlan, questions: Queries, sheet: Sheet
-    ) -> dict[str, Any]:
-        """Everything is asked in one piece: behind the agent itself, or where its clock is to be read once it is up."""
-        asked, clock = sheet.reads, "clock" in plan.stages
-        sent: list[tuple[float, list[int]]] = []
-
-        def ask(link: Link) -> None:
-            questions = (
-                *(PINGS if clock else ()),
-                *([look_request(asked, self._budget)] if asked else []),
-            )
-            sent.append((time.time(), link.send_all(*questions) if questions else []))
-
-        link = self.links.get(node.name) or self._open(node, None if clock else ask)
-        if not sent:
-            ask(link)
-        at, numbers = sent[0]
-        offset = best_clock(link, at, numbers[:ROUNDS]) if clock else None
-        answers = ask_reads(link, asked, numbers[-1], self._budget) if asked else ()
-        facts = questions.facts(sheet, answers)
-        facts["ssh.peer"] = link.peer
-        if offset is not None:
-            facts["clock.offset"] = offset
-        return facts
-
-    def _refine_clocks(self, fleet: Fleet) -> Fleet:
-        """Measure coarse clocks again, one node after the other: the first answers came while everybody logged in."""
-        snapshots = dict(fleet.snapshots)
-        began = time.monotonic()
-
-        def refine(turn: tuple[int, str]) -> None:
-            number, name = turn
-            link, snapshot = self.links[name], snapshots[name]
-            found = [snapshot.facts["clock.offset"]]
-            time.sleep(max(0.0, began + number * APART - time.monotonic()))
-            with contextlib.suppress(LinkLost):
-                found.extend(measure_clock(link) for _ in range(AGAIN))
-            best = min((o for o in found if isinstance(o, Offset)), key=lambda offset: offset.bound)
-            snapshots[name] = dataclasses.replace(
-                snapshot, facts={**snapshot.facts, "clock.offset": best}
-            )
-
-        coarse = [
-            name
-            for name, snapshot in snapshots.items()
-            if name in self.links and _is_coarse(snapshot)
-        ]
-        self.each(enumerate(coarse), refine)
-        return dataclasses.replace(fleet, snapshots=snapshots)
-
-    def tell(self, op: str, names: Iterable[str]) -> None:
-        """A request to each of these nodes whose answer nobody waits for; a node that is lost has told so already."""
-        for name in names:
-            with contextlib.suppress(LinkLost, KeyError):
-                self.links[name].send(op)
-
     def redial(self, node: Node) -> Link:
-        """A new agent on a node, with the reading parts that the last one had. Raises Unreached."""
+        """Start a new agent on a node, with the parts that the last one had. Raises Unreached."""
         self._forget(node.name)
         return self._open(node, None)
 
     def bear_silence(self, seconds: float) -> None:
-        """So long may the agents that are there now be silent until they count as lost."""
+        """Set how long the present agents may be silent until they count as lost."""
         for link in list(self.links.values()):
             link.silence_limit = seconds
 
+    # ------------------------------------------------------------ requests
+
+    def tell(self, op: str, names: Iterable[str]) -> None:
+        """Send a request to these nodes without waiting for answers. Lost nodes are passed over."""
+        for name in names:
+            with contextlib.suppress(LinkLost, KeyError):
+                self.links[name].send(op)
+
     def load(self, part: str, names: Iterable[str] | None = None) -> None:
-        """Send a further part of the agent to every node, or to these, without waiting: what is asked next follows it.
+        """Send a further part of the agent to these nodes, or to all, and do not wait.
 
         A node that does not take the part answers the next request as unknown.
         """
         chosen = list(self.links) if names is None else names
-        for link in [self.links[name] for name in chosen if name in self.links]:
-            with contextlib.suppress(
-                LinkLost
-            ):  # the next request meets the same loss, and tells it
+        for name in chosen:
+            link = self.links.get(name)
+            if link is None:
+                continue
+            # The next request meets the same loss, and reports it.
+            with contextlib.suppress(LinkLost):
                 link.load(part)
 
     def ask(
         self, op: str, bodies: Mapping[str, Mapping[str, Any]], timeout: float
     ) -> dict[str, Frame | LinkLost]:
-        """One request to each node named in `bodies`, all under way at once; a lost node is its LinkLost."""
+        """Send a request to each node named in `bodies` and return the answers.
+
+        A lost node gives its LinkLost. All requests are under way at once. `timeout` is in seconds
+        and for all of them together.
+        """
         numbers: dict[str, int] = {}
         answers: dict[str, Frame | LinkLost] = {}
-        timeout = timeout if self._budget is None else min(timeout, self._budget.left())
+        if self._budget is not None:
+            timeout = min(timeout, self._budget.left())
         for name, body in bodies.items():
             link = self.links.get(name)
             if link is None:
@@ -297,147 +312,56 @@ class Fanout:
                 answers[name] = lost
         end = running_seconds() + timeout
         for name, number in numbers.items():
+            remaining = max(LEAST_WAIT, end - running_seconds())
             try:
-                answers[name] = self.links[name].receive(number, max(0.05, end - running_seconds()))
+                answers[name] = self.links[name].receive(number, remaining)
             except LinkLost as lost:
                 answers[name] = lost
         return answers
 
 
-def _allow_files(count: int) -> None:
-    """Raise our soft limit of open files to this, as far as it goes: a connection is a file."""
+def _raise_open_file_limit(count: int) -> None:
+    """Raise the soft limit of open files to `count`, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = hard if hard != resource.RLIM_INFINITY else count
-    if soft != resource.RLIM_INFINITY and soft < min(count, most):
+    if soft == resource.RLIM_INFINITY:
+        return
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft < wanted:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, most), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-class _Crew(Generic[Item]):
-    """Threads that take the next item as soon as they are through with one; daemons, so that none holds up the exit."""
-
-    def __init__(self, items: Iterable[Item], work: Callable[[Item], None]) -> None:
-        self._todo: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._work = work
-        self._passed: set[str] = (
-            set()
-        )  # names of items whose threads leave after them, as others took their turn
-        self.left = 0
-        for item in items:
-            self._todo.put(item)
-            self.left += 1
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there are items that nobody has begun."""
-        return not self._todo.empty()
-
-    def hire(self, count: int) -> None:
-        for _ in range(min(count, self.left)):
-            threading.Thread(target=self._drain, daemon=True).start()
-
-    def pass_over(self, names: Iterable[str]) -> None:
-        """Let others go on in place of those that work at these items."""
-        new = [name for name in names if name not in self._passed][
-            : MOST_UNHEARD - len(self._passed)
-        ]
-        self._passed.update(new)
-        self.hire(len(new))
-
-    def wait(self, limit: float | None = None) -> None:
-        """Until an item is done, `limit` seconds at most; raises what its work raised."""
-        try:
-            error = self._done.get(timeout=limit)
-        except queue.Empty:
-            return
-        self.left -= 1
-        if error is not None:
-            raise error
-
-    def _drain(self) -> None:
-        while True:
-            try:
-                item = self._todo.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                self._work(item)
-            except BaseException as error:  # noqa: BLE001 - raised again in the main thread
-                self._done.put(error)
-            else:
-                self._done.put(None)
-            if getattr(item, "name", None) in self._passed:
-                return
+def _agent_parts(plan: QueryPlan, sheets: Iterable[Sheet]) -> tuple[str, ...]:
+    """Return the parts of the agent that the reads and stages of a plan need."""
+    kinds: set[str] = set()
+    for sheet in sheets:
+        for read in sheet.reads:
+            kinds.add(read.kind)
+    parts = boot.parts_for(kinds)
+    return (*parts, "dial") if "pairs" in plan.stages else parts
 
 
-def _late(node: Node) -> NodeSnapshot:
-    """A node that had not answered when the budget was over."""
-    cure = (
-        "uptime; dmesg -T | tail -50   # on the node: too much load, or a disk that does not answer"
-    )
+def _lost_snapshot(node: Node, error: Unreached, seconds: float) -> NodeSnapshot:
     return NodeSnapshot(
         node.name,
         node.address,
-        False,
-        "timed_out",
-        "the budget ended before it answered",
-        cure,
-        False,
+        reached=False,
+        reason=error.reason,
+        detail=error.message,
+        remedy=error.remedy,
+        answered=error.answered,
+        seconds=seconds,
     )
 
 
-def _is_coarse(snapshot: NodeSnapshot) -> bool:
-    """Whether the node's clock has been measured, and could be known better."""
-    offset = snapshot.facts.get("clock.offset")
-    return isinstance(offset, Offset) and offset.bound > FINE
-
-
-def look_request(asked: Sequence[Read], budget: Budget | None = None) -> tuple[str, dict[str, Any]]:
-    """The request that brings the answers to all these reads; under a budget when the time for reads is over."""
-    within = {} if budget is None else {"within": budget.left(budget.reads)}
-    return "look", {"reads": [[read.kind, list(read.args), read.limit] for read in asked], **within}
-
-
-def ask_reads(
-    link: Link, asked: Sequence[Read], number: int | None = None, budget: Budget | None = None
-) -> list[Json]:
-    """The agent's answer to each read, to the request of that number, or to one that is sent now.
-
-    Reads run side by side, so the slowest lane and a margin is the limit.
-    """
-    rows = [sum(read.limit for read in asked if read.kind in kinds) for kinds in SERIAL]
-    limit = max(*rows, *(read.limit for read in asked)) + MARGIN
-    limit = limit if budget is None else min(limit, budget.left())
-    number = link.send_all(look_request(asked, budget))[0] if number is None else number
-    frame = link.receive(number, limit)
-    answers = frame.get("answers")
-    if not isinstance(answers, list) or len(answers) != len(asked):
-        raise LinkLost(
-            "garbled", shortened(frame.get("why") or "the answer does not fit the question")
-        )
-    return answers
-
-
-def measure_clock(link: Link) -> Offset | Absent:
-    """Node clock minus controller clock from one exchange."""
-    asked = time.time()
-    return best_clock(link, asked, [link.send("ping")])
-
-
-def best_clock(link: Link, asked: float, numbers: Iterable[int]) -> Offset | Absent:
-    """The same from the best of several exchanges that were sent at `asked`, by four time stamps each."""
-    found = []
-    for number in numbers:
-        frame = link.receive(number, 10.0)
-        heard = time.time()
-        try:
-            seen, sent = require_number(frame.get("seen")), require_number(frame.get("sent"))
-        except ValueError:
-            return Absent("garbled", "a clock exchange brought no time stamps")
-        found.append(
-            Offset(
-                ((seen - asked) + (sent - heard)) / 2, max(0.0, (heard - asked) - (sent - seen)) / 2
-            )
-        )
-    return min(found, key=lambda offset: offset.bound, default=Absent("garbled"))
+def _late_snapshot(node: Node) -> NodeSnapshot:
+    """Return the snapshot of a node that had not answered when the budget was over."""
+    return NodeSnapshot(
+        node.name,
+        node.address,
+        reached=False,
+        reason="timed_out",
+        detail="the budget ended before it answered",
+        remedy=LATE_REMEDY,
+        answered=False,
+    )

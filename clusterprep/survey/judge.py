@@ -1,10 +1,17 @@
-"""Facts become findings. Unknown is decided here: a check never sees a node whose facts are missing. Pure."""
+"""Judge the facts of a fleet by checks and return findings. Pure.
+
+    findings = judge(fleet, checks, date.today())
+    code = exit_code(findings)
+
+Whether something is unknown is decided here: a check never sees a node whose facts are missing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from operator import attrgetter
 
 from clusterprep.checks import Check, CheckContext, Outcome
 from clusterprep.errors import ENDINGS
@@ -14,10 +21,23 @@ from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.remote.untrusted import shortened
 
-LONGEST = 20_000  # characters of one text of a finding; those of whole fleets fold, so that more is a node's own
+# Characters of one text of a finding. Texts about whole fleets are folded, so a longer one was
+# written by a node.
+LONGEST = 20_000
+
+TROUBLE = ("fail", "unknown")  # verdicts that need attention
+
+Key = tuple[object, ...]
+
+# What outcomes, and findings, of different nodes must have in common to be shown as one.
+_EQUAL_OUTCOMES = attrgetter("verdict", "message", "seen", "wanted", "remedy", "reason", "severity")
+_EQUAL_FINDINGS = attrgetter("check", "verdict", "severity", "seen", "wanted", "silenced", "until")
 
 # What would let a user of the node learn what was denied to him.
-BECOME = "clusterprep check INVENTORY --become   # by sudo on the node, or log in as a user who may read it"
+BECOME = (
+    "clusterprep check INVENTORY --become   "
+    "# by sudo on the node, or log in as a user who may read it"
+)
 
 
 def judge(
@@ -27,304 +47,399 @@ def judge(
     catalogue: Iterable[str] = (),
     trial: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """All findings of the checks over a fleet, equal ones folded, silences applied.
+    """Return the findings of all checks over a fleet, equal ones folded, silences applied.
 
-    `catalogue` holds the names of checks that are planned and not built: where one is required it is skipped,
-    and said. So it is with those of `trial`, which only verify can judge.
+    `catalogue` names checks that are planned and not built, `trial` those that only verify can
+    judge: where the inventory requires one of them, it is skipped with that reason.
     """
     findings: list[Finding] = []
     for check in checks:
-        findings.extend(_findings(fleet, check))
-    findings.extend(_not_here(fleet.inventory, catalogue, trial))
+        findings.extend(_check_findings(fleet, check))
+    findings.extend(_not_judged_here(fleet.inventory, catalogue, trial))
     return silenced(findings, fleet.inventory, today)
 
 
 def silenced(findings: Iterable[Finding], inventory: Inventory, today: date) -> tuple[Finding, ...]:
-    """The findings with those marked that the inventory accepts, and equal ones folded."""
-    parts = (part for finding in findings for part in _silence(finding, inventory.silences, today))
+    """Return the findings with the accepted ones marked as silenced, and equal ones folded."""
+    parts: list[Finding] = []
+    for finding in findings:
+        parts.extend(_split_by_silence(finding, inventory.silences, today))
     return merge(parts, inventory)
 
 
-def _findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
-    lacking: dict[str, Absent] = {}
-    for name in reversed(check.facts):  # of several reasons the first fact's counts
-        lacking |= _absences(fleet)[name]
-    knowing = (
-        tuple(node for node in fleet.reached if node.name not in lacking)
-        if lacking
-        else fleet.reached
-    )
-    outcomes = [
-        _unknown(fleet, check, node, lacking[node.name])
-        for node in fleet.reached
-        if node.name in lacking
-    ]
-    judged = _judged(fleet, check, knowing) if knowing or not check.facts else []
-    declared = {node.name for node in fleet.inventory.nodes if check.name in node.require}
-    for outcome in _without_false_passes(_together([*outcomes, *judged])):
+# ---------------------------------------------------------------- one check
+
+
+def _check_findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
+    missing = _missing_facts(fleet, check)
+    complete = fleet.reached
+    outcomes: list[Outcome] = []
+    if missing:
+        complete = tuple(node for node in fleet.reached if node.name not in missing)
+        for node in fleet.reached:
+            absent = missing.get(node.name)
+            if absent is not None:
+                outcomes.append(_unknown(fleet, check, node, absent))
+    if complete or not check.facts:
+        outcomes.extend(_judge_nodes(fleet, check, complete))
+    declared: set[str] = set()
+    for node in fleet.inventory.nodes:
+        if check.name in node.require:
+            declared.add(node.name)
+    for outcome in _without_false_passes(_combined(outcomes)):
         yield from _as_findings(check, outcome, declared)
 
 
-def _judged(fleet: Fleet, check: Check, knowing: tuple[Node, ...]) -> list[Outcome]:
-    """What a check says; where it breaks, of those nodes alone over whose answers it does, if it can be told which."""
+def _missing_facts(fleet: Fleet, check: Check) -> Mapping[str, Absent]:
+    """Return by node why it lacks a fact that the check needs."""
+    missing: dict[str, Absent] = {}
+    # In reverse, so that of several missing facts the first one counts.
+    for fact in reversed(check.facts):
+        missing |= _absences(fleet)[fact]
+    return missing
+
+
+def _judge_nodes(fleet: Fleet, check: Check, nodes: tuple[Node, ...]) -> list[Outcome]:
+    """Return what a check says about these nodes.
+
+    If the check raises, only the nodes whose answers make it raise are unknown, as far as they can
+    be found.
+    """
     try:
-        return list(check.judge(CheckContext(fleet, knowing, check.name)))
+        return list(check.judge(CheckContext(fleet, nodes, check.name)))
     except ENDINGS:
         raise
-    except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' answers with it
-        over = _breaking(fleet, check, knowing)
-        if not over or len(over) == len(knowing):
-            return [_broken(fleet, check, knowing, error)]
-        rest = tuple(node for node in knowing if node not in over)
-        message = f"this check breaks over what the node answered: {type(error).__name__}: {error}"
-        alone = _broken(fleet, check, over, error)
-        return [
-            replace(alone, message=shortened(message), reason="garbled"),
-            *_judged(_without(fleet, check, over), check, rest),
-        ]
+    # A bug in one check must not suppress the findings of the others.
+    except Exception as error:  # noqa: BLE001
+        causes = _nodes_that_break(fleet, check, nodes)
+        if not causes or len(causes) == len(nodes):
+            return [_bug(fleet, check, nodes, error)]
+        garbled = _garbled_outcome(fleet, check, causes, error)
+        others = tuple(node for node in nodes if node not in causes)
+        return [garbled, *_judge_nodes(_garbled(fleet, check, causes), check, others)]
 
 
-def _breaking(fleet: Fleet, check: Check, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes over whose answers a check breaks also where it sees those of no other node."""
-    nothing = _without(fleet, check, nodes).snapshots
-    found = []
+def _nodes_that_break(fleet: Fleet, check: Check, nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes over which a check raises even if it sees the answers of no other node."""
+    all_garbled = _garbled(fleet, check, nodes).snapshots
+    causes: list[Node] = []
     for node in nodes:
-        alone = replace(fleet, snapshots={**nothing, node.name: fleet.snapshots[node.name]})
+        snapshots = {**all_garbled, node.name: fleet.snapshots[node.name]}
+        alone = replace(fleet, snapshots=snapshots)
         try:
             list(check.judge(CheckContext(alone, (node,), check.name)))
         except ENDINGS:
             raise
-        except Exception:  # noqa: BLE001 - as above
-            found.append(node)
-    return found
+        except Exception:  # noqa: BLE001 - as in _judge_nodes
+            causes.append(node)
+    return causes
 
 
-def _without(fleet: Fleet, check: Check, nodes: Iterable[Node]) -> Fleet:
-    """The fleet without what these nodes answered to a check: it is garbled."""
-    spoilt = dict.fromkeys(check.facts, Absent("garbled", "it breaks a check"))
-    snapshots = dict(fleet.snapshots)
+def _garbled(fleet: Fleet, check: Check, nodes: Iterable[Node]) -> Fleet:
+    """Return the fleet in which the facts that a check needs are garbled on these nodes."""
+    garbled = dict.fromkeys(check.facts, Absent("garbled", "it breaks a check"))
+    return fleet.with_facts({node.name: garbled for node in nodes})
+
+
+def _garbled_outcome(
+    fleet: Fleet, check: Check, nodes: Sequence[Node], error: Exception
+) -> Outcome:
+    why = f"{type(error).__name__}: {error}"
+    message = shortened(f"this check breaks over what the node answered: {why}")
+    outcome = _bug(fleet, check, nodes, error)
+    return replace(outcome, message=message, reason="garbled")
+
+
+def _bug(fleet: Fleet, check: Check, nodes: Sequence[Node], error: Exception) -> Outcome:
+    names: list[str] = []
+    severity = check.severity
     for node in nodes:
-        before = snapshots[node.name]
-        snapshots[node.name] = replace(before, facts={**before.facts, **spoilt})
-    return replace(fleet, snapshots=snapshots)
-
-
-def _broken(fleet: Fleet, check: Check, nodes: Sequence[Node], error: Exception) -> Outcome:
+        names.append(node.name)
+        if check.grave(fleet, node):
+            severity = "error"
     message = shortened(f"a bug in this check: {type(error).__name__}: {error}")
-    severity: Severity = (
-        "error" if any(check.grave(fleet, node) for node in nodes) else check.severity
-    )
-    names = tuple(node.name for node in nodes)
-    return Outcome("unknown", names, message, reason="a bug in clusterprep", severity=severity)
+    reason = "a bug in clusterprep"
+    return Outcome("unknown", tuple(names), message, reason=reason, severity=severity)
 
 
-def _together(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Outcomes that differ in nothing but their nodes as one: most checks speak of thousands of nodes one by one."""
-    nodes: dict[tuple[object, ...], list[str]] = {}
-    first: dict[tuple[object, ...], Outcome] = {}
-    for o in outcomes:
-        key = (o.verdict, o.message, o.seen, o.wanted, o.remedy, o.reason, o.severity)
-        first.setdefault(key, o)
-        nodes.setdefault(key, []).extend(o.nodes)
-    return [replace(outcome, nodes=tuple(nodes[key])) for key, outcome in first.items()]
+def _combined(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the outcomes with those that differ in their nodes alone as one.
+
+    Most checks give one outcome for each of thousands of nodes.
+    """
+    first: dict[Key, Outcome] = {}
+    nodes: dict[Key, list[str]] = {}
+    for outcome in outcomes:
+        key = _EQUAL_OUTCOMES(outcome)
+        first.setdefault(key, outcome)
+        nodes.setdefault(key, []).extend(outcome.nodes)
+    combined: list[Outcome] = []
+    for key, outcome in first.items():
+        names = tuple(nodes[key])
+        combined.append(replace(outcome, nodes=names))
+    return combined
 
 
 def _without_false_passes(outcomes: Sequence[Outcome]) -> Iterable[Outcome]:
-    """A node that one part of a check passes and another does not has not passed the check."""
-    troubled = {node for o in outcomes if o.verdict in ("fail", "unknown") for node in o.nodes}
+    """Take a node out of the passes of a check if another outcome of the check fails it."""
+    troubled: set[str] = set()
+    for outcome in outcomes:
+        if outcome.verdict in TROUBLE:
+            troubled.update(outcome.nodes)
     for outcome in outcomes:
         if outcome.verdict != "pass":
             yield outcome
-        elif nodes := tuple(node for node in outcome.nodes if node not in troubled):
-            yield replace(outcome, nodes=nodes)
+            continue
+        passed = _without(outcome.nodes, troubled)
+        if passed:
+            yield replace(outcome, nodes=passed)
+
+
+# ---------------------------------------------------------------- what is not known
 
 
 @once_per_fleet
 def _absences(fleet: Fleet) -> Mapping[str, Mapping[str, Absent]]:
-    """Of each fact: the nodes reached that do not know it, and why. Several checks ask for the same."""
+    """Return by fact and node why it is not known; computed once, as many checks ask for it."""
     return _Absences(fleet)
 
 
 class _Absences(dict[str, Mapping[str, Absent]]):
-    """Looks through the nodes when a fact is asked for first."""
+    """Absences by fact and node; looks through the nodes when a fact is asked for first."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__()
         self._facts = {node.name: fleet.snapshots[node.name].facts for node in fleet.reached}
 
     def __missing__(self, fact: str) -> Mapping[str, Absent]:
-        values = ((name, facts.get(fact, NOT_ASKED)) for name, facts in self._facts.items())
-        self[fact] = {name: value for name, value in values if isinstance(value, Absent)}
-        return self[fact]
+        absences: dict[str, Absent] = {}
+        for name, facts in self._facts.items():
+            value = facts.get(fact, NOT_ASKED)
+            if isinstance(value, Absent):
+                absences[name] = value
+        self[fact] = absences
+        return absences
 
 
 def _unknown(fleet: Fleet, check: Check, node: Node, absent: Absent) -> Outcome:
+    names = (node.name,)
     if absent.reason == "not_applicable":
-        return Outcome(
-            "skip", (node.name,), absent.detail or "does not apply here", reason=absent.reason
-        )
-    severity: Severity = "error" if check.grave(fleet, node) else check.severity
+        message = absent.detail or "does not apply here"
+        return Outcome("skip", names, message, reason=absent.reason)
+    remedy = None
+    if absent.reason == "denied" and not _is_root(fleet, node):
+        remedy = BECOME
     message = absent.detail or "could not be determined"
-    cure = BECOME if absent.reason == "denied" and not _is_root(fleet, node) else None
+    severity: Severity = "error" if check.grave(fleet, node) else check.severity
     return Outcome(
-        "unknown", (node.name,), message, remedy=cure, reason=absent.reason, severity=severity
+        "unknown", names, message, remedy=remedy, reason=absent.reason, severity=severity
     )
 
 
 def _is_root(fleet: Fleet, node: Node) -> bool:
-    """Whether the node was looked at as root, so that sudo would bring no more."""
+    """Return True if the node was looked at as root: then sudo would allow no more."""
     rights = fleet.fact(node.name, "ssh.rights")
-    return (
-        rights.uid == 0
-        if isinstance(rights, Rights)
-        else bool(node.ssh.become) or node.ssh.user == "root"
+    if isinstance(rights, Rights):
+        return rights.uid == 0
+    return node.ssh.become or node.ssh.user == "root"
+
+
+def _not_judged_here(
+    inventory: Inventory, catalogue: Iterable[str], trial: Collection[str]
+) -> Iterable[Finding]:
+    """Skip the required checks that are not built, or that only verify can judge."""
+    elsewhere = {*catalogue, *trial}
+    requiring: dict[str, list[str]] = {}
+    for node in inventory.nodes:
+        for name in node.require:
+            if name in elsewhere:
+                requiring.setdefault(name, []).append(node.name)
+    for name, nodes in sorted(requiring.items()):
+        if name in trial:
+            message = "required, but only verify can judge it"
+            reason = "only verify judges it"
+        else:
+            message = "required, but this check is not built yet"
+            reason = "not built yet"
+        yield Finding(name, "skip", "warning", tuple(nodes), message, reason=reason)
+
+
+# ---------------------------------------------------------------- outcomes become findings
+
+
+def _as_findings(check: Check, outcome: Outcome, declared: Collection[str]) -> Iterable[Finding]:
+    """Return an outcome as findings: an error on nodes that declare the check in `require:`."""
+    severity = outcome.severity or check.severity
+    if not outcome.nodes:
+        yield _finding(check, outcome, (), "error")
+        return
+    required = _among(outcome.nodes, declared)
+    if required:
+        yield _finding(check, outcome, required, "error")
+    others = _without(outcome.nodes, declared)
+    if others:
+        yield _finding(check, outcome, others, severity)
+
+
+def _finding(check: Check, outcome: Outcome, nodes: tuple[str, ...], severity: Severity) -> Finding:
+    message = shortened(outcome.message, LONGEST)
+    seen = shortened(outcome.seen, LONGEST)
+    wanted = shortened(outcome.wanted, LONGEST)
+    remedy = _remedy(check, outcome, nodes)
+    return Finding(
+        check.name,
+        outcome.verdict,
+        severity,
+        nodes,
+        message,
+        seen,
+        wanted,
+        remedy,
+        outcome.reason,
     )
 
 
-def _as_findings(check: Check, outcome: Outcome, declared: set[str]) -> Iterable[Finding]:
-    """One outcome as findings: what `require:` declares is an error on the nodes that declare it."""
-    severity: Severity = outcome.severity or check.severity
-    required = tuple(node for node in outcome.nodes if node in declared)
-    others = tuple(node for node in outcome.nodes if node not in declared)
-    sure = outcome.verdict in ("pass", "skip")
-    for nodes, grade in ((required, "error"), (others, severity)):
-        if nodes or not outcome.nodes:
-            yield Finding(
-                check=check.name,
-                verdict=outcome.verdict,
-                severity="error" if grade == "error" else "warning",
-                nodes=nodes,
-                message=shortened(outcome.message, LONGEST),
-                seen=shortened(outcome.seen, LONGEST),
-                wanted=shortened(outcome.wanted, LONGEST),
-                remedy=""
-                if sure
-                else (outcome.remedy if outcome.remedy is not None else _general(check, nodes)),
-                reason=outcome.reason,
-            )
-        if not outcome.nodes:
-            return
-
-
-def _general(check: Check, nodes: Sequence[str]) -> str:
-    """The remedy of a check's page, to be pasted: NODE is the first that needs it."""
+def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> str:
+    """Return the remedy of the outcome, else that of the check with the first node filled in."""
+    if outcome.verdict not in TROUBLE:
+        return ""
+    if outcome.remedy is not None:
+        return outcome.remedy
     return check.remedy.replace("NODE", nodes[0]) if nodes else check.remedy
 
 
-def _not_here(
-    inventory: Inventory, catalogue: Iterable[str], trial: Collection[str]
+# ---------------------------------------------------------------- silences
+
+
+def _split_by_silence(
+    finding: Finding, silences: Sequence[Silence], today: date
 ) -> Iterable[Finding]:
-    names = {*catalogue, *trial}
-    for name in sorted(
-        {name for node in inventory.nodes for name in node.require if name in names}
-    ):
-        nodes = tuple(node.name for node in inventory.nodes if name in node.require)
-        why = "only verify judges it" if name in trial else "not built yet"
-        message = (
-            "required, but only verify can judge it"
-            if name in trial
-            else "required, but this check is not built yet"
-        )
-        yield Finding(name, "skip", "warning", nodes, message, reason=why)
-
-
-def _silence(finding: Finding, silences: Sequence[Silence], today: date) -> Iterable[Finding]:
-    """Split a finding into its silenced and its counting nodes."""
-    if finding.verdict in ("pass", "skip"):
+    """Split a finding into one part for each silence that holds, and the part that counts."""
+    if finding.verdict not in TROUBLE:
         yield finding
         return
-    left = finding.nodes
+    remaining = finding.nodes
     for silence in silences:
-        if silence.check != finding.check or (silence.until is not None and today > silence.until):
+        if silence.check != finding.check or _is_over(silence, today):
             continue
-        quiet = tuple(node for node in left if node in silence.nodes)
-        if quiet:
-            left = tuple(node for node in left if node not in silence.nodes)
-            yield replace(finding, nodes=quiet, silenced=silence.reason, until=silence.until)
-    if left or not finding.nodes:
-        yield replace(finding, nodes=left)
+        accepted = _among(remaining, silence.nodes)
+        if accepted:
+            remaining = _without(remaining, silence.nodes)
+            yield replace(finding, nodes=accepted, silenced=silence.reason, until=silence.until)
+    if remaining or not finding.nodes:
+        yield replace(finding, nodes=remaining)
+
+
+def _is_over(silence: Silence, today: date) -> bool:
+    return silence.until is not None and today > silence.until
 
 
 def lapsed(
     findings: Iterable[Finding], silences: Iterable[Silence], today: date
 ) -> tuple[str, ...]:
-    """A sentence for each silence whose time is over while what it was about is still there, and counts again."""
-    found: dict[str, None] = {}
-    over = [silence for silence in silences if silence.until is not None and today > silence.until]
-    counting = [
-        f
-        for f in findings
-        if f.verdict in ("fail", "unknown") and not f.fixed and f.silenced is None
-    ]
-    for silence in over:
-        nodes = [
-            n for f in counting if f.check == silence.check for n in f.nodes if n in silence.nodes
-        ]
+    """Return a sentence for each silence that is over while its findings still exist."""
+    nodes_by_check: dict[str, list[str]] = {}
+    for finding in findings:
+        if _counts(finding) and finding.verdict in TROUBLE:
+            nodes_by_check.setdefault(finding.check, []).extend(finding.nodes)
+    sentences: dict[str, None] = {}
+    for silence in silences:
+        if not _is_over(silence, today):
+            continue
+        nodes = _among(nodes_by_check.get(silence.check, ()), silence.nodes)
         if nodes:
-            when = (
-                f"the silence of {silence.check} on {fold(dict.fromkeys(nodes))} ({silence.reason})"
-            )
-            found[f"{when} ended on {silence.until}: it counts again"] = None
-    return tuple(found)
+            names = fold(dict.fromkeys(nodes))
+            subject = f"the silence of {silence.check} on {names} ({silence.reason})"
+            sentences[f"{subject} ended on {silence.until}: it counts again"] = None
+    return tuple(sentences)
+
+
+def _counts(finding: Finding) -> bool:
+    return finding.silenced is None and not finding.fixed
+
+
+# ---------------------------------------------------------------- sets of findings
 
 
 def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, ...]:
-    """One finding per check, verdict, severity, seen and wanted, with its nodes in inventory order."""
+    """Return equal findings of several nodes as one finding, with its nodes in inventory order."""
     position = {node.name: node.index for node in inventory.nodes}
-    first: dict[tuple[object, ...], Finding] = {}
-    names: dict[tuple[object, ...], dict[str, None]] = {}
-    ages: dict[tuple[object, ...], float] = {}
+    groups: dict[Key, list[Finding]] = {}
     for finding in findings:
-        alike = (finding.check, finding.verdict, finding.severity, finding.seen, finding.wanted)
-        key: tuple[object, ...] = (*alike, finding.silenced, finding.until)
-        if finding.verdict in ("unknown", "skip"):
-            key = (*key, finding.reason)
-        if (
-            finding.age is not None
-        ):  # its words are the node's own, and stand for no other node that words it otherwise
-            key = (*key, finding.message)
-        first.setdefault(key, finding)
-        names.setdefault(key, {}).update(dict.fromkeys(finding.nodes))
+        key = _merge_key(finding)
+        groups.setdefault(key, []).append(finding)
+    merged = [_merged(equal, position) for equal in groups.values()]
+    return tuple(merged)
+
+
+def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding:
+    """Return the first of equal findings with the nodes of all of them, and the highest age."""
+    names: dict[str, None] = {}
+    ages: list[float] = []
+    for finding in findings:
+        names.update(dict.fromkeys(finding.nodes))
         if finding.age is not None:
-            ages[key] = max(finding.age, ages.get(key, 0.0))
-    return tuple(
-        replace(finding, nodes=_in_order(names[key], position), age=ages.get(key))
-        for key, finding in first.items()
-    )
+            ages.append(finding.age)
+    oldest = max(ages, default=None)
+    nodes = _in_order(names, position)
+    return replace(findings[0], nodes=nodes, age=oldest)
+
+
+def _merge_key(finding: Finding) -> Key:
+    """Return what two findings must have in common to be one."""
+    key: Key = _EQUAL_FINDINGS(finding)
+    if finding.verdict in ("unknown", "skip"):
+        key = (*key, finding.reason)
+    # A stored finding has a message that the node wrote itself. It must not stand for another
+    # node's message.
+    if finding.age is not None:
+        key = (*key, finding.message)
+    return key
 
 
 def _in_order(names: Iterable[str], position: Mapping[str, int]) -> tuple[str, ...]:
-    """Names in inventory order; those that it does not have come last."""
-    known = sorted((name for name in names if name in position), key=position.__getitem__)
-    return (*known, *(name for name in names if name not in position))
+    """Return names in inventory order; those that the inventory does not have come last."""
+    known = sorted(_among(names, position), key=position.__getitem__)
+    others = _without(names, position)
+    return (*known, *others)
+
+
+def _among(names: Iterable[str], chosen: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in chosen)
+
+
+def _without(names: Iterable[str], excluded: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in excluded)
 
 
 def exit_code(findings: Iterable[Finding], strict: bool = False) -> int:
-    """0, 1 for a failure, 3 for not knowing; a failure outranks not knowing, silenced and fixed ones do not count."""
-    counted = [
-        f
-        for f in findings
-        if f.silenced is None and not f.fixed and (strict or f.severity == "error")
-    ]
-    if any(finding.verdict == "fail" for finding in counted):
+    """Return 1 for a failure, else 3 for something unknown, else 0.
+
+    Silenced and fixed findings do not count. Warnings count only if `strict`.
+    """
+    verdicts: set[str] = set()
+    for finding in findings:
+        if _counts(finding) and (strict or finding.severity == "error"):
+            verdicts.add(finding.verdict)
+    if "fail" in verdicts:
         return 1
-    return 3 if any(finding.verdict == "unknown" for finding in counted) else 0
+    return 3 if "unknown" in verdicts else 0
 
 
 def fixed(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The second look, and from the first what passes by now: cured, and not counted.
+    """Return the second look's findings, preceded by the first look's troubles that pass now.
 
-    What the second look could not see again, because its node was lost in between, is not cured.
+    The latter are marked as fixed and do not count. What the second look could not judge again,
+    because the node was lost in between, is not fixed.
     """
-    good = {
-        (finding.check, node)
-        for finding in after
-        if finding.verdict == "pass"
-        for node in finding.nodes
-    }
-    gone = []
+    passing: dict[str, set[str]] = {}
+    for finding in after:
+        if finding.verdict == "pass":
+            passing.setdefault(finding.check, set()).update(finding.nodes)
+    cured: list[Finding] = []
     for finding in before:
-        cured = tuple(node for node in finding.nodes if (finding.check, node) in good)
-        if finding.verdict in ("fail", "unknown") and cured:
-            gone.append(replace(finding, nodes=cured, fixed=True))
-    return (*gone, *after)
+        passing_nodes = passing.get(finding.check, ())
+        nodes = _among(finding.nodes, passing_nodes)
+        if finding.verdict in TROUBLE and nodes:
+            cured.append(replace(finding, nodes=nodes, fixed=True))
+    return (*cured, *after)

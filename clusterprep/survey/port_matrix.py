@@ -1,6 +1,7 @@
-"""The pairs stage: agents listen for a moment, where a job would, and dial each other.
+"""Measure TCP connections between pairs of nodes: agents listen for a moment and dial each other.
 
-One connection per pair tells three things: the port is open, a full-size packet gets through, and how long it takes.
+One connection per pair tells three things: the port is open, a full-size packet gets through, and
+how long a round trip takes. The agents listen where a training job would.
 """
 
 from __future__ import annotations
@@ -8,85 +9,130 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from clusterprep.errors import LinkLost
-from clusterprep.facts.pairs import Dial, Listen
+from clusterprep.facts.pairs import DIALS, LISTEN, Dial, Listen
 from clusterprep.model import Absent, Fleet
 from clusterprep.model.pair_schedule import pairing, spans
 from clusterprep.nccl.interfaces import Pick, choose
+from clusterprep.remote.transports.link import Frame
 from clusterprep.remote.untrusted import require_integer, shortened
 from clusterprep.survey.fanout import Fanout
 
-DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three, a dropped segment after 0.2, 0.6 and 1.4
-AGAIN_LIMIT = 1.5  # seconds for finding the largest size, on connections that are known to open
-SIZES = (
-    8000,
-    4200,
-    1500,
-    1450,
-    1400,
-    1280,
-)  # bytes: what else is tried where a full-size packet is not carried
+LISTEN_LIMIT = 10.0  # seconds for opening ports
+# Seconds; a dropped SYN is repeated after one and three, a dropped segment after 0.2, 0.6 and 1.4.
+DIAL_LIMIT = 3.0
+# Seconds for finding the largest size, on connections that are known to open.
+AGAIN_LIMIT = 1.5
+ANSWER_MARGIN = 5.0  # seconds beyond its limit that the answer to a dial request may take
+SIZES = (8000, 4200, 1500, 1450, 1400, 1280)  # bytes: tried where a full-size packet is not carried
 NO_PICK = Absent("eth.iface_choice", "the node has no usable interface")
-DEFAULT_RANGE = (
-    32768,
-    60999,
-)  # net.ipv4.ip_local_port_range as Linux has it, where a node's own is not known
-
+# Linux' default of net.ipv4.ip_local_port_range, for nodes whose own range is not known.
+DEFAULT_RANGE = (32768, 60999)
 
 Target = tuple[str, str, int]  # listener, address, port
+Dials = tuple[Dial, ...] | Absent
+Bodies = dict[str, dict[str, Any]]  # of requests, by node
 
 
 def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
-    """The fleet with net.listen and net.dials. `host` is the node whose rendezvous port everybody must reach."""
-    picks = {name: pick for name, pick in choose(fleet).picks.items() if name in fanout.links}
+    """Return the fleet with the facts net.listen and net.dials.
+
+    `host` is the rendezvous node, whose master port all other nodes must reach.
+    """
+    picks: dict[str, Pick] = {}
+    for name, pick in choose(fleet).picks.items():
+        if name not in fanout.links:
+            continue
+        picks[name] = pick
     port = fleet.inventory.master_port
-    listening, listen = _listen(fanout, fleet, picks, host, port)
-    targets = _targets(picks, listening, fleet.inventory.cluster)
+    ports, listen = _open_ports(fanout, fleet, picks, host, port)
+    targets = _targets(picks, ports, fleet.inventory.cluster)
     if isinstance(listen, Listen) and listen.word == "ok":
+        rendezvous = (host, picks[host].address, port)
         for name in targets:
             if name != host:
-                targets[name] = [(host, picks[host].address, port), *targets[name]]
-    dials = _dial(fanout, targets)
-    _measure_again(fanout, dials)
-    fanout.tell("unlisten", listening)
-    return _with(fleet, host, listen, {name: dials.get(name, NO_PICK) for name in fleet.snapshots})
+                targets[name] = [rendezvous, *targets[name]]
+    dials = _dial(fanout, targets, DIAL_LIMIT)
+    _find_largest_sizes(fanout, dials)
+    fanout.tell("unlisten", ports)
+    return _with_pairs(fleet, host, listen, dials)
 
 
-def _listen(
+def _with_pairs(
+    fleet: Fleet, host: str, listen: Listen | Absent, dials: Mapping[str, Dials]
+) -> Fleet:
+    facts: dict[str, dict[str, Any]] = {}
+    for node in fleet.reached:
+        # Only the host has opened the rendezvous port. That it is not known is so for all nodes.
+        applies = isinstance(listen, Absent) or node.name == host
+        own_listen = listen if applies else None
+        own_dials = dials.get(node.name, NO_PICK)
+        facts[node.name] = {LISTEN.name: own_listen, DIALS.name: own_dials}
+    return fleet.with_facts(facts)
+
+
+# ---------------------------------------------------------------- listening
+
+
+def _open_ports(
     fanout: Fanout, fleet: Fleet, picks: Mapping[str, Pick], host: str, port: int
 ) -> tuple[dict[str, list[int]], Listen | Absent]:
-    """The ephemeral ports on which each node listens, and what became of the rendezvous port."""
-    bodies = {name: {"spans": _spans(fleet, name)} for name in picks}
-    if host in bodies:
-        bodies[host]["spans"].insert(0, [port, port])
+    """Return the ephemeral ports that each node opened, and whether the rendezvous port opened."""
+    bodies: Bodies = {}
+    for name in picks:
+        wanted = _port_spans(fleet, name)
+        if name == host:
+            wanted = [[port, port], *wanted]
+        bodies[name] = {"spans": wanted}
     listening: dict[str, list[int]] = {}
-    listen: Listen | Absent = _host_missing(fanout, fleet, host)
-    for name, answer in fanout.ask("listen", bodies, 10.0).items():
+    listen: Listen | Absent = _why_host_is_missing(fanout, host)
+    for name, answer in fanout.ask("listen", bodies, LISTEN_LIMIT).items():
         if isinstance(answer, LinkLost):
             if name == host:
                 listen = Absent(answer.reason, answer.message)
             continue
-        rows = answer.get("ports")
-        if not isinstance(rows, list) or len(rows) != len(bodies[name]["spans"]):
-            rows = []
+        rows = _opened_rows(answer, len(bodies[name]["spans"]))
         if name == host:
-            listen, rows = _listened(host, port, rows[:1], answer), rows[1:]
-        listening[name] = [row for row in rows if type(row) is int and 0 < row < 65536]
+            listen = _rendezvous_port(host, port, rows[:1], answer)
+            rows = rows[1:]
+        ports = list(filter(_is_port, rows))
+        listening[name] = ports
     return listening, listen
 
 
-def _host_missing(fanout: Fanout, fleet: Fleet, host: str) -> Absent:
+def _is_port(value: Any) -> bool:
+    return type(value) is int and 0 < value < 65536
+
+
+def _port_spans(fleet: Fleet, name: str) -> list[list[int]]:
+    port_range = fleet.fact(name, "net.port_range")
+    if isinstance(port_range, Absent):
+        port_range = DEFAULT_RANGE
+    low, high = port_range
+    return spans(low, high, f"{fleet.inventory.cluster}/{name}")
+
+
+def _why_host_is_missing(fanout: Fanout, host: str) -> Absent:
     if host not in fanout.links:
         return Absent("not_reached", f"the rendezvous host {host} was not reached")
     return Absent("eth.iface_choice", f"the rendezvous host {host} has no usable interface")
 
 
-def _listened(
+def _opened_rows(answer: Frame, count: int) -> list[Any]:
+    """Return what an agent says about each of `count` spans, or [] for another shape."""
+    rows = answer.get("ports")
+    if not isinstance(rows, list) or len(rows) != count:
+        return []
+    return rows
+
+
+def _rendezvous_port(
     host: str, port: int, rows: Sequence[Any], answer: Mapping[str, Any]
 ) -> Listen | Absent:
+    """Return whether the rendezvous port opened, from the first row of the host's answer."""
     if not rows:
         return Absent("garbled", shortened(answer.get("why") or "no answer"))
     row = rows[0]
@@ -95,114 +141,135 @@ def _listened(
     if not isinstance(row, dict):
         return Absent("garbled", shortened(f"asked for port {port}, got {row!r}"))
     owner = row.get("owner")
-    name = (
-        shortened(f"{owner.get('name')} (pid {owner.get('pid')})", 80)
-        if isinstance(owner, dict)
-        else ""
-    )
-    return Listen(host, port, shortened(row.get("no"), 40), name)
+    owner_text = ""
+    if isinstance(owner, dict):
+        owner_text = shortened(f"{owner.get('name')} (pid {owner.get('pid')})", 80)
+    return Listen(host, port, shortened(row.get("no"), 40), owner_text)
 
 
-def _spans(fleet: Fleet, name: str) -> list[list[int]]:
-    known = fleet.fact(name, "net.port_range")
-    low, high = DEFAULT_RANGE if isinstance(known, Absent) else known
-    return spans(low, high, f"{fleet.inventory.cluster}/{name}")
+# ---------------------------------------------------------------- dialling
 
 
 def _targets(
-    picks: Mapping[str, Pick], listening: Mapping[str, Sequence[int]], seed: str
+    picks: Mapping[str, Pick], ports: Mapping[str, Sequence[int]], seed: str
 ) -> dict[str, list[Target]]:
-    """Who dials whom: each pair on one of the listener's ports, on several where there are few to dial them all."""
+    """Return what each node dials: one port of each listener.
+
+    Where a listener has more ports than dialers, each of them dials several, so that all ports are
+    tried.
+    """
     pairs = pairing(list(picks), seed)
-    dialers = Counter(other for others in pairs.values() for other in others)
-    turns = {name: itertools.cycle(ports) for name, ports in listening.items() if ports}
-    return {
-        name: [
-            (other, picks[other].address, next(turns[other]))
-            for other in others
-            if other in turns
-            for _ in range(-(-len(listening[other]) // dialers[other]))
-        ]
-        for name, others in pairs.items()
-    }
+    dialer_count = Counter(itertools.chain.from_iterable(pairs.values()))
+    next_port: dict[str, Iterator[int]] = {}
+    for listener, open_ports in ports.items():
+        if open_ports:
+            next_port[listener] = itertools.cycle(open_ports)
+    targets: dict[str, list[Target]] = {}
+    for dialer, listeners in pairs.items():
+        targets[dialer] = []
+        for listener in listeners:
+            if listener not in next_port:
+                continue
+            share = -(-len(ports[listener]) // dialer_count[listener])  # rounded up
+            for _ in range(share):
+                target = (listener, picks[listener].address, next(next_port[listener]))
+                targets[dialer].append(target)
+    return targets
 
 
 def _dial(
-    fanout: Fanout, targets: Mapping[str, Sequence[Target]], sizes: Sequence[int] = ()
-) -> dict[str, tuple[Dial, ...] | Absent]:
-    """Every node dials its targets, all nodes at once."""
-    found: dict[str, tuple[Dial, ...] | Absent] = dict.fromkeys(targets, ())
-    busy = {name: mine for name, mine in targets.items() if mine}
-    limit = AGAIN_LIMIT if sizes else DIAL_LIMIT
-    bodies = {
-        name: {
-            "targets": [[address, port] for _, address, port in mine],
-            "limit": limit,
-            "sizes": list(sizes),
-        }
-        for name, mine in busy.items()
-    }
-    for name, answer in fanout.ask("dial", bodies, limit + 5.0).items():
+    fanout: Fanout,
+    targets: Mapping[str, Sequence[Target]],
+    limit: float,
+    sizes: Sequence[int] = (),
+) -> dict[str, Dials]:
+    """Let every node dial its targets, all nodes at once, and return the connections by dialer.
+
+    With `sizes`, each target is dialled once for each size, in bytes.
+    """
+    dials: dict[str, Dials] = dict.fromkeys(targets, ())
+    bodies: Bodies = {}
+    for name, chosen in targets.items():
+        if chosen:
+            bodies[name] = _dial_body(chosen, limit, sizes)
+    for name, answer in fanout.ask("dial", bodies, limit + ANSWER_MARGIN).items():
         if isinstance(answer, LinkLost):
-            found[name] = Absent(answer.reason, answer.message)
+            dials[name] = Absent(answer.reason, answer.message)
             continue
-        rows, mine = answer.get("dials"), [target for target in busy[name] for _ in sizes or (0,)]
-        try:
-            found[name] = tuple(
-                _row(name, target, row) for target, row in zip(mine, rows or (), strict=True)
-            )
-        except (TypeError, ValueError, LookupError):
-            found[name] = Absent("garbled", shortened(answer.get("why") or "no answer"))
-    return found
+        attempts: list[Target] = []
+        for target in targets[name]:
+            attempts += [target] * max(1, len(sizes))
+        dials[name] = _parse_dials(name, attempts, answer)
+    return dials
 
 
-def _row(dialer: str, target: Target, row: Sequence[Any]) -> Dial:
-    """One answer of an agent. Raises TypeError, ValueError or LookupError for any other shape."""
-    if row[0] != "ok":
-        return Dial(dialer, *target, str(row[0])[:40])
-    _, micros, packet, carried, path_mtu = row
+def _dial_body(targets: Sequence[Target], limit: float, sizes: Sequence[int]) -> dict[str, Any]:
+    addresses = [[address, port] for _, address, port in targets]
+    return {"targets": addresses, "limit": limit, "sizes": list(sizes)}
+
+
+def _parse_dials(dialer: str, attempts: Sequence[Target], answer: Frame) -> Dials:
+    """Return the connections that an agent reports, one for each attempt."""
+    rows = answer.get("dials") or ()
+    dials: list[Dial] = []
+    try:
+        for target, row in zip(attempts, rows, strict=True):
+            dial = _parse_dial(dialer, target, row)
+            dials.append(dial)
+    except (TypeError, ValueError, LookupError):
+        why = answer.get("why") or "no answer"
+        return Absent("garbled", shortened(why))
+    return tuple(dials)
+
+
+def _parse_dial(dialer: str, target: Target, row: Sequence[Any]) -> Dial:
+    """Return one connection.
+
+    Raises TypeError, ValueError or LookupError for a row of another shape.
+    """
+    word = row[0]
+    if word != "ok":
+        return Dial(dialer, *target, str(word)[:40])
+    _, microseconds, packet, is_carried, path_mtu = row
+    rtt = require_integer(microseconds) / 1e6
     size = require_integer(packet)
-    return Dial(
-        dialer,
-        *target,
-        "ok",
-        require_integer(micros) / 1e6,
-        size,
-        size if carried is True else None,
-        require_integer(path_mtu),
-    )
+    carried = size if is_carried is True else None
+    mtu = require_integer(path_mtu)
+    return Dial(dialer, *target, word, rtt, size, carried, mtu)
 
 
-def _measure_again(fanout: Fanout, dials: dict[str, tuple[Dial, ...] | Absent]) -> None:
-    """Where a full-size packet was not carried: the largest that is."""
-    stuck = {
-        name: [dial for dial in mine if dial.word == "ok" and dial.carried is None]
-        for name, mine in dials.items()
-        if not isinstance(mine, Absent)
-    }
-    stuck = {name: mine for name, mine in stuck.items() if mine}
-    targets = {
-        name: [(d.listener, d.address, d.port) for d in mine] for name, mine in stuck.items()
-    }
-    for name, again in (_dial(fanout, targets, SIZES) if targets else {}).items():
+# ---------------------------------------------------------------- sizes
+
+
+def _find_largest_sizes(fanout: Fanout, dials: dict[str, Dials]) -> None:
+    """Replace in `dials` what did not carry a full-size packet by what carries the largest size."""
+    targets: dict[str, list[Target]] = {}
+    for name, attempts in dials.items():
+        if isinstance(attempts, Absent):
+            continue
+        for dial in filter(_lost_full_size, attempts):
+            target = (dial.listener, dial.address, dial.port)
+            targets.setdefault(name, []).append(target)
+    if not targets:
+        return
+    for name, again in _dial(fanout, targets, AGAIN_LIMIT, SIZES).items():
         before = dials[name]
-        if not isinstance(before, Absent) and not isinstance(again, Absent):
-            dials[name] = tuple(_with_largest(dial, again) for dial in before)
+        if isinstance(before, Absent) or isinstance(again, Absent):
+            continue
+        dials[name] = tuple(_with_largest_size(dial, again) for dial in before)
 
 
-def _with_largest(dial: Dial, again: Iterable[Dial]) -> Dial:
-    if dial.word != "ok" or dial.carried is not None:
+def _lost_full_size(dial: Dial) -> bool:
+    return dial.word == "ok" and dial.carried is None
+
+
+def _with_largest_size(dial: Dial, again: Iterable[Dial]) -> Dial:
+    """Return the connection with the largest size that `again` carried over it, 0 if none was."""
+    if not _lost_full_size(dial):
         return dial
-    same = [
-        d for d in again if (d.listener, d.port) == (dial.listener, dial.port) and d.word == "ok"
-    ]
-    return dataclasses.replace(dial, carried=max((d.carried or 0 for d in same), default=None))
-
-
-def _with(fleet: Fleet, host: str, listen: Listen | Absent, dials: Mapping[str, Any]) -> Fleet:
-    snapshots = dict(fleet.snapshots)
-    for node in fleet.reached:
-        mine: Any = listen if isinstance(listen, Absent) or node.name == host else None
-        facts = {**snapshots[node.name].facts, "net.listen": mine, "net.dials": dials[node.name]}
-        snapshots[node.name] = dataclasses.replace(snapshots[node.name], facts=facts)
-    return dataclasses.replace(fleet, snapshots=snapshots)
+    carried: list[int] = []
+    for other in again:
+        same = (other.listener, other.port) == (dial.listener, dial.port)
+        if same and other.word == "ok":
+            carried.append(other.carried or 0)
+    return dataclasses.replace(dial, carried=max(carried, default=None))

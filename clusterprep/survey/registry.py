@@ -1,9 +1,10 @@
-"""Finds the plug-ins: a fact, a check or a family of variables exists because its file exists."""
+"""Find the plug-ins: a fact or a check exists because its file exists."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import TypeVar
 
 from clusterprep.checks import Check
@@ -14,34 +15,43 @@ Plugin = TypeVar("Plugin", Fact, Check)
 
 
 def collect(kind: type[Plugin], *packages: str) -> dict[str, Plugin]:
-    """All plug-ins of one kind by name. Two that share a name are a mistake of ours, named with both owners."""
-    found: dict[str, Plugin] = {}
-    owner: dict[str, str] = {}
+    """Return all plug-ins of a kind by name. Raises TypeError if two of them share a name."""
+    plugins: dict[str, Plugin] = {}
+    owners: dict[str, str] = {}
     for package in packages:
         for module in modules(package):
-            for plugin in vars(module).values():
-                if not isinstance(plugin, kind) or found.get(plugin.name) is plugin:
-                    continue
-                if plugin.name in found:
-                    raise TypeError(
-                        f"{plugin.name} is defined in {owner[plugin.name]} and in {module.__name__}"
-                    )
-                found[plugin.name], owner[plugin.name] = plugin, module.__name__
-    return found
+            for plugin in _plugins_in(module, kind):
+                name = plugin.name
+                if plugins.get(name) is plugin:
+                    continue  # a module imports the plug-in of another one
+                if name in plugins:
+                    raise TypeError(f"{name} is defined in {owners[name]} and in {module.__name__}")
+                plugins[name] = plugin
+                owners[name] = module.__name__
+    return plugins
+
+
+def _plugins_in(module: ModuleType, kind: type[Plugin]) -> Iterator[Plugin]:
+    for value in vars(module).values():
+        if isinstance(value, kind):
+            yield value
 
 
 @functools.cache
 def facts() -> Mapping[str, Fact]:
-    """Facts by name; a check may define the fact it needs in its own file."""
+    """Return facts by name. A check may define the fact that it needs in its own file."""
     return collect(Fact, "clusterprep.facts", "clusterprep.checks")
 
 
 @functools.cache
 def checks() -> Mapping[str, Check]:
-    """Checks by name, in alphabetical order of areas."""
-    found = collect(Check, "clusterprep.checks")
-    for check in found.values():
+    """Return checks by name, in alphabetical order.
+
+    Raises TypeError for a fact that does not exist.
+    """
+    by_name = collect(Check, "clusterprep.checks")
+    for check in by_name.values():
         for fact in (*check.facts, *check.uses):
             if fact not in facts():
                 raise TypeError(f"check {check.name} needs the fact {fact}, which no file defines")
-    return dict(sorted(found.items()))
+    return dict(sorted(by_name.items()))

@@ -1,14 +1,14 @@
-"""The options of a command, as the stages want them."""
+"""The options of a command that change what its stages do."""
 
 from __future__ import annotations
 
 from clusterprep.runtime.lazy_dataclass import dataclass
-from clusterprep.survey.queries import Selection
+from clusterprep.survey.selection import Selection
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The options of a command that change what its stages do."""
+    """The options of one command. Most fields are named after the option."""
 
     command: str
     forks: int = 64
@@ -22,9 +22,9 @@ class RunSettings:
     force: bool = False
     workarounds: bool = False  # try settings that may help when verify fails
     detailed_exitcode: bool = False
-    budget: bool = False  # deep checks are answered from what the nodes keep
-    deep: bool = False  # these alone
-    store: bool = False  # and the nodes keep their findings
-    left_out: tuple[str, ...] = ()  # names of the nodes that --limit leaves alone
+    budget: bool = False  # stored findings answer the deep checks
+    deep: bool = False  # run the deep checks alone
+    store: bool = False  # store the findings on the nodes
+    left_out: tuple[str, ...] = ()  # names of the nodes that --limit excludes
     run: str | None = None  # the run that rollback undoes
     catalogue: tuple[str, ...] = ()  # checks that are planned and not built

@@ -1,7 +1,9 @@
-"""Whether a value has the type that its function promises: what a node answered went in, and may be of any shape.
+"""Check that a value has the type that a function is annotated to return. Pure.
 
-Types are compared as they are written in annotations, so a fact says once what it is. Checks are put together once per
-type; what they cost is paid for an answer that was not seen before. Pure.
+    returns(parse_hostname, "gpu1")   # True for: def parse_hostname(text: str) -> str
+
+A parser gets what a node answered, which may have any shape, so its result is checked before it is
+used. A test is built once for each type; an answer that was seen before is not tested again.
 """
 
 from __future__ import annotations
@@ -16,114 +18,144 @@ from typing import Any, Literal
 
 Test = Callable[[Any], bool]
 
+# Types whose values are tested by their class alone.
+SIMPLE_TYPES = (str, int, bool, bytes, type(None))
+
 
 def returns(function: Callable[..., Any], value: object) -> bool:
-    """Whether the value is what the function is annotated to return; where it is not annotated, by its own class."""
-    return _promise(function)(value)
+    """Return True if the value has the type that the function is annotated to return.
+
+    Without an annotation, a dataclass is tested by the types of its own fields, and other values
+    pass.
+    """
+    return _return_test(function)(value)
 
 
 @functools.cache
-def _promise(function: Callable[..., Any]) -> Test:
-    hint = (
-        typing.get_type_hints(function).get("return", Any)
-        if hasattr(function, "__annotations__")
-        else Any
-    )
-    return _of_class if hint is Any else _test(hint)
+def _return_test(function: Callable[..., Any]) -> Test:
+    hint: Any = Any
+    if hasattr(function, "__annotations__"):
+        hint = typing.get_type_hints(function).get("return", Any)
+    return _fits_its_class if hint is Any else _test(hint)
 
 
-def _of_class(value: object) -> bool:
+def _fits_its_class(value: object) -> bool:
     kind: Any = type(value)
-    return not hasattr(kind, "__dataclass_fields__") or bool(_test(kind)(value))
+    if not hasattr(kind, "__dataclass_fields__"):
+        return True
+    return _test(kind)(value)
 
 
 @functools.cache
 def _test(hint: Any) -> Test:
-    """The test for one annotation; of a kind that is not known here, all passes."""
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    """Return the test for an annotation; for an annotation of an unknown kind, all values pass."""
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if hint is Any:
-        return lambda value: True
-    if kinds := _exactly(hint):
-        return lambda value: type(value) in kinds
+        return _accept
+    if exact := _exact_types(hint):
+        return lambda value: type(value) in exact
     if origin is Literal:
-        return lambda value: isinstance(value, str) and value in inside
+        return lambda value: isinstance(value, str) and value in arguments
     if origin in (typing.Union, types.UnionType):
-        tests = tuple(map(_test, inside))
+        tests = tuple(map(_test, arguments))
         return lambda value: any(test(value) for test in tests)
     if origin is tuple:
-        return _tuple(inside)
-    return _container(origin, inside) if isinstance(origin, type) else _plain(hint)
+        return _tuple_test(arguments)
+    if isinstance(origin, type):
+        return _container_test(origin, arguments)
+    return _class_test(hint)
 
 
-def _exactly(hint: Any) -> frozenset[type]:
-    """The classes of the values that fit, where nothing but the class counts; none for any other annotation.
+def _accept(value: object) -> bool:
+    return True
 
-    Most of what nodes say is lists of such values, whose classes can be compared without a call for each.
+
+def _exact_types(hint: Any) -> frozenset[type]:
+    """Return the classes of matching values if the class alone decides, else an empty set.
+
+    Most answers are lists of such values: their classes can be compared without a call for each
+    value.
     """
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        parts = list(map(_exactly, typing.get_args(hint)))
+        parts = [_exact_types(argument) for argument in typing.get_args(hint)]
         return frozenset().union(*parts) if all(parts) else frozenset()
     if hint is float:
         return frozenset((int, float))
-    return frozenset((hint,)) if hint in (str, int, bool, bytes, type(None)) else frozenset()
+    if hint in SIMPLE_TYPES:
+        return frozenset((hint,))
+    return frozenset()
 
 
-def _all(hint: Any) -> Callable[[Any], bool]:
-    """Whether all of some values fit."""
-    if kinds := _exactly(hint):
-        return lambda values: kinds.issuperset(map(type, values))
+def _test_of_all(hint: Any) -> Callable[[Any], bool]:
+    """Return the test for an iterable whose items all have a type."""
+    exact = _exact_types(hint)
+    if exact:
+        return lambda values: exact.issuperset(map(type, values))
     test = _test(hint)
     return lambda values: all(map(test, values))
 
 
-def _container(origin: type, inside: tuple[Any, ...]) -> Test:
+def _container_test(origin: type, arguments: tuple[Any, ...]) -> Test:
     if issubclass(origin, Mapping):
-        keys, items = map(_all, inside)
+        keys, items = map(_test_of_all, arguments)
         return lambda value: isinstance(value, Mapping) and keys(value) and items(value.values())
     if issubclass(origin, (Sequence, AbstractSet)):
-        (items,) = map(_all, inside)
+        (items,) = map(_test_of_all, arguments)
         return lambda value: isinstance(value, origin) and items(value)
-    return lambda value: True
+    return _accept
 
 
-def _tuple(inside: tuple[Any, ...]) -> Test:
-    if len(inside) == 2 and inside[1] is Ellipsis:
-        items = _all(inside[0])
+def _tuple_test(arguments: tuple[Any, ...]) -> Test:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        items = _test_of_all(arguments[0])
         return lambda value: isinstance(value, tuple) and items(value)
-    tests = tuple(map(_test, inside))
-    return lambda value: (
-        isinstance(value, tuple)
-        and len(value) == len(tests)
-        and all(test(part) for test, part in zip(tests, value, strict=True))
-    )
+    tests = tuple(map(_test, arguments))
+
+    def test(value: Any) -> bool:
+        if not isinstance(value, tuple) or len(value) != len(tests):
+            return False
+        pairs = zip(tests, value, strict=True)
+        return all(part_test(part) for part_test, part in pairs)
+
+    return test
 
 
-def _plain(hint: Any) -> Test:
+def _class_test(hint: Any) -> Test:
     if not isinstance(hint, type) or hint is object:
-        return lambda value: True
-    if "__dataclass_fields__" in vars(
-        hint
-    ):  # a look at them would make the class, which its first value does
-        return _fields(hint)
+        return _accept
+    # Looked up in vars(), because getattr would complete a lazy dataclass, which its first value
+    # does anyway.
+    if "__dataclass_fields__" in vars(hint):
+        return _dataclass_test(hint)
     return lambda value: isinstance(value, hint)
 
 
-def _fields(kind: type) -> Test:
+def _dataclass_test(kind: type) -> Test:
     @functools.cache
-    def inside() -> tuple[list[tuple[str, frozenset[type]]], list[tuple[str, Test]]]:
-        """The fields of which only the class counts, and the tests of the others."""
-        made: Any = kind
+    def field_tests() -> tuple[list[tuple[str, frozenset[type]]], list[tuple[str, Test]]]:
+        """Return the fields that the class alone decides, and the others with their tests."""
+        dataclass: Any = kind
         hints = typing.get_type_hints(kind)
-        names = [field.name for field in dataclasses.fields(made)]
-        exact = [(name, kinds) for name in names if (kinds := _exactly(hints[name]))]
-        return exact, [(name, _test(hints[name])) for name in names if not _exactly(hints[name])]
+        exact: list[tuple[str, frozenset[type]]] = []
+        others: list[tuple[str, Test]] = []
+        for field in dataclasses.fields(dataclass):
+            hint = hints[field.name]
+            classes = _exact_types(hint)
+            if classes:
+                exact.append((field.name, classes))
+            else:
+                others.append((field.name, _test(hint)))
+        return exact, others
 
     def test(value: object) -> bool:
         if type(value) is not kind:
             return False
-        exact, others = inside()  # only now, for a class may hold itself
-        return all(type(getattr(value, name)) in kinds for name, kinds in exact) and all(
-            fits(getattr(value, name)) for name, fits in others
-        )
+        # Not before the first value: a class may have fields of its own type.
+        exact, others = field_tests()
+        for name, classes in exact:
+            if type(getattr(value, name)) not in classes:
+                return False
+        return all(fits(getattr(value, name)) for name, fits in others)
 
     return test

@@ -16,7 +16,7 @@ from clusterprep.errors import InputError
 from clusterprep.model import Absent, Fleet, Inventory, Node, NodeSnapshot
 from clusterprep.model.files import FileState
 from clusterprep.nccl.environment import Environment
-from clusterprep.survey.queries import Selection
+from clusterprep.survey.selection import Selection
 
 NODES = tuple(Node(f"n{n}", f"10.0.0.{n}", n - 1) for n in (1, 2))
 INVENTORY = Inventory("test", NODES)

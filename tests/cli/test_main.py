@@ -1,4 +1,4 @@
-"""The command line as scripts meet it: exit codes, one JSON document whatever happens, messages that say what to do."""
+"""The command line as scripts meet it: exit codes, one JSON document, messages with a remedy."""
 
 from __future__ import annotations
 
@@ -141,7 +141,9 @@ def test_a_bug_is_one_line_and_a_log_file(good: Path, tmp_path: Path) -> None:
     """A package whose judge is broken: what a bug of ours looks like to a user."""
     breaker = tmp_path / "sitecustomize.py"
     breaker.write_text(
-        "import clusterprep.cli.commands.flows as r\ndef check(job): raise RuntimeError('boom')\nr.check = check\n"
+        "import clusterprep.cli.commands.flows as r\n"
+        "def check(job): raise RuntimeError('boom')\n"
+        "r.check = check\n"
     )
     (tmp_path / "state/clusterprep").mkdir(parents=True)
     environment = {
@@ -170,7 +172,10 @@ def test_explain_has_a_page_for_every_check_and_for_variables() -> None:
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
-    code = "import sys; from clusterprep.cli.main import cli; print(*sorted(m.split('.')[0] for m in sys.modules))"
+    code = (
+        "import sys; from clusterprep.cli.main import cli; "
+        "print(*sorted(m.split('.')[0] for m in sys.modules))"
+    )
     loaded = set(
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

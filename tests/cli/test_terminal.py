@@ -1,4 +1,4 @@
-"""Passwords and passphrases come from a prompt, the environment or a file descriptor, and stay in none of them."""
+"""Secrets come from a prompt, the environment or a file descriptor, and stay in none of them."""
 
 from __future__ import annotations
 
@@ -122,4 +122,4 @@ def test_a_passphrase_is_tried_once_for_each_key(
         "open sesame",
         "open sesame",
         "",
-    ]  # and nobody sits here
+    ]  # and there is no terminal to ask at

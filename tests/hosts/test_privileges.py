@@ -222,4 +222,4 @@ def test_explain_says_whose_rights_a_check_takes(check: Check) -> None:
     assert "Who may know it" in told
     for need in needs:
         assert need.why in told
-    assert ("Whoever may log in. " in told) == all(need.who == "any_user" for need in needs)
+    assert ("Any user who may log in." in told) == all(need.who == "any_user" for need in needs)

@@ -21,7 +21,7 @@ from clusterprep.remote.transports.link import open_link
 from clusterprep.remote.transports.local import LocalTransport
 from clusterprep.runtime.budget import LEAST, Budget, budget_of
 from clusterprep.runtime.deadline import Deadline
-from clusterprep.survey.fanout import ask_reads
+from clusterprep.survey.reads import ask_reads
 from tests.support.command import CLI, Answer, answer, clusterprep
 from tests.support.lab import Lab, faults
 from tests.support.lab.faults import together

@@ -1,4 +1,4 @@
-"""Kept findings: which checks they stand for, how long they hold, and that no store turns into a pass or a drain."""
+"""Stored findings: their checks, how long they hold, and that none becomes a pass or a drain."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from clusterprep.survey.cached import (
     settings_of,
 )
 from clusterprep.survey.judge import exit_code, silenced
-from clusterprep.survey.queries import Selection, select_checks
 from clusterprep.survey.registry import checks, facts
+from clusterprep.survey.selection import Selection, select_checks
 from clusterprep.survey.settings import RunSettings
 from tests.reports.situations import healthy_apply
 from tests.support.fleet import learned
@@ -187,7 +187,10 @@ def test_what_is_kept_is_about_one_node_and_deep_checks_alone() -> None:
 
 # ---------------------------------------------------------------- hostile nodes
 
-EVIL = '\x1b[31m\x1b]0;x\x07[red]x[/] </script><img src=x onerror=y> a"b\\c{d="e"}\nPASS all is well\u202e\ud800'
+EVIL = (
+    "\x1b[31m\x1b]0;x\x07[red]x[/] </script><img src=x onerror=y> "
+    'a"b\\c{d="e"}\nPASS all is well\u202e\ud800'
+)
 FORMATS = ("console", "html", "json", "junit", "markdown", "nagios", "prometheus")
 MARKUP = (
     "html",
@@ -241,7 +244,7 @@ def of(node: str, found: tuple[Finding, ...]) -> list[Finding]:
     ],
 )
 def test_what_one_node_keeps_changes_nothing_that_is_told_of_another(hostile: Any) -> None:
-    """Neither verdict nor words: equal findings are folded, and the words of the first stand for all."""
+    """Neither verdict nor message: equal findings are folded, and the first one's message stays."""
     honest = replace(FRESH, findings=(replace(BAD, remedy="pip install torch==2.6"),))
     alone = of("n2", both(replace(FRESH, checks=(), findings=()), honest))
     assert of("n2", both(hostile, honest)) == alone

@@ -1,8 +1,8 @@
-"""No check passes what it does not know: answers of healthy machines are spoilt in every way, one after the other.
+"""No check passes what it does not know: answers of healthy machines are spoilt one by one.
 
-A node whose answer is missing or spoilt never passes the checks that need it, unless the fact is the same as before,
-for then nothing was lost. Nor does any other check begin to pass. And a fault that is there stays, whatever else is
-unknown.
+A node whose answer is missing or spoilt never passes the checks that need it, unless the fact is
+the same as before, for then nothing was lost. Nor does any other check begin to pass. And a fault
+that is there stays, whatever else is unknown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ KNOWS_ANYWAY = {
     "gpu.latency": "how long the driver took is known also where it answered with a refusal",
     "gpu.listed": "without NVML it is known that nothing is listed",
     "gpu.xids": "the bus is asked only whether there is a GPU where the log cannot be read",
-    "mem.errors": "processors are asked only to tell a virtual machine without counters from a real one without",
+    "mem.errors": (
+        "processors are asked only to tell a virtual machine without counters "
+        "from a real one without"
+    ),
     "nv.library": "the library's file name tells its version where NVML does not answer",
 }
 # (check, part of the read): why the check may pass although this answer is another one than before.
@@ -160,7 +163,7 @@ def spoilt(world: play.World, instead: Mapping[Read, Json]) -> tuple[Fleet, dict
     fleet = with_facts(world.fleet, node.name, changed)
     if (
         "net.interfaces" in changed and node.name not in choose(fleet).picks
-    ):  # then nobody was dialled from there
+    ):  # then no node was dialled from there
         fleet = with_facts(
             fleet, node.name, dict.fromkeys(("net.listen", "net.dials"), Absent("eth.iface_choice"))
         )
@@ -194,7 +197,7 @@ def dishonest(
     healthy: set[tuple[str, str]],
     everyone: bool = False,
 ) -> list[str]:
-    """Passes that nobody may give after these answers; `everyone`: also of checks that do not need them."""
+    """Wrong passes after these answers; `everyone`: also of checks that do not need them."""
     fleet, changed = spoilt(world, instead)
     needing = [check for check in CHECKS if set(check.facts) & set(changed)]
     now, name = passes(fleet, CHECKS if everyone else needing) if changed else set(), victim(world)
@@ -214,7 +217,7 @@ def dishonest(
     ]
 
 
-# ---------------------------------------------------------------- ways not to know, and spoilt values
+# ---------------------------------------------------------------- ways not to know, spoilt values
 
 
 TEXTS = (
@@ -252,7 +255,7 @@ def spoilings(kind: str, value: Json) -> Iterator[tuple[str, Json]]:
 
 
 def cut(text: str, part: float) -> str:
-    """The beginning of a text of several lines; one line of the kernel's comes whole, it is filled in one read."""
+    """The beginning of a text of several lines; a line of the kernel comes whole, in one read."""
     return text[: int(len(text) * part)] if "\n" in text.rstrip("\n") else text
 
 
@@ -336,7 +339,10 @@ def test_two_spoilt_answers_never_pass(data: st.DataObject) -> None:
 
 # Facts of other nodes without which a fault of this one cannot be told, and who then says so.
 RELATIVE = {
-    "host.identity": "of two nodes with one machine id, the one whose id is not known is unknown, and that is an error",
+    "host.identity": (
+        "of two nodes with one machine id, the one whose id is not known is unknown, "
+        "and that is an error"
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""Facts become findings: what is missing stays missing, the same is said once, silences end, and codes follow."""
+"""Facts become findings: missing ones stay missing, equal ones fold, silences end, codes follow."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ from tests.support.fleet import (
 
 NAMES = ("n1", "n2", "n3", "n4")
 
-# What a severity depends on is set so that it is not grave: no RDMA, a clock less than a second away.
+# What a severity depends on is set so that it is not grave: no RDMA, a clock less than a second
+# away.
 ERRORS = {
-    "ssh.reach", "host.identity", "name.resolve", "time.offset", "nv.driver", "torch.version", "nccl.torch",
-    "gpu.count", "eth.iface_choice", "net.ports",
+    "ssh.reach", "host.identity", "name.resolve", "time.offset", "nv.driver", "torch.version",
+    "nccl.torch", "gpu.count", "eth.iface_choice", "net.ports",
 }  # fmt: skip
 WARNINGS = {"kernel.version", "os.release", "time.daemon", "lim.memlock", "eth.mtu"}
-# These stand for all: the engine is tested here. What holds of every check is in tests/survey/test_honesty.py.
+# These stand for all: the engine is tested here. What holds of every check is in
+# tests/survey/test_honesty.py.
 CHECKS = {name: check for name, check in registry.checks().items() if name in ERRORS | WARNINGS}
 NEEDS = [(check.name, fact) for check in CHECKS.values() for fact in check.facts]
 
@@ -148,7 +150,8 @@ ABSENCES = st.dictionaries(
     st.sampled_from(PLACES), st.sampled_from(REASONS).map(absent), max_size=40
 )
 
-# A value of the right type that no node has, and the checks that must not pass the node that shows it.
+# A value of the right type that no node has, and the checks that must not pass the node that shows
+# it.
 NONSENSE: dict[str, tuple[Any, tuple[str, ...]]] = {
     "kernel.release": ("not a kernel", ("kernel.version",)),
     "os.release": ("?", ("os.release",)),
@@ -230,8 +233,8 @@ SICK: dict[tuple[str, str], Any] = {
     ("n4", "net.dials"): (Dial("n4", "n1", "10.0.0.1", 29500, "timed_out"),),
 }
 IN_ITSELF = (
-    "kernel.version", "time.offset", "time.daemon", "name.resolve", "torch.version", "nccl.torch", "nv.driver",
-    "gpu.count", "eth.iface_choice", "eth.mtu", "lim.memlock", "net.ports",
+    "kernel.version", "time.offset", "time.daemon", "name.resolve", "torch.version", "nccl.torch",
+    "nv.driver", "gpu.count", "eth.iface_choice", "eth.mtu", "lim.memlock", "net.ports",
 )  # fmt: skip
 
 
@@ -433,8 +436,8 @@ def test_of_different_words_for_the_same_the_first_are_kept() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"check": "b.check"}, {"verdict": "pass"}, {"severity": "warning"}, {"seen": "else"}, {"wanted": "else"},
-        {"silenced": "accepted"},
+        {"check": "b.check"}, {"verdict": "pass"}, {"severity": "warning"}, {"seen": "else"},
+        {"wanted": "else"}, {"silenced": "accepted"},
     ],
     ids=lambda other: next(iter(other)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The pairs stage against recorded nodes: strange answers, lost nodes, and nodes without an address."""
+"""The pairs stage on recorded nodes: strange answers, lost nodes, and nodes without an address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fleets of any size: what is planted on a few nodes is found there and nowhere else, and work grows with the nodes."""
+"""Fleets of any size: a planted fault is found on its nodes alone, and work grows with nodes."""
 
 from __future__ import annotations
 

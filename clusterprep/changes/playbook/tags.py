@@ -12,7 +12,7 @@ from collections.abc import Collection
 from clusterprep.changes.playbook.steps import Playbook, Step
 from clusterprep.errors import InputError, Problem
 from clusterprep.model.nodeset import nearest
-from clusterprep.survey.queries import Selection
+from clusterprep.survey.selection import Selection
 
 
 def chosen(

@@ -1,11 +1,16 @@
-"""Pages for people: what a check, a variable or a cause means, and a target file as apply would write it. Pure."""
+"""Render the page of a check, a variable or a cause, and a target file as apply would write it.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import itemgetter
+from typing import Any
 
 from clusterprep.changes.resources.env import TARGETS, refuse_unheld
 from clusterprep.checks import Check
@@ -13,101 +18,38 @@ from clusterprep.errors import InputError, NotKnown
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.verify.pages import PAGES, BlamePage
-from clusterprep.model import Inventory, Report
+from clusterprep.model import EnvValue, Inventory, Report
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.variables.variables import registry as variables
 from clusterprep.survey import registry
 from clusterprep.survey.cached import is_deep
 
+Variable = Mapping[str, Any]  # an entry of the registry of variables
+
+WIDTH = 98  # columns of a page
+LABEL_WIDTH = 17  # columns of the left side of a variable's page
+
+_ERROR = "A failure is an error."
 _WARNING = "A failure is a warning, and an error where `require:` names the check."
-
-_DEEP = "It runs code of the job's user: under --budget it is told as `check --deep --store` kept it (docs/prolog.md)."
-
-
-def page(topic: str) -> str:
-    """The page of a check, a variable or a cause. Raises InputError with the nearest name for anything else."""
-    if topic in registry.checks():
-        return _check_page(registry.checks()[topic])
-    if topic in PAGES:
-        return _check_page(PAGES[topic])
-    if topic in variables():
-        return _variable_page(topic)
-    if topic in causes():
-        return cause_page(causes()[topic])
-    if topic.upper() in variables() or topic.lower() in {*registry.checks(), *causes()}:
-        hint = f"did you mean {topic.upper() if topic.upper() in variables() else topic.lower()}?"
-        raise InputError.of(f"nothing is known of {topic!r}", hint=hint)
-    near = difflib.get_close_matches(
-        topic, [*registry.checks(), *PAGES, *variables(), *causes()], 1, 0.5
-    )
-    hint = (
-        f"did you mean {near[0]}?"
-        if near
-        else "a check such as time.offset, or a variable such as NCCL_IB_HCA"
-    )
-    raise InputError.of(f"nothing is known of {topic!r}", hint=hint)
-
-
-def _check_page(check: Check | BlamePage) -> str:
-    parts = [
-        f"{check.name}: {check.title}",
-        _part("Why it matters", check.why),
-        _part("How it is measured", check.how),
-        f"Remedy\n  {check.remedy}",
-        _part("Who may know it", powers(check)) if isinstance(check, Check) else "",
-        "A failure is an error." if check.severity == "error" else _WARNING,
-        _DEEP if isinstance(check, Check) and is_deep(check, registry.facts()) else "",
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def powers(check: Check) -> str:
-    """What the facts of a check need on a node, in sentences."""
-    needs = [registry.facts()[name].needs for name in (*check.facts, *check.uses)]
-    told = [
-        _POWERS[need.who, need.partly].format(why=need.why)
-        for need in needs
-        if need.who != "any_user"
-    ]
-    return " ".join(dict.fromkeys(told)) or "Whoever may log in."
-
-
+_DEEP = (
+    "It runs code of the job's user: under --budget the findings that `check --deep --store` "
+    "stored are shown instead (docs/prolog.md)."
+)
+# Who may learn a fact, by Needs.who and Needs.partly.
 _POWERS = {
-    (
-        "job_user",
-        False,
-    ): "The job's user and root: {why}. To others it is denied; --become takes root's rights.",
+    ("job_user", False): (
+        "The job's user and root: {why}. To others it is denied; --become takes root's rights."
+    ),
     ("root", False): "Root: {why}. To others it is denied; --become takes root's rights.",
-    ("root", True): "Whoever may log in, and all of it root: {why}. --become takes root's rights.",
+    ("root", True): (
+        "Any user who may log in, and all of it only root: {why}. --become takes root's rights."
+    ),
 }
-
 _GRADES = {
     "fatal": "The job cannot go on.",
     "degraded": "The job runs, more slowly than it could.",
     "benign": "This is harmless.",
 }
-
-
-def cause_page(cause: Cause) -> str:
-    """What `diagnose` knows of a cause."""
-    found = (
-        f"`clusterprep check --only {cause.check}` finds it before the job starts."
-        if cause.check
-        else ""
-    )
-    examples = [f"  {sign.example}" for sign in cause.signs[:3]]
-    parts = [
-        f"{cause.name}: {cause.title}",
-        f"{textwrap.fill(cause.message, 98)} {_GRADES[cause.severity]}",
-        _part("What it looks like", cause.looks),
-        *(["Lines such as\n" + "\n".join(examples)] if examples else []),
-        _part("What it is not", cause.unlike),
-        f"Remedy\n  {cause.remedy}",
-        found,
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
 _READERS = {
     "nccl": "NCCL",
     "torch": "torch",
@@ -116,7 +58,7 @@ _READERS = {
     "cuda": "CUDA, the loader and container images",
     "other": "other libraries and tools around NCCL",
 }
-_BETWEEN = {
+_BETWEEN_RANKS = {
     "job": "equal on all ranks of a job",
     "node": "equal on all ranks of a node",
     "recommended": "better equal",
@@ -126,55 +68,177 @@ _BETWEEN = {
 }
 
 
+def page(topic: str) -> str:
+    """Return the page of a check, a variable or a cause.
+
+    Raises InputError with the nearest name for another topic.
+    """
+    if topic in registry.checks():
+        return _check_page(registry.checks()[topic])
+    if topic in PAGES:
+        return _check_page(PAGES[topic])
+    if topic in variables():
+        return _variable_page(topic)
+    if topic in causes():
+        return cause_page(causes()[topic])
+    raise InputError.of(f"nothing is known of {topic!r}", hint=_nearest_topic(topic))
+
+
+def _nearest_topic(topic: str) -> str:
+    if topic.upper() in variables():
+        return f"did you mean {topic.upper()}?"
+    lower = topic.lower()
+    if lower in registry.checks() or lower in causes():
+        return f"did you mean {lower}?"
+    topics = [*registry.checks(), *PAGES, *variables(), *causes()]
+    near = difflib.get_close_matches(topic, topics, 1, 0.5)
+    if near:
+        return f"did you mean {near[0]}?"
+    return "a check such as time.offset, or a variable such as NCCL_IB_HCA"
+
+
+# ---------------------------------------------------------------- checks and causes
+
+
+def _check_page(check: Check | BlamePage) -> str:
+    parts = [f"{check.name}: {check.title}"]
+    parts.append(_paragraph("Why it matters", check.why))
+    parts.append(_paragraph("How it is measured", check.how))
+    parts.append(f"Remedy\n  {check.remedy}")
+    if isinstance(check, Check):
+        parts.append(_paragraph("Who may know it", powers(check)))
+    parts.append(_ERROR if check.severity == "error" else _WARNING)
+    if isinstance(check, Check) and is_deep(check, registry.facts()):
+        parts.append(_DEEP)
+    return "\n\n".join(parts)
+
+
+def powers(check: Check) -> str:
+    """Return in sentences what rights the facts of a check need on a node."""
+    sentences: dict[str, None] = {}
+    for name in (*check.facts, *check.uses):
+        needs = registry.facts()[name].needs
+        template = _POWERS.get((needs.who, needs.partly))
+        if template is not None:
+            sentence = template.format(why=needs.why)
+            sentences[sentence] = None
+    return " ".join(sentences) or "Any user who may log in."
+
+
+def cause_page(cause: Cause) -> str:
+    """Return what `diagnose` knows of a cause."""
+    message = textwrap.fill(cause.message, WIDTH)
+    grade = _GRADES[cause.severity]
+    parts = [f"{cause.name}: {cause.title}", f"{message} {grade}"]
+    parts.append(_paragraph("What it looks like", cause.looks))
+    examples = [f"  {sign.example}" for sign in cause.signs[:3]]
+    if examples:
+        lines = "\n".join(examples)
+        parts.append(f"Lines such as\n{lines}")
+    parts.append(_paragraph("What it is not", cause.unlike))
+    parts.append(f"Remedy\n  {cause.remedy}")
+    if cause.check:
+        parts.append(f"`clusterprep check --only {cause.check}` finds it before the job starts.")
+    return "\n\n".join(parts)
+
+
+def _paragraph(title: str, text: str) -> str:
+    indented = textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return f"{title}\n{indented}"
+
+
+# ---------------------------------------------------------------- variables
+
+
 def _variable_page(name: str) -> str:
-    entry = variables()[name]
-    rows = {
-        "read by": _READERS[entry["owner"]],
-        "kind": entry["kind"],
-        "values": entry["allowed_values"],
-        "default": entry["default"],
-        "defaults before": _earlier(entry["default_history"]),
-        "since": _since(entry["since"]),
-        "deprecated in": entry["deprecated_in"],
-        "removed in": entry["removed_in"],
-        "replaced by": entry["replaced_by"],
-        "old names": ", ".join(entry.get("aliases", ())),
-        "between ranks": f"{_BETWEEN[entry['uniformity']]}. {entry['uniform_reason'] or ''}".strip(),
-        "in nccl.conf": f"works. {entry['conf_note'] or ''}".strip()
-        if entry["readable_from_conf_file"]
-        else f"no effect. {entry['conf_note'] or ''}",
-        "a wrong value": entry["on_invalid"],
-        "notes": entry["notes"],
-        "source": entry["source"]
-        + ("" if entry["verified"] else " (the name was only seen, not read in source)"),
-    }
-    lines = [f"{name}: {entry['summary']}", ""]
-    lines += [_row(key, str(value)) for key, value in rows.items() if value not in (None, "", "-")]
+    variable = variables()[name]
+    lines = [f"{name}: {variable['summary']}", ""]
+    for label, value_of in _ROWS.items():
+        value = value_of(variable)
+        if value not in (None, "", "-"):
+            lines.append(_row(label, str(value)))
     return "\n".join(lines)
 
 
-def _since(version: str) -> str:
-    """«2.3.5 or earlier» of «<=2.3.5»."""
-    return f"{version.removeprefix('<=')} or earlier" if version.startswith("<=") else version
+def _reader(variable: Variable) -> str:
+    return _READERS[variable["owner"]]
 
 
-def _earlier(history: Sequence[Sequence[str]] | None) -> str:
-    """The defaults that this one had, each with the first version that had it; the last is today's."""
-    return ", ".join(f"{value} from {version}" for version, value in (history or ())[:-1])
+def _old_names(variable: Variable) -> str:
+    return ", ".join(variable.get("aliases", ()))
 
 
-def _part(title: str, text: str) -> str:
-    return f"{title}\n" + textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="  ")
+def _earlier_defaults(variable: Variable) -> str:
+    """Return the former defaults, each with the first version that had it; the last is today's."""
+    history = variable["default_history"] or ()
+    former = [f"{value} from {version}" for version, value in history[:-1]]
+    return ", ".join(former)
 
 
-def _row(key: str, value: str) -> str:
-    return textwrap.fill(f"{key:<17}{value}", 98, subsequent_indent=" " * 17)
+def _since(variable: Variable) -> str:
+    """Return «2.3.5 or earlier» for «<=2.3.5»."""
+    version: str = variable["since"]
+    if version.startswith("<="):
+        return f"{version.removeprefix('<=')} or earlier"
+    return version
+
+
+def _between_ranks(variable: Variable) -> str:
+    rule = _BETWEEN_RANKS[variable["uniformity"]]
+    reason = variable["uniform_reason"] or ""
+    return f"{rule}. {reason}".strip()
+
+
+def _in_conf_file(variable: Variable) -> str:
+    note = variable["conf_note"] or ""
+    if variable["readable_from_conf_file"]:
+        return f"works. {note}".strip()
+    return f"no effect. {note}"
+
+
+def _source(variable: Variable) -> str:
+    source = str(variable["source"])
+    if variable["verified"]:
+        return source
+    return f"{source} (the name was only seen, not read in source)"
+
+
+# The rows of a variable's page, by label.
+_ROWS: Mapping[str, Callable[[Variable], Any]] = {
+    "read by": _reader,
+    "kind": itemgetter("kind"),
+    "values": itemgetter("allowed_values"),
+    "default": itemgetter("default"),
+    "defaults before": _earlier_defaults,
+    "since": _since,
+    "deprecated in": itemgetter("deprecated_in"),
+    "removed in": itemgetter("removed_in"),
+    "replaced by": itemgetter("replaced_by"),
+    "old names": _old_names,
+    "between ranks": _between_ranks,
+    "in nccl.conf": _in_conf_file,
+    "a wrong value": itemgetter("on_invalid"),
+    "notes": itemgetter("notes"),
+    "source": _source,
+}
+
+
+def _row(label: str, value: str) -> str:
+    indent = " " * LABEL_WIDTH
+    return textwrap.fill(f"{label:<{LABEL_WIDTH}}{value}", WIDTH, subsequent_indent=indent)
+
+
+# ---------------------------------------------------------------- the environment
 
 
 def target_text(
     inventory: Inventory, environment: Environment, target: str, node: str | None
 ) -> str:
-    """What apply would write to a target that does not exist yet, on one node. Raises NotKnown where nothing is."""
+    """Return what apply would write to a target that does not exist yet, on one node.
+
+    Without `node` it is the first of the inventory. Raises NotKnown if its environment is not
+    known.
+    """
     name = node or inventory.nodes[0].name
     if name in environment.gaps:
         raise NotKnown(f"the environment of {name} cannot be derived: {environment.gaps[name]}")
@@ -186,20 +250,25 @@ def target_text(
 
 
 def of_node(report: Report, node: str) -> Report:
-    """A report about the environment with the values of one node alone."""
-    return replace(
-        report, env=tuple(replace(v, nodes=(node,)) for v in report.env or () if node in v.nodes)
-    )
+    """Return a report about the environment with the values of one node alone."""
+    values: list[EnvValue] = []
+    for value in report.env or ():
+        if node not in value.nodes:
+            continue
+        values.append(replace(value, nodes=(node,)))
+    return replace(report, env=tuple(values))
 
 
 def check_choice(inventory: Inventory, target: str | None, node: str | None) -> None:
-    """Raises InputError for a target or a node that there is not, before anybody is asked."""
+    """Raise InputError for a target or a node that does not exist, before any node is asked."""
     if target is not None and target not in TARGETS:
-        raise InputError.of(
-            f"there is no target {target!r}", key="--target", hint=f"one of {', '.join(TARGETS)}"
-        )
-    names = [n.name for n in inventory.nodes]
-    if node is not None and node not in names:
+        targets = ", ".join(TARGETS)
+        message = f"there is no target {target!r}"
+        raise InputError.of(message, key="--target", hint=f"one of {targets}")
+    if node is None:
+        return
+    names = [known.name for known in inventory.nodes]
+    if node not in names:
         near = difflib.get_close_matches(node, names, 1)
         hint = f"did you mean {near[0]}?" if near else None
         raise InputError.of(f"there is no node {node!r}", key="--node", hint=hint)

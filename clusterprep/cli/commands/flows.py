@@ -41,7 +41,8 @@ from clusterprep.survey.gates import (
 )
 from clusterprep.survey.judge import exit_code, fixed, judge, silenced
 from clusterprep.survey.port_matrix import probe_pairs
-from clusterprep.survey.queries import QueryPlan, Selection, plan_queries, select_checks
+from clusterprep.survey.queries import QueryPlan, plan_queries
+from clusterprep.survey.selection import Selection, select_checks
 
 if TYPE_CHECKING:  # a check in a prolog does not wait for what launches
     from clusterprep.jobs.launch.plan import LaunchRequest

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from clusterprep.errors import InputError
 from clusterprep.model import Finding, Report
 from clusterprep.model.nodeset import nearest
 from clusterprep.model.versions import leading_numbers
-from clusterprep.nccl.lint import DIALECTS, Remark, Text, Versions
+from clusterprep.nccl.lint import DIALECTS, LintEntry, Remark, Text, Versions
 from clusterprep.nccl.lint.read import dialect_of, read
 from clusterprep.nccl.lint.rules import judge
 from clusterprep.nccl.lint.together import hints
 from clusterprep.survey.judge import exit_code
 
 LARGEST = 1 << 20  # bytes; an environment is a page, and what is larger is something else
-MOST = 500  # findings that anybody reads
+MOST = 500  # findings shown; a reader takes in no more
+MOST_LINES = 10  # line numbers listed in a message
+VERDICTS = {0: "pass", 1: "fail"}  # by exit code; all others: unknown
 CHECKS = ("env.nccl_conf", "env.nccl_unknown", "env.deprecated", "env.no_effect", "env.nccl_debug")
 
-# A name with what sets it in some language or other: =, :, a comma of a call, `name:` of YAML, ENV of a Dockerfile.
+# A name with what sets it in some language: =, :, a comma of a call, `name:` of YAML, ENV of a
+# Dockerfile.
 _NAME = r"(?:NCCL|TORCH_NCCL|OFI_NCCL|GLOO)_[A-Z0-9_]+"
-_NAMED = re.compile(rf"(?<![\w${{])({_NAME})[\"']?\s*[=:,]|(?:name:|ENV)\s+[\"']?({_NAME})")
-_MADE = ("shell", "unit", "environment")  # dialects in which a $ or % stands for something
+_ASSIGNMENT = re.compile(rf"(?<![\w${{])({_NAME})[\"']?\s*[=:,]|(?:name:|ENV)\s+[\"']?({_NAME})")
+_COMMENT_MARKS = ("#", ";", "//")
+# Dialects in which $ or % in a value is replaced when the file is read.
+_SUBSTITUTING = ("shell", "unit", "environment")
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)*)(?:[-+.].*)?")
+_READ_AS = {
+    "nccl.conf": "nccl.conf, by NCCL's own rules",
+    "shell": "a shell script",
+    "env-file": "KEY=value lines, as docker --env-file and systemd's EnvironmentFile take them",
+    "environment": "/etc/environment or environment.d, as pam_env and systemd take them",
+    "unit": "a systemd unit",
+}
 
 
 def lint(
@@ -36,66 +49,38 @@ def lint(
     torch: str | None,
     strict: bool,
 ) -> Report:
-    """Judge the content of one file. InputError for what is no text, and for versions that are none."""
-    versions = Versions(_version(nccl, "--nccl"), _version(torch, "--torch"))
-    words = _decoded(name, content)
-    text = read(words, _dialect(dialect) or dialect_of(name, words))
+    """Judge the content of one file. Raises InputError for wrong versions and what is no text."""
+    nccl_version = _version(nccl, "--nccl")
+    torch_version = _version(torch, "--torch")
+    versions = Versions(nccl_version, torch_version)
+    decoded = _decoded(name, content)
+    _refuse_unknown_dialect(dialect)
+    text = read(decoded, dialect or dialect_of(name, decoded))
     remarks = judge(text, versions)
-    findings = _findings(name, text, remarks[:MOST], _unread(text))
+    findings = _findings(name, text, remarks[:MOST], _not_judged(text))
     code = exit_code(findings, strict)
+    verdict = VERDICTS.get(code, "unknown")
+    notices = _notices(name, text, versions, remarks)
+    started = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     return Report(
         command="lint",
         run="",
         cluster="",
-        started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        started=started,
         seconds=0.0,
-        verdict={0: "pass", 1: "fail"}.get(code, "unknown"),
+        verdict=verdict,
         code=code,
         findings=findings,
-        notices=(
-            _said(name, text),
-            *_unknown(versions),
-            *hints(text, versions),
-            *_left_out(remarks),
-        ),
+        notices=notices,
         strict=strict,
     )
 
 
-def _left_out(remarks: tuple[Remark, ...]) -> tuple[str, ...]:
-    return (f"{len(remarks) - MOST} more findings are left out",) if len(remarks) > MOST else ()
-
-
-def _findings(
-    name: str, text: Text, remarks: tuple[Remark, ...], unread: str
-) -> tuple[Finding, ...]:
-    """Failures, what nobody could judge, and a pass for each check that has nothing to say."""
-    failed = [
-        Finding(
-            r.check,
-            "fail",
-            r.severity,
-            (),
-            f"{name}:{r.line}: {r.message}",
-            r.seen,
-            r.wanted,
-            r.remedy,
-        )
-        for r in remarks
-    ]
-    said = {remark.check for remark in remarks}
-    if unread:
-        message, why = f"{name}: {unread}", "the text does not say what programs will find"
-        failed.append(Finding("env.no_effect", "unknown", "warning", (), message, reason=why))
-        said.add("env.no_effect")
-    clean = [check for check in CHECKS if check not in said]
-    if text.dialect != "nccl.conf" and "env.nccl_conf" in clean:
-        clean.remove("env.nccl_conf")
-    passed = [Finding(check, "pass", "warning", (), f"{name}: nothing to say") for check in clean]
-    return (*failed, *passed)
+# ---------------------------------------------------------------- input
 
 
 def _decoded(name: str, content: bytes) -> str:
+    """Return the content as text. Raises InputError for what cannot be an environment file."""
     if len(content) > LARGEST:
         raise InputError.of(f"larger than {LARGEST >> 20} MiB: no environment file", file=name)
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -106,15 +91,15 @@ def _decoded(name: str, content: bytes) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _dialect(word: str | None) -> str | None:
-    if word is not None and word not in DIALECTS:
-        hint = nearest(word, DIALECTS) or f"one of {', '.join(DIALECTS)}"
-        raise InputError.of(f"'{word}' is no dialect", key="--dialect", hint=hint)
-    return word
+def _refuse_unknown_dialect(dialect: str | None) -> None:
+    if dialect is not None and dialect not in DIALECTS:
+        dialects = ", ".join(DIALECTS)
+        hint = nearest(dialect, DIALECTS) or f"one of {dialects}"
+        raise InputError.of(f"'{dialect}' is no dialect", key="--dialect", hint=hint)
 
 
 def _version(text: str | None, option: str) -> tuple[int, ...] | None:
-    """(2, 21, 5) of 2.21.5, v2.21.5-1 or 2.6.0+cu124."""
+    """Return (2, 21, 5) for 2.21.5 or v2.21.5-1, (2, 6, 0) for 2.6.0+cu124. Raises InputError."""
     if text is None:
         return None
     match = _VERSION.fullmatch(text.strip())
@@ -123,58 +108,114 @@ def _version(text: str | None, option: str) -> tuple[int, ...] | None:
     return leading_numbers(match[1])
 
 
-def _said(name: str, text: Text) -> str:
-    kind = {
-        "nccl.conf": "nccl.conf, by NCCL's own rules",
-        "shell": "a shell script",
-        "env-file": "KEY=value lines, as docker --env-file and systemd's EnvironmentFile take them",
-        "environment": "/etc/environment or environment.d, as pam_env and systemd take them",
-        "unit": "a systemd unit",
-    }[text.dialect]
-    number = len(text.entries)
-    return f"{name}: {number} setting{'' if number == 1 else 's'}, read as {kind}"
+# ---------------------------------------------------------------- findings
 
 
-def _unread(text: Text) -> str:
-    """Lines that were not judged, and why: what nobody looked at must not look as if it passed."""
-    taken = {(entry.line, entry.name) for entry in text.entries}
-    lines, start = [], 1
-    for number, line in enumerate(text.lines, 1):
-        names = [] if line.lstrip().startswith(("#", ";", "//")) else _NAMED.findall(line)
-        if any((start, one or other) not in taken for one, other in names):
-            lines.append(number)
-        start = start if line.endswith("\\") else number + 1
-    made = [
-        e.line
-        for e in text.entries
-        if not e.known and text.dialect in _MADE and _NAMED.match(f"{e.name}=")
-    ]
-    parts = (
-        [f"{_lines(lines)} cannot be judged, for this dialect takes no setting from there"]
-        if lines
-        else []
+def _findings(
+    name: str, text: Text, remarks: Iterable[Remark], not_judged: str
+) -> tuple[Finding, ...]:
+    """Return the failures, what could not be judged, and a pass for each other check."""
+    findings = [_failure(name, remark) for remark in remarks]
+    if not_judged:
+        message, reason = f"{name}: {not_judged}", "the text does not say what programs will find"
+        findings.append(Finding("env.no_effect", "unknown", "warning", (), message, reason=reason))
+    troubled = {finding.check for finding in findings}
+    for check in CHECKS:
+        if check in troubled or (check == "env.nccl_conf" and text.dialect != "nccl.conf"):
+            continue
+        passed = Finding(check, "pass", "warning", (), f"{name}: nothing to say")
+        findings.append(passed)
+    return tuple(findings)
+
+
+def _failure(name: str, remark: Remark) -> Finding:
+    place = f"{name}:{remark.line}"
+    message = f"{place}: {remark.message}"
+    return Finding(
+        check=remark.check,
+        verdict="fail",
+        severity=remark.severity,
+        nodes=(),
+        message=message,
+        seen=remark.seen,
+        wanted=remark.wanted,
+        remedy=remark.remedy,
     )
-    parts += (
-        [f"{_lines(made)} cannot be judged, for the value is made when it is read"] if made else []
-    )
+
+
+def _not_judged(text: Text) -> str:
+    """Return which lines were not judged, and why: they must not look as if they had passed."""
+    parts: list[str] = []
+    unread = _unread_lines(text)
+    if unread:
+        parts.append(
+            f"{_line_list(unread)} cannot be judged, for this dialect takes no setting from there"
+        )
+    computed = [entry.line for entry in text.entries if _is_computed(text, entry)]
+    if computed:
+        parts.append(
+            f"{_line_list(computed)} cannot be judged, for the value is made when it is read"
+        )
     return "; ".join(parts)
 
 
-def _lines(numbers: list[int]) -> str:
-    """«line 3», «lines 1, 4», and of many the first ten."""
-    shown = list(dict.fromkeys(numbers))
-    more = f" and {len(shown) - 10} more" if len(shown) > 10 else ""
-    return f"line{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown[:10]))}{more}"
+def _unread_lines(text: Text) -> list[int]:
+    """Return the lines that seem to set a variable although the dialect reads no setting there."""
+    read_settings = {(entry.line, entry.name) for entry in text.entries}
+    unread: list[int] = []
+    start = 1  # first of the lines that backslashes join; entries have its number
+    for number, line in enumerate(text.lines, 1):
+        names = _assigned_names(line)
+        if any((start, name) not in read_settings for name in names):
+            unread.append(number)
+        if not line.endswith("\\"):
+            start = number + 1
+    return unread
 
 
-def _unknown(versions: Versions) -> tuple[str, ...]:
-    missing = [
-        option
-        for option, known in (("--nccl", versions.nccl), ("--torch", versions.torch))
-        if known is None
-    ]
-    if not missing:
-        return ()
-    return (
-        f"which names the installed version reads is not judged without {' and '.join(missing)}",
-    )
+def _assigned_names(line: str) -> list[str]:
+    """Return the variables that a line seems to set in some language; none for a comment."""
+    if line.lstrip().startswith(_COMMENT_MARKS):
+        return []
+    return [first or second for first, second in _ASSIGNMENT.findall(line)]
+
+
+def _is_computed(text: Text, entry: LintEntry) -> bool:
+    """Return True for a variable of NCCL whose value is put together when the file is read."""
+    if entry.known or text.dialect not in _SUBSTITUTING:
+        return False
+    return _ASSIGNMENT.match(f"{entry.name}=") is not None
+
+
+def _line_list(numbers: Iterable[int]) -> str:
+    """Return «line 3» or «lines 1, 4», and of many lines the first ones."""
+    distinct = list(dict.fromkeys(numbers))
+    first = distinct[:MOST_LINES]
+    shown = ", ".join(map(str, first))
+    more = len(distinct) - MOST_LINES
+    suffix = f" and {more} more" if more > 0 else ""
+    noun = "lines" if len(distinct) > 1 else "line"
+    return f"{noun} {shown}{suffix}"
+
+
+# ---------------------------------------------------------------- notices
+
+
+def _notices(
+    name: str, text: Text, versions: Versions, remarks: Sequence[Remark]
+) -> tuple[str, ...]:
+    count = len(text.entries)
+    settings = "1 setting" if count == 1 else f"{count} settings"
+    notices = [f"{name}: {settings}, read as {_READ_AS[text.dialect]}"]
+    missing: list[str] = []
+    if versions.nccl is None:
+        missing.append("--nccl")
+    if versions.torch is None:
+        missing.append("--torch")
+    if missing:
+        without = " and ".join(missing)
+        notices.append(f"which names the installed version reads is not judged without {without}")
+    notices.extend(hints(text, versions))
+    if len(remarks) > MOST:
+        notices.append(f"{len(remarks) - MOST} more findings are left out")
+    return tuple(notices)

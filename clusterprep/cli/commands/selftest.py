@@ -1,6 +1,6 @@
-"""Shows that every check fires: on recorded healthy machines one fact after the other is turned bad.
+"""Show that every check fires, by turning facts of recorded healthy machines bad.
 
-A check that cannot fail is worse than none. Each carries its `proof`; a check without one fails here.
+A check that cannot fail is worse than none. Each carries its `proof`; one without it fails here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import gzip
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import resources
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from clusterprep.checks import Check, Proof
 from clusterprep.facts.counters import EARLIER, IB, Earlier, Sample
 from clusterprep.inventory.load import load_inventory
-from clusterprep.model import Absent, Finding, Fleet, NodeSnapshot, Report
+from clusterprep.model import Absent, Finding, Fleet, Report
 from clusterprep.remote.transports.replay import ReplayTransport
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout
@@ -26,203 +26,226 @@ from clusterprep.survey.judge import judge
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import plan_queries
 
-VICTIM = 1  # position of the node whose fact is turned bad: not the rendezvous host, and one of a majority
+# Position of the node whose fact is turned bad: not the rendezvous host, and one of a majority.
+VICTIM = 1
 WANTED = "this check fires on that node, and no other check"
+HOUR = 3600.0  # seconds
 
 Verdicts = dict[tuple[str, str], set[str]]  # by check and node
+Facts = dict[str, Any]  # by name
 
 
-class _Quiet:
-    """Nobody watches: it takes a second or two."""
+class _NoProgress:
+    """Shows no progress, as a self-test takes a second or two."""
 
     def stage(self, name: str, total: int, nodes: Sequence[str] = ()) -> None: ...
     def step(self, node: str, outcome: str, seconds: float | None = None) -> None: ...
 
 
 def selftest(checks: Mapping[str, Check] | None = None) -> Report:
-    """One finding per check: passed where its proof made it fire, and it alone."""
-    clock = time.monotonic()
-    chosen = list((registry.checks() if checks is None else checks).values())
-    names = sorted({check.proof.fleet for check in chosen if check.proof})
-    fleets = {name: recorded_fleet(name, chosen) for name in names}
-    findings = tuple(
-        finding for name in [*names, None] for finding in _proved(name, fleets, chosen)
-    )
-    bad = sum(finding.verdict == "fail" for finding in findings)
-    counted = f"{len(findings) - bad} of {len(findings)} checks fire on their fault"
-    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    """Return a finding for each check; it passes if the check's proof makes this check alone fire.
+
+    Without `checks` these are all checks.
+    """
+    began = time.monotonic()
+    if checks is None:
+        checks = registry.checks()
+    chosen = list(checks.values())
+    fleets = {check.proof.fleet for check in chosen if check.proof}
+    names = sorted(fleets)
+    findings = _unproved(chosen)
+    for name in names:
+        findings += _prove_all(name, chosen)
+    findings.sort(key=lambda finding: finding.check)
+    failed = [finding for finding in findings if finding.verdict == "fail"]
+    passed = len(findings) - len(failed)
+    notice = f"{passed} of {len(findings)} checks fire on their fault"
+    started = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    seconds = round(time.monotonic() - began, 3)
     return Report(
         command="selftest",
         run="",
         cluster=", ".join(names),
-        started=now,
-        seconds=round(time.monotonic() - clock, 3),
-        verdict="fail" if bad else "pass",
-        code=1 if bad else 0,
-        findings=tuple(sorted(findings, key=lambda finding: finding.check)),
-        notices=(counted,),
+        started=started,
+        seconds=seconds,
+        verdict="fail" if failed else "pass",
+        code=1 if failed else 0,
+        findings=tuple(findings),
+        notices=(notice,),
     )
 
 
+# ---------------------------------------------------------------- recorded fleets
+
+
 def recorded_fleet(name: str, checks: Sequence[Check]) -> Fleet:
-    """A recorded fleet, asked as real nodes are, over a transport that plays the recording."""
+    """Return a recorded fleet. A transport that plays the recording is asked as real nodes are."""
     plan = plan_queries(checks, registry.facts())
-    with _files(name) as (inventory_file, recording):
+    with _recording(name) as (inventory_file, recording):
         inventory = load_inventory(inventory_file)
     transports = dict.fromkeys(("ssh", "local"), ReplayTransport(recording))
-    with Fanout(inventory, transports, 64, lambda node: None, _Quiet()) as fanout:
+    with Fanout(inventory, transports, 64, lambda node: None, _NoProgress()) as fanout:
         fleet = fanout.survey(plan)
-        fleet = (
-            probe_pairs(fanout, fleet, inventory.nodes[0].name) if "pairs" in plan.stages else fleet
-        )
-        return with_past(fleet) if "history" in plan.stages else fleet
+        if "pairs" in plan.stages:
+            fleet = probe_pairs(fanout, fleet, inventory.nodes[0].name)
+    if "history" in plan.stages:
+        fleet = with_past(fleet)
+    return fleet
 
 
 def with_past(fleet: Fleet) -> Fleet:
-    """As if there had been a run an hour ago, and nothing had been counted since."""
-    snapshots = dict(fleet.snapshots)
+    """Return the fleet as if a run an hour ago had read the same error counters."""
+    past: dict[str, Facts] = {}
     for node in fleet.reached:
         counters = fleet.fact(node.name, IB.name)
-        sample = Sample(3600.0, {} if isinstance(counters, Absent) else counters)
-        snapshots[node.name] = _with(snapshots[node.name], EARLIER.name, Earlier(sample, sample))
-    return dataclasses.replace(fleet, snapshots=snapshots)
+        if isinstance(counters, Absent):
+            counters = {}
+        sample = Sample(HOUR, counters)
+        past[node.name] = {EARLIER.name: Earlier(sample, sample)}
+    return fleet.with_facts(past)
 
 
 @contextlib.contextmanager
-def _files(name: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _recording(name: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Give the inventory file of a recorded fleet and the recording of every node."""
     folder = resources.files("clusterprep").joinpath("data/fleets")
-    packed = folder.joinpath(f"{name}.json.gz").read_bytes()
-    with resources.as_file(folder.joinpath(f"{name}.yaml")) as inventory:
-        yield inventory, unpacked(json.loads(gzip.decompress(packed)))
+    compressed = folder.joinpath(f"{name}.json.gz").read_bytes()
+    recording = unpacked(json.loads(gzip.decompress(compressed)))
+    inventory_file = folder.joinpath(f"{name}.yaml")
+    with resources.as_file(inventory_file) as inventory:
+        yield inventory, recording
 
 
 def unpacked(recording: Mapping[str, Any]) -> dict[str, Any]:
-    """The recording of every node: what the first one answers, and what the others answer differently."""
+    """Return the recording of every node: the first node's answers, replaced by its own."""
     base = recording["base"]
-    return {
-        name: {**base, **own, "answers": {**base["answers"], **own.get("answers", {})}}
-        for name, own in recording["nodes"].items()
-    }
+    nodes: dict[str, Any] = {}
+    for name, own in recording["nodes"].items():
+        answers = {**base["answers"], **own.get("answers", {})}
+        nodes[name] = {**base, **own, "answers": answers}
+    return nodes
 
 
 def packed(recording: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The inverse: equal answers are kept once."""
+    """Return what `unpacked` takes: answers that are equal on all nodes are stored once."""
     base = dict(next(iter(recording.values())))
-    nodes = {}
+    nodes: dict[str, Any] = {}
     for name, node in recording.items():
-        own = {
-            key: value for key, value in node.items() if key != "answers" and value != base.get(key)
-        }
-        answers = {
-            key: value
-            for key, value in node["answers"].items()
-            if value != base["answers"].get(key)
-        }
-        nodes[name] = {**own, "answers": answers}
+        own = _differences(node, base)
+        own.pop("answers", None)
+        own["answers"] = _differences(node["answers"], base["answers"])
+        nodes[name] = own
     return {"base": base, "nodes": nodes}
 
 
-def _proved(
-    name: str | None, fleets: Mapping[str, Fleet], checks: Sequence[Check]
-) -> Iterable[Finding]:
-    """The checks whose proof is about this fleet; with None those that have no proof."""
-    mine = [check for check in checks if (check.proof.fleet if check.proof else None) == name]
-    if name is None:
-        yield from (
-            _finding(check, "there is no proof that this check can fail", "no proof", ())
-            for check in mine
-        )
-        return
-    healthy = _verdicts(fleets[name], checks)
-    for check in mine:
-        if check.proof is not None:
-            yield prove(check, check.proof, fleets[name], healthy, checks)
+def _differences(values: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value != base.get(key)}
+
+
+# ---------------------------------------------------------------- proofs
+
+
+def _unproved(checks: Sequence[Check]) -> list[Finding]:
+    """Return a failure for each check without a proof."""
+    findings: list[Finding] = []
+    for check in checks:
+        if check.proof is None:
+            message = "there is no proof that this check can fail"
+            findings.append(_failure(check, message, "no proof"))
+    return findings
+
+
+def _prove_all(name: str, checks: Sequence[Check]) -> list[Finding]:
+    """Prove the checks whose proofs are about this recorded fleet."""
+    fleet = recorded_fleet(name, checks)
+    healthy = _verdicts(fleet, checks)
+    findings: list[Finding] = []
+    for check in checks:
+        if check.proof is not None and check.proof.fleet == name:
+            finding = prove(check, check.proof, fleet, healthy, checks)
+            findings.append(finding)
+    return findings
 
 
 def prove(
     check: Check, proof: Proof, fleet: Fleet, healthy: Verdicts, checks: Sequence[Check]
 ) -> Finding:
-    """Turn the fact bad and see which checks answer otherwise than on the healthy fleet."""
-    victim = fleet.inventory.nodes[min(VICTIM, len(fleet.inventory.nodes) - 1)].name
-    if "fail" in healthy.get((check.name, victim), ()) or not healthy.get((check.name, victim)):
-        said = " and ".join(sorted(healthy.get((check.name, victim), {"nothing"})))
-        return _finding(
-            check, f"on the healthy {proof.fleet} this check says {said}", said, (victim,)
-        )
+    """Turn the fact bad and look which checks answer otherwise than on the healthy fleet."""
+    victim = _victim(fleet)
+    before = healthy.get((check.name, victim), set())
+    if "fail" in before or not before:
+        verdicts = _verdict_text(before)
+        message = f"on the healthy {proof.fleet} this check says {verdicts}"
+        return _failure(check, message, verdicts, victim)
     sick = turned_bad(fleet, victim, proof)
     if isinstance(sick, Absent):
-        message = f"the recorded fleet {proof.fleet} has no {proof.fact}: {sick.reason} {sick.detail}".rstrip()
-        return _finding(check, message, sick.reason, (victim,))
-    now = _verdicts(sick, checks)
-    if proof.verdict not in now.get((check.name, victim), set()) - healthy[check.name, victim]:
-        said = " and ".join(sorted(now.get((check.name, victim), {"nothing"})))
-        return _finding(
-            check, "the fact was turned bad and this check did not fire", said, (victim,)
-        )
-    also = sorted(
-        {name for name, node in now if "fail" in now[name, node] - healthy.get((name, node), set())}
-    )
-    others = [name for name in also if name != check.name]
+        why = f"{sick.reason} {sick.detail}".rstrip()
+        message = f"the recorded fleet {proof.fleet} has no {proof.fact}: {why}"
+        return _failure(check, message, sick.reason, victim)
+    verdicts_now = _verdicts(sick, checks)
+    after = verdicts_now.get((check.name, victim), set())
+    if proof.verdict not in after - before:
+        message = "the fact was turned bad and this check did not fire"
+        return _failure(check, message, _verdict_text(after), victim)
+    others = _checks_that_fire(healthy, verdicts_now) - {check.name}
     if others:
-        return _finding(check, "other checks fire on the same fault", ", ".join(others), (victim,))
-    fact = proof.fact or "the node"
-    return _finding(
-        check,
-        f"fires when {fact} is turned bad",
-        f"{proof.verdict} of this check alone",
-        (victim,),
-        "pass",
-    )
+        names = ", ".join(sorted(others))
+        return _failure(check, "other checks fire on the same fault", names, victim)
+    subject = proof.fact or "the node"
+    message = f"fires when {subject} is turned bad"
+    seen = f"{proof.verdict} of this check alone"
+    return Finding(check.name, "pass", "error", (victim,), message, seen, WANTED)
+
+
+def _victim(fleet: Fleet) -> str:
+    """Return the name of the node whose fact is turned bad."""
+    nodes = fleet.inventory.nodes
+    last = len(nodes) - 1
+    return nodes[min(VICTIM, last)].name
 
 
 def turned_bad(fleet: Fleet, victim: str, proof: Proof) -> Fleet | Absent:
-    """The fleet with one fact of one node turned bad; Absent where there is no such fact."""
+    """Return the fleet with one fact of one node turned bad, or Absent if there is no such fact."""
     if not proof.fact:
-        alone = {victim: proof.turn(fleet.snapshots[victim])}
-        return dataclasses.replace(fleet, snapshots={**fleet.snapshots, **alone})
+        snapshots = dict(fleet.snapshots)
+        snapshots[victim] = proof.turn(snapshots[victim])
+        return dataclasses.replace(fleet, snapshots=snapshots)
     before = fleet.fact(victim, proof.fact)
     if isinstance(before, Absent) and proof.verdict == "fail":
         return before
-    if proof.between:
-        facts = {
-            node.name: proof.turn(fleet.fact(node.name, proof.fact), victim)
-            for node in fleet.reached
-        }
-    else:
-        facts = {victim: proof.turn(before)}
-    changed = {
-        name: _with(fleet.snapshots[name], proof.fact, value) for name, value in facts.items()
-    }
-    return dataclasses.replace(fleet, snapshots={**fleet.snapshots, **changed})
-
-
-def _with(snapshot: NodeSnapshot, fact: str, value: Any) -> NodeSnapshot:
-    return dataclasses.replace(snapshot, facts={**snapshot.facts, fact: value})
+    changed: dict[str, Facts] = {}
+    if not proof.between:
+        changed[victim] = {proof.fact: proof.turn(before)}
+        return fleet.with_facts(changed)
+    # The fault shows on the other ends of the victim's connections too.
+    for node in fleet.reached:
+        value = fleet.fact(node.name, proof.fact)
+        changed[node.name] = {proof.fact: proof.turn(value, victim)}
+    return fleet.with_facts(changed)
 
 
 def _verdicts(fleet: Fleet, checks: Sequence[Check]) -> Verdicts:
-    said: Verdicts = {}
-    for finding in judge(fleet, checks, datetime.now(timezone.utc).date()):
+    verdicts: Verdicts = {}
+    today = datetime.now(timezone.utc).date()
+    for finding in judge(fleet, checks, today):
         for node in finding.nodes:
-            said.setdefault((finding.check, node), set()).add(finding.verdict)
-    return said
+            verdicts.setdefault((finding.check, node), set()).add(finding.verdict)
+    return verdicts
 
 
-def _finding(
-    check: Check, message: str, seen: str, nodes: tuple[str, ...], verdict: str = "fail"
-) -> Finding:
-    remedy = (
-        ""
-        if verdict == "pass"
-        else f"clusterprep explain {check.name}; this is a bug of clusterprep: report it"
-    )
-    return Finding(
-        check.name,
-        "pass" if verdict == "pass" else "fail",
-        "error",
-        nodes,
-        message,
-        seen,
-        WANTED,
-        remedy,
-    )
+def _verdict_text(verdicts: set[str]) -> str:
+    return " and ".join(sorted(verdicts)) or "nothing"
+
+
+def _checks_that_fire(healthy: Verdicts, now: Verdicts) -> set[str]:
+    """Return the checks that fail on a node on which they did not fail before."""
+    names: set[str] = set()
+    for (check, node), verdicts in now.items():
+        if "fail" in verdicts and "fail" not in healthy.get((check, node), set()):
+            names.add(check)
+    return names
+
+
+def _failure(check: Check, message: str, seen: str, *nodes: str) -> Finding:
+    remedy = f"clusterprep explain {check.name}; this is a bug of clusterprep: report it"
+    return Finding(check.name, "fail", "error", nodes, message, seen, WANTED, remedy)

@@ -1,1 +1,1 @@
-"""`clusterprep init`: from hosts, looked at as check does, to a commented inventory that describes them."""
+"""The command `clusterprep init`: look at hosts and write a commented inventory of them."""

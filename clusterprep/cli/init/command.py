@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,10 @@ from clusterprep.errors import Refused
 if TYPE_CHECKING:
     from clusterprep.cli.init.draft import Draft
     from clusterprep.cli.init.sources import Source
-    from clusterprep.model import Fleet
+    from clusterprep.model import Fleet, Node
 
 DEFAULT = "inventory.yaml"
+SOURCE_OPTIONS = ("--from-ansible", "--from-slurm", "--from-ssh-config")
 
 
 @click.command()
@@ -34,8 +35,8 @@ DEFAULT = "inventory.yaml"
     metavar="PATTERN",
     help="The hosts of ssh_config whose names fit, such as 'gpu*'.",
 )
-@click.option("--user", metavar="U", help="Who logs in; default: ssh_config's.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Of SSH; default: ssh_config's.")
+@click.option("--user", metavar="U", help="The user that logs in; default: ssh_config's.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of SSH; default: ssh_config's.")
 @click.option("-i", "--identity-file", metavar="FILE", help="The key to log in with.")
 @click.option("--ssh-config", "config", metavar="FILE", help="Instead of ~/.ssh/config.")
 @click.option("--known-hosts", metavar="FILE", help="Instead of ~/.ssh/known_hosts.")
@@ -48,11 +49,13 @@ DEFAULT = "inventory.yaml"
 @click.option(
     "--python", metavar="PATH", help="The job's interpreter on the nodes, in which torch is."
 )
-@click.option("--job-user", metavar="U", help="As whom the job runs; default: who logs in.")
+@click.option(
+    "--job-user", metavar="U", help="The user that runs the job; default: the one that logs in."
+)
 @click.option(
     "--cluster",
     metavar="NAME",
-    help="Name of the cluster; default: what the nodes' names begin with.",
+    help="Name of the cluster; default: the common beginning of the nodes' names.",
 )
 @click.option(
     "--accept-new", is_flag=True, help="Learn host keys that are not known yet, after showing them."
@@ -71,56 +74,62 @@ DEFAULT = "inventory.yaml"
 @click.option("--timeout", metavar="S", help="Limit of the whole command: 90, 2m.")
 @click.option("-b", "--become/--no-become", default=None, help="sudo on the nodes.")
 @click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for sudo's password.")
-@click.option("--no-color", is_flag=True, help="Words and no colours.")
-def init(**words: Any) -> None:
+@click.option("--no-color", is_flag=True, help="Do not use colours.")
+def init(**params: Any) -> None:
     """Write a commented inventory by looking at the hosts."""
     from clusterprep.runtime.deadline import Deadline
 
-    _refuse_to_overwrite(words)
-    with Deadline(options.seconds(words["timeout"])):
-        source = _source(words)
-        fleet = _look(words, source)
-    raise SystemExit(_write(words, source, fleet))
+    _refuse_to_overwrite(params)
+    with Deadline(options.seconds(params["timeout"])):
+        source = _source(params)
+        fleet = _look(params, source)
+    raise SystemExit(_write(params, source, fleet))
 
 
-def _source(words: dict[str, Any]) -> Source:
+def _source(params: dict[str, Any]) -> Source:
+    """Return the hosts with the login options. Raises UsageError unless one source is given."""
     from clusterprep.cli.init import sources
 
-    ways: dict[str, Callable[[], Source]] = {
-        "HOST": lambda: sources.from_hosts(words["hosts"]),
-        "--from-ansible": lambda: sources.from_ansible(words["from_ansible"]),
-        "--from-slurm": sources.from_slurm,
-        "--from-ssh-config": lambda: sources.from_ssh_config(
-            words["from_ssh_config"], words["config"] or "~/.ssh/config"
-        ),
-    }
-    keys = {"HOST": "hosts", **{way: way[2:].replace("-", "_") for way in ways if way != "HOST"}}
-    asked = [way for way in ways if words[keys[way]]]
-    if len(asked) != 1:
-        seen = f"; seen {' and '.join(asked)}" if asked else ""
-        raise click.UsageError(f"give HOST… or one of {', '.join(list(ways)[1:])}{seen}")
-    login = sources.LoginOptions(
-        **{key: words[key] for key in sources.LoginOptions.__dataclass_fields__}
-    )
-    return login.over(ways[asked[0]]())
+    collect: dict[str, Callable[[], Source]] = {}
+    if params["hosts"]:
+        collect["HOST"] = lambda: sources.from_hosts(params["hosts"])
+    if params["from_ansible"]:
+        collect["--from-ansible"] = lambda: sources.from_ansible(params["from_ansible"])
+    if params["from_slurm"]:
+        collect["--from-slurm"] = sources.from_slurm
+    if params["from_ssh_config"]:
+        path = params["config"] or "~/.ssh/config"
+        collect["--from-ssh-config"] = lambda: sources.from_ssh_config(
+            params["from_ssh_config"], path
+        )
+    if len(collect) != 1:
+        choices = ", ".join(SOURCE_OPTIONS)
+        seen = f"; seen {' and '.join(collect)}" if collect else ""
+        raise click.UsageError(f"give HOST… or one of {choices}{seen}")
+    (collect_hosts,) = collect.values()
+    names = sources.LoginOptions.__dataclass_fields__
+    login = sources.LoginOptions(**{name: params[name] for name in names})
+    return login.over(collect_hosts())
 
 
-def _look(words: dict[str, Any], source: Source) -> Fleet:
+def _look(params: dict[str, Any], source: Source) -> Fleet:
+    """Return the facts of the hosts, and tell the user which of them could not be looked at."""
     from clusterprep.cli.init.look import UNKNOWN_KEY, Looker
     from clusterprep.cli.terminal import passphrases, password, progress
 
-    watch = progress(words)
-    looker = Looker(words["forks"], password(words), watch, passphrases(), _say)
+    watch = progress(params)
+    looker = Looker(params["forks"], password(params), watch, passphrases(), _say)
+    nodes = tuple(node for node in source.nodes if node.name not in source.passed_over)
     try:
-        fleet = looker.look(
-            tuple(n for n in source.nodes if n.name not in source.passed_over), words["accept_new"]
-        )
+        fleet = looker.look(nodes, params["accept_new"])
     finally:
         watch.close()
     for snapshot in fleet.snapshots.values():
-        if not snapshot.reached and snapshot.reason != UNKNOWN_KEY:
-            remedy = f"; {snapshot.remedy}" if snapshot.remedy else ""
-            _say(f"{snapshot.node}: {snapshot.reason}: {snapshot.detail}{remedy}")
+        # The looker has told about unknown keys.
+        if snapshot.reached or snapshot.reason == UNKNOWN_KEY:
+            continue
+        remedy = f"; {snapshot.remedy}" if snapshot.remedy else ""
+        _say(f"{snapshot.node}: {snapshot.reason}: {snapshot.detail}{remedy}")
     for name, why in source.passed_over.items():
         _say(f"{name}: {why}")
     return fleet
@@ -132,75 +141,93 @@ def _say(text: str) -> None:
     click.echo(f"clusterprep: {clean(text)}", err=True)
 
 
-def _write(words: dict[str, Any], source: Source, fleet: Fleet) -> int:
+def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
+    """Write the inventory of the reached hosts and return the exit code."""
     from clusterprep.cli.init.draft import draft
     from clusterprep.cli.init.yaml_text import document
 
-    code = _code(source, fleet)
+    code = _exit_code(source, fleet)
     if not fleet.reached:
         click.echo("clusterprep: no host could be looked at, so nothing is written", err=True)
         return code
     now = datetime.now(timezone.utc)
-    by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {len(fleet.reached)} hosts."
-    made = draft(source, fleet, words["cluster"] or _cluster(fleet), by)
-    text = document(made.parts)
-    _save(words, text, made)
+    count = len(fleet.reached)
+    by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {count} hosts."
+    made = draft(source, fleet, params["cluster"] or _cluster_name(fleet), by)
+    _save(params, document(made.parts), made)
     return code
 
 
-def _code(source: Source, fleet: Fleet) -> int:
-    """As check: a host that refuses us is a failure, one that gives no answer is not known."""
+def _exit_code(source: Source, fleet: Fleet) -> int:
+    """Return the code as `check` does: 1 if a host refuses the login, 3 if one gives no answer."""
     lost = [snapshot for snapshot in fleet.snapshots.values() if not snapshot.reached]
     if any(snapshot.answered for snapshot in lost):
         return 1
     return 3 if lost or source.passed_over else 0
 
 
-def _cluster(fleet: Fleet) -> str:
-    """What all names begin with before their first number."""
-    beginnings = {re.split(r"[0-9]", node.name)[0].strip("-_.") for node in fleet.reached}
-    return (beginnings.pop() if len(beginnings) == 1 else "") or "cluster"
+def _cluster_name(fleet: Fleet) -> str:
+    """Return what all names begin with before their first number, or `cluster`."""
+    beginnings: set[str] = set()
+    for node in fleet.reached:
+        before_number, *_ = re.split(r"[0-9]", node.name)
+        beginnings.add(before_number.strip("-_."))
+    common = beginnings.pop() if len(beginnings) == 1 else ""
+    return common or "cluster"
 
 
-def _refuse_to_overwrite(words: dict[str, Any]) -> None:
-    target = words["output"]
-    if target != "-" and not words["force"] and os.path.lexists(target):
-        raise Refused(
-            f"{target} is there already and stays as it is; --output names another file, --force overwrites it"
-        )
+# ---------------------------------------------------------------- the file
 
 
-def _save(words: dict[str, Any], text: str, made: Draft) -> None:
-    """Write beside the target, read it as every command does, and only then put it in place."""
-    from clusterprep.inventory.load import load_inventory
+def _refuse_to_overwrite(params: dict[str, Any]) -> None:
+    target = params["output"]
+    if target == "-" or params["force"] or not os.path.lexists(target):
+        return
+    raise Refused(
+        f"{target} is there already and stays as it is; "
+        "--output names another file, --force overwrites it"
+    )
 
-    target = words["output"]
+
+def _save(params: dict[str, Any], text: str, made: Draft) -> None:
+    """Write the inventory; the file appears only after it was read as every command reads it."""
+    target = params["output"]
     if target == "-":
         sys.stdout.write(text)
         return
     fresh = Path(f"{target}.new-{os.getpid()}")
     try:
         fresh.write_text(text, encoding="utf-8")
-        inventory = load_inventory(fresh)
-        meant = [(node.name, node.address) for node in made.nodes]
-        if [(node.name, node.address) for node in inventory.nodes] != meant:
-            raise AssertionError("the inventory that was written holds other nodes than were meant")
-        if words["force"]:
+        _check_inventory(fresh, made)
+        if params["force"]:
             fresh.replace(target)
         else:
             os.link(fresh, target)
     except FileExistsError:
-        _refuse_to_overwrite(words)
+        _refuse_to_overwrite(params)
         raise
     except OSError as error:
         from clusterprep.errors import InputError
 
-        raise InputError.of(
-            f"cannot be written: {error.strerror}", file=target, key="--output"
-        ) from None
+        message = f"cannot be written: {error.strerror}"
+        raise InputError.of(message, file=target, key="--output") from None
     finally:
         fresh.unlink(missing_ok=True)
-    left = f", {len(made.left_out)} left out" if made.left_out else ""
+    left_out = f", {len(made.left_out)} left out" if made.left_out else ""
     click.echo(
-        f"{target}: {len(made.nodes)} nodes{left}. Look it through, then: clusterprep check {target}"
+        f"{target}: {len(made.nodes)} nodes{left_out}. "
+        f"Look it through, then: clusterprep check {target}"
     )
+
+
+def _check_inventory(path: Path, made: Draft) -> None:
+    """Raise AssertionError if the file holds other nodes than the draft."""
+    from clusterprep.inventory.load import load_inventory
+
+    inventory = load_inventory(path)
+    if _addresses(inventory.nodes) != _addresses(made.nodes):
+        raise AssertionError("the inventory that was written holds other nodes than were meant")
+
+
+def _addresses(nodes: Iterable[Node]) -> list[tuple[str, str]]:
+    return [(node.name, node.address) for node in nodes]

@@ -1,28 +1,42 @@
-"""What was seen on the nodes becomes the parts of an inventory, each with the reason why it says so. Pure."""
+"""Write the parts of an inventory from facts of the nodes, each with the reason for it. Pure."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from clusterprep.cli.init.kinds import MachineKind, kind_groups, kind_of
 from clusterprep.cli.init.rows import fold_rows
 from clusterprep.cli.init.sources import Source
 from clusterprep.cli.init.yaml_text import Note, Part, YamlBlock, YamlEntry, flow
 from clusterprep.facts.torch import Torch
-from clusterprep.model import Absent, Fleet, Node, NodeSnapshot, SshSettings
+from clusterprep.model import Absent, Fleet, Node, SshSettings
 from clusterprep.model.nodeset import fold
 from clusterprep.model.versions import conditions_of
 from clusterprep.nccl.interfaces import choose
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 FACTS = (
-    "net.interfaces", "ssh.peer", "rdma.devices", "pci.tree", "torch.build", "gpu.nvml", "gpu.pci", "nv.driver",
-    "kernel.release", "host.machine_id",
+    "net.interfaces", "ssh.peer", "rdma.devices", "pci.tree", "torch.build", "gpu.nvml", "gpu.pci",
+    "nv.driver", "kernel.release", "host.machine_id",
 )  # fmt: skip
 _GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
+EMPTY_LINE = Note(("",))
+ONE_JOB = (
+    "An inventory is one job: take out the nodes that are no part of it, or set nproc_per_node. "
+    "Until then launch.nproc fails."
+)
+NO_TORCH = Note(("torch: not in the interpreter under `python`; name the job's own there",))
+ABOUT_VERSIONS = (
+    "Seen on the nodes now. A node that has something else fails its check; "
+    "conditions such as >=2.6,<3 work too."
+)
+
+Version = str | Absent | None  # None: the node does not have the software
 
 
 @dataclass(frozen=True)
@@ -35,227 +49,248 @@ class Draft:
 
 
 def draft(source: Source, fleet: Fleet, cluster: str, by: str) -> Draft:
-    """The inventory of the nodes that were reached; `by` says who wrote it, when and from what."""
+    """Return the inventory of the reached nodes; `by` says what wrote it, when and from what."""
     nodes = fleet.reached
     kinds = {node.name: kind_of(fleet, node) for node in nodes}
-    lost = [snapshot for snapshot in fleet.snapshots.values() if not snapshot.reached]
-    head = Note((by, "Look it through, then: clusterprep check", ""))
-    parts = [
-        head,
-        YamlEntry(
-            "cluster", cluster, beside="shown in reports; rollback undoes the last run of this name"
-        ),
-        *_login(nodes),
-        *_shared(kinds),
-        *_one_job(kinds),
-        *_groups(source, nodes, kinds),
-        Note(("", "The order is that of the ranks, and the first node is where they meet.")),
-        *_doubled(fleet, nodes),
-        YamlEntry("nodes", _rows(nodes)),
-        *_left_out(lost, source),
-        *_require(fleet, nodes),
-    ]
-    return Draft(tuple(parts), nodes, (*(snapshot.node for snapshot in lost), *source.passed_over))
+    left_out = _reasons_to_leave_out(fleet, source)
+    about_cluster = "shown in reports; rollback undoes the last run of this name"
+    parts: list[Part] = [Note((by, "Look it through, then: clusterprep check", ""))]
+    parts.append(YamlEntry("cluster", cluster, beside=about_cluster))
+    parts += _login(nodes)
+    parts += _common_hardware(kinds)
+    parts += _differing_process_counts(kinds)
+    parts += _groups(source, kinds)
+    about_order = "The order is that of the ranks, and the first node is where they meet."
+    parts.append(Note(("", about_order)))
+    parts += _duplicate_machines(fleet, nodes)
+    parts.append(YamlEntry("nodes", _node_entries(nodes)))
+    parts += _left_out(left_out, source)
+    parts += _require(fleet, nodes)
+    return Draft(tuple(parts), nodes, tuple(left_out))
+
+
+def _reasons_to_leave_out(fleet: Fleet, source: Source) -> dict[str, str]:
+    """Return why hosts are not in the file: they were not reached, or need no look."""
+    reasons: dict[str, str] = {}
+    for snapshot in fleet.snapshots.values():
+        if not snapshot.reached:
+            reasons[snapshot.node] = f"{snapshot.reason}: {snapshot.detail}"
+    return {**reasons, **source.passed_over}
 
 
 # ---------------------------------------------------------------- how to log in
 
 
-def _settings(node: Node) -> dict[str, object]:
-    """What has to be written of a node's login, by keys of the inventory; defaults say nothing."""
-    default = SshSettings()
-    ssh = {
-        f.name: getattr(node.ssh, f.name)
-        for f in fields(SshSettings)
-        if f.name not in ("become", "host_keys")
-    }
-    kept: dict[str, object] = {
-        f"ssh.{key}": v for key, v in ssh.items() if v != getattr(default, key)
-    }
-    plain = Node(node.name, node.address, node.index)
+def _login_settings(node: Node) -> dict[str, object]:
+    """Return a node's login settings that are not defaults, by keys such as `ssh.port`."""
+    default_ssh = SshSettings()
+    default_node = Node(node.name, node.address, node.index)
+    settings: dict[str, object] = {}
+    for field in fields(SshSettings):
+        if field.name in ("become", "host_keys"):
+            continue
+        value = getattr(node.ssh, field.name)
+        if value != getattr(default_ssh, field.name):
+            settings[f"ssh.{field.name}"] = value
     for key in ("transport", "python"):
-        if getattr(node, key) != getattr(plain, key):
-            kept[key] = getattr(node, key)
+        value = getattr(node, key)
+        if value != getattr(default_node, key):
+            settings[key] = value
     if node.ssh.become:
-        kept["become"] = True
+        settings["become"] = True
     if node.job_user not in (None, node.ssh.user):
-        kept["job_user"] = node.job_user
-    return kept
+        settings["job_user"] = node.job_user
+    return settings
 
 
-def _common(nodes: Sequence[Node]) -> dict[str, object]:
-    first, *others = [_settings(node) for node in nodes]
-    return {
-        key: value
-        for key, value in first.items()
-        if all(other.get(key) == value for other in others)
-    }
+def _common_settings(nodes: Sequence[Node]) -> dict[str, object]:
+    """Return the login settings that all nodes have alike."""
+    first, *others = nodes
+    common = _login_settings(first)
+    for node in others:
+        settings = _login_settings(node)
+        common = {key: value for key, value in common.items() if settings.get(key) == value}
+    return common
 
 
 def _nested(settings: Mapping[str, object]) -> dict[str, object]:
-    ssh = {
-        key.removeprefix("ssh."): value for key, value in settings.items() if key.startswith("ssh.")
-    }
-    rest = {key: value for key, value in settings.items() if not key.startswith("ssh.")}
-    return {**({"ssh": ssh} if ssh else {}), **rest}
+    """Return {"ssh": {"port": 22}, …} for {"ssh.port": 22, …}, with `ssh` first."""
+    ssh: dict[str, object] = {}
+    others: dict[str, object] = {}
+    for key, value in settings.items():
+        if key.startswith("ssh."):
+            ssh[key.removeprefix("ssh.")] = value
+        else:
+            others[key] = value
+    return {"ssh": ssh, **others} if ssh else others
 
 
 def _login(nodes: Sequence[Node]) -> list[Part]:
-    common = _nested(_common(nodes))
-    ssh = common.pop("ssh", None)
-    parts: list[Part] = [Note(("",))]
-    if isinstance(ssh, dict):
-        parts.append(
-            YamlEntry("ssh", YamlBlock(tuple(YamlEntry(key, value) for key, value in ssh.items())))
-        )
-    parts += [YamlEntry(key, value) for key, value in common.items()]
+    parts: list[Part] = [EMPTY_LINE]
+    common = _nested(_common_settings(nodes))
+    for key, value in common.items():
+        if isinstance(value, Mapping):
+            settings = [YamlEntry(name, setting) for name, setting in value.items()]
+            parts.append(YamlEntry(key, YamlBlock(tuple(settings))))
+        else:
+            parts.append(YamlEntry(key, value))
     if "python" not in common:
-        interpreter = sorted({node.python for node in nodes})
-        said = f"it is {', '.join(interpreter)}" if len(interpreter) == 1 else "it differs by node"
-        parts.append(
-            Note((f"python: the job's interpreter, in which torch is looked up; here {said}",))
-        )
+        interpreters = {node.python for node in nodes}
+        seen = "it differs by node"
+        if len(interpreters) == 1:
+            seen = f"it is {interpreters.pop()}"
+        about = f"python: the job's interpreter, in which torch is looked up; here {seen}"
+        parts.append(Note((about,)))
     return parts
 
 
-def _rows(nodes: Sequence[Node]) -> list[dict[str, object]]:
-    """Entries with ranges; nodes that log in otherwise than most have entries of their own."""
-    common = _common(nodes)
+def _node_entries(nodes: Sequence[Node]) -> list[dict[str, object]]:
+    """Return the entries of `nodes` with ranges of nodes that log in alike."""
+    common = _common_settings(nodes)
+
+    def own_settings(node: Node) -> dict[str, object]:
+        settings = _login_settings(node)
+        for key in common:
+            del settings[key]
+        return settings
+
     entries: list[dict[str, object]] = []
-    run: list[tuple[str, str]] = []
-    own: dict[str, object] = {}
-
-    def close() -> None:
-        for names, addresses in fold_rows(run):
-            entries.append(
-                {
-                    "name": names,
-                    **({} if addresses == names else {"address": addresses}),
-                    **_nested(own),
-                }
-            )
-        run.clear()
-
-    for node in nodes:
-        mine = {key: value for key, value in _settings(node).items() if key not in common}
-        if mine != own:
-            close()
-            own = mine
-        run.append((node.name, node.address))
-    close()
+    for own, members in itertools.groupby(nodes, own_settings):
+        rows = [(node.name, node.address) for node in members]
+        for names, addresses in fold_rows(rows):
+            entry: dict[str, object] = {"name": names}
+            if addresses != names:
+                entry["address"] = addresses
+            entry.update(_nested(own))
+            entries.append(entry)
     return entries
 
 
-def _doubled(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
-    """Names that lead to one machine, which would run its ranks twice."""
+def _duplicate_machines(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
+    """Return a comment on names that lead to one machine, which would run its ranks twice."""
     machines: dict[str, list[str]] = {}
     for node in nodes:
         identity = fleet.fact(node.name, "host.machine_id")
         if isinstance(identity, str):
             machines.setdefault(identity, []).append(node.name)
-    lines = [
-        f"{fold(names)} are one machine by /etc/machine-id: keep one of them"
-        for names in machines.values()
-        if len(names) > 1
-    ]
+    lines: list[str] = []
+    for names in machines.values():
+        if len(names) < 2:
+            continue
+        lines.append(f"{fold(names)} are one machine by /etc/machine-id: keep one of them")
     return [Note(tuple(lines))] if lines else []
 
 
-def _left_out(lost: Iterable[NodeSnapshot], source: Source) -> list[Part]:
-    address = {node.name: node.address for node in source.nodes}
-    reasons = {s.node: f"{s.reason}: {s.detail}" for s in lost} | dict(source.passed_over)
+def _left_out(reasons: Mapping[str, str], source: Source) -> list[Part]:
+    """Return a comment with the entries of nodes that are not in the file, and why they are not."""
     if not reasons:
         return []
-    lines = [
-        f"- {flow({'name': name, 'address': address[name]})}  # {why}"
-        for name, why in reasons.items()
-    ]
-    return [
-        Note(
-            ("", "Left out, as nobody could look at them; put them back once they answer:", *lines)
-        )
-    ]
+    addresses = {node.name: node.address for node in source.nodes}
+    lines = ["", "Left out, because they could not be looked at; put them back once they answer:"]
+    for name, why in reasons.items():
+        entry = flow({"name": name, "address": addresses[name]})
+        lines.append(f"- {entry}  # {why}")
+    return [Note(tuple(lines))]
 
 
-# ---------------------------------------------------------------- what they are
+# ---------------------------------------------------------------- hardware
 
 
-def _shared(kinds: Mapping[str, MachineKind]) -> list[Part]:
-    """Settings that all nodes have alike, and a comment for what is not known."""
+def _common_hardware(kinds: Mapping[str, MachineKind]) -> list[Part]:
+    """Return the hardware that all nodes have alike, and a comment for what is not known."""
     parts: list[Part] = []
-    values = list(kinds.values())
-    if len({kind.gpus for kind in values}) == 1 and values[0].gpus is not None:
-        parts.append(YamlEntry("gpus", values[0].gpus_written, beside=values[0].gpus_why))
-    inner = _interfaces(values, everybody=True)
-    if any(isinstance(part, YamlEntry) for part in inner):
-        parts.append(YamlEntry("interfaces", YamlBlock(tuple(inner))))
+    alike = list(kinds.values())
+    first = alike[0]
+    if first.gpus is not None and not _differs(alike, "gpus"):
+        parts.append(_gpus_entry(first))
+    interfaces = YamlBlock(tuple(_common_interfaces(alike)))
+    if interfaces.has_entries:
+        parts.append(YamlEntry("interfaces", interfaces))
     else:
-        parts += inner
+        parts += interfaces.parts
     unknown: dict[str, list[str]] = {}
     for name, kind in kinds.items():
         for why in kind.unknown:
             unknown.setdefault(why, []).append(name)
-    parts += [Note((f"{fold(names)}: {why}",)) for why, names in unknown.items()]
-    return [Note(("",)), *parts] if parts else []
+    for why, names in unknown.items():
+        line = f"{fold(names)}: {why}"
+        parts.append(Note((line,)))
+    return [EMPTY_LINE, *parts] if parts else []
 
 
-def _interfaces(kinds: Sequence[MachineKind], *, everybody: bool) -> list[Part]:
+def _differs(kinds: Iterable[MachineKind], attribute: str) -> bool:
+    return len({getattr(kind, attribute) for kind in kinds}) > 1
+
+
+def _gpus_entry(kind: MachineKind) -> YamlEntry:
+    return YamlEntry("gpus", kind.gpus_written, beside=kind.gpus_why)
+
+
+def _nccl_entry(kind: MachineKind) -> YamlEntry:
+    return YamlEntry("nccl", kind.nccl, beside=kind.nccl_why)
+
+
+def _rdma_entry(kind: MachineKind) -> YamlEntry:
+    return YamlEntry("rdma", kind.rdma, beside=kind.rdma_why)
+
+
+def _common_interfaces(kinds: Sequence[MachineKind]) -> list[Part]:
     parts: list[Part] = []
-    if len({kind.nccl for kind in kinds}) == 1 and kinds[0].nccl:
-        parts.append(YamlEntry("nccl", kinds[0].nccl, beside=kinds[0].nccl_why))
-    if len({kind.rdma for kind in kinds}) == 1 and kinds[0].rdma:
-        parts.append(YamlEntry("rdma", kinds[0].rdma, beside=kinds[0].rdma_why))
-    elif everybody and all(kind.rdma == () for kind in kinds):
+    first = kinds[0]
+    if first.nccl and not _differs(kinds, "nccl"):
+        parts.append(_nccl_entry(first))
+    if first.rdma and not _differs(kinds, "rdma"):
+        parts.append(_rdma_entry(first))
+    elif all(kind.rdma == () for kind in kinds):
         parts.append(Note(("rdma: no RDMA port is in use on any node",)))
     return parts
 
 
-def _one_job(kinds: Mapping[str, MachineKind]) -> list[Part]:
-    """A word on nodes that would start unlike numbers of processes, which is for the user to decide."""
+def _differing_process_counts(kinds: Mapping[str, MachineKind]) -> list[Part]:
+    """Return a comment if nodes would start different numbers of processes."""
     counts: dict[int, list[str]] = {}
     for name, kind in kinds.items():
         if kind.gpus is not None:
-            counts.setdefault(kind.gpus[0] or 1, []).append(name)
+            count = kind.gpus[0] or 1
+            counts.setdefault(count, []).append(name)
     if len(counts) < 2:
         return []
-    differing = "; ".join(f"{count} on {fold(names)}" for count, names in counts.items())
-    decide = (
-        "An inventory is one job: take out the nodes that are no part of it, or set nproc_per_node."
-    )
-    return [
-        Note(
-            (
-                "",
-                f"Processes that a launcher starts differ: {differing}. {decide} Until then launch.nproc fails.",
-            )
-        )
-    ]
+    parts = [f"{count} on {fold(names)}" for count, names in counts.items()]
+    differing = "; ".join(parts)
+    line = f"Processes that a launcher starts differ: {differing}. {ONE_JOB}"
+    return [Note(("", line))]
 
 
-def _groups(source: Source, nodes: Sequence[Node], kinds: Mapping[str, MachineKind]) -> list[Part]:
-    there = {node.name for node in nodes}
-    parts: list[Part] = []
+def _groups(source: Source, kinds: Mapping[str, MachineKind]) -> list[Part]:
+    """Return the groups of the source, and one for each kind of machine if there are several."""
+    groups: list[Part] = []
     for name, kind, members in kind_groups(kinds, source.groups):
         settings: list[Part] = [YamlEntry("nodes", fold(members))]
-        if len({k.gpus for k in kinds.values()}) > 1 and kind.gpus is not None:
-            settings.append(YamlEntry("gpus", kind.gpus_written, beside=kind.gpus_why))
-        differing = _differing(kind, list(kinds.values()))
-        if differing:
-            settings.append(YamlEntry("interfaces", YamlBlock(tuple(differing))))
-        parts.append(YamlEntry(name, YamlBlock(tuple(settings))))
-    for name, every in source.groups.items():
-        kept = [node for node in every if node in there]
-        if kept and _GROUP_NAME.fullmatch(name):
-            parts.append(YamlEntry(name, {"nodes": fold(kept)}))
-    return [Note(("",)), YamlEntry("groups", YamlBlock(tuple(parts)))] if parts else []
+        settings += _kind_settings(kind, kinds.values())
+        groups.append(YamlEntry(name, YamlBlock(tuple(settings))))
+    for name, members in source.groups.items():
+        remaining = [node for node in members if node in kinds]
+        if remaining and _GROUP_NAME.fullmatch(name):
+            groups.append(YamlEntry(name, {"nodes": fold(remaining)}))
+    if not groups:
+        return []
+    block = YamlBlock(tuple(groups))
+    return [EMPTY_LINE, YamlEntry("groups", block)]
 
 
-def _differing(kind: MachineKind, kinds: Sequence[MachineKind]) -> list[Part]:
+def _kind_settings(kind: MachineKind, kinds: Iterable[MachineKind]) -> list[Part]:
+    """Return what a kind of machine has that other kinds do not have."""
     parts: list[Part] = []
-    if len({other.nccl for other in kinds}) > 1 and kind.nccl:
-        parts.append(YamlEntry("nccl", kind.nccl, beside=kind.nccl_why))
-    if len({other.rdma for other in kinds}) > 1 and kind.rdma is not None:
-        parts.append(YamlEntry("rdma", kind.rdma, beside=kind.rdma_why))
+    every = list(kinds)
+    if kind.gpus is not None and _differs(every, "gpus"):
+        parts.append(_gpus_entry(kind))
+    interfaces: list[Part] = []
+    if kind.nccl and _differs(every, "nccl"):
+        interfaces.append(_nccl_entry(kind))
+    if kind.rdma is not None and _differs(every, "rdma"):
+        interfaces.append(_rdma_entry(kind))
+    if interfaces:
+        parts.append(YamlEntry("interfaces", YamlBlock(tuple(interfaces))))
     return parts
 
 
@@ -263,46 +298,73 @@ def _differing(kind: MachineKind, kinds: Sequence[MachineKind]) -> list[Part]:
 
 
 def _require(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
-    """Versions that all nodes have alike, as they are now; the rest is said and left to be decided."""
+    """Return the versions that all nodes have alike now, and a comment for those that differ."""
+    parts: list[Part] = []
+    for key, version_on in _VERSIONS.items():
+        versions: dict[str, Version] = {}
+        for node in nodes:
+            versions[node.name] = version_on(fleet, node.name)
+        parts += _version(key, versions)
     picks = choose(fleet).picks
-    found: list[Part] = []
-    for key, of in _VERSIONS.items():
-        found += _version(key, {node.name: of(fleet, node.name) for node in nodes})
-    mtus = {picks[node.name].mtu for node in nodes if node.name in picks}
+    mtus = {pick.mtu for pick in picks.values()}
     if len(mtus) == 1 and len(picks) == len(nodes):
-        found.append(Note((f"mtu: {mtus.pop()}  # of the interface that NCCL uses",)))
-    lines = "Seen on the nodes now. A node that has something else fails its check; conditions such as >=2.6,<3 work too."
-    return [Note(("", lines)), YamlEntry("require", YamlBlock(tuple(found)))]
+        line = f"mtu: {mtus.pop()}  # of the interface that NCCL uses"
+        parts.append(Note((line,)))
+    about = Note(("", ABOUT_VERSIONS))
+    block = YamlBlock(tuple(parts))
+    return [about, YamlEntry("require", block)]
 
 
-def _version(key: str, values: Mapping[str, str | Absent | None]) -> list[Part]:
-    known = {name: value for name, value in values.items() if isinstance(value, str)}
-    lacking = [name for name, value in values.items() if value is None]
-    unknown = {name: value for name, value in values.items() if isinstance(value, Absent)}
-    notes = (
-        [f"{key}: not known on {fold(unknown)}: {next(iter(unknown.values())).reason}"]
-        if unknown
-        else []
-    )
+def _version(key: str, versions: Mapping[str, Version]) -> list[Part]:
+    """Return the entry of a version if it is the same wherever it is known, else a comment.
+
+    Nodes without the software do not matter, except those without torch.
+    """
     by_value: dict[str, list[str]] = {}
-    for name, value in known.items():
-        by_value.setdefault(value, []).append(name)
-    if len(by_value) == 1 and _readable(next(iter(by_value))) and not (lacking and key == "torch"):
-        beside = f"on {fold(known)}" if len(known) < len(values) else ""
-        return [
-            YamlEntry(key, next(iter(by_value)), beside=beside),
-            *([Note(tuple(notes))] if notes else []),
-        ]
-    if by_value:
-        differing = "; ".join(f"{value} on {fold(names)}" for value, names in by_value.items())
-        notes.append(f"{key}: {differing}{f'; none on {fold(lacking)}' if lacking else ''}")
-    elif lacking and key == "torch":
-        notes.append("torch: not in the interpreter under `python`; name the job's own there")
-    return [Note(tuple(notes))] if notes else []
+    lacking: list[str] = []
+    unknown: dict[str, Absent] = {}
+    for name, version in versions.items():
+        if version is None:
+            lacking.append(name)
+        elif isinstance(version, Absent):
+            unknown[name] = version
+        else:
+            by_value.setdefault(version, []).append(name)
+    notes: list[Part] = []
+    if unknown:
+        notes.append(_about_unknown(key, unknown))
+    lacks_torch = key == "torch" and bool(lacking)
+    if not by_value:
+        if lacks_torch:
+            notes.append(NO_TORCH)
+        return notes
+    (value, names), *others = by_value.items()
+    if others or lacks_torch or not _can_be_required(value):
+        notes.append(_about_differing(key, by_value, lacking))
+        return notes
+    beside = f"on {fold(names)}" if len(names) < len(versions) else ""
+    entry = YamlEntry(key, value, beside=beside)
+    return [entry, *notes]
 
 
-def _readable(version: str) -> bool:
-    """Whether `require:` takes it: what a host says of itself may be anything."""
+def _about_unknown(key: str, unknown: Mapping[str, Absent]) -> Note:
+    first, *_ = unknown.values()
+    nodes = fold(unknown)
+    return Note((f"{key}: not known on {nodes}: {first.reason}",))
+
+
+def _about_differing(
+    key: str, by_value: Mapping[str, Sequence[str]], lacking: Sequence[str]
+) -> Note:
+    parts = [f"{value} on {fold(names)}" for value, names in by_value.items()]
+    if lacking:
+        parts.append(f"none on {fold(lacking)}")
+    differing = "; ".join(parts)
+    return Note((f"{key}: {differing}",))
+
+
+def _can_be_required(version: str) -> bool:
+    """Return True if `require:` takes the version; what a host says of itself may be anything."""
     try:
         conditions_of(version)
     except ValueError:
@@ -310,30 +372,32 @@ def _readable(version: str) -> bool:
     return True
 
 
-def _kernel(fleet: Fleet, node: str) -> str | Absent | None:
-    release = fleet.fact(node, "kernel.release")
-    numbers = _NUMBERS.match(release) if isinstance(release, str) else None
+def _kernel(fleet: Fleet, node: str) -> Version:
+    release: Version = fleet.fact(node, "kernel.release")
+    if not isinstance(release, str):
+        return release
+    numbers = _NUMBERS.match(release)
     return release if numbers is None else numbers[0]
 
 
-def _of_torch(field: str) -> Callable[[Fleet, str], str | Absent | None]:
-    def of(fleet: Fleet, node: str) -> str | Absent | None:
-        build = fleet.fact(node, "torch.build")
-        value: str | Absent | None = getattr(build, field) if isinstance(build, Torch) else build
-        return value
-
-    return of
+def _driver(fleet: Fleet, node: str) -> Version:
+    version: Version = fleet.fact(node, "nv.driver")
+    return version
 
 
-def _driver(fleet: Fleet, node: str) -> str | Absent | None:
-    value: str | Absent | None = fleet.fact(node, "nv.driver")
-    return value
+def _version_of_torch(attribute: str) -> Callable[[Fleet, str], Version]:
+    def version_on(fleet: Fleet, node: str) -> Version:
+        build: Any = fleet.fact(node, "torch.build")
+        version: Version = getattr(build, attribute) if isinstance(build, Torch) else build
+        return version
+
+    return version_on
 
 
-_VERSIONS: Mapping[str, Callable[[Fleet, str], str | Absent | None]] = {
+_VERSIONS: Mapping[str, Callable[[Fleet, str], Version]] = {
     "kernel": _kernel,
     "driver": _driver,
-    "torch": _of_torch("version"),
-    "cuda": _of_torch("cuda"),
-    "nccl": _of_torch("nccl"),
+    "torch": _version_of_torch("version"),
+    "cuda": _version_of_torch("cuda"),
+    "nccl": _version_of_torch("nccl"),
 }

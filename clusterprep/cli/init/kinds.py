@@ -1,9 +1,9 @@
-"""Kinds of nodes: what each has that the others may not have, and a name for each kind. Pure."""
+"""Group nodes by what an inventory says of their hardware, and name each kind. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from clusterprep.facts.gpu import Nvml
 from clusterprep.model import Absent, Fleet, Node
@@ -11,12 +11,17 @@ from clusterprep.nccl.interfaces import choose
 from clusterprep.nccl.rails import training_sets
 from clusterprep.runtime.lazy_dataclass import dataclass
 
+GpuCount = tuple[int, str | None]  # number of GPUs, and their model if all have the same
+
+# Words in a GPU's name that do not tell models apart.
+BRANDS = ("nvidia", "tesla", "geforce")
+
 
 @dataclass(frozen=True)
 class MachineKind:
-    """What an inventory can say of a node. None is what is not known; `unknown` says why, in sentences."""
+    """The hardware of a node. None is not known; `unknown` says why, in sentences."""
 
-    gpus: tuple[int, str | None] | None  # how many, and their model where it is one
+    gpus: GpuCount | None
     nccl: str | None
     rdma: tuple[str, ...] | None
     gpus_why: str = ""
@@ -30,106 +35,143 @@ class MachineKind:
 
     @property
     def gpus_written(self) -> object:
+        """The value of `gpus` in an inventory."""
         count, model = self.gpus or (0, None)
         return count if model is None else {"count": count, "model": model}
+
+
+KindGroup = tuple[str, MachineKind, tuple[str, ...]]  # name, kind, nodes
 
 
 def kind_of(fleet: Fleet, node: Node) -> MachineKind:
     unknown: list[str] = []
     gpus, gpus_why = _gpus(fleet, node, unknown)
-    chosen = choose(fleet)
-    pick = chosen.picks.get(node.name)
-    if pick is None:
-        why = (
-            chosen.problems.get(node.name)
-            or f"the interfaces are not known: {_reason(chosen.unknown.get(node.name))}"
-        )
-        unknown.append(f"interfaces.nccl could not be chosen: {why}")
-    training = training_sets(fleet)[node.name]
-    if isinstance(training, Absent):
-        unknown.append(f"interfaces.rdma is not known: {_reason(training)}")
-        rdma, rdma_why = None, ""
-    else:
-        rdma, rdma_why = tuple(rail.name for rail in training.rails), training.why
-    name, why = (pick.name, pick.why) if pick else (None, "")
-    return MachineKind(gpus, name, rdma, gpus_why, why, rdma_why, tuple(unknown))
+    nccl, nccl_why = _nccl_interface(fleet, node, unknown)
+    rdma, rdma_why = _rdma_devices(fleet, node, unknown)
+    return MachineKind(
+        gpus=gpus,
+        nccl=nccl,
+        rdma=rdma,
+        gpus_why=gpus_why,
+        nccl_why=nccl_why,
+        rdma_why=rdma_why,
+        unknown=tuple(unknown),
+    )
 
 
-def kind_groups(
-    kinds: Mapping[str, MachineKind], taken: Collection[str]
-) -> list[tuple[str, MachineKind, tuple[str, ...]]]:
-    """(name, kind, nodes) of every kind, where there are several; most nodes first."""
+def kind_groups(kinds: Mapping[str, MachineKind], taken: Collection[str]) -> list[KindGroup]:
+    """Return (name, kind, nodes) for every kind, most nodes first; nothing if there is only one.
+
+    `taken` holds names of groups that a kind must not get.
+    """
     members: dict[object, list[str]] = {}
     for name, kind in kinds.items():
         members.setdefault(kind.key, []).append(name)
     if len(members) < 2:
         return []
     used = {*taken, *kinds}
-    found = []
+    groups: list[KindGroup] = []
     for names in sorted(members.values(), key=len, reverse=True):
         kind = kinds[names[0]]
-        name = _free(_name(kind), used)
-        used.add(name)
-        found.append((name, kind, tuple(names)))
-    return found
+        group = _free_name(_kind_name(kind), used)
+        used.add(group)
+        groups.append((group, kind, tuple(names)))
+    return groups
 
 
-def _gpus(
-    fleet: Fleet, node: Node, unknown: list[str]
-) -> tuple[tuple[int, str | None] | None, str]:
-    nvml, pci = fleet.fact(node.name, "gpu.nvml"), fleet.fact(node.name, "gpu.pci")
+# ---------------------------------------------------------------- what a node has
+
+
+def _gpus(fleet: Fleet, node: Node, unknown: list[str]) -> tuple[GpuCount | None, str]:
+    """Return the GPUs of a node and why; adds to `unknown` what is not known."""
+    nvml = fleet.fact(node.name, "gpu.nvml")
     if isinstance(nvml, Absent):
         unknown.append(f"gpus are not known: {_reason(nvml)}")
         return None, ""
-    if nvml is None:
-        if isinstance(pci, Absent) or pci:
-            seen = (
-                _reason(pci)
-                if isinstance(pci, Absent)
-                else f"{len(pci)} on the PCI bus, and no driver answers"
-            )
-            unknown.append(f"gpus are not known: {seen}")
-            return None, ""
-        return (0, None), "no GPU was found"
-    return _listed(nvml, unknown)
+    if nvml is not None:
+        return _gpus_of_nvml(nvml, unknown)
+    pci = fleet.fact(node.name, "gpu.pci")
+    if isinstance(pci, Absent):
+        unknown.append(f"gpus are not known: {_reason(pci)}")
+        return None, ""
+    if pci:
+        unknown.append(f"gpus are not known: {len(pci)} on the PCI bus, and no driver answers")
+        return None, ""
+    return (0, None), "no GPU was found"
 
 
-def _listed(nvml: Nvml, unknown: list[str]) -> tuple[tuple[int, str | None], str]:
-    models = sorted({gpu.name for gpu in nvml.gpus})
+def _gpus_of_nvml(nvml: Nvml, unknown: list[str]) -> tuple[GpuCount, str]:
     if nvml.lost:
-        unknown.append(f"a GPU does not answer and is counted all the same: {'; '.join(nvml.lost)}")
+        lost = "; ".join(nvml.lost)
+        unknown.append(f"a GPU does not answer and is counted all the same: {lost}")
     count = len(nvml.gpus) + len(nvml.lost) + len(nvml.denied)
-    why = f"{_by_model(nvml)}; add `use` with those of this job" if len(models) > 1 else ""
-    return (count, models[0] if len(models) == 1 else None), why
-
-
-def _by_model(nvml: Nvml) -> str:
     indices: dict[str, list[str]] = {}
     for gpu in nvml.gpus:
-        indices.setdefault(gpu.name, []).append(str(gpu.index))
-    return "; ".join(f"{model} are {','.join(found)}" for model, found in indices.items())
+        index = str(gpu.index)
+        indices.setdefault(gpu.name, []).append(index)
+    if len(indices) > 1:
+        return (count, None), f"{_by_model(indices)}; add `use` with those of this job"
+    model = next(iter(indices), None)
+    return (count, model), ""
+
+
+def _by_model(indices: Mapping[str, Sequence[str]]) -> str:
+    parts: list[str] = []
+    for model, numbers in indices.items():
+        joined = ",".join(numbers)
+        parts.append(f"{model} are {joined}")
+    return "; ".join(parts)
+
+
+def _nccl_interface(fleet: Fleet, node: Node, unknown: list[str]) -> tuple[str | None, str]:
+    """Return the interface for NCCL's sockets and why; adds to `unknown` what is not known."""
+    choice = choose(fleet)
+    pick = choice.picks.get(node.name)
+    if pick is not None:
+        return pick.name, pick.why
+    why = choice.problems.get(node.name)
+    if not why:
+        reason = _reason(choice.unknown.get(node.name))
+        why = f"the interfaces are not known: {reason}"
+    unknown.append(f"interfaces.nccl could not be chosen: {why}")
+    return None, ""
+
+
+def _rdma_devices(
+    fleet: Fleet, node: Node, unknown: list[str]
+) -> tuple[tuple[str, ...] | None, str]:
+    """Return the RDMA devices for training and why; adds to `unknown` what is not known."""
+    training = training_sets(fleet)[node.name]
+    if isinstance(training, Absent):
+        unknown.append(f"interfaces.rdma is not known: {_reason(training)}")
+        return None, ""
+    return tuple(rail.name for rail in training.rails), training.why
 
 
 def _reason(absent: Absent | None) -> str:
-    return "nobody asked" if absent is None else f"{absent.reason} {absent.detail}".strip()
+    return "not asked" if absent is None else f"{absent.reason} {absent.detail}".strip()
 
 
-def _name(kind: MachineKind) -> str:
-    """h100-80gb-hbm3-x8 for eight NVIDIA H100 80GB HBM3, cpu where there is none."""
+# ---------------------------------------------------------------- names
+
+
+def _kind_name(kind: MachineKind) -> str:
+    """Return h100-80gb-hbm3-x8 for eight NVIDIA H100 80GB HBM3, and cpu for a node without GPUs."""
     if kind.gpus is None:
         return "unknown"
     count, model = kind.gpus
     if not count:
         return "cpu"
     words = re.findall(r"[a-z0-9]+", (model or "gpu").lower())
-    return (
-        f"{'-'.join(word for word in words if word not in ('nvidia', 'tesla', 'geforce'))}-x{count}"
-    )
+    distinguishing = "-".join(word for word in words if word not in BRANDS)
+    return f"{distinguishing}-x{count}"
 
 
-def _free(name: str, used: Collection[str]) -> str:
+def _free_name(name: str, used: Collection[str]) -> str:
+    """Return the name, or name-2, name-3 … if it is used."""
+    free = name
     number = 2
-    found = name
-    while found in used:
-        found, number = f"{name}-{number}", number + 1
-    return found
+    while free in used:
+        free = f"{name}-{number}"
+        number += 1
+    return free

@@ -1,4 +1,4 @@
-"""The look that an inventory is written from: the agents and facts of `check`, and new host keys on request."""
+"""Look at the hosts of a new inventory, as `check` does, and learn new host keys on request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clusterprep.cli.init.draft import FACTS
 from clusterprep.model import Fleet, Inventory, Node, NodeSnapshot
-from clusterprep.remote.transports import Transport, transports_for
+from clusterprep.remote.transports import transports_for
 from clusterprep.remote.transports.link import Password
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
@@ -19,7 +19,7 @@ UNKNOWN_KEY = "host_key_unknown"
 
 @dataclass(frozen=True)
 class Looker:
-    """What a look needs of the world."""
+    """Looks at hosts. `passphrase` asks for that of a key, `say` shows a line to the user."""
 
     forks: int
     password: Password
@@ -28,31 +28,40 @@ class Looker:
     say: Callable[[str], None]
 
     def look(self, nodes: tuple[Node, ...], accept_new: bool) -> Fleet:
-        """All nodes, each once. A host key that nobody knows is shown, and learned only with `accept_new`."""
+        """Return the facts of all nodes.
+
+        Unknown host keys are shown, and learned with `accept_new`.
+        """
         fleet = self._survey(nodes)
-        strange = [node for node in nodes if fleet.snapshots[node.name].reason == UNKNOWN_KEY]
-        for node in strange:
-            self.say(_about_key(fleet.snapshots[node.name], accept_new))
-        if not (strange and accept_new):
+        accepting: list[Node] = []
+        for node in nodes:
+            snapshot = fleet.snapshots[node.name]
+            if snapshot.reason == UNKNOWN_KEY:
+                self.say(_about_key(snapshot, accept_new))
+                accepting.append(_accepting_new_key(node))
+        if not accepting or not accept_new:
             return fleet
-        again = self._survey(
-            tuple(replace(n, ssh=replace(n.ssh, host_keys="accept-new")) for n in strange)
-        )
+        again = self._survey(tuple(accepting))
         return Fleet(fleet.inventory, {**fleet.snapshots, **again.snapshots})
 
     def _survey(self, nodes: tuple[Node, ...]) -> Fleet:
         inventory = Inventory(cluster="", nodes=nodes, path="init")
-        transports: dict[str, Transport] = transports_for(inventory, self.passphrase)
-        plan = plan_queries((), registry.facts(), [registry.facts()[name] for name in FACTS])
+        transports = transports_for(inventory, self.passphrase)
+        facts = registry.facts()
+        extra = [facts[name] for name in FACTS]
+        plan = plan_queries((), facts, extra)
         with Fanout(inventory, transports, self.forks, self.password, self.watch) as fanout:
             return fanout.survey(plan)
 
 
+def _accepting_new_key(node: Node) -> Node:
+    ssh = replace(node.ssh, host_keys="accept-new")
+    return replace(node, ssh=ssh)
+
+
 def _about_key(snapshot: NodeSnapshot, accepted: bool) -> str:
-    said = snapshot.detail.split("; ")[0]
-    doing = (
-        "accepted and written to known_hosts"
-        if accepted
-        else "compare it, then run this again with --accept-new"
-    )
-    return f"{snapshot.node}: {said}: {doing}"
+    key = snapshot.detail.split("; ")[0]
+    action = "compare it, then run this again with --accept-new"
+    if accepted:
+        action = "accepted and written to known_hosts"
+    return f"{snapshot.node}: {key}: {action}"

@@ -1,4 +1,9 @@
-"""Names and addresses as a few entries with ranges, in the order that the nodes have: it is the order of ranks."""
+"""Fold names and addresses into few inventory entries with ranges, in the order of the nodes.
+
+    fold_rows([("n1", "10.0.0.1"), ("n2", "10.0.0.2")])   # [("n[1-2]", "10.0.0.[1-2]")]
+
+The order stays, because it is the order of ranks.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,15 @@ from collections.abc import Iterable, Sequence
 
 from clusterprep.runtime.lazy_dataclass import dataclass
 
+Row = tuple[str, str]  # name, address
+
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,15})([^0-9]*)", re.DOTALL)
-_MOST = 4  # pieces in one bracket; nodes without any order are easier to read one by one
+# Ranges in one bracket. Nodes that are in no order are easier to read one by one.
+MOST_RANGES = 4
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _NumberedText:
     """A text around its last number."""
 
     before: str
@@ -20,73 +28,87 @@ class _Cut:
     after: str
 
     @property
-    def padded(self) -> int:
-        """The width that leading zeros give the number; 0 where it has none."""
-        return len(self.number) if self.number.startswith("0") and len(self.number) > 1 else 0
+    def padded_width(self) -> int:
+        """The width to which zeros pad the number; 0 for a number without leading zeros."""
+        is_padded = self.number.startswith("0") and len(self.number) > 1
+        return len(self.number) if is_padded else 0
 
 
-def fold_rows(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """(names, addresses) of one entry each; expanding them one after the other gives the rows again."""
-    entries: list[list[tuple[str, str]]] = []
+def fold_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return folded (names, addresses); expanding them one after the other gives the rows again."""
+    entries: list[list[Row]] = []
     for row in rows:
         if entries and _fits(entries[-1], row):
             entries[-1].append(row)
         else:
             entries.append([row])
-    return [
-        (_text([name for name, _ in entry]), _text([address for _, address in entry]))
-        for entry in entries
-    ]
+    folded: list[Row] = []
+    for entry in entries:
+        names, addresses = zip(*entry, strict=True)
+        folded.append((_fold(names), _fold(addresses)))
+    return folded
 
 
-def _fits(entry: Sequence[tuple[str, str]], row: tuple[str, str]) -> bool:
-    columns = [[*(before[place] for before in entry), row[place]] for place in (0, 1)]
-    return all(_one_range(column) for column in columns)
+def _fits(entry: Sequence[Row], row: Row) -> bool:
+    names, addresses = zip(*entry, row, strict=True)
+    return _is_one_range(names) and _is_one_range(addresses)
 
 
-def _one_range(texts: Sequence[str]) -> bool:
-    """Whether texts are the same but for their last number, with few gaps. It sees the first and the last two alone."""
-    first, before, last = (_cut(text) for text in (texts[0], texts[-2], texts[-1]))
-    if first is None or last is None or before is None or ":" in texts[0]:
+def _is_one_range(texts: Sequence[str]) -> bool:
+    """Return True if texts differ in their last number alone, with few gaps.
+
+    All but the last one were compared before, so only the first and the last two are looked at.
+    """
+    first = _split(texts[0])
+    before = _split(texts[-2])
+    last = _split(texts[-1])
+    if first is None or last is None or before is None:
         return False
-    alike = (first.before, first.after) == (last.before, last.after) and first.number != last.number
-    if not alike or not _same_padding(first, last):
+    is_ipv6 = ":" in texts[0]  # its numbers are hexadecimal
+    if is_ipv6 or (first.before, first.after) != (last.before, last.after):
         return False
-    return (
-        int(last.number) == int(before.number) + 1
-        or len(_pieces([c.number for c in _cuts(texts)])) <= _MOST
-    )
+    if first.number == last.number or not _has_same_padding(first, last):
+        return False
+    if int(last.number) == int(before.number) + 1:
+        return True
+    return len(_ranges(_split_all(texts))) <= MOST_RANGES
 
 
-def _same_padding(first: _Cut, last: _Cut) -> bool:
-    """001 … 099, 100: a number may outgrow its zeros, but then no other may be shorter."""
-    if first.padded:
-        return len(last.number) == first.padded
-    return not last.padded
+def _has_same_padding(first: _NumberedText, last: _NumberedText) -> bool:
+    """Return True for 001 and 100: a number may outgrow its zeros, but none may be shorter."""
+    if first.padded_width:
+        return len(last.number) == first.padded_width
+    return not last.padded_width
 
 
-def _cut(text: str) -> _Cut | None:
-    found = _LAST_NUMBER.fullmatch(text)
-    return _Cut(*found.groups()) if found else None
+def _split(text: str) -> _NumberedText | None:
+    match = _LAST_NUMBER.fullmatch(text)
+    return _NumberedText(*match.groups()) if match else None
 
 
-def _cuts(texts: Sequence[str]) -> list[_Cut]:
-    return [cut for text in texts if (cut := _cut(text)) is not None]
+def _split_all(texts: Sequence[str]) -> list[_NumberedText]:
+    return [part for part in map(_split, texts) if part is not None]
 
 
-def _pieces(numbers: Sequence[str]) -> list[str]:
-    """1-3 and 7 of 1, 2, 3, 7, in this order."""
-    runs: list[list[str]] = []
-    for number in numbers:
-        if runs and int(number) == int(runs[-1][-1]) + 1:
-            runs[-1].append(number)
+def _ranges(parts: Sequence[_NumberedText]) -> list[str]:
+    """Return 1-3 and 7 for the numbers 1, 2, 3, 7, in the given order."""
+    ranges: list[str] = []
+    first = last = ""
+    for part in parts:
+        follows = last != "" and int(part.number) == int(last) + 1
+        if not follows:
+            first = part.number
+            ranges.append(first)
         else:
-            runs.append([number])
-    return [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+            ranges[-1] = f"{first}-{part.number}"
+        last = part.number
+    return ranges
 
 
-def _text(texts: Sequence[str]) -> str:
-    cuts = _cuts(texts)
-    if len(texts) == 1 or len(cuts) < len(texts):
+def _fold(texts: Sequence[str]) -> str:
+    parts = _split_all(texts)
+    if len(texts) == 1 or len(parts) < len(texts):
         return texts[0]
-    return f"{cuts[0].before}[{','.join(_pieces([cut.number for cut in cuts]))}]{cuts[0].after}"
+    bracket = ",".join(_ranges(parts))
+    first = parts[0]
+    return f"{first.before}[{bracket}]{first.after}"

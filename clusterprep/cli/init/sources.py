@@ -1,4 +1,4 @@
-"""Where the hosts come from: words of the command line, ssh_config, Slurm, or an inventory of Ansible's."""
+"""Collect hosts from the command line, ssh_config, Slurm or an inventory of Ansible."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from typing import Any
 
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.load import load_ansible
@@ -19,10 +20,24 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 SCONTROL = ("scontrol", "--oneliner", "show", "nodes")
 SLURM_LIMIT = 30.0  # seconds; a controller that is down lets its clients wait
 
+# Fields of LoginOptions that are settings of SSH; the others belong to the node.
+_SSH_FIELDS = (
+    "user",
+    "port",
+    "identity_file",
+    "config",
+    "known_hosts",
+    "connect_timeout",
+    "become",
+)
+
 
 @dataclass(frozen=True)
 class Source:
-    """Nodes as they were named, before anybody looked; `passed_over` are those that nobody need look at, and why."""
+    """The nodes as they were named, before a look at them.
+
+    `passed_over` holds the nodes that need no look, with the reason.
+    """
 
     nodes: tuple[Node, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -31,7 +46,7 @@ class Source:
 
 @dataclass(frozen=True)
 class LoginOptions:
-    """What the command line says of all nodes; None leaves what the source, ssh_config or OpenSSH says."""
+    """Login options of the command line for all nodes; None leaves what the source says."""
 
     user: str | None = None
     port: int | None = None
@@ -44,99 +59,119 @@ class LoginOptions:
     job_user: str | None = None
 
     def over(self, source: Source) -> Source:
-        return replace(source, nodes=tuple(self._node(node) for node in source.nodes))
+        """Return the source with these options on all its nodes."""
+        return replace(source, nodes=tuple(self._apply(node) for node in source.nodes))
 
-    def _node(self, node: Node) -> Node:
-        words = (
-            "user",
-            "port",
-            "identity_file",
-            "config",
-            "known_hosts",
-            "connect_timeout",
-            "become",
-        )
-        given = {word: value for word in words if (value := getattr(self, word)) is not None}
+    def _apply(self, node: Node) -> Node:
+        given: dict[str, Any] = {}
+        for name in _SSH_FIELDS:
+            value = getattr(self, name)
+            if value is not None:
+                given[name] = value
         ssh = replace(node.ssh, **given)
-        declared = (
-            None if node.job_user == node.ssh.user else node.job_user
-        )  # who logs in is the default
-        return replace(
-            node,
-            ssh=ssh,
-            python=self.python or node.python,
-            job_user=self.job_user or declared or ssh.user,
-        )
+        python = self.python or node.python
+        # The user that logs in is the default, so it is not declared, and follows --user.
+        declared = None if node.job_user == node.ssh.user else node.job_user
+        job_user = self.job_user or declared or ssh.user
+        return replace(node, ssh=ssh, python=python, job_user=job_user)
 
 
-def from_hosts(words: Sequence[str]) -> Source:
-    """NAME, a range of them, or NAME=ADDRESS with ranges on both sides."""
-    rows = [row for word in words for row in _rows(word)]
-    twice = [name for name, times in Counter(name for name, _ in rows).items() if times > 1]
-    if twice:
-        raise InputError.of(f"'{fold(twice)}' is there twice", key="HOST")
-    return Source(tuple(Node(name, address, index) for index, (name, address) in enumerate(rows)))
+# ---------------------------------------------------------------- hosts on the command line
 
 
-def from_ssh_config(pattern: str, path: str) -> Source:
-    """The hosts of ssh_config that a pattern fits, as `Host` lines name them, without those that hold for many."""
-    names = [
-        name for name in SshConfig.from_path(path).names() if matches(name, pattern.split(","))
-    ]
-    if not names:
-        raise InputError.of(
-            f"no Host line of {path} names a host that fits '{pattern}'", key="--from-ssh-config"
-        )
-    ssh = SshSettings(config=path)
-    return Source(tuple(Node(name, name, index, ssh=ssh) for index, name in enumerate(names)))
+def from_hosts(arguments: Sequence[str]) -> Source:
+    """Return the hosts of NAME, a range of names, or NAME=ADDRESS with ranges on both sides."""
+    rows: list[tuple[str, str]] = []
+    for argument in arguments:
+        rows.extend(_rows(argument))
+    _refuse_repeated([name for name, _ in rows])
+    nodes: list[Node] = []
+    for index, (name, address) in enumerate(rows):
+        nodes.append(Node(name, address, index))
+    return Source(tuple(nodes))
 
 
-def from_slurm() -> Source:
-    """What `scontrol show nodes` says here; partitions become groups."""
-    try:
-        done = subprocess.run(
-            SCONTROL, capture_output=True, text=True, timeout=SLURM_LIMIT, check=False
-        )
-    except FileNotFoundError:
-        message = "there is no scontrol on this machine; run this where Slurm's commands are, or name the hosts"
-        raise InputError.of(message, key="--from-slurm") from None
-    except subprocess.TimeoutExpired:
-        raise NotKnown(
-            f"`{' '.join(SCONTROL)}` gave no answer in {SLURM_LIMIT:g} s; is slurmctld up?"
-        ) from None
-    if done.returncode:
-        raise NotKnown(f"`{' '.join(SCONTROL)}` failed: {done.stderr.strip()[:500]}")
-    return slurm_source(done.stdout)
+def _refuse_repeated(names: Sequence[str]) -> None:
+    counts = Counter(names)
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        raise InputError.of(f"'{fold(repeated)}' is there twice", key="HOST")
 
 
-def slurm_source(text: str) -> Source:
-    """The same of its output. Pure."""
-    found = parse_nodes(text)
-    if not found:
-        raise InputError.of("Slurm has no nodes", key="--from-slurm")
-    nodes = tuple(Node(node.name, node.address, index) for index, node in enumerate(found))
-    groups: dict[str, tuple[str, ...]] = {}
-    for node in found:
-        for partition in node.partitions:
-            groups[partition] = (*groups.get(partition, ()), node.name)
-    return Source(nodes, groups, {node.name: node.why_not for node in found if node.why_not})
-
-
-def from_ansible(path: str) -> Source:
-    """An inventory of Ansible's, in either of its formats."""
-    inventory = load_ansible(path)
-    return Source(inventory.nodes, inventory.groups)
-
-
-def _rows(word: str) -> list[tuple[str, str]]:
-    names_text, _, addresses_text = word.partition("=")
+def _rows(argument: str) -> list[tuple[str, str]]:
+    """Return (name, address) of each host that an argument names."""
+    names_text, _, addresses_text = argument.partition("=")
     try:
         names = expand(names_text)
         addresses = expand(addresses_text) if addresses_text else names
     except ValueError as error:
         raise InputError.of(str(error), key="HOST", hint="a user is given with --user") from None
     if len(names) != len(addresses):
-        raise InputError.of(
-            f"{len(names)} names and {len(addresses)} addresses in '{word}'", key="HOST"
-        )
+        message = f"{len(names)} names and {len(addresses)} addresses in '{argument}'"
+        raise InputError.of(message, key="HOST")
     return list(zip(names, addresses, strict=True))
+
+
+# ---------------------------------------------------------------- hosts of other tools
+
+
+def from_ssh_config(pattern: str, path: str) -> Source:
+    """Return the hosts of `Host` lines in ssh_config that the pattern fits."""
+    patterns = pattern.split(",")
+    ssh = SshSettings(config=path)
+    nodes: list[Node] = []
+    for name in SshConfig.from_path(path).names():
+        if matches(name, patterns):
+            node = Node(name, name, len(nodes), ssh=ssh)
+            nodes.append(node)
+    if not nodes:
+        message = f"no Host line of {path} names a host that fits '{pattern}'"
+        raise InputError.of(message, key="--from-ssh-config")
+    return Source(tuple(nodes))
+
+
+def from_slurm() -> Source:
+    """Return the nodes that `scontrol show nodes` lists here; partitions become groups."""
+    command = " ".join(SCONTROL)
+    try:
+        done = subprocess.run(
+            SCONTROL, capture_output=True, text=True, timeout=SLURM_LIMIT, check=False
+        )
+    except FileNotFoundError:
+        raise InputError.of(
+            "there is no scontrol on this machine; "
+            "run this where Slurm's commands are, or name the hosts",
+            key="--from-slurm",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise NotKnown(
+            f"`{command}` gave no answer in {SLURM_LIMIT:g} s; is slurmctld up?"
+        ) from None
+    if done.returncode:
+        stderr = done.stderr.strip()
+        raise NotKnown(f"`{command}` failed: {stderr[:500]}")
+    return slurm_source(done.stdout)
+
+
+def slurm_source(text: str) -> Source:
+    """Return the nodes in the output of `scontrol show nodes`. Pure."""
+    slurm_nodes = parse_nodes(text)
+    if not slurm_nodes:
+        raise InputError.of("Slurm has no nodes", key="--from-slurm")
+    nodes: list[Node] = []
+    groups: dict[str, tuple[str, ...]] = {}
+    passed_over: dict[str, str] = {}
+    for index, slurm_node in enumerate(slurm_nodes):
+        name = slurm_node.name
+        nodes.append(Node(name, slurm_node.address, index))
+        for partition in slurm_node.partitions:
+            groups[partition] = (*groups.get(partition, ()), name)
+        if slurm_node.why_not:
+            passed_over[name] = slurm_node.why_not
+    return Source(tuple(nodes), groups, passed_over)
+
+
+def from_ansible(path: str) -> Source:
+    """Return the hosts and groups of an Ansible inventory, INI or YAML."""
+    inventory = load_ansible(path)
+    return Source(inventory.nodes, inventory.groups)

@@ -12,7 +12,7 @@ from clusterprep.changes.playbook.steps import Playbook, Step, fact_names, resou
 from clusterprep.changes.playbook.tags import chosen
 from clusterprep.errors import InputError
 from clusterprep.model import Inventory, Node
-from clusterprep.survey.queries import Selection
+from clusterprep.survey.selection import Selection
 
 
 @pytest.mark.parametrize("name", sorted(shipped_playbooks()))

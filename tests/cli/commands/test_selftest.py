@@ -1,4 +1,4 @@
-"""The self-test can fail: no proof, a check that stays silent, one that others echo, one that is ill already."""
+"""The self-test can fail: no proof, a silent check, one that others echo, one that fails before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `clusterprep init` refuses, and what it says where there is nobody to look at."""
+"""What `clusterprep init` refuses, and what it says without a host to look at."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_nobody_answers(tmp_path: Path) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening, so nobody else does
+        closed.bind(("127.0.0.1", 0))  # bound and not listening, so no other process does
         port = closed.getsockname()[1]
         done = init(tmp_path, "a=127.0.0.1", "--port", str(port))
     assert done.returncode == 3

@@ -1,4 +1,4 @@
-"""The inventory drafted from recorded machines validates, describes them, and lets every check pass on them."""
+"""The inventory drafted from recorded machines is valid, and every check passes with it."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_hosts_that_cannot_be_used(words: list[str], said: str) -> None:
 
 
 def test_slurm_as_its_own_command_tells_it() -> None:
-    """Recorded of Debian's Slurm 22.05.8, on a controller with nodes that nobody started."""
+    """Recorded of Debian's Slurm 22.05.8, on a controller with nodes that were never started."""
     source = slurm_source(Path(__file__).with_name("scontrol-22.05.8.txt").read_text())
     assert [(node.name, node.address) for node in source.nodes[:2]] == [
         ("gpu01", "10.0.0.1"),

@@ -137,7 +137,10 @@ def test_hosts_of_ssh_config_by_pattern_and_text_on_stdout(lab: Lab, tmp_path: P
 def ansible(lab: Lab, folder: Path) -> Path:
     """The lab as Ansible's users have it."""
     hosts = "".join(f"{host.name} ansible_host={host.address}\n" for host in lab.hosts)
-    login = f"ansible_user=root\nansible_ssh_private_key_file={lab.key}\nansible_python_interpreter={sys.executable}\n"
+    login = (
+        f"ansible_user=root\nansible_ssh_private_key_file={lab.key}\n"
+        f"ansible_python_interpreter={sys.executable}\n"
+    )
     path = folder / "hosts.ini"
     path.write_text(f"[gpu]\n{hosts}\n[gpu:vars]\n{login}")
     return path

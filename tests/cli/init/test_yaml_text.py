@@ -1,4 +1,4 @@
-"""What the writer of commented YAML writes is read back as it was meant, by our reader and by PyYAML."""
+"""Commented YAML that we write is read back as it was meant, by our reader and by PyYAML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterprep.cli.init.yaml_text import Note, YamlBlock, YamlEntry, document,
 from clusterprep.inventory.yaml_tree import Construction, compose
 from clusterprep.model.nodeset import expand
 
-# What a file may hold: YAML knows neither lone surrogates nor control characters, other than escaped.
+# What a file may hold: YAML has lone surrogates and control characters as escapes only.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 numbers = st.integers(-(10**17), 10**17) | st.floats(-1e9, 1e9, allow_nan=False).filter(
     lambda n: "e" not in repr(n)

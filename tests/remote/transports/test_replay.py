@@ -14,10 +14,11 @@ from clusterprep.remote.transports.local import LocalTransport
 from clusterprep.remote.transports.replay import ReplayTransport, record
 from clusterprep.reports.progress import Progress
 from clusterprep.survey import registry
-from clusterprep.survey.fanout import Fanout, ask_reads
+from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import judge
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import QueryPlan, plan_queries
+from clusterprep.survey.reads import ask_reads
 from tests.support.asked import reads
 
 MOMENTARY = ("proc.", "irq.")  # what may be otherwise a second later

@@ -15,7 +15,8 @@ from clusterprep.model import Fleet, Inventory, Node
 from clusterprep.remote.transports.ssh import SshTransport
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.queries import QueryPlan, Selection, plan_queries, select_checks
+from clusterprep.survey.queries import QueryPlan, plan_queries
+from clusterprep.survey.selection import Selection, select_checks
 from tests.remote.transports.peers import listening
 from tests.remote.transports.sshd import Sshd, free_port
 from tests.support.patience import eventually

@@ -1,0 +1,88 @@
+r"""Turn the raw answers of an agent into the values of facts. Pure.
+
+parse_fact(HOSTNAME, [["ok", "gpu1\n"]])   # "gpu1"
+parse_fact(HOSTNAME, [["no", "denied", "/etc/hostname"]])   # Absent("denied", "/etc/hostname")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+from collections.abc import Sequence
+from typing import Any
+
+from clusterprep.errors import ENDINGS
+from clusterprep.facts import Denied, Fact
+from clusterprep.model import Absent, Json
+from clusterprep.remote.untrusted import shortened
+from clusterprep.survey.typecheck import returns
+
+REASON = 80  # characters of why something is not known
+# A format of marshal without references, in which equal values of JSON are equal bytes.
+MARSHAL_FORMAT = 2
+
+
+def parse_fact(fact: Fact, raw_answers: Sequence[Json]) -> Any:
+    """Return the value of a fact, or the Absent that says why it is not known."""
+    answers = [_unwrapped(raw) for raw in raw_answers]
+    for answer in answers:
+        if isinstance(answer, Absent) and not fact.lenient:
+            return answer
+    try:
+        value = fact.parse(*answers)
+        if not returns(fact.parse, value):
+            return Absent("garbled", "a value of another type than this fact has")
+    except ENDINGS:
+        raise
+    except Denied as error:
+        return Absent("denied", shortened(str(error)))
+    # The answer comes from a node and may be anything: an exception of any type means a garbled
+    # answer.
+    except Exception as error:  # noqa: BLE001
+        return Absent("garbled", shortened(f"{type(error).__name__}: {error}"))
+    return value
+
+
+def narrowed(fact: Fact, raw: Json) -> Json:
+    """Return the part of a raw answer that counts for the fact, as a raw answer.
+
+    Returns None if the fact takes the whole answer, or if the answer has no such part: then the
+    parser of the fact decides what that means.
+    """
+    if fact.narrow is None:
+        return None
+    try:
+        if raw[0] == "ok":
+            return ["ok", fact.narrow(raw[1])]
+    except ENDINGS:
+        raise
+    except Exception:  # noqa: BLE001 - as in parse_fact
+        return None
+    return None
+
+
+def digest(raw: Json) -> bytes:
+    """Return bytes that are equal for equal raw answers only.
+
+    Digests are compared because the answers of all nodes would take too much memory. marshal tells
+    1, 1.0 and true apart, as JSON does, in half of the time of repr. An answer that is nested too
+    deep for marshal gets an empty digest and is handled as if it were missing.
+    """
+    try:
+        data = marshal.dumps(raw, MARSHAL_FORMAT)
+    except ValueError:
+        return b""
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _unwrapped(raw: Json) -> Any:
+    """Return the value of a raw answer, None for a file that does not exist, or Absent."""
+    if not isinstance(raw, list) or len(raw) < 2 or raw[0] not in ("ok", "no"):
+        return Absent("garbled", "the agent's answer has another shape")
+    if raw[0] == "ok":
+        return raw[1]
+    reason = raw[1]
+    if reason == "missing":
+        return None
+    detail = shortened(raw[2]) if len(raw) > 2 else ""
+    return Absent(shortened(reason, REASON), detail)
