@@ -20,10 +20,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from clusterprep import reports
-from clusterprep.changes.file_plan import change_rows, changes
+from clusterprep.changes.file_plan import change_rows, plan_file_changes
 from clusterprep.changes.playbook.reading import load_playbook
 from clusterprep.changes.resources import target
 from clusterprep.cli.commands.record import line_of
+from clusterprep.cli.exit_codes import findings_code
 from clusterprep.cli.main import CYCLES
 from clusterprep.history.compare import since
 from clusterprep.history.runs import Runs, packed
@@ -34,7 +35,7 @@ from clusterprep.jobs.verify.timeline import in_order
 from clusterprep.model import Fleet, Inventory, Report, VerifyResult
 from clusterprep.nccl.environment import FACTS, render
 from clusterprep.survey import registry
-from clusterprep.survey.judge import exit_code, judge
+from clusterprep.survey.judge import judge
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import Queries, QueryPlan, plan_queries
 from tests.support import grown, grown_trial
@@ -121,7 +122,7 @@ def measured(nodes: int, meter: Meter) -> None:
         environment = render(fleet)
     steps = load_playbook("site").steps
     with meter.stage("diff"):
-        planned, gaps = changes(fleet, steps, environment)
+        planned, gaps = plan_file_changes(fleet, steps, environment)
         changed = change_rows(planned, {}, {})
     assert set(gaps) <= set(fated.checks), "only nodes with a fault cannot be planned"
     verify = _tried(fleet, environment, meter)
@@ -132,7 +133,7 @@ def measured(nodes: int, meter: Meter) -> None:
         "2026-11-22T10:45:00Z",
         12.5,
         "fail",
-        exit_code(findings),
+        findings_code(findings),
         tuple(fleet.snapshots.values()),
         findings,
         environment.values,

@@ -1,23 +1,28 @@
 """Every error that ends a command, with its exit code and its remedy.
 
-ClusterprepError                  exit code
-├── InputError                    2    the user's files or words are wrong; carries every Problem found
-├── Refused                       4    a lock is held, a file changed, a rollback would destroy edits
-├── Interrupted                   130  Ctrl-C, SIGTERM, SIGHUP
-├── OutOfTime                     3    --timeout reached with nothing undone
-├── NotKnown                      3    what was asked for could not be determined
-└── Unreached                     3    one node could not be used; while looking it becomes ssh.reach
-    └── LinkLost                  3    a node that answered before went silent; ends a command that was about to write
+ClusterprepError   exit code
+├── InputError     2    the user's files or options are wrong; carries every Problem
+├── Refused        4    a lock is held, a file changed, a rollback would destroy edits
+├── Interrupted    130  Ctrl-C, SIGTERM, SIGHUP
+├── OutOfTime      3    --timeout reached, and no change is half done
+├── NotKnown       3    what was asked for could not be determined
+└── Unreached      3    one node could not be used; while looking it becomes ssh.reach
+    └── LinkLost   3    a node that answered before went silent; ends a command before it writes
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+from typing_extensions import Self
+
+Error = TypeVar("Error", bound="ClusterprepError")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with the input: where it is, what was seen and wanted, the nearest valid word."""
+    """One mistake in the input: where it is, what was seen and wanted, the nearest valid word."""
 
     message: str
     file: str | None = None
@@ -27,38 +32,63 @@ class Problem:
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
-        head = " ".join(
-            part for part in (place and f"{place}:", self.key and f"{self.key}:") if part
-        )
-        tail = f" ({self.hint})" if self.hint else ""
-        return f"{head} {self.message}{tail}".strip()
+        parts = []
+        if place:
+            parts.append(f"{place}:")
+        if self.key:
+            parts.append(f"{self.key}:")
+        parts.append(self.message)
+        if self.hint:
+            parts.append(f"({self.hint})")
+        return " ".join(parts).strip()
 
 
 LONGEST = 4000  # characters of one message
 
 
 def printable(text: str) -> str:
-    """What a file holds must neither steer nor fill the terminal that shows it."""
+    """Return the text without control characters and at most LONGEST characters of it.
+
+    Text from files must neither control nor fill the terminal that shows it.
+    """
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}… ({len(text):,} characters)"
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    letters = []
+    for letter in text:
+        shown = letter if letter.isprintable() else ascii(letter)[1:-1]
+        letters.append(shown)
+    return "".join(letters)
 
 
-def _shown(problem: Problem) -> Problem:
-    key, hint = (word and printable(word) for word in (problem.key, problem.hint))
+def _printable_problem(problem: Problem) -> Problem:
+    key = problem.key and printable(problem.key)
+    hint = problem.hint and printable(problem.hint)
     return Problem(printable(problem.message), problem.file, problem.line, key, hint)
 
 
 class ClusterprepError(Exception):
-    """The root: a message for people, an exit code for scripts."""
+    """The root of all errors: a message for people, an exit code for scripts."""
 
     code = 70
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def extended(self, addition: str) -> Self:
+        """Return a copy of this error with `addition` at the end of its message.
+
+        `str(copy)` and `copy.message` agree, and all other attributes are those of this error.
+        Subclasses have constructors of their own, so the copy is made without calling one.
+        """
+        kind = type(self)
+        copy = kind.__new__(kind)
+        copy.__dict__.update(self.__dict__)
+        copy.message = self.message + addition
+        copy.args = (copy.message,)
+        return copy
 
 
 class InputError(ClusterprepError):
@@ -67,17 +97,17 @@ class InputError(ClusterprepError):
     code = 2
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
-        self.problems = tuple(map(_shown, problems))
-        super().__init__("\n".join(map(str, self.problems)))
+        self.problems = tuple(_printable_problem(problem) for problem in problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
 
     @classmethod
     def of(cls, message: str, **where: str | int | None) -> InputError:
-        """One problem, said in one call."""
+        """Return an error with one problem."""
         return cls((Problem(message, **where),))  # type: ignore[arg-type]
 
 
 class Refused(ClusterprepError):
-    """Going on would destroy somebody's work; `diff` shows it where there is one."""
+    """Going on would destroy the work of others; `diff` shows it where there is a difference."""
 
     code = 4
 
@@ -93,13 +123,13 @@ class Interrupted(ClusterprepError):
 
 
 class OutOfTime(ClusterprepError):
-    """The limit of the whole command was reached."""
+    """The time limit of the whole command was reached."""
 
     code = 3
 
 
-# What ends the whole command, in the middle of whatever its main thread does. A handler of all exceptions is for what
-# went wrong in one place, and has to let these through.
+# Errors that end the whole command, at any point of its main thread. A handler of all exceptions
+# is there for one failure in one place, and must let these through.
 ENDINGS = (Interrupted, OutOfTime)
 
 
@@ -113,8 +143,7 @@ class Unreached(ClusterprepError):
     """A node gave no usable session.
 
     `reason` is one of the words of the contract (name_unknown, refused, timed_out, no_banner,
-    host_key_unknown, host_key_changed, auth_refused, no_python, sudo_refused, hung); `answered`
-    says whether the node spoke and refused us (a failure) or gave no answer (not known).
+    host_key_unknown, host_key_changed, auth_refused, no_python, sudo_refused, hung).
     """
 
     code = 3
@@ -129,6 +158,7 @@ class Unreached(ClusterprepError):
 
     @property
     def answered(self) -> bool:
+        """True if the node answered and refused us, False if it gave no answer at all."""
         return self.reason in self.ANSWERED
 
 

@@ -1,4 +1,4 @@
-"""Wanted files against the files as they are: changes, and rows that people can read. Pure."""
+"""Compares wanted files with the files as they are: changes, and rows of them for people. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ from clusterprep.model.secrets import redacted
 from clusterprep.nccl.environment import Environment
 from clusterprep.runtime.lazy_dataclass import dataclass
 
+# Reasons that are obstacles on the node, which people have to remove; all others mean that a state
+# could not be determined. "cannot" is the word for an obstacle that has none of its own.
+_OBSTACLES = frozenset(
+    {"not_a_file", "not_ours", "no_such_key", "fixed", "no_such_user", "broken_block", "cannot"}
+)
+
 
 @dataclass(frozen=True)
 class Gap:
@@ -27,150 +33,176 @@ class Gap:
     def __str__(self) -> str:
         return f"{self.why.reason}: {self.why.detail}"
 
-
-# What is known and not as it could be planned, unlike what is not known: the node would have to be changed by hand.
-# "cannot" is the word for what has none of its own.
-_KNOWN = frozenset(
-    {"not_a_file", "not_ours", "no_such_key", "fixed", "no_such_user", "broken_block", "cannot"}
-)
+    @property
+    def is_known_obstacle(self) -> bool:
+        """True if the obstacle is known, False if the state could not be determined."""
+        return self.why.reason in _OBSTACLES
 
 
-def changes(
+# ---------------------------------------------------------------- planning
+
+
+def plan_file_changes(
     fleet: Fleet, steps: Sequence[Step], environment: Environment
 ) -> tuple[tuple[FileChange, ...], dict[str, Gap]]:
-    """Changes of every step that is all or none on every node reached, and for each node that cannot be planned why.
+    """Return the changes of every step that is all or none, and why some nodes cannot be planned.
 
-    A step is planned against what the steps before it leave. Raises InputError where two steps want the same part of a
-    file on a node, which for steps with `when` only shows there.
+    A step is planned against what the steps before it leave. Raises InputError if two steps want
+    the same part of a file on a node; for steps with `when` that only shows here.
     """
-    steps = at_once(steps)
+    file_steps = at_once(steps)
+    fact_names = [_facts_of(step, fleet) for step in file_steps]
+    has_conditions = any(step.when for step in file_steps)
     planned: list[FileChange] = []
     gaps: dict[str, Gap] = {}
-    contents: dict[bytes | None, bytes | None] = {}  # what many nodes are to have is in memory once
-    asked = [
-        [fact.name for fact in step.resource.facts(step.params, fleet.inventory)] for step in steps
-    ]
-    watched = any(step.when for step in steps)
+    # Equal contents share one object: what many nodes are to have is in memory once.
+    contents: dict[bytes | None, bytes | None] = {}
     for node in fleet.reached:
         files: dict[str, FileState] = {}
         owners = Owners()
-        for step, facts in zip(steps, asked, strict=True):
-            found = planned_changes(
-                PlanContext(fleet, node, files, dict.fromkeys(facts), environment), step
-            )
-            if isinstance(found, Absent):
-                gaps.setdefault(node.name, Gap(step.resource.name, found))
-            elif found is not None:
-                if watched:
-                    refuse_doubles(owners, step, node, fleet)
-                for change in found:
-                    after = contents.setdefault(change.after, change.after)
-                    planned.append(replace(change, after=after, notify=step.notify))
-                    files[change.path] = pending_changes(change)
+        for step, facts in zip(file_steps, fact_names, strict=True):
+            context = PlanContext(fleet, node, files, facts, environment)
+            result = plan_step(context, step)
+            if result is None:
+                continue
+            if isinstance(result, Absent):
+                gaps.setdefault(node.name, Gap(step.resource.name, result))
+                continue
+            if has_conditions:
+                refuse_conflict(owners, step, node, fleet)
+            for change in result:
+                content = contents.setdefault(change.after, change.after)
+                planned.append(replace(change, after=content, notify=step.notify))
+                files[change.path] = state_after(change)
     return tuple(planned), gaps
 
 
-def planned_changes(so_far: PlanContext, step: Step) -> tuple[Any, ...] | Absent | None:
-    """The changes or deeds of one step on one node, why they are not known, or None where it is not for this node.
+def _facts_of(step: Step, fleet: Fleet) -> dict[str, None]:
+    facts = step.resource.facts(step.params, fleet.inventory)
+    return dict.fromkeys(fact.name for fact in facts)
 
-    `so_far` has the files that steps before it leave, and by name the facts that the step needs.
+
+def plan_step(context: PlanContext, step: Step) -> tuple[Any, ...] | Absent | None:
+    """Return the changes or step actions of one step on one node.
+
+    Absent says why they are not known; None means that the step is not for this node. `context`
+    has the files that the steps before leave, and the facts that the step needs by their names.
     """
-    applies = step.applies(so_far.node, so_far.fleet)
+    applies = step.applies(context.node, context.fleet)
     if applies is False:
         return None
     if isinstance(applies, Absent):
         return applies
-    params = step.filled(so_far.node, so_far.fleet)
+    params = step.filled(context.node, context.fleet)
     if isinstance(params, Absent):
         return params
-    against = _known(so_far, step, params)
-    if isinstance(against, Absent):
-        return against
+    complete = _with_values(context, step, params)
+    if isinstance(complete, Absent):
+        return complete
     try:
-        return tuple(step.resource.plan(params, against))
+        return tuple(step.resource.plan(params, complete))
     except NoPlan as error:
         return error.absent
 
 
-def _known(so_far: PlanContext, step: Step, params: Params) -> PlanContext | Absent:
-    """All that a step is planned against, or the first of it that is not known."""
-    fleet, node, gaps = so_far.fleet, so_far.node.name, so_far.environment.gaps
-    paths = step.resource.paths(params, fleet.inventory)
-    states = known(
-        {path: so_far.files.get(path) or fleet.fact(node, f"target:{path}") for path in paths}
-    )
-    if isinstance(states, Absent):
-        return states
-    facts = {name: fleet.fact(node, name) for name in so_far.facts}
-    for name, value in facts.items():
+def _with_values(context: PlanContext, step: Step, params: Params) -> PlanContext | Absent:
+    """Return the context with the values of its files and facts, or the first that is not known."""
+    fleet = context.fleet
+    node = context.node.name
+    states = {}
+    for path in step.resource.paths(params, fleet.inventory):
+        states[path] = context.files.get(path) or fleet.fact(node, f"target:{path}")
+    files = known(states)
+    if isinstance(files, Absent):
+        return files
+    facts = {}
+    for name in context.facts:
+        value = fleet.fact(node, name)
         if isinstance(value, Absent):
             return Absent(value.reason, f"{name}: {value.detail}")
-    if step.resource.name == "env" and node in gaps:
-        variable, _, why = gaps[node].partition(": ")
+        facts[name] = value
+    gap = context.environment.gaps.get(node)
+    if step.resource.name == "env" and gap is not None:
+        variable, _, why = gap.partition(": ")
         return Absent(variable, why)
-    return replace(so_far, files=states, facts=facts)
+    return replace(context, files=files, facts=facts)
 
 
-def pending_changes(change: FileChange) -> FileState:
-    """A file as a step leaves it."""
+def state_after(change: FileChange) -> FileState:
+    """Return a file as a change leaves it."""
+    path = change.path
+    content = change.after
     access = change.access or change.was
-    if access is None or change.after is None:
-        return FileState(change.path, change.after, change.mode)
-    return FileState(change.path, change.after, access.mode, access.uid, access.gid)
+    if access is None or content is None:
+        return FileState(path, content, change.mode)
+    return FileState(path, content, access.mode, access.uid, access.gid)
 
 
-def refuse_doubles(owners: Owners, step: Step, node: Node, fleet: Fleet) -> None:
-    double = owners.take(step, step.resource.owned(step.params, fleet.inventory))
-    if double is not None:
-        first, where = double
-        message = f"on {node.name} {where} is {step.resource.verb} already by the step in line {first.line}"
-        raise InputError(
-            (Problem(message, step.file, step.line, hint="their conditions hold both"),)
-        )
+def refuse_conflict(owners: Owners, step: Step, node: Node, fleet: Fleet) -> None:
+    """Raise InputError if another step has a part of what this one wants on a node."""
+    parts = step.resource.owned(step.params, fleet.inventory)
+    conflict = owners.take(step, parts)
+    if conflict is None:
+        return
+    first, part = conflict
+    verb = step.resource.verb
+    message = f"on {node.name} {part} is {verb} already by the step in line {first.line}"
+    problem = Problem(message, step.file, step.line, hint="their conditions hold both")
+    raise InputError((problem,))
 
 
-def gap_code(gaps: Mapping[str, Gap]) -> int:
-    """Not knowing is 3; that a link or a device stands where a file belongs is known."""
-    return 1 if any(gap.why.reason in _KNOWN for gap in gaps.values()) else 3 if gaps else 0
+def nodes_with_resource(resource: str, planned: Iterable[FileChange]) -> tuple[str, ...]:
+    """Return the nodes on which a step has this resource: not every playbook has it everywhere."""
+    names: dict[str, None] = {}
+    for change in planned:
+        if change.resource == resource:
+            names[change.node] = None
+    return tuple(names)
+
+
+# ---------------------------------------------------------------- rows for people
 
 
 def change_rows(
-    planned: Iterable[FileChange], outcomes: Mapping[str, StepOutcome], details: Mapping[str, str]
+    planned: Iterable[FileChange],
+    outcomes: Mapping[str, StepOutcome],
+    details: Mapping[str, str],
 ) -> tuple[ChangeRow, ...]:
-    """Equal changes with equal outcomes in one row; `outcomes` and `details` are by node."""
-    folded: dict[tuple[str, ...], list[str]] = {}
+    """Return equal changes with equal outcomes in one row; `outcomes`, `details` are by node."""
+    nodes_by_row: dict[ChangeRow, list[str]] = {}
     diffs: dict[FileChange, str] = {}
     for change in planned:
-        outcome = "unchanged" if change.action == "none" else outcomes.get(change.node, "planned")
-        detail = details.get(change.node, "")
         anywhere = replace(change, node="")
         if anywhere not in diffs:
-            diffs[anywhere] = plan_files(change)
-        key = (change.resource, change.path, change.action, outcome, diffs[anywhere], detail)
-        nodes = folded.setdefault(key, [])
-        if change.node not in nodes[-1:]:  # two steps that leave the same file as it is
+            diffs[anywhere] = diff_text(change)
+        outcome = outcomes.get(change.node, "planned")
+        action = change.action
+        if action == "none":
+            outcome = "unchanged"
+        diff = diffs[anywhere]
+        detail = details.get(change.node, "")
+        row = ChangeRow((), change.resource, change.path, action, outcome, diff, detail)
+        nodes = nodes_by_row.setdefault(row, [])
+        # Two steps that leave the same file as it is give two equal changes.
+        if change.node not in nodes[-1:]:
             nodes.append(change.node)
-    return tuple(
-        ChangeRow(tuple(nodes), resource, path, action, outcome, text, detail)  # type: ignore[arg-type]
-        for (resource, path, action, outcome, text, detail), nodes in folded.items()
-    )
-
-
-def nodes_of(resource: str, planned: Iterable[FileChange]) -> tuple[str, ...]:
-    """The nodes on which a step has this resource: a playbook may be about other things, or say which nodes."""
-    return tuple(dict.fromkeys(change.node for change in planned if change.resource == resource))
+    return tuple(replace(row, nodes=tuple(nodes)) for row, nodes in nodes_by_row.items())
 
 
 def gap_rows(gaps: Mapping[str, Gap]) -> tuple[ChangeRow, ...]:
-    """The nodes that cannot be planned, with the reasons."""
-    return tuple(
-        ChangeRow((node,), gap.resource, "", "none", "not-started", detail=str(gap))
-        for node, gap in gaps.items()
-    )
+    """Return one row for each node that cannot be planned, with the reason."""
+    rows = []
+    for node, gap in gaps.items():
+        row = ChangeRow((node,), gap.resource, "", "none", "not-started", detail=str(gap))
+        rows.append(row)
+    return tuple(rows)
 
 
-def plan_files(change: FileChange) -> str:
-    """A unified diff with secrets of other people's lines blotted out; above it what becomes of owner and mode."""
+def diff_text(change: FileChange) -> str:
+    """Return a unified diff, below a line that says what changes of owner and mode.
+
+    Secrets in lines of others are redacted.
+    """
     head = ""
     if change.access not in (None, change.was):
         head = f"{change.path}: {change.was or 'new'} → {change.access}\n"

@@ -1,37 +1,45 @@
-"""What a rollback would write: the old bytes of a cluster's last run, unless somebody built on the new ones. Pure."""
+"""Plans a rollback to the old bytes of a run, unless that would destroy later work. Pure."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from clusterprep.changes.file_plan import plan_files
+from clusterprep.changes.file_plan import diff_text
 from clusterprep.errors import InputError, Refused
 from clusterprep.model.files import Access, FileChange
 from clusterprep.remote.untrusted import require_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
+LONGEST_PATH = 4096  # characters; PATH_MAX of Linux
+
 
 @dataclass(frozen=True)
 class OldFile:
+    """A file that a run wrote: its bytes before and after the run, and now. None means no file.
+
+    `strange` says what stands there instead of a file. `was` has owner and mode from before, if
+    the run changed them, and `access` those of now.
+    """
+
     path: str
     mode: int
     before: bytes | None
     after: bytes | None
     now: bytes | None
-    strange: str | None = None  # what stands there instead of a file
+    strange: str | None = None
     resource: str = "env"
     running: bool = False
-    was: Access | None = None  # before the run, where the run changed owner or mode
-    access: Access | None = None  # now
+    was: Access | None = None
+    access: Access | None = None
 
 
 @dataclass(frozen=True)
 class OldRun:
     """A run as a node remembers it; `undoes` names the run that this one rolled back.
 
-    `by` names the rollback that undid this one because it had been cut off.
+    `by` names the rollback that undid this run, which had been interrupted.
     """
 
     run: str
@@ -42,106 +50,135 @@ class OldRun:
     by: str | None = None
 
 
+# ---------------------------------------------------------------- what nodes remember
+
+
 def parse_runs(answer: Mapping[str, object]) -> tuple[OldRun, ...]:
-    """The agent's answer to `runs`. Raises KeyError, TypeError or ValueError when it is not one."""
+    """Return the runs in the agent's answer to `runs`.
+
+    Raises KeyError, TypeError or ValueError if it is not such an answer.
+    """
     rows = answer["runs"]
     if not isinstance(rows, list):
         raise TypeError("runs is no list")
-    return tuple(_run(row) for row in rows)
+    return tuple(_parse_run(row) for row in rows)
 
 
-def _run(row: Mapping[str, object]) -> OldRun:
+def _parse_run(row: Mapping[str, object]) -> OldRun:
     files = row["files"]
     if not isinstance(files, list):
         raise TypeError("files is no list")
-    old = tuple(_file(file) for file in files)
-    return OldRun(
-        str(row["run"]),
-        str(row["cluster"]),
-        str(row["state"]),
-        _word(row["undoes"]),
-        old,
-        _word(row["by"]),
-    )
+    parsed = tuple(_parse_file(file) for file in files)
+    run = str(row["run"])
+    cluster = str(row["cluster"])
+    state = str(row["state"])
+    undoes = _optional_text(row["undoes"])
+    by = _optional_text(row["by"])
+    return OldRun(run, cluster, state, undoes, parsed, by)
 
 
-def _file(row: Mapping[str, Any]) -> OldFile:
-    before, after, now = (_decode(row[key]) for key in ("before", "after", "now"))
-    was, access = (_access(row.get(key)) for key in ("was", "access"))
-    return OldFile(
-        path=require_text(row["path"], 4096),
-        mode=int(row["mode"]),
-        before=before,
-        after=after,
-        now=now,
-        strange=_word(row["strange"]),
-        resource=str(row.get("resource") or "env"),
-        running=bool(row.get("running")),
-        was=was,
-        access=access,
-    )
+def _parse_file(row: Mapping[str, Any]) -> OldFile:
+    path = require_text(row["path"], LONGEST_PATH)
+    mode = int(row["mode"])
+    before = _decoded(row["before"])
+    after = _decoded(row["after"])
+    now = _decoded(row["now"])
+    strange = _optional_text(row["strange"])
+    # Runs of old releases have none of the following.
+    resource = str(row.get("resource") or "env")
+    running = bool(row.get("running"))
+    was = _parse_access(row.get("was"))
+    access = _parse_access(row.get("access"))
+    return OldFile(path, mode, before, after, now, strange, resource, running, was, access)
 
 
-def _access(numbers: Any) -> Access | None:
-    return None if numbers is None else Access(*map(int, numbers))
+def _parse_access(numbers: Any) -> Access | None:
+    if numbers is None:
+        return None
+    return Access(*(int(number) for number in numbers))
 
 
-def _word(value: object) -> str | None:
+def _optional_text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _decode(text: object) -> bytes | None:
+def _decoded(text: object) -> bytes | None:
     return None if text is None else base64.b64decode(str(text), validate=True)
 
 
-def last_run(
-    memories: Mapping[str, Sequence[OldRun]], cluster: str, wanted: str | None
-) -> str | None:
-    """The run to undo: the one asked for, else the cluster's last that changed something; None when there is none.
+# ---------------------------------------------------------------- what to roll back
 
-    A run that put everything back itself, because it could not commit everywhere, changed nothing: nobody undid it.
+
+def last_run(
+    remembered: Mapping[str, Sequence[OldRun]], cluster: str, wanted: str | None
+) -> str | None:
+    """Return the run to roll back: `wanted`, else the cluster's last that changed something.
+
+    None if there is no such run. A run that could not commit everywhere rolled itself back and
+    changed nothing. Raises InputError if no node remembers `wanted`.
     """
-    mine = [r for runs in memories.values() for r in runs if r.cluster == cluster]
-    known = {r.run for r in mine if r.undoes is None}
-    if wanted is not None and wanted not in known:
-        raise InputError.of(
-            f"no node remembers a run {wanted!r} of cluster {cluster!r}", key="--run"
-        )
-    rolled_back = {r.undoes for r in mine if r.state == "done"} | {
-        r.run for r in mine if r.by is not None
-    }
-    done = {r.run for r in mine if r.undoes is None and (r.state == "done" or r.run in rolled_back)}
-    return wanted if wanted is not None else max(done, default=None)
+    names: set[str] = set()  # of runs that are no rollbacks themselves
+    done: set[str] = set()
+    rolled_back: set[str | None] = set()
+    for run in _runs_of(remembered, cluster):
+        if run.undoes is None:
+            names.add(run.run)
+            if run.state == "done":
+                done.add(run.run)
+        if run.state == "done":
+            rolled_back.add(run.undoes)
+        if run.by is not None:
+            rolled_back.add(run.run)
+    if wanted is not None:
+        if wanted not in names:
+            message = f"no node remembers a run {wanted!r} of cluster {cluster!r}"
+            raise InputError.of(message, key="--run")
+        return wanted
+    # A run that was rolled back counts as well: rolling it back again changes nothing, and the one
+    # before it must not be rolled back by mistake.
+    candidates = done | (names & rolled_back)
+    return max(candidates, default=None)
+
+
+def _runs_of(remembered: Mapping[str, Sequence[OldRun]], cluster: str) -> Iterator[OldRun]:
+    for runs in remembered.values():
+        for run in runs:
+            if run.cluster == cluster:
+                yield run
 
 
 def plan_rollback(
-    memories: Mapping[str, Sequence[OldRun]], run: str, force: bool
+    remembered: Mapping[str, Sequence[OldRun]], run: str, force: bool
 ) -> tuple[FileChange, ...]:
-    """The changes that put a run's old bytes back; Refused where that would destroy what came later."""
+    """Return the changes that put a run's old bytes back.
+
+    Raises Refused if that would destroy later work, unless `force`.
+    """
     changes: list[FileChange] = []
-    blocked: list[FileChange] = []
     reasons: list[str] = []
-    for node, runs in memories.items():
-        for old in (r for r in runs if r.run == run and r.state == "done"):
+    edits: list[FileChange] = []
+    for node, runs in remembered.items():
+        for old in runs:
+            if old.run != run or old.state != "done":
+                continue
             for file in old.files:
                 if file.strange:
                     raise Refused(f"{node}: {file.strange}; nothing was written")
-                change = _back(node, file)
-                reason = _obstacle(node, runs, old, file)
+                reason = _later_work(node, runs, old, file)
                 if reason:
                     reasons.append(reason)
-                    blocked.append(FileChange(node, file.resource, file.path, file.after, file.now))
-                changes.append(change)
+                    edit = FileChange(node, file.resource, file.path, file.after, file.now)
+                    edits.append(edit)
+                changes.append(_change_back(node, file))
     if reasons and not force:
         more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-        raise Refused(
-            f"{reasons[0]}{more}; --force puts the old bytes back all the same",
-            plan_files(blocked[0]),
-        )
+        message = f"{reasons[0]}{more}; --force puts the old bytes back all the same"
+        raise Refused(message, diff_text(edits[0]))
     return tuple(changes)
 
 
-def _back(node: str, file: OldFile) -> FileChange:
+def _change_back(node: str, file: OldFile) -> FileChange:
+    access = None if file.before is None else file.was
     return FileChange(
         node=node,
         resource=file.resource,
@@ -149,24 +186,25 @@ def _back(node: str, file: OldFile) -> FileChange:
         before=file.now,
         after=file.before,
         mode=file.mode,
-        access=None if file.before is None else file.was,
+        access=access,
         was=file.access,
         running=file.running,
     )
 
 
-def _obstacle(node: str, runs: Sequence[OldRun], old: OldRun, file: OldFile) -> str:
-    newer = [
-        r.run
-        for r in runs
-        if r.run > old.run and r.state == "done" and r.undoes is None and _touches(r, file)
-    ]
-    if newer:
-        return f"{node}: run {newer[-1]} changed {file.path} after run {old.run}"
+def _later_work(node: str, runs: Sequence[OldRun], old: OldRun, file: OldFile) -> str:
+    """Return why putting a file back would destroy later work; empty if it would not."""
+    newest = ""
+    for run in runs:
+        is_later = run.run > old.run and run.state == "done" and run.undoes is None
+        if is_later and _wrote(run, file.path):
+            newest = run.run
+    if newest:
+        return f"{node}: run {newest} changed {file.path} after run {old.run}"
     if file.now != file.after:
         return f"{node}: {file.path} was edited after run {old.run}"
     return ""
 
 
-def _touches(run: OldRun, file: OldFile) -> bool:
-    return any(other.path == file.path for other in run.files)
+def _wrote(run: OldRun, path: str) -> bool:
+    return any(file.path == path for file in run.files)

@@ -1,55 +1,52 @@
-"""Has every node keep the findings of its deep checks, for commands that may not wait for them."""
+"""Has every node store the findings of its deep checks, for commands that have no time for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from clusterprep.changes.transaction import refusals
+from clusterprep.changes.agents import Agents, Answer, refusal
 from clusterprep.checks import Check
+from clusterprep.errors import LinkLost
 from clusterprep.facts.results import path_of
-from clusterprep.model import ChangeRow, Finding, Fleet
+from clusterprep.model import ChangeRow, Finding, Fleet, Node
 from clusterprep.survey.cached import cached_checks, is_deep
-from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.registry import facts
 
-LIMIT = 20.0  # seconds for one small file and its syncs
+LIMIT = 20.0  # seconds for one small file and its fsyncs
 
 
 def store(
-    fanout: Fanout, fleet: Fleet, findings: tuple[Finding, ...], checks: Sequence[Check]
+    agents: Agents, fleet: Fleet, findings: tuple[Finding, ...], checks: Sequence[Check]
 ) -> tuple[ChangeRow, ...]:
-    """One row per node that was reached: its file, and why it could not be written where it could not."""
-    deep = [check for check in checks if is_deep(check, facts())]
-    fanout.load("store")
+    """Have every node that was reached write its findings to its file.
+
+    Returns one row per node, with the reason if its file could not be written.
+    """
+    known_facts = facts()
+    deep = [check for check in checks if is_deep(check, known_facts)]
+    agents.load("store")
     nodes = {node.name: node for node in fleet.reached}
-    bodies = {
-        name: {
-            "path": path_of(node),
-            "root": node.root,
-            "results": cached_checks(findings, deep, node),
-        }
-        for name, node in nodes.items()
-    }
-    answers = fanout.ask("store", bodies, LIMIT)
-    failed = refusals(answers)
-    new = {
-        name
-        for name, answer in answers.items()
-        if isinstance(answer, dict) and answer.get("before") is False
-    }
-    return tuple(
-        ChangeRow(
-            nodes=(name,),
-            resource="store",
-            target=path_of(nodes[name]),
-            action="create" if name in new else "update",
-            outcome="failed" if name in failed else "done",
-            detail=failed.get(name, ""),
-        )
-        for name in answers
-    )
+    bodies = {}
+    for name, node in nodes.items():
+        bodies[name] = _request(node, findings, deep)
+    rows = []
+    for name, answer in agents.ask("store", bodies, LIMIT).items():
+        row = _row(nodes[name], answer)
+        rows.append(row)
+    return tuple(rows)
 
 
-def store_code(rows: Iterable[ChangeRow] | None) -> int:
-    """1 where a node could not keep them, as for every change that failed."""
-    return int(any(row.outcome == "failed" for row in rows or ()))
+def _request(node: Node, findings: tuple[Finding, ...], deep: Sequence[Check]) -> dict[str, Any]:
+    results = cached_checks(findings, deep, node)
+    return {"path": path_of(node), "root": node.root, "results": results}
+
+
+def _row(node: Node, answer: Answer) -> ChangeRow:
+    why = refusal(answer)
+    is_new = not isinstance(answer, LinkLost) and answer.get("before") is False
+    action = "create" if is_new else "update"
+    path = path_of(node)
+    if why is not None:
+        return ChangeRow((node.name,), "store", path, action, "failed", detail=why)
+    return ChangeRow((node.name,), "store", path, action, "done")

@@ -1,7 +1,9 @@
-"""What a playbook will do to every node, known before anything is done: files first, then deeds step by step. Pure.
+"""Predicts what a playbook will do to every node, before anything is done. Pure.
 
-A step is planned against what the steps before it leave, as far as that can be told: files as they will have been
-written, and as `Known.earlier` the deeds that are still to come, one of which may bring what is not there yet.
+Files come first, then the step actions in their order. A step is planned against what the steps
+before it leave, as far as that is known: files as they will have been written, and as
+`PlanContext.earlier` the step actions that are still to come, one of which may bring what is
+missing now.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from dataclasses import field, replace
 from clusterprep.changes.file_plan import (
     Gap,
     change_rows,
-    changes,
     gap_rows,
-    pending_changes,
-    planned_changes,
-    refuse_doubles,
+    plan_file_changes,
+    plan_step,
+    refuse_conflict,
+    state_after,
 )
 from clusterprep.changes.playbook.steps import Owners, Step
 from clusterprep.changes.resources import PlanContext, StepResource
@@ -28,12 +30,12 @@ from clusterprep.nccl.environment import Environment
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 Key = tuple[int, str, str]  # the place of a step in the playbook, a node, a target
-Ends = Mapping[Key, tuple[StepOutcome, str]]  # what became of a deed, and why
+Results = Mapping[Key, tuple[StepOutcome, str]]  # what became of a step action, and why
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A deed, and the place of its step among all steps."""
+    """A step action, and the place of its step among all steps."""
 
     place: int
     step_action: StepAction
@@ -45,7 +47,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """Everything that is planned. A node in `gaps` could not be planned, so nothing is done anywhere."""
+    """Everything that is planned.
+
+    A node in `gaps` could not be planned, so nothing is done anywhere.
+    """
 
     files: tuple[FileChange, ...] = ()
     step_actions: tuple[Planned, ...] = ()
@@ -54,107 +59,132 @@ class ChangePlan:
     @property
     def pending(self) -> bool:
         """Whether there is anything to do."""
-        return any(change.action != "none" for change in self.files) or any(
-            p.step_action.operations for p in self.step_actions
-        )
+        if any(change.action != "none" for change in self.files):
+            return True
+        return bool(self.nodes)
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes on which something is to be done step by step."""
-        return tuple(
-            dict.fromkeys(
-                planned.step_action.node
-                for planned in self.step_actions
-                if planned.step_action.operations
-            )
-        )
+        names: dict[str, None] = {}
+        for planned in self.step_actions:
+            if planned.step_action.operations:
+                names[planned.step_action.node] = None
+        return tuple(names)
 
     def of(self, place: int, node: str) -> tuple[StepAction, ...]:
-        """What a step is to do on a node."""
+        """Return what a step is to do on a node."""
         return self._by_step.get((place, node), ())
 
     @functools.cached_property
     def _by_step(self) -> Mapping[tuple[int, str], tuple[StepAction, ...]]:
-        found: dict[tuple[int, str], tuple[StepAction, ...]] = {}
+        by_step: dict[tuple[int, str], tuple[StepAction, ...]] = {}
         for planned in self.step_actions:
-            at = (planned.place, planned.step_action.node)
-            found[at] = (*found.get(at, ()), planned.step_action)
-        return found
+            step_action = planned.step_action
+            key = (planned.place, step_action.node)
+            earlier = by_step.get(key, ())
+            by_step[key] = (*earlier, step_action)
+        return by_step
 
     def rows(
         self,
         outcomes: Mapping[str, StepOutcome] | None = None,
         details: Mapping[str, str] | None = None,
     ) -> tuple[ChangeRow, ...]:
-        """All of it for people; `outcomes` and `details` by node, without them it is planned."""
-        ends = {
-            p.key: (outcomes[p.step_action.node], "")
-            for p in self.step_actions
-            if outcomes and p.step_action.node in outcomes
-        }
-        return (
-            *change_rows(self.files, outcomes or {}, details or {}),
-            *deed_rows(self.step_actions, ends),
-            *gap_rows(self.gaps),
-        )
+        """Return all of it for people.
+
+        `outcomes` and `details` are by node; what has no outcome is planned.
+        """
+        outcomes = outcomes or {}
+        results: dict[Key, tuple[StepOutcome, str]] = {}
+        for planned in self.step_actions:
+            outcome = outcomes.get(planned.step_action.node)
+            if outcome is not None:
+                results[planned.key] = (outcome, "")
+        of_files = change_rows(self.files, outcomes, details or {})
+        of_steps = step_rows(self.step_actions, results)
+        of_gaps = gap_rows(self.gaps)
+        return (*of_files, *of_steps, *of_gaps)
 
     def none_started(self, details: Mapping[str, str] | None = None) -> tuple[ChangeRow, ...]:
-        """The same where nothing was done."""
-        names = dict.fromkeys([*(c.node for c in self.files), *self.nodes])
-        return self.rows(dict.fromkeys(names, "not-started"), details)
+        """Return the same rows for a run that did nothing."""
+        outcomes: dict[str, StepOutcome] = {}
+        for change in self.files:
+            outcomes[change.node] = "not-started"
+        for name in self.nodes:
+            outcomes[name] = "not-started"
+        return self.rows(outcomes, details)
 
 
 def predict_changes(fleet: Fleet, steps: Sequence[Step], environment: Environment) -> ChangePlan:
-    """What these steps would change on every node reached. InputError where two steps want the same thing."""
-    files, gaps = changes(fleet, steps, environment)
+    """Return what these steps would change on every node reached.
+
+    Raises InputError if two steps want the same thing.
+    """
+    files, gaps = plan_file_changes(fleet, steps, environment)
+    if not any(isinstance(step.resource, StepResource) for step in steps):
+        return ChangePlan(files, (), gaps)
+    by_node = _by_node(files)
     step_actions: list[Planned] = []
-    if any(isinstance(step.resource, StepResource) for step in steps):
-        by_node: dict[str, list[FileChange]] = {}
-        for change in files:
-            by_node.setdefault(change.node, []).append(change)
-        for node in fleet.reached:
-            mine = _Forecast(fleet, node, environment, by_node.get(node.name, ()))
-            for gap in mine.go_through(steps):
-                gaps.setdefault(node.name, gap)
-            step_actions.extend(mine.planned)
-        step_actions.sort(key=lambda planned: (steps[planned.place].handler, planned.place))
+    for node in fleet.reached:
+        own_files = by_node.get(node.name, [])
+        forecast = _Forecast(fleet, node, environment, own_files)
+        for gap in forecast.plan(steps):
+            gaps.setdefault(node.name, gap)
+        step_actions.extend(forecast.planned)
+
+    def position(planned: Planned) -> tuple[bool, int]:
+        return steps[planned.place].handler, planned.place
+
+    step_actions.sort(key=position)
     return ChangePlan(files, tuple(step_actions), gaps)
 
 
+def _by_node(files: Iterable[FileChange]) -> dict[str, list[FileChange]]:
+    by_node: dict[str, list[FileChange]] = {}
+    for change in files:
+        by_node.setdefault(change.node, []).append(change)
+    return by_node
+
+
 class _Forecast:
-    """One node, step by step, as it will be."""
+    """One node as it will be, step after step. `planned` collects its step actions."""
 
     def __init__(
         self, fleet: Fleet, node: Node, environment: Environment, files: Iterable[FileChange]
     ) -> None:
         self.planned: list[Planned] = []
+        self._fleet = fleet
+        self._node = node
+        self._environment = environment
         self._owners = Owners()
-        self._fleet, self._node, self._environment = fleet, node, environment
-        self._files: dict[str, FileState] = {
-            change.path: pending_changes(change) for change in files
-        }
-        self._written = {
-            change.path: pending_changes(change) for change in files if change.action != "none"
-        }
-        self._notified = {
-            name for change in files if change.action != "none" for name in change.notify
-        }
+        self._files: dict[str, FileState] = {}
+        self._written: dict[str, FileState] = {}
+        self._notified: set[str] = set()  # names of handlers
+        for change in files:
+            self._files[change.path] = state_after(change)
+            if change.action != "none":
+                self._written[change.path] = state_after(change)
+                self._notified.update(change.notify)
 
-    def go_through(self, steps: Sequence[Step]) -> Iterator[Gap]:
-        """Plan every step, handlers after all others; why one cannot be planned."""
-        watched = any(step.when for step in steps)
+    def plan(self, steps: Sequence[Step]) -> Iterator[Gap]:
+        """Plan every step, handlers after all others; yield why one cannot be planned."""
+        has_conditions = any(step.when for step in steps)
         for place, step in in_order(steps):
             if step.handler and step.name not in self._notified:
                 continue
-            found = planned_changes(self._known(step), step)
-            if isinstance(found, Absent):
-                yield Gap(step.resource.name, found)
-            elif found is not None:
-                if watched:
-                    refuse_doubles(self._owners, step, self._node, self._fleet)
-                self._take(place, step, found)
+            result = plan_step(self._context(step), step)
+            if result is None:
+                continue
+            if isinstance(result, Absent):
+                yield Gap(step.resource.name, result)
+                continue
+            if has_conditions:
+                refuse_conflict(self._owners, step, self._node, self._fleet)
+            for step_action in result:
+                self._add(place, step, step_action)
 
-    def _known(self, step: Step) -> PlanContext:
+    def _context(self, step: Step) -> PlanContext:
         earlier = tuple(planned.step_action for planned in self.planned)
         facts = asked_by(step, self._fleet.inventory)
         return PlanContext(
@@ -168,49 +198,63 @@ class _Forecast:
             step.handler,
         )
 
-    def _take(self, place: int, step: Step, step_actions: Iterable[StepAction]) -> None:
-        for step_action in step_actions:
-            self.planned.append(Planned(place, step_action))
-            if step_action.operations:
-                self._notified.update(step.notify)
-            for each in step_action.operations:
-                if isinstance(each, Write):
-                    self._files[each.path] = self._written[each.path] = FileState(
-                        each.path, each.after, each.mode
-                    )
+    def _add(self, place: int, step: Step, step_action: StepAction) -> None:
+        self.planned.append(Planned(place, step_action))
+        if step_action.operations:
+            self._notified.update(step.notify)
+        for operation in step_action.operations:
+            if isinstance(operation, Write):
+                path = operation.path
+                state = FileState(path, operation.after, operation.mode)
+                self._files[path] = state
+                self._written[path] = state
 
 
 def asked_by(step: Step, inventory: Inventory) -> dict[str, None]:
-    """The facts of its own that a step is judged by, by name."""
-    return dict.fromkeys(fact.name for fact in step.resource.facts(step.params, inventory))
+    """Return the names of the facts that a step's resource is judged by."""
+    facts = step.resource.facts(step.params, inventory)
+    return dict.fromkeys(fact.name for fact in facts)
 
 
 def in_order(steps: Sequence[Step]) -> list[tuple[int, Step]]:
-    """The steps that are done one after the other with their places, handlers last."""
-    mine = [
-        (place, step) for place, step in enumerate(steps) if isinstance(step.resource, StepResource)
-    ]
-    return sorted(mine, key=lambda found: found[1].handler)
+    """Return the steps that are done one after the other with their places, handlers last."""
+    ordinary: list[tuple[int, Step]] = []
+    handlers: list[tuple[int, Step]] = []
+    for place, step in enumerate(steps):
+        if isinstance(step.resource, StepResource):
+            group = handlers if step.handler else ordinary
+            group.append((place, step))
+    return ordinary + handlers
 
 
-def deed_rows(planned: Iterable[Planned], ends: Ends) -> tuple[ChangeRow, ...]:
-    """Equal deeds of one step with equal ends in one row; those without an end are planned."""
-    folded: dict[tuple[int, ChangeRow], list[str]] = {}
+def step_rows(planned: Iterable[Planned], results: Results) -> tuple[ChangeRow, ...]:
+    """Return equal step actions of one step with equal results in one row.
+
+    Those without a result are planned.
+    """
+    nodes_by_row: dict[tuple[int, ChangeRow], list[str]] = {}
     for each in planned:
-        step_action = each.step_action
-        outcome, detail = ends.get(
-            each.key, ("planned" if step_action.operations else "unchanged", "")
-        )
-        if not step_action.operations and outcome != "failed":
-            outcome, detail = "unchanged", ""
-        row = ChangeRow(
-            (),
-            step_action.resource,
-            step_action.target,
-            step_action.action,
-            outcome,
-            step_action.diff,
-            detail,
-        )
-        folded.setdefault((each.place, row), []).append(step_action.node)
-    return tuple(replace(row, nodes=tuple(nodes)) for (_, row), nodes in folded.items())
+        key = (each.place, _step_row(each, results))
+        nodes = nodes_by_row.setdefault(key, [])
+        nodes.append(each.step_action.node)
+    rows = []
+    for (_, row), nodes in nodes_by_row.items():
+        rows.append(replace(row, nodes=tuple(nodes)))
+    return tuple(rows)
+
+
+def _step_row(planned: Planned, results: Results) -> ChangeRow:
+    """Return a row without a node, so that equal rows can be found."""
+    step_action = planned.step_action
+    outcome, detail = results.get(planned.key, ("planned", ""))
+    if not step_action.operations and outcome != "failed":
+        outcome, detail = "unchanged", ""
+    return ChangeRow(
+        (),
+        step_action.resource,
+        step_action.target,
+        step_action.action,
+        outcome,
+        step_action.diff,
+        detail,
+    )

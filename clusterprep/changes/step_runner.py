@@ -1,45 +1,48 @@
-"""Deeds, step by step: each step on its nodes, a batch at a time, looked at again, and stopped where one goes wrong.
+"""Runs the steps of a playbook that cannot be all or none: a batch of nodes at a time, in order.
 
-A node on which a step fails undoes what this run did there, where that can be undone. No node begins another step
-then. What is all or none is written before, and stays: it is the same on all nodes.
+After each batch its nodes are asked again, and a step that had no effect has failed. A node on
+which a step fails rolls back what this run did there, if that can be rolled back, and no node
+begins another step. What is all or none is written before and stays: it is the same on all nodes.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from clusterprep.changes.file_plan import Gap, planned_changes
-from clusterprep.changes.planner import ChangePlan, Key, Planned, asked_by, deed_rows, in_order
-from clusterprep.changes.playbook.steps import Step, batches, fact_names, own_facts
+from clusterprep.changes.agents import Agents, Answer, Answers
+from clusterprep.changes.file_plan import Gap, plan_step
+from clusterprep.changes.planner import (
+    ChangePlan,
+    Key,
+    Planned,
+    asked_by,
+    in_order,
+    step_rows,
+)
+from clusterprep.changes.playbook.steps import Step, batches
 from clusterprep.changes.reboot import boot_ids, wait_for
 from clusterprep.changes.resources import PlanContext
-from clusterprep.changes.transaction import LASTING, LIMIT, Transaction
+from clusterprep.changes.step_answers import failure_text, look_again
+from clusterprep.changes.transaction import LIMIT, STEPS_LIMIT, Transaction
 from clusterprep.errors import ClusterprepError, LinkLost
-from clusterprep.model import Absent, ChangeRow, Fleet, Node, StepOutcome
+from clusterprep.model import Absent, ChangeRow, Fleet, StepOutcome
 from clusterprep.model.operations import Reboot, StepAction, seconds_limit, wire
 from clusterprep.nccl.environment import Environment
-from clusterprep.remote.transports.link import Frame
 from clusterprep.remote.untrusted import as_list
 from clusterprep.runtime.deadline import Deadline
 from clusterprep.runtime.lazy_dataclass import dataclass
-from clusterprep.survey import registry
 from clusterprep.survey.fanout import Watch
-from clusterprep.survey.queries import Queries, plan_queries
-from clusterprep.survey.reads import MARGIN, look_request
 
-Found = (
-    tuple[StepAction, ...] | Absent | None
-)  # of a step on a node; None where it is not for the node
-KEPT = "nothing takes it back"
-MOST = 6000  # letters of what a node says about a failure
+StepActions = tuple[StepAction, ...]
+Judged = StepActions | Absent | None  # of a step on a node; None if the step is not for the node
+PERMANENT = "nothing takes it back"  # said of what cannot be rolled back
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong on a node: at which thing, if at one, and why in one or more lines."""
+    """Why a step failed on a node, in one or more lines; `target` is the thing that failed."""
 
     target: str | None
     why: str
@@ -47,386 +50,439 @@ class Failure:
 
 
 class StepRunner:
-    """One run's deeds on all nodes. `writer` has begun the run on each of them and holds the locks."""
+    """The steps of one run on all nodes.
+
+    `transaction` has begun the run on each of them and holds the locks.
+    """
 
     def __init__(
         self,
-        writer: Transaction,
+        agents: Agents,
+        transaction: Transaction,
         fleet: Fleet,
         steps: Sequence[Step],
         environment: Environment,
         change_plan: ChangePlan,
     ) -> None:
-        self._writer, self._fanout, self._steps = writer, writer.fanout, steps
-        self._fleet, self._environment, self._foreseen = fleet, environment, change_plan
+        self._agents = agents
+        self._transaction = transaction
+        self._fleet = fleet
+        self._steps = steps
+        self._environment = environment
+        self._change_plan = change_plan
         self._planned = {planned.key: planned for planned in change_plan.step_actions}
-        self._ends: dict[Key, tuple[StepOutcome, str]] = {}
-        self._did: dict[str, list[Key]] = {}  # node → deeds in the order of its journal
-        self._touched: set[str] = (
-            set()
-        )  # nodes that are no longer as they were when all was planned
-        self._notified: dict[str, set[str]] = {}
+        self._results: dict[Key, tuple[StepOutcome, str]] = {}
+        # Node → its step actions, in the order of the journal that the node keeps.
+        self._journals: dict[str, list[Key]] = {}
+        # Nodes that are no longer as they were when everything was planned.
+        self._changed: set[str] = set()
+        self._notified: dict[str, set[str]] = {}  # node → names of handlers
         self.failed = False
         self.lost: set[str] = set()
 
-    @property
-    def acted(self) -> bool:
-        """Whether anything was done."""
-        return any(self._did.values())
-
     def rows(self) -> tuple[ChangeRow, ...]:
-        """Every deed, and what became of it."""
-        return deed_rows(sorted(self._planned.values(), key=self._turn), self._ends)
+        """Return what became of every step action."""
+        planned = sorted(self._planned.values(), key=self._position)
+        return step_rows(planned, self._results)
 
-    def _turn(self, planned: Planned) -> tuple[bool, int]:
+    def _position(self, planned: Planned) -> tuple[bool, int]:
+        """Return a sort key: handlers come last."""
         return self._steps[planned.place].handler, planned.place
 
-    def perform(self, watch: Watch) -> None:
-        """All steps in their order, until one fails."""
-        self._watch = watch
-        for change in self._foreseen.files:
-            if change.action != "none":
-                self._touched.add(change.node)
-                self._notified.setdefault(change.node, set()).update(change.notify)
+    # ------------------------------------------------------------ all steps
+
+    def run(self, watch: Watch) -> None:
+        """Run all steps in their order, until one fails."""
+        self._note_written_files()
         steps = in_order(self._steps)
-        if steps and (self._touched or self._foreseen.nodes):
-            self._fanout.load("steps")
+        if steps and (self._changed or self._change_plan.nodes):
+            self._agents.load("steps")
         for place, step in steps:
-            nodes = self._nodes_of(place, step)
-            if nodes:
-                self._watch.stage(step.name, len(nodes), nodes)
-            whole = sum(
-                step.nodes is None or node.name in step.nodes for node in self._fleet.reached
-            )
-            for batch in batches(step.serial, nodes, whole):
-                self._batch(place, step, batch)
+            names = self._pending_nodes(place, step)
+            if names:
+                watch.stage(step.name, len(names), names)
+            for batch in batches(step.serial, names, self._count_of_nodes(step)):
+                self._run_batch(place, step, batch, watch)
                 if self.failed:
-                    self.leave()
+                    self.mark_not_started()
                     return
 
-    def _nodes_of(self, place: int, step: Step) -> list[str]:
-        """The nodes that may have to do something now, in the order of the inventory."""
-        names = [n.name for n in self._fleet.reached if step.nodes is None or n.name in step.nodes]
-        if step.handler:
-            return [name for name in names if step.name in self._notified.get(name, ())]
-        return [
-            n
-            for n in names
-            if n in self._touched
-            or any(step_action.operations for step_action in self._foreseen.of(place, n))
-        ]
-
-    def leave(self) -> None:
-        """Begin nothing more."""
+    def mark_not_started(self) -> None:
+        """Mark the remaining steps as not started."""
         for key, planned in self._planned.items():
             if planned.step_action.operations:
-                self._ends.setdefault(key, ("not-started", ""))
+                self._results.setdefault(key, ("not-started", ""))
+
+    def _note_written_files(self) -> None:
+        """Note the nodes and handlers that the files written before the steps concern."""
+        for change in self._change_plan.files:
+            if change.action != "none":
+                self._changed.add(change.node)
+                self._notify(change.node, change.notify)
+
+    def _notify(self, name: str, handlers: Iterable[str]) -> None:
+        self._notified.setdefault(name, set()).update(handlers)
+
+    def _pending_nodes(self, place: int, step: Step) -> list[str]:
+        """Return the nodes that may have something to do, in the order of the inventory."""
+        pending = []
+        for node in self._fleet.reached:
+            name = node.name
+            if step.nodes is not None and name not in step.nodes:
+                continue
+            if step.handler:
+                is_pending = step.name in self._notified.get(name, ())
+            else:
+                is_pending = name in self._changed or self._has_operations(place, name)
+            if is_pending:
+                pending.append(name)
+        return pending
+
+    def _has_operations(self, place: int, name: str) -> bool:
+        planned = self._change_plan.of(place, name)
+        return any(step_action.operations for step_action in planned)
+
+    def _count_of_nodes(self, step: Step) -> int:
+        """Return how many nodes a step is for: a `serial` in percent is a share of them."""
+        names = [node.name for node in self._fleet.reached]
+        if step.nodes is None:
+            return len(names)
+        return len(step.nodes.intersection(names))
 
     # ------------------------------------------------------------ one batch
 
-    def _batch(self, place: int, step: Step, names: Sequence[str]) -> None:
-        stale = (
-            list(names) if self._did else [name for name in names if name in self._touched]
-        )  # time has passed
-        found: dict[str, Found] = {
-            name: self._foreseen.of(place, name) for name in names if name not in stale
-        }
-        found.update(self._judged(step, stale, step.handler))
-        failures = {
-            n: Failure(None, _gap(step, f)) for n, f in found.items() if isinstance(f, Absent)
-        }
+    def _run_batch(self, place: int, step: Step, names: Sequence[str], watch: Watch) -> None:
+        judged = self._plan_batch(place, step, names)
+        failures: dict[str, Failure] = {}
+        for name, result in judged.items():
+            if isinstance(result, Absent):
+                failures[name] = Failure(None, _gap_text(step, result))
         if not failures:
-            planned = {
-                name: step_actions or ()
-                for name, step_actions in found.items()
-                if not isinstance(step_actions, Absent)
-            }
-            work = {
-                name: self._noted(place, name, step_actions)
-                for name, step_actions in planned.items()
-            }
-            failures = self._done(
-                place,
-                step,
-                {name: step_actions for name, step_actions in work.items() if step_actions},
-            )
-            failures.update(
-                self._not_taken(
-                    step,
-                    [n for n, step_actions in work.items() if step_actions and n not in failures],
-                )
-            )
-            for name in names:
-                self._watch.step(
-                    name, "failed" if name in failures else "done" if work[name] else "unchanged"
-                )
-                if name not in failures:
-                    self._end(place, name, "done", "")
-                    self._notified.setdefault(name, set()).update(self._tells(place, step, name))
+            failures = self._do_batch(place, step, judged, watch)
         if failures:
             self.failed = True
-            self._fail(place, step, failures)
+            self._note_failures(place, step, failures)
+            self._roll_back_failed(failures)
 
-    def _noted(
-        self, place: int, name: str, step_actions: Iterable[StepAction]
-    ) -> tuple[StepAction, ...]:
-        """The deeds that are to be done now, which the report then has in place of what was foreseen."""
-        work = tuple(step_action for step_action in step_actions if step_action.operations)
-        for step_action in work:
+    def _plan_batch(self, place: int, step: Step, names: Sequence[str]) -> dict[str, Judged]:
+        """Return what is to be done on each node.
+
+        Once a step has been done anywhere time has passed, so every node is asked again.
+        """
+        has_begun = bool(self._journals)
+        stale: list[str] = []
+        judged: dict[str, Judged] = {}
+        for name in names:
+            if has_begun or name in self._changed:
+                stale.append(name)
+            else:
+                judged[name] = self._change_plan.of(place, name)
+        judged.update(self._judge_again(step, stale, notified=step.handler))
+        return {name: judged[name] for name in names}
+
+    def _do_batch(
+        self, place: int, step: Step, judged: Mapping[str, Judged], watch: Watch
+    ) -> dict[str, Failure]:
+        """Do a step on these nodes at once, look again, and return what failed."""
+        work: dict[str, StepActions] = {}
+        for name, step_actions in judged.items():
+            if isinstance(step_actions, tuple):
+                pending = self._note_pending(place, name, step_actions)
+                if pending:
+                    work[name] = pending
+        failures = self._perform(place, step, work)
+        performed = [name for name in work if name not in failures]
+        failures.update(self._without_effect(step, performed))
+        for name in judged:
+            if name in failures:
+                watch.step(name, "failed")
+                continue
+            watch.step(name, "done" if name in work else "unchanged")
+            self._note_done(place, step, name)
+        return failures
+
+    def _note_pending(self, place: int, name: str, step_actions: StepActions) -> StepActions:
+        """Return those with operations; the report has them in place of what was planned."""
+        pending = tuple(step_action for step_action in step_actions if step_action.operations)
+        for step_action in pending:
             self._planned[place, name, step_action.target] = Planned(place, step_action)
-        return work
+        return pending
 
-    def _tells(self, place: int, step: Step, name: str) -> tuple[str, ...]:
-        return (
-            step.notify
-            if any(planned.step_action.operations for planned in self._of(place, name))
-            else ()
-        )
+    def _note_done(self, place: int, step: Step, name: str) -> None:
+        planned_here = self._planned_at(place, name)
+        for planned in planned_here:
+            self._results[planned.key] = ("done", "")
+            if planned.step_action.operations:
+                self._notify(name, step.notify)
 
-    def _of(self, place: int, name: str) -> list[Planned]:
-        return [planned for planned in self._planned.values() if planned.key[:2] == (place, name)]
+    def _planned_at(self, place: int, name: str) -> list[Planned]:
+        return [p for p in self._planned.values() if p.key[:2] == (place, name)]
 
-    def _end(self, place: int, name: str, outcome: StepOutcome, why: str) -> None:
-        for planned in self._of(place, name):
-            self._ends[planned.key] = (outcome, why)
+    # ------------------------------------------------------------ doing
 
-    def _done(
-        self, place: int, step: Step, work: Mapping[str, tuple[StepAction, ...]]
+    def _perform(
+        self, place: int, step: Step, work: Mapping[str, StepActions]
     ) -> dict[str, Failure]:
-        """Do it on these nodes at once, and say what failed."""
-        going_down = {
-            name: each.limit
-            for name, step_actions in work.items()
-            for step_action in step_actions
-            for each in step_action.operations
-            if isinstance(each, Reboot)
-        }
-        before = boot_ids(self._fanout, going_down)
-        bodies = {
-            n: {
-                **self._writer.body(n),
-                "deeds": [_told(place, step, step_action) for step_action in work[n]],
-            }
-            for n in work
-        }
-        limit = (
-            max(
-                (sum(map(seconds_limit, step_actions)) for step_actions in work.values()),
-                default=0.0,
-            )
-            + LIMIT
-        )
-        for name, step_actions in work.items():
-            self._touched.add(name)
-            self._did.setdefault(name, []).extend(
-                (place, name, step_action.target) for step_action in step_actions
-            )
-        answers = self._fanout.ask("perform", bodies, limit)
-        failures = {
-            name: _failure(step, work[name], answer)
-            for name, answer in answers.items()
-            if (name not in going_down if isinstance(answer, LinkLost) else "no" in answer)
-        }
-        waited = {name: seconds for name, seconds in going_down.items() if name not in failures}
-        failures.update(self._back(step, waited, before))
-        return failures
-
-    def _back(
-        self, step: Step, waited: Mapping[str, float], before: Mapping[str, str]
-    ) -> dict[str, Failure]:
-        """Wait for nodes that went down, and take them into the run again."""
-        nodes = {node.name: node for node in self._fleet.reached if node.name in waited}
-        missing = wait_for(self._fanout, nodes, waited, before)
-        there = [name for name in nodes if name not in missing]
-        missing.update(self._writer.rejoin(there) if there else {})
-        self._fanout.load("steps", [name for name in there if name not in missing])
-        return {
-            name: Failure(None, f"{_at(step)}: {why}", lost=True) for name, why in missing.items()
-        }
-
-    def _not_taken(self, step: Step, names: Sequence[str]) -> dict[str, Failure]:
-        """Look again: what was done must have been enough."""
+        """Have the nodes do their step actions at once, and return what failed."""
+        reboots = _reboot_limits(work)
+        ids_before = boot_ids(self._agents, reboots)
+        answers = self._ask_to_perform(place, step, work)
         failures = {}
-        for name, found in self._judged(step, names, notified=False).items():
-            if isinstance(found, Absent):
-                failures[name] = Failure(None, _gap(step, found))
-            elif left := [step_action for step_action in found or () if step_action.operations]:
-                why = f"{_at(step)}: it was done, and the node is not as wanted: {left[0].diff or left[0].target}"
-                failures[name] = Failure(left[0].target, why.strip())
+        for name, answer in answers.items():
+            if isinstance(answer, LinkLost) and name in reboots:
+                continue  # a node that reboots loses its link, as it should
+            if isinstance(answer, LinkLost) or "no" in answer:
+                failures[name] = _failure(step, work[name], answer)
+        rebooting = {name: limit for name, limit in reboots.items() if name not in failures}
+        if rebooting:
+            failures.update(self._wait_for_reboots(step, rebooting, ids_before))
         return failures
 
-    def _judged(self, step: Step, names: Sequence[str], notified: bool) -> dict[str, Found]:
-        """A step against the nodes as they are now."""
+    def _ask_to_perform(self, place: int, step: Step, work: Mapping[str, StepActions]) -> Answers:
+        bodies: dict[str, dict[str, Any]] = {}
+        limit = 0.0
+        for name, step_actions in work.items():
+            body = self._transaction.request_body(name)
+            body["deeds"] = [_action_request(place, step, action) for action in step_actions]
+            bodies[name] = body
+            seconds = sum(seconds_limit(action) for action in step_actions)
+            limit = max(limit, seconds)
+            self._note_begun(place, name, step_actions)
+        return self._agents.ask("perform", bodies, limit + LIMIT)
+
+    def _note_begun(self, place: int, name: str, step_actions: StepActions) -> None:
+        self._changed.add(name)
+        journal = self._journals.setdefault(name, [])
+        for action in step_actions:
+            journal.append((place, name, action.target))
+
+    def _wait_for_reboots(
+        self, step: Step, limits: Mapping[str, float], ids_before: Mapping[str, str]
+    ) -> dict[str, Failure]:
+        """Wait for nodes that reboot, and take their locks again with their new agents."""
+        nodes = {}
+        for node in self._fleet.reached:
+            if node.name in limits:
+                nodes[node.name] = node
+        missing = wait_for(self._agents, nodes, limits, ids_before)
+        returned = [name for name in nodes if name not in missing]
+        if returned:
+            missing.update(self._transaction.lock_again(returned))
+        ready = [name for name in returned if name not in missing]
+        self._agents.load("steps", ready)
+        failures = {}
+        for name, why in missing.items():
+            text = f"{_step_text(step)}: {why}"
+            failures[name] = Failure(None, text, lost=True)
+        return failures
+
+    # ------------------------------------------------------------ looking again
+
+    def _without_effect(self, step: Step, names: Sequence[str]) -> dict[str, Failure]:
+        """Return the nodes that still have something to do after the step was done there."""
+        failures = {}
+        for name, result in self._judge_again(step, names, notified=False).items():
+            if isinstance(result, Absent):
+                failures[name] = Failure(None, _gap_text(step, result))
+                continue
+            for step_action in result or ():
+                if step_action.operations:
+                    failures[name] = _no_effect(step, step_action)
+                    break
+        return failures
+
+    def _judge_again(self, step: Step, names: Sequence[str], notified: bool) -> dict[str, Judged]:
+        """Compare these nodes, as they are now, with what a step wants."""
         nodes = [node for node in self._fleet.reached if node.name in names]
-        fleet, lost = look_again(self._writer, self._fleet, step, nodes)
+        fleet, lost = look_again(self._agents, self._fleet, step, nodes)
         self._fleet = fleet
-        found: dict[str, Found] = {
-            name: Absent("hung", f"the node was lost: {why}") for name, why in lost.items()
-        }
+        judged: dict[str, Judged] = {}
+        for name, why in lost.items():
+            judged[name] = Absent("hung", f"the node was lost: {why}")
         for node in nodes:
-            if node.name not in lost:
-                facts = asked_by(step, fleet.inventory)
-                known = PlanContext(fleet, node, {}, facts, self._environment, notified=notified)
-                found[node.name] = planned_changes(known, step)
-        return found
+            if node.name in lost:
+                continue
+            facts = asked_by(step, fleet.inventory)
+            context = PlanContext(fleet, node, {}, facts, self._environment, notified=notified)
+            judged[node.name] = plan_step(context, step)
+        return judged
 
-    # ------------------------------------------------------------ what went wrong
+    # ------------------------------------------------------------ after a failure
 
-    def _fail(self, place: int, step: Step, failures: Mapping[str, Failure]) -> None:
+    def _note_failures(self, place: int, step: Step, failures: Mapping[str, Failure]) -> None:
+        """Note which step action failed on each node; those before it were done."""
         for name, failure in failures.items():
-            mine = self._of(place, name) or [
-                Planned(place, StepAction(name, step.resource.name, step.name, "run"))
-            ]
-            targets = [planned.step_action.target for planned in mine]
-            at = targets.index(failure.target) if failure.target in targets else 0
-            for number, planned in enumerate(mine):
-                self._planned.setdefault(planned.key, planned)
-                later: StepOutcome = "not-started" if number > at else "done"
-                self._ends[planned.key] = (
-                    ("failed", f"{name}: {failure.why}") if number == at else (later, "")
-                )
-        gone = {
-            name
-            for name, failure in failures.items()
-            if failure.lost or name not in self._fanout.links
-        }
-        self.lost |= gone
-        self._undo(
-            [name for name in failures if name not in gone and name in self._did], again=True
-        )
+            planned_here = self._planned_at(place, name)
+            if not planned_here:
+                stand_in = StepAction(name, step.resource.name, step.name, "run")
+                planned_here = [Planned(place, stand_in)]
+            failed_at = _index_of(failure.target, planned_here)
+            for number, planned in enumerate(planned_here):
+                key = planned.key
+                self._planned.setdefault(key, planned)
+                if number < failed_at:
+                    self._results[key] = ("done", "")
+                elif number == failed_at:
+                    self._results[key] = ("failed", f"{name}: {failure.why}")
+                else:
+                    self._results[key] = ("not-started", "")
 
-    def _undo(self, names: Iterable[str], **how: bool) -> dict[str, str]:
-        """Take back what this run did on these nodes; why it could not be done on some."""
-        bodies = {name: {**self._writer.body(name), "go_on": True, **how} for name in names}
-        answers = self._fanout.ask("take_back", bodies, LASTING)
+    def _roll_back_failed(self, failures: Mapping[str, Failure]) -> None:
+        """Roll back the nodes on which a step failed, as far as they can be asked."""
+        reachable = []
+        for name, failure in failures.items():
+            if failure.lost or name not in self._agents.links:
+                self.lost.add(name)
+            elif name in self._journals:
+                reachable.append(name)
+        self._ask_to_roll_back(reachable, again=True)
+
+    def _ask_to_roll_back(self, names: Iterable[str], **options: bool) -> dict[str, str]:
+        """Roll back what this run did on these nodes; return why it was not possible on some."""
+        bodies = {}
+        for name in names:
+            body = self._transaction.request_body(name)
+            bodies[name] = {**body, "go_on": True, **options}
+        answers = self._agents.ask("take_back", bodies, STEPS_LIMIT)
         troubles = {}
         for name, answer in answers.items():
             if isinstance(answer, LinkLost) or "no" in answer:
                 troubles[name] = failure_text(answer)
-                self._add(name, f"undoing failed, too: {troubles[name]}")
+                self._add_to_failure(name, f"undoing failed, too: {troubles[name]}")
             if isinstance(answer, LinkLost):
                 self.lost.add(name)
                 continue
             for number in as_list(answer.get("undone")):
-                self._taken_back(name, number, "undone", "")
+                self._note_rolled_back(name, number, "undone", "")
             for number in as_list(answer.get("kept")):
-                self._taken_back(name, number, "done", KEPT)
+                self._note_rolled_back(name, number, "done", PERMANENT)
         return troubles
 
-    def _taken_back(self, name: str, number: object, outcome: StepOutcome, why: str) -> None:
-        mine = self._did.get(name, [])
-        if isinstance(number, int) and 0 <= number < len(mine):
-            key = mine[number]
-            if self._ends.get(key, ("",))[0] != "failed":
-                self._ends[key] = (outcome, why)
+    def _note_rolled_back(self, name: str, number: object, outcome: StepOutcome, why: str) -> None:
+        """Note the new outcome of a step action; `number` is its place in the node's journal."""
+        journal = self._journals.get(name, [])
+        if not isinstance(number, int) or not 0 <= number < len(journal):
+            return
+        key = journal[number]
+        before = self._results.get(key)
+        if before is None or before[0] != "failed":
+            self._results[key] = (outcome, why)
 
-    def _add(self, name: str, words: str) -> None:
-        """Say something more of what failed on a node."""
-        for key, (outcome, why) in list(self._ends.items()):
-            if key[1] == name and outcome == "failed":
-                self._ends[key] = (outcome, f"{why}\n{words}")
+    def _add_to_failure(self, name: str, text: str) -> None:
+        """Add a line to the reason of what failed on a node."""
+        for key, (outcome, why) in self._results.items():
+            _, node, _ = key
+            if node == name and outcome == "failed":
+                longer = f"{why}\n{text}"
+                self._results[key] = (outcome, longer)
 
-    # ------------------------------------------------------------ all of it back
+    # ------------------------------------------------------------ rolling back all nodes
 
-    def take_back(self) -> list[str]:
-        """End what is under way and undo all of this run, on every node; why it is not, where it is not.
+    def roll_back(self) -> list[str]:
+        """Stop what is under way and roll back all steps of this run, on every node.
 
-        `run_again` has to follow once the files are as they were.
+        Returns what could not be rolled back, and why. `finish_roll_back` has to follow once the
+        files are as they were.
         """
-        names = [name for name in self._did if name not in self.lost]
-        self._fanout.ask("halt", {name: {} for name in names}, LIMIT)
-        troubles = self._undo(names)
-        kept = {key[1]: key[2] for key, (_, why) in self._ends.items() if why == KEPT}
-        return [f"{n}: {why}" for n, why in troubles.items()] + [
-            f"{n}: {KEPT}: {t}" for n, t in kept.items()
-        ]
+        names = self._nodes_with_steps()
+        self._agents.ask("halt", {name: {} for name in names}, LIMIT)
+        troubles = self._ask_to_roll_back(names)
+        lines = [f"{name}: {why}" for name, why in troubles.items()]
+        for name, target in self._permanent_targets().items():
+            lines.append(f"{name}: {PERMANENT}: {target}")
+        return lines
 
-    def run_again(self) -> None:
-        """What has to read what is there now that all is as it was."""
-        self._undo([name for name in self._did if name not in self.lost], again=True)
+    def _permanent_targets(self) -> dict[str, str]:
+        """Return the nodes with something that cannot be rolled back, and the last such thing."""
+        targets = {}
+        for key, (_, why) in self._results.items():
+            if why == PERMANENT:
+                _, name, target = key
+                targets[name] = target
+        return targets
+
+    def finish_roll_back(self) -> None:
+        """Run the commands that read files again, such as restarts, once these are back."""
+        self._ask_to_roll_back(self._nodes_with_steps(), again=True)
+
+    def _nodes_with_steps(self) -> list[str]:
+        return [name for name in self._journals if name not in self.lost]
 
 
-def roll_back_run(writer: Transaction, step_runner: StepRunner, deadline: Deadline) -> list[str]:
-    """Undo all of a run that is not settled, on every node, the last first; what of it is not undone, and why."""
-    if not writer.committed:
+def roll_back_run(
+    transaction: Transaction, step_runner: StepRunner, deadline: Deadline
+) -> list[str]:
+    """Roll back a run that is not finalized, on every node, the last change first.
+
+    Returns what could not be rolled back, and why. A time limit that passes meanwhile does not
+    end it.
+    """
+    if not transaction.committed:
         return []
     troubles: list[str] = []
-    with (
-        contextlib.suppress(ClusterprepError),
-        deadline.shield(),
-    ):  # a limit that passes meanwhile ends nothing
-        troubles = step_runner.take_back()
-        writer.undo()
-        step_runner.run_again()
+    with contextlib.suppress(ClusterprepError), deadline.shield():
+        troubles = step_runner.roll_back()
+        transaction.roll_back()
+        step_runner.finish_roll_back()
     return troubles
 
 
-def look_again(
-    writer: Transaction, fleet: Fleet, step: Step, nodes: Sequence[Node]
-) -> tuple[Fleet, dict[str, str]]:
-    """The fleet with what a step depends on as these nodes have it now, and the nodes that did not answer."""
-    facts = [registry.facts()[name] for name in fact_names([step])]
-    plan = plan_queries((), registry.facts(), (*facts, *own_facts([step], fleet.inventory)))
-    questions = Queries(plan, fleet.inventory)
-    sheets = {node.name: questions.of(node) for node in nodes}
-    asked = {name: sheet for name, sheet in sheets.items() if sheet.reads}
-    limit = (
-        max((sum(read.limit for read in sheet.reads) for sheet in asked.values()), default=0.0)
-        + MARGIN
-    )
-    answers = writer.fanout.ask(
-        "look", {n: look_request(sheet.reads)[1] for n, sheet in asked.items()}, limit
-    )
-    snapshots, lost = dict(fleet.snapshots), {}
-    for name, answer in answers.items():
-        rows = None if isinstance(answer, LinkLost) else answer.get("answers")
-        if not isinstance(rows, list) or len(rows) != len(asked[name].reads):
-            lost[name] = failure_text(answer)
-        else:
-            seen = questions.facts(asked[name], rows)
-            snapshots[name] = replace(snapshots[name], facts={**snapshots[name].facts, **seen})
-    return replace(fleet, snapshots=snapshots), lost
+# ---------------------------------------------------------------- requests and texts
 
 
-def _told(place: int, step: Step, step_action: StepAction) -> dict[str, Any]:
-    """A deed as the agent takes it and as its journal keeps it."""
-    row = {
+def _reboot_limits(work: Mapping[str, StepActions]) -> dict[str, float]:
+    """Return the nodes that reboot, with the seconds after which they have to be back."""
+    limits = {}
+    for name, step_actions in work.items():
+        for step_action in step_actions:
+            for operation in step_action.operations:
+                if isinstance(operation, Reboot):
+                    limits[name] = operation.limit
+    return limits
+
+
+def _action_request(place: int, step: Step, step_action: StepAction) -> dict[str, Any]:
+    """Return a step action as the agent takes it, and as its journal keeps it."""
+    return {
         "place": place,
         "step": step.name,
         "resource": step_action.resource,
         "target": step_action.target,
         "diff": step_action.diff,
-    }
-    return {
-        **row,
         "action": step_action.action,
         "operations": [wire(operation) for operation in step_action.operations],
     }
 
 
-def _failure(step: Step, step_actions: Sequence[StepAction], answer: Frame | LinkLost) -> Failure:
-    number = None if isinstance(answer, LinkLost) else answer.get("deed")
-    target = (
-        step_actions[number].target
-        if isinstance(number, int) and 0 <= number < len(step_actions)
-        else None
-    )
-    return Failure(target, f"{_at(step)}: {failure_text(answer)}", isinstance(answer, LinkLost))
-
-
-def failure_text(answer: Frame | LinkLost) -> str:
-    """Why something was not done, and the last lines of the command that failed, without what a terminal would obey."""
+def _failure(step: Step, step_actions: Sequence[StepAction], answer: Answer) -> Failure:
+    why = f"{_step_text(step)}: {failure_text(answer)}"
     if isinstance(answer, LinkLost):
-        return f"the node was lost: {answer.message}"
-    tail = str(answer.get("said") or "").strip()
-    text = str(answer.get("why")) + (f"\n{tail}" if tail else "")
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text[:MOST])
+        return Failure(None, why, lost=True)
+    number = answer.get("deed")
+    target = None
+    if isinstance(number, int) and 0 <= number < len(step_actions):
+        target = step_actions[number].target
+    return Failure(target, why)
 
 
-def _at(step: Step) -> str:
+def _no_effect(step: Step, step_action: StepAction) -> Failure:
+    what = step_action.diff or step_action.target
+    why = f"{_step_text(step)}: it was done, and the node is not as wanted: {what}"
+    return Failure(step_action.target, why.strip())
+
+
+def _index_of(target: str | None, planned: Sequence[Planned]) -> int:
+    """Return the index of the first with this target, 0 if there is none."""
+    for number, candidate in enumerate(planned):
+        if candidate.step_action.target == target:
+            return number
+    return 0
+
+
+def _step_text(step: Step) -> str:
     line = "" if step.line is None else f" (line {step.line})"
     return f"step «{step.name}»{line}"
 
 
-def _gap(step: Step, why: Absent) -> str:
-    return f"{_at(step)}: {Gap(step.resource.name, why)}"
+def _gap_text(step: Step, why: Absent) -> str:
+    return f"{_step_text(step)}: {Gap(step.resource.name, why)}"

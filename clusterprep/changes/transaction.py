@@ -1,4 +1,7 @@
-"""Uniform or not at all: stage on every node, commit on every node, settle; put all back when one cannot."""
+"""Writes files on all nodes or on none: stage on every node, commit on every node, finalize.
+
+If one node cannot stage or commit, the old bytes are put back on all of them.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterprep.changes.file_plan import plan_files
+from clusterprep.changes.agents import LONGEST, Agents, Answers, refusal, refusals
+from clusterprep.changes.file_plan import diff_text
 from clusterprep.changes.file_rollback import OldRun, parse_runs
 from clusterprep.errors import LinkLost, Refused
 from clusterprep.facts.journal import Journal, JournalEntry
 from clusterprep.model import Fleet, StepOutcome
 from clusterprep.model.files import FileChange
-from clusterprep.model.nodeset import fold
-from clusterprep.remote.transports.link import WRITING_LIMIT, Frame
+from clusterprep.remote.transports.link import WRITING_LIMIT
 from clusterprep.remote.untrusted import as_list, shortened
 from clusterprep.runtime.deadline import Deadline
-from clusterprep.survey.fanout import Fanout
 
-LONGEST = 4000  # characters of a node's own words
 LIMIT = 60.0  # seconds for one phase on all nodes: a few small files and their fsyncs
-LASTING = 3600.0  # seconds for the commands of an undo, each of which has a limit of its own
+STEPS_LIMIT = 3600.0  # seconds for all commands of a rollback, each of which has a limit of its own
+
+ByNode = Mapping[str, list[FileChange]]
 
 
 @dataclass
 class Receipt:
-    """What became of a write: an outcome and a detail per node, and whether every change was done.
+    """What became of a write: an outcome and a detail per node.
 
-    `lost` names the nodes of which nobody knows how far they came.
+    `lost` has the nodes that went away, so that the state of their files is not known.
     """
 
     outcomes: dict[str, StepOutcome] = field(default_factory=dict)
@@ -37,348 +40,324 @@ class Receipt:
 
     @property
     def done(self) -> bool:
+        """Whether every change was done on every node."""
         return all(outcome in ("done", "unchanged") for outcome in self.outcomes.values())
 
 
 class Transaction:
-    """One run's changes on all nodes: `write` commits them, then `settle` says that they stay, or `undo` that not."""
+    """The file changes of one run on all nodes.
 
-    def __init__(self, fanout: Fanout, fleet: Fleet, run: str) -> None:
-        self.fanout, self._fleet, self._run = fanout, fleet, run
-        shared = {"run": run, "cluster": fleet.inventory.cluster}
-        self._bodies = {node.name: {"root": node.root, **shared} for node in fleet.reached}
-        self.receipt = Receipt()
+    `stage_and_commit` writes them. After it either `finalize` makes them permanent, or `roll_back`
+    puts the old bytes back.
+    """
+
+    def __init__(self, agents: Agents, fleet: Fleet, run: str) -> None:
+        self._agents = agents
+        self._fleet = fleet
+        self._run = run
+        self._bodies: dict[str, dict[str, Any]] = {}
+        for node in fleet.reached:
+            body = {"root": node.root, "run": run, "cluster": fleet.inventory.cluster}
+            self._bodies[node.name] = body
         self._staged: set[str] = set()
         self._locked = False
-        self.committed = False  # and not settled
-        self.taken_back = False
-        self.left: dict[
-            str, list[str]
-        ] = {}  # folder that an undone run made and others use → nodes
-        self.stuck: dict[
-            str, str
-        ] = {}  # node → why what an earlier run left there cannot be settled
+        self.receipt = Receipt()
+        self.committed = False  # and neither finalized nor rolled back
+        self.rolled_back = False  # after it had been committed
+        # Folders that a run made which is now undone, and that others use → their nodes.
+        self.remaining_folders: dict[str, list[str]] = {}
+
+    def request_body(self, name: str) -> dict[str, Any]:
+        """Return what every request about this run says to a node."""
+        return dict(self._bodies[name])
+
+    # ------------------------------------------------------------ locks
 
     def lock(self) -> dict[str, str]:
-        """Take the lock of every node reached; why some could not be taken. Raises Refused where a run holds one.
+        """Take the lock of every node reached; return why some could not be taken.
 
-        The lock of the first node decides between two runs; only its winner asks the others.
+        The node with the smallest machine id decides between two runs that begin at once; only the
+        run that gets its lock asks the others. Raises Refused if another run holds a lock, LinkLost
+        if a node is lost.
         """
         if self._locked:
             return {}
-        self.fanout.load("act")
-        names = sorted(
-            self._bodies, key=lambda name: str(self._fleet.fact(name, "host.machine_id"))
-        )
+        self._agents.load("act")
+        names = sorted(self._bodies, key=self._machine_id)
         for group in (names[:1], names[1:]):
-            answers = self.fanout.ask("lock", {name: self._bodies[name] for name in group}, LIMIT)
-            for name, answer in answers.items():
-                if isinstance(answer, LinkLost):
-                    raise LinkLost(
-                        answer.reason,
-                        f"{name} was lost before anything was written: {answer.message}",
-                    )
-                if answer.get("no") == "locked":
-                    raise Refused(
-                        f"{name}: another run holds the lock ({answer.get('why')}); nothing was written"
-                    )
-            if failed := refusals(answers):
+            answers = self._ask("lock", group)
+            _refuse_locked(answers)
+            failed = refusals(answers)
+            if failed:
                 return failed
         self._locked = True
         return {}
 
-    def recover(self, force: bool = False, by: str | None = None) -> list[Recovered]:
-        """Settle what earlier runs left behind, newest first; `by` names the rollback that wants it undone.
+    def lock_again(self, names: Iterable[str]) -> dict[str, str]:
+        """Take the lock of nodes that have a new agent; return why some could not be taken."""
+        chosen = list(names)
+        self._agents.load("act", chosen)
+        return refusals(self._ask("lock", chosen))
 
-        Raises Refused where somebody edited a file meanwhile. `stuck` then names the nodes that cannot do it.
-        """
-        begun = _unsettled(self._fleet)
-        if not begun:
-            return []
-        if failed := self.lock():
-            self.stuck = failed
-            return []
-        return [
-            found
-            for run in sorted(begun, reverse=True)
-            if (found := self._recover(run, begun[run], force, by))
-        ]
+    def _machine_id(self, name: str) -> str:
+        return str(self._fleet.fact(name, "host.machine_id"))
 
-    def _recover(
-        self, run: str, states: Mapping[str, str], force: bool, by: str | None
-    ) -> Recovered | None:
-        journals = (self._fleet.fact(node.name, "state.journal") for node in self._fleet.reached)
-        # Settling begins only when all nodes have committed, so one that is done speaks for all.
-        forward = any(
-            isinstance(journal, Journal) and journal.state(run) == "done" for journal in journals
-        )
-        done: dict[str, str] = {}
-        begun = set(states)
-        standing = {name for name, state in states.items() if forward and state == "committed"}
-        self._take_back(run, begun - standing, force=force)
-        self._take_back(run, standing, half=True, again=True, force=force)
-        for op in ("settle", "undo"):
-            chosen = [
-                n for n in states if (op == "settle") == (n in standing) and n not in self.stuck
-            ]
-            more = {"run": run} if op == "settle" else {"undo": run, "force": force, "by": by}
-            answers = self.fanout.ask(
-                op, {name: {**self._bodies[name], **more} for name in chosen}, LIMIT
-            )
-            for name, answer in answers.items():
-                if isinstance(answer, dict) and answer.get("no") == "changed":
-                    cure = "`clusterprep rollback --force` puts the old bytes back all the same"
-                    edit = _edit(
-                        name, str(answer.get("path")), answer.get("after"), answer.get("current")
-                    )
-                    raise Refused(
-                        f"{name}: run {run} was cut off, and {answer.get('why')}; {cure}", edit
-                    )
-            self.stuck.update(refusals(answers))
-            done.update(
-                {
-                    name: op
-                    for name, answer in answers.items()
-                    if isinstance(answer, dict) and not {"no", "nothing"} & set(answer)
-                }
-            )
-        self._take_back(run, begun - standing - set(self.stuck), again=True)
-        return Recovered(run, tuple(n for n in states if n in done), forward) if done else None
+    # ------------------------------------------------------------ earlier runs
 
-    def _take_back(self, run: str, names: Iterable[str], **how: bool) -> None:
-        """Undo what a run that was cut off did step by step; a node that cannot do it is stuck."""
-        self.fanout.load("steps", names)
-        bodies = {name: {**self._bodies[name], "run": run, **how} for name in names}
-        self.stuck.update(refusals(self.fanout.ask("take_back", bodies, LASTING)))
-
-    def memories(self) -> dict[str, tuple[OldRun, ...]]:
-        """Every run that each node remembers. Raises LinkLost where one cannot say."""
-        memories: dict[str, tuple[OldRun, ...]] = {}
-        for name, answer in self.fanout.ask("runs", self._bodies, LIMIT).items():
+    def remembered_runs(self) -> dict[str, tuple[OldRun, ...]]:
+        """Return every run that each node remembers. Raises LinkLost if one cannot say."""
+        remembered: dict[str, tuple[OldRun, ...]] = {}
+        for name, answer in self._ask("runs", self._bodies).items():
             if isinstance(answer, LinkLost):
-                raise LinkLost(
-                    answer.reason, f"{name} was lost before anything was written: {answer.message}"
-                )
+                raise _lost_before_writing(name, answer)
             try:
-                memories[name] = parse_runs(answer)
+                remembered[name] = parse_runs(answer)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 why = shortened(answer.get("why") or error, LONGEST)
-                raise LinkLost(
-                    "garbled", f"{name}: its list of runs cannot be read: {why}"
-                ) from None
-        return memories
+                message = f"{name}: its list of runs cannot be read: {why}"
+                raise LinkLost("garbled", message) from None
+        return remembered
 
-    def body(self, name: str) -> dict[str, Any]:
-        """What every request about this run says to a node."""
-        return dict(self._bodies[name])
+    # ------------------------------------------------------------ writing
 
-    def rejoin(self, names: Iterable[str]) -> dict[str, str]:
-        """Take the lock of nodes again whose agent is a new one; why some could not be taken."""
-        bodies = {name: self._bodies[name] for name in names}
-        self.fanout.load("act", bodies)
-        return refusals(self.fanout.ask("lock", bodies, LIMIT))
-
-    def write(
+    def stage_and_commit(
         self,
         changes: Iterable[FileChange],
         deadline: Deadline,
         undoes: str | None = None,
         also: Iterable[str] = (),
     ) -> Receipt:
-        """Lock, stage and commit. Raises Refused where a lock is held or a file changed since it was planned.
+        """Lock, stage and commit. `undoes` is the run that this one rolls back.
 
-        The run begins on the nodes of `also`, too, where it has no file to write: what follows needs its journal.
+        The run begins on the nodes of `also`, too, even without a file to write: what follows
+        there needs its journal. Raises Refused if a lock is held or a file changed since it was
+        planned.
         """
-        todo = _by_node(change for change in changes if change.action != "none")
-        todo.update({name: [] for name in also if name not in todo})
+        by_node = _changes_by_node(changes)
+        for name in also:
+            by_node.setdefault(name, [])
         failed = self.lock()
-        if not todo:
+        if not by_node:
             return self.receipt
         if failed:
-            self._mark(todo, failed, "failed", "not-started")
+            self._mark(by_node, failed, "not-started")
             return self.receipt
-        self.fanout.bear_silence(WRITING_LIMIT)
+        self._agents.bear_silence(WRITING_LIMIT)
         try:
-            if failed := self._stage(todo, undoes):
-                self.undo()
-                self._mark(todo, failed, "failed", "not-started")
+            failed = self._stage(by_node, undoes)
+            if failed:
+                self.roll_back()
+                self._mark(by_node, failed, "not-started")
                 return self.receipt
+            # Between the first commit and the last one no signal may end the command.
             with deadline.shield():
-                self._commit(todo)
+                self._commit(by_node)
         except BaseException:
-            self.undo()
+            self.roll_back()
             raise
         return self.receipt
 
-    def undo(self) -> None:
-        """Put the old bytes back on every node that staged; a node that cannot be asked keeps its manifest."""
-        self.fanout.bear_silence(WRITING_LIMIT)
-        bodies = {
-            name: {**self._bodies[name], "undo": self._run}
-            for name in self._bodies
-            if name in self._staged
-        }
-        answers = self.fanout.ask("undo", bodies, LIMIT)
+    def roll_back(self) -> None:
+        """Put the old bytes back on every node that staged.
+
+        A node that cannot be asked keeps its manifest, so the next run can do it.
+        """
+        self._agents.bear_silence(WRITING_LIMIT)
+        answers = self._ask("undo", self._staged_names(), undo=self._run)
         for name, answer in answers.items():
-            if isinstance(answer, LinkLost) or "no" in answer:
-                self.receipt.outcomes[name], self.receipt.details[name] = "failed", _why(answer)
+            why = refusal(answer)
+            if why is not None:
+                self.receipt.outcomes[name] = "failed"
+                self.receipt.details[name] = why
                 self.receipt.lost.add(name)
             elif self.receipt.outcomes.get(name) != "failed":
                 self.receipt.outcomes[name] = "rolled-back" if self.committed else "not-started"
         self._staged.clear()
-        self.taken_back, self.committed = self.taken_back or self.committed, False
+        if self.committed:
+            self.rolled_back = True
+            self.committed = False
 
-    def settle(self) -> None:
-        """Say on every node that what was committed stays. From the first that knows it there is no way back."""
-        self.fanout.bear_silence(WRITING_LIMIT)
-        bodies = {name: self._bodies[name] for name in self._bodies if name in self._staged}
-        answers = self.fanout.ask("settle", bodies, LIMIT)
+    def finalize(self) -> None:
+        """Tell every node that what was committed stays.
+
+        From the first node that knows it, the run can only be completed and not rolled back.
+        """
+        self._agents.bear_silence(WRITING_LIMIT)
+        answers = self._ask("settle", self._staged_names())
         for name, why in refusals(answers).items():
             self.receipt.details[name] = why
             self.receipt.lost.add(name)
         for name, answer in answers.items():
-            for folder in as_list(answer.get("left")) if isinstance(answer, dict) else ():
-                self.left.setdefault(shortened(folder, LONGEST), []).append(name)
+            if isinstance(answer, LinkLost):
+                continue
+            for folder in as_list(answer.get("left")):
+                path = shortened(folder, LONGEST)
+                self.remaining_folders.setdefault(path, []).append(name)
         self._staged.clear()
         self.committed = False
 
-    def _stage(self, todo: Mapping[str, list[FileChange]], undoes: str | None) -> dict[str, str]:
-        more = {"undoes": undoes}
-        bodies = {
-            name: {**self._bodies[name], **more, "files": [_wire(c) for c in todo[name]]}
-            for name in todo
-        }
-        answers = self.fanout.ask("stage", bodies, LIMIT)
+    def _stage(self, by_node: ByNode, undoes: str | None) -> dict[str, str]:
+        bodies = {}
+        for name, changes in by_node.items():
+            files = [_file_request(change) for change in changes]
+            bodies[name] = {**self._bodies[name], "undoes": undoes, "files": files}
+        answers = self._agents.ask("stage", bodies, LIMIT)
         failed = refusals(answers)
         self._staged = set(answers) - set(failed)
-        self.receipt.lost.update(
-            name for name, answer in answers.items() if isinstance(answer, LinkLost)
-        )
-        self._refuse_changed(todo, answers, "nothing was written")
+        for name, answer in answers.items():
+            if isinstance(answer, LinkLost):
+                self.receipt.lost.add(name)
+        _refuse_changed(by_node, answers, "nothing was written")
         return failed
 
-    def _commit(self, todo: Mapping[str, list[FileChange]]) -> None:
-        answers = self.fanout.ask("commit", {name: self._bodies[name] for name in todo}, LIMIT)
+    def _commit(self, by_node: ByNode) -> None:
+        answers = self._ask("commit", by_node)
         self.committed = True
-        if failed := refusals(answers):
-            self.undo()
-            self._refuse_changed(todo, answers, "what had been written was put back")
-            self._mark(todo, failed, "failed", "rolled-back")
-        else:
-            self.receipt.outcomes = dict.fromkeys(todo, "done")
+        failed = refusals(answers)
+        if not failed:
+            self.receipt.outcomes = dict.fromkeys(by_node, "done")
+            return
+        self.roll_back()
+        _refuse_changed(by_node, answers, "what had been written was put back")
+        self._mark(by_node, failed, "rolled-back")
 
-    def _refuse_changed(
-        self,
-        todo: Mapping[str, list[FileChange]],
-        answers: Mapping[str, Frame | LinkLost],
-        result: str,
-    ) -> None:
-        for name, answer in answers.items():
-            if isinstance(answer, dict) and answer.get("no") == "changed":
-                self.undo()
-                planned = {change.path: change for change in todo[name]}
-                path = str(answer.get("path"))
-                before = _encode(planned[path].before) if path in planned else None
-                edit = _edit(name, path, before, answer.get("current"))
-                raise Refused(f"{name}: {shortened(answer.get('why'), LONGEST)}; {result}", edit)
+    # ------------------------------------------------------------ helpers
 
-    def _mark(
-        self, todo: Iterable[str], failed: Mapping[str, str], bad: StepOutcome, rest: StepOutcome
-    ) -> None:
-        for name in todo:
-            if name in failed or self.receipt.outcomes.get(name) != "failed":
-                self.receipt.outcomes[name] = bad if name in failed else rest
+    def _ask(self, op: str, names: Iterable[str], **more: Any) -> Answers:
+        bodies = {name: {**self._bodies[name], **more} for name in names}
+        return self._agents.ask(op, bodies, LIMIT)
+
+    def _staged_names(self) -> list[str]:
+        return [name for name in self._bodies if name in self._staged]
+
+    def _mark(self, names: Iterable[str], failed: Mapping[str, str], others: StepOutcome) -> None:
+        """Note the outcome of every node: those in `failed` have failed, the rest are `others`."""
+        outcomes = self.receipt.outcomes
+        for name in names:
+            if name in failed:
+                outcomes[name] = "failed"
+            elif outcomes.get(name) != "failed":
+                outcomes[name] = others
         self.receipt.details.update(failed)
 
 
-@dataclass(frozen=True)
-class Recovered:
-    """A run that was cut off, and the nodes on which it was settled: done after all, or undone."""
-
-    run: str
-    nodes: tuple[str, ...]
-    done: bool
-
-    def __str__(self) -> str:
-        what = "stands on all nodes and is done now" if self.done else "was undone"
-        return f"run {self.run} was cut off; on {fold(self.nodes)} it {what}"
+# ---------------------------------------------------------------- answers that end the command
 
 
-def _unsettled(fleet: Fleet) -> dict[str, dict[str, str]]:
-    """Run → node → state, of all runs that are not settled on some node."""
-    found: dict[str, dict[str, str]] = {}
-    for node in fleet.reached:
-        journal = fleet.fact(node.name, "state.journal")
-        for entry in journal.unsettled if isinstance(journal, Journal) else ():
-            found.setdefault(entry.run, {})[node.name] = entry.state
-    return found
+def _refuse_locked(answers: Answers) -> None:
+    for name, answer in answers.items():
+        if isinstance(answer, LinkLost):
+            raise _lost_before_writing(name, answer)
+        if answer.get("no") == "locked":
+            holder = answer.get("why")
+            message = f"{name}: another run holds the lock ({holder}); nothing was written"
+            raise Refused(message)
+
+
+def _refuse_changed(by_node: ByNode, answers: Answers, result: str) -> None:
+    """Raise Refused if a file changed since it was planned; `result` says what was written."""
+    for name, answer in answers.items():
+        if isinstance(answer, LinkLost) or answer.get("no") != "changed":
+            continue
+        path = str(answer.get("path"))
+        before = None
+        for change in by_node[name]:
+            if change.path == path:
+                before = encoded(change.before)
+        difference = edit_diff(name, path, before, answer.get("current"))
+        why = shortened(answer.get("why"), LONGEST)
+        raise Refused(f"{name}: {why}; {result}", difference)
+
+
+def _lost_before_writing(name: str, lost: LinkLost) -> LinkLost:
+    message = f"{name} was lost before anything was written: {lost.message}"
+    return LinkLost(lost.reason, message)
+
+
+def edit_diff(node: str, path: str, before: object, now: object) -> str:
+    """Return the change that others made to a file, as a diff.
+
+    Both states come as base64, None for no such file. They are a node's own words: what is no
+    base64 gives an empty diff.
+    """
+    try:
+        old = _decoded(before)
+        new = _decoded(now)
+    except ValueError:
+        old = None
+        new = None
+    return diff_text(FileChange(node, "env", path, old, new))
+
+
+def _decoded(text: object) -> bytes | None:
+    return base64.b64decode(text) if isinstance(text, str) else None
+
+
+def encoded(content: bytes | None) -> str | None:
+    """Return bytes as base64, None for no such file."""
+    return None if content is None else base64.b64encode(content).decode()
+
+
+# ---------------------------------------------------------------- changes
+
+
+def _changes_by_node(changes: Iterable[FileChange]) -> dict[str, list[FileChange]]:
+    """Return the changes of every node that has some, those to one file joined into one."""
+    by_node: dict[str, dict[str, FileChange]] = {}
+    for change in changes:
+        if change.action == "none":
+            continue
+        path = change.path
+        by_path = by_node.setdefault(change.node, {})
+        earlier = by_path.get(path)
+        by_path[path] = change if earlier is None else _joined(earlier, change)
+    return {node: list(by_path.values()) for node, by_path in by_node.items()}
+
+
+def _joined(first: FileChange, second: FileChange) -> FileChange:
+    """Return one change for those of two steps to a file.
+
+    The second one was planned against what the first one leaves.
+    """
+    resources = dict.fromkeys((first.resource, second.resource))
+    access = second.access or first.access
+    return replace(
+        second,
+        resource=", ".join(resources),
+        before=first.before,
+        was=first.was,
+        access=access,
+    )
+
+
+def _file_request(change: FileChange) -> dict[str, Any]:
+    """Return a change as the agent takes it."""
+    access = None
+    if change.access is not None:
+        access = (change.access.mode, change.access.uid, change.access.gid)
+    return {
+        "path": change.path,
+        "before": encoded(change.before),
+        "after": encoded(change.after),
+        "mode": change.mode,
+        "resource": change.resource,
+        "access": access,
+        "running": change.running,
+    }
+
+
+# ---------------------------------------------------------------- after a loss
 
 
 def with_lost(fleet: Fleet, run: str, lost: Iterable[str]) -> Fleet:
-    """A fleet to judge the journal by: on these nodes it is not settled, as far as anybody can tell."""
-    entry = JournalEntry(run, fleet.inventory.cluster, "lost")
+    """Return the fleet as the check of the journal has to see it after nodes were lost.
+
+    On these nodes the run counts as not finalized, as far as can be told from here.
+    """
+    names = list(lost)
+    journal = Journal((JournalEntry(run, fleet.inventory.cluster, "lost"),))
+    fleet = fleet.with_facts({name: {"state.journal": journal} for name in names})
     snapshots = dict(fleet.snapshots)
-    for name in lost:
-        facts = {**snapshots[name].facts, "state.journal": Journal((entry,))}
-        snapshots[name] = replace(snapshots[name], reached=True, facts=facts)
+    for name in names:
+        snapshots[name] = replace(snapshots[name], reached=True)
     return replace(fleet, snapshots=snapshots)
-
-
-def _by_node(changes: Iterable[FileChange]) -> dict[str, list[FileChange]]:
-    found: dict[str, dict[str, FileChange]] = {}
-    for change in changes:
-        paths = found.setdefault(change.node, {})
-        paths[change.path] = _after(paths.get(change.path), change)
-    return {node: list(paths.values()) for node, paths in found.items()}
-
-
-def _after(first: FileChange | None, then: FileChange) -> FileChange:
-    """One change of two steps to a file, of which the second was planned against what the first leaves."""
-    if first is None:
-        return then
-    resource = ", ".join(dict.fromkeys((first.resource, then.resource)))
-    access = then.access or first.access
-    return replace(then, resource=resource, before=first.before, was=first.was, access=access)
-
-
-def _wire(change: FileChange) -> dict[str, Any]:
-    before, after = _encode(change.before), _encode(change.after)
-    file = {
-        "path": change.path,
-        "before": before,
-        "after": after,
-        "mode": change.mode,
-        "resource": change.resource,
-    }
-    access = change.access and (change.access.mode, change.access.uid, change.access.gid)
-    return {**file, "access": access, "running": change.running}
-
-
-def _encode(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
-
-
-def _why(answer: Any) -> str:
-    if isinstance(answer, LinkLost):
-        return f"the node was lost: {answer.message}"
-    return shortened(f"{answer.get('no')}: {answer.get('why')}", LONGEST)
-
-
-def refusals(answers: Mapping[str, Frame | LinkLost]) -> dict[str, str]:
-    """The nodes that did not do what they were asked to, and why."""
-    return {
-        name: _why(answer)
-        for name, answer in answers.items()
-        if isinstance(answer, LinkLost) or "no" in answer
-    }
-
-
-def _edit(node: str, path: str, before: object, now: object) -> str:
-    """What somebody else changed meanwhile, as a diff; both as base64, None for no such file."""
-    try:
-        old, new = (
-            base64.b64decode(text) if isinstance(text, str) else None for text in (before, now)
-        )
-    except ValueError:  # the node says what is there, and this is nothing that could be there
-        old, new = None, None
-    return plan_files(FileChange(node, "env", path, old, new))

@@ -1,4 +1,8 @@
-"""Unified diffs of long files that differ little, thousands of them: difflib takes up every line, this does not."""
+"""Unified diffs of long files that differ little, for thousands of nodes.
+
+difflib hashes every line of both files. Here common lines at both ends are skipped first, and what
+stands between two shared lines is one piece.
+"""
 
 from __future__ import annotations
 
@@ -10,55 +14,98 @@ from difflib import SequenceMatcher
 
 CONTEXT = 2  # lines around a change
 
-_LINE = re.compile(
-    r"[^\n]*\n|[^\n]+"
-)  # str.splitlines would end a line, and its name, at a form feed
+# str.splitlines would also end a line, and with it a variable's name, at a form feed.
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+
+Piece = tuple[str, ...]  # one line that both sides have, or several that only one side has
+Opcode = tuple[str, int, int, int, int]  # of SequenceMatcher: tag, and ranges of both sides
 
 
 def unified_diff(path: str, before: bytes, after: bytes) -> str:
-    """What difflib.unified_diff says of two texts, every line with its end. Empty where they are the same."""
-    skipped, one, other = _middle(before, after)
-    ones, others = _lines(one), _lines(other)
-    sides = _pieces(ones, frozenset(others)), _pieces(others, frozenset(ones))
-    starts = [list(itertools.accumulate(map(len, side), initial=skipped)) for side in sides]
-    text = []
-    for group in SequenceMatcher(None, *sides, autojunk=False).get_grouped_opcodes(CONTEXT):
-        (_, first, _, start, _), (_, _, last, _, stop) = group[0], group[-1]
-        ranges = (
-            _range(starts[0][first], starts[0][last]),
-            _range(starts[1][start], starts[1][stop]),
-        )
-        text.append(f"@@ -{ranges[0]} +{ranges[1]} @@\n")
-        for tag, i1, i2, j1, j2 in group:
-            if tag == "equal":
-                text.append(_marked(" ", sides[0][i1:i2]))
-            else:
-                text += [_marked("-", sides[0][i1:i2]), _marked("+", sides[1][j1:j2])]
-    return "".join([f"--- {path}\n+++ {path}\n", *text]) if text else ""
+    """Return what difflib.unified_diff says of two texts, each line with its end.
+
+    Empty if both are the same.
+    """
+    skipped, old, new = _middle(before, after)
+    old_lines = _lines(old)
+    new_lines = _lines(new)
+    old_side = _Side(_pieces(old_lines, frozenset(new_lines)), skipped)
+    new_side = _Side(_pieces(new_lines, frozenset(old_lines)), skipped)
+    matcher = SequenceMatcher(None, old_side.pieces, new_side.pieces, autojunk=False)
+    groups = matcher.get_grouped_opcodes(CONTEXT)
+    hunks = [_hunk(opcodes, old_side, new_side) for opcodes in groups]
+    if not hunks:
+        return ""
+    return f"--- {path}\n+++ {path}\n" + "".join(hunks)
+
+
+class _Side:
+    """The pieces of one text, and the line of the file at which each one starts, from 0."""
+
+    def __init__(self, pieces: list[Piece], skipped: int) -> None:
+        self.pieces = pieces
+        lengths = (len(piece) for piece in pieces)
+        self.starts = list(itertools.accumulate(lengths, initial=skipped))
+
+    def line_range(self, first: int, last: int) -> str:
+        """Return the lines of the pieces from `first` up to `last`, as a hunk has them."""
+        start = self.starts[first]
+        stop = self.starts[last]
+        return _range(start, stop)
+
+
+def _hunk(opcodes: list[Opcode], old: _Side, new: _Side) -> str:
+    """Return one hunk: its ranges of lines and its marked lines."""
+    _, old_first, _, new_first, _ = opcodes[0]
+    _, _, old_last, _, new_last = opcodes[-1]
+    old_range = old.line_range(old_first, old_last)
+    new_range = new.line_range(new_first, new_last)
+    text = [f"@@ -{old_range} +{new_range} @@\n"]
+    for tag, old_start, old_stop, new_start, new_stop in opcodes:
+        old_pieces = old.pieces[old_start:old_stop]
+        if tag == "equal":
+            text.append(_marked(" ", old_pieces))
+            continue
+        text.append(_marked("-", old_pieces))
+        text.append(_marked("+", new.pieces[new_start:new_stop]))
+    return "".join(text)
 
 
 def _middle(one: bytes, other: bytes) -> tuple[int, bytes, bytes]:
-    """Both without the lines that they begin and end with alike, but for the context; and how many stood in front."""
-    front = _back(one, _alike(one, other))
-    one, other, skipped = one[front:], other[front:], one.count(b"\n", 0, front)
-    # From behind a line begins after a newline, so what is alike counts up to the last of these.
-    turned = one[::-1], other[::-1]
-    end = turned[0].rfind(b"\n", 0, _alike(*turned))
-    for _ in range(CONTEXT):
-        end = turned[0].rfind(b"\n", 0, max(end, 0))
-    return skipped, one[: len(one) - max(end, 0)], other[: len(other) - max(end, 0)]
+    """Return both texts without the lines that they begin and end with alike, except the context.
+
+    The first value is how many lines were skipped at the beginning.
+    """
+    front = _context_start(one, _common_prefix(one, other))
+    skipped = one.count(b"\n", 0, front)
+    one = one[front:]
+    other = other[front:]
+    end = _common_end(one, other)
+    return skipped, one[: len(one) - end], other[: len(other) - end]
 
 
-def _back(text: bytes, at: int) -> int:
-    """Where the line begins that stands so many lines of context before this place."""
+def _common_end(one: bytes, other: bytes) -> int:
+    """Return how many bytes both texts end with alike, whole lines and without the context."""
+    # From behind a line begins after a newline, so the common part ends at its last newline.
+    reversed_one = one[::-1]
+    reversed_other = other[::-1]
+    end = _common_prefix(reversed_one, reversed_other)
     for _ in range(CONTEXT + 1):
-        at = text.rfind(b"\n", 0, max(at, 0))
-    return at + 1
+        end = reversed_one.rfind(b"\n", 0, max(end, 0))
+    return max(end, 0)
 
 
-def _alike(one: bytes, other: bytes) -> int:
-    """How many bytes two texts begin with alike."""
-    low, high = 0, min(len(one), len(other))
+def _context_start(text: bytes, position: int) -> int:
+    """Return where the line begins that is CONTEXT lines before the one at this position."""
+    for _ in range(CONTEXT + 1):
+        position = text.rfind(b"\n", 0, max(position, 0))
+    return position + 1
+
+
+def _common_prefix(one: bytes, other: bytes) -> int:
+    """Return how many bytes two texts begin with alike, by bisection: slices compare fast."""
+    low = 0
+    high = min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
@@ -69,24 +116,41 @@ def _alike(one: bytes, other: bytes) -> int:
 
 
 def _lines(content: bytes) -> list[str]:
-    return _LINE.findall(content.decode("utf-8", "backslashreplace"))
+    text = content.decode("utf-8", "backslashreplace")
+    return _LINE.findall(text)
 
 
-def _pieces(lines: Iterable[str], others: AbstractSet[str]) -> list[tuple[str, ...]]:
-    """Each line that the other side has, too, and as one piece what stands between them: nothing in there matches."""
-    found: list[tuple[str, ...]] = []
-    for shared, group in itertools.groupby(lines, others.__contains__):
-        run = tuple(group)
-        found += zip(run, strict=True) if shared else [run]
-    return found
+def _pieces(lines: Iterable[str], others: AbstractSet[str]) -> list[Piece]:
+    """Return each line that the other side has, too, and as one piece the lines in between.
+
+    Nothing in such a piece can match, so it need not be compared line by line.
+    """
+    pieces: list[Piece] = []
+    for is_shared, group in itertools.groupby(lines, others.__contains__):
+        if is_shared:
+            pieces.extend((line,) for line in group)
+        else:
+            pieces.append(tuple(group))
+    return pieces
 
 
-def _marked(mark: str, pieces: Iterable[tuple[str, ...]]) -> str:
-    text = "".join(map(mark.__add__, itertools.chain.from_iterable(pieces)))
-    return text if text[-1:] in ("", "\n") else text + "\n"
+def _marked(mark: str, pieces: Iterable[Piece]) -> str:
+    """Return the lines of pieces with a mark before each, and a newline at the end."""
+    lines = [mark + line for line in itertools.chain.from_iterable(pieces)]
+    text = "".join(lines)
+    if text and not text.endswith("\n"):
+        return text + "\n"
+    return text
 
 
 def _range(start: int, stop: int) -> str:
-    """As POSIX has it: one line is its number, none are counted from the line before."""
+    """Return a range of lines as POSIX has it.
+
+    One line is its number alone, and an empty range counts from the line before.
+    """
     length = stop - start
-    return str(start + 1) if length == 1 else f"{start if length == 0 else start + 1},{length}"
+    if length == 1:
+        return str(start + 1)
+    if length == 0:
+        return f"{start},0"
+    return f"{start + 1},{length}"

@@ -1,46 +1,48 @@
-"""How a command ends: an error as a message and a code, a bug as one line and a file, no waiting for the dead."""
+"""Ends a command: an error becomes a message and a code, a bug one line and a log file."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
-from clusterprep.errors import ClusterprepError, InputError, Interrupted, Problem, Refused
+from clusterprep.cli.exit_codes import INTERNAL_ERROR, OK, UNKNOWN
+from clusterprep.errors import ClusterprepError, InputError, Interrupted, Refused
 
-if TYPE_CHECKING:
-    from clusterprep.model import Report
-
-BUG = 70  # os.EX_SOFTWARE
+FORMAT = "--format"
 
 
-def ending(command: Callable[[], object], words: Sequence[str], name: str) -> int:
-    """Run a command and give its exit code; `words` are those of the command line, `name` the command among them."""
+def ending(command: Callable[[], object], arguments: Sequence[str], name: str) -> int:
+    """Run a command and return its exit code.
+
+    `arguments` are those of the command line, `name` the command among them.
+    """
     try:
         command()
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.ClickException as error:
-        return _say(InputError.of(error.format_message()), words, name, error)
+        return _print_error(InputError.of(error.format_message()), arguments, name, error)
     except (click.Abort, KeyboardInterrupt):
-        return _say(Interrupted("interrupted"), words, name)
+        return _print_error(Interrupted("interrupted"), arguments, name)
     except ClusterprepError as error:
-        return _say(error, words, name)
+        return _print_error(error, arguments, name)
     except SystemExit as leaving:
-        return int(leaving.code or 0)
+        return int(leaving.code or OK)
     except BrokenPipeError:
         sys.stdout = None
-    except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and we get the story
-        return _bug(error, words)
-    return 0
+    except Exception as error:  # noqa: BLE001 - the user gets one line, the log the rest
+        return _log_bug(error, arguments)
+    return OK
 
 
 def leave(code: int) -> None:
-    """Exit without waiting for threads that still wait for dead nodes; what was printed is flushed."""
+    """Flush what was printed, and exit without waiting for threads.
+
+    They may still wait for nodes that do not answer.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -50,90 +52,100 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
-def _say(
+def _print_error(
     error: ClusterprepError,
-    words: Sequence[str],
+    arguments: Sequence[str],
     name: str,
     usage: click.ClickException | None = None,
 ) -> int:
-    """One error in the format that was asked for, on stdout, and always a message on stderr."""
+    """Print an error and return its exit code.
+
+    A message goes to stderr, and a report to stdout if a format for programs was asked for.
+    """
     from clusterprep.reports.plain import clean
 
-    code, fmt = error.code, _format(words)
+    code = error.code
+    fmt = _machine_format(arguments)
     if fmt:
-        from clusterprep.reports import exit_code, render
-
-        report = failed(error, name)
-        code = exit_code(report, fmt)
-        sys.stdout.write(render(report, fmt))
+        code = _print_report(error, name, fmt)
     context = getattr(usage, "ctx", None)
     if context is not None:
         click.echo(context.get_usage(), err=True)
-    # Messages may quote nodes and files of others: what a terminal would obey is taken out, line by line.
     diff = error.diff if isinstance(error, Refused) else ""
-    for line in f"clusterprep: {error.message}\n{diff}".splitlines():
+    text = f"clusterprep: {error.message}\n{diff}"
+    # Messages may quote nodes and files of others: control characters are removed, line by line.
+    for line in text.splitlines():
         click.echo(clean(line), err=True)
     return code
 
 
-def failed(error: ClusterprepError, command: str) -> Report:
-    """The report of a command that an error ended."""
-    where = error.problems[0] if isinstance(error, InputError) else Problem(error.message)
-    details = {
-        "code": error.code,
-        "message": error.message,
-        "file": where.file,
-        "line": where.line,
-        "key": where.key,
-    }
-    from datetime import datetime, timezone
+def _print_report(error: ClusterprepError, name: str, fmt: str) -> int:
+    """Print the report of a failed command; return its exit code, which a format may define."""
+    from clusterprep.cli.commands.report import error_report
+    from clusterprep.reports import exit_code, render
 
-    from clusterprep.cli.commands.report import VERDICTS
-    from clusterprep.model import Report
-
-    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    return Report(
-        command, "", "", now, 0.0, VERDICTS.get(error.code, "error"), error.code, error=details
-    )
+    report = error_report(error, name)
+    code = exit_code(report, fmt)
+    sys.stdout.write(render(report, fmt))
+    return code
 
 
-def _format(words: Sequence[str]) -> str:
-    """The format for a program that was asked for; empty where people read, and where there is no such format."""
-    following = [after for before, after in itertools.pairwise(words) if before == "--format"]
-    asked = [
-        *following,
-        *(word.removeprefix("--format=") for word in words if word.startswith("--format=")),
-    ]
-    if not asked or asked[-1] == "console":
+def _machine_format(arguments: Sequence[str]) -> str:
+    """Return the format for programs that was asked for.
+
+    Empty for the console, and for a format that does not exist. The command line may be the
+    reason of the error, so it is searched without click's parser.
+    """
+    asked = _asked_format(arguments)
+    if asked in ("", "console"):
         return ""
     from clusterprep.reports import SUFFIXES
 
-    return asked[-1] if asked[-1] in SUFFIXES else ""
+    return asked if asked in SUFFIXES else ""
 
 
-def _bug(error: Exception, words: Sequence[str]) -> int:
-    """A bug of ours: one line, and the whole story in a file. Nagios takes every other code for an outage."""
+def _asked_format(arguments: Sequence[str]) -> str:
+    """Return the value of the last `--format=VALUE`, else of the last `--format VALUE`."""
+    separate = ""
+    joined = None
+    previous = ""
+    for argument in arguments:
+        if previous == FORMAT:
+            separate = argument
+        if argument.startswith(f"{FORMAT}="):
+            joined = argument.removeprefix(f"{FORMAT}=")
+        previous = argument
+    return separate if joined is None else joined
+
+
+def _log_bug(error: Exception, arguments: Sequence[str]) -> int:
+    """Print one line about a bug in clusterprep, and write its traceback to a file.
+
+    Nagios takes every code but its own for an outage, so it gets UNKNOWN.
+    """
     import traceback
 
     from clusterprep.history import state_folder
 
     state = state_folder()
-    story = "".join(traceback.format_exception(error))
+    details = "".join(traceback.format_exception(error))
     try:
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = state / f"bug-{os.getpid()}.log"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with open(
-            os.open(log, flags, 0o600), "w", encoding="utf-8"
-        ) as sink:  # it may quote what nodes said
-            sink.write(story)
-        click.echo(
-            f"clusterprep: a bug of ours ({type(error).__name__}: {error}); the story is in {log}",
-            err=True,
-        )
+        _write_private(str(log), details)
     except OSError:
-        click.echo(f"clusterprep: a bug of ours\n{story}", err=True)
-    if _format(words) != "nagios":
-        return BUG
-    click.echo("CLUSTERPREP UNKNOWN - a bug of clusterprep")
-    return 3
+        click.echo(f"clusterprep: a bug in clusterprep\n{details}", err=True)
+    else:
+        summary = f"{type(error).__name__}: {error}"
+        click.echo(f"clusterprep: a bug in clusterprep ({summary}); details are in {log}", err=True)
+    if _machine_format(arguments) != "nagios":
+        return INTERNAL_ERROR
+    click.echo("CLUSTERPREP UNKNOWN - a bug in clusterprep")
+    return UNKNOWN
+
+
+def _write_private(path: str, text: str) -> None:
+    """Write a file that only its owner may read: a traceback may quote answers of nodes."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as sink:
+        sink.write(text)

@@ -179,12 +179,10 @@ def _check_formats(params: dict[str, Any], formats: Sequence[str] | None = None)
 
 
 def _empty_report(command: str, cluster: str) -> Report:
-    from datetime import datetime, timezone
+    from clusterprep.cli.commands.report import new_report
+    from clusterprep.cli.exit_codes import OK
 
-    from clusterprep.model import Report
-
-    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    return Report(command, "", cluster, now, 0.0, "pass", 0)
+    return new_report(command, OK, cluster=cluster)
 
 
 def _finish(report: Report, params: dict[str, Any]) -> NoReturn:

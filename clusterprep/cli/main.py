@@ -277,7 +277,7 @@ def _run(command: str, params: dict[str, Any]) -> None:
 
 def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
     """Return the diagnosis with the nodes of its ranks, and the related checks' results of now."""
-    from clusterprep.cli.commands import flows
+    from clusterprep.cli.commands import check
     from clusterprep.jobs.diagnose import command as diagnose_command
     from clusterprep.runtime.deadline import Deadline
 
@@ -290,7 +290,7 @@ def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
     with Deadline(None) as deadline:
         invocation = _invocation("check", only_these, inventory, deadline)
         try:
-            report = flows.check(invocation)
+            report = check.run(invocation)
         finally:
             invocation.watch.close()  # type: ignore[attr-defined]
     lost = [node.node for node in report.nodes or () if not node.reached]
@@ -298,7 +298,8 @@ def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
 
 
 def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:
-    from clusterprep.cli.commands import flows
+    from importlib import import_module
+
     from clusterprep.reports import preload_format
 
     preload_format(params["fmt"])
@@ -307,30 +308,23 @@ def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:
         return _environment(invocation, params)
     if command == "launch":
         return _launch(invocation, params)
-    stages: dict[str, Callable[[Invocation], Report]] = {
-        "check": flows.check,
-        "plan": flows.plan_changes,
-        "apply": flows.apply,
-        "verify": flows.verify,
-        "rollback": flows.rollback,
-    }
-    return stages[command](invocation)
+    # A command imports only its own module: check, plan, apply, verify or rollback.
+    module = import_module(f"clusterprep.cli.commands.{command}")
+    run: Callable[[Invocation], Report] = module.run
+    return run(invocation)
 
 
 def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:
     """Return the environment as a report. With --target, print that file and exit."""
+    from clusterprep.cli.commands import env
     from clusterprep.cli.commands import explain as pages
-    from clusterprep.cli.commands import flows
-    from clusterprep.history import recall
 
     inventory, target, node = invocation.inventory, params["target"], params["node"]
     pages.check_choice(inventory, target, node)
     if params["from_run"]:
-        report, environment = recall.report_of(
-            invocation.given, inventory, params["from_run"], invocation.started
-        )
+        report, environment = env.recall(invocation, params["from_run"])
     else:
-        report, environment = flows.show_env(invocation)
+        report, environment = env.run(invocation)
     if target:
         text = pages.target_text(inventory, environment, target, node)
         click.echo(text, nl=False)
@@ -341,16 +335,16 @@ def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:
 def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
     """Return the launch as a report. With --print, print its text and exit."""
     from clusterprep.cli import arguments
-    from clusterprep.cli.commands import flows
+    from clusterprep.cli.commands import launch
     from clusterprep.cli.terminal import line_on_stderr
 
     request = arguments.launch_request(params)
     if params["form"]:
-        code, text = flows.print_launch(invocation, request, params["form"])
+        code, text = launch.print_launch(invocation, request, params["form"])
         click.echo(text, nl=False)
         raise SystemExit(code)
     screen = arguments.launch_screen(params, invocation.run, line_on_stderr)
-    return flows.launch(invocation, request, screen)
+    return launch.run(invocation, request, screen)
 
 
 def _check_formats(params: dict[str, Any]) -> None:
@@ -443,14 +437,12 @@ def _limited(
 
 
 def _validation_report(inventory: Inventory) -> Report:
-    from datetime import datetime, timezone
+    from clusterprep.cli.commands.report import new_report
+    from clusterprep.cli.exit_codes import OK
 
-    from clusterprep.model import Report
-
-    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     notice = f"{inventory.path} is valid: {len(inventory.nodes)} nodes"
     notices = (notice, *inventory.warnings)
-    return Report("validate", "", inventory.cluster, now, 0.0, "pass", 0, notices=notices)
+    return new_report("validate", OK, cluster=inventory.cluster, notices=notices)
 
 
 def _finish(report: Report, params: dict[str, Any]) -> NoReturn:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
 
 from clusterprep.errors import InputError
 from clusterprep.history.database import Unusable
 from clusterprep.history.given import AppliedEnvironments, outcomes
 from clusterprep.history.runs import Runs
-from clusterprep.model import EnvValue, Inventory, Report
+from clusterprep.model import EnvValue, Inventory
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment
 
@@ -39,10 +38,10 @@ def environment_of(given: AppliedEnvironments, inventory: Inventory, run: str) -
     return Environment(tuple(chosen), {})
 
 
-def report_of(
-    given: AppliedEnvironments, inventory: Inventory, run: str, started: datetime
-) -> tuple[Report, Environment]:
-    """Return a run's environment, and a report of it.
+def recalled_environment(
+    given: AppliedEnvironments, inventory: Inventory, run: str
+) -> tuple[Environment, tuple[str, ...]]:
+    """Return a run's environment, and notices about it.
 
     Notices name the nodes that had no part in the run, and those on which it failed.
     """
@@ -55,9 +54,7 @@ def report_of(
     failed = [name for name in given.failed(inventory.cluster, run) if name in present]
     if failed:
         notices.append(f"on {fold(failed)} that run did not go well")
-    moment = f"{started:%Y-%m-%dT%H:%M:%SZ}"
-    report = Report("env", run, inventory.cluster, moment, 0.0, "pass", 0, notices=tuple(notices))
-    return replace(report, env=environment.values), environment
+    return environment, tuple(notices)
 
 
 def failed_in(given: AppliedEnvironments, runs: Runs, cluster: str, run: str) -> tuple[str, ...]:

@@ -1,54 +1,49 @@
-"""What stands in the way of writing and of the all-reduce, and which exit code outranks which."""
+"""Decides which findings stop a write or an all-reduce."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.model import Finding, Fleet, VerifyResult
+from clusterprep.model import Finding, Fleet
 
-GATES = (
-    "torch.version",
-    "net.ports",
-    "eth.iface_choice",
-)  # besides ssh.*: what verify cannot run without
-BUSY = "gpu.busy"  # somebody works there: no rank is started unless --on-busy says so
+# Checks, besides those of ssh, without which an all-reduce could only hang.
+GATES = ("torch.version", "net.ports", "eth.iface_choice")
+# GPUs are in use by another job: no rank is started without --on-busy.
+BUSY = "gpu.busy"
 
 
 def blocking_findings(findings: Iterable[Finding], on_busy: bool) -> list[Finding]:
-    """The findings without whose cure a verify could only hang, or would disturb a job, silenced or not."""
-    bad = [f for f in findings if f.verdict in ("fail", "unknown") and not f.fixed]
-    grave = [
-        f for f in bad if f.severity == "error" and (f.check in GATES or f.check.startswith("ssh."))
-    ]
-    return [*grave, *(f for f in bad if f.check == BUSY and not on_busy)]
+    """Return the findings with which an all-reduce could only hang, or would disturb a job.
+
+    Silenced findings block as well: accepting a fault does not cure it. With `on_busy` GPUs in
+    use do not block. They come last.
+    """
+    grave = []
+    busy = []
+    for finding in findings:
+        if finding.fixed or finding.verdict not in ("fail", "unknown"):
+            continue
+        if finding.severity == "error" and _is_gate(finding.check):
+            grave.append(finding)
+        if finding.check == BUSY and not on_busy:
+            busy.append(finding)
+    return grave + busy
+
+
+def _is_gate(check: str) -> bool:
+    return check in GATES or check.startswith("ssh.")
 
 
 def blocked(fleet: Fleet, findings: Iterable[Finding], partial: bool) -> bool:
-    """Whether apply must not write at all: a node is missing, or two entries are one machine."""
-    missing = len(fleet.reached) < len(fleet.inventory.nodes)
-    doubled = any(f.check == "host.identity" and f.verdict == "fail" for f in findings)
-    return (missing and not partial) or doubled or not fleet.reached
+    """Return whether nothing may be written.
 
-
-def worse_exit_code(first: int, second: int) -> int:
-    """A failure outranks not knowing, which outranks all well."""
-    return next((code for code in (1, 3) if code in (first, second)), first or second)
-
-
-def after_write(
-    code: int, done: bool, result: VerifyResult | None, tried: Iterable[Finding] = ()
-) -> int:
-    """The code after something was to be written and tried.
-
-    `done` tells whether all was written, `tried` has the findings of the trial: where the inventory accepts all that
-    failed in it, it does not count.
+    True if two entries of the inventory are one machine, if no node was reached, and, unless
+    `partial`, if one was not.
     """
-    code = worse_exit_code(code, 0 if done else 1)
-    failed = [finding for finding in tried if finding.verdict == "fail"]
-    if (
-        result is None
-        or result.verdict in ("pass", "skip")
-        or (failed and all(f.silenced for f in failed))
-    ):
-        return code
-    return worse_exit_code(code, 1 if result.verdict == "fail" else 3)
+    for finding in findings:
+        if finding.check == "host.identity" and finding.verdict == "fail":
+            return True
+    if not fleet.reached:
+        return True
+    is_incomplete = len(fleet.reached) < len(fleet.inventory.nodes)
+    return is_incomplete and not partial

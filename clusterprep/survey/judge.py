@@ -1,7 +1,6 @@
 """Judge the facts of a fleet by checks and return findings. Pure.
 
     findings = judge(fleet, checks, date.today())
-    code = exit_code(findings)
 
 Whether something is unknown is decided here: a check never sees a node whose facts are missing.
 """
@@ -410,20 +409,6 @@ def _among(names: Iterable[str], chosen: Collection[str]) -> tuple[str, ...]:
 
 def _without(names: Iterable[str], excluded: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in excluded)
-
-
-def exit_code(findings: Iterable[Finding], strict: bool = False) -> int:
-    """Return 1 for a failure, else 3 for something unknown, else 0.
-
-    Silenced and fixed findings do not count. Warnings count only if `strict`.
-    """
-    verdicts: set[str] = set()
-    for finding in findings:
-        if _counts(finding) and (strict or finding.severity == "error"):
-            verdicts.add(finding.verdict)
-    if "fail" in verdicts:
-        return 1
-    return 3 if "unknown" in verdicts else 0
 
 
 def fixed(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -1,4 +1,4 @@
-"""Changes as people see them: whole lines, equal nodes together, and nobody's secrets."""
+"""Changes as people see them: whole lines, equal nodes together, and no secrets."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterprep.changes.file_plan import (
-    Gap,
     change_rows,
-    changes,
-    gap_code,
+    diff_text,
     gap_rows,
-    pending_changes,
-    plan_files,
+    plan_file_changes,
+    state_after,
 )
 from clusterprep.changes.playbook.conditions import parse
 from clusterprep.changes.playbook.steps import Step
 from clusterprep.changes.resources import env, file
 from clusterprep.changes.resources import line as line_
-from clusterprep.changes.transaction import _by_node
+from clusterprep.changes.transaction import _changes_by_node
 from clusterprep.errors import InputError
 from clusterprep.model.files import Access, FileChange, FileState
 from clusterprep.nccl.environment import Environment, render
@@ -54,7 +52,7 @@ def test_a_diff_is_unified_with_the_path_on_top(
     before: bytes | None, after: bytes | None, expected: str
 ) -> None:
     head = "--- /etc/nccl.conf\n+++ /etc/nccl.conf\n" if expected else ""
-    assert plan_files(change(before, after)) == head + expected
+    assert diff_text(change(before, after)) == head + expected
 
 
 @settings(deadline=None)
@@ -62,7 +60,7 @@ def test_a_diff_is_unified_with_the_path_on_top(
 def test_any_bytes_make_whole_lines_that_say_what_they_are(
     before: bytes | None, after: bytes | None
 ) -> None:
-    text = plan_files(change(before, after))
+    text = diff_text(change(before, after))
     assert text == "" or text.endswith("\n")
     assert all(line[:1] in ("+", "-", " ", "@") for line in text.split("\n")[:-1])
 
@@ -106,7 +104,7 @@ def test_values_of_secret_names_are_blotted_out(line: str) -> None:
         (secret + b"\nA=1\n", secret + b"\nA=2\n"),
         (b"A=1\n" + secret + b"\n", b"A=1\n"),
     ):
-        text = plan_files(change(before, after))
+        text = diff_text(change(before, after))
         assert SECRET not in text
         assert "<redacted>" in text
 
@@ -122,7 +120,7 @@ def test_values_of_secret_names_are_blotted_out(line: str) -> None:
     ],
 )
 def test_other_lines_are_shown(line: str) -> None:
-    assert f"+{line}\n" in plan_files(change(None, line.encode()))
+    assert f"+{line}\n" in diff_text(change(None, line.encode()))
 
 
 # ---------------------------------------------------------------- rows
@@ -170,7 +168,9 @@ def with_targets(*paths: str) -> Any:
 
 def test_every_step_is_planned_on_every_node_reached() -> None:
     facts = with_targets(*PATHS, "/etc/motd")
-    planned, gaps = changes(fleet(n1=facts, n2=facts, n3=silent("n3")), [ENV, MOTD], NO_GAPS)
+    planned, gaps = plan_file_changes(
+        fleet(n1=facts, n2=facts, n3=silent("n3")), [ENV, MOTD], NO_GAPS
+    )
     assert gaps == {}
     assert [(c.node, c.path) for c in planned] == [
         (node, path) for node in ("n1", "n2") for path in (*PATHS, "/etc/motd")
@@ -182,7 +182,7 @@ def test_a_file_whose_state_is_not_known_is_a_gap_of_that_node() -> None:
     seen = fleet(
         n1=facts, n2={**facts, "target:/etc/nccl.conf": absent("not_a_file", "a link")}, n3={}
     )
-    planned, gaps = changes(seen, [ENV], NO_GAPS)
+    planned, gaps = plan_file_changes(seen, [ENV], NO_GAPS)
     assert {c.node for c in planned} == {"n1"}
     assert str(gaps["n2"]) == "not_a_file: /etc/nccl.conf: a link"
     assert str(gaps["n3"]).startswith("not_asked: /etc/profile.d")
@@ -191,10 +191,10 @@ def test_a_file_whose_state_is_not_known_is_a_gap_of_that_node() -> None:
 def test_a_gap_of_the_environment_stops_only_what_is_made_of_it() -> None:
     facts = with_targets(*PATHS, "/etc/motd")
     environment = Environment((), {"n2": "NCCL_SOCKET_IFNAME: denied"})
-    planned, gaps = changes(fleet(n1=facts, n2=facts), [ENV, MOTD], environment)
+    planned, gaps = plan_file_changes(fleet(n1=facts, n2=facts), [ENV, MOTD], environment)
     assert {node: str(gap) for node, gap in gaps.items()} == {"n2": "NCCL_SOCKET_IFNAME: denied"}
     assert [(c.node, c.path) for c in planned if c.node == "n2"] == [("n2", "/etc/motd")]
-    assert changes(fleet(n1=facts, n2=facts), [MOTD], environment)[1] == {}
+    assert plan_file_changes(fleet(n1=facts, n2=facts), [MOTD], environment)[1] == {}
 
 
 def test_a_healthy_fleet_plans_the_same_on_all_nodes() -> None:
@@ -205,7 +205,7 @@ def test_a_healthy_fleet_plans_the_same_on_all_nodes() -> None:
         for path in PATHS
     }
     seen = with_facts(seen, states)
-    planned, gaps = changes(seen, [ENV], render(seen))
+    planned, gaps = plan_file_changes(seen, [ENV], render(seen))
     assert gaps == {}
     assert [(row.nodes, row.action) for row in change_rows(planned, {}, {})] == [
         (("n1", "n2", "n3", "n4"), "create")
@@ -229,13 +229,13 @@ def line(marker: str, text: str, when: str = "", nodes: frozenset[str] | None = 
 
 
 def test_a_step_is_planned_against_what_the_one_before_leaves() -> None:
-    planned, _ = changes(
+    planned, _ = plan_file_changes(
         fleet(n1=with_targets("/etc/motd")), [line("a", "x"), line("b", "y")], NO_GAPS
     )
     first, second = planned
     assert (first.before, first.after, second.before) == (None, second.before, first.after)
     assert second.after.count(b"BEGIN") == 2
-    (whole,) = _by_node(planned)["n1"]
+    (whole,) = _changes_by_node(planned)["n1"]
     assert (whole.before, whole.after, whole.resource) == (None, second.after, "line")
 
 
@@ -248,7 +248,7 @@ def test_a_step_is_for_its_nodes_and_where_its_conditions_hold() -> None:
         },
     )
     steps = [line("a", "{{ kernel }}", "kernel > 6 and in group g", frozenset({"n1", "n2"}))]
-    planned, gaps = changes(seen, steps, NO_GAPS)
+    planned, gaps = plan_file_changes(seen, steps, NO_GAPS)
     assert ([c.node for c in planned], gaps) == (["n2"], {})
     assert b"6.1" in planned[0].after
 
@@ -259,18 +259,17 @@ def test_a_condition_or_a_value_that_is_not_known_is_a_gap_of_its_node() -> None
         n1={**facts, "kernel.release": absent("denied", "why")},
         n2={**facts, "kernel.release": "6.1"},
     )
-    planned, gaps = changes(seen, [line("a", "x", "kernel > 5")], NO_GAPS)
+    planned, gaps = plan_file_changes(seen, [line("a", "x", "kernel > 5")], NO_GAPS)
     assert ([c.node for c in planned], str(gaps["n1"])) == (["n2"], "denied: when: kernel: why")
-    assert gap_code(gaps) == 3
     (row,) = gap_rows(gaps)
     assert (row.nodes, row.resource, row.outcome) == (("n1",), "line", "not-started")
-    _, gaps = changes(seen, [line("a", "{{ kernel }}")], NO_GAPS)
+    _, gaps = plan_file_changes(seen, [line("a", "{{ kernel }}")], NO_GAPS)
     assert str(gaps["n1"]) == "denied: kernel: why"
 
 
 def test_a_name_with_a_control_character_is_written_nowhere() -> None:
     seen = fleet(n1={**with_targets("/etc/motd"), "host.name": "a\nroot::0:0::/:/bin/sh"})
-    planned, gaps = changes(seen, [line("a", "{{ hostname }}")], NO_GAPS)
+    planned, gaps = plan_file_changes(seen, [line("a", "{{ hostname }}")], NO_GAPS)
     assert (planned, gaps["n1"].why.reason) == ((), "garbled")
 
 
@@ -278,8 +277,8 @@ def test_steps_whose_conditions_hold_both_are_refused_before_anything_is_written
     seen = fleet(n1={**with_targets("/etc/motd"), "kernel.release": "6.1"})
     both = [line("a", "x", "kernel > 5"), line("a", "y", "kernel > 6")]
     with pytest.raises(InputError, match=r"b:3: on n1 /etc/motd \(a\) is written already"):
-        changes(seen, both, NO_GAPS)
-    assert len(changes(seen, [both[0], line("a", "y", "kernel > 7")], NO_GAPS)[0]) == 1
+        plan_file_changes(seen, both, NO_GAPS)
+    assert len(plan_file_changes(seen, [both[0], line("a", "y", "kernel > 7")], NO_GAPS)[0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -298,36 +297,20 @@ def test_steps_whose_conditions_hold_both_are_refused_before_anything_is_written
             FileState("/x", b"a", 0o600, 7, 8),
             id="both",
         ),
-        pytest.param(None, None, b"a", FileState("/x", b"a", 0o755), id="of-whoever-writes"),
+        pytest.param(None, None, b"a", FileState("/x", b"a", 0o755), id="of-the-writer"),
         pytest.param(None, Access(0o640, 5, 6), None, FileState("/x", None, 0o755), id="gone"),
     ],
 )
 def test_a_later_step_sees_the_owner_and_mode_that_an_earlier_one_leaves(
     wanted: Access | None, was: Access | None, after: bytes | None, expected: FileState
 ) -> None:
-    assert (
-        pending_changes(FileChange("n1", "file", "/x", b"b", after, 0o755, wanted, was)) == expected
-    )
-
-
-@pytest.mark.parametrize(
-    ("reasons", "code"),
-    [
-        pytest.param((), 0, id="none"),
-        pytest.param(("denied", "hung"), 3, id="not-known"),
-        pytest.param(("denied", "not_a_file"), 1, id="known-to-be-impossible"),
-    ],
-)
-def test_a_gap_that_is_known_fails_and_one_that_is_not_is_not_known(
-    reasons: tuple[str, ...], code: int
-) -> None:
-    assert gap_code({reason: Gap("file", absent(reason)) for reason in reasons}) == code
+    assert state_after(FileChange("n1", "file", "/x", b"b", after, 0o755, wanted, was)) == expected
 
 
 def test_owner_and_mode_are_changes_of_their_own() -> None:
     was, wanted = Access(0o644, 0, 0), Access(0o600, 7, 7)
     found = FileChange("n1", "file", "/x", b"a", b"a", 0o644, wanted, was)
-    assert (found.action, plan_files(found)) == (
+    assert (found.action, diff_text(found)) == (
         "update", "/x: mode 0644, user 0, group 0 → mode 0600, user 7, group 7\n"
     )  # fmt: skip
     assert FileChange("n1", "file", "/x", b"a", b"a", 0o644, was, was).action == "none"

@@ -1,4 +1,4 @@
-"""Rollback: the old bytes of the last run, and never over somebody's later work."""
+"""Rollback: the old bytes of the last run, and never over later work of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inventories and playbooks of somebody who wants more than to declare: refused, or the text that was written there."""
+"""Hostile inventories and playbooks: refused, or taken as the plain text that is written there."""
 
 from __future__ import annotations
 
@@ -145,12 +145,13 @@ INVENTORY: dict[str, Place] = {
     "a key": (lambda t: at_top(**{t: "1"}), lambda i: None),
     "transport": (lambda t: at_top(transport=t), lambda i: i.nodes[0].transport),
 }
-# Text for people, paths on the controller, and values that shells get quoted: there something must get through.
+# Text for people, paths on the controller, and values that shells get quoted: there something
+# must get through.
 WIDE = {"env value", "cluster", "silence", "identity_file", "known_hosts", "config", "gpus"}
 
 
 def refused(tell: Callable[[], object]) -> bool:
-    """Whether it is refused, every problem with its line and key, and nothing in it that steers a terminal."""
+    """Whether it is refused, each problem with line and key, without control characters."""
     with pytest.raises(InputError) as raised:
         tell()
     assert raised.value.code == 2
@@ -285,7 +286,7 @@ STEPS: dict[str, tuple[Step, Callable[[Any], object]]] = {
     "a resource": (lambda t: {t: {}}, lambda s: s),
     "a parameter": (lambda t: {"file": {"path": "/srv/x", "content": "x", t: "x"}}, lambda s: s),
 }
-# Places that hold any text: what a file is to have, words of a command, which are given to no shell.
+# Places that hold any text: contents of files, and words of a command, which no shell reads.
 TEXTS = {"file content", "line block", "command run", "sysctl value"}
 KERNELS = {f"x\n{TOUCH}", f"x\r{TOUCH}", "x\0y", "\x1b]0;title\x07"}
 

@@ -1,4 +1,4 @@
-"""What steps will do is known before: in their order, handlers last, against what earlier steps leave or may bring."""
+"""What steps will do: in order, handlers last, against what earlier steps leave or may bring."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ def test_what_became_of_a_node_stands_in_the_rows_of_its_files(tmp_path: Path) -
 
 
 def test_two_steps_about_one_thing_whose_conditions_both_hold_are_refused(tmp_path: Path) -> None:
-    book = "- when: kernel > 5\n  service: {name: a, running: true}\n- service: {name: a, running: false}\n"
+    book = (
+        "- when: kernel > 5\n  service: {name: a, running: true}\n"
+        "- service: {name: a, running: false}\n"
+    )
     with pytest.raises(InputError, match="done already by the step in line 1"):
         change_plan(tmp_path, book, **{"service:a.service": ON})
 

@@ -1,4 +1,4 @@
-"""Diffs that leave out what is alike: they lead from one text to the other, and are difflib's where nothing is odd."""
+"""Diffs lead from one text to the other, and equal those of difflib for ordinary files."""
 
 from __future__ import annotations
 

@@ -141,9 +141,9 @@ def test_a_bug_is_one_line_and_a_log_file(good: Path, tmp_path: Path) -> None:
     """A package whose judge is broken: what a bug of ours looks like to a user."""
     breaker = tmp_path / "sitecustomize.py"
     breaker.write_text(
-        "import clusterprep.cli.commands.flows as r\n"
-        "def check(job): raise RuntimeError('boom')\n"
-        "r.check = check\n"
+        "import clusterprep.cli.commands.check as r\n"
+        "def run(invocation): raise RuntimeError('boom')\n"
+        "r.run = run\n"
     )
     (tmp_path / "state/clusterprep").mkdir(parents=True)
     environment = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusterprep.cli.commands.record import line_of
+from clusterprep.cli.exit_codes import findings_code
 from clusterprep.model import (
     Absent,
     CollectiveResult,
@@ -19,7 +20,7 @@ from clusterprep.model import (
 )
 from clusterprep.model.history import RecordedRun
 from clusterprep.survey import registry
-from clusterprep.survey.judge import exit_code, judge
+from clusterprep.survey.judge import judge
 from tests.support.fleet import TODAY, healthy, silent, with_facts
 
 CHECKS = (
@@ -75,7 +76,7 @@ def _report(
     fleet: Fleet, name: str, started: str, speed: float | None, debug: str = "WARN"
 ) -> Report:
     findings = judge(fleet, [registry.checks()[check] for check in CHECKS], TODAY)
-    code = exit_code(findings)
+    code = findings_code(findings)
     nodes = tuple(fleet.snapshots.values())
     return Report(
         "apply",

@@ -1,11 +1,7 @@
-"""The environment that an earlier apply had.
-
-Remembered whole, asked for by name, and nothing made up.
-"""
+"""The environment of an earlier apply: remembered whole, asked for by name, nothing made up."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -13,11 +9,10 @@ import pytest
 from clusterprep.cli.commands.record import line_of
 from clusterprep.errors import InputError
 from clusterprep.history.given import AppliedEnvironments
-from clusterprep.history.recall import environment_of, failed_in, report_of
+from clusterprep.history.recall import environment_of, failed_in, recalled_environment
 from clusterprep.history.runs import Runs, packed
 from clusterprep.model import ChangeRow, EnvValue, Inventory, Node, NodeSnapshot, Report
 
-NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 VALUES = (
     EnvValue("NCCL_SOCKET_IFNAME", "eth0", ("n1", "n2"), "it reaches all; «why»"),
     EnvValue("NCCL_SOCKET_IFNAME", "ens3 '$(x)'", ("n3",), "it reaches all"),
@@ -48,28 +43,25 @@ def remembered(tmp_path: Path, *runs: str, failed: str = "") -> AppliedEnvironme
 
 def test_the_values_come_back_as_they_were(tmp_path: Path) -> None:
     given = remembered(tmp_path, "r1")
-    report, environment = report_of(given, inventory("n1", "n2", "n3"), "r1", NOW)
-    assert environment.values == report.env == VALUES
-    assert (report.code, report.run, report.notices) == (
-        0,
-        "r1",
-        ("as run r1 had it; no node was asked",),
-    )
+    environment, notices = recalled_environment(given, inventory("n1", "n2", "n3"), "r1")
+    assert environment.values == VALUES
+    assert notices == ("as run r1 had it; no node was asked",)
 
 
 def test_nodes_of_the_inventory_alone_and_who_is_new_is_said(tmp_path: Path) -> None:
     given = remembered(tmp_path, "r1")
-    report, _ = report_of(given, inventory("n2", "n9"), "r1", NOW)
-    assert [(v.name, v.nodes) for v in report.env or ()] == [
+    environment, notices = recalled_environment(given, inventory("n2", "n9"), "r1")
+    assert [(v.name, v.nodes) for v in environment.values] == [
         ("NCCL_SOCKET_IFNAME", ("n2",)),
         ("NCCL_DEBUG", ("n2",)),
     ]
-    assert "n9 had no part in that run" in report.notices
+    assert "n9 had no part in that run" in notices
 
 
 def test_where_it_did_not_go_well_is_said(tmp_path: Path) -> None:
-    report, _ = report_of(remembered(tmp_path, "r1", failed="n2"), inventory("n1", "n2"), "r1", NOW)
-    assert "on n2 that run did not go well" in report.notices
+    given = remembered(tmp_path, "r1", failed="n2")
+    _, notices = recalled_environment(given, inventory("n1", "n2"), "r1")
+    assert "on n2 that run did not go well" in notices
 
 
 @pytest.mark.parametrize(

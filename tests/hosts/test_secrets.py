@@ -44,9 +44,9 @@ CONTROLLER, FILE, LOGIN = of_this_run("controller"), of_this_run("file"), of_thi
 ALL = (SUDO, PHRASE, CONTROLLER, FILE, LOGIN)
 GIVEN = 'exec 3< {0}/sudo 4< {0}/phrase; exec "$@"'
 BUG = """\
-import clusterprep.cli.commands.flows as stages
-def check(job): raise RuntimeError(repr((job, job.password(None))))
-stages.check = check
+import clusterprep.cli.commands.check as command
+def run(job): raise RuntimeError(repr((job, job.password(None))))
+command.run = run
 """
 JOB = "import os, time; assert os.environ['WANDB_API_KEY']; time.sleep(0.3); print('trained')"
 

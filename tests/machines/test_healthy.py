@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from clusterprep.cli.exit_codes import findings_code
 from clusterprep.model import Finding
 from clusterprep.survey import registry
-from clusterprep.survey.judge import exit_code
 from tests import machines as fleets
 from tests.machines import play
 
@@ -48,7 +48,7 @@ def test_what_is_not_known_is_listed_with_its_reason(kind: str) -> None:
 @pytest.mark.parametrize("kind", fleets.names())
 def test_check_ends_as_described(kind: str) -> None:
     """With 0; 3 only where something grave is among what cannot be known."""
-    assert exit_code(play.world(kind).findings) == fleets.load(kind).exit
+    assert findings_code(play.world(kind).findings) == fleets.load(kind).exit
 
 
 @pytest.mark.parametrize("kind", fleets.names())

@@ -15,10 +15,11 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from clusterprep import reports
+from clusterprep.cli.exit_codes import findings_code
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Report
 from clusterprep.survey import registry
-from clusterprep.survey.judge import exit_code, judge
+from clusterprep.survey.judge import judge
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import Queries, plan_queries
 from tests.support import grown
@@ -75,7 +76,7 @@ def report() -> Report:
         "2026-11-22T09:30:00Z",
         4.2,
         "fail",
-        exit_code(findings),
+        findings_code(findings),
         tuple(fleet.snapshots.values()),
         findings,
     )

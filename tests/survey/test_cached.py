@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clusterprep.cli.exit_codes import findings_code as exit_code
 from clusterprep.facts import Fact
 from clusterprep.facts.results import Results
 from clusterprep.model import (
@@ -32,7 +33,7 @@ from clusterprep.survey.cached import (
     note,
     settings_of,
 )
-from clusterprep.survey.judge import exit_code, silenced
+from clusterprep.survey.judge import silenced
 from clusterprep.survey.registry import checks, facts
 from clusterprep.survey.selection import Selection, select_checks
 from clusterprep.survey.settings import RunSettings

@@ -1,4 +1,4 @@
-"""What is in the way of a stage, and which exit code is left."""
+"""Which findings stop a write or an all-reduce."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterprep.model import Finding, Fleet, VerifyResult
-from clusterprep.survey.gates import after_write, blocked, blocking_findings, worse_exit_code
+from clusterprep.model import Finding, Fleet
+from clusterprep.survey.gates import blocked, blocking_findings
 from tests.support.fleet import healthy, silent
 
 
@@ -49,40 +49,3 @@ def test_a_missing_node_stops_the_writing_and_partial_goes_on() -> None:
     ]
     assert blocked(whole, [finding("host.identity")], True)
     assert blocked(without(1, "n1"), (), True)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "code"), [(0, 3, 3), (3, 1, 1), (1, 3, 1), (5, 0, 5), (0, 0, 0)]
-)
-def test_a_failure_outranks_not_knowing(first: int, second: int, code: int) -> None:
-    assert worse_exit_code(first, second) == code
-
-
-def result(verdict: str) -> VerifyResult:
-    return VerifyResult(verdict, "gloo", 2, 1, "n1:29500")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("done", "verdict", "tried", "code"),
-    [
-        (True, None, [], 0),
-        (False, None, [], 1),
-        (True, "pass", [], 0),
-        (True, "fail", [], 1),
-        (True, "unknown", [], 3),
-        (True, "fail", [finding("nccl.busbw_multi")], 1),
-        (True, "fail", [finding("nccl.busbw_multi", silenced="old switch")], 0),
-        (
-            True,
-            "fail",
-            [finding("nccl.busbw_multi", silenced="old switch"), finding("nccl.hang")],
-            1,
-        ),
-        (True, "fail", [finding("nccl.hang", "pass")], 1),
-        (False, "fail", [finding("nccl.busbw_multi", silenced="old switch")], 1),
-    ],
-)
-def test_what_the_inventory_accepts_of_a_trial_does_not_count(
-    done: bool, verdict: str | None, tried: list[Finding], code: int
-) -> None:
-    assert after_write(0, done, verdict and result(verdict), tried) == code  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterprep.checks import Check, CheckContext, Outcome
+from clusterprep.cli.exit_codes import findings_code as exit_code
 from clusterprep.errors import ENDINGS, ClusterprepError, OutOfTime
 from clusterprep.facts.account import Rights
 from clusterprep.facts.clock import Daemon, Offset
@@ -24,7 +25,7 @@ from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Finding, Fleet, Interfaces, Inventory, Node, Silence
 from clusterprep.survey import registry
-from clusterprep.survey.judge import BECOME, exit_code, fixed, judge, lapsed, merge
+from clusterprep.survey.judge import BECOME, fixed, judge, lapsed, merge
 from tests.support.fleet import (
     REASONS,
     TODAY,

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import simulated
 from clusterprep import reports
-from clusterprep.changes.file_plan import change_rows, changes
+from clusterprep.changes.file_plan import change_rows, plan_file_changes
 from clusterprep.changes.playbook.reading import load_playbook
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Fleet, Inventory, Node, Report
@@ -66,7 +66,7 @@ def computed(fleet: Fleet, plan: QueryPlan) -> None:
     """Everything that follows from a look."""
     findings = judge(fleet, plan.checks, simulated.TODAY)
     environment = render(fleet)
-    planned, _ = changes(fleet, load_playbook("site").steps, environment)
+    planned, _ = plan_file_changes(fleet, load_playbook("site").steps, environment)
     rest = (
         tuple(fleet.snapshots.values()),
         findings,

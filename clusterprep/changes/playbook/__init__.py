@@ -1,5 +1,5 @@
-"""Playbooks: a YAML list of steps, each one resource with its parameters; a small closed language around them.
+"""Playbooks: a YAML list of steps, each with one resource and its parameters.
 
-`reading` turns files into steps, `conditions` is the language of `when`, `variables` that of `{{ name }}`, `names` the
-one list of names that both may use, `steps` what comes of it.
+`reading` turns files into `steps`. `conditions` is the language of `when`, `variables` that of
+`{{ name }}`, and `names` the list of names that both may use.
 """

@@ -1,13 +1,18 @@
-"""`when`: a comparison over names, as a closed language with a parser of its own. Pure.
+"""`when`: comparisons of names, a closed language with its own parser. Pure.
 
     or         = and {"or" and}
     and        = not {"and" not}
     not        = "not" not | "(" or ")" | comparison
-    comparison = ["not"] "in" "group" WORD | operand OP operand | operand ["not"] "in" "(" literal {"," literal} ")"
+    comparison = ["not"] "in" "group" WORD
                  | "node" ["not"] "in" "group" WORD
+                 | operand OP operand
+                 | operand ["not"] "in" "(" literal {"," literal} ")"
     OP         = "==" | "!=" | "<" | "<=" | ">" | ">="
 
-What is not known on a node stays unknown through `and`, `or` and `not`, unless the other side decides by itself.
+What is not known on a node stays unknown through `and`, `or` and `not`, unless the other side
+decides by itself: `false and unknown` is false.
+
+    parse("kernel >= 5.15 and in group rack1").holds(node, lookup)  →  True, False or an Absent
 """
 
 from __future__ import annotations
@@ -21,7 +26,9 @@ from clusterprep.model import Absent, Node
 from clusterprep.model.units import parse_size
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-MAX_TEXT, MAX_DEPTH = 1000, 50
+MAX_TEXT = 1000  # characters of a condition
+MAX_DEPTH = 50  # levels of `not` and of parentheses
+MAX_DIGITS = 18  # of a number, so that it fits into 64 bits
 ORDERED = ("<", "<=", ">", ">=")
 _TOKEN = re.compile(
     r"""\s*(?: (?P<text>"[^"]*"|'[^']*') | (?P<number>\d[\w.+-]*) | (?P<word>[A-Za-z_][\w.-]*)
@@ -36,12 +43,20 @@ _WANTED = {
     "version": "a version, such as 5.15",
 }
 
+# The tokens that a literal of each kind may be.
+_FITTING = {
+    "text": ("text",),
+    "number": ("number",),
+    "size": ("number", "text"),
+    "version": ("number", "text"),
+}
+
 Truth = bool | Absent
 Lookup = Callable[[Name], Value | Absent]
 
 
 class ConditionError(ValueError):
-    """The text is no condition; the message says where and what was expected."""
+    """The text is not a condition; the message says where and what was expected."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -50,11 +65,15 @@ class ConditionError(ValueError):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides of one kind; a literal is held as it is compared."""
+    """Two sides of one kind.
+
+    The right side is a name, or a tuple of literals in the form in which they are compared: one
+    literal, or several for `in`.
+    """
 
     left: Name
     operator: str
-    right: Name | tuple[object, ...]  # a tuple of literals: of one, or of several for `in`
+    right: Name | tuple[object, ...]
 
     def names(self) -> Iterator[Name]:
         yield self.left
@@ -63,11 +82,14 @@ class Comparison:
 
     def holds(self, node: Node, lookup: Lookup) -> Truth:
         left = _comparable(self.left, lookup)
-        right = (_comparable(self.right, lookup),) if isinstance(self.right, Name) else self.right
-        for side in (left, *right):
-            if isinstance(side, Absent):
-                return side
-        return _compare(self.operator, left, right)
+        if isinstance(left, Absent):
+            return left
+        if isinstance(self.right, tuple):
+            return _compare(self.operator, left, self.right)
+        right = _comparable(self.right, lookup)
+        if isinstance(right, Absent):
+            return right
+        return _compare(self.operator, left, (right,))
 
 
 @dataclass(frozen=True)
@@ -95,7 +117,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Joined:
-    """Parts joined by `and`, where one that is false decides, or by `or`, where one that is true does."""
+    """Parts joined by `and` or `or`: with `and` one false part decides, with `or` a true one."""
 
     parts: tuple[Condition, ...]
     decides: bool
@@ -111,14 +133,16 @@ class Joined:
                 unknown = unknown or truth
             elif truth is self.decides:
                 return truth
-        return not self.decides if unknown is None else unknown
+        if unknown is not None:
+            return unknown
+        return not self.decides
 
 
 Condition = Comparison | InGroup | Not | Joined
 
 
 def groups_of(condition: Condition) -> Iterator[str]:
-    """The groups that a condition names."""
+    """Yield the groups that a condition names."""
     if isinstance(condition, InGroup):
         yield condition.group
     elif isinstance(condition, Not):
@@ -129,19 +153,19 @@ def groups_of(condition: Condition) -> Iterator[str]:
 
 
 def _comparable(name: Name, lookup: Lookup) -> object:
+    """Return the value of a name as it is compared: versions as tuples of numbers."""
     value = lookup(name)
-    if isinstance(value, Absent) or name.kind in ("text", "number", "size"):
+    if isinstance(value, Absent) or name.kind != "version":
         return value
     numbers = _VERSION.match(str(value))
-    return (
-        _version(numbers[0])
-        if numbers
-        else Absent("garbled", f"{name.name}: {str(value)[:80]!r} is no version")
-    )
+    if numbers is None:
+        shown = str(value)[:80]
+        return Absent("garbled", f"{name.name}: {shown!r} is no version")
+    return _version(numbers[0])
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """The leading numbers, without zeros at the end: 5.15 is 5.15.0."""
+    """Return the numbers of a version without zeros at the end, so that 5.15 equals 5.15.0."""
     numbers = [int(part) for part in text.split(".")]
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()
@@ -170,131 +194,151 @@ class _Token:
 
 
 def parse(text: str) -> Condition:
-    """The condition that a text is. Raises ConditionError."""
+    """Return the condition that a text expresses. Raises ConditionError."""
     if len(text) > MAX_TEXT:
         raise ConditionError(f"more than {MAX_TEXT} characters are no condition")
-    return _Parser(text).whole()
+    return _Parser(text).parse()
 
 
 class _Parser:
-    """Recursive descent: one function for each line of the grammar above."""
+    """Recursive descent: one method for each line of the grammar above."""
 
     def __init__(self, text: str) -> None:
         self.tokens = list(_tokens(text))
-        self.at = self.depth = 0
+        self.position = 0
+        self.depth = 0
 
-    def whole(self) -> Condition:
-        found = self.either()
+    def parse(self) -> Condition:
+        condition = self.parse_or()
         if self.peek().kind != "end":
-            self.stop("'and', 'or' or the end")
-        return found
+            self.fail("'and', 'or' or the end")
+        return condition
 
-    def either(self) -> Condition:
-        return self._row("or", self.both, decides=True)
+    def parse_or(self) -> Condition:
+        return self.joined("or", self.parse_and, decides=True)
 
-    def both(self) -> Condition:
-        return self._row("and", self.single, decides=False)
+    def parse_and(self) -> Condition:
+        return self.joined("and", self.parse_not, decides=False)
 
-    def _row(self, word: str, part: Callable[[], Condition], decides: bool) -> Condition:
-        parts = [part()]
-        while self.take(word):
-            parts.append(part())
-        return parts[0] if len(parts) == 1 else Joined(tuple(parts), decides)
+    def joined(self, word: str, parse_part: Callable[[], Condition], decides: bool) -> Condition:
+        parts = [parse_part()]
+        while self.accept(word):
+            parts.append(parse_part())
+        if len(parts) == 1:
+            return parts[0]
+        return Joined(tuple(parts), decides)
 
-    def single(self) -> Condition:
+    def parse_not(self) -> Condition:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise ConditionError(f"more than {MAX_DEPTH} levels are too deep")
         try:
-            if self.take("not"):
-                return Not(self.single())
-            if self.take("("):
-                inner = self.either()
+            if self.accept("not"):
+                return Not(self.parse_not())
+            if self.accept("("):
+                inner = self.parse_or()
                 self.expect(")")
                 return inner
-            if self.take("in"):
-                return self.group()
-            return self.comparison()
+            if self.accept("in"):
+                return self.parse_group()
+            return self.parse_comparison()
         finally:
             self.depth -= 1
 
-    def group(self) -> Condition:
+    def parse_group(self) -> Condition:
         self.expect("group")
         token = self.next()
         if token.kind not in ("word", "number", "text"):
-            self.stop("the name of a group", token)
+            self.fail("the name of a group", token)
         return InGroup(token.text.strip("\"'"))
 
-    def comparison(self) -> Condition:
+    def parse_comparison(self) -> Condition:
         left = self.next()
-        denied = self.peek().text == "not" and self.tokens[self.at + 1].text == "in"
-        self.at += denied
+        negated = self.accept_not_before_in()
         operator = self.next()
         if operator.text == "in":
-            return self.among(left, "not in" if denied else "in")
+            return self.parse_in(left, negated)
         if operator.text not in ("==", "!=", *ORDERED):
-            self.stop("one of ==, !=, <, <=, >, >=, in", operator)
+            self.fail("one of ==, !=, <, <=, >, >=, in", operator)
         right = self.next()
-        if left.kind != "word":
-            turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-            return self.compared(right, turned.get(operator.text, operator.text), left)
-        return self.compared(left, operator.text, right)
+        if left.kind == "word":
+            return self.comparison(left, operator.text, right)
+        # A literal on the left: the sides change places, and the operator is turned round.
+        turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+        operator_text = turned.get(operator.text, operator.text)
+        return self.comparison(right, operator_text, left)
 
-    def among(self, left: _Token, operator: str) -> Condition:
+    def accept_not_before_in(self) -> bool:
+        """Take `not` if `in` follows it."""
+        if self.peek().text != "not":
+            return False
+        following = self.tokens[self.position + 1]
+        if following.text != "in":
+            return False
+        self.position += 1
+        return True
+
+    def parse_in(self, left: _Token, negated: bool) -> Condition:
         if self.peek().text == "group":
             if left.text != "node":
-                self.stop("'node' before 'in group'", left)
-            found = self.group()
-            return Not(found) if operator == "not in" else found
+                self.fail("'node' before 'in group'", left)
+            group = self.parse_group()
+            return Not(group) if negated else group
         name = self.name(left)
         self.expect("(")
         literals = [literal(name, self.next())]
-        while self.take(","):
+        while self.accept(","):
             literals.append(literal(name, self.next()))
         self.expect(")")
+        operator = "not in" if negated else "in"
         return Comparison(name, operator, tuple(literals))
 
-    def compared(self, left: _Token, operator: str, right: _Token) -> Condition:
+    def comparison(self, left: _Token, operator: str, right: _Token) -> Condition:
         name = self.name(left)
         if name.kind == "text" and operator in ORDERED:
             raise ConditionError(f"{name.name} is text, which has no order; expected == or !=")
         if right.kind != "word":
-            return Comparison(name, operator, (literal(name, right),))
+            value = literal(name, right)
+            return Comparison(name, operator, (value,))
         other = self.name(right)
         if other.kind != name.kind:
-            raise ConditionError(f"{name.name} is a {name.kind} and {other.name} a {other.kind}")
+            kinds = f"{name.name} is a {name.kind} and {other.name} a {other.kind}"
+            raise ConditionError(kinds)
         return Comparison(name, operator, other)
 
     def name(self, token: _Token) -> Name:
         if token.kind != "word":
-            self.stop("a name such as kernel or gpus.count", token)
+            self.fail("a name such as kernel or gpus.count", token)
         try:
             return find(token.text)
         except KeyError as error:
+            message = f"unknown name '{token.text}' in column {token.column}"
             hint = f"text stands in quotes; {error.args[0]}"
-            raise ConditionError(
-                f"unknown name '{token.text}' in column {token.column}", hint
-            ) from None
+            raise ConditionError(message, hint) from None
 
     def peek(self) -> _Token:
-        return self.tokens[self.at]
+        return self.tokens[self.position]
 
     def next(self) -> _Token:
-        token = self.tokens[self.at]
-        self.at += token.kind != "end"
+        """Return the next token and move on; the end is returned again and again."""
+        token = self.peek()
+        if token.kind != "end":
+            self.position += 1
         return token
 
-    def take(self, text: str) -> bool:
+    def accept(self, text: str) -> bool:
+        """Take the next token if it is this word or sign."""
         token = self.peek()
-        found = token.kind in ("word", "sign") and token.text == text
-        self.at += found
-        return found
+        if token.kind not in ("word", "sign") or token.text != text:
+            return False
+        self.position += 1
+        return True
 
     def expect(self, text: str) -> None:
-        if not self.take(text):
-            self.stop(f"'{text}'")
+        if not self.accept(text):
+            self.fail(f"'{text}'")
 
-    def stop(self, wanted: str, token: _Token | None = None) -> NoReturn:
+    def fail(self, wanted: str, token: _Token | None = None) -> NoReturn:
         seen = token or self.peek()
         shown = "the end" if seen.kind == "end" else f"'{seen.text}'"
         hint = "== compares" if seen.text == "=" else None
@@ -309,34 +353,27 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def literal(name: Name, token: _Token) -> object:
-    """What a name of this kind is compared with."""
-    fits = {
-        "text": ("text",),
-        "number": ("number",),
-        "size": ("number", "text"),
-        "version": ("number", "text"),
-    }
-    seen = token.text.strip("\"'") if token.kind == "text" else token.text
-    if token.kind in fits[name.kind]:
+    """Return a literal in the form in which it is compared with a name. Raises ConditionError."""
+    text = token.text
+    if token.kind == "text":
+        text = text.strip("\"'")
+    if token.kind in _FITTING[name.kind]:
         try:
-            return _literal(name.kind, seen)
+            return _literal_value(name.kind, text)
         except ValueError:
             pass
     shown = token.text or "the end"
-    hint = (
-        "text stands in quotes"
-        if name.kind == "text" and token.kind in ("word", "number")
-        else None
-    )
-    raise ConditionError(
-        f"{name.name} is compared with {_WANTED[name.kind]}; seen {shown} in column {token.column}",
-        hint,
-    )
+    place = f"seen {shown} in column {token.column}"
+    hint = None
+    if name.kind == "text" and token.kind in ("word", "number"):
+        hint = "text stands in quotes"
+    raise ConditionError(f"{name.name} is compared with {_WANTED[name.kind]}; {place}", hint)
 
 
-def _literal(kind: Kind, text: str) -> object:
+def _literal_value(kind: Kind, text: str) -> object:
+    """Return the value of a literal. Raises ValueError if it is none of this kind."""
     if kind == "number":
-        if not text.isdecimal() or len(text) > 18:
+        if not text.isdecimal() or len(text) > MAX_DIGITS:
             raise ValueError(text)
         return int(text)
     if kind == "size":

@@ -1,4 +1,4 @@
-"""The names that `when` and `{{ … }}` may use: a closed list over the inventory and the facts of a node. Pure."""
+"""The names that `when` and `{{ … }}` may use: a closed list over inventory and facts. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Kind = Literal["text", "number", "size", "version"]
 Value = str | int
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 UNDECLARED = "is not declared in the inventory"
+_VARIABLE = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class Name:
-    """One name: what kind of value it has, what to ask the node for, and how to tell it from that.
+    """One name: the kind of its value, the facts that it needs, and how it follows from them.
 
-    `value(node, inventory, *facts)` gives the value, None where the inventory does not declare it, or an Absent. It
-    is only called when none of its facts is absent.
+    `value(node, inventory, *facts)` returns the value, None if the inventory does not declare it,
+    or an Absent. It is only called if none of its facts is absent.
     """
 
     name: str
@@ -33,43 +34,52 @@ class Name:
     facts: tuple[str, ...] = ()
 
 
-def everybody(inventory: Inventory) -> tuple[Node, ...]:
-    """All nodes of the inventory's file, also those that this command leaves alone, in their order."""
-    return tuple(sorted((*inventory.nodes, *inventory.left_out), key=lambda node: node.index))
+def all_nodes(inventory: Inventory) -> tuple[Node, ...]:
+    """Return the nodes of the inventory file in order, also those that --limit leaves out."""
+    nodes = (*inventory.nodes, *inventory.left_out)
+    return tuple(sorted(nodes, key=lambda node: node.index))
 
 
-def _gpus(node: Node, inventory: Inventory, nvml: Nvml | None) -> int:
+# ---------------------------------------------------------------- values of facts
+
+
+def _gpu_count(node: Node, inventory: Inventory, nvml: Nvml | None) -> int:
     return 0 if nvml is None else len(nvml.gpus) + len(nvml.lost)
 
 
-def _model(node: Node, inventory: Inventory, nvml: Nvml | None) -> str | Absent:
-    models = sorted({gpu.name for gpu in nvml.gpus}) if nvml else []
+def _gpu_model(node: Node, inventory: Inventory, nvml: Nvml | None) -> str | Absent:
+    models: set[str] = set()
+    if nvml is not None:
+        models.update(gpu.name for gpu in nvml.gpus)
     if not models:
         return Absent("not_applicable", "no GPU here")
-    return models[0] if len(models) == 1 else Absent("mixed", f"this node has {', '.join(models)}")
+    if len(models) > 1:
+        return Absent("mixed", f"this node has {', '.join(sorted(models))}")
+    return models.pop()
 
 
-def _part(number: int) -> Callable[[Node, Inventory, str], str | Absent]:
-    """One word of «ubuntu 22.04»."""
-
-    def value(node: Node, inventory: Inventory, release: str) -> str | Absent:
-        words = release.split(" ", 1)
-        return (
-            words[number]
-            if number < len(words)
-            else Absent("not_applicable", f"{release} has no version")
-        )
-
-    return value
+def _distribution(node: Node, inventory: Inventory, release: str) -> str:
+    """Return «ubuntu» of «ubuntu 22.04»."""
+    return release.split(" ", 1)[0]
 
 
-def _cpus(node: Node, inventory: Inventory, cpus: Cpus) -> int:
+def _distribution_version(node: Node, inventory: Inventory, release: str) -> str | Absent:
+    """Return «22.04» of «ubuntu 22.04»."""
+    _, separator, version = release.partition(" ")
+    if not separator:
+        return Absent("not_applicable", f"{release} has no version")
+    return version
+
+
+def _cpu_count(node: Node, inventory: Inventory, cpus: Cpus) -> int:
     return cpus.cpus
 
 
-def _same(node: Node, inventory: Inventory, value: Any) -> Any:
+def _unchanged(node: Node, inventory: Inventory, value: Any) -> Any:
     return Absent("not_applicable", "this node has none") if value is None else value
 
+
+# ---------------------------------------------------------------- the list
 
 _LISTED = (
     Name("node", "text", "its name in the inventory", lambda node, inventory: node.name),
@@ -82,19 +92,19 @@ _LISTED = (
         "nodes.count",
         "number",
         "how many nodes the inventory has",
-        lambda n, inventory: len(everybody(inventory)),
+        lambda node, inventory: len(all_nodes(inventory)),
     ),
     Name(
         "first.node",
         "text",
         "the first node, where ranks meet",
-        lambda n, inventory: everybody(inventory)[0].name,
+        lambda node, inventory: all_nodes(inventory)[0].name,
     ),
     Name(
         "first.address",
         "text",
         "the address of that",
-        lambda n, inventory: everybody(inventory)[0].address,
+        lambda node, inventory: all_nodes(inventory)[0].address,
     ),
     Name("master_port", "number", "`ports.master`", lambda node, inventory: inventory.master_port),
     Name(
@@ -119,51 +129,58 @@ _LISTED = (
         "`interfaces.nccl:`",
         lambda node, inventory: node.interfaces.nccl,
     ),
-    Name("hostname", "text", "what it calls itself", _same, ("host.name",)),
-    Name("kernel", "version", "the running kernel", _same, ("kernel.release",)),
-    Name("os.id", "text", "the distribution, such as ubuntu", _part(0), ("os.release",)),
-    Name("os.version", "version", "its version", _part(1), ("os.release",)),
-    Name("gpus.count", "number", "NVIDIA GPUs that the driver has", _gpus, ("gpu.nvml",)),
-    Name("gpus.model", "text", "their model, where it is one", _model, ("gpu.nvml",)),
-    Name("driver", "version", "the NVIDIA driver that is loaded", _same, ("nv.driver",)),
-    Name("cpus.count", "number", "hardware threads that are online", _cpus, ("cpu.processors",)),
-    Name("memory", "size", "main memory", _same, ("mem.total",)),
+    Name("hostname", "text", "what it calls itself", _unchanged, ("host.name",)),
+    Name("kernel", "version", "the running kernel", _unchanged, ("kernel.release",)),
+    Name("os.id", "text", "the distribution, such as ubuntu", _distribution, ("os.release",)),
+    Name("os.version", "version", "its version", _distribution_version, ("os.release",)),
+    Name("gpus.count", "number", "NVIDIA GPUs that the driver has", _gpu_count, ("gpu.nvml",)),
+    Name("gpus.model", "text", "their model, where it is one", _gpu_model, ("gpu.nvml",)),
+    Name("driver", "version", "the NVIDIA driver that is loaded", _unchanged, ("nv.driver",)),
+    Name(
+        "cpus.count", "number", "hardware threads that are online", _cpu_count, ("cpu.processors",)
+    ),
+    Name("memory", "size", "main memory", _unchanged, ("mem.total",)),
 )
 NAMES: Mapping[str, Name] = {name.name: name for name in _LISTED}
 
 
 def find(word: str, known: Iterable[str] = NAMES) -> Name:
-    """The name that a word is. KeyError with a hint where there is none."""
+    """Return the name that a word stands for. Raises KeyError with a hint if there is none."""
     if word in NAMES:
         return NAMES[word]
-    if re.fullmatch(r"env\.[A-Za-z_][A-Za-z0-9_]*", word):
+    if _VARIABLE.fullmatch(word):
+        variable = word.removeprefix("env.")
         return Name(
-            word, "text", "a value under `env:`", lambda node, inventory: declared(node, word[4:])
+            word, "text", "a value under `env:`", lambda node, inventory: declared(node, variable)
         )
-    close = difflib.get_close_matches(word, [*known, "env."], 1, 0.6)
-    raise KeyError(
-        f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)} and env.NAME"
-    )
+    candidates = [*known, "env."]
+    close = difflib.get_close_matches(word, candidates, 1, 0.6)
+    if close:
+        raise KeyError(f"did you mean '{close[0]}'?")
+    raise KeyError(f"known are {', '.join(known)} and env.NAME")
 
 
 def declared(node: Node, variable: str) -> str | None:
+    """Return the value of a variable under `env:`, None if it is not declared."""
     setting = node.env.get(variable)
     return None if setting is None else setting.value
 
 
 def undeclared(name: Name, nodes: Iterable[Node], inventory: Inventory) -> list[str]:
-    """The nodes for which the inventory does not say what a name of it means; none for a fact."""
+    """Return the nodes for which the inventory does not declare a name; none for a fact."""
     if name.facts:
         return []
     return [node.name for node in nodes if name.value(node, inventory) is None]
 
 
 def value_of(name: Name, fleet: Fleet, node: Node) -> Value | Absent:
-    """What a name means on a node, or why that is not known."""
-    facts = [fleet.fact(node.name, fact) for fact in name.facts]
-    for fact in facts:
+    """Return the value of a name on a node, or why it is not known."""
+    facts = []
+    for fact_name in name.facts:
+        fact = fleet.fact(node.name, fact_name)
         if isinstance(fact, Absent):
-            return Absent(fact.reason, f"{name.name}: {fact.detail or fact.reason}")
+            return _about(name, fact)
+        facts.append(fact)
     try:
         value = name.value(node, fleet.inventory, *facts)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -171,7 +188,12 @@ def value_of(name: Name, fleet: Fleet, node: Node) -> Value | Absent:
     if value is None:
         return Absent("not_applicable", f"{name.name} {UNDECLARED}")
     if isinstance(value, Absent):
-        return Absent(value.reason, f"{name.name}: {value.detail or value.reason}")
+        return _about(name, value)
     if isinstance(value, str) and CONTROL.search(value):
-        return Absent("garbled", f"{name.name} holds a control character: {ascii(value)[:80]}")
+        shown = ascii(value)[:80]
+        return Absent("garbled", f"{name.name} holds a control character: {shown}")
     return value
+
+
+def _about(name: Name, absent: Absent) -> Absent:
+    return Absent(absent.reason, f"{name.name}: {absent.detail or absent.reason}")

@@ -1,4 +1,4 @@
-"""What a playbook comes to: steps with their resource, the nodes they are for, and what has to hold there. Pure."""
+"""The steps of a playbook: their resource, the nodes they are for, and their conditions. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from clusterprep.changes.playbook.conditions import Condition, Truth
 from clusterprep.changes.playbook.names import Name, Value, value_of
 from clusterprep.changes.resources import Part, Resource, StepResource, target
 from clusterprep.facts import Fact
-from clusterprep.model import Absent, Fleet, Inventory, Node
+from clusterprep.model import Absent, Fleet, Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.runtime.plugins import modules
 
 
 @dataclass(frozen=True)
 class Step:
-    """One wanted state. `nodes` has the names it is for, None means all; every condition of `when` has to hold.
+    """One wanted state.
 
-    `serial` is how many nodes at once, or their share in percent; `notify` has the names of the handlers that are to
-    follow a change, and a `handler` is done where it was notified.
+    `nodes` has the names of the nodes that it is for, None means all. Every condition of `when`
+    has to hold. `serial` is how many nodes at once, or their share in percent. `notify` names the
+    handlers that follow a change; a `handler` is only done if it was notified.
     """
 
     name: str
@@ -37,25 +38,36 @@ class Step:
     handler: bool = False
 
     def names(self) -> Iterator[Name]:
-        """Every name whose value decides what this step does."""
+        """Yield every name whose value decides what this step does."""
         for condition in self.when:
             yield from condition.names()
         yield from variables.names(self.params)
 
     def applies(self, node: Node, fleet: Fleet) -> Truth:
-        """Whether a node reached is to have this state, or why nobody knows."""
+        """Return whether a node that was reached is to have this state.
+
+        Absent says why that is not known. A condition that is false decides, also if another one
+        is not known.
+        """
         if self.nodes is not None and node.name not in self.nodes:
             return False
-        truths = [condition.holds(node, self.lookup(node, fleet)) for condition in self.when]
-        unknown = [truth for truth in truths if isinstance(truth, Absent)]
-        if any(truth is False for truth in truths):
-            return False
-        return Absent(unknown[0].reason, f"when: {unknown[0].detail}") if unknown else True
+        lookup = self.lookup(node, fleet)
+        unknown: Absent | None = None
+        for condition in self.when:
+            truth = condition.holds(node, lookup)
+            if truth is False:
+                return False
+            if isinstance(truth, Absent) and unknown is None:
+                unknown = truth
+        if unknown is not None:
+            return Absent(unknown.reason, f"when: {unknown.detail}")
+        return True
 
     def filled(self, node: Node, fleet: Fleet) -> Mapping[str, Any] | Absent:
-        """The parameters with their variables replaced for this node."""
-        found: Mapping[str, Any] | Absent = variables.filled(self.params, self.lookup(node, fleet))
-        return found
+        """Return the parameters with their variables replaced for this node."""
+        lookup = self.lookup(node, fleet)
+        params: Mapping[str, Any] | Absent = variables.filled(self.params, lookup)
+        return params
 
     @staticmethod
     def lookup(node: Node, fleet: Fleet) -> Callable[[Name], Value | Absent]:
@@ -71,46 +83,66 @@ class Playbook:
 
     @property
     def tags(self) -> frozenset[str]:
-        return frozenset(tag for step in self.steps for tag in step.tags)
+        tags: set[str] = set()
+        for step in self.steps:
+            tags.update(step.tags)
+        return frozenset(tags)
 
 
 def resources() -> dict[str, Resource | StepResource]:
-    """The kinds of wanted state that are built, by the name a step calls them."""
-    found = (module.RESOURCE for module in modules("clusterprep.changes.resources"))
-    return {resource.name: resource for resource in found}
+    """Return the resources that exist, by the name that a step uses."""
+    by_name = {}
+    for module in modules("clusterprep.changes.resources"):
+        resource: Resource | StepResource = module.RESOURCE
+        by_name[resource.name] = resource
+    return by_name
 
 
 def at_once(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps that are written on all nodes or on none."""
+    """Return the steps that are written on all nodes or on none."""
     return tuple(step for step in steps if isinstance(step.resource, Resource))
 
 
 def batches(
     serial: int | str | None, nodes: Sequence[str], whole: int
 ) -> Iterator[tuple[str, ...]]:
-    """Nodes in the groups that are done at once. A share is of the `whole` that a step is for, at least one."""
-    size = serial or max(1, len(nodes))
-    if isinstance(size, str):
-        size = max(1, whole * int(size.rstrip("%")) // 100)
+    """Yield the nodes in the groups that are done at once.
+
+    A share in percent is one of `whole`, the number of nodes that a step is for; it is at least
+    one node.
+    """
+    if isinstance(serial, str):
+        percent = int(serial.rstrip("%"))
+        size = max(1, whole * percent // 100)
+    else:
+        size = serial or max(1, len(nodes))
     for start in range(0, len(nodes), size):
         yield tuple(nodes[start : start + size])
 
 
-def doubles(steps: Iterable[Step], inventory: Inventory) -> Iterator[tuple[Step, Step, str]]:
-    """Two steps that would undo each other on some node at every run: the later, the earlier, and where.
+# ---------------------------------------------------------------- two steps that want the same
 
-    Whether a step with `when` applies is only known on the node; see `Owners`.
+
+def conflicts(steps: Iterable[Step], inventory: Inventory) -> Iterator[tuple[Step, Step, str]]:
+    """Yield two steps that would undo each other on some node at every run.
+
+    Each is the later step, the earlier one, and the part of a file. Whether a step with `when`
+    applies is only known on the node; see `Owners`.
     """
     owners: dict[str, list[tuple[str, Step]]] = {}
-    told: list[tuple[Step, Step]] = []
+    reported: list[tuple[Step, Step]] = []
     for step in steps:
         if step.when:
             continue
-        for path, part in step.resource.owned(step.params, inventory):
+        parts = step.resource.owned(step.params, inventory)
+        for path, part in parts:
             for other, first in owners.get(path, ()):
-                if _clash(part, other) and _meet(step, first) and (step, first) not in told:
-                    told.append((step, first))
-                    yield step, first, _shown(path, part or other)
+                if not (_overlap(part, other) and _share_nodes(step, first)):
+                    continue
+                pair = (step, first)
+                if pair not in reported:
+                    reported.append(pair)
+                    yield step, first, _part_text(path, part or other)
             owners.setdefault(path, []).append((part, step))
 
 
@@ -121,58 +153,87 @@ class Owners:
         self._parts: dict[str, dict[str, Step]] = {}
 
     def take(self, step: Step, parts: Iterable[Part]) -> tuple[Step, str] | None:
-        """The step that has such a part already, and which."""
+        """Give parts to a step; return the step that has one already, and which part."""
         for path, part in parts:
-            mine = self._parts.setdefault(path, {})
-            for other, first in mine.items():
-                if first is not step and _clash(part, other):
-                    return first, _shown(path, part or other)
-            mine[part] = step
+            owners = self._parts.setdefault(path, {})
+            for other, first in owners.items():
+                if first is not step and _overlap(part, other):
+                    return first, _part_text(path, part or other)
+            owners[part] = step
         return None
 
 
-def _clash(one: str, other: str) -> bool:
-    """Who owns all of a file shares it with nobody."""
+def _overlap(one: str, other: str) -> bool:
+    """Whether two parts of a file overlap; the empty part is all of the file."""
     return one == other or "" in (one, other)
 
 
-def _meet(one: Step, other: Step) -> bool:
-    return one.nodes is None or other.nodes is None or not one.nodes.isdisjoint(other.nodes)
+def _share_nodes(one: Step, other: Step) -> bool:
+    if one.nodes is None or other.nodes is None:
+        return True
+    return not one.nodes.isdisjoint(other.nodes)
 
 
-def _shown(path: str, part: str) -> str:
+def _part_text(path: str, part: str) -> str:
     return f"{path} ({part})" if part else path
 
 
+# ---------------------------------------------------------------- what steps ask the nodes
+
+
 def fact_names(steps: Iterable[Step]) -> tuple[str, ...]:
-    """The facts that conditions and variables need."""
-    return tuple(
-        dict.fromkeys(fact for step in steps for name in step.names() for fact in name.facts)
-    )
+    """Return the facts that conditions and variables need."""
+    names: dict[str, None] = {}
+    for step in steps:
+        for name in step.names():
+            names.update(dict.fromkeys(name.facts))
+    return tuple(names)
 
 
 def own_facts(steps: Iterable[Step], inventory: Inventory) -> tuple[Fact, ...]:
-    """What nobody but these steps asks for: the files that they may touch, and what their resources need besides."""
+    """Return what only these steps ask for.
+
+    These are the facts of their resources, and the states of the files that they may change.
+    """
     paths: dict[str, None] = {}
     facts: dict[str, Fact] = {}
-    nodes: dict[str, frozenset[str] | None] = {}
+    nodes_by_fact: dict[str, frozenset[str] | None] = {}
     for step in steps:
-        paths.update(dict.fromkeys(step.resource.paths(step.params, inventory)))
-        for fact in step.resource.facts(step.params, inventory):
-            mine, others = step.nodes, nodes.get(fact.name, frozenset())
-            nodes[fact.name] = None if mine is None or others is None else mine | others
-            facts[fact.name] = fact
-    return (*(_asked_of(fact, nodes[name]) for name, fact in facts.items()), *map(target, paths))
+        resource = step.resource
+        for path in resource.paths(step.params, inventory):
+            paths[path] = None
+        for fact in resource.facts(step.params, inventory):
+            name = fact.name
+            facts[name] = fact
+            others = nodes_by_fact.get(name, frozenset())
+            nodes_by_fact[name] = _union(step.nodes, others)
+    own = []
+    for name, fact in facts.items():
+        nodes = nodes_by_fact[name]
+        own.append(_limited_to(nodes, fact))
+    own.extend(target(path) for path in paths)
+    return tuple(own)
 
 
-def _asked_of(fact: Fact, nodes: frozenset[str] | None) -> Fact:
-    """A fact of these nodes alone: what a step asks may run a command. One of the registry is as it is for all."""
+def _union(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    """Return the nodes of both; None, which means all nodes, if one of them is None."""
+    if one is None or other is None:
+        return None
+    return one | other
+
+
+def _limited_to(nodes: frozenset[str] | None, fact: Fact) -> Fact:
+    """Return a fact that is asked of these nodes alone: asking may run a command there.
+
+    A fact of the registry, whose name has no colon, is asked of all nodes.
+    """
     if nodes is None or ":" not in fact.name:
         return fact
-    return replace(
-        fact,
-        reads=lambda node, inventory: fact.reads(node, inventory) if node.name in nodes else (),
-        parse=lambda *answers: fact.parse(*answers) if answers else None,
-        apiece=True,
-        narrow=None,
-    )
+
+    def reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+        return fact.reads(node, inventory) if node.name in nodes else ()
+
+    def parse(*answers: Any) -> Any:
+        return fact.parse(*answers) if answers else None
+
+    return replace(fact, reads=reads, parse=parse, apiece=True, narrow=None)

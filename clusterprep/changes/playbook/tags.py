@@ -1,7 +1,8 @@
-"""`--tags` and `--skip-tags` of a command with a playbook: a word that steps have as a tag selects steps. Pure.
+"""`--tags` and `--skip-tags` of a command with a playbook. Pure.
 
-Every other word selects checks, as it does in `check`. Where no word is a tag of a step, all steps stay, and where all
-are, all checks; so a selection of checks never leaves out a change, and one of steps never a check.
+A word that is a tag of steps selects steps. Every other word selects checks, as in `check`. If no
+word is a tag of a step, all steps stay; if every word is one, all checks stay. So a selection of
+checks never leaves out a change, and one of steps never a check.
 """
 
 from __future__ import annotations
@@ -18,43 +19,54 @@ from clusterprep.survey.selection import Selection
 def chosen(
     playbook: Playbook, selection: Selection, checks: Collection[str]
 ) -> tuple[tuple[Step, ...], Selection]:
-    """The steps that stay, and the selection of checks that is left; `checks` are the tags and areas of checks.
+    """Return the steps that stay, and the selection that remains for checks.
 
-    A handler stays, too, where a step that notifies it does.
-
-    Raises InputError for a word that is neither, and where no step stays.
+    `checks` has the tags and areas of checks. A handler stays if a step that notifies it does.
+    Raises InputError for a word that is neither, and if no step stays.
     """
-    known = sorted({*playbook.tags, *checks})
-    wrong = [
-        Problem(
-            f"neither a step of {playbook.path} nor a check has the tag '{word}'",
-            key=option,
-            hint=nearest(word, known),
-        )
-        for option, words in (("--tags", selection.tags), ("--skip-tags", selection.skip_tags))
-        for word in words
-        if word not in known
-    ]
-    if wrong:
-        raise InputError(tuple(wrong))
-    wanted, unwanted = playbook.tags & set(selection.tags), playbook.tags & set(selection.skip_tags)
-    steps = tuple(
-        s
-        for s in playbook.steps
-        if (not wanted or wanted & set(s.tags)) and not unwanted & set(s.tags)
-    )
-    due = {name for step in steps for name in step.notify}
-    steps = tuple(
-        step for step in playbook.steps if step in steps or (step.handler and step.name in due)
-    )
+    _refuse_unknown(playbook, selection, checks)
+    wanted = playbook.tags & set(selection.tags)
+    unwanted = playbook.tags & set(selection.skip_tags)
+    steps = _selected_steps(playbook, wanted, unwanted)
     if not steps:
-        raise InputError.of(
-            f"no step of {playbook.path} is left", key="--tags" if wanted else "--skip-tags"
-        )
-    return steps, dataclasses.replace(
-        selection,
-        tags=tuple(word for word in selection.tags if word not in wanted),
-        skip_tags=tuple(
-            word for word in selection.skip_tags if word not in unwanted or word in checks
-        ),
-    )
+        option = "--tags" if wanted else "--skip-tags"
+        message = f"no step of {playbook.path} is left"
+        raise InputError.of(message, key=option)
+    tags = [word for word in selection.tags if word not in wanted]
+    skipped_steps = unwanted - set(checks)
+    skip_tags = [word for word in selection.skip_tags if word not in skipped_steps]
+    for_checks = dataclasses.replace(selection, tags=tuple(tags), skip_tags=tuple(skip_tags))
+    return steps, for_checks
+
+
+def _refuse_unknown(playbook: Playbook, selection: Selection, checks: Collection[str]) -> None:
+    """Raise InputError for words that are tags neither of steps nor of checks."""
+    known = sorted({*playbook.tags, *checks})
+    problems = []
+    for option, given in (("--tags", selection.tags), ("--skip-tags", selection.skip_tags)):
+        for word in given:
+            if word in known:
+                continue
+            message = f"neither a step of {playbook.path} nor a check has the tag '{word}'"
+            problems.append(Problem(message, key=option, hint=nearest(word, known)))
+    if problems:
+        raise InputError(tuple(problems))
+
+
+def _selected_steps(
+    playbook: Playbook, wanted: frozenset[str], unwanted: frozenset[str]
+) -> tuple[Step, ...]:
+    selected = []
+    notified: set[str] = set()
+    for step in playbook.steps:
+        if unwanted.intersection(step.tags):
+            continue
+        if not wanted or wanted.intersection(step.tags):
+            selected.append(step)
+            notified.update(step.notify)
+    steps = []
+    for step in playbook.steps:
+        is_due = step.handler and step.name in notified
+        if is_due or step in selected:
+            steps.append(step)
+    return tuple(steps)

@@ -1,10 +1,13 @@
-"""`{{ name }}` in parameters: names of the inventory and of facts, strictly, without filters or logic. Pure."""
+"""`{{ name }}` in parameters: names of the inventory and of facts, no filters, no logic. Pure.
+
+filled("of {{ node }}", lookup)  →  "of n1"
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from clusterprep.changes.playbook.conditions import Lookup
@@ -13,6 +16,9 @@ from clusterprep.model import Absent
 
 _PIECE = re.compile(r"\\\{\{|\{\{(.*?)\}\}|\{\{", re.DOTALL)
 _WORD = re.compile(r"\s*([A-Za-z_][\w.]*)\s*", re.ASCII)
+_LITERAL = "for the two braces themselves write \\{{"
+
+TextPath = tuple[str | int, ...]  # the keys and indices that lead to a text
 
 
 class VariableError(ValueError):
@@ -20,12 +26,16 @@ class VariableError(ValueError):
 
     def __init__(self, message: str, line: int, hint: str | None = None) -> None:
         super().__init__(message)
-        self.line, self.hint = line, hint
+        self.line = line
+        self.hint = hint
 
 
 @functools.lru_cache(maxsize=1024)
 def parse(text: str) -> tuple[str | Name, ...]:
-    r"""Text and names in turn; `\{{` stands for `{{`. Raises VariableError at the first mistake."""
+    r"""Return text and names in turn; `\{{` stands for `{{`.
+
+    Raises VariableError at the first mistake.
+    """
     parts: list[str | Name] = []
     start = 0
     for match in _PIECE.finditer(text):
@@ -34,64 +44,74 @@ def parse(text: str) -> tuple[str | Name, ...]:
         if match[0] == "\\{{":
             parts.append("{{")
         else:
-            parts.append(_name(match, text.count("\n", 0, match.start())))
+            line = text.count("\n", 0, match.start())
+            parts.append(_parse_name(match, line))
     parts.append(text[start:])
     return tuple(part for part in parts if part != "")
 
 
-def _name(match: re.Match[str], line: int) -> Name:
-    literal = "for the two braces themselves write \\{{"
+def _parse_name(match: re.Match[str], line: int) -> Name:
     if match[1] is None:
-        raise VariableError("'{{' is never closed by '}}'", line, literal)
+        raise VariableError("'{{' is never closed by '}}'", line, _LITERAL)
     word = _WORD.fullmatch(match[1])
     if word is None:
         inside = match[1].strip()[:60]
-        raise VariableError(
-            f"expected one name between {{{{ and }}}}; seen {inside!r}",
-            line,
-            f"no filters, no logic; {literal}",
-        )
+        message = f"expected one name between {{{{ and }}}}; seen {inside!r}"
+        raise VariableError(message, line, f"no filters, no logic; {_LITERAL}")
     try:
         return find(word[1])
     except KeyError as error:
-        raise VariableError(
-            f"unknown name '{word[1]}' between {{{{ and }}}}", line, error.args[0]
-        ) from None
+        message = f"unknown name '{word[1]}' between {{{{ and }}}}"
+        raise VariableError(message, line, error.args[0]) from None
 
 
-def texts(
-    value: Any, place: tuple[str | int, ...] = ()
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Every text below a value, with the way that leads to it."""
+def texts(value: Any, path: TextPath = ()) -> Iterator[tuple[TextPath, str]]:
+    """Yield every text inside a value, with the path that leads to it."""
     if isinstance(value, str):
-        yield place, value
+        yield path, value
     elif isinstance(value, Mapping):
-        for key, below in value.items():
-            yield from texts(below, (*place, key))
+        for key, inner in value.items():
+            yield from texts(inner, (*path, key))
     elif isinstance(value, list | tuple):
-        for number, below in enumerate(value):
-            yield from texts(below, (*place, number))
+        for number, inner in enumerate(value):
+            yield from texts(inner, (*path, number))
 
 
 def names(params: Mapping[str, Any]) -> set[Name]:
-    """Every name that the texts of a step use."""
-    return {part for _, text in texts(params) for part in parse(text) if isinstance(part, Name)}
+    """Return every name that the texts of a step use."""
+    used = set()
+    for _, text in texts(params):
+        for part in parse(text):
+            if isinstance(part, Name):
+                used.add(part)
+    return used
 
 
 def filled(value: Any, lookup: Lookup) -> Any:
-    """The same with every variable replaced, or the Absent of the first that is not known."""
+    """Return the value with every variable replaced, or the first Absent that `lookup` gave."""
     if isinstance(value, str):
-        return _filled(value, lookup)
+        return _filled_text(value, lookup)
     if isinstance(value, Mapping):
-        found = {key: filled(below, lookup) for key, below in value.items()}
-        return next((below for below in found.values() if isinstance(below, Absent)), found)
+        pairs = {}
+        for key, inner in value.items():
+            pairs[key] = filled(inner, lookup)
+        absent = _first_absent(pairs.values())
+        return pairs if absent is None else absent
     if isinstance(value, list | tuple):
-        rows = tuple(filled(below, lookup) for below in value)
-        return next((below for below in rows if isinstance(below, Absent)), rows)
+        rows = tuple(filled(inner, lookup) for inner in value)
+        absent = _first_absent(rows)
+        return rows if absent is None else absent
     return value
 
 
-def _filled(text: str, lookup: Lookup) -> str | Absent:
+def _first_absent(values: Iterable[Any]) -> Absent | None:
+    for value in values:
+        if isinstance(value, Absent):
+            return value
+    return None
+
+
+def _filled_text(text: str, lookup: Lookup) -> str | Absent:
     if "{{" not in text:
         return text
     pieces = []

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from clusterprep.cli.commands.report import new_report
+from clusterprep.cli.exit_codes import findings_code
 from clusterprep.errors import InputError
 from clusterprep.model import Finding, Report
 from clusterprep.model.nodeset import nearest
@@ -14,7 +16,6 @@ from clusterprep.nccl.lint import DIALECTS, LintEntry, Remark, Text, Versions
 from clusterprep.nccl.lint.read import dialect_of, read
 from clusterprep.nccl.lint.rules import judge
 from clusterprep.nccl.lint.together import hints
-from clusterprep.survey.judge import exit_code
 
 LARGEST = 1 << 20  # bytes; an environment is a page, and what is larger is something else
 MOST = 500  # findings shown; a reader takes in no more
@@ -58,18 +59,11 @@ def lint(
     text = read(decoded, dialect or dialect_of(name, decoded))
     remarks = judge(text, versions)
     findings = _findings(name, text, remarks[:MOST], _not_judged(text))
-    code = exit_code(findings, strict)
-    verdict = VERDICTS.get(code, "unknown")
     notices = _notices(name, text, versions, remarks)
-    started = f"{now:%Y-%m-%dT%H:%M:%SZ}"
-    return Report(
-        command="lint",
-        run="",
-        cluster="",
-        started=started,
-        seconds=0.0,
-        verdict=verdict,
-        code=code,
+    return new_report(
+        "lint",
+        findings_code(findings, strict),
+        started=now,
         findings=findings,
         notices=notices,
         strict=strict,

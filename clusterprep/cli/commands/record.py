@@ -1,103 +1,105 @@
-"""What becomes of a run's report once there is one: what turned since the last run is said, and all of it is kept.
+"""Compares a report with the previous run and writes it to the history.
 
-The history serves people. Whatever is wrong with it is a notice in the report and never a reason for a run to fail.
+The history serves people. A failure to read or write it becomes a notice in the report, and never
+a reason for a command to fail.
 """
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import replace
 
 from clusterprep import __version__
-from clusterprep.cli.commands.report import VERDICTS
+from clusterprep.cli.commands.report import failure_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.errors import ENDINGS, ClusterprepError
 from clusterprep.history import compare as compared
 from clusterprep.history.database import Unusable
 from clusterprep.history.runs import Runs, packed
-from clusterprep.model import Report
+from clusterprep.model import Finding, Report, Severity
 from clusterprep.model.history import RecordedRun, Since
 
 COMMANDS = ("check", "plan", "apply", "verify", "rollback", "launch")
 LOOKED_THROUGH = 20  # runs among which the one to compare with is chosen
 
 
-def recorded(job: Invocation, report: Report) -> Report:
-    """The report with what turned since the last run, after it was written to the history.
+def recorded(invocation: Invocation, report: Report) -> Report:
+    """Write the report to the history and return it with what changed since the previous run.
 
-    Under a budget neither: the time is for the nodes, and the state folder may be what hangs.
+    With --budget neither is done: the time is for the nodes, and the state folder may be what
+    hangs.
     """
-    if report.command not in COMMANDS or job.budget is not None:
+    if not _is_recorded(invocation):
         return report
     troubles: list[str] = []
     try:
         if report.findings is not None:
-            report = replace(report, since=_since(job.runs, report))
+            report = replace(report, since=_since(invocation.runs, report))
     except Unusable as error:
         troubles.append(str(error))
-    try:
-        job.runs.record(packed(report, line_of(report, job.inventory.path)))
-    except Unusable as error:
-        troubles.append(f"this run is not in the history: {error}")
-    except ENDINGS:
-        raise
-    except Exception as error:  # noqa: BLE001 - a run that is through says what it did, whatever becomes of the record
-        troubles.append(
-            f"this run is not in the history, by a bug of ours: {type(error).__name__}: {error}"
-        )
+    trouble = _record(invocation, report)
+    if trouble:
+        troubles.append(trouble)
+    # Both failures have the same cause, so one sentence is enough.
     return replace(report, notices=(*report.notices, *troubles[-1:]))
 
 
-def note_failure(job: Invocation, error: ClusterprepError) -> None:
-    """Record a run that an error ended: refused, interrupted, out of time. What is wrong with that is not said."""
-    if job.settings.command not in COMMANDS or job.budget is not None:
+def note_failure(invocation: Invocation, error: ClusterprepError) -> None:
+    """Record a run that an error ended: refused, interrupted, out of time.
+
+    A history that cannot be written is not reported here: the error is more important.
+    """
+    if not _is_recorded(invocation):
         return
-    details = {
-        "code": error.code,
-        "message": error.message,
-        "file": None,
-        "line": None,
-        "key": None,
-    }
-    report = Report(
-        command=job.settings.command,
-        run=job.run,
-        cluster=job.inventory.cluster,
-        started=f"{job.started:%Y-%m-%dT%H:%M:%SZ}",
-        seconds=round(time.monotonic() - job.clock, 3),
-        verdict=VERDICTS.get(error.code, "error"),
-        code=error.code,
-        error=details,
-        notices=tuple(job.notices),
-    )
+    report = failure_report(invocation, error)
     with suppress(Unusable):
-        job.runs.record(packed(report, line_of(report, job.inventory.path)))
+        _write(invocation, report)
+
+
+def _is_recorded(invocation: Invocation) -> bool:
+    return invocation.settings.command in COMMANDS and invocation.budget is None
+
+
+def _record(invocation: Invocation, report: Report) -> str:
+    """Write the report to the history; return why that failed, or nothing."""
+    try:
+        _write(invocation, report)
+    except Unusable as error:
+        return f"this run is not in the history: {error}"
+    except ENDINGS:
+        raise
+    except Exception as error:  # noqa: BLE001 - a finished run reports what it did in any case
+        bug = f"{type(error).__name__}: {error}"
+        return f"this run is not in the history because of a bug in clusterprep: {bug}"
+    return ""
+
+
+def _write(invocation: Invocation, report: Report) -> None:
+    line = line_of(report, invocation.inventory.path)
+    invocation.runs.record(packed(report, line))
 
 
 def _since(runs: Runs, report: Report) -> Since | None:
-    """What turned since the newest run of this cluster that judged the same; None where there is none."""
-    checks = frozenset(finding.check for finding in report.findings or ())
-    reached = sum(node.reached for node in report.nodes or ())
-    run = compared.best(
-        runs.checks(report.cluster, LOOKED_THROUGH), report.command, checks, reached
-    )
-    if run is None:
+    """Return what changed since the newest run of this cluster that judged the same checks.
+
+    None if there is no such run.
+    """
+    findings = report.findings or ()
+    checks = frozenset(finding.check for finding in findings)
+    recent = runs.checks(report.cluster, LOOKED_THROUGH)
+    previous = compared.best(recent, report.command, checks, _reached(report))
+    if previous is None:
         return None
-    return compared.since(run, runs.report(run.run, only=("findings",)), report.findings or ())
+    before = runs.report(previous.run, only=("findings",))
+    return compared.since(previous, before, findings)
 
 
 def line_of(report: Report, inventory: str) -> RecordedRun:
-    """The run as the list of runs shows it."""
-    counting = [
-        finding for finding in report.findings or () if not finding.silenced and not finding.fixed
-    ]
-    found = {
-        (f.check, f.verdict, f.severity, f.reason)
-        for f in counting
-        if f.verdict in ("fail", "unknown")
-    }
-    failed = [severity for _, verdict, severity, _ in found if verdict == "fail"]
+    """Return the run as the list of runs shows it."""
+    failed, unknown = _counted_failures(report.findings or ())
+    nodes = report.nodes or ()
+    errors = failed.count("error")
+    warnings = failed.count("warning")
     return RecordedRun(
         run=report.run,
         command=report.command,
@@ -107,10 +109,30 @@ def line_of(report: Report, inventory: str) -> RecordedRun:
         seconds=report.seconds,
         verdict=report.verdict,
         code=report.code,
-        nodes=len(report.nodes or ()),
-        reached=sum(node.reached for node in report.nodes or ()),
-        errors=failed.count("error"),
-        warnings=failed.count("warning"),
-        unknown=len(found) - len(failed),
+        nodes=len(nodes),
+        reached=_reached(report),
+        errors=errors,
+        warnings=warnings,
+        unknown=unknown,
         tool=__version__,
     )
+
+
+def _reached(report: Report) -> int:
+    return sum(node.reached for node in report.nodes or ())
+
+
+def _counted_failures(findings: tuple[Finding, ...]) -> tuple[list[Severity], int]:
+    """Return the severity of every failure, and the number of unknown findings.
+
+    Findings of several nodes with the same check, verdict, severity and reason count once;
+    silenced and fixed ones do not count.
+    """
+    distinct = set()
+    for finding in findings:
+        if finding.silenced or finding.fixed:
+            continue
+        if finding.verdict in ("fail", "unknown"):
+            distinct.add((finding.check, finding.verdict, finding.severity, finding.reason))
+    failed = [severity for _, verdict, severity, _ in distinct if verdict == "fail"]
+    return failed, len(distinct) - len(failed)

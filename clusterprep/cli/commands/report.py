@@ -1,63 +1,146 @@
-"""The report of a command: what was seen, found and done, with what has to be said besides."""
+"""Makes the report of every command; `new_report` is the only place that constructs one.
+
+new_report("validate", 0, cluster="demo")  →  Report(command="validate", verdict="pass", …)
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
-from clusterprep.cli.commands.session import Invocation
-from clusterprep.model import ChangeRow, Finding, Fleet, NodeSnapshot, Report, VerifyResult
+from clusterprep.cli.exit_codes import verdict_of
+from clusterprep.errors import ClusterprepError, InputError
+from clusterprep.model import ChangeRow, Json, NodeSnapshot, Report, VerifyResult
 from clusterprep.model.nodeset import fold
-from clusterprep.nccl.environment import Environment
-from clusterprep.nccl.launch_paths import launch_paths
-from clusterprep.survey.judge import lapsed
 
-VERDICTS = {
-    0: "pass",
-    1: "fail",
-    2: "error",
-    3: "unknown",
-    4: "refused",
-    5: "pass",
-    130: "interrupted",
-}
+if TYPE_CHECKING:  # reports of `validate` and of usage errors need none of these
+    from clusterprep.cli.commands.session import Invocation
+    from clusterprep.cli.commands.stages import Survey
+    from clusterprep.nccl.environment import Environment
 
 
-def report_of(
-    job: Invocation,
+def new_report(
+    command: str,
     code: int,
-    fleet: Fleet,
-    findings: tuple[Finding, ...],
+    *,
+    cluster: str = "",
+    run: str = "",
+    started: datetime | None = None,
+    seconds: float = 0.0,
+    **sections: Any,
+) -> Report:
+    """Return a report with the verdict of its exit code; `sections` are further fields of Report.
+
+    It starts now unless `started` says otherwise.
+    """
+    moment = datetime.now(timezone.utc) if started is None else started
+    return Report(
+        command=command,
+        run=run,
+        cluster=cluster,
+        started=f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+        seconds=seconds,
+        verdict=verdict_of(code),
+        code=code,
+        **sections,
+    )
+
+
+def survey_report(
+    invocation: Invocation,
+    code: int,
+    surveyed: Survey,
     env: Environment | None = None,
     changes: tuple[ChangeRow, ...] | None = None,
     verify: VerifyResult | None = None,
 ) -> Report:
-    """The report of a command that came to its end, with this exit code."""
-    over = lapsed(findings, job.inventory.silences, job.started.date())
-    notices = [*job.inventory.warnings, *job.notices, *over]
-    if fleet.limited:
-        kept = fold(node.name for node in fleet.inventory.nodes)
-        notices.append(f"limited to {kept}: majorities and verify are over nothing else")
-    return Report(
-        command=job.settings.command,
-        run=job.run,
-        cluster=job.inventory.cluster,
-        started=f"{job.started:%Y-%m-%dT%H:%M:%SZ}",
-        seconds=round(time.monotonic() - job.clock, 3),
-        verdict=VERDICTS.get(code, "error"),
-        code=code,
-        nodes=tuple(_without_files(s) for s in fleet.snapshots.values()),
-        findings=findings,
-        env=None if env is None else env.values,
-        env_paths=launch_paths(fleet, writing=job.settings.command != "check"),
+    """Return the report of a command that surveyed the nodes and ran to its end."""
+    from clusterprep.nccl.launch_paths import launch_paths
+
+    settings = invocation.settings
+    fleet = surveyed.fleet
+    nodes = [_without_step_facts(snapshot) for snapshot in fleet.snapshots.values()]
+    env_values = None if env is None else env.values
+    env_paths = launch_paths(fleet, writing=settings.command != "check")
+    notices = _notices(invocation, surveyed)
+    return _invocation_report(
+        invocation,
+        code,
+        nodes=tuple(nodes),
+        findings=surveyed.findings,
+        env=env_values,
+        env_paths=env_paths,
         changes=changes,
         verify=verify,
-        notices=tuple(notices),
-        strict=job.settings.strict,
+        notices=notices,
+        strict=settings.strict,
     )
 
 
-def _without_files(snapshot: NodeSnapshot) -> NodeSnapshot:
-    """A snapshot for the report: what steps ask for themselves, such as bytes of files, are no facts to publish."""
+def failure_report(invocation: Invocation, error: ClusterprepError) -> Report:
+    """Return the report of an invocation that an error ended, for the history."""
+    return _invocation_report(
+        invocation,
+        error.code,
+        error=_error_details(error),
+        notices=tuple(invocation.notices),
+    )
+
+
+def error_report(error: ClusterprepError, command: str) -> Report:
+    """Return the report of a command that an error ended, for the terminal.
+
+    It says where the mistake in the input is, if the error knows.
+    """
+    details = _error_details(error)
+    if isinstance(error, InputError):
+        problem = error.problems[0]
+        details.update(file=problem.file, line=problem.line, key=problem.key)
+    return new_report(command, error.code, error=details)
+
+
+def _invocation_report(invocation: Invocation, code: int, **sections: Any) -> Report:
+    return new_report(
+        invocation.settings.command,
+        code,
+        cluster=invocation.inventory.cluster,
+        run=invocation.run,
+        started=invocation.started,
+        seconds=invocation.seconds,
+        **sections,
+    )
+
+
+def _error_details(error: ClusterprepError) -> dict[str, Json]:
+    return {
+        "code": error.code,
+        "message": error.message,
+        "file": None,
+        "line": None,
+        "key": None,
+    }
+
+
+def _notices(invocation: Invocation, surveyed: Survey) -> tuple[str, ...]:
+    """Return warnings of the inventory, notices of the stages, lapsed silences and the limit."""
+    from clusterprep.survey.judge import lapsed
+
+    inventory = invocation.inventory
+    today = invocation.started.date()
+    notices = [*inventory.warnings, *invocation.notices]
+    notices.extend(lapsed(surveyed.findings, inventory.silences, today))
+    fleet = surveyed.fleet
+    if fleet.limited:
+        names = fold(node.name for node in fleet.inventory.nodes)
+        notices.append(f"limited to {names}: majorities and verify are over nothing else")
+    return tuple(notices)
+
+
+def _without_step_facts(snapshot: NodeSnapshot) -> NodeSnapshot:
+    """Return the snapshot without facts that only steps ask for, such as the bytes of files.
+
+    Their names have a colon. They are not published in reports.
+    """
     facts = {name: value for name, value in snapshot.facts.items() if ":" not in name}
     return dataclasses.replace(snapshot, facts=facts)

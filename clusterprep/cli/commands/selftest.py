@@ -16,6 +16,8 @@ from importlib import resources
 from typing import Any
 
 from clusterprep.checks import Check, Proof
+from clusterprep.cli.commands.report import new_report
+from clusterprep.cli.exit_codes import FAILED, OK
 from clusterprep.facts.counters import EARLIER, IB, Earlier, Sample
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Absent, Finding, Fleet, Report
@@ -60,16 +62,12 @@ def selftest(checks: Mapping[str, Check] | None = None) -> Report:
     failed = [finding for finding in findings if finding.verdict == "fail"]
     passed = len(findings) - len(failed)
     notice = f"{passed} of {len(findings)} checks fire on their fault"
-    started = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     seconds = round(time.monotonic() - began, 3)
-    return Report(
-        command="selftest",
-        run="",
+    return new_report(
+        "selftest",
+        FAILED if failed else OK,
         cluster=", ".join(names),
-        started=started,
         seconds=seconds,
-        verdict="fail" if failed else "pass",
-        code=1 if failed else 0,
         findings=tuple(findings),
         notices=(notice,),
     )

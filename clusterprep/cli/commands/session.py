@@ -1,4 +1,4 @@
-"""One command about one inventory, with all that its stages need of the world."""
+"""One command about one inventory: its settings and what its stages need from outside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clusterprep.survey.settings import RunSettings
 
 @dataclass(frozen=True)
 class Invocation:
-    """One command about one inventory: what it needs of the world, and its name."""
+    """One run of one command. `run` is its name, `notices` collects sentences for its report."""
 
     settings: RunSettings
     inventory: Inventory
@@ -36,11 +36,24 @@ class Invocation:
     runs: Runs
     run: str
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    clock: float = field(default_factory=time.monotonic)
+    clock: float = field(default_factory=time.monotonic)  # when the command began
     notices: list[str] = field(default_factory=list)
     budget: Budget | None = None
 
+    @property
+    def runs_all_reduce(self) -> bool:
+        """Whether this command ends with the all-reduce, if no finding blocks it."""
+        if self.settings.command == "verify":
+            return True
+        return self.settings.command == "apply" and self.settings.verify
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the command began, to the millisecond."""
+        return round(time.monotonic() - self.clock, 3)
+
     def fanout(self) -> Fanout:
+        """Return the connections to all nodes; they are opened when it is asked to survey."""
         return Fanout(
             self.inventory,
             self.transports,
@@ -52,5 +65,9 @@ class Invocation:
 
 
 def new_run_name(now: datetime) -> str:
-    """20261121-093000-4f2a: the last part is the share of the second, so that names sort by time to 15 µs."""
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 65536 // 1_000_000:04x}"
+    """Return a name such as 20261121-093000-4f2a.
+
+    The last part is the fraction of the second in 1/65536, so names sort by time to 15 µs.
+    """
+    fraction = now.microsecond * 65536 // 1_000_000
+    return f"{now:%Y%m%d-%H%M%S}-{fraction:04x}"

@@ -96,8 +96,7 @@ class _Launch:
         if self._bug is not None:
             raise self._bug
         if ending is not None:
-            ending.message += f"; all processes on {self._where()} were ended"
-            raise ending
+            raise ending.extended(f"; all processes on {self._where()} were ended") from ending
         return Told(tuple(self._events), self._printed, why, self._states, until)
 
     # ------------------------------------------------------------ deciding

@@ -73,13 +73,6 @@ def launch(
     return result, (trouble,) if trouble else ()
 
 
-def code_of(result: LaunchResult) -> int:
-    """0 where every process ended with 0, 3 where time ran out or nothing could be started, else 1."""
-    if result.verdict == "pass":
-        return 0
-    return 3 if result.verdict == "unknown" or result.timed_out else 1
-
-
 def why(gates: Sequence[Finding]) -> str:
     """What is in the way, in one line."""
     return "; ".join(

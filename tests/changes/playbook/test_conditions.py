@@ -47,15 +47,19 @@ def holds(text: str, **facts: Any) -> Any:
 @pytest.mark.parametrize(
     "text",
     [
-        "kernel >= 5.15", "kernel == 5.15", "kernel < 5.15.1", "kernel > '5.4'", "5.4 < kernel", "not kernel >= 6",
-        "os.id == 'ubuntu'", 'os.id != "debian"', "os.id in ('debian', \"ubuntu\")", "os.id not in ('debian')",
-        "os.version >= 22.04", "os.version in (20.04, 22.04)", "driver >= 550.54", "driver < 550.100",
-        "gpus.count == 2", "gpus.declared > gpus.count", "gpus.model == 'NVIDIA L20'", "gpus.count in (1, 2, 8)",
+        "kernel >= 5.15", "kernel == 5.15", "kernel < 5.15.1", "kernel > '5.4'", "5.4 < kernel",
+        "not kernel >= 6", "os.id == 'ubuntu'", 'os.id != "debian"',
+        "os.id in ('debian', \"ubuntu\")", "os.id not in ('debian')",
+        "os.version >= 22.04", "os.version in (20.04, 22.04)", "driver >= 550.54",
+        "driver < 550.100",
+        "gpus.count == 2", "gpus.declared > gpus.count", "gpus.model == 'NVIDIA L20'",
+        "gpus.count in (1, 2, 8)",
         "memory >= 512GiB", "memory > 100G", "cpus.count == 128", "nodes.count == 1", "index == 0",
         "in group rack1", "node in group odd-ones", "not in group rack2", "node not in group rack2",
-        "node == first.node", "node == 'n1'", "hostname == 'gpu01'", "env.NCCL_DEBUG == 'WARN'", "job_user != 'root'",
-        "kernel > 6 or gpus.count == 2 and in group rack1", "(kernel > 6 or gpus.count == 2) and in group rack1",
-        "not (kernel > 6 or in group rack2)", "not not in group rack1", "transport == 'ssh' and root == '/'",
+        "node == first.node", "node == 'n1'", "hostname == 'gpu01'", "env.NCCL_DEBUG == 'WARN'",
+        "job_user != 'root'", "kernel > 6 or gpus.count == 2 and in group rack1",
+        "(kernel > 6 or gpus.count == 2) and in group rack1", "not (kernel > 6 or in group rack2)",
+        "not not in group rack1", "transport == 'ssh' and root == '/'",
     ],
 )  # fmt: skip
 def test_what_holds(text: str) -> None:

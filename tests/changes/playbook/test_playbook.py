@@ -101,7 +101,8 @@ def test_an_include_gives_its_steps_tags_conditions_and_nodes(tmp_path: Path) ->
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "text.txt").write_text("of {{ node }}\n")
     (tmp_path / "more" / "inner.yaml").write_text(
-        "- tags: [b]\n  when: gpus.count > 0\n  nodes: n[2-3]\n  file: {path: /etc/a, template: text.txt}\n"
+        "- tags: [b]\n  when: gpus.count > 0\n  nodes: n[2-3]\n"
+        "  file: {path: /etc/a, template: text.txt}\n"
         "- hosts: {}\n"
     )
     around = "- tags: [a]\n  nodes: front\n  when: kernel > 5\n  include: more/inner.yaml\n"
@@ -121,7 +122,8 @@ def test_an_include_gives_its_steps_tags_conditions_and_nodes(tmp_path: Path) ->
 
 
 def test_a_shipped_playbook_is_included_by_its_name(tmp_path: Path) -> None:
-    assert [step.resource.name for step in loaded(tmp_path, outer="- include: limits\n- include: hosts\n")] == [
+    steps = loaded(tmp_path, outer="- include: limits\n- include: hosts\n")
+    assert [step.resource.name for step in steps] == [
         "limits", "hosts"
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Playbooks that are wrong: each says all that is, with line, key and what was expected, before anything is touched."""
+"""Wrong playbooks: every mistake with line, key and what was expected, and nothing is touched."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_wrong_playbook_has_its_expectation_and_there_are_enough() -> None
 def test_all_of_them_are_exit_2_before_any_node_is_asked(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The addresses of the inventory lead nowhere: a command that asked one would wait and end with 3."""
+    """The addresses lead nowhere: a command that asked a node would wait and end with 3."""
     code, out, err = asked(capsys, "apply", str(INVENTORY), "--no-verify", "--playbook", str(path))
     assert (code, out) == (2, "")
     assert re.search(r"\.(yaml|txt):[0-9]+: ", err)

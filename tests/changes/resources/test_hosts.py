@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.changes.file_plan import change_rows, changes
+from clusterprep.changes.file_plan import change_rows, plan_file_changes
 from clusterprep.changes.playbook.reading import load_playbook
 from clusterprep.changes.resources import NoPlan, PlanContext
 from clusterprep.changes.resources.hosts import PATH, RESOURCE, block, without_other_meanings
@@ -107,7 +107,7 @@ def calls(nodes: int, listed: int, own: bytes) -> int:
     steps, count = load_playbook("hosts").steps, itertools.count()
     sys.setprofile(lambda *_: next(count))
     try:
-        planned, _ = changes(seen, steps, Environment((), {}))
+        planned, _ = plan_file_changes(seen, steps, Environment((), {}))
         shown = change_rows(planned, {}, {})
     finally:
         sys.setprofile(None)

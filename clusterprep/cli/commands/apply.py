@@ -1,0 +1,334 @@
+"""`clusterprep apply`: writes on all nodes or on none.
+
+The stages are: survey, finish interrupted runs, plan, stage and commit, run steps, survey again,
+verify, finalize.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from clusterprep.changes.file_plan import change_rows, nodes_with_resource
+from clusterprep.changes.planner import ChangePlan, predict_changes
+from clusterprep.changes.recovery import Recovery
+from clusterprep.changes.step_runner import StepRunner, roll_back_run
+from clusterprep.changes.transaction import Receipt, Transaction
+from clusterprep.cli import exit_codes
+from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.session import Invocation
+from clusterprep.cli.commands.stages import (
+    NO_TRIAL,
+    TRIAL_FACTS,
+    Survey,
+    Trial,
+    plan_survey,
+    run_trial,
+    survey,
+    survey_again,
+)
+from clusterprep.cli.commands.write_stages import finalize, finish_earlier_runs
+from clusterprep.errors import ClusterprepError
+from clusterprep.history.given import refuse_clashes
+from clusterprep.model import ChangeRow, Finding, Fleet, Report
+from clusterprep.model.nodeset import fold
+from clusterprep.nccl.environment import Environment, render
+from clusterprep.nccl.launch_paths import FACT as PATHS
+from clusterprep.runtime.lazy_dataclass import dataclass
+from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.gates import blocked, blocking_findings
+from clusterprep.survey.queries import QueryPlan
+
+TrialStage = Callable[[Invocation, Fanout, Fleet, Environment, Iterable[Finding]], Trial]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is known before anything is written."""
+
+    surveyed: Survey
+    recovery: Recovery
+    environment: Environment
+    change_plan: ChangePlan
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and what the nodes are like after it.
+
+    `succeeded` says that all files were written and all steps done.
+    """
+
+    receipt: Receipt
+    succeeded: bool
+    surveyed: Survey
+    trial: Trial
+
+
+def run(invocation: Invocation) -> Report:
+    """Write the playbook's changes on all nodes or on none, and verify."""
+    query_plan = survey_plan(invocation)
+    with invocation.fanout() as fanout:
+        report = apply_changes(invocation, fanout, query_plan)
+    return _remember(invocation, report)
+
+
+def apply_changes(
+    invocation: Invocation,
+    fanout: Fanout,
+    query_plan: QueryPlan,
+    verify: TrialStage = run_trial,
+) -> Report:
+    """Go through all stages on connected nodes; `verify` is the stage that runs the all-reduce."""
+    surveyed = survey(invocation, fanout, query_plan)
+    transaction = Transaction(fanout, surveyed.fleet, invocation.run)
+    prepared = _prepare(invocation, fanout, query_plan, transaction, surveyed)
+    if not _may_write(invocation, prepared):
+        return _refused_report(invocation, prepared)
+    _refuse_clashes(invocation, prepared)
+    change_plan = prepared.change_plan
+    if change_plan.pending and not invocation.confirm(change_plan.rows()):
+        rows = change_plan.none_started()
+        env = prepared.environment
+        return survey_report(invocation, exit_codes.OK, prepared.surveyed, env=env, changes=rows)
+    return _write_and_verify(invocation, fanout, query_plan, transaction, prepared, verify)
+
+
+def _write_and_verify(
+    invocation: Invocation,
+    fanout: Fanout,
+    query_plan: QueryPlan,
+    transaction: Transaction,
+    prepared: Prepared,
+    verify: TrialStage,
+) -> Report:
+    """Write, survey again, verify, finalize. An error before the last stage rolls all back."""
+    step_runner = _step_runner(invocation, fanout, transaction, prepared)
+    try:
+        receipt = _write_files(invocation, transaction, prepared)
+        _run_steps(invocation, step_runner, receipt)
+        _remember_environment(invocation, prepared, receipt)
+        surveyed = prepared.surveyed
+        if _wrote_files(receipt) and not step_runner.lost:
+            surveyed = survey_again(invocation, fanout, query_plan, surveyed)
+        standing = _findings_of_reached(invocation, surveyed)
+        succeeded = receipt.done and not step_runner.failed
+        trial = NO_TRIAL
+        if succeeded and _may_verify(invocation, standing):
+            trial = verify(invocation, fanout, surveyed.fleet, prepared.environment, standing)
+    except ClusterprepError as error:
+        raise _rolled_back(invocation, transaction, step_runner, error) from error
+    receipt.lost.update(step_runner.lost)
+    surveyed = surveyed.with_findings(trial.findings)
+    surveyed = finalize(invocation, query_plan, transaction, surveyed)
+    written = Written(receipt, succeeded, surveyed, trial)
+    return _final_report(invocation, prepared, written, step_runner.rows())
+
+
+# ---------------------------------------------------------------- before writing
+
+
+def _needs_environment(invocation: Invocation) -> bool:
+    """Whether the environment is written or used.
+
+    Only then is it asked for: it needs the job's own interpreter on every node.
+    """
+    if invocation.settings.verify:
+        return True
+    return any(step.resource.name == "env" for step in invocation.steps)
+
+
+def survey_plan(invocation: Invocation) -> QueryPlan:
+    """Return what apply asks the nodes for."""
+    facts = (*TRIAL_FACTS, PATHS) if _needs_environment(invocation) else ()
+    return plan_survey(invocation, facts=facts, steps=invocation.steps)
+
+
+def _is_blocked(invocation: Invocation, surveyed: Survey) -> bool:
+    return blocked(surveyed.fleet, surveyed.findings, invocation.settings.partial)
+
+
+def _prepare(
+    invocation: Invocation,
+    fanout: Fanout,
+    query_plan: QueryPlan,
+    transaction: Transaction,
+    surveyed: Survey,
+) -> Prepared:
+    """Finish interrupted runs, then plan against the nodes as they are."""
+    recovery = Recovery()
+    if not _is_blocked(invocation, surveyed):
+        recovery = finish_earlier_runs(invocation, fanout, transaction, surveyed.fleet)
+    if recovery.runs:
+        surveyed = survey_again(invocation, fanout, query_plan, surveyed)
+    environment = Environment((), {})
+    if _needs_environment(invocation):
+        environment = render(surveyed.fleet)
+    change_plan = predict_changes(surveyed.fleet, invocation.steps, environment)
+    return Prepared(surveyed, recovery, environment, change_plan)
+
+
+def _may_write(invocation: Invocation, prepared: Prepared) -> bool:
+    if _is_blocked(invocation, prepared.surveyed):
+        return False
+    return not prepared.change_plan.gaps and not prepared.recovery.stuck
+
+
+def _refuse_clashes(invocation: Invocation, prepared: Prepared) -> None:
+    """Raise Refused if nodes that --limit leaves out have other values of job-wide variables."""
+    left_out = invocation.settings.left_out
+    if not left_out:
+        return
+    given = invocation.given.last(invocation.inventory.cluster)
+    others = {name: given[name] for name in left_out if name in given}
+    names = nodes_with_resource("env", prepared.change_plan.files)
+    refuse_clashes(prepared.environment, names, others)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _step_runner(
+    invocation: Invocation, fanout: Fanout, transaction: Transaction, prepared: Prepared
+) -> StepRunner:
+    return StepRunner(
+        fanout,
+        transaction,
+        prepared.surveyed.fleet,
+        invocation.steps,
+        prepared.environment,
+        prepared.change_plan,
+    )
+
+
+def _write_files(invocation: Invocation, transaction: Transaction, prepared: Prepared) -> Receipt:
+    names = [node.name for node in prepared.surveyed.fleet.reached]
+    change_plan = prepared.change_plan
+    invocation.watch.stage("write", len(names), names)
+    receipt = transaction.stage_and_commit(
+        change_plan.files, invocation.deadline, also=change_plan.nodes
+    )
+    for name in names:
+        outcome = receipt.outcomes.get(name, "unchanged")
+        invocation.watch.step(name, outcome)
+    return receipt
+
+
+def _run_steps(invocation: Invocation, step_runner: StepRunner, receipt: Receipt) -> None:
+    if receipt.done:
+        step_runner.run(invocation.watch)
+    else:
+        step_runner.mark_not_started()
+
+
+def _wrote_files(receipt: Receipt) -> bool:
+    """Whether the run was committed on at least one node."""
+    return receipt.done and bool(receipt.outcomes)
+
+
+def _remember_environment(invocation: Invocation, prepared: Prepared, receipt: Receipt) -> None:
+    """Note which nodes were given this environment, for later runs with --limit."""
+    if not _wrote_files(receipt):
+        return
+    nodes = nodes_with_resource("env", prepared.change_plan.files)
+    written = [name for name in nodes if name in receipt.outcomes]
+    cluster = invocation.inventory.cluster
+    invocation.given.remember(cluster, invocation.run, prepared.environment, written)
+
+
+def _findings_of_reached(invocation: Invocation, surveyed: Survey) -> list[Finding]:
+    """Return the findings that may block; with --partial only those about nodes reached.
+
+    Nodes that were not reached are then noted for the report.
+    """
+    fleet = surveyed.fleet
+    reached = {node.name for node in fleet.reached}
+    missing = [node.name for node in fleet.inventory.nodes if node.name not in reached]
+    if not (invocation.settings.partial and missing):
+        return list(surveyed.findings)
+    later = f"clusterprep apply {fleet.inventory.path} --retry-failed {invocation.run}"
+    notice = f"{fold(missing)} was not reached and keeps what it has; later: {later}"
+    invocation.notices.append(notice)
+    findings = surveyed.findings
+    return [finding for finding in findings if reached.intersection(finding.nodes)]
+
+
+def _may_verify(invocation: Invocation, standing: list[Finding]) -> bool:
+    """Whether the all-reduce is wanted and no finding blocks it.
+
+    A finding that blocks says enough by itself. GPUs in use are left to the trial, whose result
+    says that no rank was started because of them.
+    """
+    return invocation.settings.verify and not blocking_findings(standing, on_busy=True)
+
+
+def _rolled_back(
+    invocation: Invocation,
+    transaction: Transaction,
+    step_runner: StepRunner,
+    error: ClusterprepError,
+) -> ClusterprepError:
+    """Roll back what was written, and return the error with what became of it."""
+    troubles = roll_back_run(transaction, step_runner, invocation.deadline)
+    if transaction.rolled_back:
+        invocation.given.forget(invocation.inventory.cluster, invocation.run)
+        error = error.extended("; what had been written was put back on all nodes")
+    for trouble in troubles:
+        error = error.extended(f"\n{trouble}")
+    return error
+
+
+# ---------------------------------------------------------------- reports
+
+
+def _refused_report(invocation: Invocation, prepared: Prepared) -> Report:
+    """Return the report of a run that must not write anything."""
+    gaps_code = exit_codes.gaps_code(prepared.change_plan.gaps)
+    if gaps_code == exit_codes.OK:
+        gaps_code = exit_codes.UNKNOWN
+    findings_code = _findings_code(invocation, prepared.surveyed.findings)
+    code = exit_codes.worst(findings_code, gaps_code)
+    rows = prepared.change_plan.none_started(prepared.recovery.stuck)
+    env = prepared.environment
+    return survey_report(invocation, code, prepared.surveyed, env=env, changes=rows)
+
+
+def _final_report(
+    invocation: Invocation,
+    prepared: Prepared,
+    written: Written,
+    step_rows: tuple[ChangeRow, ...],
+) -> Report:
+    surveyed = written.surveyed
+    trial = written.trial
+    findings_code = _findings_code(invocation, surveyed.findings)
+    write_code = exit_codes.OK if written.succeeded else exit_codes.FAILED
+    trial_code = exit_codes.trial_code(trial.result, trial.findings)
+    code = exit_codes.worst(findings_code, write_code, trial_code)
+    receipt = written.receipt
+    files = prepared.change_plan.files
+    file_rows = change_rows(files, receipt.outcomes, receipt.details)
+    return survey_report(
+        invocation,
+        code,
+        surveyed,
+        env=prepared.environment,
+        changes=(*file_rows, *step_rows),
+        verify=trial.result,
+    )
+
+
+def _findings_code(invocation: Invocation, findings: tuple[Finding, ...]) -> int:
+    return exit_codes.findings_code(findings, invocation.settings.strict)
+
+
+def _remember(invocation: Invocation, report: Report) -> Report:
+    """Note what became of each node and the environment that it was given.
+
+    Returns the report with what could not be noted.
+    """
+    given = invocation.given
+    cluster = invocation.inventory.cluster
+    given.note(cluster, report)
+    given.keep(cluster, report)
+    return dataclasses.replace(report, notices=(*report.notices, *given.troubles))

@@ -1,0 +1,34 @@
+"""`clusterprep check`: surveys all nodes and judges them."""
+
+from __future__ import annotations
+
+from clusterprep.cli import exit_codes
+from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.session import Invocation
+from clusterprep.cli.commands.stages import Survey, plan_survey, survey
+from clusterprep.model import ChangeRow, Report
+from clusterprep.survey.cached import note
+from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.queries import QueryPlan
+
+
+def run(invocation: Invocation) -> Report:
+    """Survey and judge. Nothing is written; with --store the nodes keep findings of deep checks."""
+    settings = invocation.settings
+    query_plan = plan_survey(invocation)
+    stored = None
+    with invocation.fanout() as fanout:
+        surveyed = survey(invocation, fanout, query_plan, last=not settings.store)
+        if settings.store:
+            stored = _store(fanout, surveyed, query_plan)
+    findings_code = exit_codes.findings_code(surveyed.findings, settings.strict)
+    stored_code = exit_codes.stored_code(stored or ())
+    code = exit_codes.worst(findings_code, stored_code)
+    invocation.notices.extend(note(surveyed.findings))
+    return survey_report(invocation, code, surveyed, changes=stored)
+
+
+def _store(fanout: Fanout, surveyed: Survey, query_plan: QueryPlan) -> tuple[ChangeRow, ...]:
+    from clusterprep.changes.findings_cache import store
+
+    return store(fanout, surveyed.fleet, surveyed.findings, query_plan.checks)

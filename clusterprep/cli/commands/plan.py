@@ -1,0 +1,36 @@
+"""`clusterprep plan`: shows what apply would change."""
+
+from __future__ import annotations
+
+from clusterprep.changes.planner import ChangePlan, predict_changes
+from clusterprep.cli import exit_codes
+from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.session import Invocation
+from clusterprep.cli.commands.stages import Survey, plan_survey, survey
+from clusterprep.model import Report
+from clusterprep.nccl.environment import FACTS as ENV_FACTS
+from clusterprep.nccl.environment import render
+from clusterprep.nccl.launch_paths import FACT as PATHS
+
+
+def run(invocation: Invocation) -> Report:
+    """Survey, judge, render the environment and compare. Nothing is written."""
+    steps = invocation.steps
+    query_plan = plan_survey(invocation, facts=(*ENV_FACTS, PATHS), steps=steps)
+    with invocation.fanout() as fanout:
+        surveyed = survey(invocation, fanout, query_plan, last=True)
+    environment = render(surveyed.fleet)
+    change_plan = predict_changes(surveyed.fleet, steps, environment)
+    code = _code(invocation, surveyed, change_plan)
+    rows = change_plan.rows()
+    return survey_report(invocation, code, surveyed, env=environment, changes=rows)
+
+
+def _code(invocation: Invocation, surveyed: Survey, change_plan: ChangePlan) -> int:
+    settings = invocation.settings
+    findings_code = exit_codes.findings_code(surveyed.findings, settings.strict)
+    gaps_code = exit_codes.gaps_code(change_plan.gaps)
+    code = exit_codes.worst(findings_code, gaps_code)
+    if code == exit_codes.OK and change_plan.pending and settings.detailed_exitcode:
+        return exit_codes.PENDING
+    return code

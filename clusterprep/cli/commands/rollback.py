@@ -1,0 +1,187 @@
+"""`clusterprep rollback`: puts back what an apply of this cluster replaced.
+
+The stages are: survey, finish interrupted runs, choose the run, roll back its steps, stage and
+commit the old files, finalize.
+"""
+
+from __future__ import annotations
+
+from clusterprep.changes.file_plan import change_rows
+from clusterprep.changes.file_rollback import last_run, plan_rollback
+from clusterprep.changes.recovery import Recovery
+from clusterprep.changes.step_rollback import RememberedRuns, StepRollback
+from clusterprep.changes.transaction import Receipt, Transaction
+from clusterprep.cli import exit_codes
+from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.session import Invocation
+from clusterprep.cli.commands.stages import JOURNAL, Survey, plan_survey, survey, survey_again
+from clusterprep.cli.commands.write_stages import finalize, finish_earlier_runs
+from clusterprep.model import ChangeRow, Report, StepOutcome
+from clusterprep.model.files import FileChange
+from clusterprep.model.nodeset import fold
+from clusterprep.runtime.lazy_dataclass import dataclass
+from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.gates import blocked
+from clusterprep.survey.queries import QueryPlan
+
+CHECKS = ("ssh.", "host.identity", JOURNAL)
+NOTHING = "there is nothing to undo"
+NOTHING_MORE = "there is nothing more to undo"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The run to roll back and the files that this writes; None if there is no such run.
+
+    `was_interrupted` says that this rollback has already finished an interrupted run, which then
+    was the last one.
+    """
+
+    run: str | None
+    files: tuple[FileChange, ...]
+    was_interrupted: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a rollback."""
+
+    target: Target
+    receipt: Receipt
+    steps: StepRollback
+    files_written: bool  # False: the steps failed, so the files were left as they are
+    recovery: Recovery
+
+    @property
+    def succeeded(self) -> bool:
+        return self.receipt.done and not self.steps.failed
+
+
+def run(invocation: Invocation) -> Report:
+    """Roll back the run that --run names, or the cluster's last one that changed something."""
+    query_plan = plan_survey(invocation, only=CHECKS)
+    with invocation.fanout() as fanout:
+        return roll_back_changes(invocation, fanout, query_plan)
+
+
+def roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: QueryPlan) -> Report:
+    """Go through all stages on connected nodes."""
+    surveyed = survey(invocation, fanout, query_plan)
+    if blocked(surveyed.fleet, surveyed.findings, invocation.settings.partial):
+        return _blocked_report(invocation, surveyed)
+    transaction = Transaction(fanout, surveyed.fleet, invocation.run)
+    transaction.lock()
+    recovery = finish_earlier_runs(
+        invocation, fanout, transaction, surveyed.fleet, by=invocation.run
+    )
+    if recovery.runs:
+        surveyed = survey_again(invocation, fanout, query_plan, surveyed)
+    outcome = _roll_back(invocation, fanout, transaction, recovery)
+    surveyed = finalize(invocation, query_plan, transaction, surveyed)
+    target_run = outcome.target.run
+    if target_run is not None and outcome.succeeded:
+        invocation.given.forget(invocation.inventory.cluster, target_run)
+    _add_notices(invocation, transaction, outcome)
+    return _final_report(invocation, surveyed, outcome)
+
+
+# ---------------------------------------------------------------- stages
+
+
+def _roll_back(
+    invocation: Invocation, fanout: Fanout, transaction: Transaction, recovery: Recovery
+) -> Outcome:
+    """Roll back the steps of the run, then its files. Nothing is finalized yet."""
+    force = invocation.settings.force
+    remembered = transaction.remembered_runs()
+    target = _choose_target(invocation, remembered, recovery)
+    # A node on which an earlier run could not be finished must not be changed further.
+    steps_run = None if recovery.stuck else target.run
+    steps = StepRollback(fanout, transaction, steps_run)
+    steps.read(remembered)
+    if not force:
+        steps.refuse_built_upon(remembered)
+    steps.roll_back(force)
+    # After a failure the files stay as they are, and the next rollback continues here.
+    writes_files = force or not steps.failed
+    receipt = transaction.stage_and_commit(
+        target.files if writes_files else (),
+        invocation.deadline,
+        undoes=target.run,
+        also=steps.nodes if writes_files else (),
+    )
+    if receipt.done and writes_files:
+        steps.finish_roll_back()
+    return Outcome(target, receipt, steps, writes_files, recovery)
+
+
+def _choose_target(
+    invocation: Invocation, remembered: RememberedRuns, recovery: Recovery
+) -> Target:
+    settings = invocation.settings
+    was_interrupted = _was_finished_by(remembered, invocation.run)
+    target_run = None
+    if settings.run or not was_interrupted:
+        target_run = last_run(remembered, invocation.inventory.cluster, settings.run)
+    files: tuple[FileChange, ...] = ()
+    if target_run is not None and not recovery.stuck:
+        files = plan_rollback(remembered, target_run, settings.force)
+    return Target(target_run, files, was_interrupted)
+
+
+def _was_finished_by(remembered: RememberedRuns, rollback_name: str) -> bool:
+    """Whether this rollback has rolled back an interrupted run, which is then the last one."""
+    for runs in remembered.values():
+        for old in runs:
+            if old.by == rollback_name:
+                return True
+    return False
+
+
+# ---------------------------------------------------------------- what is said about it
+
+
+def _add_notices(invocation: Invocation, transaction: Transaction, outcome: Outcome) -> None:
+    target = outcome.target
+    invocation.notices.append(_summary(outcome))
+    for folder, nodes in transaction.remaining_folders.items():
+        invocation.notices.append(
+            f"{folder} of {fold(nodes)} stays: run {target.run} made it, and files of others "
+            "are in it"
+        )
+
+
+def _summary(outcome: Outcome) -> str:
+    target = outcome.target
+    if not target.files and not outcome.steps.nodes:
+        return NOTHING_MORE if target.was_interrupted else NOTHING
+    if outcome.succeeded:
+        return f"run {target.run} is undone"
+    return f"run {target.run} is not undone; rollback goes on where it stopped"
+
+
+def _blocked_report(invocation: Invocation, surveyed: Survey) -> Report:
+    findings_code = exit_codes.findings_code(surveyed.findings)
+    code = exit_codes.worst(findings_code, exit_codes.UNKNOWN)
+    return survey_report(invocation, code, surveyed)
+
+
+def _final_report(invocation: Invocation, surveyed: Survey, outcome: Outcome) -> Report:
+    succeeded = outcome.succeeded and not outcome.recovery.stuck
+    findings_code = exit_codes.findings_code(surveyed.findings)
+    write_code = exit_codes.OK if succeeded else exit_codes.FAILED
+    code = exit_codes.worst(findings_code, write_code)
+    rows = _rows(outcome)
+    return survey_report(invocation, code, surveyed, changes=rows)
+
+
+def _rows(outcome: Outcome) -> tuple[ChangeRow, ...]:
+    files = outcome.target.files
+    outcomes: dict[str, StepOutcome] = {}
+    if outcome.files_written:
+        for name, result in outcome.receipt.outcomes.items():
+            outcomes[name] = "undone" if result == "done" else result
+    else:
+        outcomes = {change.node: "not-started" for change in files}
+    rows = change_rows(files, outcomes, outcome.receipt.details)
+    return (*outcome.steps.rows(), *rows)

@@ -1,0 +1,208 @@
+"""The stages that several commands share. Each one takes values and returns values.
+
+plan_survey  →  QueryPlan     what the nodes are asked
+survey       →  Survey        their answers, and what the checks say about them
+run_trial    →  Trial         the all-reduce, unless a finding blocks it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
+from clusterprep.cli.commands.session import Invocation
+from clusterprep.history.samples import with_earlier
+from clusterprep.jobs.verify.expected import FACTS as MODEL_FACTS
+from clusterprep.jobs.verify.pages import PAGES
+from clusterprep.model import Finding, Fleet, VerifyResult
+from clusterprep.nccl.environment import FACTS as ENV_FACTS
+from clusterprep.nccl.environment import Environment
+from clusterprep.runtime.lazy_dataclass import dataclass
+from clusterprep.survey import registry
+from clusterprep.survey.cached import FACT as STORED
+from clusterprep.survey.cached import announce_cached, leave_deep
+from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.gates import BUSY, GATES, blocking_findings
+from clusterprep.survey.judge import fixed, judge, silenced
+from clusterprep.survey.port_matrix import probe_pairs
+from clusterprep.survey.queries import QueryPlan, plan_queries
+from clusterprep.survey.selection import Selection, select_checks
+
+JOURNAL = "state.journal"
+# What a trial needs to know: the environment of its ranks, and what speed the hardware allows.
+TRIAL_FACTS = tuple(dict.fromkeys((*ENV_FACTS, *MODEL_FACTS)))
+# The checks without which a collective could only hang.
+TRIAL_CHECKS = (
+    "ssh.",
+    "host.identity",
+    "torch.version",
+    "nccl.torch",
+    "net.ports",
+    "eth.iface_choice",
+    "gpu.count",
+    BUSY,
+)
+WRITING_COMMANDS = ("apply", "plan", "rollback")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What all nodes answered, and what the checks say about it."""
+
+    fleet: Fleet
+    findings: tuple[Finding, ...]
+
+    def with_findings(self, further: tuple[Finding, ...]) -> Survey:
+        """Return the same with further findings at the end."""
+        return Survey(self.fleet, (*self.findings, *further))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of the all-reduce and the findings that follow from it; None if none was run."""
+
+    result: VerifyResult | None
+    findings: tuple[Finding, ...] = ()
+
+
+NO_TRIAL = Trial(None)
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def plan_survey(
+    invocation: Invocation,
+    only: tuple[str, ...] = (),
+    facts: Iterable[str] = (),
+    steps: Sequence[Step] = (),
+) -> QueryPlan:
+    """Return what the nodes are asked, for the checks selected or those that `only` names.
+
+    `facts` are asked besides, and everything that the conditions and resources of `steps` need.
+    """
+    settings = invocation.settings
+    known_facts = registry.facts()
+    selection = Selection(only=only) if only else settings.selection
+    required = _required_checks(invocation)
+    checks = select_checks(registry.checks(), selection, settings.catalogue, required)
+    checks, cached = leave_deep(checks, known_facts, settings)
+    names = list(facts)
+    if cached:
+        names.append(STORED)
+    if steps:
+        names.append("host.machine_id")
+        names.extend(fact_names(steps))
+    extra = [known_facts[name] for name in names]
+    extra.extend(own_facts(steps, invocation.inventory))
+    return plan_queries(checks, known_facts, extra, cached)
+
+
+def _required_checks(invocation: Invocation) -> set[str]:
+    """Return the checks that no selection leaves out.
+
+    A node that was not reached never passes, and two entries that are one machine are never
+    written to.
+    """
+    required = {"ssh.reach"}
+    if invocation.settings.command in WRITING_COMMANDS:
+        required.update(("host.identity", JOURNAL))
+    if invocation.runs_all_reduce:
+        required.update((*GATES, BUSY))
+    return required
+
+
+# ---------------------------------------------------------------- looking and judging
+
+
+def survey(
+    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, *, last: bool = False
+) -> Survey:
+    """Ask all nodes and judge their answers.
+
+    `last` says that nothing is asked of the nodes afterwards, so connections may be closed early.
+    """
+    fleet = _ask_nodes(invocation, fanout, query_plan, last=last)
+    return Survey(fleet, _judge(invocation, query_plan, fleet))
+
+
+def survey_again(
+    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, before: Survey
+) -> Survey:
+    """Survey a second time; findings of `before` that pass by now are kept and marked as fixed."""
+    after = survey(invocation, fanout, query_plan)
+    return Survey(after.fleet, fixed(before.findings, after.findings))
+
+
+def _ask_nodes(
+    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, *, last: bool
+) -> Fleet:
+    fleet = fanout.survey(query_plan, last=last)
+    if "pairs" in query_plan.stages:
+        fleet = probe_pairs(fanout, fleet, _rendezvous(invocation, fleet))
+    if "history" in query_plan.stages and invocation.budget is None:
+        fleet = with_earlier(invocation.runs, fleet, invocation.started)
+    return dataclasses.replace(fleet, limited=bool(invocation.settings.left_out))
+
+
+def _rendezvous(invocation: Invocation, fleet: Fleet) -> str:
+    """Return the first node; with --partial the first that was reached, as the job starts there."""
+    nodes = fleet.inventory.nodes
+    if invocation.settings.partial and fleet.reached:
+        nodes = fleet.reached
+    return nodes[0].name
+
+
+def _judge(invocation: Invocation, query_plan: QueryPlan, fleet: Fleet) -> tuple[Finding, ...]:
+    today = invocation.started.date()
+    catalogue = invocation.settings.catalogue
+    planned = [name for name in catalogue if name not in PAGES]
+    # Checks of the trial are skipped with a reason, unless this command runs it.
+    trial_checks = () if invocation.runs_all_reduce else PAGES
+    announced = announce_cached(fleet, query_plan.kept)
+    cached = silenced(announced, fleet.inventory, today)
+    judged = judge(fleet, query_plan.checks, today, planned, trial_checks)
+    return (*judged, *cached)
+
+
+# ---------------------------------------------------------------- the all-reduce
+
+
+def run_trial(
+    invocation: Invocation,
+    fanout: Fanout,
+    fleet: Fleet,
+    environment: Environment,
+    findings: Iterable[Finding],
+) -> Trial:
+    """Run the all-reduce and judge it, or return why no rank was started."""
+    from clusterprep.jobs.verify import stage
+
+    settings = invocation.settings
+    gates = blocking_findings(findings, settings.on_busy)
+    if gates:
+        return Trial(stage.not_run(fleet, environment, gates))
+    invocation.watch.stage("verify", len(fleet.reached))
+    fanout.load("ranks")
+    result, findings_of_trial = stage.run_trial(
+        fanout,
+        fleet,
+        environment,
+        invocation.given,
+        invocation.run,
+        incident_sizes=settings.incident_sizes,
+        workarounds=settings.workarounds,
+    )
+    _show_culprits(invocation, fleet, result)
+    today = invocation.started.date()
+    return Trial(result, silenced(findings_of_trial, fleet.inventory, today))
+
+
+def _show_culprits(invocation: Invocation, fleet: Fleet, result: VerifyResult) -> None:
+    culprits: set[str] = set()
+    for culprit in result.culprits:
+        culprits.update(culprit.nodes)
+    for node in fleet.reached:
+        outcome = "culprit" if node.name in culprits else "finished"
+        invocation.watch.step(node.name, outcome)

@@ -1,0 +1,108 @@
+"""The exit codes of all commands: what each one means, and which one outranks another. Pure.
+
+worst(findings_code(findings, strict=True), gaps_code(plan.gaps))  →  1 if either one failed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # `--help` imports this module and no values
+    from collections.abc import Iterable, Mapping
+
+    from clusterprep.changes.file_plan import Gap
+    from clusterprep.model import ChangeRow, Finding, LaunchResult, VerifyResult
+
+OK = 0
+FAILED = 1
+UNKNOWN = 3
+PENDING = 5  # `plan --detailed-exitcode`: there is something to change
+INTERNAL_ERROR = 70  # os.EX_SOFTWARE: a bug in clusterprep
+
+_VERDICTS = {
+    OK: "pass",
+    FAILED: "fail",
+    2: "error",
+    UNKNOWN: "unknown",
+    4: "refused",
+    PENDING: "pass",
+    130: "interrupted",
+}
+
+
+def verdict_of(code: int) -> str:
+    """Return the word that the report has for an exit code."""
+    return _VERDICTS.get(code, "error")
+
+
+def worst(*codes: int) -> int:
+    """Return 1 if one of the codes is 1, else 3 if one is 3, else the first that is not 0.
+
+    A failure outranks what could not be determined, which outranks success.
+    """
+    for code in (FAILED, UNKNOWN):
+        if code in codes:
+            return code
+    for code in codes:
+        if code != OK:
+            return code
+    return OK
+
+
+def findings_code(findings: Iterable[Finding], strict: bool = False) -> int:
+    """Return 1 if a check failed, 3 if one is unknown, else 0.
+
+    Silenced and fixed findings do not count, and warnings only if `strict`.
+    """
+    verdicts = set()
+    for finding in findings:
+        if finding.silenced is not None or finding.fixed:
+            continue
+        if strict or finding.severity == "error":
+            verdicts.add(finding.verdict)
+    if "fail" in verdicts:
+        return FAILED
+    if "unknown" in verdicts:
+        return UNKNOWN
+    return OK
+
+
+def gaps_code(gaps: Mapping[str, Gap]) -> int:
+    """Return 1 if a node has an obstacle that is known, 3 if a state could not be determined."""
+    if not gaps:
+        return OK
+    for gap in gaps.values():
+        if gap.is_known_obstacle:
+            return FAILED
+    return UNKNOWN
+
+
+def stored_code(rows: Iterable[ChangeRow]) -> int:
+    """Return 1 if a node could not store its findings, as for every change that failed."""
+    for row in rows:
+        if row.outcome == "failed":
+            return FAILED
+    return OK
+
+
+def trial_code(result: VerifyResult | None, findings: Iterable[Finding] = ()) -> int:
+    """Return the code of a trial run: 1 if it failed, 3 if it could not be judged, else 0.
+
+    `findings` are those of the trial. If the inventory silences every one that failed, the
+    failure does not count. `result` is None if there was no trial.
+    """
+    if result is None or result.verdict in ("pass", "skip"):
+        return OK
+    failed = [finding for finding in findings if finding.verdict == "fail"]
+    if failed and all(finding.silenced for finding in failed):
+        return OK
+    return FAILED if result.verdict == "fail" else UNKNOWN
+
+
+def launch_code(result: LaunchResult) -> int:
+    """Return 0 if every process ended with 0, 3 if time ran out or nothing started, else 1."""
+    if result.verdict == "pass":
+        return OK
+    if result.verdict == "unknown" or result.timed_out:
+        return UNKNOWN
+    return FAILED
