@@ -31,7 +31,7 @@ from clusterprep.history.runs import Runs, packed
 from clusterprep.inventory.load import load_inventory
 from clusterprep.jobs.verify import blame, schedule
 from clusterprep.jobs.verify.stage import given_environment, gpus_in_use, rendezvous_of
-from clusterprep.jobs.verify.timeline import in_order
+from clusterprep.jobs.verify.timeline import ordered_timeline
 from clusterprep.model import Fleet, Inventory, Report, VerifyResult
 from clusterprep.nccl.environment import FACTS, render
 from clusterprep.survey import registry
@@ -185,7 +185,7 @@ def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:
     for name, story in grown_trial.stories(names).items():
         events = list(grown_trial.events(plan, story))
         with meter.stage(f"order, {name}"):
-            timeline = in_order(plan, events)
+            timeline = ordered_timeline(plan, events)
         del events
         with meter.stage(f"blame, {name}"):
             result = blame.judge(timeline)

@@ -31,7 +31,7 @@ def _module(name: str, *tests: str) -> Module:
 
 
 _STORIES = ("jobs/verify/test_findings", "jobs/verify/test_blame")
-_GROUPS = ("jobs/verify/test_screening", "jobs/verify/test_groups")
+_GROUPS = ("jobs/verify/test_screening", "jobs/verify/test_group_verdicts")
 
 CORE = (
     Part(
@@ -49,6 +49,8 @@ CORE = (
         "a question not asked, an answer taken for another, a change not foreseen",
         (
             _module("survey/queries", "survey/test_queries", "survey/test_judge"),
+            _module("survey/answers", "survey/test_answers", "survey/test_judge"),
+            _module("survey/selection", "survey/test_selection"),
             _module("changes/planner", "changes/test_planner"),
             _module("changes/file_plan", "changes/test_file_plan"),
             _module("changes/file_rollback", "changes/test_file_rollback"),
@@ -98,7 +100,10 @@ CORE = (
         "a healthy node blamed, or a sick one passed",
         (
             _module(
-                "jobs/verify/tally", "jobs/verify/test_tally", "jobs/verify/test_stages", *_STORIES
+                "jobs/verify/tally",
+                "jobs/verify/test_tally",
+                "jobs/verify/test_stage_verdicts",
+                *_STORIES,
             ),
             _module(
                 "jobs/verify/timeline",
@@ -108,28 +113,34 @@ CORE = (
                 *_STORIES,
             ),
             _module("jobs/verify/pace", "jobs/verify/test_pace"),
-            _module("jobs/verify/stages", "jobs/verify/test_stages"),
+            _module("jobs/verify/stage_verdicts", "jobs/verify/test_stage_verdicts"),
             _module(
                 "jobs/verify/evidence",
                 "jobs/verify/test_tally",
-                "jobs/verify/test_wiring",
+                "jobs/verify/test_transport_check",
                 *_STORIES,
             ),
             _module("jobs/verify/culprits", "jobs/verify/test_many", *_STORIES),
             _module("jobs/verify/blame", *_STORIES),
             _module("jobs/verify/consistency", *_STORIES),
-            _module("jobs/verify/exact", *_STORIES),
-            _module("jobs/verify/expected", "jobs/verify/test_expected", "jobs/verify/test_speed"),
+            _module("jobs/verify/correctness", *_STORIES),
+            _module(
+                "jobs/verify/hardware_model",
+                "jobs/verify/test_hardware_model",
+                "jobs/verify/test_speed",
+            ),
             _module("jobs/verify/speed", "jobs/verify/test_speed"),
             _module("jobs/verify/straggler", *_STORIES),
-            _module("jobs/verify/wiring", "jobs/verify/test_wiring"),
+            _module("jobs/verify/transport_check", "jobs/verify/test_transport_check"),
             _module("jobs/verify/sockets", "jobs/verify/test_sockets"),
-            _module("jobs/verify/peers", "jobs/verify/test_peers", "jobs/verify/test_links"),
-            _module("jobs/verify/links", "jobs/verify/test_links"),
-            _module("jobs/verify/meaning", "jobs/verify/test_links", *_GROUPS),
+            _module(
+                "jobs/verify/peers", "jobs/verify/test_peers", "jobs/verify/test_link_verdicts"
+            ),
+            _module("jobs/verify/link_verdicts", "jobs/verify/test_link_verdicts"),
+            _module("jobs/verify/fault_location", "jobs/verify/test_link_verdicts", *_GROUPS),
             _module("jobs/verify/probes", *_GROUPS),
             _module("jobs/verify/screening", *_GROUPS),
-            _module("jobs/verify/groups", "jobs/verify/test_groups"),
+            _module("jobs/verify/group_verdicts", "jobs/verify/test_group_verdicts"),
         ),
     ),
 )

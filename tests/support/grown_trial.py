@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterprep.jobs.verify.consistency import PARTS
 from clusterprep.jobs.verify.schedule import PlannedRank, TrialPlan
-from clusterprep.jobs.verify.timeline import Event, KeptEvents
+from clusterprep.jobs.verify.timeline import Event, SharedEvents
 from clusterprep.model import Finding, VerifyResult
 from clusterprep.remote.agent.belongings import variables
 
@@ -43,7 +43,7 @@ Tell = Callable[..., Event]
 
 def events(plan: TrialPlan, story: Story) -> Iterator[Event]:
     """What the agents tell, kept as it is kept of real ones."""
-    kept = KeptEvents()
+    kept = SharedEvents()
 
     def tell(rank: PlannedRank, what: str, at: float, **data: Any) -> Event:
         when = at + rank.rank * 1e-6

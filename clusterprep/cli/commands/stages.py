@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.history.samples import with_earlier
-from clusterprep.jobs.verify.expected import FACTS as MODEL_FACTS
+from clusterprep.jobs.verify.hardware_model import FACTS as MODEL_FACTS
 from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.model import Finding, Fleet, VerifyResult
 from clusterprep.nccl.environment import FACTS as ENV_FACTS

@@ -14,7 +14,7 @@ from clusterprep.errors import ClusterprepError, LinkLost, OutOfTime
 from clusterprep.jobs.launch.display import Source
 from clusterprep.jobs.launch.plan import LaunchPlan, Share
 from clusterprep.jobs.launch.story import Told, Why
-from clusterprep.jobs.verify.frames import event_of
+from clusterprep.jobs.verify.frames import parse_frame
 from clusterprep.jobs.verify.timeline import Event
 from clusterprep.remote.transports.link import Link
 
@@ -230,7 +230,7 @@ class _Launch:
         for frame in frames:
             if "what" in frame:
                 try:
-                    what, rank, data = event_of(frame, self._ranks[name])
+                    what, rank, data = parse_frame(frame, self._ranks[name])
                 except ValueError as error:
                     raise LinkLost("garbled", f"no agent of ours would say this: {error}") from None
                 if what == "lines" and self._arrived.qsize() > MOST:

@@ -1,24 +1,30 @@
-"""Measurements to verdict: the result of a trial for the report, and what it means for the checks."""
+"""From measurements to a verdict: the result of a trial for the report, and its findings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from clusterprep.jobs.verify.beginning import beginning
-from clusterprep.jobs.verify.consistency import consistency
-from clusterprep.jobs.verify.culprits import Fault, faults, wrong_ranks
-from clusterprep.jobs.verify.exact import EXACT, exact, left_out
-from clusterprep.jobs.verify.schedule import SPARING
-from clusterprep.jobs.verify.speed import Yardsticks, largest, speed
-from clusterprep.jobs.verify.stages import stages, stopped_at
-from clusterprep.jobs.verify.straggler import straggler
-from clusterprep.jobs.verify.tally import collectives, finished, rank_rows, scaled, sweep
+from clusterprep.jobs.verify.consistency import consistency_findings
+from clusterprep.jobs.verify.correctness import EXACT, correctness_findings, left_out_words
+from clusterprep.jobs.verify.culprits import Fault, find_faults, wrong_ranks
+from clusterprep.jobs.verify.init_time import init_time_findings
+from clusterprep.jobs.verify.schedule import SHARED_GPU_SETTINGS
+from clusterprep.jobs.verify.speed import Yardsticks, largest, speed_finding
+from clusterprep.jobs.verify.stage_verdicts import judge_stages, stopped_at
+from clusterprep.jobs.verify.straggler import straggler_findings
+from clusterprep.jobs.verify.tally import (
+    all_finished,
+    bandwidth_sweep,
+    rank_rows,
+    scaled_down_steps,
+    timed_collectives,
+)
 from clusterprep.jobs.verify.timeline import Timeline
-from clusterprep.jobs.verify.wiring import transport
+from clusterprep.jobs.verify.transport_check import transport_findings
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.model.nodeset import fold
-from clusterprep.remote import untrusted as strangers
+from clusterprep.remote.untrusted import shortened
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 WANTED = {
@@ -35,178 +41,234 @@ UNPROVEN = "run clusterprep check for these nodes: firewalls, interfaces, names"
 
 @dataclass(frozen=True)
 class Judged(VerifyResult):
-    """A result that has kept what it was judged from, because findings need more of it than the report shows."""
+    """A result with its timeline: findings need more of it than the report shows."""
 
     timeline: Timeline | None = None
 
 
 def judge(timeline: Timeline) -> Judged:
-    """Stages, speeds, ranks and culprits of a trial that is over. Pure."""
-    plan, found = timeline.plan, faults(timeline)
+    """Return stages, speeds, ranks and culprits of a trial that is over. Pure."""
+    plan = timeline.plan
+    faults = find_faults(timeline)
+    stages = judge_stages(timeline)
+    verdict = _verdict(timeline)
+    message = _message(timeline, stages, faults)
     return Judged(
-        verdict=_verdict(timeline),
+        verdict=verdict,
         backend=plan.backend,
         world_size=plan.world_size,
         nproc_per_node=plan.nproc_per_node,
         rendezvous=plan.rendezvous,
-        stages=(rows := stages(timeline)),
-        collectives=collectives(timeline),
+        stages=stages,
+        collectives=timed_collectives(timeline),
         ranks=rank_rows(timeline),
-        culprits=found,
-        message=_message(timeline, rows, found),
+        culprits=faults,
+        message=message,
         timeline=timeline,
     )
 
 
 def _verdict(timeline: Timeline) -> Verdict:
-    if finished(timeline):
-        return "fail" if wrong_ranks(timeline) or _too_slow(timeline) else "pass"
-    bare = {event.node for event in timeline.of("no_torch")}
-    return "unknown" if bare == {node.name for node in timeline.plan.nodes} else "fail"
+    if all_finished(timeline):
+        has_failed = wrong_ranks(timeline) or _is_too_slow(timeline)
+        return "fail" if has_failed else "pass"
+    if _has_no_torch_anywhere(timeline):
+        return "unknown"
+    return "fail"
 
 
-def _too_slow(timeline: Timeline) -> bool:
-    row, least = largest(sweep(timeline)), timeline.plan.min_busbw
-    return row is not None and least is not None and row.busbw_gbs < least
+def _has_no_torch_anywhere(timeline: Timeline) -> bool:
+    without = {event.node for event in timeline.of("no_torch")}
+    return without == set(timeline.node_names())
 
 
-def _message(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
-    words = _outcome(timeline, rows, found)
-    left = [
-        f"{event.node}: processes {strangers.shortened(event.data.get('left'))} could not be ended"
-        for event in timeline.of("left_over")
-    ]
-    if finished(timeline):
-        left += [
-            f"{event.node} fell silent after its ranks had finished"
-            for event in timeline.of("lost")
-        ]
-    return "; ".join(filter(None, [words, *left]))
+def _is_too_slow(timeline: Timeline) -> bool:
+    least = timeline.plan.min_busbw
+    row = largest(bandwidth_sweep(timeline))
+    if row is None or least is None:
+        return False
+    return row.busbw_gbs < least
 
 
-def _outcome(timeline: Timeline, rows: Sequence[Stage], found: Sequence[Culprit]) -> str:
-    if finished(timeline):
-        wrong = wrong_ranks(timeline)
-        smaller = "; ".join(
-            filter(None, [left_out(timeline), *scaled(timeline), _crowded(timeline)])
-        )
-        return f"wrong results on ranks {fold(map(str, wrong))}" if wrong else smaller
-    last = rows[-1]
-    many = f"{len(last.arrived)} of {timeline.plan.world_size}"
-    words = f"{stopped_at(timeline)} did not finish: {many} ranks had arrived"
+def _message(timeline: Timeline, stages: Sequence[Stage], faults: Sequence[Culprit]) -> str:
+    sentences = [_outcome(timeline, stages, faults)]
+    for event in timeline.of("left_over"):
+        processes = shortened(event.data.get("left"))
+        sentences.append(f"{event.node}: processes {processes} could not be ended")
+    if all_finished(timeline):
+        for event in timeline.of("lost"):
+            sentence = f"{event.node} fell silent after its ranks had finished"
+            sentences.append(sentence)
+    return "; ".join(filter(None, sentences))
+
+
+def _outcome(timeline: Timeline, stages: Sequence[Stage], faults: Sequence[Culprit]) -> str:
+    if all_finished(timeline):
+        return _outcome_of_finished(timeline)
+    last = stages[-1]
+    count = f"{len(last.arrived)} of {timeline.plan.world_size}"
+    outcome = f"{stopped_at(timeline)} did not finish: {count} ranks had arrived"
     if last.missing:
         nodes = fold(timeline.rank(rank).node for rank in last.missing)
-        words += f", rank {fold(map(str, last.missing))} on {nodes} had not"
-    return words if found else f"{words}; nothing that was seen proves who is to blame"
+        ranks = fold(map(str, last.missing))
+        outcome += f", rank {ranks} on {nodes} had not"
+    if not faults:
+        outcome += "; nothing that was seen proves who is to blame"
+    return outcome
 
 
-def _crowded(timeline: Timeline) -> str:
-    """What was otherwise than in a job, where nodes share a GPU."""
+def _outcome_of_finished(timeline: Timeline) -> str:
+    wrong = wrong_ranks(timeline)
+    if wrong:
+        return f"wrong results on ranks {fold(map(str, wrong))}"
+    sentences = [left_out_words(timeline), *scaled_down_steps(timeline), _shared_gpus(timeline)]
+    return "; ".join(filter(None, sentences))
+
+
+def _shared_gpus(timeline: Timeline) -> str:
+    """Return what was different from a job, if nodes share a GPU."""
     plan = timeline.plan
     if plan.most_sharing < 2:
         return ""
-    limits = sorted({f"{name}={rank.env[name]}" for rank in plan.ranks for name in SPARING})
-    return f"{plan.most_sharing} nodes share one GPU: their ranks took turns on it, with {', '.join(limits)}"
+    settings: set[str] = set()
+    for rank in plan.ranks:
+        settings.update(f"{name}={rank.env[name]}" for name in SHARED_GPU_SETTINGS)
+    shared = f"{plan.most_sharing} nodes share one GPU"
+    return f"{shared}: their ranks took turns on it, with {', '.join(sorted(settings))}"
 
 
 # ---------------------------------------------------------------- findings
 
 
 def findings(result: VerifyResult, yard: Yardsticks | None = None) -> tuple[Finding, ...]:
-    """What a judged trial says about torch.version, net.ports and the checks of `pages`.
+    """Return what a judged trial says about torch.version, net.ports and the checks of `pages`.
 
-    A check that the trial did not get to is unknown, and as severe as its failure would be. Without yardsticks a speed
-    is judged by the declared minimum alone.
+    A check that the trial did not get to is unknown, and as severe as its failure would be. Without
+    yardsticks a speed is judged by the declared minimum alone.
     """
     timeline = result.timeline if isinstance(result, Judged) else None
     if timeline is None:
         raise TypeError("only a result of judge() has findings")
-    found = faults(timeline)
-    rows = [
-        *_blamed(timeline, found),
-        *_hang(timeline, found),
-        *exact(timeline, found),
-        *_speed(timeline, yard),
-    ]
-    return (
-        *rows,
-        *beginning(timeline),
-        *straggler(timeline),
-        *consistency(timeline),
-        *transport(timeline),
-    )
+    faults = find_faults(timeline)
+    rows = list(_fault_findings(timeline, faults))
+    rows += _hang(timeline, faults)
+    rows += correctness_findings(timeline, faults)
+    rows += _speed(timeline, yard)
+    rows += init_time_findings(timeline)
+    rows += straggler_findings(timeline)
+    rows += consistency_findings(timeline)
+    rows += transport_findings(timeline)
+    return tuple(rows)
 
 
-def _nodes(timeline: Timeline, ranks: Iterable[int] | None = None) -> tuple[str, ...]:
-    """Nodes of some ranks, or all of them, in inventory order."""
-    wanted = None if ranks is None else {timeline.rank(rank).node for rank in ranks}
-    return tuple(node.name for node in timeline.plan.nodes if wanted is None or node.name in wanted)
+def _fault_findings(timeline: Timeline, faults: Sequence[Fault]) -> Iterable[Finding]:
+    """Return one failure for all nodes with the same fault.
 
-
-def _blamed(timeline: Timeline, found: Sequence[Fault]) -> Iterable[Finding]:
-    """One failure for all nodes with the same fault; where no node has torch, nobody is the odd one out."""
+    If no node has torch, the nodes are equal and the verdict is unknown.
+    """
     groups: dict[tuple[str, str, str], list[Fault]] = {}
-    for fault in found:
-        groups.setdefault((fault.check, fault.seen, fault.remedy), []).append(fault)
-    nowhere = _verdict(timeline) == "unknown"
+    for fault in faults:
+        key = (fault.check, fault.seen, fault.remedy)
+        groups.setdefault(key, []).append(fault)
+    no_torch_anywhere = _verdict(timeline) == "unknown"
     for (check, seen, remedy), same in groups.items():
-        names = {name for fault in same for name in fault.nodes}
-        nodes = tuple(name for name in _nodes(timeline) if name in names)
-        if nowhere and check == "torch.version":
-            yield Finding(
-                check, "unknown", "error", nodes, seen, seen, WANTED[check], remedy, "missing_tool"
-            )
-        else:
-            yield Finding(
-                check, "fail", "error", nodes, _sentence(same), seen, WANTED[check], remedy
-            )
+        verdict: Verdict = "fail"
+        message = _sentence(same)
+        reason = None
+        if no_torch_anywhere and check == "torch.version":
+            verdict = "unknown"
+            message = seen
+            reason = "missing_tool"
+        yield Finding(
+            check=check,
+            verdict=verdict,
+            severity="error",
+            nodes=timeline.sorted_nodes(_nodes_of(same)),
+            message=message,
+            seen=seen,
+            wanted=WANTED[check],
+            remedy=remedy,
+            reason=reason,
+        )
+
+
+def _nodes_of(faults: Iterable[Fault]) -> list[str]:
+    nodes: list[str] = []
+    for fault in faults:
+        nodes.extend(fault.nodes)
+    return nodes
 
 
 def _sentence(same: Sequence[Fault]) -> str:
+    where = fold(_nodes_of(same))
     ranks = [str(fault.rank) for fault in same if fault.rank is not None]
-    who = f"rank {fold(ranks)} on " if ranks else ""
-    return f"{who}{fold(name for fault in same for name in fault.nodes)}: {same[0].cause}"
+    if ranks:
+        where = f"rank {fold(ranks)} on {where}"
+    return f"{where}: {same[0].cause}"
 
 
-def _hang(timeline: Timeline, found: Sequence[Fault]) -> Iterable[Finding]:
-    """Passed by ranks that all finished; a hang that nobody can be blamed for is a failure of all of them."""
-    check, nodes = "nccl.hang", _nodes(timeline)
-    if finished(timeline):
+def _hang(timeline: Timeline, faults: Sequence[Fault]) -> Iterable[Finding]:
+    """Pass if all ranks finished, fail for a hang without a culprit.
+
+    Culprits are reported by `_fault_findings`.
+    """
+    check = "nccl.hang"
+    nodes = timeline.node_names()
+    wanted = WANTED[check]
+    blamed_checks = {fault.check for fault in faults}
+    if all_finished(timeline):
         message = f"all {timeline.plan.world_size} ranks finished"
-        yield Finding(check, "pass", "error", nodes, message, "all finished", WANTED[check])
-    elif any(fault.check in ("torch.version", "net.ports") for fault in found):
-        yield _not_reached(check, nodes, "the trial could not begin")
-    elif not any(fault.check == check for fault in found):
-        rows = stages(timeline)
-        nodes = _nodes(timeline, rows[-1].missing) or nodes
-        seen = f"{stopped_at(timeline)} did not finish"
         yield Finding(
-            check,
-            "fail",
-            "error",
-            nodes,
-            _message(timeline, rows, ()),
-            seen,
-            WANTED[check],
-            UNPROVEN,
+            check=check,
+            verdict="pass",
+            severity="error",
+            nodes=nodes,
+            message=message,
+            seen="all finished",
+            wanted=wanted,
+        )
+    elif not blamed_checks.isdisjoint(("torch.version", "net.ports")):
+        yield _not_reached(check, nodes, "the trial could not begin")
+    elif check not in blamed_checks:
+        stages = judge_stages(timeline)
+        missing = timeline.nodes_of(stages[-1].missing)
+        seen = f"{stopped_at(timeline)} did not finish"
+        message = _message(timeline, stages, ())
+        yield Finding(
+            check=check,
+            verdict="fail",
+            severity="error",
+            nodes=missing or nodes,
+            message=message,
+            seen=seen,
+            wanted=wanted,
+            remedy=UNPROVEN,
         )
 
 
 def _speed(timeline: Timeline, yard: Yardsticks | None) -> Iterable[Finding]:
-    """Of the largest size, as small messages measure latency."""
-    check, least, nodes = "nccl.busbw_multi", timeline.plan.min_busbw, _nodes(timeline)
+    """Judge the largest size, as small messages measure latency."""
+    least = timeline.plan.min_busbw
     if least is None and yard is None:
         return
-    row = largest(sweep(timeline))
-    if finished(timeline) and row is not None:
-        yield speed(
-            row, nodes, timeline.plan.backend, replace(yard or Yardsticks(), declared=least)
-        )
+    nodes = timeline.node_names()
+    row = largest(bandwidth_sweep(timeline))
+    if all_finished(timeline) and row is not None:
+        yardsticks = replace(yard or Yardsticks(), declared=least)
+        yield speed_finding(row, nodes, timeline.plan.backend, yardsticks)
     elif least is not None:
-        yield _not_reached(check, nodes, "not all collectives finished")
+        yield _not_reached("nccl.busbw_multi", nodes, "not all collectives finished")
 
 
 def _not_reached(check: str, nodes: tuple[str, ...], reason: str) -> Finding:
+    message = f"not known: {reason}"
+    wanted = WANTED[check]
     return Finding(
-        check, "unknown", "error", nodes, f"not known: {reason}", "", WANTED[check], reason=reason
+        check=check,
+        verdict="unknown",
+        severity="error",
+        nodes=nodes,
+        message=message,
+        wanted=wanted,
+        reason=reason,
     )

@@ -1,9 +1,9 @@
-"""Whether all ranks run the same: interpreter, packages, environment, files. The finding rank.consistency. Pure."""
+"""Whether interpreter, packages, environment and files of ranks are equal: rank.consistency."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterprep.jobs.verify.timeline import Timeline
@@ -14,180 +14,295 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = "rank.consistency"
 PARTS = ("interpreter", "packages", "environment", "files")
-SHOWN = 8  # differences of one kind that are told one by one
+SHOWN = 8  # differences of one kind that are shown one by one
 WIDTH = 60  # characters of a value
 NONE = "none"
 WANTED = "equal on all ranks"
 REMEDY = "install the same packages and files on the nodes named, and see what sets variables there"
 
-Items = Mapping[str, Any]
+Items = Mapping[str, Any]  # name to value
+Parts = Mapping[str, Items]  # what one rank has, by the names in PARTS
+Grouped = list[tuple[Items, list[int]]]  # equal items, with the ranks that have them
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that ranks do not have alike: its values, each with the ranks that have it, the usual one first."""
+    """One thing in which ranks differ: its values with their ranks, the usual value first."""
 
     name: str
     ranks: Mapping[str, tuple[int, ...]]
-    odd: frozenset[str]  # nodes: those of the minority; all where there is no majority
+    minority: frozenset[str]  # nodes; all of them if there is no majority
 
 
-def consistency(timeline: Timeline) -> Iterable[Finding]:
-    """One failure for all differences of the same kind on the same nodes."""
-    held = belongings(timeline)
-    every = tuple(node.name for node in timeline.plan.nodes)
-    severity: Severity = (
-        "error" if any(NAME in node.require for node in timeline.plan.nodes) else "warning"
-    )
-    every_part = set(PARTS)
-    silent = {
-        rank.rank for rank in timeline.plan.ranks if held.get(rank.rank, {}).keys() != every_part
-    }
+def consistency_findings(timeline: Timeline) -> Iterable[Finding]:
+    """Yield one failure for all differences of the same kind on the same nodes."""
+    nodes = timeline.node_names()
+    is_required = any(NAME in node.require for node in timeline.plan.nodes)
+    severity: Severity = "error" if is_required else "warning"
+    complete, silent = _complete_and_silent(timeline)
     if silent:
-        reason = f"rank {fold(map(str, silent))} did not say what it has"
-        nodes = _in_order(timeline, {timeline.rank(rank).node for rank in silent})
-        yield Finding(
-            NAME, "unknown", severity, nodes, f"not known: {reason}", "", WANTED, reason=reason
-        )
-    told = {rank: parts for rank, parts in held.items() if rank not in silent}
-    if len(told) < 2:
+        yield _silent_finding(timeline, silent, severity)
+    if len(complete) < 2:
         if not silent:
-            words = "one rank has nothing to be compared with"
-            yield Finding(NAME, "skip", severity, every, words, "", WANTED, reason="not_applicable")
+            message = "one rank has nothing to be compared with"
+            reason = "not_applicable"
+            yield Finding(
+                check=NAME,
+                verdict="skip",
+                severity=severity,
+                nodes=nodes,
+                message=message,
+                wanted=WANTED,
+                reason=reason,
+            )
         return
-    unread = list(_unread(timeline, told, severity))
-    failures = list(_failures(timeline, told, severity))
-    yield from (*unread, *failures)
-    if not (silent or unread or failures):
-        yield Finding(NAME, "pass", severity, every, _summary(told), "equal", WANTED)
+    problems = [*_unread(timeline, complete, severity), *_failures(timeline, complete, severity)]
+    yield from problems
+    if not silent and not problems:
+        yield Finding(
+            check=NAME,
+            verdict="pass",
+            severity=severity,
+            nodes=nodes,
+            message=_summary(complete),
+            seen="equal",
+            wanted=WANTED,
+        )
+
+
+def _complete_and_silent(timeline: Timeline) -> tuple[dict[int, Parts], set[int]]:
+    """Return the ranks that told all parts with what they told, and all other ranks."""
+    held = belongings(timeline)
+    complete: dict[int, Parts] = {}
+    for rank, parts in held.items():
+        if set(parts) != set(PARTS):
+            continue
+        complete[rank] = parts
+    ranks = range(timeline.plan.world_size)
+    silent = set(ranks).difference(complete)
+    return complete, silent
+
+
+def _silent_finding(timeline: Timeline, silent: set[int], severity: Severity) -> Finding:
+    nodes = timeline.nodes_of(silent)
+    ranks = fold(map(str, silent))
+    reason = f"rank {ranks} did not say what it has"
+    message = f"not known: {reason}"
+    return Finding(
+        check=NAME,
+        verdict="unknown",
+        severity=severity,
+        nodes=nodes,
+        message=message,
+        wanted=WANTED,
+        reason=reason,
+    )
 
 
 def belongings(timeline: Timeline) -> dict[int, dict[str, dict[str, Any]]]:
-    """What every rank said that it has, part by part; of the environment, what is not as the rank was given it."""
+    """Return what every rank said that it has, part by part.
+
+    Of the environment it is what differs from the variables that the rank was given.
+    """
     held: dict[int, dict[str, dict[str, Any]]] = {}
     for event in timeline.of("holds"):
-        part, items = event.data.get("part"), event.data.get("items")
-        if event.rank is not None and part in PARTS and isinstance(items, dict):
-            held.setdefault(event.rank, {}).setdefault(str(part), {}).update(items)
+        part = event.data.get("part")
+        items = event.data.get("items")
+        if event.rank is None or part not in PARTS:
+            continue
+        if not isinstance(items, dict):
+            continue
+        parts = held.setdefault(event.rank, {})
+        parts.setdefault(str(part), {}).update(items)
     for rank, parts in held.items():
-        if "environment" in parts:
-            parts["environment"] = _changed(timeline.rank(rank).env, parts["environment"])
+        environment = parts.get("environment")
+        if environment is None:
+            continue
+        given = timeline.rank(rank).env
+        parts["environment"] = _changed_variables(given, environment)
     return held
 
 
-def _changed(given: Mapping[str, str], there: Items) -> dict[str, Any]:
-    """A variable that is otherwise than it was given was set or removed on the way; one that is gone is «unset»."""
-    expected = {name: value for name, value in given.items() if _compared(name)}
-    names = {*expected, *there}
-    return {
-        name: there.get(name, "unset") for name in names if there.get(name) != expected.get(name)
-    }
+def _changed_variables(given: Mapping[str, str], actual: Items) -> dict[str, Any]:
+    """Return variables that were set or changed after the start; "unset" if one was removed."""
+    changed: dict[str, Any] = {}
+    expected: dict[str, str] = {}
+    for name, value in given.items():
+        if not _is_compared(name):
+            continue
+        expected[name] = value
+        if name not in actual:
+            changed[name] = "unset"
+    for name, value in actual.items():
+        if value == expected.get(name):
+            continue
+        changed[name] = value
+    return changed
 
 
 @functools.lru_cache(1024)
-def _compared(name: str) -> bool:
+def _is_compared(name: str) -> bool:
     return bool(variables({name: ""}))
 
 
 def _failures(
-    timeline: Timeline, told: Mapping[int, Mapping[str, Items]], severity: Severity
+    timeline: Timeline, complete: Mapping[int, Parts], severity: Severity
 ) -> Iterable[Finding]:
     for part in PARTS:
+        items = {rank: parts[part] for rank, parts in complete.items()}
         groups: dict[frozenset[str], list[Difference]] = {}
-        for difference in _differences(
-            timeline, {rank: parts[part] for rank, parts in told.items()}
-        ):
-            groups.setdefault(difference.odd, []).append(difference)
-        for odd, same in groups.items():
-            nodes = _in_order(timeline, odd)
-            seen = "; ".join(_words(difference) for difference in same[:SHOWN])
-            more = f"; and {len(same) - SHOWN} more" if len(same) > SHOWN else ""
-            names = ", ".join(difference.name for difference in same[:SHOWN])
-            message = (
-                f"{fold(nodes)}: {part} differ in {names}{more}"
-                if part != "interpreter"
-                else _other(nodes)
-            )
-            yield Finding(NAME, "fail", severity, nodes, message, f"{seen}{more}", WANTED, REMEDY)
+        for difference in _differences(timeline, items):
+            same = groups.setdefault(difference.minority, [])
+            same.append(difference)
+        for minority, same in groups.items():
+            nodes = timeline.sorted_nodes(minority)
+            yield _failure(part, nodes, same, severity)
 
 
-def _other(nodes: tuple[str, ...]) -> str:
-    return f"{fold(nodes)}: ranks run another Python"
+def _failure(
+    part: str, nodes: tuple[str, ...], same: Sequence[Difference], severity: Severity
+) -> Finding:
+    shown = same[:SHOWN]
+    seen = "; ".join(map(_values_words, shown))
+    names = ", ".join(difference.name for difference in shown)
+    if len(same) > SHOWN:
+        more = f"; and {len(same) - SHOWN} more"
+        seen += more
+        names += more
+    differ = f"{part} differ in {names}"
+    if part == "interpreter":
+        differ = "ranks run another Python"
+    message = f"{fold(nodes)}: {differ}"
+    return Finding(
+        check=NAME,
+        verdict="fail",
+        severity=severity,
+        nodes=nodes,
+        message=message,
+        seen=seen,
+        wanted=WANTED,
+        remedy=REMEDY,
+    )
 
 
 def _differences(timeline: Timeline, items: Mapping[int, Items]) -> Iterable[Difference]:
-    """In order of names; a file that some rank cannot read is not compared."""
-    groups = _alike(items)
-    for name in sorted({name for mine, _ in groups for name in mine}):
-        values = [mine.get(name, NONE) for mine, _ in groups]
-        if any(isinstance(value, list) for value in values) or len(set(map(str, values))) == 1:
-            continue
-        ranks: dict[str, list[int]] = {}
-        for value, (_, same) in zip(values, groups, strict=True):
-            ranks.setdefault(str(value), []).extend(same)
-        for same in ranks.values():
-            same.sort()
-        # The usual one first; where two are as frequent, the one that is met first.
-        order = sorted(ranks, key=lambda value: (-len(ranks[value]), ranks[value][0]))
-        certain = 2 * len(ranks[order[0]]) > len(items)
-        odd = {timeline.rank(rank).node for value in order[certain:] for rank in ranks[value]}
-        yield Difference(name, {value: tuple(ranks[value]) for value in order}, frozenset(odd))
+    """Yield differences in order of names; a file that a rank cannot read is not compared."""
+    groups = _equal_items(items)
+    names: set[str] = set()
+    for own, _ in groups:
+        names.update(own)
+    for name in sorted(names):
+        ranks = _ranks_by_value(name, groups)
+        if ranks is not None and len(ranks) > 1:
+            yield _difference(timeline, name, ranks, len(items))
 
 
-def _alike(items: Mapping[int, Items]) -> list[tuple[Items, list[int]]]:
-    """Ranks that have exactly the same, together: on a sound cluster that is all of them."""
+def _ranks_by_value(name: str, groups: Grouped) -> dict[str, list[int]] | None:
+    """Return the ranks of each value, both in order; None if a rank could not read its value."""
+    ranks: dict[str, list[int]] = {}
+    for own, same in groups:
+        value = own.get(name, NONE)
+        if isinstance(value, list):
+            return None
+        with_value = ranks.setdefault(str(value), [])
+        with_value.extend(same)
+    for same in ranks.values():
+        same.sort()
+    return ranks
+
+
+def _difference(
+    timeline: Timeline, name: str, ranks: Mapping[str, list[int]], world: int
+) -> Difference:
+    # The usual value first; of two that are as frequent, the one that the lower rank has.
+    order = sorted(ranks, key=lambda value: (-len(ranks[value]), ranks[value][0]))
+    unusual = order
+    usual = ranks[order[0]]
+    if 2 * len(usual) > world:
+        unusual = order[1:]
+    minority: set[str] = set()
+    for value in unusual:
+        minority.update(timeline.nodes_of(ranks[value]))
+    ordered = {value: tuple(ranks[value]) for value in order}
+    return Difference(name, ordered, frozenset(minority))
+
+
+def _equal_items(items: Mapping[int, Items]) -> Grouped:
+    """Group ranks that have exactly the same: on a sound cluster that is one group."""
     groups: dict[object, tuple[Items, list[int]]] = {}
-    for rank, mine in items.items():
+    for rank, own in items.items():
         try:
-            key: object = frozenset(mine.items())
+            key: object = frozenset(own.items())
             hash(key)
         except TypeError:  # a file that cannot be read is a list
-            key = repr(sorted(mine.items(), key=str))
-        groups.setdefault(key, (mine, []))[1].append(rank)
+            key = repr(sorted(own.items(), key=str))
+        _, ranks = groups.setdefault(key, (own, []))
+        ranks.append(rank)
     return list(groups.values())
 
 
 def _unread(
-    timeline: Timeline, told: Mapping[int, Mapping[str, Items]], severity: Severity
+    timeline: Timeline, complete: Mapping[int, Parts], severity: Severity
 ) -> Iterable[Finding]:
-    """Files that the user wants to be the same and that some rank could not read, or none has."""
+    """Yield files that should be the same and that some rank could not read, or no rank has."""
     for path in timeline.plan.same_files:
-        values = {rank: parts["files"].get(path, NONE) for rank, parts in told.items()}
-        locked = {
-            rank: value[0] for rank, value in values.items() if isinstance(value, list) and value
-        }
-        nowhere = len(set(map(str, values.values()))) == 1 and "no such file" in str(
-            next(iter(values.values()))
-        )
-        if locked or nowhere:
-            ranks = locked or values
-            why = next(iter(locked.values())) if locked else "there is no such file on any rank"
-            nodes = _in_order(timeline, {timeline.rank(rank).node for rank in ranks})
-            message = f"rank {fold(map(str, ranks))} cannot read {path}: {why}"
-            yield Finding(
-                NAME, "unknown", severity, nodes, message, "", WANTED, reason=f"{path}: {why}"
-            )
+        values: dict[int, Any] = {}
+        reasons: dict[int, Any] = {}
+        for rank, parts in complete.items():
+            value = parts["files"].get(path, NONE)
+            values[rank] = value
+            if isinstance(value, list) and value:
+                reasons[rank] = value[0]
+        if reasons:
+            why = next(iter(reasons.values()))
+            yield _unread_finding(timeline, path, reasons, why, severity)
+        elif _is_missing_everywhere(values.values()):
+            why = "there is no such file on any rank"
+            yield _unread_finding(timeline, path, values, why, severity)
 
 
-def _words(difference: Difference) -> str:
-    """As in «numpy: 1.26.4 on rank [0-5], 2.1.0 on rank [6-7]»."""
-    parts = [
-        f"{_short(value)} on rank {fold(map(str, ranks))}"
-        for value, ranks in difference.ranks.items()
-    ]
+def _is_missing_everywhere(values: Iterable[Any]) -> bool:
+    different = set(map(str, values))
+    return len(different) == 1 and "no such file" in different.pop()
+
+
+def _unread_finding(
+    timeline: Timeline, path: str, ranks: Iterable[int], why: str, severity: Severity
+) -> Finding:
+    numbers = tuple(ranks)
+    nodes = timeline.nodes_of(numbers)
+    folded = fold(map(str, numbers))
+    message = f"rank {folded} cannot read {path}: {why}"
+    reason = f"{path}: {why}"
+    return Finding(
+        check=NAME,
+        verdict="unknown",
+        severity=severity,
+        nodes=nodes,
+        message=message,
+        wanted=WANTED,
+        reason=reason,
+    )
+
+
+def _values_words(difference: Difference) -> str:
+    """Return a text such as "numpy: 1.26.4 on rank [0-5], 2.1.0 on rank [6-7]"."""
+    parts: list[str] = []
+    for value, ranks in difference.ranks.items():
+        folded = fold(map(str, ranks))
+        parts.append(f"{_shortened(value)} on rank {folded}")
     return f"{difference.name}: {', '.join(parts)}"
 
 
-def _short(value: str) -> str:
-    return value if len(value) <= WIDTH else f"{value[: WIDTH - 1]}…"
+def _shortened(value: str) -> str:
+    if len(value) <= WIDTH:
+        return value
+    return f"{value[: WIDTH - 1]}…"
 
 
-def _summary(told: Mapping[int, Mapping[str, Items]]) -> str:
-    parts = next(iter(told.values()))
-    files = f", {len(parts['files'])} files" if parts["files"] else ""
-    return f"{len(told)} ranks have the same interpreter, {len(parts['packages'])} packages, environment{files}"
-
-
-def _in_order(timeline: Timeline, names: Iterable[str]) -> tuple[str, ...]:
-    wanted = set(names)
-    return tuple(node.name for node in timeline.plan.nodes if node.name in wanted)
+def _summary(complete: Mapping[int, Parts]) -> str:
+    parts = next(iter(complete.values()))
+    equal = f"{len(parts['packages'])} packages, environment"
+    if parts["files"]:
+        equal += f", {len(parts['files'])} files"
+    return f"{len(complete)} ranks have the same interpreter, {equal}"

@@ -1,43 +1,50 @@
-"""From what was seen to who did it: rules in the order in which their evidence can be trusted.
+"""Rules that find who did it, in the order in which their evidence can be trusted.
 
-First comes what only the fault itself can bring about: a process that was killed, a node without a heartbeat, a
-stopped process. Crashes come after it, for a rank may crash because a peer did, then connections that nobody answers,
-and ranks that never reached the store come last. What a rank says about its peers in a broken collective is no
-evidence and is not read.
+First comes what only the fault itself can bring about: a process that was killed, a node without a
+heartbeat, a stopped process. Crashes come after it, for a rank may crash because a peer did, then
+connections without an answer. Ranks that never reached the store come last. What a rank says about
+its peers in a broken collective is no evidence and is not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterprep.jobs.verify.evidence import (
     MOST,
     by_node,
     end_words,
-    ends,
-    how,
+    exit_words,
     last_words,
-    moment,
     quote,
     rank_words,
-    states,
+    ranks_in_state,
+    time_words,
+    unexpected_exits,
 )
+from clusterprep.jobs.verify.schedule import ScheduledTest
 from clusterprep.jobs.verify.sockets import cuts
-from clusterprep.jobs.verify.tally import collective_name, end_of, finished, nth, step_name
+from clusterprep.jobs.verify.tally import (
+    all_finished,
+    collective_name,
+    end_time,
+    nth_events,
+    step_name,
+)
 from clusterprep.jobs.verify.timeline import Event, Timeline
 from clusterprep.model import Culprit
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-CRASHES = frozenset(
-    {"SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGPIPE", "SIGTRAP"}
-)  # a process's own doing
-DOING = {  # of a rank that does not need the others yet
+# Signals that a process brings about itself.
+CRASHES = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGPIPE", "SIGTRAP"})
+EARLY_STAGES = {  # what a rank does while it does not need the others yet
     "import": "importing torch",
     "belongings": "looking at its packages and files",
     "device": "binding its device",
 }
-HOW = {
+FAULTY_SHARE = {
     "missing": "what this rank gives is missing",
     "doubled": "what this rank gives is there twice",
     "wrong": "what this rank gives is wrong on all others",
@@ -46,12 +53,31 @@ FAULTY_DATA = (
     "test the device and its memory, PCIe link and network card; look at their error counters"
 )
 CASCADE = 1.0  # seconds; a crash that follows another within it may be its consequence
-FORSAKEN = 5  # exit code of a rank whose agent is gone (remote/trial.py, EXIT_FORSAKEN)
+ORPHANED_EXIT = 5  # exit code of a rank whose agent is gone (remote/trial.py, EXIT_FORSAKEN)
+
+# How certain a rule is that its culprit is the cause: the more other causes show in the same way,
+# the less.
+REFUSED = 0.99
+NO_TORCH = 0.99
+PORT_TAKEN = 0.98
+KILLED = 0.97
+STOPPED = 0.97
+FAILED_EARLY = 0.95
+LOST = 0.95
+FAULTY_RANK = 0.9
+CRASHED_ALONE = 0.85
+UNANSWERED = 0.85
+LATE_START = 0.8
+NO_STORE = 0.8
+STUCK = 0.75
+NO_STORE_LINK = 0.7  # of two nodes, either may be the end at fault
+WRONG_RESULTS = 0.7
+CRASHED_AMONG_OTHERS = 0.6
 
 
 @dataclass(frozen=True)
 class Fault(Culprit):
-    """A culprit that knows which check fails because of it, when it was seen, and what to do about it."""
+    """A culprit with the check that it fails, when it was seen, and what to do about it."""
 
     check: str = "nccl.hang"
     at: float = 0.0
@@ -62,20 +88,52 @@ class Fault(Culprit):
 Rule = Callable[[Timeline], Iterable[Fault]]
 
 
-def faults(timeline: Timeline) -> tuple[Fault, ...]:
-    """Everything provable, earliest first. Wrong data stands apart: it never explains why something hangs."""
-    if finished(timeline):
-        return tuple(wrong_data(timeline))
-    found = [fault for rule in CERTAIN for fault in rule(timeline)]
-    if not found:
-        found = next((likely for rule in LIKELY if (likely := list(rule(timeline)))), [])
-    return tuple(sorted([*found, *wrong_data(timeline)], key=lambda fault: fault.at))
+def find_faults(timeline: Timeline) -> tuple[Fault, ...]:
+    """Return every fault that can be proven, earliest first.
+
+    Wrong data are looked for in any case: they never explain why something hangs.
+    """
+    wrong = list(wrong_data(timeline))
+    if all_finished(timeline):
+        return tuple(wrong)
+    faults = _hang_faults(timeline)
+    faults.extend(wrong)
+    faults.sort(key=_time)
+    return tuple(faults)
+
+
+def _hang_faults(timeline: Timeline) -> list[Fault]:
+    """Return what the certain rules find, else what the first likely rule with a result finds."""
+    faults: list[Fault] = []
+    for rule in CERTAIN_RULES:
+        faults.extend(rule(timeline))
+    for rule in LIKELY_RULES:
+        if faults:
+            break
+        faults.extend(rule(timeline))
+    return faults
+
+
+def _time(fault: Fault) -> float:
+    return fault.at
 
 
 def _node(
-    name: str, confidence: float, cause: str, evidence: tuple[str, ...], **more: Any
+    name: str, confidence: float, cause: str, evidence: tuple[str, ...], **fields: Any
 ) -> Fault:
-    return Fault("node", (name,), confidence, cause, evidence, **{"seen": cause, **more})
+    fields.setdefault("seen", cause)
+    return Fault("node", (name,), confidence, cause, evidence, **fields)
+
+
+def _link(
+    ends: tuple[str, ...],
+    confidence: float,
+    cause: str,
+    evidence: tuple[str, ...],
+    **fields: Any,
+) -> Fault:
+    fields.setdefault("seen", cause)
+    return Fault("link", ends, confidence, cause, evidence, **fields)
 
 
 def _rank(
@@ -84,183 +142,219 @@ def _rank(
     confidence: float,
     cause: str,
     evidence: tuple[str, ...],
-    **more: Any,
+    **fields: Any,
 ) -> Fault:
     node = timeline.rank(rank).node
-    return Fault("rank", (node,), confidence, cause, evidence, rank=rank, **{"seen": cause, **more})
+    fields.setdefault("seen", cause)
+    return Fault("rank", (node,), confidence, cause, evidence, rank, **fields)
 
 
 # ---------------------------------------------------------------- what cannot be a consequence
 
 
-def refused(timeline: Timeline) -> Iterable[Fault]:
+def refused_starts(timeline: Timeline) -> Iterable[Fault]:
+    remedy = "correct python and job_user of this node in the inventory"
     for event in timeline.of("refused"):
+        answer = event.data.get("no")
         why = str(event.data.get("why", ""))
-        remedy = "correct python and job_user of this node in the inventory"
-        evidence = (f"{event.node} answered {event.data.get('no')}: {quote(why)}",)
-        yield _node(
-            event.node, 0.99, f"no rank can be started: {why}", evidence, at=event.at, remedy=remedy
-        )
+        cause = f"no rank can be started: {why}"
+        evidence = (f"{event.node} answered {answer}: {quote(why)}",)
+        yield _node(event.node, REFUSED, cause, evidence, at=event.at, remedy=remedy)
 
 
-def torchless(timeline: Timeline) -> Iterable[Fault]:
+def nodes_without_torch(timeline: Timeline) -> Iterable[Fault]:
     pythons = {node.name: node.python for node in timeline.plan.nodes}
     for what in ("no_torch", "no_cuda"):
-        for node, events in by_node(timeline, timeline.ranks_with(what)).items():
-            python = pythons[node]
-            cause = f"{python} has no torch"
-            if what == "no_cuda":
-                cause = f"torch {events[0].data.get('torch')} of {python} is a build without CUDA"
-            evidence = tuple(
-                f"rank {event.rank}: {quote(event.data.get('text'))}" for event in events
-            )
-            remedy = f"install the job's torch for {python}, or correct python in the inventory"
-            yield _node(
-                node, 0.99, cause, evidence, check="torch.version", at=events[0].at, remedy=remedy
-            )
+        events_by_node = by_node(timeline, timeline.ranks_with(what))
+        for node, events in events_by_node.items():
+            yield _without_torch(node, pythons[node], events)
+
+
+def _without_torch(node: str, python: str, events: Sequence[Event]) -> Fault:
+    first = events[0]
+    cause = f"{python} has no torch"
+    if first.what == "no_cuda":
+        cause = f"torch {first.data.get('torch')} of {python} is a build without CUDA"
+    evidence: list[str] = []
+    for event in events:
+        text = quote(event.data.get("text"))
+        evidence.append(f"rank {event.rank}: {text}")
+    remedy = f"install the job's torch for {python}, or correct python in the inventory"
+    check = "torch.version"
+    return _node(node, NO_TORCH, cause, tuple(evidence), check=check, at=first.at, remedy=remedy)
 
 
 def port_taken(timeline: Timeline) -> Iterable[Fault]:
-    """Only rank 0 listens for the others, so that only its own error can say that the port is in use."""
+    """Read the error of rank 0: only it listens for the others, so only it can find a used port."""
     event = timeline.ranks_with("error").get(0)
     if event is None or event.data.get("stage") != "store":
         return
-    text, port = str(event.data.get("text", "")), timeline.plan.port
-    if "EADDRINUSE" in text or "address already in use" in text.lower():
-        remedy = f"end what listens there (ss -ltnp 'sport = :{port}'), or choose another port with --master-port"
-        words, evidence = f"port {port} is already in use", (f"rank 0: {quote(text)}",)
-        yield _node(
-            event.node, 0.98, words, evidence, check="net.ports", at=event.at, remedy=remedy
-        )
+    text = str(event.data.get("text", ""))
+    if "EADDRINUSE" not in text and "address already in use" not in text.lower():
+        return
+    port = timeline.plan.port
+    listeners = f"ss -ltnp 'sport = :{port}'"
+    remedy = f"end what listens there ({listeners}), or choose another port with --master-port"
+    cause = f"port {port} is already in use"
+    evidence = (f"rank 0: {quote(text)}",)
+    check = "net.ports"
+    yield _node(event.node, PORT_TAKEN, cause, evidence, check=check, at=event.at, remedy=remedy)
 
 
-def unready(timeline: Timeline) -> Iterable[Fault]:
-    """An exception before the rendezvous involves nobody else."""
+def failed_before_rendezvous(timeline: Timeline) -> Iterable[Fault]:
+    """Find exceptions before the rendezvous: no other rank can have caused them."""
+    remedy = "do the same with this python as job_user on this node"
     for rank, event in timeline.ranks_with("error").items():
-        stage = event.data.get("stage")
-        if stage in DOING:
-            doing = DOING[stage]
-            evidence = (f"rank {rank}: {quote(event.data.get('text'))}",)
-            remedy = "do the same with this python as job_user on this node"
-            cause = f"{event.data.get('type')} while {doing}"
-            yield _rank(timeline, rank, 0.95, cause, evidence, at=event.at, remedy=remedy)
+        doing = EARLY_STAGES.get(str(event.data.get("stage")))
+        if doing is None:
+            continue
+        cause = f"{event.data.get('type')} while {doing}"
+        text = quote(event.data.get("text"))
+        evidence = (f"rank {rank}: {text}",)
+        yield _rank(timeline, rank, FAILED_EARLY, cause, evidence, at=event.at, remedy=remedy)
 
 
-def killed(timeline: Timeline) -> Iterable[Fault]:
-    """Ends by a signal that no process sends itself; a cascade brings none of those."""
-    for rank, event in ends(timeline).items():
+def killed_ranks(timeline: Timeline) -> Iterable[Fault]:
+    """Find ends by a signal that no process sends itself; a cascade of crashes has none."""
+    for rank, event in unexpected_exits(timeline).items():
         name = str(event.data.get("name", ""))
-        if name and name not in CRASHES:
-            by_kernel = "see dmesg -T for the kernel's out-of-memory killer"
-            remedy = by_kernel if name == "SIGKILL" else f"find who sends {name}"
-            evidence = end_words(timeline, rank, event)
-            yield _rank(
-                timeline,
-                rank,
-                0.97,
-                f"the process was killed by {name}",
-                evidence,
-                at=event.at,
-                remedy=remedy,
-            )
+        if not name or name in CRASHES:
+            continue
+        remedy = f"find who sends {name}"
+        if name == "SIGKILL":
+            remedy = "see dmesg -T for the kernel's out-of-memory killer"
+        cause = f"the process was killed by {name}"
+        evidence = end_words(timeline, rank, event)
+        yield _rank(timeline, rank, KILLED, cause, evidence, at=event.at, remedy=remedy)
 
 
-def lost(timeline: Timeline) -> Iterable[Fault]:
+def lost_nodes(timeline: Timeline) -> Iterable[Fault]:
+    remedy = "look at the node's console: is it up, is its network, does sshd run?"
+    cause = "the node fell silent"
     for event in timeline.of("lost"):
         heard = float(event.data.get("heard", event.at))
-        told = f"last sign of life {moment(heard)}, given up {moment(event.at)}: {quote(event.data.get('detail'))}"
-        remedy = "look at the node's console: is it up, is its network, does sshd run?"
-        yield _node(event.node, 0.95, "the node fell silent", (told,), at=heard, remedy=remedy)
+        detail = quote(event.data.get("detail"))
+        times = f"last sign of life {time_words(heard)}, given up {time_words(event.at)}"
+        evidence = (f"{times}: {detail}",)
+        yield _node(event.node, LOST, cause, evidence, at=heard, remedy=remedy)
 
 
-def stopped(timeline: Timeline) -> Iterable[Fault]:
-    for rank, event in states(timeline, "stopped", "traced").items():
-        by = "a signal (state T)" if event.data["state"] == "stopped" else "a debugger (state t)"
-        evidence = (
-            f"rank {rank} is {event.data['state']} since {moment(event.at)[3:]}, {last_words(timeline, rank)}",
-        )
-        remedy = "kill -CONT the process, and find who stops it"
-        yield _rank(
-            timeline,
-            rank,
-            0.97,
-            f"the process is stopped by {by}",
-            evidence,
-            at=event.at,
-            remedy=remedy,
-        )
+def stopped_ranks(timeline: Timeline) -> Iterable[Fault]:
+    remedy = "kill -CONT the process, and find who stops it"
+    for rank, event in ranks_in_state(timeline, "stopped", "traced").items():
+        state = event.data["state"]
+        cause = "the process is stopped by a debugger (state t)"
+        if state == "stopped":
+            cause = "the process is stopped by a signal (state T)"
+        since = _since(event)
+        last = last_words(timeline, rank)
+        evidence = (f"rank {rank} is {state} {since}, {last}",)
+        yield _rank(timeline, rank, STOPPED, cause, evidence, at=event.at, remedy=remedy)
 
 
-CERTAIN: tuple[Rule, ...] = (refused, torchless, port_taken, unready, killed, lost, stopped)
+def _since(event: Event) -> str:
+    time = time_words(event.at).removeprefix("at ")
+    return f"since {time}"
+
+
+CERTAIN_RULES: tuple[Rule, ...] = (
+    refused_starts,
+    nodes_without_torch,
+    port_taken,
+    failed_before_rendezvous,
+    killed_ranks,
+    lost_nodes,
+    stopped_ranks,
+)
 
 
 # ---------------------------------------------------------------- what may be a consequence
 
 
-def crashed(timeline: Timeline) -> Iterable[Fault]:
-    """The first end by a crash or without a word; another one within CASCADE makes it less certain."""
-    known = {
-        **timeline.ranks_with("no_torch"),
-        **timeline.ranks_with("no_cuda"),
-        **timeline.ranks_with("error"),
-    }
-    own = {
-        r: e for r, e in ends(timeline).items() if r not in known and e.data.get("code") != FORSAKEN
-    }
-    for rank, first in list(own.items())[:1]:
-        alone = len([event for event in own.values() if event.at - first.at <= CASCADE]) == 1
-        cause, evidence = f"the process ended with {how(first)}", end_words(timeline, rank, first)
-        remedy = "read the last lines that it printed"
-        yield _rank(
-            timeline, rank, 0.85 if alone else 0.6, cause, evidence, at=first.at, remedy=remedy
-        )
+def first_crash(timeline: Timeline) -> Iterable[Fault]:
+    """Find the first end by a crash or without an error message.
+
+    A second one within CASCADE makes it less certain.
+    """
+    crashes = _unexplained_exits(timeline)
+    if not crashes:
+        return
+    rank, first = crashes[0]
+    confidence = CRASHED_ALONE
+    for _, later in crashes[1:]:
+        if later.at - first.at <= CASCADE:
+            confidence = CRASHED_AMONG_OTHERS
+    cause = f"the process ended with {exit_words(first)}"
+    evidence = end_words(timeline, rank, first)
+    remedy = "read the last lines that it printed"
+    yield _rank(timeline, rank, confidence, cause, evidence, at=first.at, remedy=remedy)
 
 
-def stuck(timeline: Timeline) -> Iterable[Fault]:
-    for rank, event in states(timeline, "stuck").items():
-        where = event.data.get("where") or "a place that the kernel does not tell"
-        evidence = (
-            f"rank {rank} waits in {where} since {moment(event.at)[3:]}, {last_words(timeline, rank)}",
-        )
-        remedy = "see dmesg -T for the driver or file system that it waits for"
-        cause = "the process is stuck in the kernel (state D)"
-        yield _rank(timeline, rank, 0.75, cause, evidence, at=event.at, remedy=remedy)
+def _unexplained_exits(timeline: Timeline) -> list[tuple[int, Event]]:
+    """Return the unexpected exits of ranks that told no error themselves, earliest first."""
+    explained: set[int] = set()
+    for what in ("no_torch", "no_cuda", "error"):
+        explained.update(timeline.ranks_with(what))
+    exits: list[tuple[int, Event]] = []
+    for rank, event in unexpected_exits(timeline).items():
+        is_orphaned = event.data.get("code") == ORPHANED_EXIT
+        if rank not in explained and not is_orphaned:
+            exits.append((rank, event))
+    return exits
+
+
+def stuck_ranks(timeline: Timeline) -> Iterable[Fault]:
+    remedy = "see dmesg -T for the driver or file system that it waits for"
+    cause = "the process is stuck in the kernel (state D)"
+    for rank, event in ranks_in_state(timeline, "stuck").items():
+        where = event.data.get("where")
+        if not where:
+            where = "a place that the kernel does not tell"
+        since = _since(event)
+        last = last_words(timeline, rank)
+        evidence = (f"rank {rank} waits in {where} {since}, {last}",)
+        yield _rank(timeline, rank, STUCK, cause, evidence, at=event.at, remedy=remedy)
 
 
 def late_start(timeline: Timeline) -> Iterable[Fault]:
-    """Ranks that were not ready when the start had used up its limit."""
-    if timeline.first("go") is None and (overdue := timeline.first("overdue")):
-        ready = timeline.ranks_with("ready")
-        remedy = "time the import of torch on this node; a slow file system is the usual reason"
-        for rank in timeline.plan.ranks:
-            if rank.rank not in ready:
-                evidence, cause = (
-                    rank_words(timeline, [rank.rank]),
-                    "torch was not imported in time",
-                )
-                yield _rank(timeline, rank.rank, 0.8, cause, evidence, at=overdue.at, remedy=remedy)
+    """Find ranks that were not ready when the start had used up its limit."""
+    overdue = timeline.first("overdue")
+    if overdue is None or timeline.first("go") is not None:
+        return
+    ready = timeline.ranks_with("ready")
+    remedy = "time the import of torch on this node; a slow file system is the usual reason"
+    cause = "torch was not imported in time"
+    for rank in timeline.plan.ranks:
+        if rank.rank in ready:
+            continue
+        evidence = rank_words(timeline, [rank.rank])
+        yield _rank(timeline, rank.rank, LATE_START, cause, evidence, at=overdue.at, remedy=remedy)
 
 
-def unanswered(timeline: Timeline) -> Iterable[Fault]:
-    """What the sockets showed at the hang. A rank that cannot reach the store shows here by which way it could not."""
-    remedy = "compare firewalls (nft list ruleset) and routes of the nodes named, then cable and switch port"
+def unanswered_connections(timeline: Timeline) -> Iterable[Fault]:
+    """Find what the sockets showed at the hang, also why a rank could not reach the store."""
+    firewalls = "compare firewalls (nft list ruleset) and routes of the nodes named"
+    remedy = f"{firewalls}, then cable and switch port"
+    at = end_time(timeline)
     for cut in cuts(timeline):
-        yield Fault(
-            "node" if len(cut.nodes) == 1 else "link",
+        if len(cut.nodes) == 1:
+            (name,) = cut.nodes
+            yield _node(name, UNANSWERED, cut.cause, cut.evidence, at=at, remedy=remedy)
+            continue
+        yield _link(
             cut.nodes,
-            0.85,
+            UNANSWERED,
             cut.cause,
             cut.evidence,
             source=cut.source,
             target=cut.target,
-            at=end_of(timeline),
+            at=at,
             remedy=remedy,
-            seen=cut.cause,
         )
 
 
-def storeless(timeline: Timeline) -> Iterable[Fault]:
-    """Ranks that never reached the store; ranks stuck between the store and the others prove nothing."""
+def ranks_without_store(timeline: Timeline) -> Iterable[Fault]:
+    """Find ranks that never reached the store; ranks stuck after the store prove nothing."""
     arrived = timeline.ranks_with("store")
     missing: dict[str, list[int]] = {}
     for rank in timeline.plan.ranks:
@@ -271,156 +365,220 @@ def storeless(timeline: Timeline) -> Iterable[Fault]:
     host = timeline.plan.ranks[0].node
     others = {rank.node for rank in timeline.plan.ranks} - {host}
     if 0 not in arrived:
-        remedy = f"check that {timeline.plan.address} is an address of {host} and resolves there"
-        cause = f"the store at {timeline.plan.rendezvous} could not be opened"
-        yield _node(host, 0.8, cause, rank_words(timeline, [0]), at=end_of(timeline), remedy=remedy)
+        yield _store_not_opened(timeline, host)
     elif set(missing) == others:
-        yield _unreachable(timeline, host, missing)
+        yield _store_unreachable(timeline, host, missing)
     else:
-        yield from _cut_off(timeline, missing)
+        yield from _store_not_reached_by_some(timeline, missing)
 
 
-def _unreachable(timeline: Timeline, host: str, missing: Mapping[str, list[int]]) -> Fault:
-    """Nobody came. One other node: it may be either end; more: the end that they have in common."""
-    cause = f"the store at {timeline.plan.rendezvous} was reached from no other node"
-    evidence = rank_words(timeline, [rank for ranks in missing.values() for rank in ranks])
-    remedy = f"open port {timeline.plan.port} on {host}, and check that {timeline.plan.address} is its address"
+def _store_not_opened(timeline: Timeline, host: str) -> Fault:
+    plan = timeline.plan
+    remedy = f"check that {plan.address} is an address of {host} and resolves there"
+    cause = f"the store at {plan.rendezvous} could not be opened"
+    evidence = rank_words(timeline, [0])
+    return _node(host, NO_STORE, cause, evidence, at=end_time(timeline), remedy=remedy)
+
+
+def _store_unreachable(timeline: Timeline, host: str, missing: Mapping[str, list[int]]) -> Fault:
+    """Blame for a store that no other node reached.
+
+    One other node: either end may be at fault. More of them: the end that they have in common is.
+    """
+    plan = timeline.plan
+    at = end_time(timeline)
+    cause = f"the store at {plan.rendezvous} was reached from no other node"
+    ranks = itertools.chain(*missing.values())
+    evidence = rank_words(timeline, ranks)
+    is_its_address = f"check that {plan.address} is its address"
+    remedy = f"open port {plan.port} on {host}, and {is_its_address}"
     if len(missing) > 1:
-        return _node(host, 0.8, cause, evidence, at=end_of(timeline), remedy=remedy)
+        return _node(host, NO_STORE, cause, evidence, at=at, remedy=remedy)
     (other,) = missing
-    return Fault(
-        "link",
-        (other, host),
-        0.7,
-        cause,
-        evidence,
-        source=other,
-        target=host,
-        at=end_of(timeline),
-        remedy=remedy,
-        seen=cause,
+    ends = (other, host)
+    return _link(
+        ends, NO_STORE_LINK, cause, evidence, source=other, target=host, at=at, remedy=remedy
     )
 
 
-def _cut_off(timeline: Timeline, missing: Mapping[str, list[int]]) -> Iterable[Fault]:
-    cause = f"the store at {timeline.plan.rendezvous} was not reached, though others reached it"
-    more = {
-        "at": end_of(timeline),
-        "remedy": f"check the way from this node to {timeline.plan.rendezvous}",
-    }
+def _store_not_reached_by_some(
+    timeline: Timeline, missing: Mapping[str, list[int]]
+) -> Iterable[Fault]:
+    store = timeline.plan.rendezvous
+    cause = f"the store at {store} was not reached, though others reached it"
+    at = end_time(timeline)
+    remedy = f"check the way from this node to {store}"
     for node, ranks in missing.items():
         if len(ranks) == len(timeline.plan.ranks_by_node[node]):
-            yield _node(node, 0.8, cause, rank_words(timeline, ranks), **more)
+            evidence = rank_words(timeline, ranks)
+            yield _node(node, NO_STORE, cause, evidence, at=at, remedy=remedy)
             continue
         for rank in ranks:
-            yield _rank(timeline, rank, 0.8, cause, rank_words(timeline, [rank]), **more)
+            evidence = rank_words(timeline, [rank])
+            yield _rank(timeline, rank, NO_STORE, cause, evidence, at=at, remedy=remedy)
 
 
-LIKELY: tuple[Rule, ...] = (crashed, stuck, late_start, unanswered, storeless)
+LIKELY_RULES: tuple[Rule, ...] = (
+    first_crash,
+    stuck_ranks,
+    late_start,
+    unanswered_connections,
+    ranks_without_store,
+)
 
 
 # ---------------------------------------------------------------- wrong results
 
 
 def wrong_data(timeline: Timeline) -> Iterable[Fault]:
-    """Whose data are wrong, where the data themselves say so; else where results are wrong, where that is one place.
+    """Return the ranks that spoil data if the data show it, else the place of wrong results.
 
-    Wrong results on one rank or one node only point there; on more, they may have been wrong before the sum.
+    Wrong results on one rank or one node only point there; on more, they may have been wrong before
+    the sum.
     """
-    found = list(_spoilers(timeline))
-    yield from found or _odd_results(timeline)
+    spoilers = list(_spoilers(timeline))
+    if spoilers:
+        return spoilers
+    return _place_of_wrong_results(timeline)
 
 
 def _spoilers(timeline: Timeline) -> Iterable[Fault]:
-    """Ranks whose share every other rank found wrong, missing or doubled in the same collective."""
+    """Find ranks whose share all others found wrong, missing or doubled in the same collective."""
     known: set[int] = set()
+    world = timeline.plan.world_size
     for number, step in enumerate(timeline.plan.steps):
-        left = nth(timeline, "left", number)
-        named = _named(timeline, left)
-        suspects = {
-            rank: share for rank, share in named.items() if _all_agree(timeline, left, rank, share)
-        }
-        if 2 * len(suspects) > timeline.plan.world_size and timeline.plan.world_size > 2:
-            continue  # what all are accused of is somebody else's doing
+        left = nth_events(timeline, "left", number)
+        suspects = _suspects(timeline, left)
+        if world > 2 and 2 * len(suspects) > world:
+            continue  # if most ranks are accused, something else is at fault
         for rank, share in suspects.items():
-            if rank not in known:
-                known.add(rank)
-                cause = f"{HOW[share]} in {step_name(step)}"
-                evidence = tuple(
-                    _wrong_words(event) for event in left.values() if event.data.get("wrong")
-                )[:MOST]
-                at = min(event.at for event in left.values())
-                more = {"check": check_of(step.op), "at": at, "remedy": FAULTY_DATA}
-                yield _rank(timeline, rank, 0.9, cause, evidence, **more)
+            if rank in known:
+                continue
+            known.add(rank)
+            yield _spoiler(timeline, rank, share, step, left)
 
 
-def _named(timeline: Timeline, left: Mapping[int, Event]) -> dict[int, str]:
-    """Every rank that some rank names after a collective, and what it says of it."""
-    accusers = {event.rank for event in timeline.left_with("blame")}
-    speaking = (event for rank, event in left.items() if rank in accusers) if accusers else ()
-    return {rank: share for event in speaking for rank, share in _accused(event).items()}
+def _suspects(timeline: Timeline, left: Mapping[int, Event]) -> dict[int, str]:
+    """Return the ranks that all others accuse after a collective, and of what."""
+    suspects: dict[int, str] = {}
+    for rank, share in _accused_ranks(timeline, left).items():
+        if not _all_agree(timeline, left, rank, share):
+            continue
+        suspects[rank] = share
+    return suspects
 
 
-def _accused(event: Event) -> dict[int, str]:
-    rows = event.data.get("blame")
-    pairs = (
-        [row for row in rows if isinstance(row, list) and len(row) == 2]
-        if isinstance(rows, list)
-        else []
+def _spoiler(
+    timeline: Timeline, rank: int, share: str, step: ScheduledTest, left: Mapping[int, Event]
+) -> Fault:
+    wrong: list[Event] = []
+    for event in left.values():
+        if not event.data.get("wrong"):
+            continue
+        wrong.append(event)
+    evidence = tuple(map(_wrong_words, wrong[:MOST]))
+    cause = f"{FAULTY_SHARE[share]} in {step_name(step)}"
+    check = check_of(step.op)
+    at = min(event.at for event in left.values())
+    return _rank(
+        timeline, rank, FAULTY_RANK, cause, evidence, check=check, at=at, remedy=FAULTY_DATA
     )
-    return {rank: str(share) for rank, share in pairs if isinstance(rank, int) and share in HOW}
+
+
+def _accused_ranks(timeline: Timeline, left: Mapping[int, Event]) -> dict[int, str]:
+    """Return every rank that some rank accuses after a collective, and of what."""
+    accused: dict[int, str] = {}
+    accusers = {event.rank for event in timeline.left_with("blame")}
+    if not accusers:  # as usual; then the ranks, of which there may be thousands, are not looked at
+        return accused
+    for rank, event in left.items():
+        if rank in accusers:
+            accused.update(_accused_by(event))
+    return accused
+
+
+def _accused_by(event: Event) -> dict[int, str]:
+    accused: dict[int, str] = {}
+    rows = event.data.get("blame")
+    if not isinstance(rows, list):
+        return accused
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 2:
+            continue
+        rank, share = row
+        if isinstance(rank, int) and share in FAULTY_SHARE:
+            accused[rank] = str(share)
+    return accused
 
 
 def _all_agree(timeline: Timeline, left: Mapping[int, Event], rank: int, share: str) -> bool:
-    """Between two ranks, wrong data from one of them may as well have been spoiled by the other."""
+    """Whether all other ranks accuse this one.
+
+    Between two ranks, wrong data from one of them may as well have been spoiled by the other.
+    """
     world = timeline.plan.world_size
-    others = [event for number, event in left.items() if number != rank]
-    whole = len(left) == world and 0 <= rank < world and others
-    unclear = world == 2 and share == "wrong" and not _accused(left[rank])
-    return bool(whole) and not unclear and all(rank in _accused(event) for event in others)
+    is_complete = len(left) == world
+    if not is_complete or world < 2 or rank not in range(world):
+        return False
+    if world == 2 and share == "wrong" and not _accused_by(left[rank]):
+        return False
+    for other, event in left.items():
+        if other != rank and rank not in _accused_by(event):
+            return False
+    return True
 
 
-def _odd_results(timeline: Timeline) -> Iterable[Fault]:
-    seen = wrong_ranks(timeline)
-    nodes = {event.node for event in seen.values()}
-    if len(nodes) != 1 or len(seen) == timeline.plan.world_size:
+def _place_of_wrong_results(timeline: Timeline) -> Iterable[Fault]:
+    wrong = wrong_ranks(timeline)
+    nodes = {event.node for event in wrong.values()}
+    if len(nodes) != 1 or len(wrong) == timeline.plan.world_size:
         return
-    rank, first = next(iter(seen.items()))
-    cause, evidence = (
-        "results are wrong here and right elsewhere",
-        tuple(map(_wrong_words, seen.values())),
-    )
-    more = {"check": check_of(first.data["op"]), "at": first.at, "remedy": FAULTY_DATA}
-    if len(seen) == 1:
-        yield _rank(timeline, rank, 0.7, cause, evidence, **more)
-    else:
-        yield _node(first.node, 0.7, cause, evidence, **more)
+    rank, first = next(iter(wrong.items()))
+    at = first.at
+    check = check_of(first.data["op"])
+    cause = "results are wrong here and right elsewhere"
+    evidence = tuple(map(_wrong_words, wrong.values()))
+    if len(wrong) == 1:
+        yield _rank(
+            timeline, rank, WRONG_RESULTS, cause, evidence, check=check, at=at, remedy=FAULTY_DATA
+        )
+        return
+    yield _node(first.node, WRONG_RESULTS, cause, evidence, check=check, at=at, remedy=FAULTY_DATA)
 
 
 def check_of(op: str) -> str:
-    """The check that fails when a collective gives wrong data."""
-    return {"broadcast": "nccl.broadcast", "all_gather": "nccl.allgather"}.get(op, "nccl.correct")
+    """Return the check that fails if a collective gives wrong data."""
+    if op == "broadcast":
+        return "nccl.broadcast"
+    if op == "all_gather":
+        return "nccl.allgather"
+    return "nccl.correct"
 
 
 def wrong_ranks(timeline: Timeline, check: str = "") -> dict[int, Event]:
-    """The first wrong result of every rank that had one, in any collective or in those of one check."""
-    seen: dict[int, Event] = {}
+    """Return the first wrong result of every rank that had one.
+
+    With `check` only the collectives of that check are looked at.
+    """
+    first: dict[int, Event] = {}
     for event in timeline.left_with("wrong"):
-        counts = not check or check_of(event.data.get("op", "")) == check
+        op = event.data.get("op", "")
+        counts = not check or check_of(op) == check
         if event.rank is not None and counts:
-            seen.setdefault(event.rank, event)
-    return seen
+            first.setdefault(event.rank, event)
+    return first
 
 
 def _wrong_words(event: Event) -> str:
-    data, first = event.data, event.data.get("first")
-    name = collective_name(data["op"], data["bytes"], data.get("dtype", "float32"))
-    where = (
-        f", first at element {first['index']}: {first['seen']} instead of {first['wanted']:g}"
-        if first
-        else ""
-    )
-    source = (
-        f", which rank {first['source']} sent" if first and first.get("source") is not None else ""
-    )
-    return f"rank {event.rank}: {data['wrong']} wrong elements in {name}{where}{source}"
+    data = event.data
+    dtype = data.get("dtype", "float32")
+    name = collective_name(data["op"], data["bytes"], dtype)
+    sentence = f"rank {event.rank}: {data['wrong']} wrong elements in {name}"
+    first = data.get("first")
+    if not first:
+        return sentence
+    value = f"{first['seen']} instead of {first['wanted']:g}"
+    sentence += f", first at element {first['index']}: {value}"
+    if first.get("source") is not None:
+        sentence += f", which rank {first['source']} sent"
+    return sentence

@@ -1,4 +1,4 @@
-"""Views of a timeline that more than one rule of blame looks at, and events as sentences to quote."""
+"""Views of a timeline that several rules about culprits use, and events as sentences to quote."""
 
 from __future__ import annotations
 
@@ -6,78 +6,103 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 
-from clusterprep.jobs.verify.tally import end_of, in_words
-from clusterprep.jobs.verify.timeline import OUTSIDE, Event, Timeline
+from clusterprep.jobs.verify.tally import end_time, event_words
+from clusterprep.jobs.verify.timeline import OBSERVED, Event, Timeline
 
 QUOTE = 300  # characters of a text from a node
 MOST = 8  # ranks quoted for one fault
 OUTPUT = 3  # last lines of a rank's output
 
 
-def ends(timeline: Timeline) -> dict[int, Event]:
-    """Ranks whose process ended without being asked to, earliest first."""
-    return {
-        rank: event
-        for rank, event in timeline.ranks_with("exit").items()
-        if not event.data.get("asked")
-    }
+def unexpected_exits(timeline: Timeline) -> dict[int, Event]:
+    """Return the ranks whose process ended without being asked to, earliest first."""
+    exits = timeline.ranks_with("exit")
+    return {rank: event for rank, event in exits.items() if not event.data.get("asked")}
 
 
-def states(timeline: Timeline, *wanted: str) -> dict[int, Event]:
-    """Ranks that were in one of the `wanted` states when they were last looked at."""
-    ended, end = ends(timeline), end_of(timeline)
-    last = {
-        event.rank: event
-        for event in timeline.of("state")
-        if event.rank is not None and event.at <= end
-    }
-    return {
-        rank: event
-        for rank, event in last.items()
-        if event.data.get("state") in wanted and rank not in ended
-    }
+def ranks_in_state(timeline: Timeline, *wanted: str) -> dict[int, Event]:
+    """Return the ranks that were in one of the `wanted` states when they were last looked at."""
+    end = end_time(timeline)
+    last: dict[int, Event] = {}
+    for event in timeline.of("state"):
+        if event.rank is not None and event.at <= end:
+            last[event.rank] = event
+    ended = unexpected_exits(timeline)
+    matching: dict[int, Event] = {}
+    for rank, event in last.items():
+        if rank in ended or event.data.get("state") not in wanted:
+            continue
+        matching[rank] = event
+    return matching
 
 
 def by_node(timeline: Timeline, events: Mapping[int, Event]) -> dict[str, list[Event]]:
-    """Events of ranks under their nodes, in inventory order."""
-    grouped: dict[str, list[Event]] = (
-        {node.name: [] for node in timeline.plan.nodes} if events else {}
-    )
+    """Return events of ranks by their nodes, in inventory order."""
+    if not events:
+        return {}
+    grouped: dict[str, list[Event]] = {name: [] for name in timeline.node_names()}
     for event in events.values():
         grouped[event.node].append(event)
-    return {name: found for name, found in grouped.items() if found}
+    return {name: node_events for name, node_events in grouped.items() if node_events}
 
 
 def end_words(timeline: Timeline, rank: int, event: Event) -> tuple[str, ...]:
-    """How a rank ended, when, what it had done, and the last lines that it printed."""
-    lines = [line for line in str(event.data.get("output", "")).splitlines() if line.strip()]
-    head = f"rank {rank} ended with {how(event)} {moment(event.at)}, {last_words(timeline, rank, event.at)}"
-    return (head, *(quote(line) for line in lines[-OUTPUT:]))
+    """Return how a rank ended, when, what it had done, and the last lines that it printed."""
+    ended = f"rank {rank} ended with {exit_words(event)}"
+    when = time_words(event.at)
+    before = last_words(timeline, rank, event.at)
+    output = str(event.data.get("output", ""))
+    lines: list[str] = []
+    for line in output.splitlines():
+        if not line.strip():
+            continue
+        lines.append(line)
+    quoted = map(quote, lines[-OUTPUT:])
+    return (f"{ended} {when}, {before}", *quoted)
 
 
-def how(event: Event) -> str:
-    return str(event.data.get("name") or f"exit code {event.data.get('code')}")
+def exit_words(event: Event) -> str:
+    """Return the name of the signal that ended a process, else its exit code."""
+    name = event.data.get("name")
+    if name:
+        return str(name)
+    return f"exit code {event.data.get('code')}"
 
 
 def rank_words(timeline: Timeline, ranks: Iterable[int]) -> tuple[str, ...]:
-    """What each rank said last: its exception where it had one."""
-    return tuple(f"rank {rank}: {_said(timeline, rank)}" for rank in itertools.islice(ranks, MOST))
+    """Return what each rank said last: its exception if it had one."""
+    sentences: list[str] = []
+    for rank in itertools.islice(ranks, MOST):
+        last = _exception_or_last_words(timeline, rank)
+        sentences.append(f"rank {rank}: {last}")
+    return tuple(sentences)
 
 
-def _said(timeline: Timeline, rank: int) -> str:
-    errors = [event for event in timeline.by_rank.get(rank, ()) if event.what == "error"]
-    return quote(errors[0].data.get("text")) if errors else last_words(timeline, rank)
+def _exception_or_last_words(timeline: Timeline, rank: int) -> str:
+    for event in timeline.by_rank.get(rank, ()):
+        if event.what == "error":
+            return quote(event.data.get("text"))
+    return last_words(timeline, rank)
 
 
 def last_words(timeline: Timeline, rank: int, before: float = math.inf) -> str:
-    own = [e for e in timeline.by_rank.get(rank, ()) if e.what not in OUTSIDE and e.at <= before]
-    return f"last heard of: {in_words(own[-1])}" if own else "never heard of"
+    """Return the last thing that a rank did by itself until `before`, as the end of a sentence."""
+    last: Event | None = None
+    for event in timeline.by_rank.get(rank, ()):
+        if event.what not in OBSERVED and event.at <= before:
+            last = event
+    if last is None:
+        return "never heard of"
+    return f"last heard of: {event_words(last)}"
 
 
-def moment(at: float) -> str:
+def time_words(at: float) -> str:
     return f"at +{at:.2f} s"
 
 
 def quote(text: object) -> str:
+    """Return a text from a node on one line, in quotation marks and cut to QUOTE characters."""
     line = " ".join(str(text or "").split())
-    return f"«{line[:QUOTE]}{'…' if len(line) > QUOTE else ''}»"
+    if len(line) > QUOTE:
+        line = f"{line[:QUOTE]}…"
+    return f"«{line}»"

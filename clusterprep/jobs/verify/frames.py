@@ -1,7 +1,8 @@
-"""What agents tell of processes, held to what an agent of ours writes: a node may be anybody's. Pure.
+"""Validate what agents tell of processes: a node may run any program in place of our agent. Pure.
 
-A node speaks of its own ranks alone, in words that are known, and what is judged by has the type that it is judged as.
-Whatever else a frame holds is left as it is: it is shown and never counted with.
+A node may speak of its own ranks alone, in kinds of events that are known, and every value that is
+judged has its type checked. All other values of a frame stay as they are: they are shown and never
+computed with.
 """
 
 from __future__ import annotations
@@ -12,139 +13,167 @@ from typing import Any
 from clusterprep.remote.untrusted import require_integer, require_number, require_text
 
 FRAME_KEYS = ("rank", "what", "mono", "wall")
-MOST_BYTES = (
-    64 << 20
-)  # that a node may say in one trial; thousands of steps of eight ranks are some megabytes
-LONGEST = 4096  # characters of one word for word
+# Bytes that a node may send in one trial; thousands of steps of eight ranks are some megabytes.
+MOST_BYTES = 64 << 20
+LONGEST = 4096  # characters of a short text
+LONGEST_OUTPUT = 1 << 20  # characters of what a process printed
 MOST_LINES = 4096  # lines in one message
 SIGNALS = 64
-Value = Callable[[Any], object]
+Check = Callable[[Any], object]  # raises ValueError for a value of the wrong type or size
 
 
-def _or_none(value: Value) -> Value:
-    return lambda given: None if given is None else value(given)
+def _or_none(check: Check) -> Check:
+    return lambda value: None if value is None else check(value)
 
 
-def _word(given: Any) -> object:
-    return require_text(given, LONGEST)
+def _short_text(value: Any) -> object:
+    return require_text(value, LONGEST)
 
 
-def _size(given: Any) -> object:
-    return require_integer(given)
+def _output(value: Any) -> object:
+    return require_text(value, LONGEST_OUTPUT)
 
 
-def _lines(given: Any) -> object:
-    if (
-        not isinstance(given, list)
-        or len(given) > MOST_LINES
-        or not all(isinstance(line, str) for line in given)
-    ):
-        raise ValueError(f"{given!r:.40} is no list of lines")
-    return given
+def _size(value: Any) -> object:
+    return require_integer(value)
 
 
-def _items(given: Any) -> object:
-    if not isinstance(given, dict) or not all(map(_is_item, given.values())):
-        raise ValueError(f"{given!r:.40} are no belongings")
-    return given
+def _numa_node(value: Any) -> object:
+    return require_integer(value, -1)
+
+
+def _signal(value: Any) -> object:
+    return require_integer(value, 1, SIGNALS)
+
+
+def _exit_code(value: Any) -> object:
+    return require_integer(value, -SIGNALS, 255)
+
+
+def _lines(value: Any) -> object:
+    if not _is_list_of_texts(value) or len(value) > MOST_LINES:
+        raise ValueError(f"{value!r:.40} is no list of lines")
+    return value
+
+
+def _items(value: Any) -> object:
+    if not isinstance(value, dict) or not all(map(_is_item, value.values())):
+        raise ValueError(f"{value!r:.40} are no belongings")
+    return value
 
 
 def _is_item(item: Any) -> bool:
-    """A text, or why there is none, which is a list of one (remote/belongings.py)."""
-    return isinstance(item, (str, type(None))) or (
-        isinstance(item, list) and all(isinstance(w, str) for w in item)
-    )
+    """Accept a text, or why there is none, which is a list of one (remote/belongings.py)."""
+    if item is None or isinstance(item, str):
+        return True
+    return _is_list_of_texts(item)
 
 
-def _first(given: Any) -> object:
-    """The first wrong element of a collective."""
-    keys: Mapping[str, Value] = {
-        "index": _size,
-        "seen": _word,
-        "wanted": float,
-        "source": _or_none(_size),
-    }
-    return _held(given, keys)
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def _gpu(given: Any) -> object:
-    return _held(
-        given,
-        {
-            "uuid": _word,
-            "index": _size,
-            "pci": _word,
-            "numa": _or_none(lambda numa: require_integer(numa, -1)),
-        },
-    )
+_FIRST_WRONG: Mapping[str, Check] = {
+    "index": _size,
+    "seen": _short_text,
+    "wanted": float,
+    "source": _or_none(_size),
+}
+_GPU: Mapping[str, Check] = {
+    "uuid": _short_text,
+    "index": _size,
+    "pci": _short_text,
+    "numa": _or_none(_numa_node),
+}
 
 
-def _held(given: Any, keys: Mapping[str, Value]) -> object:
-    if not isinstance(given, dict):
-        raise ValueError(f"{given!r:.40} is no object")  # noqa: TRY004 - bad data, not a bad call
-    for key, value in keys.items():
-        value(given.get(key))
-    return given
+def _first_wrong_element(value: Any) -> object:
+    return _object(value, _FIRST_WRONG)
 
 
-_COLLECTIVE: Mapping[str, Value] = {"op": _word, "bytes": _size}
-# Of each kind of event what has to be there, and below what may be.
-NEEDED: Mapping[str, Mapping[str, Value]] = {
-    **{
-        what: {}
-        for what in (
-            "spawned",
-            "started",
-            "no_torch",
-            "imported",
-            "no_cuda",
-            "ready",
-            "store",
-            "joined",
-        )
-    },
-    **{
-        what: {}
-        for what in ("met", "finished", "error", "parted", "holds", "nccl", "exit", "closed")
-    },
-    **dict.fromkeys(("entered", "warmed"), _COLLECTIVE),
+def _gpu(value: Any) -> object:
+    return _object(value, _GPU)
+
+
+def _object(value: Any, checks: Mapping[str, Check]) -> object:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.40} is no object")  # noqa: TRY004 - bad data, not a bad call
+    for key, check in checks.items():
+        check(value.get(key))
+    return value
+
+
+# Kinds of events without data that must be there.
+_PLAIN = (
+    "spawned",
+    "started",
+    "no_torch",
+    "imported",
+    "no_cuda",
+    "ready",
+    "store",
+    "joined",
+    "met",
+    "finished",
+    "error",
+    "parted",
+    "holds",
+    "nccl",
+    "exit",
+    "closed",
+)
+_NOTHING: Mapping[str, Check] = {}
+_COLLECTIVE: Mapping[str, Check] = {"op": _short_text, "bytes": _size}
+# For each kind of event the data that must be there.
+NEEDED: Mapping[str, Mapping[str, Check]] = {
+    **dict.fromkeys(_PLAIN, _NOTHING),
+    "entered": _COLLECTIVE,
+    "warmed": _COLLECTIVE,
     "left": {**_COLLECTIVE, "seconds": require_number, "wrong": _size},
-    "state": {"state": _word},
+    "state": {"state": _short_text},
     "lines": {"lines": _lines},
 }
-ALLOWED: Mapping[str, Value] = {
-    "dtype": _word,
+# For all events the data that may be there and are computed with.
+ALLOWED: Mapping[str, Check] = {
+    "dtype": _short_text,
     "best": require_number,
     "own": require_number,
-    "first": _or_none(_first),
+    "first": _or_none(_first_wrong_element),
     "gpu": _or_none(_gpu),
-    "part": _word,
+    "part": _short_text,
     "items": _items,
     "lines": _lines,
     "cut": _size,
     "left_out": _size,
-    "name": _word,
-    "signal": lambda given: require_integer(given, 1, SIGNALS),
-    "code": lambda given: require_integer(given, -SIGNALS, 255),
-    "output": lambda given: require_text(given, 1 << 20),
+    "name": _short_text,
+    "signal": _signal,
+    "code": _exit_code,
+    "output": _output,
 }
 
 
-def event_of(
+def parse_frame(
     frame: Mapping[str, Any], ranks: Collection[int]
 ) -> tuple[str, int | None, dict[str, Any]]:
-    """What, of which rank, and the rest of a frame. Raises ValueError for what no agent tells of these ranks."""
-    what, rank = require_text(frame.get("what"), 20), frame.get("rank")
+    """Return the kind of an event, its rank, and the other data of a frame.
+
+    Raises ValueError for what an agent of ours never sends about these ranks.
+    """
+    what = require_text(frame.get("what"), 20)
     if what not in NEEDED:
         raise ValueError(f"an event {what!r}, which is none")
-    if rank is not None and (type(rank) is not int or rank not in ranks):
-        raise ValueError(f"an event of rank {rank!r:.20}, which is not there")
+    rank = frame.get("rank")
+    if rank is not None:
+        is_number = type(rank) is int  # True and False are none
+        if not is_number or rank not in ranks:
+            raise ValueError(f"an event of rank {rank!r:.20}, which is not there")
     data = {key: value for key, value in frame.items() if key not in FRAME_KEYS}
-    for key, value in NEEDED[what].items():
-        value(data.get(key))
-    for key, given in data.items():
+    for key, check in NEEDED[what].items():
+        check(data.get(key))
+    for key, value in data.items():
         if key in ALLOWED:
-            ALLOWED[key](given)
-    if what == "exit" and not {"signal", "code"} & set(data):
+            ALLOWED[key](value)
+    has_number = "signal" in data or "code" in data
+    if what == "exit" and not has_number:
         raise ValueError("an end without a number")
     return what, rank, data

@@ -1,4 +1,4 @@
-"""When a trial goes on and when it has seen enough: decided from events and times alone."""
+"""When a trial goes on and when it has seen enough, decided from events and times alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ START_LIMIT = 60.0  # seconds until torch is imported on every rank
 GRACE = 1.5  # seconds over the time limit, so that ranks can say themselves what they waited for
 SETTLE = 1.0  # seconds after the first fault; exits that follow within it are its cascade
 STOPPED = 3.0  # seconds in state T after which a rank will not go on by itself
-STALLED = 0.8  # of the time limit, without any progress: a rank that gives up by itself closes its sockets
+# Of the time limit, without any progress: the sockets are looked at before ranks give up by
+# themselves and close them.
+STALLED = 0.8
 QUIET = 2.0  # seconds without a beat, which comes every second; such a node is about to be lost
 QUIET_LIMIT = 4.5  # seconds more that are waited until a quiet node is lost or speaks again
 
@@ -35,7 +37,8 @@ class Pace:
         self._began = began
         self._went: float | None = None
         self._steps = dict.fromkeys(range(plan.world_size), 0)
-        self._least, self._advanced = 0, began
+        self._least_steps = 0  # of the rank that came least far
+        self._advanced = began  # when that rank took its last step
         self._ready: set[int] = set()
         self._failed: set[int] = set()
         self._finished: set[int] = set()
@@ -44,7 +47,8 @@ class Pace:
 
     def note(self, event: Event, now: float) -> None:
         if event.what in ("lost", "refused"):
-            self._fail(now, *(rank.rank for rank in self._plan.ranks_by_node[event.node]))
+            for planned in self._plan.ranks_by_node[event.node]:
+                self._fail(now, planned.rank)
         elif event.rank is not None and event.rank in self._steps:
             self._note_rank(event, event.rank, now)
 
@@ -66,47 +70,65 @@ class Pace:
         else:
             self._stopped.pop(rank, None)
 
-    def _fail(self, now: float, *ranks: int) -> None:
-        self._failed.update(ranks)
+    def _fail(self, now: float, rank: int) -> None:
+        self._failed.add(rank)
         if self._trouble is None:
             self._trouble = now
 
     def decide(self, now: float, quiet: float = 0.0) -> Decision:
-        """What to do at `now`, when the quietest node that is not lost has been silent for `quiet` seconds."""
+        """Return what to do at `now`.
+
+        `quiet` is for how many seconds the quietest node that is not lost has been silent.
+        """
         for rank, since in self._stopped.items():
             if now - since >= STOPPED:
                 self._fail(now - SETTLE, rank)  # has settled already
-        return self._before(now) if self._went is None else self._after(now, self._went, quiet)
+        if self._went is None:
+            return self._before_go(now)
+        return self._after_go(now, self._went, quiet)
 
     def went(self, now: float) -> None:
-        self._went = self._advanced = now
+        """Note that the ranks were told to begin the rendezvous."""
+        self._went = now
+        self._advanced = now
 
     def stalls(self, now: float) -> bool:
-        """Whether the ranks have waited for so long that their sockets are worth a look, before they give up."""
-        return (
-            self._went is not None
-            and now - max(self._advanced, self._went) > STALLED * self._plan.timeout
-        )
+        """Return whether the ranks have waited so long that a look at their sockets is due."""
+        if self._went is None:
+            return False
+        waited = now - max(self._advanced, self._went)
+        return waited > STALLED * self._plan.timeout
 
-    def _before(self, now: float) -> Decision:
-        """The others' answers are worth waiting for: nothing has begun that a fault could drag on."""
+    def _before_go(self, now: float) -> Decision:
+        """Decide before the rendezvous.
+
+        A fault delays no other rank by then, so that their answers are waited for.
+        """
         waiting = set(self._steps) - self._ready - self._failed
+        if self._trouble is None and not waiting:
+            return Decision.GO
         if self._trouble is not None:
-            enough = not waiting or now - self._trouble > self._plan.timeout
-            return Decision.SEEN_ENOUGH if enough else self._start_limit(now)
-        return self._start_limit(now) if waiting else Decision.GO
+            is_overdue = now - self._trouble > self._plan.timeout
+            if not waiting or is_overdue:
+                return Decision.SEEN_ENOUGH
+        if now - self._began > START_LIMIT:
+            return Decision.OVERDUE
+        return Decision.WAIT
 
-    def _start_limit(self, now: float) -> Decision:
-        return Decision.OVERDUE if now - self._began > START_LIMIT else Decision.WAIT
-
-    def _after(self, now: float, went: float, quiet: float) -> Decision:
+    def _after_go(self, now: float, went: float, quiet: float) -> Decision:
         least = min(self._steps.values(), default=0)
-        if least > self._least:
-            self._least, self._advanced = least, now
+        if least > self._least_steps:
+            self._least_steps = least
+            self._advanced = now
         if len(self._finished) == len(self._steps):
             return Decision.DONE
-        overdue = max(self._advanced, went) + self._plan.timeout + GRACE
-        enough = overdue if self._trouble is None else min(overdue, self._trouble + SETTLE)
-        if now < enough or (quiet > QUIET and now < enough + QUIET_LIMIT):
+        enough = max(self._advanced, went) + self._plan.timeout + GRACE
+        if self._trouble is not None:
+            enough = min(enough, self._trouble + SETTLE)
+        if now < enough:
             return Decision.WAIT
-        return Decision.OVERDUE if self._trouble is None else Decision.SEEN_ENOUGH
+        if quiet > QUIET and now < enough + QUIET_LIMIT:
+            return Decision.WAIT
+        if self._trouble is None:
+            return Decision.OVERDUE
+        return Decision.SEEN_ENOUGH

@@ -9,7 +9,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 @dataclass(frozen=True)
 class BlamePage:
-    """What a check of the trial is for; its verdict comes from blame.py."""
+    """What a check of the trial is for; blame.py gives its verdict."""
 
     name: str
     severity: Literal["error", "warning"]
@@ -19,121 +19,202 @@ class BlamePage:
     remedy: str
 
 
-REMEDY_OF_LINKS = "ip -s link; ethtool -S IFACE   # errors and drops of the nodes named; then cable and switch port"
+REMEDY_OF_LINKS = (
+    "ip -s link; ethtool -S IFACE   # errors and drops of the nodes named; "
+    "then cable and switch port"
+)
 
 _PAGES = (
     BlamePage(
-        "nccl.allgather",
-        "error",
-        "Pieces of all ranks, gathered",
-        "An all-gather that mixes up pieces or changes them spoils sharded weights when they are put together or "
-        "saved.",
-        "Every rank gives a piece that depends on its number and on the place of each element, and compares the pieces "
-        "of all ranks; a rank whose piece all others find wrong is named. With --incident-sizes also as many elements "
-        "as in a job that is known to have hung while saving, or as many as fit into memory and time limit.",
-        "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is left",
+        name="nccl.allgather",
+        severity="error",
+        title="Pieces of all ranks, gathered",
+        why=(
+            "An all-gather that mixes up pieces or changes them spoils sharded weights when they "
+            "are put together or saved."
+        ),
+        how=(
+            "Every rank gives a piece that depends on its number and on the place of each "
+            "element, and compares the pieces of all ranks; a rank whose piece all others find "
+            "wrong is named. With --incident-sizes also as many elements as in a job that is "
+            "known to have hung while saving, or as many as fit into memory and time limit."
+        ),
+        remedy=(
+            "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is "
+            "left"
+        ),
     ),
     BlamePage(
-        "nccl.broadcast",
-        "error",
-        "What one rank sends to all",
-        "Jobs begin with a broadcast of the weights: when it changes them, ranks train different models.",
-        "Each repetition sends from another rank, and every rank compares every element with what that rank gives. "
-        "With --incident-sizes also as many elements as in a job that is known to have hung before its first step.",
-        "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is left",
+        name="nccl.broadcast",
+        severity="error",
+        title="What one rank sends to all",
+        why=(
+            "Jobs begin with a broadcast of the weights: when it changes them, ranks train "
+            "different models."
+        ),
+        how=(
+            "Each repetition sends from another rank, and every rank compares every element with "
+            "what that rank gives. With --incident-sizes also as many elements as in a job that "
+            "is known to have hung before its first step."
+        ),
+        remedy=(
+            "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is "
+            "left"
+        ),
     ),
     BlamePage(
-        "nccl.busbw_multi",
-        "error",
-        "The speed of the all-reduce",
-        "A slow link, interface or GPU slows every step of every rank, and no error says so.",
-        "Bus bandwidth as nccl-tests defines it, of the largest all-reduce that `verify: {sizes: …}` has, by the "
-        "slowest rank's median, against the first of these that there is: `verify: {min_busbw: …}`; over NCCL and "
-        "from 1 GiB on a model of the hardware (number and rate of RDMA ports, NVLink, NVLS or ring, PCIe, sockets), "
-        "which knows only what was published of such machines; the median of at least three earlier runs of these "
-        "nodes with this size, where slow runs are not remembered; over gloo the links of the nodes against each "
-        "other. Under half of what is normal it is an error, under four fifths a warning. gloo varies by a "
-        "factor of three with what else the processors do, so there it fails only under a fifth of the slowest "
-        "earlier run. Without any of them it is skipped, and says why.",
-        "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the slow one is left",
+        name="nccl.busbw_multi",
+        severity="error",
+        title="The speed of the all-reduce",
+        why="A slow link, interface or GPU slows every step of every rank, and no error says so.",
+        how=(
+            "Bus bandwidth as nccl-tests defines it, of the largest all-reduce that `verify: "
+            "{sizes: …}` has, by the slowest rank's median, against the first of these that there "
+            "is: `verify: {min_busbw: …}`; over NCCL and from 1 GiB on a model of the hardware "
+            "(number and rate of RDMA ports, NVLink, NVLS or ring, PCIe, sockets), which knows "
+            "only what was published of such machines; the median of at least three earlier runs "
+            "of these nodes with this size, where slow runs are not remembered; over gloo the "
+            "links of the nodes against each other. Under half of what is normal it is an error, "
+            "under four fifths a warning. gloo varies by a factor of three with what else the "
+            "processors do, so there it fails only under a fifth of the slowest earlier run. "
+            "Without any of them it is skipped, and says why."
+        ),
+        remedy=(
+            "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the slow one is "
+            "left"
+        ),
     ),
     BlamePage(
-        "nccl.correct",
-        "error",
-        "Sums that are exact",
-        "A faulty link, driver or memory that changes data lets a training diverge, and no error says so.",
-        "Every rank contributes whole numbers that depend on rank, element and repetition, small enough for every sum "
-        "to be exact in float32, bfloat16 and int32, and compares every element of all_reduce, reduce_scatter and "
-        "all_to_all. The difference tells whose share is missing or there twice; where it does not, each rank gives "
-        "its share alone once more. What the backend does not know is left out, and the report says so.",
-        "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is left",
+        name="nccl.correct",
+        severity="error",
+        title="Sums that are exact",
+        why=(
+            "A faulty link, driver or memory that changes data lets a training diverge, and no "
+            "error says so."
+        ),
+        how=(
+            "Every rank contributes whole numbers that depend on rank, element and repetition, "
+            "small enough for every sum to be exact in float32, bfloat16 and int32, and compares "
+            "every element of all_reduce, reduce_scatter and all_to_all. The difference tells "
+            "whose share is missing or there twice; where it does not, each rank gives its share "
+            "alone once more. What the backend does not know is left out, and the report says so."
+        ),
+        remedy=(
+            "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is "
+            "left"
+        ),
     ),
     BlamePage(
-        "nccl.hang",
-        "error",
-        "Every rank finishes",
-        "One rank that is missing lets all others wait until the time-out of a job that costs by the minute.",
-        "An all-reduce over all ranks in the job's interpreter, as the job's user, with the environment that apply "
-        "writes. Ends, signals and stopped or stuck processes, as the kernel tells them, name who is to blame; "
-        "where all only wait, TCP connections of the ranks that nobody answers do.",
-        "clusterprep check INVENTORY   # firewalls, interfaces, names; verify names the node or rank at fault",
+        name="nccl.hang",
+        severity="error",
+        title="Every rank finishes",
+        why=(
+            "One rank that is missing lets all others wait until the time-out of a job that costs "
+            "by the minute."
+        ),
+        how=(
+            "An all-reduce over all ranks in the job's interpreter, as the job's user, with the "
+            "environment that apply writes. Ends, signals and stopped or stuck processes, as the "
+            "kernel tells them, name the culprit; where all only wait, TCP connections of the "
+            "ranks that get no answer do."
+        ),
+        remedy=(
+            "clusterprep check INVENTORY   # firewalls, interfaces, names; verify names the node "
+            "or rank at fault"
+        ),
     ),
     BlamePage(
-        "nccl.init_time",
-        "warning",
-        "Time until ranks can work",
-        "Minutes before the first step mean a slow file system, a name service that does not answer or blocked ports, "
-        "and every restart of the job pays for them.",
-        "From the start of the ranks until all of them have imported torch, met, and finished a first small "
-        "collective: less than 60 s, or what `require: {nccl.init_time: 90s}` says. The stages tell which part took "
-        "how long.",
-        "time python -c 'import torch'   # as the job's user, on the nodes that were ready last",
+        name="nccl.init_time",
+        severity="warning",
+        title="Time until ranks can work",
+        why=(
+            "Minutes before the first step mean a slow file system, a name service that does not "
+            "answer or blocked ports, and every restart of the job pays for them."
+        ),
+        how=(
+            "From the start of the ranks until all of them have imported torch, met, and finished "
+            "a first small collective: less than 60 s, or what `require: {nccl.init_time: 90s}` "
+            "says. The stages tell which part took how long."
+        ),
+        remedy=(
+            "time python -c 'import torch'   # as the job's user, on the nodes that were ready last"
+        ),
     ),
     BlamePage(
-        "nccl.straggler",
-        "warning",
-        "A rank that all others wait for",
-        "The slowest rank sets the pace of the job, and every rank's own times look alike because all wait for it.",
-        "What each rank needs between collectives, to fill and to compare its buffer, at the largest size; of all "
-        "repetitions the quickest counts. A straggler has a robust z-score over 4, takes more than four times the "
-        "median, and 0.5 s more than it (20 ms on GPUs). Among fewer than four ranks nothing is judged.",
-        "clusterprep check INVENTORY   # clocks, temperature, throttling; then top on the nodes named",
+        name="nccl.straggler",
+        severity="warning",
+        title="A rank that all others wait for",
+        why=(
+            "The slowest rank sets the pace of the job, and every rank's own times look alike "
+            "because all wait for it."
+        ),
+        how=(
+            "What each rank needs between collectives, to fill and to compare its buffer, at the "
+            "largest size; of all repetitions the quickest counts. A straggler has a robust "
+            "z-score over 4, takes more than four times the median, and 0.5 s more than it (20 ms "
+            "on GPUs). Among fewer than four ranks nothing is judged."
+        ),
+        remedy=(
+            "clusterprep check INVENTORY   # clocks, temperature, throttling; then top on the "
+            "nodes named"
+        ),
     ),
     BlamePage(
-        "nccl.transport",
-        "warning",
-        "Transports between ranks",
-        "NCCL falls back without an error: sockets instead of RDMA are 20 to 150 times slower, and a missing HCA takes "
-        "its share of the bandwidth.",
-        "Where NCCL runs the all-reduce: interface, devices, and the transport of every pair of ranks that connect, as "
-        "NCCL_DEBUG=INFO tells them on each rank (subsystems INIT, ENV, NET, BOOTSTRAP), against NCCL_SOCKET_IFNAME, "
-        "NCCL_IB_HCA, NCCL_IB_DISABLE and NCCL_NET as the ranks were given them. Sockets fail only where RDMA was "
-        "written; GPUDirect RDMA is told and not judged. A rank that said nothing is unknown.",
-        "clusterprep check INVENTORY --only ib.,roce.,rdma.,env.,nccl.",
+        name="nccl.transport",
+        severity="warning",
+        title="Transports between ranks",
+        why=(
+            "NCCL falls back without an error: sockets instead of RDMA are 20 to 150 times "
+            "slower, and a missing HCA takes its share of the bandwidth."
+        ),
+        how=(
+            "Where NCCL runs the all-reduce: interface, devices, and the transport of every pair "
+            "of ranks that connect, as NCCL_DEBUG=INFO tells them on each rank (subsystems INIT, "
+            "ENV, NET, BOOTSTRAP), against NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE and "
+            "NCCL_NET as the ranks were given them. Sockets fail only where RDMA was written; "
+            "GPUDirect RDMA is told and not judged. A rank that said nothing is unknown."
+        ),
+        remedy="clusterprep check INVENTORY --only ib.,roce.,rdma.,env.,nccl.",
     ),
     BlamePage(
-        "net.tcp_bw",
-        "error",
-        "Links between nodes",
-        "A link that is slow, loses packets or lost its way makes the whole job slow or hangs it. An all-reduce that "
-        "passes has not used every link, and one that fails accuses everybody.",
-        "After the all-reduce pairs of nodes exchange 200 small messages and 4 MiB each way over TCP, in rounds in "
-        "which nobody is twice: all pairs up to 64 nodes, 64 partners for each beyond that. Bad is a direction at "
-        "less than a fifth of what most nodes reach, two segments of the small messages that the kernel had to send "
-        "again, a second to connect, or no connection; whatever looks bad is measured up to twice more, and what is "
-        "blocked is dialled from both ends. A node is named where at least two of its pairs are bad, and half; other "
-        "pairs are links. It is the network of sockets: RDMA is not measured by it.",
-        REMEDY_OF_LINKS,
+        name="net.tcp_bw",
+        severity="error",
+        title="Links between nodes",
+        why=(
+            "A link that is slow, loses packets or lost its way makes the whole job slow or hangs "
+            "it. An all-reduce that passes has not used every link, and one that fails accuses "
+            "all nodes."
+        ),
+        how=(
+            "After the all-reduce pairs of nodes exchange 200 small messages and 4 MiB each way "
+            "over TCP, in rounds in which no node is twice: all pairs up to 64 nodes, 64 partners "
+            "for each beyond that. Bad is a direction at less than a fifth of what most nodes "
+            "reach, two segments of the small messages that the kernel had to send again, a "
+            "second to connect, or no connection; whatever looks bad is measured up to twice "
+            "more, and what is blocked is dialled from both ends. A node is named where at least "
+            "two of its pairs are bad, and half; other pairs are links. It is the network of "
+            "sockets: RDMA is not measured by it."
+        ),
+        remedy=REMEDY_OF_LINKS,
     ),
     BlamePage(
-        "rank.consistency",
-        "warning",
-        "The same on all ranks",
-        "Ranks that run other packages or read other data fall out of step and hang in a collective an hour later.",
-        "Every rank tells its interpreter, the versions of all packages on its path, the variables of NCCL, torch, "
-        "CUDA and their like that are not as they were given to it, and the SHA-256 of each file in "
-        "`verify: {same_files: […]}`. They are compared without a collective, so also where none works.",
-        "python -m pip list   # with the job's python, on the nodes named and on another; then install what differs",
+        name="rank.consistency",
+        severity="warning",
+        title="The same on all ranks",
+        why=(
+            "Ranks that run other packages or read other data fall out of step and hang in a "
+            "collective an hour later."
+        ),
+        how=(
+            "Every rank tells its interpreter, the versions of all packages on its path, the "
+            "variables of NCCL, torch, CUDA and their like that are not as they were given to it, "
+            "and the SHA-256 of each file in `verify: {same_files: […]}`. They are compared "
+            "without a collective, so also where none works."
+        ),
+        remedy=(
+            "python -m pip list   # with the job's python, on the nodes named and on another; "
+            "then install what differs"
+        ),
     ),
 )
 PAGES = {page.name: page for page in _PAGES}

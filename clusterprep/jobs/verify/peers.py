@@ -1,7 +1,7 @@
-"""Compared with its peers: how far a node or link stands out among others of its kind, by medians alone. Pure.
+"""How far a node or link stands out among its peers, by medians alone. Pure.
 
-Mean and standard deviation would be moved by the very outlier that is looked for; the median and the median distance
-from it stay where they are until half of the values are bad.
+Mean and standard deviation would be moved by the very outlier that is looked for; the median and
+the median distance from it stay where they are until half of the values are bad.
 """
 
 from __future__ import annotations
@@ -11,74 +11,99 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 LEAST = 4  # values; of three, one that differs makes the median distance say nothing
-TO_SIGMA = (
-    1.4826  # the median distance of a normal distribution times this is its standard deviation
-)
-FLOOR = 0.02  # of the median: equal values have no distance at all, and then a thousandth would be an outlier
+TO_SIGMA = 1.4826  # from the median distance of a normal distribution to its standard deviation
+# Of the median: equal values have no distance at all, and then a thousandth would be an outlier.
+FLOOR = 0.02
 FAR = 4.0  # robust standard deviations
+MOST_VALUES = 200  # that are looked at, evenly spread, to find the usual level
+MOST_STARTS = 12  # values from which the search for the usual level starts
+HEALTHY = 0.65  # prior share of healthy values
 
 
 def spread(values: Sequence[float]) -> float:
-    """A standard deviation that outliers do not move."""
+    """Return a standard deviation that outliers do not move."""
     middle = statistics.median(values)
-    return TO_SIGMA * statistics.median(abs(value - middle) for value in values)
+    distance = statistics.median(abs(value - middle) for value in values)
+    return TO_SIGMA * distance
 
 
 def scores(values: Mapping[str, float]) -> dict[str, float]:
-    """Robust z-score of each value; of fewer than LEAST values nothing can be said, and the answer is empty."""
+    """Return the robust z-score of each value; empty for fewer than LEAST values."""
     if len(values) < LEAST:
         return {}
     middle = statistics.median(values.values())
-    scale = max(spread(list(values.values())), FLOOR * abs(middle))
-    return {name: (value - middle) / scale if scale else 0.0 for name, value in values.items()}
+    floor = FLOOR * abs(middle)
+    scale = max(spread(list(values.values())), floor)
+    if not scale:
+        return dict.fromkeys(values, 0.0)
+    return {name: (value - middle) / scale for name, value in values.items()}
 
 
 def slower(values: Mapping[str, float], share: float) -> tuple[str, ...]:
-    """Who stands out to the slow side and has less than `share` of the median: far off, and by enough to matter."""
-    middle = statistics.median(values.values()) if values else 0.0
-    return tuple(
-        name for name, z in scores(values).items() if z < -FAR and values[name] < share * middle
-    )
+    """Return the names that stand out to the slow side and have less than `share` of the median.
 
-
-def usual(values: Sequence[float], slow: float, noise: float) -> float:
-    """What healthy values reach where some stand at `slow` times that, both with a relative standard deviation.
-
-    The likeliest level of such a mixture: a median would do only while few values are slow. Slow values with no healthy
-    ones beside them look like healthy values, and no arithmetic tells the two apart.
+    So they are far off, and by enough to matter.
     """
-    sample = sorted(values)[:: max(1, len(values) // 200)]
-    starts = [
-        level
-        for value in sample[:: max(1, len(sample) // 12)]
-        for level in (value, value / slow)
-        if level > 0
-    ]
-    if not starts:
-        return 0.0
-    return max(
-        (_settled(sample, start, slow, noise) for start in starts), key=lambda found: found[1]
-    )[0]
+    if not values:
+        return ()
+    limit = share * statistics.median(values.values())
+    names: list[str] = []
+    for name, score in scores(values).items():
+        is_far = score < -FAR
+        if is_far and values[name] < limit:
+            names.append(name)
+    return tuple(names)
 
 
-_HEALTHY = 0.65  # prior share
+def usual_level(values: Sequence[float], slow: float, noise: float) -> float:
+    """Return what healthy values reach if others reach `slow` times that.
+
+    Both have the relative standard deviation `noise`. It is the likeliest level of such a mixture:
+    a median would do only while few values are slow. Slow values without healthy ones look like
+    healthy values, and no arithmetic tells the two apart.
+    """
+    best_level = 0.0
+    best_likelihood = -math.inf
+    sample = sorted(values)[:: max(1, len(values) // MOST_VALUES)]
+    for start in _starts(sample, slow):
+        level, likelihood = _settled_level(sample, start, slow, noise)
+        if likelihood > best_likelihood:
+            best_level = level
+            best_likelihood = likelihood
+    return best_level
 
 
-def _settled(
+def _starts(sample: Sequence[float], slow: float) -> list[float]:
+    """Return levels to start from: each value may be a healthy or a slow one."""
+    step = max(1, len(sample) // MOST_STARTS)
+    starts: list[float] = []
+    for value in sample[::step]:
+        if value > 0:
+            starts.append(value)
+            starts.append(value / slow)
+    return starts
+
+
+def _settled_level(
     sample: Sequence[float], level: float, slow: float, noise: float
 ) -> tuple[float, float]:
-    """The level after two steps of expectation and maximisation, and the log-likelihood before the last of them."""
+    """Return the level after two steps of expectation and maximisation.
+
+    And the log-likelihood before the last of them.
+    """
     likelihood = 0.0
     for _ in range(2):
         weights = total = likelihood = 0.0
         for value in sample:
-            a = _HEALTHY * _bell((value / level - 1.0) / noise)
-            b = (1.0 - _HEALTHY) * _bell((value / level - slow) / noise)
-            both = a + b + 1e-9  # what fits neither, such as a value near zero, decides nothing
-            weights += (a + b * slow * slow) / both
-            total += (a * value + b * slow * value) / both
+            healthy_part = HEALTHY * _bell((value / level - 1.0) / noise)
+            slow_part = (1.0 - HEALTHY) * _bell((value / level - slow) / noise)
+            # What fits neither, such as a value near zero, decides nothing.
+            both = healthy_part + slow_part + 1e-9
+            weights += (healthy_part + slow_part * slow * slow) / both
+            total += (healthy_part * value + slow_part * slow * value) / both
             likelihood += math.log(both / level)
-        level = total / weights if weights else level
+        if weights:
+            level = total / weights
     return level, likelihood
 
 

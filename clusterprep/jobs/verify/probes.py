@@ -1,19 +1,21 @@
-"""Probes of a cluster and what their answers prove: Wald's sequential test between normal and slow. Pure."""
+"""Probes of a cluster and what their speeds prove, by Wald's sequential test. Pure."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from clusterprep.jobs.verify.peers import usual
+from clusterprep.jobs.verify.peers import usual_level
 from clusterprep.model.pair_schedule import packed
 
 ENOUGH = 300  # samples of a kind that say well enough what is normal
 CONTROLS = 12  # healthy pairs that tell what is normal where few others are measured
-CLIP = 6.0  # of the logarithm of the likelihood ratio; a healthy sample counts -4.5 on average at 10 % noise
+# Bound of the logarithm of one likelihood ratio; a healthy sample counts -4.5 on average at 10 %
+# noise.
+CLIP = 6.0
 CLEAR = -3.0  # bound of that logarithm below which a probe counts as normal
 SURE = 8.0  # bound either way, where a mistake would change what is blamed
 REPEATS = 12  # of one probe at most
@@ -24,19 +26,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Something to measure: an all-reduce of a group (in ring order) or pair, one direction, or a pair on one rail."""
+    """Something to measure.
+
+    Kinds: an all-reduce of a group (in ring order) or of a pair, one direction of a pair ("way"),
+    or a pair on one rail.
+    """
 
     kind: Kind
     nodes: tuple[str, ...]
     rail: int | None = None
 
 
+Sample = tuple[Probe, float]
 Steps = Generator[tuple[Probe, ...], Sequence[float | None], T]
 
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """What slow means, as a share of normal, and the relative standard deviation of one measurement."""
+    """What counts as slow, as a share of normal, and the relative noise of one measurement."""
 
     slow: float = 0.7
     noise: float = 0.1
@@ -46,33 +53,45 @@ class ProbeSettings:
 
 @dataclass
 class ProbeEvidence:
-    """What was measured so far: per probe the sum of the logarithms of likelihood ratios, positive for slow."""
+    """What was measured so far.
+
+    `sums` has the sum of the logarithms of likelihood ratios per probe, positive for slow. `normal`
+    is the normal speed per kind as it is estimated, `fixed` as it was settled.
+    """
 
     settings: ProbeSettings
     sums: dict[Probe, float] = field(default_factory=dict)
     counts: Counter[Probe] = field(default_factory=Counter)
     normal: dict[Kind, float] = field(default_factory=dict)
     fixed: dict[Kind, float] = field(default_factory=dict)
-    seen: dict[Kind, list[tuple[Probe, float]]] = field(default_factory=dict)
+    samples: dict[Kind, list[Sample]] = field(default_factory=dict)
     groups: int = 0
     rounds: int = 0
     measured: int = 0
 
     def add(self, batch: Sequence[Probe], results: Sequence[float | None]) -> None:
-        kinds = {probe.kind for probe in batch}
-        self.groups += sum(probe.kind == "group" for probe in batch)
-        self.rounds += bool(kinds - {"group"})
+        """Count what the probes of a batch measured; None is a probe without a result."""
+        fresh: dict[Kind, list[Sample]] = {}
+        for probe, value in zip(batch, results, strict=True):
+            samples = fresh.setdefault(probe.kind, [])
+            if value is not None:
+                samples.append((probe, value))
+            if probe.kind == "group":
+                self.groups += 1
+        if any(kind != "group" for kind in fresh):
+            self.rounds += 1
         self.measured += len(batch)
-        fresh = [
-            (probe, value) for probe, value in zip(batch, results, strict=True) if value is not None
-        ]
-        for kind in kinds:
-            self._learn(kind, [entry for entry in fresh if entry[0].kind == kind])
+        for kind, samples in fresh.items():
+            self._learn(kind, samples)
         self.counts.update(batch)
 
     def settle(self, kind: Kind) -> None:
-        """What was measured so far is normal: it came from what is known to be good. Its sums are not kept."""
-        if values := [value for _, value in self.seen.get(kind, [])]:
+        """Take what was measured so far as normal: it came from good nodes.
+
+        Its sums are not kept.
+        """
+        values = [value for _, value in self.samples.get(kind, [])]
+        if values:
             self.forget(kind)
             self.fixed[kind] = statistics.median(values)
 
@@ -81,89 +100,141 @@ class ProbeEvidence:
             self.fixed[kind] = self.normal[kind]
 
     def forget(self, kind: Kind) -> None:
-        """What was measured for a purpose says nothing about what is normal for all."""
+        """Drop what was measured for one purpose; it says nothing about what is normal for all."""
         self.fixed.pop(kind, None)
-        self.seen.pop(kind, None)
-        for probe in [probe for probe in self.sums if probe.kind == kind]:
-            del self.sums[probe], self.counts[probe]
+        self.samples.pop(kind, None)
+        for probe in list(self.sums):
+            if probe.kind == kind:
+                self.doubt([probe])
 
     def doubt(self, probes: Iterable[Probe]) -> None:
-        """What was measured for these does not count any more; what is normal stays."""
+        """Drop what was measured for these probes; the normal speed stays."""
         for probe in probes:
             self.sums.pop(probe, None)
             self.counts.pop(probe, None)
 
-    def _learn(self, kind: Kind, fresh: list[tuple[Probe, float]]) -> None:
-        """Add to the sums; while samples are few, what is normal is worked out anew and with it all sums."""
-        seen = self.seen.setdefault(kind, [])
+    def _learn(self, kind: Kind, fresh: list[Sample]) -> None:
+        """Add to the sums; while samples are few, compute the normal speed and all sums anew."""
+        samples = self.samples.setdefault(kind, [])
         if kind in self.fixed:
             self.normal[kind] = self.fixed[kind]
-        elif len(seen) < ENOUGH:
-            seen += fresh
-            self.normal[kind] = usual(
-                [value for _, value in seen], self.settings.slow, self.settings.noise
-            )
-            self.sums.update(dict.fromkeys((probe for probe, _ in seen), 0.0))
-            fresh = seen
-        normal, slow = self.normal[kind] or 1.0, self.settings.slow
-        steep, middle = (1.0 - slow) / self.settings.noise**2, (1.0 + slow) / 2.0
-        for probe, value in fresh:
-            ratio = steep * (middle - value / normal)
-            self.sums[probe] = self.sums.get(probe, 0.0) + max(
-                -self.settings.clip, min(self.settings.clip, ratio)
-            )
+        elif len(samples) < ENOUGH:
+            samples += fresh
+            fresh = samples
+            values: list[float] = []
+            for probe, value in samples:
+                values.append(value)
+                self.sums[probe] = 0.0
+            settings = self.settings
+            self.normal[kind] = usual_level(values, settings.slow, settings.noise)
+        normal = self.normal[kind] or 1.0
+        self._add_to_sums(fresh, normal)
+
+    def _add_to_sums(self, samples: Iterable[Sample], normal: float) -> None:
+        slow = self.settings.slow
+        noise = self.settings.noise
+        clip = self.settings.clip
+        # The logarithm of the ratio of two normal densities, around `slow` and 1, is linear.
+        slope = (1.0 - slow) / noise**2
+        middle = (1.0 + slow) / 2.0
+        for probe, value in samples:
+            ratio = slope * (middle - value / normal)
+            clipped = max(-clip, min(clip, ratio))
+            before = self.sums.get(probe, 0.0)
+            self.sums[probe] = before + clipped
 
     def slow(self, probe: Probe, low: float, high: float) -> bool | None:
-        """None: not known."""
+        """Return True if slow, False if normal, None if undecided."""
         score = self.sums.get(probe, 0.0)
-        return True if score >= high else False if score <= low else None
+        if score >= high:
+            return True
+        if score <= low:
+            return False
+        return None
+
+    def verdicts(
+        self, probes: Iterable[Probe], low: float, high: float
+    ) -> dict[Probe, bool | None]:
+        """Return what is known of each probe, as `slow` tells it."""
+        return {probe: self.slow(probe, low, high) for probe in probes}
 
 
-def decided(
+def run_probes(
     evidence: ProbeEvidence,
     probes: Sequence[Probe],
     low: float,
     high: float,
     budget: int | None = None,
 ) -> Steps[dict[Probe, bool | None]]:
-    """Each probe repeated until its evidence leaves the bounds; None where it does not, or the budget is spent."""
-    limits = {probe: evidence.counts[probe] + REPEATS for probe in probes}
-    left: Sequence[Probe] = probes
-    while left:
-        for batch in packed(left, lambda probe: probe.nodes):
-            if budget is not None and evidence.groups + len(batch) > budget:
-                return {probe: evidence.slow(probe, low, high) for probe in probes}
-            evidence.add(batch, (yield batch))
-        left = [
-            p
-            for p in left
-            if evidence.slow(p, low, high) is None and evidence.counts[p] < limits[p]
-        ]
-    return {probe: evidence.slow(probe, low, high) for probe in probes}
+    """Repeat each probe until its evidence leaves the bounds.
+
+    Returns None for a probe that stays undecided, as it does if the `budget` of group tests is
+    spent.
+    """
+    limits: dict[Probe, int] = {}
+    for probe in probes:
+        limits[probe] = evidence.counts[probe] + REPEATS
+    remaining = probes
+    while remaining:
+        for batch in packed(remaining, lambda probe: probe.nodes):
+            needed = evidence.groups + len(batch)
+            if budget is not None and needed > budget:
+                return evidence.verdicts(probes, low, high)
+            results = yield batch
+            evidence.add(batch, results)
+        undecided: list[Probe] = []
+        for probe in remaining:
+            if evidence.counts[probe] >= limits[probe]:
+                continue
+            if evidence.slow(probe, low, high) is None:
+                undecided.append(probe)
+        remaining = undecided
+    return evidence.verdicts(probes, low, high)
 
 
 def partners(
     suspects: Sequence[str], good: Sequence[str], place: Mapping[str, int], far: bool
 ) -> Iterable[tuple[str, tuple[str, str]]]:
-    """A good node for each suspect, the nearest or farthest in order; another one for each while there are."""
+    """Yield each suspect with a pair of it and a good node, the nearest or farthest in order.
+
+    Each suspect gets another good node while there are enough.
+    """
     free = list(good)
-    for node in suspects:
-        free = free or list(good)
-        best = (max if far else min)(free, key=lambda other: abs(place[other] - place[node]))
+    choose = max if far else min
+    for suspect in suspects:
+        if not free:
+            free = list(good)
+        distances: dict[str, int] = {}
+        for other in free:
+            distances[other] = abs(place[other] - place[suspect])
+        best = choose(free, key=distances.__getitem__)
         free.remove(best)
-        yield node, (node, best)
+        yield suspect, (suspect, best)
 
 
-def calibrated(kind: Kind, good: Sequence[str], evidence: ProbeEvidence) -> Steps[None]:
-    """Learn what is normal for a kind from pairs of good nodes; where suspects are many, nothing else would tell."""
+def without(names: Iterable[str], excluded: Container[str]) -> list[str]:
+    """Return the names that are not excluded, in their order."""
+    return [name for name in names if name not in excluded]
+
+
+def positions(names: Iterable[str]) -> dict[str, int]:
+    """Return the place of each name, as `partners` takes it."""
+    return {name: place for place, name in enumerate(names)}
+
+
+def calibrate(kind: Kind, good: Sequence[str], evidence: ProbeEvidence) -> Steps[None]:
+    """Learn the normal speed of a kind from pairs of good nodes, as most others may be slow."""
     rail = 0 if kind == "rail" else None
-    half = len(good) // 2
-    pairs = [
-        Probe(kind, (good[2 * at], good[2 * at + 1]), rail) for at in range(half)
-    ]  # neighbours share a switch
-    pairs = pairs[:: half // CONTROLS or 1]
+    pairs: list[Probe] = []
+    for first, second in zip(good[::2], good[1::2], strict=False):  # neighbours share a switch
+        pairs.append(Probe(kind, (first, second), rail))
+    step = len(pairs) // CONTROLS or 1
+    pairs = pairs[::step]
     evidence.forget(kind)
-    if len(pairs) > 1:
-        for _ in range(2 * CONTROLS // len(pairs) + 1):
-            evidence.add(pairs, (yield tuple(pairs)))
-        evidence.settle(kind)
+    if len(pairs) < 2:
+        return
+    repeats = 2 * CONTROLS // len(pairs) + 1
+    for _ in range(repeats):
+        results = yield tuple(pairs)
+        evidence.add(pairs, results)
+    evidence.settle(kind)

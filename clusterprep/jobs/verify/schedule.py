@@ -1,4 +1,4 @@
-"""Who runs which rank with which environment: the plan of a trial, decided before any node is asked."""
+"""The plan of a trial: which node runs which rank, with which environment and which collectives."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ from clusterprep.model import Node, VerifySettings
 from clusterprep.model.colocation import largest_group, neighbours
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-# Over what is declared, and for the trial alone: NCCL says how it connects, and that is compared with what was written.
-# BOOTSTRAP is where 2.23 and later tell the interface. The empty name of a file keeps the lines on stdout, also where
-# an nccl.conf of the node sends them to a file: a name that is set wins over the conf file, and an empty one is none.
-TELLING = {
+# Set for the trial alone, and over what is declared: NCCL logs how it connects, and that is
+# compared with what was written. BOOTSTRAP is where NCCL 2.23 and later log the interface. The
+# empty file name keeps the lines on stdout even if an nccl.conf of the node sends them to a file: a
+# variable that is set wins over the conf file, and an empty name means stdout.
+NCCL_LOGGING = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP",
     "NCCL_DEBUG_FILE": "",
 }
 
-# Where several ranks share a GPU their kernels take turns on it, and have to fit; under what is declared.
-SPARING = {"NCCL_MAX_CTAS": "1"}
+# Ranks that share a GPU take turns on it, and their kernels have to fit. What is declared goes
+# before.
+SHARED_GPU_SETTINGS = {"NCCL_MAX_CTAS": "1"}
 
-# From those that need a ring of pairs to the one that needs all: where a pair is cut, what comes before is known.
-OTHERS = ("all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all")
+# From collectives that use a ring of pairs to the one that uses all pairs: if a pair is cut, the
+# results of those before it are known.
+OTHER_COLLECTIVES = ("all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all")
 OTHER_TYPES = ("bfloat16", "int32")
-MIDDLE = 1 << 20  # bytes
-# Elements in float32 of collectives in which jobs of users hung: what each rank gave to an all-gather (the end of a
-# llama-recipes run, NumelIn of the watchdog's line), and what was broadcast (AutoTrain, at «creating trainer»).
-GATHERED, SENT = 262_675_456, 253_440_000
+MEDIUM_SIZE = 1 << 20  # bytes
+# Numbers of float32 elements with which jobs of users hung: what each rank gave to an all-gather
+# (at the end of a llama-recipes run, NumelIn in the line of the watchdog), and what was broadcast
+# (AutoTrain, at "creating trainer").
+INCIDENT_ALL_GATHER, INCIDENT_BROADCAST = 262_675_456, 253_440_000
+FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
 class ScheduledTest:
-    """One collective of one size; `bytes` is the larger buffer of one rank, as nccl-tests counts."""
+    """One collective of one size; `bytes` is the larger buffer of a rank, as nccl-tests counts."""
 
     op: str
     bytes: int
@@ -46,6 +51,8 @@ class ScheduledTest:
 
 @dataclass(frozen=True)
 class PlannedRank:
+    """One process of the trial and its whole environment."""
+
     rank: int
     local_rank: int
     node: str
@@ -54,7 +61,7 @@ class PlannedRank:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """Everything that a trial needs to know; ranks are numbered in inventory order of their nodes."""
+    """All that a trial needs to know; ranks are numbered in inventory order of their nodes."""
 
     nodes: tuple[Node, ...]
     ranks: tuple[PlannedRank, ...]
@@ -74,47 +81,57 @@ class TrialPlan:
 
     @property
     def rendezvous(self) -> str:
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{host}:{self.port}"
+        """Host and port of the store, with an IPv6 address in brackets."""
+        if ":" in self.address:
+            return f"[{self.address}]:{self.port}"
+        return f"{self.address}:{self.port}"
 
     @functools.cached_property
     def ranks_by_node(self) -> Mapping[str, tuple[PlannedRank, ...]]:
-        grouped: dict[str, list[PlannedRank]] = {node.name: [] for node in self.nodes}
+        grouped: dict[str, list[PlannedRank]] = {}
+        for node in self.nodes:
+            grouped[node.name] = []
         for rank in self.ranks:
             grouped[rank.node].append(rank)
         return {name: tuple(ranks) for name, ranks in grouped.items()}
 
     @property
     def nproc_per_node(self) -> int:
-        """The same on all nodes of a sound inventory (launch.nproc); else the most that a node has."""
-        return max((len(ranks) for ranks in self.ranks_by_node.values()), default=0)
+        """The most ranks of one node; in a sound inventory all have as many (launch.nproc)."""
+        counts = map(len, self.ranks_by_node.values())
+        return max(counts, default=0)
 
     def request(self, node: Node, source: str) -> dict[str, Any]:
-        """The body of the agent's operation `start` for one node; `source` is the program of the ranks."""
-        return {
-            "python": node.python,
-            "user": node.job_user,
-            "source": source,
-            "ranks": [
-                {"rank": rank.rank, "env": dict(rank.env)} for rank in self.ranks_by_node[node.name]
-            ],
-            "config": {
-                "backend": self.backend,
-                "gpus": self.gpus.get(node.name, 0),
-                "same_files": list(self.same_files),
-            },
-        }
+        """Return the body of the agent's operation `start` for one node.
+
+        `source` is the program of the ranks.
+        """
+        ranks: list[dict[str, Any]] = []
+        for rank in self.ranks_by_node[node.name]:
+            env = dict(rank.env)
+            ranks.append({"rank": rank.rank, "env": env})
+        config: dict[str, Any] = {"backend": self.backend}
+        config["gpus"] = self.gpus.get(node.name, 0)
+        config["same_files"] = list(self.same_files)
+        body: dict[str, Any] = {"python": node.python}
+        body["user"] = node.job_user
+        body["source"] = source
+        body["ranks"] = ranks
+        body["config"] = config
+        return body
 
     def tasks(self, node: Node) -> list[dict[str, Any]]:
-        """What the ranks of one node do together with all others, in the order of `request`."""
-        alike = {
-            "world": self.world_size,
-            "address": self.address,
-            "port": self.port,
-            "timeout": self.timeout,
-            "steps": [asdict(step) for step in self.steps],
-        }
-        return [{"rank": rank.rank, **alike} for rank in self.ranks_by_node[node.name]]
+        """Return what the ranks of one node do with all others, in the order of `request`."""
+        steps = [asdict(step) for step in self.steps]
+        tasks: list[dict[str, Any]] = []
+        for rank in self.ranks_by_node[node.name]:
+            task: dict[str, Any] = {"rank": rank.rank, "world": self.world_size}
+            task["address"] = self.address
+            task["port"] = self.port
+            task["timeout"] = self.timeout
+            task["steps"] = steps
+            tasks.append(task)
+        return tasks
 
 
 def plan_trial(
@@ -125,91 +142,128 @@ def plan_trial(
     gpus: Mapping[str, int],
     further: Sequence[ScheduledTest] = (),
 ) -> TrialPlan:
-    """One rank per GPU in use, or `nproc_per_node` of them on CPU nodes.
+    """Plan a trial with one rank per GPU in use, or `nproc_per_node` ranks on each CPU node.
 
-    `env` is the job's environment per node, `gpus` the number of GPUs in use per node (absent: none). The sizes of
-    `settings` are those of all_reduce in float32; `further` collectives come after them.
+    `env` is the job's environment per node, `gpus` the number of GPUs in use per node (absent:
+    none). The sizes of `settings` are those of all_reduce in float32; `further` collectives come
+    after them.
     """
     shares = shares_of(nodes, gpus)
-    backend = settings.backend if settings.backend != "auto" else _backend(nodes, shares, gpus)
-    telling = TELLING if backend == "nccl" else {}
-    sharing = largest_group(nodes, gpus, env) if backend == "nccl" else 1
-    world, ranks = sum(shares), list[PlannedRank]()
-    for position, (node, share) in enumerate(zip(nodes, shares, strict=True)):
-        given = {**(SPARING if sharing > 1 else {}), **env.get(node.name, {}), **telling}
+    backend: str = settings.backend
+    if backend == "auto":
+        backend = _backend(nodes, shares, gpus)
+    logging: Mapping[str, str] = {}
+    most_sharing = 1
+    if backend == "nccl":
+        logging = NCCL_LOGGING
+        most_sharing = largest_group(nodes, gpus, env)
+    gpu_settings = SHARED_GPU_SETTINGS if most_sharing > 1 else {}
+    world = sum(shares)
+    ranks: list[PlannedRank] = []
+    for position, node in enumerate(nodes):
+        share = shares[position]
+        declared = env.get(node.name, {})
+        given = {**gpu_settings, **declared, **logging}
         for local in range(share):
-            values = rank_environment(given, rendezvous, len(ranks), local, world, share, position)
-            ranks.append(PlannedRank(len(ranks), local, node.name, values))
+            rank = len(ranks)
+            values = rank_environment(given, rendezvous, rank, local, world, share, position)
+            ranks.append(PlannedRank(rank, local, node.name, values))
+    sweep = [ScheduledTest("all_reduce", size) for size in settings.sizes]
+    address, port = rendezvous
     return TrialPlan(
         nodes=tuple(nodes),
         ranks=tuple(ranks),
         backend=backend,
-        address=rendezvous[0],
-        port=rendezvous[1],
-        steps=(*(ScheduledTest("all_reduce", size) for size in settings.sizes), *further),
+        address=address,
+        port=port,
+        steps=(*sweep, *further),
         timeout=settings.timeout,
         gpus=dict(gpus),
         min_busbw=settings.min_busbw,
         same_files=settings.same_files,
-        most_sharing=sharing,
+        most_sharing=most_sharing,
     )
 
 
 def shares_of(nodes: Sequence[Node], gpus: Mapping[str, int]) -> list[int]:
-    """How many ranks each node runs: as declared, else one per GPU in use, else one."""
-    return [node.nproc_per_node or gpus.get(node.name, 0) or 1 for node in nodes]
+    """Return how many ranks each node runs: as declared, else one per GPU in use, else one."""
+    shares: list[int] = []
+    for node in nodes:
+        in_use = gpus.get(node.name, 0)
+        shares.append(node.nproc_per_node or in_use or 1)
+    return shares
 
 
 def other_steps(settings: VerifySettings) -> tuple[ScheduledTest, ...]:
-    """Every other collective and every other type once, at a middle size: whether they work, not how fast they are."""
-    size = min(MIDDLE, max(settings.sizes, default=MIDDLE))
-    kinds = [("all_reduce", dtype) for dtype in OTHER_TYPES] + [(op, "float32") for op in OTHERS]
-    return tuple(ScheduledTest(op, 0 if op == "barrier" else size, dtype, 1) for op, dtype in kinds)
+    """Return every other collective and every other type once, at a medium size.
+
+    They show whether a collective works, not how fast it is.
+    """
+    largest = max(settings.sizes, default=MEDIUM_SIZE)
+    size = min(MEDIUM_SIZE, largest)
+    steps = [ScheduledTest("all_reduce", size, dtype, repetitions=1) for dtype in OTHER_TYPES]
+    for op in OTHER_COLLECTIVES:
+        size_of_op = 0 if op == "barrier" else size
+        steps.append(ScheduledTest(op, size_of_op, repetitions=1))
+    return tuple(steps)
 
 
-def with_incidents(plan: TrialPlan) -> TrialPlan:
-    """The plan with the sizes of known incidents after all others."""
-    among = plan.most_sharing if plan.backend == "nccl" else max(1, len(neighbours(plan.nodes)))
-    gathered = ScheduledTest(
-        "all_gather", 4 * GATHERED * plan.world_size, repetitions=1, fit=True, among=among
-    )
-    sent = ScheduledTest("broadcast", 4 * SENT, repetitions=1, fit=True, among=among)
-    return replace(plan, steps=(*plan.steps, gathered, sent))
+def with_incident_sizes(plan: TrialPlan) -> TrialPlan:
+    """Return the plan with the sizes of known incidents after all other collectives."""
+    among = plan.most_sharing
+    if plan.backend != "nccl":
+        among = max(1, len(neighbours(plan.nodes)))
+    gathered_bytes = FLOAT32_BYTES * INCIDENT_ALL_GATHER * plan.world_size
+    broadcast_bytes = FLOAT32_BYTES * INCIDENT_BROADCAST
+    gathered = ScheduledTest("all_gather", gathered_bytes, repetitions=1, fit=True, among=among)
+    broadcast = ScheduledTest("broadcast", broadcast_bytes, repetitions=1, fit=True, among=among)
+    steps = (*plan.steps, gathered, broadcast)
+    return replace(plan, steps=steps)
 
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 
 
-def own_part(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment of a rank without what a launcher sets."""
-    return {name: value for name, value in env.items() if name not in (*TORCHRUN, *MEETING)}
+def without_launcher_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a rank without the variables that a launcher sets."""
+    remaining = dict(env)
+    for name in (*TORCHRUN, *MEETING):
+        remaining.pop(name, None)
+    return remaining
 
 
-def of_some(
+def plan_subset(
     plan: TrialPlan,
     names: Sequence[str],
-    meet: tuple[str, int],
+    rendezvous: tuple[str, int],
     steps: Sequence[ScheduledTest],
-    limit: float,
+    timeout: float,
     **env: str,
 ) -> TrialPlan:
-    """A trial of a few of the nodes of a plan, in the order of `names`, the first of them at `meet`.
+    """Return a trial of some nodes of a plan, in the order of `names`.
 
-    `env` comes over what the ranks are given there.
+    `rendezvous` is an address of the first of them. `env` goes over the environment of the ranks in
+    `plan`.
     """
-    homes = {node.name: node for node in plan.nodes}
-    parts = [plan.ranks_by_node[name] for name in names]
-    world, ranks = sum(map(len, parts)), list[PlannedRank]()
-    for position, mine in enumerate(parts):
-        for rank in mine:
-            given = {**own_part(rank.env), **env}
+    world = 0
+    for name in names:
+        world += len(plan.ranks_by_node[name])
+    ranks: list[PlannedRank] = []
+    for position, name in enumerate(names):
+        node_ranks = plan.ranks_by_node[name]
+        share = len(node_ranks)
+        for old in node_ranks:
+            number = len(ranks)
+            given = without_launcher_variables(old.env)
+            given.update(env)
             values = rank_environment(
-                given, meet, len(ranks), rank.local_rank, world, len(mine), position
+                given, rendezvous, number, old.local_rank, world, share, position
             )
-            ranks.append(replace(rank, rank=len(ranks), env=values))
-    nodes = tuple(homes[name] for name in names)
-    address, port = meet
+            ranks.append(replace(old, rank=number, env=values))
+    node_by_name = {node.name: node for node in plan.nodes}
+    nodes = tuple(node_by_name[name] for name in names)
+    address, port = rendezvous
     return replace(
         plan,
         nodes=nodes,
@@ -217,14 +271,21 @@ def of_some(
         address=address,
         port=port,
         steps=tuple(steps),
-        timeout=limit,
+        timeout=timeout,
     )
 
 
 def _backend(nodes: Sequence[Node], shares: Sequence[int], gpus: Mapping[str, int]) -> str:
-    """NCCL only where every rank has a GPU of its own: two ranks on one GPU are refused by NCCL."""
-    enough = all(gpus.get(node.name, 0) >= share for node, share in zip(nodes, shares, strict=True))
-    return "nccl" if enough and nodes else "gloo"
+    """Return nccl if every rank has a GPU of its own, else gloo.
+
+    NCCL refuses two ranks on one GPU.
+    """
+    if not nodes:
+        return "gloo"
+    for node, share in zip(nodes, shares, strict=True):
+        if gpus.get(node.name, 0) < share:
+            return "gloo"
+    return "nccl"
 
 
 def rank_environment(
@@ -236,16 +297,15 @@ def rank_environment(
     share: int,
     position: int,
 ) -> dict[str, str]:
-    """What torchrun would set, over what the job is given."""
-    return {
-        "OMP_NUM_THREADS": "1",
-        **given,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(share),
-        "NODE_RANK": str(position),
-        "GROUP_RANK": str(position),
-        "MASTER_ADDR": rendezvous[0],
-        "MASTER_PORT": str(rendezvous[1]),
-    }
+    """Return the variables that torchrun would set, over those that the job is given."""
+    address, port = rendezvous
+    env = {"OMP_NUM_THREADS": "1", **given}
+    env["RANK"] = str(rank)
+    env["LOCAL_RANK"] = str(local)
+    env["WORLD_SIZE"] = str(world)
+    env["LOCAL_WORLD_SIZE"] = str(share)
+    env["NODE_RANK"] = str(position)
+    env["GROUP_RANK"] = str(position)
+    env["MASTER_ADDR"] = address
+    env["MASTER_PORT"] = str(port)
+    return env

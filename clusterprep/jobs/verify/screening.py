@@ -1,27 +1,31 @@
-"""Blame at scale: which few of up to a thousand nodes, network cards, links or switches make a collective slow. Pure.
+"""Find the few nodes, network cards, links or switches that make a collective slow. Pure.
 
-Questions go out as batches of probes that may run at once, answers come back as speeds: `screen` is a generator that
-is given results and says what to run next, so that it can be played against a simulated cluster as well as a real one.
+`screen` is a generator: it yields batches of probes that may run at once and is sent their speeds.
+So it can be played against a simulated cluster as well as a real one.
 
-1. Groups of neighbours, then halves of the slow ones, padded with healthy nodes to the size they had: dozens of tests
-   find who is suspected. No more than HEALTHY of them while nothing is proven slow, and than BUDGET at all; what is
-   not decided by then stays suspected.
-2. A suspect is bad where it is slow with each of two known-good partners, so that a bad link is not taken for a node.
-3. Every pair that the rounds have, in rounds of disjoint pairs: a passing group has not used every link.
-4. What is slow with most partners is a node; where such nodes are fast among each other, it is the switch above them.
-   A node that is slow on some rails only has bad network cards; a pair that is left over is tried in each direction.
+1. Groups of neighbours are tested, then halves of the slow ones, padded with healthy nodes to the
+   size they had: dozens of tests find who is suspected. No more than HEALTHY tests are run while no
+   group is proven slow, and no more than BUDGET at all; a group that is undecided by then stays
+   suspected.
+2. A suspect is bad if it is slow with each of two known-good partners, so that a bad link is not
+   taken for a node.
+3. Every pair that the rounds have is measured, in rounds of disjoint pairs: a passing group has not
+   used every link.
+4. What is slow with most partners is a node; if such nodes are fast among each other, it is the
+   switch above them. A node that is slow on some rails only has bad network cards; a remaining pair
+   is tried in each direction.
 
-Every probe is repeated until the evidence suffices (Wald's sequential test between normal and slow); a sample counts
-for CLIP at most, so that one freak does not decide.
+Every probe is repeated until the evidence suffices (Wald's sequential test between normal and
+slow); a sample counts for CLIP at most, so that one freak value does not decide.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from clusterprep.jobs.verify.meaning import Blame, explained
+from clusterprep.jobs.verify.fault_location import Blame, locate_faults
 from clusterprep.jobs.verify.probes import (
     CLEAR,
     SURE,
@@ -29,14 +33,17 @@ from clusterprep.jobs.verify.probes import (
     ProbeEvidence,
     ProbeSettings,
     Steps,
-    calibrated,
-    decided,
+    calibrate,
     partners,
+    positions,
+    run_probes,
+    without,
 )
 from clusterprep.model.pair_schedule import ALL_PAIRS
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 PARTS = 12  # groups of the first screening, whatever the number of nodes
+FEWEST_PARTS = 4  # fewer groups would be as small as pairs
 HEALTHY, BUDGET = 28, 57  # group tests: of the screening, and with all splitting
 FEW = 4  # suspects that are tried in pairs instead of being split further
 CAUGHT = 7.0  # bound above which a group counts as slow
@@ -44,10 +51,15 @@ MISTAKES = 0.002  # healthy pairs that may be blamed, over all pairs of a run
 SAMPLE = 100  # measurements of pairs that it takes to know well what is normal
 OFTEN = 2  # times more that all pairs of a few nodes are measured for it
 
+Suspects = tuple[tuple[str, ...], list[str]]  # suspects, and nodes that are known to be good
+
 
 @dataclass(frozen=True)
 class Screening:
-    """What was found, and what it took. Pairs with a node that is bad are not judged, and not counted as exercised."""
+    """What was found, and what it took.
+
+    Pairs with a bad node are not judged, and not counted as exercised.
+    """
 
     blames: tuple[Blame, ...]
     suspects: tuple[str, ...]  # that the group tests left
@@ -71,114 +83,169 @@ def screen(
     rounds: Iterable[Sequence[tuple[str, str]]],
     settings: ProbeSettings | None = None,
 ) -> Steps[Screening]:
-    """Find who is slow. `nodes` are best in the order of racks; `rounds` of pairs come from `pairing`."""
+    """Find what is slow.
+
+    `nodes` are best in the order of racks; `rounds` come from `model.pair_schedule`.
+    """
     evidence = ProbeEvidence(settings or ProbeSettings())
-    suspects, good = yield from _suspected(nodes, evidence)
-    sure = -math.log(MISTAKES / max(1, _pairs(len(nodes))))
+    suspects, good = yield from _suspects(nodes, evidence)
+    count = len(nodes)
+    pair_count = count * (count - 1) // 2
+    sure = -math.log(MISTAKES / max(1, pair_count))
     bad = yield from _confirmed(nodes, suspects, good, evidence, sure)
-    clear = (
-        -SURE if len(nodes) <= ALL_PAIRS else CLEAR
-    )  # of a few pairs each can be looked at longer
-    pairs = yield from _swept(rounds, bad, evidence, clear, sure)
-    blames = yield from explained(nodes, bad, pairs, evidence)
-    exercised = sum(verdict is not None for verdict in pairs.values())
+    clear = CLEAR
+    if count <= ALL_PAIRS:
+        clear = -SURE  # of a few pairs each one can be measured longer
+    pairs = yield from _measured_pairs(rounds, bad, evidence, clear, sure)
+    blames = yield from locate_faults(nodes, bad, pairs, evidence)
+    undecided = _undecided(pairs)
+    exercised = len(pairs) - len(undecided)
     return Screening(
-        blames,
-        suspects,
-        evidence.groups,
-        evidence.rounds,
-        evidence.measured,
-        exercised,
-        _pairs(len(nodes)),
+        blames=blames,
+        suspects=suspects,
+        group_tests=evidence.groups,
+        pair_rounds=evidence.rounds,
+        measurements=evidence.measured,
+        exercised=exercised,
+        pairs=pair_count,
     )
 
 
-def _pairs(count: int) -> int:
-    return count * (count - 1) // 2
+def _undecided(verdicts: Mapping[Probe, bool | None]) -> list[Probe]:
+    return [probe for probe, is_slow in verdicts.items() if is_slow is None]
 
 
 # ---------------------------------------------------------------- groups
 
 
-def _suspected(
-    nodes: Sequence[str], evidence: ProbeEvidence
-) -> Steps[tuple[tuple[str, ...], list[str]]]:
-    """Suspects, and who is known to be good; of a handful of nodes all are suspected, as groups would be pairs."""
+def _suspects(nodes: Sequence[str], evidence: ProbeEvidence) -> Steps[Suspects]:
+    """Test groups of neighbours. Returns suspects and good nodes, both empty for few nodes."""
     parts = _parts(nodes, min(PARTS, len(nodes) // 2))
-    if len(parts) < 4:
+    if len(parts) < FEWEST_PARTS:
         return (), []
+    suspects: set[str] = set()
+    good: list[str] = []
+    slow: list[list[str]] = []
+    healthy: list[tuple[str, ...]] = []
     probes = [Probe("group", part) for part in parts]
-    found = yield from decided(evidence, probes, CLEAR, CAUGHT, HEALTHY)
-    healthy = [probe.nodes for probe in probes if found[probe] is False]
-    good = [node for part in healthy for node in part]
-    slow = [list(probe.nodes) for probe in probes if found[probe]]
-    suspects = [node for probe in probes if found[probe] is None for node in probe.nodes]
+    verdicts = yield from run_probes(evidence, probes, CLEAR, CAUGHT, HEALTHY)
+    for probe, is_slow in verdicts.items():
+        if is_slow is None:
+            suspects.update(probe.nodes)
+        elif is_slow:
+            slow.append(list(probe.nodes))
+        else:
+            healthy.append(probe.nodes)
+            good += probe.nodes
     if len(healthy) > 1:
-        across = Probe(
-            "group", tuple(part[len(part) // 2] for part in healthy)
-        )  # every boundary is crossed by now
-        told = yield from decided(evidence, [across], CLEAR, CAUGHT, BUDGET if slow else HEALTHY)
-        suspects += across.nodes if told[across] is not False else ()
-    suspects += yield from _split(slow, good, len(parts[0]), evidence)
-    found_out = set(suspects)
-    return tuple(node for node in nodes if node in found_out), [
-        node for node in good if node not in found_out
-    ]
+        budget = BUDGET if slow else HEALTHY
+        across = yield from _suspects_across(healthy, evidence, budget)
+        suspects.update(across)
+    size = len(parts[0])
+    found = yield from _split(slow, good, size, evidence)
+    suspects.update(found)
+    ordered = [node for node in nodes if node in suspects]
+    return tuple(ordered), without(good, suspects)
+
+
+def _suspects_across(
+    healthy: Sequence[tuple[str, ...]], evidence: ProbeEvidence, budget: int
+) -> Steps[tuple[str, ...]]:
+    """Test one node of each healthy group: with this test every boundary is crossed."""
+    middles = tuple(part[len(part) // 2] for part in healthy)
+    probe = Probe("group", middles)
+    verdicts = yield from run_probes(evidence, [probe], CLEAR, CAUGHT, budget)
+    if verdicts[probe] is False:
+        return ()
+    return middles
 
 
 def _parts(nodes: Sequence[str], count: int) -> list[tuple[str, ...]]:
-    """Neighbours in groups of as equal a size as can be."""
-    edges = [len(nodes) * part // count for part in range(count + 1)] if count else []
-    return [tuple(nodes[start:end]) for start, end in itertools.pairwise(edges)]
+    """Return neighbours in `count` groups of sizes as equal as possible."""
+    parts: list[tuple[str, ...]] = []
+    start = 0
+    for number in range(1, count + 1):
+        end = len(nodes) * number // count
+        parts.append(tuple(nodes[start:end]))
+        start = end
+    return parts
 
 
 def _split(
     slow: list[list[str]], good: list[str], size: int, evidence: ProbeEvidence
 ) -> Steps[list[str]]:
-    """Halve slow groups until FEW are left; what was not tested after all comes last, for there may be more faults."""
+    """Halve slow groups until FEW nodes are left in each; return the suspects and extend `good`.
+
+    Of a group whose first half is slow, the second half is set aside and tested last, as there may
+    be more faults.
+    """
     suspects: list[str] = []
     aside: list[list[str]] = []
     while slow or aside:
         if not slow:
-            tests, aside = aside, []
-        else:
-            suspects += [node for group in slow if len(group) <= FEW for node in group]
-            large = [group for group in slow if len(group) > FEW]
-            tests = [group[: len(group) // 2] for group in large]
-            others = [group[len(group) // 2 :] for group in large]
-        probes = _padded(tests, good, size)
-        found = yield from decided(evidence, probes, CLEAR, CAUGHT, BUDGET)
-        verdicts = [found[probe] for probe in probes]
-        if not slow:
-            slow = [test for test, verdict in zip(tests, verdicts, strict=True) if verdict]
-            suspects += [
-                n
-                for test, verdict in zip(tests, verdicts, strict=True)
-                if verdict is None
-                for n in test
-            ]
+            slow = yield from _test_again(aside, suspects, good, size, evidence)
+            aside = []
             continue
-        slow = []
-        for test, other, verdict in zip(tests, others, verdicts, strict=True):
-            if verdict is None:
-                suspects += [*test, *other]
-            elif verdict:
-                slow.append(test)
-                aside.append(other)
+        large: list[list[str]] = []
+        for group in slow:
+            if len(group) > FEW:
+                large.append(group)
             else:
-                slow.append(other)
-                good += test
+                suspects += group
+        firsts = [group[: len(group) // 2] for group in large]
+        verdicts = yield from _test_groups(firsts, good, size, evidence)
+        slow = []
+        for group, first, is_slow in zip(large, firsts, verdicts, strict=True):
+            second = group[len(first) :]
+            if is_slow is None:
+                suspects += group
+            elif is_slow:
+                slow.append(first)
+                aside.append(second)
+            else:
+                slow.append(second)
+                good += first
     return suspects
 
 
-def _padded(tests: Sequence[Sequence[str]], good: Sequence[str], size: int) -> list[Probe]:
-    """Groups with healthy nodes added up to a size, for small groups are faster; others for each, while there are."""
-    at, probes = 0, []
-    for test in tests:
-        want = min(max(0, size - len(test)), len(good))
-        pads = [good[(at + step) % len(good)] for step in range(want)]
-        at += want
-        probes.append(Probe("group", (*test, *pads)))
+def _test_again(
+    groups: Sequence[list[str]],
+    suspects: list[str],
+    good: Sequence[str],
+    size: int,
+    evidence: ProbeEvidence,
+) -> Steps[list[list[str]]]:
+    """Test groups that were set aside. Returns the slow ones; undecided ones go to `suspects`."""
+    verdicts = yield from _test_groups(groups, good, size, evidence)
+    slow: list[list[str]] = []
+    for group, is_slow in zip(groups, verdicts, strict=True):
+        if is_slow is None:
+            suspects += group
+        elif is_slow:
+            slow.append(group)
+    return slow
+
+
+def _test_groups(
+    groups: Sequence[Sequence[str]], good: Sequence[str], size: int, evidence: ProbeEvidence
+) -> Steps[list[bool | None]]:
+    probes = _padded(groups, good, size)
+    verdicts = yield from run_probes(evidence, probes, CLEAR, CAUGHT, BUDGET)
+    return [verdicts[probe] for probe in probes]
+
+
+def _padded(groups: Sequence[Sequence[str]], good: Sequence[str], size: int) -> list[Probe]:
+    """Return probes of groups that are filled with healthy nodes, as small groups are faster.
+
+    Each group gets other healthy nodes while there are enough.
+    """
+    healthy = itertools.cycle(good)
+    probes: list[Probe] = []
+    for group in groups:
+        lacking = max(0, size - len(group))
+        count = min(lacking, len(good))
+        padding = itertools.islice(healthy, count)
+        probes.append(Probe("group", (*group, *padding)))
     return probes
 
 
@@ -192,40 +259,42 @@ def _confirmed(
     evidence: ProbeEvidence,
     sure: float,
 ) -> Steps[frozenset[str]]:
-    """Suspects that are slow with two known-good partners, a neighbour and one from afar."""
-    left = list(suspects)
-    if not left or len(good) < 2:
+    """Return suspects that are slow with two good partners, a neighbour and a distant node."""
+    remaining = list(suspects)
+    if not remaining or len(good) < 2:
         return frozenset()
-    yield from calibrated("pair", good, evidence)
-    place = {node: at for at, node in enumerate(nodes)}
+    yield from calibrate("pair", good, evidence)
+    place = positions(nodes)
     for far in (False, True):
-        mine = {node: Probe("pair", pair) for node, pair in partners(left, good, place, far)}
-        found = yield from decided(evidence, list(mine.values()), CLEAR, sure)
-        left = [node for node in left if found[mine[node]]]
+        pairs = partners(remaining, good, place, far)
+        probes = [Probe("pair", pair) for _, pair in pairs]
+        verdicts = yield from run_probes(evidence, probes, CLEAR, sure)
+        remaining = [probe.nodes[0] for probe in probes if verdicts[probe]]
     evidence.forget("pair")
-    return frozenset(left)
+    return frozenset(remaining)
 
 
-# ---------------------------------------------------------------- pairs
-
-
-def _swept(
+def _measured_pairs(
     rounds: Iterable[Sequence[tuple[str, str]]],
     bad: frozenset[str],
     evidence: ProbeEvidence,
     clear: float,
     sure: float,
 ) -> Steps[dict[Probe, bool | None]]:
-    """Every pair of the rounds, but for those with a node that is known to be bad."""
-    batches = [
-        tuple(Probe("pair", pair) for pair in pairs if bad.isdisjoint(pair)) for pairs in rounds
-    ]
-    known: dict[Probe, bool | None] = dict.fromkeys(probe for batch in batches for probe in batch)
-    for _ in range(1 + min(OFTEN, SAMPLE // max(1, len(known)))):
-        for batch in filter(None, batches):
-            evidence.add(batch, (yield batch))
+    """Measure every pair of the rounds, except those with a node that is known to be bad."""
+    batches: list[tuple[Probe, ...]] = []
+    for pairs in rounds:
+        batch = tuple(Probe("pair", pair) for pair in pairs if bad.isdisjoint(pair))
+        if batch:
+            batches.append(batch)
+    probes = dict.fromkeys(itertools.chain(*batches))
+    repeats = min(OFTEN, SAMPLE // max(1, len(probes)))
+    for _ in range(1 + repeats):
+        for batch in batches:
+            speeds = yield batch
+            evidence.add(batch, speeds)
     evidence.freeze("pair")  # from now on the slow ones are measured more often than others
-    known = {probe: evidence.slow(probe, clear, sure) for probe in known}
-    doubtful = [probe for probe, verdict in known.items() if verdict is None]
-    known.update((yield from decided(evidence, doubtful, clear, sure)))
-    return known
+    verdicts = evidence.verdicts(probes, clear, sure)
+    decided = yield from run_probes(evidence, _undecided(verdicts), clear, sure)
+    verdicts.update(decided)
+    return verdicts

@@ -1,8 +1,9 @@
 """From the TCP sockets of a hung trial to the node or link that does not carry packets. Pure.
 
-A connection without an answer, or data without an acknowledgement, lies between two nodes. Where such pairs have one
-node in common it is that node; a pair that stands alone is a link. The kernel of the waiting end cannot tell in which
-direction packets are lost, but a half-open connection at the other end can: then the first packet did arrive.
+A connection without an answer, or data without an acknowledgement, lies between two nodes. If such
+pairs have one node in common it is that node; a pair that stands alone is a link. The kernel of the
+waiting end cannot tell in which direction packets are lost, but a half-open connection at the other
+end can: then the first packet did arrive.
 """
 
 from __future__ import annotations
@@ -19,16 +20,12 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 SYN_SENT, SYN_RECV = 2, 3  # include/net/tcp_states.h
 MOST = 8  # sockets that are quoted for one fault
+
 Key = tuple[str, int]  # address and port
-_TYPES: tuple[Any, ...] = (
-    int | None,
-    int,
-    str,
-    int,
-    str,
-    int,
-    int,
-)  # of a row: rank, state, address, port, peer, port, again
+Ends = frozenset[str]  # the nodes of a connection; one node if it leads to itself
+Row = tuple[int | None, int, str, int, str, int, int]
+# Types of a row: rank, state, address, port, address and port of the peer, times sent again.
+_TYPES: tuple[Any, ...] = (int | None, int, str, int, str, int, int)
 
 
 @dataclass(frozen=True)
@@ -37,13 +34,17 @@ class Edge:
 
     source: str
     target: str
-    words: str
+    description: str
     arrived: bool = False  # the other end has half of this connection
+
+    @property
+    def ends(self) -> Ends:
+        return frozenset((self.source, self.target))
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A node, or the two ends of a link, between which packets are lost, and the sockets that show it."""
+    """A node, or the two ends of a link, that loses packets, and the sockets that show it."""
 
     nodes: tuple[str, ...]
     cause: str
@@ -53,127 +54,185 @@ class Cut:
 
 
 def cuts(timeline: Timeline) -> tuple[Cut, ...]:
-    """Nodes that several bad pairs have in common, the worst first, then the pairs that are left."""
-    left = list(edges(timeline))
-    found = []
-    while (name := _shared(left)) is not None:
-        mine = [edge for edge in left if name in (edge.source, edge.target)]
-        found.append(Cut((name,), _node_words(name, mine), _quoted(mine)))
-        left = [edge for edge in left if name not in (edge.source, edge.target)]
-    pairs: dict[frozenset[str], list[Edge]] = {}
-    for edge in left:
-        pairs.setdefault(frozenset((edge.source, edge.target)), []).append(edge)
-    order = {node.name: place for place, node in enumerate(timeline.plan.nodes)}
-    return (
-        *found,
-        *(_link(tuple(sorted(ends, key=order.__getitem__)), same) for ends, same in pairs.items()),
-    )
+    """Return nodes that several bad pairs have in common, the worst first, then other pairs."""
+    remaining = list(edges(timeline))
+    found: list[Cut] = []
+    name = _common_node(remaining)
+    while name is not None:
+        at_node, remaining = _split_at(name, remaining)
+        cause = _node_words(name, at_node)
+        found.append(Cut((name,), cause, _quoted(at_node)))
+        name = _common_node(remaining)
+    pairs: dict[Ends, list[Edge]] = {}
+    for edge in remaining:
+        pairs.setdefault(edge.ends, []).append(edge)
+    for ends, same in pairs.items():
+        nodes = timeline.sorted_nodes(ends)
+        found.append(_link(nodes, same))
+    return tuple(found)
+
+
+def _split_at(node: str, bad: Iterable[Edge]) -> tuple[list[Edge], list[Edge]]:
+    """Return the connections at a node, and the others."""
+    at_node: list[Edge] = []
+    others: list[Edge] = []
+    for edge in bad:
+        if node in edge.ends:
+            at_node.append(edge)
+        else:
+            others.append(edge)
+    return at_node, others
 
 
 def edges(timeline: Timeline) -> Iterable[Edge]:
-    """Sockets that wait for another node in vain; addresses that no rank uses lead nowhere that is known.
+    """Return sockets that wait for another node in vain.
 
-    The last look at a connection counts, and none after which its rank came further: that was a stall.
+    Addresses that no rank uses lead to no known node. The last look at a connection counts, unless
+    its rank came further after it: then it was only a stall.
     """
-    homes, half, found = _homes(timeline), _half_open(timeline), dict[tuple[int, str, int], Edge]()
-    moved = {event.rank: event.at for event in timeline.events if event.what in MILESTONES}
+    node_by_address = _node_by_address(timeline)
+    half_open = _half_open(timeline)
+    last_progress: dict[int | None, float] = {}
+    for event in timeline.events:
+        if event.what in MILESTONES:
+            last_progress[event.rank] = event.at
+    found: dict[tuple[int, str, int], Edge] = {}
     for event in timeline.of("sockets"):
         for rank, state, address, port, peer, peer_port, again in _rows(event.data):
-            if rank is None or peer not in homes or moved.get(rank, 0.0) > event.at:
+            target = node_by_address.get(peer)
+            if rank is None or target is None:
                 continue
-            target, arrived = homes[peer], ((peer, peer_port), (address, port)) in half
-            words = f"rank {rank} on {event.node} to {peer}:{peer_port} on {target}: "
-            if state == SYN_SENT:
-                words += f"no answer to a new connection, asked for {_times(again + 1)}"
-                words += ", which half-opened it there" if arrived else ""
-            else:
-                words += f"data sent again {_times(again)} without an acknowledgement"
-            found[rank, peer, peer_port] = Edge(
-                event.node, target, words, arrived and state == SYN_SENT
-            )
+            if last_progress.get(rank, 0.0) > event.at:
+                continue
+            listener = (peer, peer_port)
+            dialer = (address, port)
+            arrived = state == SYN_SENT and (listener, dialer) in half_open
+            waits_for = _waits_for(state, again, arrived)
+            ends = f"rank {rank} on {event.node} to {peer}:{peer_port} on {target}"
+            edge = Edge(event.node, target, f"{ends}: {waits_for}", arrived)
+            found[rank, peer, peer_port] = edge
     return found.values()
 
 
-def _homes(timeline: Timeline) -> Mapping[str, str]:
-    """Addresses to nodes: those that ranks use, and those of the inventory; not those that two nodes have.
+def _waits_for(state: int, again: int, arrived: bool) -> str:
+    if state != SYN_SENT:
+        return f"data sent again {_times(again)} without an acknowledgement"
+    sentence = f"no answer to a new connection, asked for {_times(again + 1)}"
+    if arrived:
+        sentence += ", which half-opened it there"
+    return sentence
 
-    Nodes that share this machine have every address of it together, also where only one of them told its own.
+
+def _node_by_address(timeline: Timeline) -> Mapping[str, str]:
+    """Return the node of each address that ranks use or the inventory has.
+
+    An address of two nodes is left out. Nodes that share this machine have every address of it
+    together, even if only one of them told its own.
     """
-    found: dict[str, set[str]] = {}
-    for node in timeline.plan.nodes:
-        found.setdefault(node.address, set()).add(node.name)
-    found.setdefault(timeline.plan.address, set()).add(timeline.plan.ranks[0].node)
+    plan = timeline.plan
+    names_by_address: dict[str, set[str]] = {}
+    for node in plan.nodes:
+        names_by_address.setdefault(node.address, set()).add(node.name)
+    first = plan.ranks[0]
+    names_by_address.setdefault(plan.address, set()).add(first.node)
     for event in timeline.of("sockets"):
         own = event.data.get("own")
-        for address in own if isinstance(own, list) else ():
+        if not isinstance(own, list):
+            continue
+        for address in own:
             if _leads_out(address):
-                found.setdefault(str(address), set()).add(event.node)
-    here = {node.name for node in neighbours(timeline.plan.nodes)}
-    return {
-        address: next(iter(names))
-        for address, names in found.items()
-        if len(names) == 1 and not names & here
-    }
+                names_by_address.setdefault(str(address), set()).add(event.node)
+    local = {node.name for node in neighbours(plan.nodes)}
+    node_by_address: dict[str, str] = {}
+    for address, names in names_by_address.items():
+        if len(names) == 1 and names.isdisjoint(local):
+            (name,) = names
+            node_by_address[address] = name
+    return node_by_address
 
 
 def _leads_out(address: object) -> bool:
     try:
-        place = ip_address(str(address))
+        parsed = ip_address(str(address))
     except ValueError:
         return False
-    return not (place.is_loopback or place.is_unspecified)
+    return not parsed.is_loopback and not parsed.is_unspecified
 
 
 def _half_open(timeline: Timeline) -> frozenset[tuple[Key, Key]]:
-    """Connections that listeners have seen begin, as (listener, dialer)."""
-    rows = (row for event in timeline.of("sockets") for row in _rows(event.data))
-    return frozenset(((row[2], row[3]), (row[4], row[5])) for row in rows if row[1] == SYN_RECV)
+    """Return connections that listeners have seen begin, as (listener, dialer)."""
+    connections: set[tuple[Key, Key]] = set()
+    for event in timeline.of("sockets"):
+        for _, state, address, port, peer, peer_port, _ in _rows(event.data):
+            if state != SYN_RECV:
+                continue
+            listener = (address, port)
+            dialer = (peer, peer_port)
+            connections.add((listener, dialer))
+    return frozenset(connections)
 
 
-def _rows(data: Mapping[str, Any]) -> Iterable[tuple[int | None, int, str, int, str, int, int]]:
-    """What looks like a row; whatever else a node may say shows nothing."""
+def _rows(data: Mapping[str, Any]) -> Iterable[Row]:
+    """Yield what has the types of a row; other things that a node may send show nothing."""
     rows = data.get("rows")
-    for row in rows if isinstance(rows, list) else ():
+    if not isinstance(rows, list):
+        return
+    for row in rows:
         if not isinstance(row, list | tuple) or len(row) != len(_TYPES):
             continue
-        if all(isinstance(value, kind) for value, kind in zip(row, _TYPES, strict=True)):
+        if all(map(isinstance, row, _TYPES)):
             yield tuple(row)
 
 
-def _shared(left: Sequence[Edge]) -> str | None:
-    """The node that the most bad pairs have in common: two at least, or one that does not even reach itself."""
-    bad: Counter[str] = Counter()
-    for pair in {frozenset((edge.source, edge.target)) for edge in left}:
-        bad.update(pair if len(pair) > 1 else [*pair, *pair])
-    worst = max(bad.items(), key=lambda item: item[1], default=("", 0))
-    return worst[0] if worst[1] > 1 else None
+def _common_node(bad: Sequence[Edge]) -> str | None:
+    """Return the node with the most bad pairs, if it has two, or one that does not reach itself."""
+    counts: Counter[str] = Counter()
+    for ends in {edge.ends for edge in bad}:
+        counts.update(ends)
+        if len(ends) == 1:
+            counts.update(ends)
+    worst = max(counts, key=counts.__getitem__, default=None)
+    if worst is None or counts[worst] < 2:
+        return None
+    return worst
 
 
-def _node_words(name: str, mine: Sequence[Edge]) -> str:
-    others = {end for edge in mine for end in (edge.source, edge.target)} - {name}
-    side = "to" if all(edge.target == name for edge in mine) else "from"
-    side = side if side == "to" or all(edge.source == name for edge in mine) else "to and from"
-    return f"TCP {side} {name} gets no answer, with {len(others)} other{'' if len(others) == 1 else 's'}"
+def _node_words(name: str, at_node: Sequence[Edge]) -> str:
+    others: set[str] = set()
+    for edge in at_node:
+        others.update(edge.ends - {name})
+    side = "to and from"
+    if all(edge.target == name for edge in at_node):
+        side = "to"
+    elif all(edge.source == name for edge in at_node):
+        side = "from"
+    count = "1 other" if len(others) == 1 else f"{len(others)} others"
+    return f"TCP {side} {name} gets no answer, with {count}"
 
 
 def _link(ends: tuple[str, ...], same: Sequence[Edge]) -> Cut:
-    """Where every connection of a pair was half-opened by the same end, its answers are what is lost."""
+    """Blame a link, and its direction if it is known.
+
+    If the same end half-opened every connection, the answers of that end are lost.
+    """
+    evidence = _quoted(same)
     answering = {(edge.target, edge.source) for edge in same}
-    lost = (
-        next(iter(answering))
-        if len(answering) == 1 and all(edge.arrived for edge in same)
-        else (None, None)
-    )
-    cause = f"TCP between {' and '.join(ends)} gets no answer"
-    if lost[0]:
-        cause = f"what {lost[0]} sends to {lost[1]} does not arrive"
-    return Cut(ends, cause, _quoted(same), *lost)
+    if len(answering) == 1 and all(edge.arrived for edge in same):
+        ((source, target),) = answering
+        cause = f"what {source} sends to {target} does not arrive"
+        return Cut(ends, cause, evidence, source, target)
+    pair = " and ".join(ends)
+    return Cut(ends, f"TCP between {pair} gets no answer", evidence)
 
 
 def _quoted(same: Sequence[Edge]) -> tuple[str, ...]:
-    rest = len(same) - MOST
-    return (*(edge.words for edge in same[:MOST]), *([f"and {rest} more"] if rest > 0 else []))
+    sentences = [edge.description for edge in same[:MOST]]
+    if len(same) > MOST:
+        sentences.append(f"and {len(same) - MOST} more")
+    return tuple(sentences)
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    if count == 1:
+        return "once"
+    return f"{count} times"

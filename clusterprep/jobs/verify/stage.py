@@ -1,14 +1,14 @@
-"""The verify stage: plans the ranks from what was seen, has the agents run them, and gives the judged result."""
+"""The verify stage: plan the ranks, have the agents run them, and return the judged result."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterprep.history.given import AppliedEnvironments
-from clusterprep.jobs.verify.workaround_stage import with_workarounds
-from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, VerifyResult
+from clusterprep.jobs.verify.workaround_trials import with_workarounds
+from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, Verdict, VerifyResult
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.interfaces import choose
@@ -16,9 +16,13 @@ from clusterprep.remote.transports.link import SILENCE_LIMIT
 from clusterprep.survey.fanout import Fanout
 
 if TYPE_CHECKING:
-    from clusterprep.jobs.verify.links import MeasuredLinks
+    from clusterprep.jobs.verify.hardware_model import Expected
+    from clusterprep.jobs.verify.link_verdicts import MeasuredLinks
     from clusterprep.jobs.verify.schedule import TrialPlan
     from clusterprep.jobs.verify.speed import Yardsticks
+
+NODE_CONFIDENCE = 0.99
+LINK_CONFIDENCE = 0.9  # which of the two ends drops the packets is not known
 
 
 def run_trial(
@@ -31,178 +35,251 @@ def run_trial(
     incident_sizes: bool = False,
     workarounds: bool = False,
 ) -> tuple[VerifyResult, tuple[Finding, ...]]:
-    """Collectives over all ranks of the nodes reached, with the environment that apply writes, then their links.
+    """Run collectives over all ranks of the nodes reached, then measure the links between nodes.
 
-    Where all together fail or are slow and nobody is to blame for it, groups of nodes are tried until somebody is.
-    With `workarounds` the settings that would help where it failed.
+    The ranks get the environment that apply writes. If the trial fails or is slow and no culprit is
+    known, groups of nodes are tried until one is found. With `workarounds` a failed trial is
+    repeated with settings that may help.
 
-    The result, and what it means as findings of nccl.hang, nccl.correct and their like.
+    Returns the result, and the findings (nccl.hang, nccl.correct and so on) that follow from it.
     """
-    from clusterprep.jobs.verify import blame, collect, groups, links
-    from clusterprep.jobs.verify.group_stage import screen_groups
-    from clusterprep.jobs.verify.link_stage import measure_links
+    from clusterprep.jobs.verify import blame, collect, group_verdicts, link_verdicts
+    from clusterprep.jobs.verify.group_measurement import screen_groups
+    from clusterprep.jobs.verify.link_measurement import measure_links
 
     plan = _plan(fleet, environment, incident_sizes)
-    fanout.bear_silence(
-        SILENCE_LIMIT
-    )  # what was written is there, and here a node that falls silent is the finding
-    timeline = collect.run_verify([fanout.links[node.name] for node in plan.nodes], plan)
-    first = blame.judge(timeline)
-    measured = measure_links(fanout, fleet) if len(fleet.reached) > 1 else None
-    tried = blame.findings(first, _yardsticks(fleet, plan, first, measured, given))
-    _remember(fleet, plan, first, tried, given, run)
-    result = _as_slow_as_found(with_reach(first, fleet), tried)
+    # All files are written by now: a node that falls silent is a finding here, and no reason to
+    # stop.
+    fanout.bear_silence(SILENCE_LIMIT)
+    links = [fanout.links[node.name] for node in plan.nodes]
+    timeline = collect.run_verify(links, plan)
+    trial = blame.judge(timeline)
+    measured = None
+    if len(fleet.reached) > 1:
+        measured = measure_links(fanout, fleet)
+    yardsticks = _yardsticks(fleet, plan, trial, measured, given)
+    findings = blame.findings(trial, yardsticks)
+    if _shows_normal_speed(trial, findings):
+        _remember_speed(fleet, plan, trial, given, run)
+    result = with_reach(trial, fleet)
+    result = _limited_by_findings(result, findings)
     if measured is not None:
-        result, tried = links.with_links(result, measured), (*tried, *links.findings(measured))
-    if plan.most_sharing == 1 and groups.worth(result, tried, len(plan.nodes)):
-        result = groups.with_groups(result, screen_groups(fanout, fleet, plan))
-    return with_workarounds(fanout, fleet, plan, first, result) if workarounds else result, tried
+        result = link_verdicts.with_links(result, measured)
+        findings = (*findings, *link_verdicts.findings(measured))
+    shares_gpus = plan.most_sharing > 1
+    if not shares_gpus and group_verdicts.is_worthwhile(result, findings, len(plan.nodes)):
+        screened = screen_groups(fanout, fleet, plan)
+        result = group_verdicts.with_groups(result, screened)
+    if workarounds:
+        result = with_workarounds(fanout, fleet, plan, trial, result)
+    return result, findings
 
 
 def _yardsticks(
     fleet: Fleet,
     plan: TrialPlan,
-    result: VerifyResult,
+    trial: VerifyResult,
     measured: MeasuredLinks | None,
     given: AppliedEnvironments,
 ) -> Yardsticks:
-    from clusterprep.jobs.verify.expected import expected
-    from clusterprep.jobs.verify.links import best_speeds
+    from clusterprep.jobs.verify.link_verdicts import best_speeds
     from clusterprep.jobs.verify.speed import Yardsticks
 
-    ranks = {name: len(mine) for name, mine in plan.ranks_by_node.items()}
-    model = (
-        expected(fleet, ranks, {rank.node: rank.env for rank in plan.ranks})
-        if plan.backend == "nccl"
-        else None
-    )
-    trial = comparable(plan, result)
-    earlier = given.speeds(fleet.inventory.cluster, trial) if trial else ()
-    return Yardsticks(
-        plan.min_busbw, model, earlier, best_speeds(measured.ways) if measured else {}
-    )
+    model = None
+    if plan.backend == "nccl":
+        model = _hardware_model(fleet, plan)
+    earlier: tuple[float, ...] = ()
+    key = comparable(plan, trial)
+    if key is not None:
+        earlier = given.speeds(fleet.inventory.cluster, key)
+    peers: dict[str, float] = {}
+    if measured is not None:
+        peers = best_speeds(measured.pairs)
+    return Yardsticks(plan.min_busbw, model, earlier, peers)
+
+
+def _hardware_model(fleet: Fleet, plan: TrialPlan) -> Expected:
+    from clusterprep.jobs.verify.hardware_model import expected
+
+    counts = {name: len(ranks) for name, ranks in plan.ranks_by_node.items()}
+    env = {rank.node: rank.env for rank in plan.ranks}
+    return expected(fleet, counts, env)
 
 
 def comparable(plan: TrialPlan, result: VerifyResult) -> str | None:
-    """What makes two trials comparable: nodes and ranks, backend, collective and size. None where they share GPUs."""
+    """Return a key that is equal for trials whose speeds can be compared.
+
+    It has nodes, ranks, backend, collective and size. None if no collective was timed, or if ranks
+    share GPUs.
+    """
     from clusterprep.jobs.verify.speed import largest
 
     row = largest(result.collectives)
+    if row is None or plan.most_sharing > 1:
+        return None
     nodes = fold(node.name for node in plan.nodes)
-    return (
-        None
-        if row is None or plan.most_sharing > 1
-        else f"{nodes} {plan.world_size} ranks {plan.backend} {row.op} {row.bytes}"
-    )
+    return f"{nodes} {plan.world_size} ranks {plan.backend} {row.op} {row.bytes}"
 
 
-def _remember(
-    fleet: Fleet,
-    plan: TrialPlan,
-    result: VerifyResult,
-    tried: Sequence[Finding],
-    given: AppliedEnvironments,
-    run: str,
-) -> None:
-    """A run that worked and was not slow says what is normal, from the third on."""
-    from clusterprep.jobs.verify.speed import NAME, largest
-
-    row, trial = largest(result.collectives), comparable(plan, result)
-    slow = any(f.check == NAME and (f.verdict == "fail" or f.reason == "busy") for f in tried)
-    if row and trial and result.verdict == "pass" and not slow:
-        given.note_speed(fleet.inventory.cluster, trial, run, row.busbw_gbs)
-
-
-def _as_slow_as_found(result: VerifyResult, tried: Sequence[Finding]) -> VerifyResult:
-    """A result fails where its speed does, by whatever yardstick, and no stage is better than its finding."""
+def _shows_normal_speed(trial: VerifyResult, findings: Iterable[Finding]) -> bool:
+    """Whether later runs may be compared with this one: it passed and was not slow."""
     from clusterprep.jobs.verify.speed import NAME
-    from clusterprep.jobs.verify.stages import as_found
 
-    slow = any(f.check == NAME and (f.verdict, f.severity) == ("fail", "error") for f in tried)
-    return replace(
-        result, verdict="fail" if slow else result.verdict, stages=as_found(result.stages, tried)
-    )
+    for finding in findings:
+        is_slow = finding.verdict == "fail" or finding.reason == "busy"
+        if finding.check == NAME and is_slow:
+            return False
+    return trial.verdict == "pass"
+
+
+def _remember_speed(
+    fleet: Fleet, plan: TrialPlan, trial: VerifyResult, given: AppliedEnvironments, run: str
+) -> None:
+    """Store the speed of this run; three stored runs tell what is normal (speed.RUNS)."""
+    from clusterprep.jobs.verify.speed import largest
+
+    row = largest(trial.collectives)
+    key = comparable(plan, trial)
+    if row is not None and key is not None:
+        given.note_speed(fleet.inventory.cluster, key, run, row.busbw_gbs)
+
+
+def _limited_by_findings(result: VerifyResult, findings: Sequence[Finding]) -> VerifyResult:
+    """Fail the result if its speed failed as an error; no stage is better than its finding."""
+    from clusterprep.jobs.verify.speed import NAME
+    from clusterprep.jobs.verify.stage_verdicts import limited_by_findings
+
+    verdict = result.verdict
+    for finding in findings:
+        is_error = finding.verdict == "fail" and finding.severity == "error"
+        if finding.check == NAME and is_error:
+            verdict = "fail"
+    stages = limited_by_findings(result.stages, findings)
+    return replace(result, verdict=verdict, stages=stages)
 
 
 def with_reach(result: VerifyResult, fleet: Fleet) -> VerifyResult:
-    """With the stage before all others: the logins."""
-    from clusterprep.jobs.verify.stages import reach
+    """Return the result with the stage before all others: the logins."""
+    from clusterprep.jobs.verify.stage_verdicts import reach_stage
 
-    limit = max((node.ssh.connect_timeout for node in fleet.inventory.nodes), default=0.0)
-    return replace(result, stages=(reach(fleet.snapshots.values(), limit), *result.stages))
+    limits = [node.ssh.connect_timeout for node in fleet.inventory.nodes]
+    limit = max(limits, default=0.0)
+    logins = reach_stage(fleet.snapshots.values(), limit)
+    return replace(result, stages=(logins, *result.stages))
 
 
 def _plan(fleet: Fleet, environment: Environment, incident_sizes: bool = False) -> TrialPlan:
     from clusterprep.jobs.verify import schedule
 
     settings = fleet.inventory.verify
-    env, gpus = given_environment(fleet, environment), gpus_in_use(fleet)
+    env = given_environment(fleet, environment)
+    gpus = gpus_in_use(fleet)
+    rendezvous = rendezvous_of(fleet)
     further = schedule.other_steps(settings)
-    plan = schedule.plan_trial(fleet.reached, env, rendezvous_of(fleet), settings, gpus, further)
-    return schedule.with_incidents(plan) if incident_sizes else plan
+    plan = schedule.plan_trial(fleet.reached, env, rendezvous, settings, gpus, further)
+    if incident_sizes:
+        return schedule.with_incident_sizes(plan)
+    return plan
 
 
 def given_environment(fleet: Fleet, environment: Environment) -> dict[str, dict[str, str]]:
-    """What the processes of each node are given: all that apply writes, whatever a login would give."""
-    return {
-        node.name: {n: v.value for n, v in environment.of(node.name).items()}
-        for node in fleet.reached
-    }
+    """Return the variables that apply writes, for the ranks of each node that was reached.
+
+    What a login shell would set is not among them.
+    """
+    given: dict[str, dict[str, str]] = {}
+    for node in fleet.reached:
+        values = environment.of(node.name)
+        given[node.name] = {name: value.value for name, value in values.items()}
+    return given
 
 
 def rendezvous_of(fleet: Fleet) -> tuple[str, int]:
-    """Where ranks meet: the first node's address on the network that was chosen."""
+    """Return address and port where ranks meet: the first node's address on the chosen network."""
+    port = fleet.inventory.master_port
     nodes = fleet.reached
-    pick = choose(fleet).picks.get(nodes[0].name) if nodes else None
-    return (pick.address if pick else fleet.inventory.nodes[0].address, fleet.inventory.master_port)
+    if nodes:
+        pick = choose(fleet).picks.get(nodes[0].name)
+        if pick:
+            return pick.address, port
+    first = fleet.inventory.nodes[0]
+    return first.address, port
 
 
 def gpus_in_use(fleet: Fleet) -> dict[str, int]:
-    return {node.name: _gpus(fleet, node) for node in fleet.reached}
+    """Return how many GPUs the job uses on each node that was reached."""
+    counts: dict[str, int] = {}
+    for node in fleet.reached:
+        counts[node.name] = _count_gpus(fleet, node)
+    return counts
+
+
+def _count_gpus(fleet: Fleet, node: Node) -> int:
+    """Return the declared number of GPUs, else as many as NVML shows."""
+    if node.gpus is not None:
+        return node.gpus.used
+    nvml = fleet.fact(node.name, "gpu.nvml")
+    if nvml is None or isinstance(nvml, Absent):
+        return 0
+    return len(nvml.gpus)
 
 
 def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) -> VerifyResult:
-    """The result of a verify that could only have hung: the findings in its way name the culprits.
+    """Return the result of a verify that was not started, as the findings in `gates` forbid it.
 
-    GPUs in use are nobody's fault: then it is only not known whether the all-reduce would work.
+    Findings that failed as errors name the culprits. Without them, as with GPUs in use, the verdict
+    is unknown.
     """
     plan = _plan(fleet, environment)
-    failed = [
-        finding for finding in gates if finding.verdict == "fail" and finding.severity == "error"
-    ]
+    culprits: list[Culprit] = []
+    for finding in gates:
+        if finding.verdict != "fail" or finding.severity != "error":
+            continue
+        culprits.append(culprit_of(finding))
+    verdict: Verdict = "fail" if culprits else "unknown"
+    checks = dict.fromkeys(finding.check for finding in gates)
     result = VerifyResult(
-        verdict="fail" if failed else "unknown",
+        verdict=verdict,
         backend=plan.backend,
         world_size=plan.world_size,
         nproc_per_node=plan.nproc_per_node,
         rendezvous=plan.rendezvous,
-        culprits=tuple(culprit_of(finding) for finding in failed),
-        message=f"no rank was started: {', '.join(dict.fromkeys(finding.check for finding in gates))}",
+        culprits=tuple(culprits),
+        message=f"no rank was started: {', '.join(checks)}",
     )
     return with_reach(result, fleet)
 
 
 def culprit_of(finding: Finding) -> Culprit:
-    """A failed gate as a culprit: a blocked pair is a link from its dialer to its listener, all else are nodes."""
-    pair = finding.check == "net.ports" and len(finding.nodes) == 2
+    """Return a failed gate as a culprit.
+
+    A blocked pair is a link from its dialer to its listener; all other findings accuse nodes.
+    """
     evidence = (f"{finding.check}: {finding.seen}",)
-    if pair:
-        dialer, listener = _ends(finding)
+    nodes, cause = finding.nodes, finding.message
+    if finding.check != "net.ports" or len(nodes) != 2:
         return Culprit(
-            "link", finding.nodes, 0.9, finding.message, evidence, None, dialer, listener
+            kind="node",
+            nodes=nodes,
+            confidence=NODE_CONFIDENCE,
+            cause=cause,
+            evidence=evidence,
         )
-    return Culprit("node", finding.nodes, 0.99, finding.message, evidence)
+    dialer, listener = _dialer_and_listener(finding)
+    return Culprit(
+        kind="link",
+        nodes=nodes,
+        confidence=LINK_CONFIDENCE,
+        cause=cause,
+        evidence=evidence,
+        source=dialer,
+        target=listener,
+    )
 
 
-def _ends(finding: Finding) -> tuple[str, str]:
-    """Dialer and listener of a pair, whose message begins with the dialer."""
+def _dialer_and_listener(finding: Finding) -> tuple[str, str]:
+    """Return both ends of a pair; its message begins with the dialer."""
     first, second = finding.nodes
-    return (first, second) if finding.message.startswith(f"{first} ") else (second, first)
-
-
-def _gpus(fleet: Fleet, node: Node) -> int:
-    """GPUs of this job on a node: as declared, else as many as NVML shows."""
-    if node.gpus is not None:
-        return node.gpus.used
-    nvml = fleet.fact(node.name, "gpu.nvml")
-    return 0 if nvml is None or isinstance(nvml, Absent) else len(nvml.gpus)
+    if finding.message.startswith(f"{first} "):
+        return first, second
+    return second, first

@@ -5,82 +5,136 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from clusterprep.jobs.verify.tally import nth
+from clusterprep.jobs.verify.tally import SWEEP, nth_events
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import format_size
 
 NAME = "nccl.straggler"
-Z = 4.0  # robust z-score: distance from the median in standard deviations that the median distance stands for
+Z = 4.0  # robust z-score: distance from the median in standard deviations
 TIMES = 4.0  # of the median
-# Seconds over the median: ranks that share a core with others wait for a tenth of a second now and then.
+# Seconds over the median: ranks that share a core with others wait for a tenth of a second now and
+# then.
 MARGIN = {"nccl": 0.02}
 MARGIN_ON_CPUS = 0.5
 LEAST = 0.05  # of the median: a smaller spread than this is not believed
-FEWEST = 4  # ranks; among fewer, nobody knows what is usual
+TO_SIGMA = 1.4826  # from the median distance of a normal distribution to its standard deviation
+FEWEST = 4  # ranks; with fewer it is not known what is usual
 WANTED = f"less than {TIMES:g} times the median of all ranks"
-REMEDY = "look at clocks, temperature, and what else runs on the nodes named: clusterprep check INVENTORY"
+_WHERE = "clocks, temperature, and what else runs on the nodes named"
+REMEDY = f"look at {_WHERE}: clusterprep check INVENTORY"
 
 
-def straggler(timeline: Timeline) -> Iterable[Finding]:
-    """By the time that a rank takes between collectives, at the largest size: all others wait for it then.
+def straggler_findings(timeline: Timeline) -> Iterable[Finding]:
+    """Judge the time that each rank takes between collectives, at the largest size.
 
-    The time of the collective itself is the same for all and tells nothing. Of all repetitions the quickest counts, for
-    a rank that had to wait for a core once is no straggler.
+    All other ranks wait for it then. The time of the collective itself is the same for all and
+    tells nothing. Of all repetitions the quickest counts, as a rank that had to wait for a core
+    once is no straggler.
     """
-    nodes = tuple(node.name for node in timeline.plan.nodes)
-    severity: Severity = (
-        "error" if any(NAME in node.require for node in timeline.plan.nodes) else "warning"
-    )
-    size, own = _own(timeline)
-    if timeline.plan.world_size < FEWEST:
-        message = f"among {timeline.plan.world_size} ranks nobody knows what is usual"
-        yield Finding(NAME, "skip", severity, nodes, message, "", WANTED, reason="not_applicable")
-        return
-    if len(own) < timeline.plan.world_size:
-        reason = "not all ranks finished a collective"
+    plan = timeline.plan
+    nodes = timeline.node_names()
+    is_required = any(NAME in node.require for node in plan.nodes)
+    severity: Severity = "error" if is_required else "warning"
+    if plan.world_size < FEWEST:
+        message = f"among {plan.world_size} ranks it is not known what is usual"
+        reason = "not_applicable"
         yield Finding(
-            NAME, "unknown", severity, nodes, f"not known: {reason}", "", WANTED, reason=reason
+            check=NAME,
+            verdict="skip",
+            severity=severity,
+            nodes=nodes,
+            message=message,
+            wanted=WANTED,
+            reason=reason,
         )
         return
-    plan = timeline.plan  # ranks that share a GPU wait for their turn, as those on processors do
-    margin = MARGIN.get(plan.backend, MARGIN_ON_CPUS) if plan.most_sharing == 1 else MARGIN_ON_CPUS
-    usual, late = median(own.values()), slow(own, margin)
-    at = f"between collectives of {format_size(size)}"
-    if not late:
-        most = max(own.values())
-        message = f"no rank keeps the others waiting {at}"
-        seen = f"{most * 1000:.3g} ms at most, median {usual * 1000:.3g} ms"
-        yield Finding(NAME, "pass", severity, nodes, message, seen, WANTED)
+    size, own_times = _own_times(timeline)
+    if len(own_times) < plan.world_size:
+        reason = "not all ranks finished a collective"
+        message = f"not known: {reason}"
+        yield Finding(
+            check=NAME,
+            verdict="unknown",
+            severity=severity,
+            nodes=nodes,
+            message=message,
+            wanted=WANTED,
+            reason=reason,
+        )
         return
-    guilty = {timeline.rank(rank).node for rank in late}
-    names = tuple(name for name in nodes if name in guilty)
-    seen = f"{max(own[rank] for rank in late):.3g} s, median {usual:.3g} s"
-    message = f"rank {fold(map(str, late))} on {fold(names)} keeps the others waiting {at}: {seen}"
-    yield Finding(NAME, "fail", severity, names, message, seen, WANTED, REMEDY)
-
-
-def _own(timeline: Timeline) -> tuple[int, dict[int, float]]:
-    """The largest all_reduce that all ranks left, and what each needed for its own part of it."""
-    found: tuple[int, dict[int, float]] = (0, {})
-    for number, step in enumerate(timeline.plan.steps):
-        left = nth(timeline, "left", number)
-        own = {
-            rank: float(event.data["own"]) for rank, event in left.items() if "own" in event.data
-        }
-        usual = (step.op, step.dtype) == ("all_reduce", "float32")
-        if usual and len(own) == timeline.plan.world_size and step.bytes >= found[0]:
-            found = (step.bytes, own)
-    return found
-
-
-def slow(own: Mapping[int, float], margin: float) -> tuple[int, ...]:
-    """The ranks that are far slower than most by every measure: score, share and seconds."""
-    usual = median(own.values())
-    spread = 1.4826 * max(median(abs(value - usual) for value in own.values()), LEAST * usual, 1e-6)
-    return tuple(
-        rank
-        for rank, value in sorted(own.items())
-        if (value - usual) / spread > Z and value > TIMES * usual and value - usual > margin
+    late = slow(own_times, _margin(timeline))
+    usual = median(own_times.values())
+    when = f"between collectives of {format_size(size)}"
+    if not late:
+        most = max(own_times.values()) * 1000
+        message = f"no rank keeps the others waiting {when}"
+        seen = f"{most:.3g} ms at most, median {usual * 1000:.3g} ms"
+        yield Finding(
+            check=NAME,
+            verdict="pass",
+            severity=severity,
+            nodes=nodes,
+            message=message,
+            seen=seen,
+            wanted=WANTED,
+        )
+        return
+    nodes = timeline.nodes_of(late)
+    most = max(own_times[rank] for rank in late)
+    seen = f"{most:.3g} s, median {usual:.3g} s"
+    ranks = fold(map(str, late))
+    message = f"rank {ranks} on {fold(nodes)} keeps the others waiting {when}: {seen}"
+    yield Finding(
+        check=NAME,
+        verdict="fail",
+        severity=severity,
+        nodes=nodes,
+        message=message,
+        seen=seen,
+        wanted=WANTED,
+        remedy=REMEDY,
     )
+
+
+def _margin(timeline: Timeline) -> float:
+    """Return seconds; ranks that share a GPU wait for their turn, as those on processors do."""
+    plan = timeline.plan
+    if plan.most_sharing > 1:
+        return MARGIN_ON_CPUS
+    return MARGIN.get(plan.backend, MARGIN_ON_CPUS)
+
+
+def _own_times(timeline: Timeline) -> tuple[int, dict[int, float]]:
+    """Return the size of the largest all_reduce that all ranks left, and their own seconds."""
+    largest = 0
+    times: dict[int, float] = {}
+    for number, step in enumerate(timeline.plan.steps):
+        if (step.op, step.dtype) != SWEEP or step.bytes < largest:
+            continue
+        own: dict[int, float] = {}
+        left = nth_events(timeline, "left", number)
+        for rank, event in left.items():
+            seconds = event.data.get("own")
+            if seconds is not None:
+                own[rank] = float(seconds)
+        if len(own) == timeline.plan.world_size:
+            largest = step.bytes
+            times = own
+    return largest, times
+
+
+def slow(own_times: Mapping[int, float], margin: float) -> tuple[int, ...]:
+    """Return the ranks that are far slower than most by every measure: score, share and seconds."""
+    usual = median(own_times.values())
+    distance = median(abs(seconds - usual) for seconds in own_times.values())
+    spread = TO_SIGMA * max(distance, LEAST * usual, 1e-6)
+    ranks: list[int] = []
+    for rank, seconds in sorted(own_times.items()):
+        excess = seconds - usual
+        if excess <= margin or seconds <= TIMES * usual:
+            continue
+        if excess / spread > Z:
+            ranks.append(rank)
+    return tuple(ranks)

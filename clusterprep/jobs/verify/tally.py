@@ -1,4 +1,4 @@
-"""What a trial measured: its collectives and how far every rank came; no word of blame."""
+"""What a trial measured: its collectives and how far every rank came, without any judgement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusterprep.jobs.verify.timeline import Event, Timeline
 from clusterprep.model import CollectiveResult, RankGpu, RankRow
 from clusterprep.model.units import format_size
 
-# Of algbw, for n ranks; nccl-tests, doc/PERFORMANCE.md.
+# Factors from algorithm bandwidth to bus bandwidth for n ranks; nccl-tests, doc/PERFORMANCE.md.
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n,
@@ -18,102 +18,135 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
     "broadcast": lambda n: 1.0,
     "barrier": lambda n: 0.0,
 }
+SWEEP = ("all_reduce", "float32")  # of the collectives whose speed is judged
 
 
-def end_of(timeline: Timeline) -> float:
-    """When the trial was called off or over; what came later is our own doing."""
-    ends = [
-        event.at
-        for event in (timeline.first("overdue"), timeline.first("stopping"))
-        if event is not None
-    ]
-    return min(ends) if ends else max((event.at for event in timeline.events), default=0.0)
+def end_time(timeline: Timeline) -> float:
+    """Return when the trial was called off or over; later events are our own doing."""
+    ends: list[float] = []
+    for what in ("overdue", "stopping"):
+        event = timeline.first(what)
+        if event is not None:
+            ends.append(event.at)
+    if ends:
+        return min(ends)
+    return max((event.at for event in timeline.events), default=0.0)
 
 
-def finished(timeline: Timeline) -> bool:
+def all_finished(timeline: Timeline) -> bool:
     return len(timeline.ranks_with("finished")) == timeline.plan.world_size
 
 
-def nth(timeline: Timeline, what: str, number: int) -> Mapping[int, Event]:
-    """The event `what` that came as number `number` (from 0) on every rank that has so many."""
+def nth_events(timeline: Timeline, what: str, number: int) -> Mapping[int, Event]:
+    """Return, by rank, the event `what` that came as number `number` (from 0) on that rank."""
     turns = timeline.in_turn(what)
-    return turns[number] if number < len(turns) else {}
+    if number < len(turns):
+        return turns[number]
+    return {}
 
 
 def step_name(step: ScheduledTest) -> str:
     return collective_name(step.op, step.bytes, step.dtype)
 
 
-def as_run(step: ScheduledTest, entered: Mapping[int, Event]) -> str:
-    """Ranks may have made it smaller, all of them alike."""
-    size = next(iter(entered.values())).data["bytes"] if step.fit else step.bytes
+def step_name_as_run(step: ScheduledTest, entered: Mapping[int, Event]) -> str:
+    """Return the name with the size that ran: ranks may have made it smaller, all of them alike."""
+    size = step.bytes
+    if step.fit:
+        first = next(iter(entered.values()))
+        size = first.data["bytes"]
     return collective_name(step.op, size, step.dtype)
 
 
-def scaled(timeline: Timeline) -> tuple[str, ...]:
-    """What was made smaller than planned, because memory or time would not have sufficed."""
-    told = []
+def scaled_down_steps(timeline: Timeline) -> tuple[str, ...]:
+    """Return a sentence for each step that was made smaller than planned to fit memory or time."""
+    sentences: list[str] = []
     for number, step in enumerate(timeline.plan.steps):
-        entered = next(iter(nth(timeline, "entered", number).values()), None) if step.fit else None
-        if entered is not None and (why := entered.data.get("scaled")):
-            words = f"{step_name(step)} was scaled down to {format_size(entered.data['bytes'])}"
-            reason = "memory that is free" if why == "memory" else "time limit at this speed"
-            told.append(f"{words}, which fits the {reason}")
-    return tuple(told)
+        entered = nth_events(timeline, "entered", number)
+        if not step.fit or not entered:
+            continue
+        data = next(iter(entered.values())).data
+        why = data.get("scaled")
+        if not why:
+            continue
+        limit = "memory that is free" if why == "memory" else "time limit at this speed"
+        size = format_size(data["bytes"])
+        sentences.append(f"{step_name(step)} was scaled down to {size}, which fits the {limit}")
+    return tuple(sentences)
 
 
 def collective_name(op: str, size: int, dtype: str) -> str:
-    """As in «all_reduce 1 MiB», with the type where it is not the usual one; a barrier has no size."""
-    return " ".join(
-        [op, *([format_size(size)] if size else []), *([dtype] if dtype != "float32" else [])]
-    )
+    """Return a name such as "all_reduce 1 MiB", with the type unless it is float32.
+
+    A barrier has no size.
+    """
+    parts = [op]
+    if size:
+        parts.append(format_size(size))
+    if dtype != "float32":
+        parts.append(dtype)
+    return " ".join(parts)
 
 
-def refusal(timeline: Timeline, left: Mapping[int, Event]) -> str:
-    """What the backend says where it does not know a collective, or not with this type."""
-    refused = (event for event in timeline.left_with("refused") if event.rank is not None)
-    return next(
-        (str(event.data["refused"]) for event in refused if left.get(event.rank or 0) is event), ""
-    )
+def refusal_text(timeline: Timeline, left: Mapping[int, Event]) -> str:
+    """Return what the backend says if it does not know a collective, or not with this type.
+
+    Empty if no event in `left` has such a text.
+    """
+    for event in timeline.left_with("refused"):
+        if event.rank is not None and left.get(event.rank) is event:
+            return str(event.data["refused"])
+    return ""
 
 
 def refusals(timeline: Timeline) -> dict[ScheduledTest, str]:
-    """The steps that were left out because the backend refused them, and its words."""
-    steps = timeline.plan.steps
-    said = {
-        step: refusal(timeline, nth(timeline, "left", number)) for number, step in enumerate(steps)
-    }
-    return {step: words for step, words in said.items() if words}
+    """Return the steps that were left out because the backend refused them, and its words."""
+    refused: dict[ScheduledTest, str] = {}
+    for number, step in enumerate(timeline.plan.steps):
+        left = nth_events(timeline, "left", number)
+        text = refusal_text(timeline, left)
+        if text:
+            refused[step] = text
+    return refused
 
 
 # ---------------------------------------------------------------- collectives
 
 
-def collectives(timeline: Timeline) -> tuple[CollectiveResult, ...]:
-    """Those that every rank left; the slowest rank's median repetition counts."""
+def timed_collectives(timeline: Timeline) -> tuple[CollectiveResult, ...]:
+    """Return the collectives that every rank left; the slowest rank's median repetition counts."""
     world = timeline.plan.world_size
-    rows = []
+    results: list[CollectiveResult] = []
     for number, step in enumerate(timeline.plan.steps):
-        left = nth(timeline, "left", number)
-        if left and len(left) == world and not refusal(timeline, left):
-            rows.append(_collective(step, list(left.values()), world))
-    return tuple(rows)
+        left = nth_events(timeline, "left", number)
+        is_complete = left and len(left) == world
+        if is_complete and not refusal_text(timeline, left):
+            result = _collective(step, list(left.values()), world)
+            results.append(result)
+    return tuple(results)
 
 
-def sweep(timeline: Timeline) -> tuple[CollectiveResult, ...]:
-    """The collectives whose speed is judged: all_reduce in float32."""
-    return tuple(
-        row for row in collectives(timeline) if (row.op, row.dtype) == ("all_reduce", "float32")
-    )
+def bandwidth_sweep(timeline: Timeline) -> tuple[CollectiveResult, ...]:
+    """Return the collectives whose speed is judged: all_reduce in float32."""
+    results = timed_collectives(timeline)
+    return tuple(result for result in results if (result.op, result.dtype) == SWEEP)
 
 
 def _collective(step: ScheduledTest, left: Sequence[Event], world: int) -> CollectiveResult:
     size = int(left[0].data["bytes"])
     seconds = max(float(event.data["seconds"]) for event in left)
-    algbw = size / max(seconds, 1e-9) / 1e9
     wrong = sum(int(event.data["wrong"]) for event in left)
+    algbw = size / max(seconds, 1e-9) / 1e9
+    bus_factor = BUS_FACTOR[step.op]
+    busbw = algbw * bus_factor(world)
     return CollectiveResult(
-        step.op, size, seconds, algbw, algbw * BUS_FACTOR[step.op](world), wrong, step.dtype
+        op=step.op,
+        bytes=size,
+        seconds=seconds,
+        algbw_gbs=algbw,
+        busbw_gbs=busbw,
+        wrong=wrong,
+        dtype=step.dtype,
     )
 
 
@@ -121,46 +154,71 @@ def _collective(step: ScheduledTest, left: Sequence[Event], world: int) -> Colle
 
 
 def rank_rows(timeline: Timeline) -> tuple[RankRow, ...]:
-    ready, last = timeline.ranks_with("ready"), last_events(timeline)
-    return tuple(
-        RankRow(
-            rank.rank,
-            rank.local_rank,
-            rank.node,
-            _gpu(ready.get(rank.rank)),
-            last.get(rank.rank, "not started"),
+    """Return a row of the report for every rank: its place, its GPU and how far it came."""
+    ready = timeline.ranks_with("ready")
+    last = last_events(timeline)
+    rows: list[RankRow] = []
+    for rank in timeline.plan.ranks:
+        gpu = _gpu(ready.get(rank.rank))
+        progress = last.get(rank.rank, "not started")
+        rows.append(
+            RankRow(
+                rank=rank.rank,
+                local_rank=rank.local_rank,
+                node=rank.node,
+                gpu=gpu,
+                last_event=progress,
+            )
         )
-        for rank in timeline.plan.ranks
-    )
+    return tuple(rows)
 
 
 def _gpu(ready: Event | None) -> RankGpu | None:
-    gpu = ready.data.get("gpu") if ready else None
-    return (
-        RankGpu(str(gpu["uuid"]), int(gpu["index"]), str(gpu["pci"]), gpu["numa"]) if gpu else None
-    )
+    if ready is None:
+        return None
+    gpu = ready.data.get("gpu")
+    if not gpu:
+        return None
+    uuid = str(gpu["uuid"])
+    index = int(gpu["index"])
+    pci = str(gpu["pci"])
+    return RankGpu(uuid, index, pci, gpu["numa"])
 
 
 def last_events(timeline: Timeline) -> dict[int, str]:
-    """The last thing that every rank did by itself, in words; an end that we brought about is none."""
+    """Return the last thing that every rank did by itself; an end that we brought about is none."""
     last: dict[int, str] = {}
     for event in reversed(timeline.events):
-        if event.rank is not None and event.rank not in last and (words := in_words(event)):
-            last[event.rank] = words
+        if event.rank is None or event.rank in last:
+            continue
+        description = event_words(event)
+        if description:
+            last[event.rank] = description
     return last
 
 
-def in_words(event: Event) -> str:
-    """Empty where an event says nothing of how far its rank came."""
+def event_words(event: Event) -> str:
+    """Return how far a rank came with this event; empty if the event says nothing of that."""
     data = event.data
-    if event.what in ("entered", "warmed", "left"):
-        verb = "in" if event.what == "warmed" else event.what
-        return f"{verb} {collective_name(data['op'], data['bytes'], data.get('dtype', 'float32'))}"
-    if event.what == "exit":
-        how = f"ended by {data['name']}" if "signal" in data else f"exit {data['code']}"
-        return "" if data.get("asked") else how
-    if event.what == "error":
-        return f"error in {data.get('stage')}"
     if event.what in ("nccl", "holds"):
         return ""
-    return str(data["state"]) if event.what == "state" else event.what
+    if event.what in ("entered", "warmed", "left"):
+        verb = "in" if event.what == "warmed" else event.what
+        dtype = data.get("dtype", "float32")
+        return f"{verb} {collective_name(data['op'], data['bytes'], dtype)}"
+    if event.what == "exit":
+        return _exit_words(event)
+    if event.what == "error":
+        return f"error in {data.get('stage')}"
+    if event.what == "state":
+        return str(data["state"])
+    return event.what
+
+
+def _exit_words(event: Event) -> str:
+    data = event.data
+    if data.get("asked"):
+        return ""
+    if "signal" in data:
+        return f"ended by {data['name']}"
+    return f"exit {data['code']}"

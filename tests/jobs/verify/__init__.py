@@ -1,1 +1,4 @@
-"""Tests of the trial: what it plans, what it makes of what was seen, and real ranks on this machine."""
+"""Tests of the trial: what it plans, what it makes of what was seen.
+
+And real ranks on this machine.
+"""

@@ -1,4 +1,7 @@
-"""Agents on this machine, each under the name of a node: the real loop and the real link, with a pipe between."""
+"""Agents on this machine, each under the name of a node.
+
+The real loop and the real link, with a pipe between.
+"""
 
 from __future__ import annotations
 

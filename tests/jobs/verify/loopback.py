@@ -1,4 +1,7 @@
-"""Trials of nodes that are all this machine, over loopback. It needs no torch, so every test module may import it."""
+"""Trials of nodes that are all this machine, over loopback.
+
+It needs no torch, so every test module may import it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ LARGE = 128 << 20  # bytes; long enough that a fault hits a rank in the middle
 
 
 def free_port() -> int:
-    """Below the ephemeral range: no client of somebody else's gets it in between, nor one of ours its own call."""
+    """Below the ephemeral range.
+
+    No client of another program gets it in between, nor one of ours its own call.
+    """
     for port in random.sample(range(20000, 30000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))

@@ -18,7 +18,10 @@ LONG = ["8", *["16M"] * 200]  # far more than can be done before the fault
 
 @dataclass(frozen=True)
 class Told:
-    """The report, the seconds from the fault to it, and those from the moment the last rank had imported torch."""
+    """The report, the seconds from the fault to it.
+
+    And those from the moment the last rank had imported torch.
+    """
 
     answer: Answer
     seconds: float
@@ -41,7 +44,10 @@ def begun(host: Host) -> bool:
 
 
 def connected(host: Host) -> bool:
-    """Whether the host's ranks have reached the others: more connections than the one to the store."""
+    """Whether the host's ranks have reached the others.
+
+    More connections than the one to the store.
+    """
     own = ranks(host)
     sockets = host.run(["ss", "-tnpH", "state", "established"]).stdout.splitlines()
     return bool(own) and all(sum(f"pid={pid}," in line for line in sockets) >= 7 for pid in own)

@@ -1,6 +1,9 @@
-"""What NCCL printed for people who then asked about it: lines of single ranks, each with its source.
+"""What NCCL printed for people who then asked about it.
 
-Where no log was found the line is written as the source of NCCL forms it, and named after file and release.
+Lines of single ranks, each with its source.
+
+Where no log was found the line is written as the source of NCCL forms it, and named after file and
+release.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ H20-GPU-06:4015540:4015653 [1] NCCL INFO Channel 02/0 : 1[1] -> 3[1] [receive] v
 H20-GPU-06:4015540:4015653 [1] NCCL INFO Channel 01/0 : 3[1] -> 1[1] [send] via NET/IB/2/GDRDMA
 H20-GPU-06:4015540:4015653 [1] NCCL INFO Channel 00/0 : 3[1] -> 2[0] via P2P/CUMEM
 """
-# NVIDIA/nccl issue 1584: 2.24.3, HPC-X's plug-in, SHARP and NVLS; the reporter had cut the prefixes off.
+# NVIDIA/nccl issue 1584: 2.24.3, HPC-X's plug-in, SHARP and NVLS; the reporter had cut the prefixes
+# off.
 SHARP = """\
 n:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0
 n:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.7.147.73<0>
@@ -40,7 +44,7 @@ n:1:1 [0] NCCL INFO NCCL_IB_PCI_RELAXED_ORDERING set by environment to 1.
 n:1:1 [0] NCCL INFO NET/IB : Using [0]ibp0:1/IB/SHARP [1]ibp1:1/IB/SHARP [RO]; OOB eth0:10.7.147.73<0>
 n:1:1 [0] NCCL INFO Using network IBext_v8
 n:1:1 [0] NCCL INFO NVLS multicast support is available on dev 0
-"""
+"""  # noqa: E501 - lines as NCCL printed them
 # NVIDIA/nccl issue 1814: the same plug-in without GPUDirect.
 PLUG_IN = """\
 hostname-test:980:980 [0] NCCL INFO Bootstrap : Using bond0:172.36.134.184<0>
@@ -57,7 +61,7 @@ nccl-sleep-c7d759db6-2bp29:2620971:2620971 [3] NCCL INFO Initialized NET plugin 
 nccl-sleep-c7d759db6-2bp29:2620971:2620971 [3] NCCL INFO Assigned NET plugin IB to comm
 nccl-sleep-c7d759db6-2bp29:2620971:2620971 [3] NCCL INFO Assigned GIN plugin GIN_IB_GDAKI to comm
 nccl-sleep-c7d759db6-2bp29:2620971:2620971 [3] NCCL INFO Using network IB
-"""
+"""  # noqa: E501 - lines as NCCL printed them
 # NVIDIA/nccl issue 952: IPoIB carries what InfiniBand should.
 SOCKETS = """\
 head:926:926 [7] NCCL INFO Bootstrap : Using ibp12s0:10.149.0.32<0>
@@ -68,7 +72,8 @@ head:926:1151 [7] NCCL INFO Channel 03/0 : 15[7] -> 6[6] [send] via NET/Socket/3
 head:926:1151 [7] NCCL INFO Channel 07/0 : 15[7] -> 6[6] [send] via NET/Socket/3
 head:926:1151 [7] NCCL INFO Channel 00/0 : 15[7] -> 14[6] via P2P/IPC/read
 """
-# Oneflow-Inc/oneflow issue 3586: a release before 2.12, addresses of buses instead of indices, an IPv6 address.
+# Oneflow-Inc/oneflow issue 3586: a release before 2.12, addresses of buses instead of indices, an
+# IPv6 address.
 OLD = """\
 worker:20608:20608 [0] NCCL INFO Bootstrap : Using [0]eno1:172.28.40.41<0> [1]veth7d10c2a:fe80::1c0d:b1ff:fe5b:54d2\
 %veth7d10c2a<0>
@@ -78,22 +83,23 @@ worker:20608:20608 [0] NCCL INFO NET/Socket : Using [0]eno1:172.28.40.41<0> [1]v
 worker:20608:20608 [0] NCCL INFO Using network Socket
 worker:20608:20647 [0] NCCL INFO Channel 00 : 0[18000] -> 1[18000] [receive] via NET/Socket/1
 worker:20608:20647 [0] NCCL INFO Call to connect returned Connection timed out, retrying
-"""
-# NVIDIA/nccl issue 1597 (EFA) and NVIDIA/nccl-tests issue 139 (Slingshot): a plug-in whose name has a blank.
+"""  # noqa: E501 - lines as NCCL printed them
+# NVIDIA/nccl issue 1597 (EFA) and NVIDIA/nccl-tests issue 139 (Slingshot): a plug-in whose name has
+# a blank.
 LIBFABRIC = """\
 8h200-2:14630:14695 [1] NCCL INFO Channel 05/0 : 0[0] -> 1[1] [receive] via NET/AWS Libfabric/1/GDRDMA
 8h200-2:14630:14695 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/AWS Libfabric/1/GDRDMA
 nid1:42907:42938 [0] NCCL INFO Channel 04/1 : 7[c1000] -> 1[3000] [receive] via NET/AWS Libfabric/7/GDRDMA/Shared
 nid1:42907:42938 [0] NCCL INFO Channel 00/1 : 1[3000] -> 5[41000] via P2P/direct pointer/read
-"""
+"""  # noqa: E501 - lines as NCCL printed them
 # NVIDIA/nccl-tests issue 166: shared memory; NVIDIA/nccl issue 1219: SHARP's collectives.
 SHARED = """\
 ubuntu:9621:9687 [2] NCCL INFO Channel 13 : 10[2] -> 11[3] via SHM/direct/direct
 ubuntu:9621:9687 [2] NCCL INFO Channel 14 : 10[2] -> 11[3] via SHM/direct/direct
 node:176:4360 [5] NCCL INFO CollNet 05/0 : 10 [receive] via COLLNET/SHARP/5/GDRDMA
 """
-# As net.cc and net_ib/init.cc of 2.30.7 and net_ib.cc of 2.21.5 form them: PXN, GPUDirect over PCIe, rails and planes,
-# devices that NCCL made one of.
+# As net.cc and net_ib/init.cc of 2.30.7 and net_ib.cc of 2.21.5 form them: PXN, GPUDirect over
+# PCIe, rails and planes, devices that NCCL made one of.
 FORMED = """\
 n:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 9[1] [send] via NET/IB/1(1)/GDRDMA(PCI)/Shared
 n:1:2 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/MNNVL/read/CE
@@ -101,4 +107,4 @@ n:1:2 [0] NCCL INFO Channel 02/0 : 0[0] -> 2[2] via P2P/indirect/3[3]/read
 n:1:2 [0] NCCL INFO Channel 03 : 0[0] -> 3[3] via SHM/direct
 n:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1:2:0/IB [1]mlx5_1:1::1/RoCE [2]={[2] mlx5_2:1/IB, [3] mlx5_3:2/IB} ; \
 OOB eth0:1:10.0.0.1<0>
-"""
+"""  # noqa: E501 - lines as NCCL printed them

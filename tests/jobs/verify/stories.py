@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterprep.jobs.verify.schedule import TrialPlan, plan_trial
-from clusterprep.jobs.verify.timeline import Event, Timeline, in_order
+from clusterprep.jobs.verify.timeline import Event, Timeline, ordered_timeline
 from clusterprep.model import Node, VerifySettings
 
 SITUATIONS = sorted((Path(__file__).parent / "situations").glob("*.json"))
@@ -42,7 +42,7 @@ def recorded(path: Path) -> tuple[dict[str, Any], Timeline]:
         told["nodes"], told["nproc"], sizes=tuple(told["sizes"]), timeout=told["timeout"]
     )
     rows = [Event(node, what, at, rank, data) for at, node, rank, what, data in told["events"]]
-    return told, in_order(plan, rows)
+    return told, ordered_timeline(plan, rows)
 
 
 def story(
@@ -53,7 +53,9 @@ def story(
     end: str = "stopping",
     wrong: Mapping[int, int] | None = None,
 ) -> Timeline:
-    """Every rank gets as far as `until`, those in `but` only so far ("" is nowhere), one milestone per second.
+    """Every rank gets as far as `until`, those in `but` only so far ("" is nowhere).
+
+    One milestone per second.
 
     `wrong` gives the number of wrong elements that a rank has in the last collective.
     """
@@ -69,7 +71,7 @@ def story(
             )
     if MILESTONES.index(until) > BEFORE:
         events.append(Event("", "go", BEFORE + 0.5))
-    return in_order(plan, [*events, Event("", end, 30.0)])
+    return ordered_timeline(plan, [*events, Event("", end, 30.0)])
 
 
 def _event(plan: TrialPlan, rank: int, milestone: str, at: float, wrong: int) -> Event:

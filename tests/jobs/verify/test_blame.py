@@ -11,7 +11,7 @@ import pytest
 from clusterprep.jobs.verify.blame import findings, judge
 from clusterprep.jobs.verify.culprits import Fault
 from clusterprep.jobs.verify.schedule import TrialPlan
-from clusterprep.jobs.verify.timeline import Event, Timeline, in_order
+from clusterprep.jobs.verify.timeline import Event, Timeline, ordered_timeline
 from clusterprep.model import Finding, VerifyResult
 from tests.jobs.verify.stories import (
     SITUATIONS,
@@ -194,7 +194,7 @@ TOLD: dict[str, tuple[Timeline, list[Named]]] = {
         ),
         [node("n1")],
     ),
-    "words about a port from somebody else": (
+    "words about a port from another rank": (
         story(
             *failed((1,), "EADDRINUSE", "store", 5.0),
             until="met",
@@ -219,7 +219,7 @@ TOLD: dict[str, tuple[Timeline, list[Named]]] = {
         story(plan=make_plan(3), until="store", but={5: "ready"}, end="overdue"),
         [rank(5)],
     ),
-    "nobody but the host reaches the store": (
+    "only the host reaches the store": (
         story(
             plan=make_plan(3), until="store", but=dict.fromkeys(range(2, 6), "ready"), end="overdue"
         ),
@@ -306,7 +306,9 @@ def test_order_of_arrival_is_not_order_of_events() -> None:
     prompt = [
         Event("n1", "exit", 21.2, 0, {"signal": 6, "name": "SIGABRT", "asked": False}, mono=91.2)
     ]
-    timeline = in_order(make_plan(), [*story(until=IN_COLLECTIVE).events, *prompt, *late, *steady])
+    timeline = ordered_timeline(
+        make_plan(), [*story(until=IN_COLLECTIVE).events, *prompt, *late, *steady]
+    )
     assert named(judge(timeline)) == [rank(3)]
 
 
@@ -336,7 +338,10 @@ def test_a_link_has_two_ends_and_a_direction() -> None:
 
 @dataclass(frozen=True)
 class Why:
-    """What stands in the report beside a name: how sure, for which check, since when, and what to do."""
+    """What stands in the report beside a name.
+
+    How sure, for which check, since when, and what to do.
+    """
 
     confidence: float
     check: str
@@ -465,7 +470,8 @@ WHY = {
         "net.ports",
         5.0,
         "port 29500 is already in use",
-        "end what listens there (ss -ltnp 'sport = :29500'), or choose another port with --master-port",
+        "end what listens there (ss -ltnp 'sport = :29500'), "
+        "or choose another port with --master-port",
         "rank 0: «code: -98, name: EADDRINUSE, message: address already in use»",
     ),
     "a store that could not be opened": Why(
@@ -484,7 +490,7 @@ WHY = {
         "check the way from this node to 10.0.0.1:29500",
         "rank 2: last heard of: ready",
     ),
-    "nobody but the host reaches the store": Why(
+    "only the host reaches the store": Why(
         0.8,
         "nccl.hang",
         30.0,

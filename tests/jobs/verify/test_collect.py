@@ -1,4 +1,7 @@
-"""Real ranks on this machine: two nodes with two ranks each over loopback, well and with every fault of the list."""
+"""Real ranks on this machine.
+
+Two nodes with two ranks each over loopback, well and with every fault of the list.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +128,8 @@ def test_a_sound_cluster_passes_with_exact_sums() -> None:
     }  # all left the group in order
 
 
-# Stands in for the NCCL of GPUs that are not here: what it would print stands before a rank that works with gloo.
+# Stands in for the NCCL of GPUs that are not here: what it would print stands before a rank that
+# works with gloo.
 SPEAKING = """#!/bin/sh
 i=0
 while [ $i -lt 500 ]; do
@@ -136,7 +140,7 @@ while [ $i -lt 500 ]; do
   i=$((i + 1))
 done
 exec {python} "$@"
-"""
+"""  # noqa: E501 - a line as NCCL prints it
 
 
 def test_what_ranks_print_of_their_connections_is_judged(tmp_path: Path) -> None:

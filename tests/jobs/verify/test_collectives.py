@@ -1,4 +1,7 @@
-"""What a rank does around a collective: what a backend refuses is left out, what fails on the way is not."""
+"""What a rank does around a collective.
+
+What a backend refuses is left out, what fails on the way is not.
+"""
 
 from __future__ import annotations
 

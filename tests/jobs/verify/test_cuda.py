@@ -1,4 +1,6 @@
-"""The GPU's way through a rank, where there is no GPU: in which order torch is called, and with what.
+"""The GPU's way through a rank, where there is no GPU.
+
+In which order torch is called, and with what.
 
 The stand-in refuses what the real one refuses: a collective or a group before a device is bound.
 """

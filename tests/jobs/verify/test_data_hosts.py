@@ -1,7 +1,9 @@
-"""Results of collectives on four real hosts: exact on sound ones; a rank that computes wrong values is named.
+"""Results of collectives on four real hosts.
 
-The faults are in the job's own interpreter, where those of hardware show: what it finds first on its path changes
-torch's collectives on one host, as a broken device or library would.
+Exact on sound ones; a rank that computes wrong values is named.
+
+The faults are in the job's own interpreter, where those of hardware show: what it finds first on
+its path changes torch's collectives on one host, as a broken device or library would.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ QUICK = {"sizes": ["8", "64K"], "timeout": 20}
 HOME, SITE = "/opt/job/bin/python", "/opt/job/site"
 OTHERS = ["all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all"]
 
-# What stands in sitecustomize.py of the job's interpreter on one host: it waits for torch, and changes it.
+# What stands in sitecustomize.py of the job's interpreter on one host: it waits for torch, and
+# changes it.
 SPOILED = """
 import os, sys, threading, time
 def spoil():
@@ -56,7 +59,7 @@ threading.Thread(target=slow, daemon=True).start()
 
 @pytest.fixture
 def lab(lab4: Lab) -> Iterator[Lab]:
-    """The job's python on all hosts is a wrapper that puts a folder of the job's first on the path."""
+    """The job's python on all hosts is a wrapper that puts a folder first on the path."""
     with contextlib.ExitStack() as stack:
         for host in lab4.hosts:
             text = f'#!/bin/sh\nPYTHONPATH={SITE} exec {sys.executable} "$@"\n'
@@ -150,7 +153,10 @@ def test_a_rank_that_gets_wrong_values_is_named(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_takes_long_between_collectives_is_a_straggler(lab: Lab) -> None:
-    """As on a node whose memory or clock is slow: what fills a piece of a buffer takes a tenth of a second longer."""
+    """As on a node whose memory or clock is slow.
+
+    What fills a piece of a buffer takes a tenth of a second longer.
+    """
     text = SPOILED.split("def spoil", maxsplit=1)[0] + SLOWED
     with faults.written(lab.host("n2"), f"{SITE}/sitecustomize.py", text):
         found = verify(lab, sizes=["16M"])

@@ -1,4 +1,7 @@
-"""What a trial says besides hangs: whose data are wrong, how long the start took, who is slow, who differs."""
+"""What a trial says besides hangs.
+
+Whose data are wrong, how long the start took, who is slow, who differs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from clusterprep.jobs.verify.blame import findings, judge
 from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, other_steps, plan_trial
 from clusterprep.jobs.verify.stage import comparable
 from clusterprep.jobs.verify.straggler import MARGIN_ON_CPUS, slow
-from clusterprep.jobs.verify.timeline import Event, Timeline, in_order
+from clusterprep.jobs.verify.timeline import Event, Timeline, ordered_timeline
 from clusterprep.model import EnvSetting, Finding, Node, VerifySettings
 from clusterprep.remote.agent.belongings import PIECE, cut, packages, variables
 from tests.support.operations import operations
@@ -44,7 +47,10 @@ def told(
     met: float = 8.0,
     of: TrialPlan | None = None,
 ) -> Timeline:
-    """A trial that finished. `wrong` has by collective what ranks with wrong results accuse others of."""
+    """A trial that finished.
+
+    `wrong` has by collective what ranks with wrong results accuse others of.
+    """
     of = of or plan()
     events = [Event("", "go", 5.0)]
     for rank in of.ranks:
@@ -74,7 +80,7 @@ def told(
             seconds = (own or {}).get(rank.rank, 0.05)
             add("left", 10.5 + number, seconds=0.01, own=seconds, **result, **step_told)
         add("finished", 20.0)
-    return in_order(of, [*events, Event("", "stopping", 30.0)])
+    return ordered_timeline(of, [*events, Event("", "stopping", 30.0)])
 
 
 def found(timeline: Timeline, check: str) -> list[Finding]:
@@ -93,7 +99,7 @@ def named(timeline: Timeline) -> list[tuple[str, tuple[str, ...], int | None]]:
 # ---------------------------------------------------------------- wrong data
 
 
-def everybody(rank: int, how: str, but: tuple[int, ...] = ()) -> Blame:
+def accused_by_all(rank: int, how: str, but: tuple[int, ...] = ()) -> Blame:
     return {number: [[rank, how]] for number in range(8) if number not in but}
 
 
@@ -120,7 +126,7 @@ SHARE = {
 
 @pytest.mark.parametrize("how", SHARE)
 def test_a_rank_that_all_others_accuse_is_the_culprit(how: str) -> None:
-    timeline = told({"all_reduce": everybody(5, how)})
+    timeline = told({"all_reduce": accused_by_all(5, how)})
     assert named(timeline) == [("rank", ("n3",), 5)]
     (culprit,) = judge(timeline).culprits
     assert (culprit.confidence, culprit.cause) == (0.9, f"{SHARE[how]} in all_reduce 1 MiB")
@@ -130,12 +136,17 @@ def test_a_rank_that_all_others_accuse_is_the_culprit(how: str) -> None:
 
 
 def test_a_rank_that_finds_its_own_share_right_is_the_culprit_all_the_same() -> None:
-    assert named(told({"broadcast": everybody(5, "wrong", but=(5,))})) == [("rank", ("n3",), 5)]
+    assert named(told({"broadcast": accused_by_all(5, "wrong", but=(5,))})) == [
+        ("rank", ("n3",), 5)
+    ]
 
 
 def test_one_culprit_fails_each_check_that_it_spoils() -> None:
     timeline = told(
-        {"all_reduce": everybody(5, "wrong"), "broadcast": everybody(5, "wrong", but=(5,))}
+        {
+            "all_reduce": accused_by_all(5, "wrong"),
+            "broadcast": accused_by_all(5, "wrong", but=(5,)),
+        }
     )
     assert named(timeline) == [("rank", ("n3",), 5)]
     assert one(timeline, "nccl.correct").nodes == one(timeline, "nccl.broadcast").nodes == ("n3",)
@@ -143,8 +154,11 @@ def test_one_culprit_fails_each_check_that_it_spoils() -> None:
 
 
 def test_what_only_some_ranks_say_accuses_nobody() -> None:
-    """Where a ring carries a piece on, what one hop spoils is wrong behind it and right before it."""
-    timeline = told({"all_gather": everybody(5, "wrong", but=(5, 6, 7))})
+    """Where a ring carries a piece on.
+
+    What one hop spoils is wrong behind it and right before it.
+    """
+    timeline = told({"all_gather": accused_by_all(5, "wrong", but=(5, 6, 7))})
     assert named(timeline) == []
     assert one(timeline, "nccl.allgather").nodes == ("n1", "n2", "n3")
 
@@ -232,7 +246,7 @@ def test_what_is_required_of_the_start_is_an_error() -> None:
 
 
 def test_a_start_without_a_meeting_is_not_known() -> None:
-    timeline = in_order(plan(), [event for event in told().events if event.what != "met"])
+    timeline = ordered_timeline(plan(), [event for event in told().events if event.what != "met"])
     assert one(timeline, "nccl.init_time").verdict == "unknown"
 
 
@@ -286,7 +300,10 @@ def test_how_fast_they_were_is_no_yardstick_for_later_runs() -> None:
 
 
 def test_noise_makes_no_straggler() -> None:
-    """Three repetitions of 50 ms, each held up by other processes for 100 ms on the average and often for much more."""
+    """Three repetitions of 50 ms.
+
+    Each held up by other processes for 100 ms on the average and often for much more.
+    """
     random.seed(3)
     for _ in range(4000):
         own = {rank: 0.05 + min(random.expovariate(10) for _ in range(3)) for rank in range(8)}
@@ -357,7 +374,7 @@ def test_a_rank_that_says_nothing_is_unknown_and_the_others_are_compared() -> No
         for e in told(holds={7: {"packages": {}}}).events
         if not (e.what == "holds" and e.rank == 0)
     ]
-    rows = found(in_order(plan(), events), "rank.consistency")
+    rows = found(ordered_timeline(plan(), events), "rank.consistency")
     assert {(row.verdict, row.nodes) for row in rows} == {("unknown", ("n1",)), ("fail", ("n4",))}
 
 

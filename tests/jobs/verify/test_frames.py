@@ -9,7 +9,7 @@ import pytest
 
 from clusterprep.jobs.verify.blame import judge
 from clusterprep.jobs.verify.collect import run_verify
-from clusterprep.jobs.verify.frames import event_of
+from clusterprep.jobs.verify.frames import parse_frame
 from clusterprep.model import Node
 from tests.jobs.verify.stories import make_plan
 from tests.jobs.verify.test_many import HOURS, FakeLink
@@ -38,7 +38,7 @@ LEFT = {"rank": 2, "what": "left", "op": "all_reduce", "bytes": 8, "seconds": 0.
     ids=lambda frame: frame["what"],
 )
 def test_what_an_agent_tells_is_taken(frame: dict[str, Any]) -> None:
-    what, rank, data = event_of(frame, RANKS)
+    what, rank, data = parse_frame(frame, RANKS)
     assert (what, rank) == (frame["what"], frame["rank"])
     assert data == {key: value for key, value in frame.items() if key not in ("what", "rank")}
 
@@ -77,7 +77,7 @@ def test_what_an_agent_tells_is_taken(frame: dict[str, Any]) -> None:
 )
 def test_nothing_else_is(frame: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        event_of(frame, RANKS)
+        parse_frame(frame, RANKS)
 
 
 class Liar(FakeLink):
@@ -97,7 +97,7 @@ class Liar(FakeLink):
     [
         pytest.param({"what": "left", "rank": 0, "op": "x"}, id="event-of-no-shape"),
         pytest.param(
-            {"what": "error", "rank": 0, "stage": "store"}, id="error-of-somebody-elses-rank"
+            {"what": "error", "rank": 0, "stage": "store"}, id="error-of-the-rank-of-another-node"
         ),
         pytest.param({"what": "met", "rank": None, "mono": "never"}, id="no-time"),
         pytest.param({"what": "met", "rank": None, "mono": True}, id="time-that-is-true"),

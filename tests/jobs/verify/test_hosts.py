@@ -45,7 +45,10 @@ def verify_with(
 
 
 def connected(host: Host) -> bool:
-    """Whether the host's rank has reached the others: it holds connections to all three, and one to the store."""
+    """Whether the host's rank has reached the others.
+
+    It holds connections to all three, and one to the store.
+    """
     own = ranks(host)
     if not own:
         return False
@@ -65,7 +68,10 @@ def culprits(found: Answer) -> list[tuple[str, list[str], int | None]]:
 
 
 def complete_but_for(found: Answer, node: str | None) -> bool:
-    """Every node was reached, and every rank elsewhere is told to have come as far as the collective."""
+    """Every node was reached.
+
+    And every rank elsewhere is told to have come as far as the collective.
+    """
     rows = [row for row in found.report["verify"]["ranks"] if row["node"] != node]
     told = all("all_reduce" in row["last_event"] for row in rows)
     return told and len(rows) >= 3 and all(row["reached"] for row in found.report["nodes"])
@@ -92,7 +98,9 @@ def test_a_frozen_sshd_is_its_node(lab: Lab) -> None:
             lab, lambda: stack.enter_context(faults.stop_sshd(host)) and None
         )
         assert seconds < TIMEOUT + 5
-        wait_for(lambda: not ranks(host), LEASH)  # its agent let nobody hold the ranks for longer
+        wait_for(
+            lambda: not ranks(host), LEASH
+        )  # its agent did not let the ranks be held for longer
     assert culprits(found) == [("node", ["n2"], None)]
     assert complete_but_for(found, "n2")
 
@@ -110,7 +118,10 @@ def test_a_dropped_interface_is_its_node(lab: Lab) -> None:
 
 
 def test_a_node_whose_python_has_no_torch_is_named(lab: Lab) -> None:
-    """The check of torch.version finds it first, without importing anything; the trial is not begun."""
+    """The check of torch.version finds it first, without importing anything.
+
+    The trial is not begun.
+    """
     nodes = [{"name": host.name, "address": host.address} for host in lab.hosts]
     nodes[2]["python"] = "/usr/bin/python3"
     found = finished(started(lab, "verify", inventory=lab.inventory(nodes=nodes)))

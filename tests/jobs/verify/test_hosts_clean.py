@@ -1,4 +1,7 @@
-"""However a verify ends, the nodes are as they were: processes, sockets, shared memory and temporary files."""
+"""However a verify ends, the nodes are as they were.
+
+Processes, sockets, shared memory and temporary files.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,12 @@ from tests.support.lab import Host, Lab
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 slow = pytest.mark.slow
 GONE = 3.0  # seconds for sshd to take a session down after the command has returned
-FORSAKEN = 10.0  # seconds for agents whose controller was killed; the channel ends with it, and no leash is waited for
+# Seconds for agents whose controller was killed; the channel ends with it, and no leash is waited
+# for.
+FORSAKEN = 10.0
 PLACES = ("/dev/shm", "/tmp", "/var/tmp", "/run")
-# What is on a host: processes without the looking ones, sockets that are not just fading away, and files.
+# What is on a host: processes without the looking ones, sockets that are not just fading away, and
+# files.
 LOOK = (
     'for p in /proc/[0-9]*; do [ "$(readlink $p/ns/pid)" = "$(readlink /proc/1/ns/pid)" ] && '
     "tr '\\0' ' ' < $p/cmdline && echo; done; "
@@ -57,7 +63,7 @@ def verify(lab: Lab, *words: str, sizes: tuple[str, ...] = ("8", "1M")) -> subpr
 
 
 def serving(host: Host) -> bool:
-    """The links stage: somebody listens who is not sshd, and no rank is left."""
+    """The links stage: a process other than sshd listens, and no rank is left."""
     listening = host.run(["ss", "-Htln"]).stdout.splitlines()
     return not ranks(host) and any(not line.split()[3].endswith(":22") for line in listening)
 

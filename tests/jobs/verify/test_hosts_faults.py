@@ -1,4 +1,7 @@
-"""Verify of four real hosts with two ranks each: every fault of the list at its moment, and two of them at once."""
+"""Verify of four real hosts with two ranks each.
+
+Every fault of the list at its moment, and two of them at once.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +158,10 @@ def test_in_mid_run(lab: Lab, plant: Plant, wanted: Any) -> None:
 
 @slow
 def test_a_pair_that_is_dropped_in_mid_run(lab: Lab) -> None:
-    """Where ranks use the pair they hang, where they do not all pass: either way it is this link."""
+    """Where ranks use the pair they hang, where they do not all pass.
+
+    Either way it is this link.
+    """
     with trial(lab, between("n2", "n4"), when=connected, sizes=["8", *["1M"] * 60]) as told:
         assert (told.answer.code, told.culprits) == (1, [link("n2", "n4")])
 
@@ -252,7 +258,10 @@ def test_a_smaller_mtu_of_a_host_is_named_and_spoils_no_sum(lab: Lab) -> None:
 
 @slow
 def test_a_smaller_mtu_of_a_switch_port_is_named_and_so_is_what_hangs_on_it(lab: Lab) -> None:
-    """Packets that are too large vanish there: some collectives get through, and some wait for ever."""
+    """Packets that are too large vanish there.
+
+    Some collectives get through, and some wait for ever.
+    """
     checked, tried = _with_mtu(lab, faults.switch_mtu)
     assert "n3" in checked.blamed("eth.path_mtu")
     named = [culprit["nodes"] for culprit in tried.report["verify"]["culprits"]]

@@ -1,7 +1,9 @@
-"""Group tests on real hosts: what makes collectives slow is named although no socket of ours shows it.
+"""Group tests on real hosts.
 
-The fault polices what the job's user sends, as switches do with classes of traffic: the links stage, whose streams
-belong to the agent, is as fast as ever.
+What makes collectives slow is named although no socket of ours shows it.
+
+The fault polices what the job's user sends, as switches do with classes of traffic: the links
+stage, whose streams belong to the agent, is as fast as ever.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def test_a_node_that_is_slow_for_the_job_alone_is_named(lab: Lab) -> None:
     assert (found["bandwidth"], found["links"], found["groups"]) == ("fail", "pass", "fail")
     (culprit,) = answer.report["verify"]["culprits"]
     assert any("pairs with n3" in words for words in culprit["evidence"])
-    # Of two busy cores a healthy pair may stay undecided, which is said; what names n3 are the three pairs with it.
+    # Of two busy cores a healthy pair may stay undecided, which is said; what names n3 are the
+    # three pairs with it.
     assert re.search(r"[3-6] of 6 pairs exercised", answer.report["verify"]["message"])
 
 
@@ -83,7 +86,7 @@ def test_a_pair_that_is_slow_for_the_job_alone_is_named_as_a_pair(lab: Lab) -> N
 def test_a_cluster_that_is_slow_alike_blames_nobody(lab: Lab) -> None:
     answer = verify(lab, min_busbw=1000)
     assert (answer.code, culprits(answer)) == (1, [])
-    assert "nobody is slower than others" in answer.report["verify"]["message"]
+    assert "no node is slower than others" in answer.report["verify"]["message"]
 
 
 @pytest.mark.slow

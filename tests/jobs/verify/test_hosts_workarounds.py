@@ -1,4 +1,7 @@
-"""`verify --try-workarounds` on real hosts: the network that works is found where the declared one does not."""
+"""`verify --try-workarounds` on real hosts.
+
+The network that works is found where the declared one does not.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 
 
 def test_the_network_that_works_is_found_and_nothing_is_written(lab4: Lab) -> None:
-    """Sockets of gloo were sent over a second network where one node drops new connections; login and store are not."""
+    """Sockets of gloo were sent over a second network where one node drops new connections.
+
+    Login and store are not.
+    """
     settings = {
         "verify": {"sizes": ["8", "1M"], "timeout": 4},
         "env": {"GLOO_SOCKET_IFNAME": "eth1"},

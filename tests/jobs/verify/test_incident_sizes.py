@@ -1,4 +1,7 @@
-"""The sizes of known incidents on real ranks of this machine, as far as its memory and the time limit let them."""
+"""The sizes of known incidents on real ranks of this machine.
+
+As far as its memory and the time limit let them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,11 @@ import pytest
 
 from clusterprep.jobs.verify.blame import judge
 from clusterprep.jobs.verify.collect import run_verify
-from clusterprep.jobs.verify.schedule import GATHERED, SENT, with_incidents
+from clusterprep.jobs.verify.schedule import (
+    INCIDENT_ALL_GATHER,
+    INCIDENT_BROADCAST,
+    with_incident_sizes,
+)
 from clusterprep.model import VerifyResult
 from clusterprep.remote.agent.collectives import COLLECTIVES, Broadcast, fitting
 from tests.jobs.verify.agents import agents
@@ -25,7 +32,7 @@ torch = pytest.importorskip("torch")
 def tried(timeout: float) -> VerifyResult:
     of = nodes()
     with agents(of) as links:
-        return judge(run_verify(links, with_incidents(plan(of, sizes=(8,), timeout=timeout))))
+        return judge(run_verify(links, with_incident_sizes(plan(of, sizes=(8,), timeout=timeout))))
 
 
 def test_the_incidents_are_scaled_down_to_the_time_limit_and_the_report_says_so() -> None:
@@ -34,8 +41,8 @@ def test_the_incidents_are_scaled_down_to_the_time_limit_and_the_report_says_so(
     gathered, sent = result.collectives[-2:]
     assert (gathered.op, sent.op) == ("all_gather", "broadcast")
     assert gathered.wrong == sent.wrong == 0
-    assert 0 < gathered.bytes < 4 * 4 * GATHERED
-    assert 0 < sent.bytes <= 4 * SENT
+    assert 0 < gathered.bytes < 4 * 4 * INCIDENT_ALL_GATHER
+    assert 0 < sent.bytes <= 4 * INCIDENT_BROADCAST
     assert "all_gather 3.914 GiB was scaled down to" in result.message
     assert "time limit" in result.message or "memory" in result.message
     assert [stage.verdict for stage in result.stages] == ["pass"] * len(result.stages)
@@ -43,7 +50,10 @@ def test_the_incidents_are_scaled_down_to_the_time_limit_and_the_report_says_so(
 
 @contextmanager
 def alone(room: float, seconds: float) -> Iterator[SimpleNamespace]:
-    """One rank that is a world of its own, with so much memory, on which a collective takes so long."""
+    """One rank that is a world of its own, with so much memory.
+
+    On which a collective takes so long.
+    """
     from clusterprep.remote.agent.collectives import RankContext
     from clusterprep.remote.agent.trial import Cpu
 
@@ -73,7 +83,8 @@ def alone(room: float, seconds: float) -> Iterator[SimpleNamespace]:
     [
         pytest.param(1 << 40, 1e-6, 1e4, 1 << 30, "", id="fits"),
         pytest.param(1 << 30, 1e-6, 1e4, 1 << 29, "memory", id="half-of-the-memory"),
-        # What the rank itself does counts too, by a real clock: beside hours it is nothing on any machine.
+        # What the rank itself does counts too, by a real clock: beside hours it is nothing on any
+        # machine.
         pytest.param(1 << 40, 500.0, 40_000.0, 20 << 20, "time", id="a-quarter-of-the-limit"),
     ],
 )
@@ -87,7 +98,10 @@ def test_a_size_is_what_memory_and_time_allow(
 
 
 def test_what_a_rank_does_for_its_own_part_counts_as_time() -> None:
-    """The collective takes nothing here, and filling and checking a gigabyte takes longer than a quarter of this."""
+    """The collective takes nothing here.
+
+    And filling and checking a gigabyte takes longer than a quarter of this.
+    """
     step = {"op": "broadcast", "bytes": 1 << 30, "dtype": "float32", "repetitions": 1, "fit": True}
     with alone(1 << 40, 0.0) as job:
         fits, reason = fitting(job, step, 0.05)

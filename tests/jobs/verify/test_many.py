@@ -23,7 +23,10 @@ Frame = dict[str, Any]
 
 
 class FakeLink:
-    """A node whose ranks reach a milestone every time it is asked for news, until `fate` says otherwise."""
+    """A node whose ranks reach a milestone every time it is asked for news.
+
+    Until `fate` says otherwise.
+    """
 
     def __init__(
         self, node: Node, plan: TrialPlan, fate: Callable[[FakeLink, str], None] | None = None
@@ -83,7 +86,10 @@ class FakeLink:
 def run(
     fate: Callable[[FakeLink, str], None] | None, links: list[FakeLink] | None = None
 ) -> tuple[Timeline, list[FakeLink]]:
-    """Run a trial whose limit no test lives to see, with n7 under `fate`; all links are added to `links`."""
+    """Run a trial whose limit no test lives to see, with n7 under `fate`.
+
+    All links are added to `links`.
+    """
     plan, links = make_plan(NODES, 8, timeout=HOURS), [] if links is None else links
     links.extend(FakeLink(node, plan, fate if node.name == "n7" else None) for node in plan.nodes)
     return run_verify(links, plan), links

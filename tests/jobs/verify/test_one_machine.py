@@ -1,4 +1,7 @@
-"""Nodes that share this machine: the whole command with real agents and real ranks, over its own interface or none."""
+"""Nodes that share this machine.
+
+The whole command with real agents and real ranks, over its own interface or none.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ NO_NETWORK = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', 
 
 
 def inventory(folder: Path, names: str, sizes: Sequence[str] = ("8", "1M"), **more: object) -> Path:
-    """One node for each letter, all of them this machine, under the address that every machine has."""
+    """One node for each letter, all of them this machine.
+
+    Under the address that every machine has.
+    """
     nodes = [{"name": name, "address": "127.0.0.1", "env": {"NCCL_HOSTID": name}} for name in names]
     content = {
         "cluster": "one-machine",
@@ -81,7 +87,10 @@ def ranks(pid: int) -> dict[int, int]:
 
 
 def connected(pid: int, world: int) -> bool:
-    """Whether every rank has reached the others: as many connections as there are, and one to the store."""
+    """Whether every rank has reached the others.
+
+    As many connections as there are, and one to the store.
+    """
     own = ranks(pid)
     lines = subprocess.run(
         ["ss", "-tnpH", "state", "established"], capture_output=True, text=True, check=True

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from clusterprep.jobs.verify.peers import LEAST, scores, slower, spread, usual
+from clusterprep.jobs.verify.peers import LEAST, scores, slower, spread, usual_level
 
 
 def named(*values: float) -> dict[str, float]:
@@ -37,7 +37,7 @@ def test_it_is_the_standard_deviation_of_a_normal_distribution() -> None:
         pytest.param((10, 10, 10, 3, 3), 0.5, ("n4", "n5"), id="two-of-five"),
         pytest.param((10, 10, 10, 30), 0.5, (), id="a-fast-one-is-no-fault"),
         pytest.param((10, 10, 1), 0.5, (), id="three-say-nothing"),
-        pytest.param((), 0.5, (), id="nobody"),
+        pytest.param((), 0.5, (), id="none"),
         pytest.param((0, 0, 0, 0), 0.5, (), id="all-zero"),
     ],
 )
@@ -59,10 +59,10 @@ def test_the_usual_level_is_that_of_the_healthy(slow: int) -> None:
     values = [draw.gauss(70, 10) for _ in range(slow)] + [
         draw.gauss(100, 10) for _ in range(100 - slow)
     ]
-    assert usual(values, slow=0.7, noise=0.1) == pytest.approx(100, rel=0.05)
+    assert usual_level(values, slow=0.7, noise=0.1) == pytest.approx(100, rel=0.05)
 
 
 def test_what_is_zero_or_missing_does_not_decide_what_is_usual() -> None:
-    assert usual([], 0.7, 0.1) == 0.0
-    assert usual([0.0, 0.0], 0.7, 0.1) == 0.0
-    assert usual([0.0, 98.0, 100.0, 102.0, 0.0], 0.7, 0.1) == pytest.approx(100, rel=0.03)
+    assert usual_level([], 0.7, 0.1) == 0.0
+    assert usual_level([0.0, 0.0], 0.7, 0.1) == 0.0
+    assert usual_level([0.0, 98.0, 100.0, 102.0, 0.0], 0.7, 0.1) == pytest.approx(100, rel=0.03)

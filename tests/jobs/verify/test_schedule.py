@@ -1,17 +1,20 @@
-"""Who runs which rank: numbers in inventory order, the back end that the GPUs allow, torchrun's environment."""
+"""Who runs which rank.
+
+Numbers in inventory order, the back end that the GPUs allow, torchrun's environment.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from clusterprep.jobs.verify.schedule import (
-    TELLING,
+    NCCL_LOGGING,
     ScheduledTest,
     TrialPlan,
-    of_some,
-    own_part,
+    plan_subset,
     plan_trial,
-    with_incidents,
+    with_incident_sizes,
+    without_launcher_variables,
 )
 from clusterprep.model import EnvSetting, Node, VerifySettings
 
@@ -41,7 +44,7 @@ def test_ranks_follow_the_inventory_and_not_the_alphabet() -> None:
 def test_every_rank_has_what_torchrun_would_set() -> None:
     rank = plan(gpus={"b": 2, "a": 2, "c": 2}).ranks[3]
     assert rank.env == {
-        **TELLING,  # over the declared NCCL_DEBUG
+        **NCCL_LOGGING,  # over the declared NCCL_DEBUG
         "OMP_NUM_THREADS": "1",
         "RANK": "3",
         "LOCAL_RANK": "1",
@@ -126,7 +129,7 @@ def test_the_tasks_say_who_each_rank_is_and_where_all_meet() -> None:
 
 def test_a_trial_of_some_numbers_its_ranks_anew_in_the_order_asked_for() -> None:
     made = plan(gpus={"b": 2, "a": 1, "c": 2})
-    few = of_some(
+    few = plan_subset(
         made,
         ["c", "b"],
         ("10.0.0.9", 29501),
@@ -158,7 +161,10 @@ def test_a_trial_of_some_numbers_its_ranks_anew_in_the_order_asked_for() -> None
         "29501",
         "=mlx5_1",
     )
-    assert own_part(env) == {**own_part(made.ranks[1].env), "NCCL_IB_HCA": "=mlx5_1"}
+    assert without_launcher_variables(env) == {
+        **without_launcher_variables(made.ranks[1].env),
+        "NCCL_IB_HCA": "=mlx5_1",
+    }
 
 
 # ---------------------------------------------------------------- several nodes on one GPU
@@ -191,7 +197,7 @@ def test_ranks_of_nodes_that_share_a_gpu_are_ranks_of_hosts_of_their_own(names: 
     )
     for number, (rank, name) in enumerate(zip(made.ranks, names, strict=True)):
         assert rank.env == {
-            **TELLING,
+            **NCCL_LOGGING,
             "NCCL_HOSTID": name,
             "NCCL_SOCKET_IFNAME": "eth0",
             "NCCL_MAX_CTAS": "1",
@@ -220,12 +226,14 @@ def test_ranks_with_a_gpu_each_may_use_all_of_it() -> None:
 
 
 def test_incident_sizes_leave_memory_to_those_who_share_it() -> None:
-    assert {step.among for step in with_incidents(one_gpu("a", "b")).steps if step.fit} == {2}
+    assert {step.among for step in with_incident_sizes(one_gpu("a", "b")).steps if step.fit} == {2}
     assert {
-        step.among for step in with_incidents(plan(gpus={"b": 1, "a": 1, "c": 1})).steps if step.fit
+        step.among
+        for step in with_incident_sizes(plan(gpus={"b": 1, "a": 1, "c": 1})).steps
+        if step.fit
     } == {1}
     on_processors = plan_trial(one_gpu("a", "b", "c").nodes, {}, ("h", 1), VerifySettings(), {})
-    assert {step.among for step in with_incidents(on_processors).steps if step.fit} == {3}
+    assert {step.among for step in with_incident_sizes(on_processors).steps if step.fit} == {3}
 
 
 def test_the_rendezvous_is_written_so_that_its_port_can_be_told() -> None:

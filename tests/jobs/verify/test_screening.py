@@ -1,4 +1,7 @@
-"""Blame at scale: what is asked, what it costs, and what is named, on simulated clusters of 8 to 1024 nodes."""
+"""Blame at scale: what is asked, what it costs.
+
+And what is named, on simulated clusters of 8 to 1024 nodes.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from clusterprep.jobs.verify.meaning import Blame
-from clusterprep.jobs.verify.probes import REPEATS, Probe, ProbeEvidence, ProbeSettings, decided
+from clusterprep.jobs.verify.fault_location import Blame
+from clusterprep.jobs.verify.probes import REPEATS, Probe, ProbeEvidence, ProbeSettings, run_probes
 from clusterprep.jobs.verify.screening import BUDGET, HEALTHY, Screening, screen
 from clusterprep.model.pair_schedule import rounds, tournament
 from tests.support.simulator import KINDS, Cluster, Run, World, answered, planted, play, same
@@ -48,7 +51,7 @@ def test_what_was_measured_is_counted_from_nothing() -> None:
     assert (evidence.groups, evidence.rounds, evidence.measured) == (2, 1, 3)
 
 
-# ---------------------------------------------------------------- one fault of each kind, without noise
+# ------------------------------------------------- one fault of each kind, without noise
 
 
 def test_a_healthy_cluster_is_healthy_because_every_pair_was_exercised() -> None:
@@ -101,7 +104,10 @@ def test_each_kind_is_named_as_what_it_is(fault: Blame) -> None:
 
 
 def test_a_bad_link_of_a_suspect_is_not_taken_for_its_node() -> None:
-    """Neighbours stand side by side in their group, so it is slow; with other partners both are fast."""
+    """Neighbours stand side by side in their group, so it is slow.
+
+    With other partners both are fast.
+    """
     fault = Blame("pair", ("n3", "n4"), ways=(("n3", "n4"),))
     world = World(Cluster(NODES, (), rails=2), (fault,), random.Random(1), noise=0.0)
     found = told(NODES, lambda probe: world.answer([probe])[0])
@@ -140,7 +146,10 @@ def test_nobody_is_measured_twice_at_once_and_slow_groups_are_padded_to_their_si
 def test_healthy_groups_are_tried_across_their_boundaries_until_that_suffices(
     across: float, samples: int
 ) -> None:
-    """Of eight nodes in four groups two are healthy: one node of each is tried with one of the other."""
+    """Of eight nodes in four groups two are healthy.
+
+    One node of each is tried with one of the other.
+    """
     asked = Counter[tuple[str, ...]]()
 
     def answer(probe: Probe) -> float:
@@ -160,7 +169,7 @@ def test_healthy_groups_are_tried_across_their_boundaries_until_that_suffices(
 def decide(values: Sequence[float | None], low: float, high: float) -> tuple[bool | None, int]:
     evidence, probe = ProbeEvidence(ProbeSettings()), Probe("pair", ("a", "b"))
     evidence.fixed["pair"] = 100.0
-    steps, given = decided(evidence, [probe], low, high), list(values)
+    steps, given = run_probes(evidence, [probe], low, high), list(values)
     try:
         next(steps)
         while True:

@@ -22,7 +22,10 @@ def address(node: int) -> str:
 
 
 def looked(*rows: Row, at: float = 29.0) -> list[Event]:
-    """One look at every node of four; a half-open connection is that of the node to the peer's port 5000."""
+    """One look at every node of four.
+
+    A half-open connection is that of the node to the peer's port 5000.
+    """
     by_node: dict[int, list[Any]] = {node: [] for node in range(1, 5)}
     for rank, state, node, peer, again in rows:
         ports = (6000, 5000) if rank is None else (5000, 6000)

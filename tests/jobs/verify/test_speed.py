@@ -1,13 +1,16 @@
-"""Is the number normal: which yardstick is used, what it says, and what is told where there is none."""
+"""Is the number normal.
+
+Which yardstick is used, what it says, and what is told where there is none.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from clusterprep.jobs.verify.blame import findings, judge
-from clusterprep.jobs.verify.expected import Expected
-from clusterprep.jobs.verify.links import Way, best_speeds
-from clusterprep.jobs.verify.speed import Yardsticks, largest, speed
+from clusterprep.jobs.verify.hardware_model import Expected
+from clusterprep.jobs.verify.link_verdicts import MeasuredPair, best_speeds
+from clusterprep.jobs.verify.speed import Yardsticks, largest, speed_finding
 from clusterprep.model import CollectiveResult, Finding
 from tests.jobs.verify.stories import make_plan, story
 
@@ -21,7 +24,7 @@ def row(busbw: float, size: int = 1 << 30, op: str = "all_reduce") -> Collective
 
 
 def judged(busbw: float, yard: Yardsticks, backend: str = "nccl", size: int = 1 << 30) -> Finding:
-    return speed(row(busbw, size), NODES, backend, yard)
+    return speed_finding(row(busbw, size), NODES, backend, yard)
 
 
 def words(found: Finding) -> str:
@@ -98,7 +101,10 @@ def test_latency_is_held_against_nothing() -> None:
     ("busbw", "expected"), [(0.31, "pass"), (0.29, "skip"), (0.13, "skip"), (0.11, "fail error")]
 )
 def test_gloo_fails_only_under_a_fifth_of_its_slowest_run(busbw: float, expected: str) -> None:
-    """One healthy machine gave 0.65 alone and 0.21 while others used it: half, or any median, would have accused it."""
+    """One healthy machine gave 0.65 alone and 0.21 while others used it.
+
+    Half, or any median, would have accused it.
+    """
     found = judged(
         busbw, Yardsticks(model=MODEL, earlier=(1.3, 1.2, 0.6, 1.25)), "gloo", size=64 << 20
     )
@@ -130,9 +136,9 @@ def test_the_largest_all_reduce_is_judged() -> None:
 
 def test_a_node_is_as_fast_as_its_best_link() -> None:
     ways = (
-        Way("n1", "n2", "ok", out=5.0, back=4.0),
-        Way("n2", "n3", "ok", out=1.0, back=2.0),
-        Way("n3", "n4", "refused", "x"),
+        MeasuredPair("n1", "n2", "ok", out=5.0, back=4.0),
+        MeasuredPair("n2", "n3", "ok", out=1.0, back=2.0),
+        MeasuredPair("n3", "n4", "refused", "x"),
     )
     assert best_speeds(ways) == {"n1": 5.0, "n2": 5.0, "n3": 2.0}
 

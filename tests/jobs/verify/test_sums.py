@@ -1,4 +1,7 @@
-"""The data of the trial: known without communication, and no plausible corruption leaves a result as it was."""
+"""The data of the trial.
+
+Known without communication, and no plausible corruption leaves a result as it was.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,10 @@ def test_a_missing_rank_is_named_where_not_every_rank_gives_something_everywhere
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_pieces_that_two_ranks_swapped_are_seen(dtype: str) -> None:
-    """Each adds its own data at the other's place: 0 to 99 of rank 2 at 100 to 199, rank 5 the other way."""
+    """Each adds its own data at the other's place.
+
+    0 to 99 of rank 2 at 100 to 199, rank 5 the other way.
+    """
     of = numbers(dtype)
     buffer = reduced(of, list(range(WORLD)))
     two, five = data(of, 2), data(of, 5)

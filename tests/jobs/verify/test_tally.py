@@ -1,4 +1,7 @@
-"""What a trial measured: how far each rank came in words, and what was made smaller than planned."""
+"""What a trial measured.
+
+How far each rank came in words, and what was made smaller than planned.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pytest
 
 from clusterprep.jobs.verify.evidence import end_words
 from clusterprep.jobs.verify.schedule import ScheduledTest
-from clusterprep.jobs.verify.tally import in_words, last_events, refusals, scaled
+from clusterprep.jobs.verify.tally import event_words, last_events, refusals, scaled_down_steps
 from clusterprep.jobs.verify.timeline import Event
 from tests.jobs.verify.stories import killed, make_plan, on, story
 
@@ -39,7 +42,7 @@ from tests.jobs.verify.stories import killed, make_plan, on, story
     ],
 )
 def test_an_event_says_how_far_its_rank_came(event: Event, words: str) -> None:
-    assert in_words(event) == words
+    assert event_words(event) == words
 
 
 def test_the_last_word_of_a_rank_is_not_what_says_nothing() -> None:
@@ -95,7 +98,10 @@ def test_what_came_after_a_moment_is_not_heard_before_it() -> None:
             True,
             "time",
             (
-                "all_reduce 1 GiB was scaled down to 64 MiB, which fits the time limit at this speed",
+                (
+                    "all_reduce 1 GiB was scaled down to 64 MiB, "
+                    "which fits the time limit at this speed"
+                ),
             ),
         ),
         pytest.param(True, "", (), id="as-planned"),
@@ -105,7 +111,7 @@ def test_what_came_after_a_moment_is_not_heard_before_it() -> None:
 def test_what_was_made_smaller_is_told(fit: bool, why: str, expected: tuple[str, ...]) -> None:
     plan = replace(make_plan(), steps=(ScheduledTest("all_reduce", 1 << 30, fit=fit),))
     entered = on(0, "entered", 8.0, op="all_reduce", bytes=64 << 20, scaled=why)
-    assert scaled(story(entered, plan=plan, until="met")) == expected
+    assert scaled_down_steps(story(entered, plan=plan, until="met")) == expected
 
 
 def test_what_the_backend_refuses_is_told_in_its_words() -> None:

@@ -1,8 +1,11 @@
-"""Events in the order in which they happened, by clocks of nodes that are set against the controller's."""
+"""Events in the order in which they happened.
+
+By clocks of nodes that are set against the controller's.
+"""
 
 from __future__ import annotations
 
-from clusterprep.jobs.verify.timeline import Event, KeptEvents, in_order
+from clusterprep.jobs.verify.timeline import Event, SharedEvents, ordered_timeline
 from tests.jobs.verify.stories import make_plan
 
 
@@ -14,7 +17,9 @@ def test_the_event_that_came_fastest_sets_a_nodes_clock() -> None:
         Event("n2", "store", 3.0, 2, mono=7.0),
         Event("", "go", 2.5),
     ]
-    placed = [(event.node, event.what, event.at) for event in in_order(make_plan(), events).events]
+    placed = [
+        (event.node, event.what, event.at) for event in ordered_timeline(make_plan(), events).events
+    ]
     assert placed == [
         ("n1", "store", 2.0),
         ("", "go", 2.5),
@@ -25,7 +30,7 @@ def test_the_event_that_came_fastest_sets_a_nodes_clock() -> None:
 
 
 def test_what_all_ranks_say_in_the_same_words_is_kept_once() -> None:
-    kept = KeptEvents()
+    kept = SharedEvents()
     first, second = (
         kept.event("n1", "entered", 1.0, rank, {"op": "all_reduce"}, 2.0) for rank in (0, 1)
     )

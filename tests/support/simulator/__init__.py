@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from clusterprep.jobs.verify.meaning import Blame
+from clusterprep.jobs.verify.fault_location import Blame
 from clusterprep.jobs.verify.probes import Probe, ProbeSettings, Steps
 from clusterprep.jobs.verify.screening import Screening, screen
 from clusterprep.model.pair_schedule import rounds, tournament

@@ -1,4 +1,7 @@
-"""How far a trial came, stage by stage: each with its time, its limit, its verdict and who had arrived."""
+"""How far a trial came, stage by stage.
+
+Each with its time, its limit, its verdict and who had arrived.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,12 @@ from dataclasses import replace
 import pytest
 
 from clusterprep.jobs.verify.schedule import ScheduledTest
-from clusterprep.jobs.verify.stages import as_found, reach, stages, stopped_at
+from clusterprep.jobs.verify.stage_verdicts import (
+    judge_stages,
+    limited_by_findings,
+    reach_stage,
+    stopped_at,
+)
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, NodeSnapshot, Stage
 from tests.jobs.verify.stories import make_plan, on, story
@@ -16,7 +24,7 @@ PARTS = ("interpreter", "packages", "environment", "files")
 
 
 def verdicts(timeline: Timeline) -> dict[str, str]:
-    return {row.name: row.verdict for row in stages(timeline)}
+    return {row.name: row.verdict for row in judge_stages(timeline)}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +59,7 @@ def test_what_one_rank_does_not_finish_is_the_last_row(
 
 
 def test_every_stage_has_its_time_and_its_limit() -> None:
-    rows = {row.name: row for row in stages(story())}
+    rows = {row.name: row for row in judge_stages(story())}
     assert {name: row.seconds for name, row in rows.items()} == pytest.approx(
         # a milestone a second, three milliseconds from the first rank to the last
         {"start": 3.003, "rendezvous": 1.503, "first collective": 1.0, "bandwidth": 6.0}
@@ -67,22 +75,24 @@ def test_every_stage_has_its_time_and_its_limit() -> None:
 def test_collectives_after_the_sweep_are_correctness() -> None:
     steps = (ScheduledTest("all_reduce", 8), ScheduledTest("broadcast", 1 << 20))
     plan = replace(make_plan(), steps=steps)
-    assert [row.name for row in stages(story(plan=plan))][-2:] == ["bandwidth", "correctness"]
+    assert [row.name for row in judge_stages(story(plan=plan))][-2:] == ["bandwidth", "correctness"]
     hung = story(plan=plan, but={3: "left 0"}, end="overdue")
     seconds, after = pytest.approx(30.0 - 9.003), pytest.approx((0.997, 0.998, 0.999))
-    assert stages(hung)[-1] == Stage("correctness", seconds, "fail", (0, 1, 2), (3,), 10.0, after)
+    assert judge_stages(hung)[-1] == Stage(
+        "correctness", seconds, "fail", (0, 1, 2), (3,), 10.0, after
+    )
     assert stopped_at(hung) == "correctness: broadcast 1 MiB"
 
 
 def test_wrong_data_in_the_sweep_fail_correctness_although_nothing_comes_after_it() -> None:
-    row = stages(story(wrong={1: 5}))[-1]
+    row = judge_stages(story(wrong={1: 5}))[-1]
     assert row == Stage("correctness", 0.0, "fail", (0, 1, 2, 3), (), 10.0)
 
 
 def test_what_is_not_told_by_all_is_no_consistency() -> None:
     told = [on(rank, "holds", 3.0, part=part, items={}) for rank in range(4) for part in PARTS]
     assert verdicts(story(*told))["consistency"] == "pass"
-    row = next(row for row in stages(story(*told[:-1])) if row.name == "consistency")
+    row = next(row for row in judge_stages(story(*told[:-1])) if row.name == "consistency")
     assert (row.verdict, row.arrived, row.missing) == ("unknown", (0, 1, 2), (3,))
     assert row.seconds == pytest.approx(1.0)
 
@@ -106,11 +116,14 @@ def test_a_stage_is_no_better_than_its_finding(
     check: str, stage: str, verdict: str, expected: str
 ) -> None:
     rows = [Stage("start", 1.0, "pass"), Stage(stage, 1.0, "pass")]
-    found = as_found(
+    found = limited_by_findings(
         rows, [finding(check, "pass"), finding(check, verdict), finding("nccl.hang", "fail")]
     )
     assert [row.verdict for row in found] == ["pass", expected if verdict != "skip" else "pass"]
-    assert as_found([Stage(stage, 1.0, "fail")], [finding(check, "pass")])[0].verdict == "fail"
+    assert (
+        limited_by_findings([Stage(stage, 1.0, "fail")], [finding(check, "pass")])[0].verdict
+        == "fail"
+    )
 
 
 def test_a_node_that_refuses_is_a_failed_reach_and_a_silent_one_an_unknown() -> None:
@@ -118,6 +131,6 @@ def test_a_node_that_refuses_is_a_failed_reach_and_a_silent_one_an_unknown() -> 
     refuses, silent = (
         NodeSnapshot(f"n{i}", "", False, "x", answered=i == 2, seconds=9.0) for i in (2, 3)
     )
-    assert reach([good], 10.0) == Stage("reach", 0.4, "pass", limit=10.0)
-    assert reach([good, silent], 10.0).verdict == "unknown"
-    assert reach([good, silent, refuses], 10.0).verdict == "fail"
+    assert reach_stage([good], 10.0) == Stage("reach", 0.4, "pass", limit=10.0)
+    assert reach_stage([good, silent], 10.0).verdict == "unknown"
+    assert reach_stage([good, silent, refuses], 10.0).verdict == "fail"

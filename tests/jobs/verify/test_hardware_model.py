@@ -1,4 +1,7 @@
-"""What all-reduces should reach: the published figures within a stated band, and no guess where there is none."""
+"""What all-reduces should reach.
+
+The published figures within a stated band, and no guess where there is none.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,15 @@ from clusterprep.facts.gpu import Model
 from clusterprep.facts.nvlink import NvLinks
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice
-from clusterprep.jobs.verify.expected import Expected, expected
+from clusterprep.jobs.verify.hardware_model import Expected, expected
 from clusterprep.model import Absent, Fleet, Gpus
 from tests import machines as fleets
 from tests.machines import play
 from tests.support.fleet import absent, env, eth, fleet
 
-BAND = (
-    0.85,
-    1.25,
-)  # published over expected; above one are two nodes, where NVLS or trees need fewer bytes of the cards
+# Published over expected; above one are two nodes, where NVLS or trees need fewer bytes of the
+# cards.
+BAND = (0.85, 1.25)
 NONE = Absent("not_applicable", "this GPU has no NVLink")
 
 MODELS = {
@@ -80,7 +82,7 @@ def peers(count: int, links: int) -> NvLinks:
     )
 
 
-# GB/s; what somebody measured, or the least that an operator accepts of healthy machines («floor»).
+# GB/s; what was measured, or the least that an operator accepts of healthy machines («floor»).
 PUBLISHED = [
     ("8 V100 SXM2, floor of Azure NDv2", 110, 1, 8, facts("V100", 8, peers(4, 6), gen=8.0)),
     ("8 A100 SXM, stas00/ml-engineering", 235, 1, 8, facts("A100", 8, 12)),
@@ -145,7 +147,10 @@ def test_without_the_switch_it_is_a_ring(
 
 
 def test_no_healthy_machine_of_the_table_would_be_accused() -> None:
-    """Half of what is expected is an error and four fifths a warning: no published figure is under either."""
+    """Half of what is expected is an error and four fifths a warning.
+
+    No published figure is under either.
+    """
     assert (
         min(
             figure / (of(nodes, ranks, told).gbs or 0)
@@ -292,9 +297,10 @@ def machines(kind: str) -> Fleet:
 
 
 KINDS = {
-    "a100-4hdr": 92, "azure-nd-h100": 368, "bonded-frontend": 184, "dgx-h200": 368, "dual-port-hca": 46, "gh200": 46,
-    "h800": 158, "hgx-b200": 368, "hgx-h100-ib": 368, "hgx-h100-roce": 368, "k8s-pod": 368, "ordinary-user": 368,
-    "p5-efa-vm": 368, "roce-lag": 184, "storage-hcas": 368, "v100-dgx1": 46,
+    "a100-4hdr": 92, "azure-nd-h100": 368, "bonded-frontend": 184, "dgx-h200": 368,
+    "dual-port-hca": 46, "gh200": 46, "h800": 158, "hgx-b200": 368, "hgx-h100-ib": 368,
+    "hgx-h100-roce": 368, "k8s-pod": 368, "ordinary-user": 368, "p5-efa-vm": 368,
+    "roce-lag": 184, "storage-hcas": 368, "v100-dgx1": 46,
 }  # fmt: skip
 
 
@@ -302,7 +308,10 @@ KINDS = {
 @play.needs_chroot
 @pytest.mark.parametrize("kind", [name for name in fleets.names() if name != "cpu-only"])
 def test_described_machines(kind: str) -> None:
-    """By hand: number of training ports × rate × 0.92, or NVLink where that is slower; all others are not known."""
+    """By hand: number of training ports × rate × 0.92, or NVLink where that is slower.
+
+    All others are not known.
+    """
     seen = machines(kind)
     ranks = {node.name: node.gpus.used if node.gpus else 1 for node in seen.reached}
     found = expected(seen, ranks, {})

@@ -1,4 +1,7 @@
-"""What NCCL's own lines mean, of releases from before 2.12 to 2.32, and that strange ones mean nothing."""
+"""What NCCL's own lines mean, of releases from before 2.12 to 2.32.
+
+And that strange ones mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.jobs.verify.schedule import TELLING
-from clusterprep.jobs.verify.transports import LONGEST, Hop, TransportDevice, Wiring, parse
+from clusterprep.jobs.verify.nccl_log import LONGEST, Hop, TransportDevice, Wiring, parse
+from clusterprep.jobs.verify.schedule import NCCL_LOGGING
 from clusterprep.remote.agent.nccl_lines import Output
 from tests.jobs.verify import nccl_logs
 from tests.support import real_nccl
@@ -217,7 +220,10 @@ os._exit(0)  # as a rank ends: what C's stdout still held would be lost
 def test_nvidias_own_library_says_its_interface_as_it_is_told_to(
     release: str, tmp_path: Path
 ) -> None:
-    """Its choice of an interface needs no GPU. A conf file sends the lines elsewhere, and must not succeed."""
+    """Its choice of an interface needs no GPU.
+
+    A conf file sends the lines elsewhere, and must not succeed.
+    """
     try:
         library = real_nccl.library(release)
     except LookupError as why:
@@ -225,7 +231,7 @@ def test_nvidias_own_library_says_its_interface_as_it_is_told_to(
     conf, elsewhere = tmp_path / "nccl.conf", tmp_path / "log"
     conf.write_text(f"NCCL_DEBUG=WARN\nNCCL_DEBUG_FILE={elsewhere}\n")
     env = {
-        **TELLING,
+        **NCCL_LOGGING,
         "NCCL_CONF_FILE": str(conf),
         "NCCL_SOCKET_IFNAME": "=lo",
         "PYTHONUNBUFFERED": "1",

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from clusterprep.jobs.verify.knobs import (
-    Knob,
-    Knobs,
-    Try,
-    conclusion,
-    judged,
-    knobs,
-    next_try,
-    told,
-    turned,
-)
 from clusterprep.jobs.verify.schedule import TrialPlan, plan_trial
+from clusterprep.jobs.verify.workarounds import (
+    Attempt,
+    Setting,
+    Settings,
+    available_settings,
+    conclusion,
+    judge_attempt,
+    next_settings,
+    with_settings,
+    workaround_rows,
+)
 from clusterprep.model import CollectiveResult, Node, VerifyResult, VerifySettings
 
 NETWORKS = ({"n1": "eth0", "n2": "eth0"}, {"n1": "eth1", "n2": "ens5"})
@@ -35,8 +35,8 @@ def plan(backend: Any = "nccl", **env: str) -> TrialPlan:
     )
 
 
-def words(chosen: Knobs) -> list[str]:
-    return [knob.words for knob in chosen]
+def words(chosen: Settings) -> list[str]:
+    return [setting.assignment for setting in chosen]
 
 
 def result(verdict: Any = "pass", busbw: float | None = 1.0, message: str = "") -> VerifyResult:
@@ -47,23 +47,25 @@ def result(verdict: Any = "pass", busbw: float | None = 1.0, message: str = "") 
     return VerifyResult(verdict, "nccl", 2, 1, "", collectives=rows, message=message)
 
 
-def search(known: Knobs, works: Callable[[set[str]], bool]) -> list[Try]:
+def search(known: Settings, works: Callable[[set[str]], bool]) -> list[Attempt]:
     """Everything that is tried where a combination works according to `works`."""
-    tried: list[Try] = []
-    while (chosen := next_try(known, tried)) is not None:
-        assert chosen not in [one.knobs for one in tried]
+    tried: list[Attempt] = []
+    while (chosen := next_settings(known, tried)) is not None:
+        assert chosen not in [one.settings for one in tried]
         tried.append(
-            Try(chosen, works({knob.variable for knob in chosen}), result().collectives[-1])
+            Attempt(
+                chosen, works({setting.variable for setting in chosen}), result().collectives[-1]
+            )
         )
     return tried
 
 
-def working(tried: list[Try]) -> list[set[str]]:
-    return [{knob.variable for knob in one.knobs} for one in tried if one.works]
+def working(tried: list[Attempt]) -> list[set[str]]:
+    return [{setting.variable for setting in one.settings} for one in tried if one.works]
 
 
 def test_nccl_has_its_switches_and_the_other_networks() -> None:
-    assert words(knobs(plan(), NETWORKS)) == [
+    assert words(available_settings(plan(), NETWORKS)) == [
         "NCCL_P2P_DISABLE=1",
         "NCCL_IB_DISABLE=1",
         "NCCL_SHM_DISABLE=1",
@@ -74,27 +76,29 @@ def test_nccl_has_its_switches_and_the_other_networks() -> None:
 
 
 def test_gloo_has_the_other_networks_alone() -> None:
-    assert words(knobs(plan("gloo"), NETWORKS)) == [
+    assert words(available_settings(plan("gloo"), NETWORKS)) == [
         "GLOO_SOCKET_IFNAME=eth1 on n1, GLOO_SOCKET_IFNAME=ens5 on n2"
     ]
 
 
 def test_gloo_gets_names_without_the_mark_of_nccl() -> None:
     networks = ({"n1": "=eth1", "n2": "=eth1"},)
-    assert words(knobs(plan("gloo"), networks)) == ["GLOO_SOCKET_IFNAME=eth1"]
-    assert words(knobs(plan(), networks))[-1] == "NCCL_SOCKET_IFNAME==eth1"
+    assert words(available_settings(plan("gloo"), networks)) == ["GLOO_SOCKET_IFNAME=eth1"]
+    assert words(available_settings(plan(), networks))[-1] == "NCCL_SOCKET_IFNAME==eth1"
 
 
-def test_what_is_set_already_is_no_knob() -> None:
-    found = words(knobs(plan(NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME="=eth0"), NETWORKS[:1]))
+def test_what_is_set_already_is_no_setting() -> None:
+    found = words(
+        available_settings(plan(NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME="=eth0"), NETWORKS[:1])
+    )
     assert "NCCL_IB_DISABLE=1" not in found
     assert not any("IFNAME" in one for one in found)
 
 
-def test_knobs_are_over_the_environment_of_every_rank_and_change_nothing_else() -> None:
+def test_settings_are_over_the_environment_of_every_rank_and_change_nothing_else() -> None:
     before = plan()
-    chosen = (knobs(before, NETWORKS)[0], knobs(before, NETWORKS)[-1])
-    after = turned(before, chosen)
+    chosen = (available_settings(before, NETWORKS)[0], available_settings(before, NETWORKS)[-1])
+    after = with_settings(before, chosen)
     assert [rank.env["NCCL_SOCKET_IFNAME"] for rank in after.ranks] == ["eth1", "ens5"]
     assert {rank.env["NCCL_P2P_DISABLE"] for rank in after.ranks} == {"1"}
     assert (after.steps, after.timeout, after.rendezvous) == (
@@ -106,15 +110,15 @@ def test_knobs_are_over_the_environment_of_every_rank_and_change_nothing_else() 
 
 
 def test_the_same_trial_comes_first_and_ends_it_where_it_passes() -> None:
-    tried = search(knobs(plan(), NETWORKS), lambda chosen: True)
-    assert [one.knobs for one in tried] == [()]
-    assert "comes and goes" in conclusion(knobs(plan(), NETWORKS), tried)
+    tried = search(available_settings(plan(), NETWORKS), lambda chosen: True)
+    assert [one.settings for one in tried] == [()]
+    assert "comes and goes" in conclusion(available_settings(plan(), NETWORKS), tried)
 
 
 def test_all_are_tried_alone_also_when_one_helps_and_then_no_more() -> None:
-    known = knobs(plan(), NETWORKS)
+    known = available_settings(plan(), NETWORKS)
     tried = search(known, lambda chosen: "NCCL_IB_DISABLE" in chosen)
-    assert [one.knobs for one in tried] == [(), *((knob,) for knob in known)]
+    assert [one.settings for one in tried] == [(), *((setting,) for setting in known)]
     assert (
         conclusion(known, tried)
         == "it works with NCCL_IB_DISABLE=1 at 1 GB/s for 1 MiB; nothing was written"
@@ -130,29 +134,29 @@ def test_all_are_tried_alone_also_when_one_helps_and_then_no_more() -> None:
     ],
 )
 def test_of_a_combination_nothing_can_be_left_out(needed: set[str]) -> None:
-    known = knobs(plan(), NETWORKS)
+    known = available_settings(plan(), NETWORKS)
     tried = search(known, lambda chosen: needed <= chosen)
     assert min(working(tried), key=len) == needed
     assert len(tried) <= 1 + len(known) + 1 + len(known) ** 2 // 2
 
 
 def test_all_that_fails_is_said() -> None:
-    known = knobs(plan(), NETWORKS)
+    known = available_settings(plan(), NETWORKS)
     tried = search(known, lambda chosen: False)
     assert len(tried) == 1 + len(known) + 1
     assert conclusion(known, tried) == "none of 6 settings makes it work, alone or together"
-    assert {row.share for row in told(tried)} == {None}
+    assert {row.share for row in workaround_rows(tried)} == {None}
 
 
 def test_of_two_networks_one_is_set_at_a_time() -> None:
     networks = (*NETWORKS, {"n1": "ib0", "n2": "ib0"})
-    tried = search(knobs(plan(), networks), lambda chosen: False)
-    assert all(sum("IFNAME" in knob.variable for knob in one.knobs) <= 1 for one in tried)
-    assert sum(len(one.knobs) == 6 for one in tried) == 2
+    tried = search(available_settings(plan(), networks), lambda chosen: False)
+    assert all(sum("IFNAME" in setting.variable for setting in one.settings) <= 1 for one in tried)
+    assert sum(len(one.settings) == 6 for one in tried) == 2
 
 
 def test_without_another_network_gloo_has_nothing_to_try() -> None:
-    known = knobs(plan("gloo"), NETWORKS[:1])
+    known = available_settings(plan("gloo"), NETWORKS[:1])
     assert (known, "no other network" in conclusion(known, [])) == ((), True)
 
 
@@ -169,18 +173,18 @@ def test_without_another_network_gloo_has_nothing_to_try() -> None:
     ],
 )
 def test_what_counts_as_working(now: VerifyResult, before: VerifyResult, works: bool) -> None:
-    assert judged((), now, before).works is works
+    assert judge_attempt((), now, before).works is works
 
 
 def test_what_each_costs_is_told_against_the_fastest() -> None:
-    one, other = (Knob(name, (("n1", "1"),)) for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"))
+    one, other = (Setting(name, (("n1", "1"),)) for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"))
     before = result("fail", None, "it hung")
     tried = [
-        judged((), result("fail", None, "it hung"), before),
-        judged((one,), result(busbw=8.0), before),
-        judged((other,), result(busbw=2.0), before),
+        judge_attempt((), result("fail", None, "it hung"), before),
+        judge_attempt((one,), result(busbw=8.0), before),
+        judge_attempt((other,), result(busbw=2.0), before),
     ]
-    rows = told(tried)
+    rows = workaround_rows(tried)
     assert [(row.settings, row.works, row.share, row.why) for row in rows] == [
         ((), False, None, "it hung"),
         (("NCCL_P2P_DISABLE=1",), True, 1.0, ""),

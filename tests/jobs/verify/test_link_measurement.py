@@ -1,4 +1,7 @@
-"""The links stage of verify on real hosts: slow and lossy nodes, one bad pair, and healthy hosts that nobody blames."""
+"""The links stage of verify on real hosts.
+
+Slow and lossy nodes, one bad pair, and healthy hosts that are not blamed.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Any
 import pytest
 
 from clusterprep.errors import LinkLost
-from clusterprep.jobs.verify.link_stage import measure_links
-from clusterprep.jobs.verify.links import MeasuredLinks, findings, judge
+from clusterprep.jobs.verify.link_measurement import measure_links
+from clusterprep.jobs.verify.link_verdicts import MeasuredLinks, findings, judge_links
 from clusterprep.model import EnvSetting, Fleet, Inventory
 from tests.support.command import Answer, clusterprep
 from tests.support.fleet import eth, fleet
@@ -121,7 +124,7 @@ def test_between_nodes_of_one_machine_no_link_is_slow(
         return {"answers": [["ok", {**GOOD, "out": rate, "back": rate}]]}
 
     links, _ = stage(4, answer, here=here)
-    assert [guilt.nodes for guilt in judge(links)] == named
+    assert [guilt.nodes for guilt in judge_links(links)] == named
 
 
 def good(dialer: str, listener: str) -> Any:
@@ -136,16 +139,16 @@ def dead(name: str) -> Callable[[str, str], Any]:
 def test_every_pair_is_asked_once_where_all_is_well() -> None:
     links, agents = stage(6, good)
     assert {frozenset(pair) for pair in agents.asked} == {
-        frozenset((w.dialer, w.listener)) for w in links.ways
+        frozenset((w.dialer, w.listener)) for w in links.pairs
     }
-    assert len(agents.asked) == len(links.ways) == 15
-    assert judge(links) == ()
+    assert len(agents.asked) == len(links.pairs) == 15
+    assert judge_links(links) == ()
     assert agents.ended == set(agents.links)
 
 
 def test_a_dead_node_of_many_costs_a_few_pairs_and_not_one_each_round() -> None:
     links, agents = stage(64, dead("n7"))
-    assert [guilt.nodes for guilt in judge(links)] == [("n7",)]
+    assert [guilt.nodes for guilt in judge_links(links)] == [("n7",)]
     assert sum("n7" in pair for pair in agents.asked) == 3
     assert {frozenset(pair) for pair in agents.dialled} >= {
         frozenset(pair) for pair in agents.asked if "n7" in pair
@@ -158,7 +161,7 @@ def test_a_node_that_lets_nobody_in_is_found_by_dialling_it_from_everywhere() ->
     links, agents = stage(
         4, lambda dialer, listener: no if listener == "n2" else good(dialer, listener)
     )
-    assert [guilt.nodes for guilt in judge(links)] == [("n2",)]
+    assert [guilt.nodes for guilt in judge_links(links)] == [("n2",)]
     assert len(agents.dialled) == len(set(agents.dialled))
     assert {pair for pair in agents.dialled if pair[1] == "n2"} == {
         (name, "n2") for name in ("n1", "n3", "n4")
@@ -175,8 +178,8 @@ def test_a_pair_that_connects_when_it_is_dialled_again_is_measured() -> None:
         return no if first and {dialer, listener} == {"n1", "n3"} else good(dialer, listener)
 
     links, _ = stage(4, answer)
-    assert judge(links) == ()
-    assert all(way.word == "ok" for way in links.ways)
+    assert judge_links(links) == ()
+    assert all(way.outcome == "ok" for way in links.pairs)
 
 
 def test_a_slow_node_of_many_costs_a_few_pairs_too() -> None:
@@ -184,7 +187,7 @@ def test_a_slow_node_of_many_costs_a_few_pairs_too() -> None:
     links, agents = stage(
         64, lambda dialer, listener: slow if "n7" in (dialer, listener) else good(dialer, listener)
     )
-    assert [guilt.nodes for guilt in judge(links)] == [("n7",)]
+    assert [guilt.nodes for guilt in judge_links(links)] == [("n7",)]
     assert sum("n7" in pair for pair in agents.asked) <= 12
 
 
@@ -198,7 +201,7 @@ def test_what_is_slow_for_a_moment_is_looked_at_again() -> None:
         return busy if first and {dialer, listener} == {"n2", "n3"} else good(dialer, listener)
 
     links, _ = stage(5, answer)
-    assert judge(links) == ()
+    assert judge_links(links) == ()
     assert seen[frozenset(("n2", "n3"))] == 3
 
 
@@ -219,7 +222,7 @@ def test_what_is_slow_for_a_moment_is_looked_at_again() -> None:
 )
 def test_a_strange_answer_passes_nobody_and_blames_nobody(answer: Any) -> None:
     links, _ = stage(3, lambda dialer, listener: answer)
-    assert judge(links) == ()
+    assert judge_links(links) == ()
     assert {row.verdict for row in findings(links)} == {"unknown"}
 
 

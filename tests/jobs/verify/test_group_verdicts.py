@@ -1,4 +1,7 @@
-"""Group tests: when they are worth it, what each of them runs, what it measured, and what the report says of them."""
+"""Group tests: when they are worth it, what each of them runs, what it measured.
+
+And what the report says of them.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,18 @@ from dataclasses import replace
 import pytest
 
 from clusterprep.jobs.verify.blame import judge
-from clusterprep.jobs.verify.collect import Standing, dismiss, run_verify
-from clusterprep.jobs.verify.groups import (
+from clusterprep.jobs.verify.collect import StandingRanks, run_verify, stop_standing_ranks
+from clusterprep.jobs.verify.fault_location import Blame
+from clusterprep.jobs.verify.group_probes import (
     ON_CPUS,
-    Screened,
-    cards,
-    measured,
     probe_plan,
-    settings,
-    with_groups,
-    worth,
+    probe_settings,
+    probe_speed,
+    rdma_devices,
 )
-from clusterprep.jobs.verify.meaning import Blame
+from clusterprep.jobs.verify.group_verdicts import Screened, is_worthwhile, with_groups
 from clusterprep.jobs.verify.probes import Probe
-from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, of_some
+from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, plan_subset
 from clusterprep.jobs.verify.screening import Screening
 from clusterprep.model import Culprit, Finding, Node, VerifyResult
 from tests.jobs.verify.agents import LocalLink, agents, gone, processes_of
@@ -38,7 +39,7 @@ def finding(verdict: str, severity: str = "warning") -> Finding:
 @pytest.mark.parametrize(
     ("result", "found", "nodes", "expected"),
     [
-        pytest.param(FAILED, [], 8, True, id="hung-and-nobody-knows-why"),
+        pytest.param(FAILED, [], 8, True, id="hung-without-a-culprit"),
         pytest.param(replace(FAILED, verdict="pass"), [finding("fail")], 4, True, id="slow"),
         pytest.param(replace(FAILED, verdict="pass"), [finding("pass")], 64, False, id="well"),
         pytest.param(
@@ -61,7 +62,7 @@ def finding(verdict: str, severity: str = "warning") -> Finding:
 def test_groups_are_tried_where_they_can_tell_more(
     result: VerifyResult, found: list[Finding], nodes: int, expected: bool
 ) -> None:
-    assert worth(result, found, nodes) is expected
+    assert is_worthwhile(result, found, nodes) is expected
 
 
 # ---------------------------------------------------------------- what a probe runs
@@ -109,28 +110,28 @@ def test_devices_are_tried_alone_where_all_use_the_same_ones(
     env: dict[str, str], expected: tuple[str, ...]
 ) -> None:
     made = on_gpus(**env)
-    assert cards(made) == expected
-    assert settings(made).rails == len(expected)
+    assert rdma_devices(made) == expected
+    assert probe_settings(made).rails == len(expected)
     mixed = replace(
         made, ranks=(replace(made.ranks[0], env={"NCCL_IB_HCA": "mlx5_8,mlx5_9"}), *made.ranks[1:])
     )
-    assert cards(mixed) == ()
+    assert rdma_devices(mixed) == ()
 
 
 def test_on_processors_a_factor_of_two_proves_nothing() -> None:
-    assert settings(make_plan(4)) == ON_CPUS
+    assert probe_settings(make_plan(4)) == ON_CPUS
     assert ON_CPUS.slow < 0.5
 
 
 def test_what_a_probe_measured() -> None:
     well = story(plan=make_plan(sizes=(1 << 20, 8)))
-    assert measured(well) == pytest.approx(
+    assert probe_speed(well) == pytest.approx(
         (1 << 20) / 0.002 / 1e9
     )  # the quickest time of the slowest rank
-    assert measured(story(until="store", end="overdue")) == 0.0
-    assert measured(story(*failed([1], "reset", "rendezvous"), until="store")) == 0.0
+    assert probe_speed(story(until="store", end="overdue")) == 0.0
+    assert probe_speed(story(*failed([1], "reset", "rendezvous"), until="store")) == 0.0
     for what in ("refused", "lost"):
-        assert measured(story(at_node("n1", what), until="ready")) is None
+        assert probe_speed(story(at_node("n1", what), until="ready")) is None
 
 
 # ---------------------------------------------------------------- what the report says
@@ -163,7 +164,7 @@ def screened(*blames: Blame, exercised: int = 6) -> Screened:
         (
             Blame("node", ("n3",)),
             "node",
-            "whoever else takes part",
+            "whichever nodes take part",
             "all-reduce of pairs with n3: 1.5 GB/s in the median of 3, others 9 GB/s of 1",
         ),
         (
@@ -182,7 +183,10 @@ def screened(*blames: Blame, exercised: int = 6) -> Screened:
             Blame("boundary", ("n3", "n4")),
             "node",
             "n[3-4] are fast among themselves",
-            "all-reduce of pairs with n[3-4] and others: 1 GB/s in the median of 1, others 1.7 GB/s of 3",
+            (
+                "all-reduce of pairs with n[3-4] and others: 1 GB/s in the median of 1, "
+                "others 1.7 GB/s of 3"
+            ),
         ),
     ],
 )
@@ -243,7 +247,7 @@ def test_nobody_is_blamed_where_all_are_alike_and_that_is_no_pass_unless_all_pai
 ):
     whole, part = with_groups(FAILED, screened()), with_groups(FAILED, screened(exercised=5))
     assert (whole.stages[0].verdict, part.stages[0].verdict) == ("pass", "unknown")
-    assert whole.message.endswith("6 of 6 pairs exercised, and nobody is slower than others")
+    assert whole.message.endswith("6 of 6 pairs exercised, and no node is slower than others")
     assert whole.verdict == "fail"
 
 
@@ -267,12 +271,12 @@ def nodes(count: int) -> tuple[Node, ...]:
 
 @pytest.mark.torch
 def test_ranks_stand_from_test_to_test_and_meet_anew_under_other_numbers() -> None:
-    port, standing = free_port(), Standing()
+    port, standing = free_port(), StandingRanks()
     with agents(nodes(3)) as links:
         by_name = {link.node.name: link for link in links}
 
         def tried(*names: str, timeout: float = 8.0, **env: str) -> tuple[float | None, set[int]]:
-            few = of_some(
+            few = plan_subset(
                 whole,
                 names,
                 ("127.0.0.1", port),
@@ -283,7 +287,7 @@ def test_ranks_stand_from_test_to_test_and_meet_anew_under_other_numbers() -> No
             there: list[LocalLink] = [by_name[name] for name in names]
             timeline = run_verify(there, few, standing=standing)
             assert judge(timeline).culprits == ()
-            return measured(timeline), set(processes_of(there))
+            return probe_speed(timeline), set(processes_of(there))
 
         whole = plan(nodes(3), port)
         first, own = tried("n1", "n2")
@@ -305,25 +309,25 @@ def test_ranks_stand_from_test_to_test_and_meet_anew_under_other_numbers() -> No
         )  # another environment needs other processes
         assert speed
         assert other.isdisjoint(own)
-        dismiss(links, standing)
+        stop_standing_ranks(links, standing)
         assert gone(links, 2.0)
 
 
 @pytest.mark.torch
 def test_ranks_that_hung_are_not_used_again() -> None:
-    port, standing = free_port(), Standing()
+    port, standing = free_port(), StandingRanks()
     whole = plan(nodes(2), port)
-    few = of_some(
+    few = plan_subset(
         whole, ("n1", "n2"), ("127.0.0.1", port), (ScheduledTest("all_reduce", 4096),), 8.0
     )
     with agents(nodes(2)) as links:
-        assert measured(run_verify(links, few, standing=standing))
+        assert probe_speed(run_verify(links, few, standing=standing))
         before = set(processes_of(links))
         assert before
         nobody_there = replace(few, address="255.255.255.255", timeout=2.0)  # refused by the kernel
-        assert measured(run_verify(links, nobody_there, standing=standing)) == 0.0
+        assert probe_speed(run_verify(links, nobody_there, standing=standing)) == 0.0
         assert gone(links, 2.0)
-        assert measured(run_verify(links, few, standing=standing))
+        assert probe_speed(run_verify(links, few, standing=standing))
         assert before.isdisjoint(processes_of(links))
-        dismiss(links, standing)
+        stop_standing_ranks(links, standing)
         assert gone(links, 2.0)
