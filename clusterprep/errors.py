@@ -15,8 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from typing_extensions import Self
-
 Error = TypeVar("Error", bound="ClusterprepError")
 
 
@@ -77,7 +75,7 @@ class ClusterprepError(Exception):
         super().__init__(message)
         self.message = message
 
-    def extended(self, addition: str) -> Self:
+    def extended(self: Error, addition: str) -> Error:
         """Return a copy of this error with `addition` at the end of its message.
 
         `str(copy)` and `copy.message` agree, and all other attributes are those of this error.

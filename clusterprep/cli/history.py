@@ -124,12 +124,14 @@ def _fact_changes(
     Facts that differ from one moment to the next are left out. One fact is read at a time, since
     all facts of a large fleet would take much memory.
     """
-    from clusterprep.history.compare import MOVING, fact_changes
+    from clusterprep.history.compare import fact_changes
+    from clusterprep.survey import registry
 
     old, old_report = before
     new, new_report = after
-    old_names = set(runs.facts(old.run)) - MOVING
-    new_names = set(runs.facts(new.run)) - MOVING
+    moving = {name for name, fact in registry.facts().items() if fact.moves}
+    old_names = set(runs.facts(old.run)) - moving
+    new_names = set(runs.facts(new.run)) - moving
     old_nodes = _node_names(old_report)
     new_nodes = _node_names(new_report)
     changes: list[FactChange] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -298,20 +298,34 @@ def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
 
 
 def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:
-    from importlib import import_module
-
+    """Run the command. Each imports only its own module."""
     from clusterprep.reports import preload_format
 
     preload_format(params["fmt"])
     command = invocation.settings.command
+    if command == "check":
+        from clusterprep.cli.commands import check
+
+        return check.run(invocation)
     if command == "env":
         return _environment(invocation, params)
+    if command == "plan":
+        from clusterprep.cli.commands import plan
+
+        return plan.run(invocation)
+    if command == "apply":
+        from clusterprep.cli.commands import apply
+
+        return apply.run(invocation)
+    if command == "verify":
+        from clusterprep.cli.commands import verify
+
+        return verify.run(invocation)
     if command == "launch":
         return _launch(invocation, params)
-    # A command imports only its own module: check, plan, apply, verify or rollback.
-    module = import_module(f"clusterprep.cli.commands.{command}")
-    run: Callable[[Invocation], Report] = module.run
-    return run(invocation)
+    from clusterprep.cli.commands import rollback
+
+    return rollback.run(invocation)
 
 
 def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:

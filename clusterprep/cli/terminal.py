@@ -139,7 +139,7 @@ def confirm(rows: Sequence[ChangeRow]) -> bool:
 
 def progress(params: Mapping[str, Any]) -> Any:
     """Return the progress display that suits stderr."""
-    from clusterprep.reports.progress import make_progress
+    from clusterprep.reports.progress_display import make_progress
 
     return make_progress(sys.stderr, color=_wants_color(params))
 

@@ -22,16 +22,6 @@ _WELL, _SILENCED, _UNKNOWN, _FAIL = range(4)
 _LONGEST = 200  # characters of a value; of a longer one the beginning is shown
 _MOST_DIFFERENCES = 40  # within one fact of one group of nodes
 
-# Facts that measure what moves by itself: times, loads, temperatures, counters, who is there at the
-# moment.
-MOVING = frozenset(
-    {
-        "clock.offset", "counters.earlier", "fs.probes", "gpu.heat", "gpu.latency", "gpu.throttle", "gpu.use",
-        "host.uptime", "ib.counters", "irq.counts", "log.records", "mem.swaps", "net.dials", "net.listen", "proc.ids",
-        "proc.load", "proc.tasks", "shm.segments", "shm.space", "store.results",
-    }
-)  # fmt: skip
-
 Grades = dict[str, dict[str, int]]  # check → node → how bad
 Key = tuple[str, str, str]  # check, verdict, severity
 

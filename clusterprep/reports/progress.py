@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -178,20 +177,6 @@ class Lines(Progress):
         with suppress(*READER_GONE):
             self._stream.write(f"{encodable(self._stream, line)}\n")
             self._stream.flush()
-
-
-def make_progress(stream: TextIO | None, *, quiet: bool = False, color: bool = True) -> Progress:
-    """Return the progress that suits the stream.
-
-    A moving line on a terminal, plain lines elsewhere, nothing without a stream.
-    """
-    if quiet or stream is None:
-        return Progress()
-    if stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
-        from clusterprep.reports.live import LiveLine
-
-        return LiveLine(stream, color=color)
-    return Lines(stream)
 
 
 def encodable(stream: TextIO, text: str) -> str:

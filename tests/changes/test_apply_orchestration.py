@@ -24,7 +24,7 @@ from clusterprep.model.operations import wire
 from clusterprep.nccl.environment import Environment
 from clusterprep.runtime.deadline import Deadline
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.queries import Selection
+from clusterprep.survey.selection import Selection
 from clusterprep.survey.settings import RunSettings
 from tests.support.fake_agents import (
     LOST_AFTER,

@@ -75,7 +75,7 @@ class World:
 def world() -> World:
     checks = tuple(registry.checks().values())
     fleet = selftest.recorded_fleet(FLEET, checks)
-    with selftest._files(FLEET) as (path, recording):
+    with selftest._recording(FLEET) as (path, recording):
         inventory = load_inventory(path)
         answers = recording[inventory.nodes[VICTIM].name]["answers"]
     node = inventory.nodes[VICTIM]
@@ -262,7 +262,7 @@ def _answer(
     answers = _received(b'{"id":1,"answers":[' + b",".join(rows) + b"]}")
     if answers is None or len(answers) != len(rows):
         return  # the node is lost, with the reason
-    question.questions._known.clear()
+    question.questions._values.clear()
     before = here.fleet.snapshots[here.node.name]
     facts = question.questions.facts(question.sheet, answers)
     after = replace(before, facts={**before.facts, **facts})

@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterprep.history.compare import MOVING, compare, fact_changes, since
+from clusterprep.history.compare import compare, fact_changes, since
 from clusterprep.model import Report
 from clusterprep.model.history import Comparison
 from clusterprep.reports import render
+from clusterprep.survey import registry
 
 from .fleets import FLEETS, line
 
@@ -27,9 +28,8 @@ def comparison(old: Report, new: Report) -> Comparison:
     before, after = (
         {node.node: node.facts for node in report.nodes or ()} for report in (old, new)
     )
-    names = sorted(
-        {name for facts in (*before.values(), *after.values()) for name in facts} - MOVING
-    )
+    known = {name for facts in (*before.values(), *after.values()) for name in facts}
+    names = sorted(name for name in known if not registry.facts()[name].moves)
     changes = [
         change
         for name in names

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.history.compare import MOVING, best, compare, fact_changes, since, turns
+from clusterprep.history.compare import best, compare, fact_changes, since, turns
 from clusterprep.model import (
     Absent,
     CollectiveResult,
@@ -17,7 +17,6 @@ from clusterprep.model import (
     VerifyResult,
 )
 from clusterprep.model.history import EnvChange, FactChange, RecordedRun, SpeedChange, Turn
-from clusterprep.survey import registry
 
 ALL = ("n1", "n2", "n3")
 
@@ -192,7 +191,3 @@ def trial(speed: float, world_size: int = 6) -> VerifyResult:
         CollectiveResult("all_reduce", size, 0.1, speed, speed, 0) for size in (8, 1 << 20)
     )
     return VerifyResult("pass", "gloo", world_size, 2, "10.0.0.1:29500", collectives=rows)
-
-
-def test_what_moves_by_itself_is_a_fact() -> None:
-    assert set(registry.facts()) >= MOVING

@@ -10,7 +10,8 @@ from threading import Thread
 import pytest
 
 from clusterprep.reports.live import LiveLine
-from clusterprep.reports.progress import Lines, Progress, make_progress
+from clusterprep.reports.progress import Lines, Progress
+from clusterprep.reports.progress_display import make_progress
 
 from .situations import FOUR
 

@@ -12,12 +12,13 @@ from tests.support import readme
 
 
 def main() -> None:
-    readme.renew_derived()
-    if not can_be_played():
+    # First: the picture shows a recorded fleet.
+    if can_be_played():
+        for name in recordings.wanted():
+            recordings.write(name)
+    else:
         print("clusterprep/data/fleets is as before: to record it takes cc, and root or unshare")
-        return
-    for name in recordings.wanted():
-        recordings.write(name)
+    readme.renew_derived()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import textwrap
 from pathlib import Path
 
 from clusterprep.checks import Check
+from clusterprep.cli.commands.explain import severity_sentence
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.verify.pages import PAGES, BlamePage
@@ -28,17 +29,6 @@ CAUSES = ROOT / "docs" / "causes.md"
 VARIABLES, RESOURCES = ROOT / "docs" / "variables.md", ROOT / "docs" / "resources.md"
 PRIVILEGES = ROOT / "docs" / "privileges.md"
 TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
-GRAVER = "a warning, an error with RDMA"
-GRADES = {
-    "time.offset": "an error over 1 s, else a warning",
-    "eth.mtu": GRAVER,
-    "lim.memlock": GRAVER,
-}
-GRADES |= {
-    "shm.size": "an error under 1 GiB free, else a warning",
-    "gpu.xid": "fatal ones an error, others a warning",
-}
-GRADES |= {"env.deprecated": "an error where the name was removed, else a warning"}
 
 
 def run_shown(text: str) -> str:
@@ -90,9 +80,14 @@ def checks_page() -> str:
 
 
 def _entry(about: Check | BlamePage) -> str:
-    grade = GRADES.get(about.name, "an error" if about.severity == "error" else "a warning")
     fix = about.remedy.replace("\n", " ")
-    rows = [f"A failure is {grade}. {about.why}", "", f"Measured: {about.how}", "", f"    {fix}"]
+    rows = [
+        f"{severity_sentence(about)} {about.why}",
+        "",
+        f"Measured: {about.how}",
+        "",
+        f"    {fix}",
+    ]
     return (
         f"### `{about.name}`: {about.title}\n\n"
         + "\n".join(textwrap.fill(r, 118) if r[:4] != "    " else r for r in rows)

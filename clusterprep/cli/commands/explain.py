@@ -29,8 +29,6 @@ Variable = Mapping[str, Any]  # an entry of the registry of variables
 WIDTH = 98  # columns of a page
 LABEL_WIDTH = 17  # columns of the left side of a variable's page
 
-_ERROR = "A failure is an error."
-_WARNING = "A failure is a warning, and an error where `require:` names the check."
 _DEEP = (
     "It runs code of the job's user: under --budget the findings that `check --deep --store` "
     "stored are shown instead (docs/prolog.md)."
@@ -107,10 +105,22 @@ def _check_page(check: Check | BlamePage) -> str:
     parts.append(f"Remedy\n  {check.remedy}")
     if isinstance(check, Check):
         parts.append(_paragraph("Who may know it", powers(check)))
-    parts.append(_ERROR if check.severity == "error" else _WARNING)
+    parts.append(severity_sentence(check))
     if isinstance(check, Check) and is_deep(check, registry.facts()):
         parts.append(_DEEP)
     return "\n\n".join(parts)
+
+
+def severity_sentence(check: Check | BlamePage) -> str:
+    """Return how severe a failure is, as `explain` and docs/checks.md say it."""
+    if isinstance(check, Check) and check.grade:
+        grade = check.grade
+    else:
+        grade = "an error" if check.severity == "error" else "a warning"
+    sentence = f"A failure is {grade}."
+    if check.severity == "warning":
+        sentence += " What `require:` demands is always an error."
+    return sentence
 
 
 def powers(check: Check) -> str:
