@@ -1,6 +1,7 @@
-"""Builds the one line that starts Python on a node, and the source that follows on its stdin.
+"""Build the line that starts Python on a node, and the source that follows on its stdin.
 
-Runs on the controller. Nothing from an inventory enters the line: it is constant but for nonces of ours.
+Runs on the controller. The line is constant except for random nonces: no text of an inventory
+enters it.
 """
 
 from __future__ import annotations
@@ -13,23 +14,25 @@ from collections.abc import Collection, Iterable, Sequence
 from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 
-# Reads nine digits and then that many bytes from stdin, unbuffered, and runs them only when all have come: a
-# transfer that is cut does nothing. What it runs is packed, a quarter of its size, because a far node would otherwise
-# be round trips away: TCP begins with 14 KB. No single quote, backslash or newline, so that csh and fish pass it
-# unchanged.
+# Reads nine digits and then that many bytes from stdin, unbuffered, and runs them only when all of
+# them have arrived: a transfer that is cut does nothing. The source is compressed to a quarter of
+# its size, because TCP begins with 14 KB and more would cost a distant node further round trips.
+# The line has no single quote, backslash or newline, so that csh and fish pass it unchanged.
 _LOADER = (
     "import binascii,os,zlib;"
     "g=lambda n:(lambda s:(any(iter(lambda:(s.append(os.read(0,n-sum(map(len,s)))) or not s[-1] "
     'or sum(map(len,s))>=n),True)),b"".join(s))[1])([]);'
     "n=int(g(9) or 0);z=g(n) if n else z;"
-    'len(z)==n and exec((lambda s,_,c:zlib.decompress(binascii.a2b_base64(c))+s)(*z.partition(b"~")))'
+    "len(z)==n and exec((lambda s,_,c:zlib.decompress(binascii.a2b_base64(c))+s)"
+    '(*z.partition(b"~")))'
 )
-QUICK = (
-    1  # zlib's level where what is sent is large, and near: better ones cost more than they save
-)
-MOST = 98304  # bytes of both parcels: 70 KB cost us nothing that could be measured, 155 KB more than the node saves
+# zlib's level for near nodes: what is sent is large, and better levels cost more than they save.
+FAST_LEVEL = 1
+# Bytes of both parcels together. Sending 70 KB costs the controller nothing that could be measured,
+# 155 KB costs it more than the node saves.
+MAX_PARCELS = 98304
 MAGIC = MAGIC_NUMBER.hex()
-MARSHAL = 2  # a format of marshal that every Python 3 reads
+MARSHAL_VERSION = 2  # a format of marshal that every Python 3 reads
 NO_PYTHON = "clusterprep-no-python"
 _SHELL = (
     "for p in /usr/bin/python3 python3 /usr/libexec/platform-python; do "
@@ -40,12 +43,14 @@ import sys
 def define(name, source):
     module = type(sys)(name)
     sys.modules[name] = module
-    exec(source if isinstance(source, type(define.__code__)) else compile(source, name, "exec"), module.__dict__)
+    is_code = isinstance(source, type(define.__code__))
+    exec(source if is_code else compile(source, name, "exec"), module.__dict__)
     return module
 modules = [define(name, source) for name, source in PARTS]
 """
-# A near node gets the agent twice, as text and compiled for the controller's own Python, and takes what its Python
-# can: compiling costs it 8 to 30 ms, more than all that it does before it reads anything. Both have to be whole.
+# A near node gets the agent twice, as text and compiled for the controller's own Python, and runs
+# the one that its Python can: compiling costs it 8 to 30 ms, more than all that it does before it
+# reads anything. Both parcels have to arrive completely.
 _CHOOSE = """
 import marshal, sys
 import _frozen_importlib_external as importer
@@ -54,16 +59,18 @@ def parcel():
     data = g(n)
     return data if 0 < n == len(data) else sys.exit(1)
 text, code = parcel(), parcel()
-PARTS = marshal.loads(zlib.decompress(code[4:] if code[:4] == getattr(importer, "MAGIC_NUMBER", 0) else text))
+fits = code[:4] == getattr(importer, "MAGIC_NUMBER", 0)
+PARTS = marshal.loads(zlib.decompress(code[4:] if fits else text))
 """
 
 
 def command(become: str | None = None, ready: str | None = None, password: bool = False) -> str:
-    """The shell line for a node.
+    """Return the shell line that starts Python on a node.
 
-    `become` is the nonce that sudo prints as its prompt, `ready` the one that Python prints once it runs
-    under sudo; both are None when the login user does the work itself. Without `password` sudo never asks, and takes
-    what its own memory of an earlier password allows; with one it neither uses that memory nor leaves one.
+    `become` is the nonce that sudo prints as its prompt, `ready` the one that Python prints once it
+    runs under sudo; both are None when the login user does the work itself. Without `password` sudo
+    never asks, and uses its timestamp of an earlier password if there is one; with `password` it
+    neither uses such a timestamp nor leaves one.
     """
     loader = _LOADER
     prefix = ""
@@ -74,12 +81,12 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
 
 
 def relay_command(nonce: str) -> str:
-    """The shell line of a task of a Slurm step, which first says where it is."""
+    """Return the shell line of a task of a Slurm step, which first prints the name of its node."""
     return f'echo {nonce} at "$SLURMD_NODENAME"; {command()}'
 
 
-# What a part of the agent consists of, in the order in which it must be loaded.
-_MODULES = {
+# The modules of each part of the agent, in the order in which they must be loaded.
+_MODULES_OF_PART = {
     "look": ("readers", "look"),
     "nvml": ("nvml",),
     "gpu_devices": ("gpu_devices",),
@@ -104,8 +111,9 @@ _MODULES = {
     "job": ("processes", "children", "printed", "job"),
 }
 _PROGRAM = ("sums", "collectives", "belongings", "trial")  # of a rank, in the job's own interpreter
-# Kinds of reads that the first part does not know, and the part that brings them: sent only where they are asked for.
-_BRINGS = {
+# Kinds of reads that the part `look` does not know, by the part that knows them. Such a part is
+# sent only where one of its kinds is asked for.
+_KINDS_OF_PART = {
     "nvml": ("nvml",),
     "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager"),
     "kernel_log": ("kernel_log",),
@@ -124,77 +132,91 @@ _BRINGS = {
 
 
 def kinds() -> tuple[str, ...]:
-    """Every kind of read that needs a part of its own."""
-    return tuple(dict.fromkeys(kind for brought in _BRINGS.values() for kind in brought))
+    """Return every kind of read that needs a part other than `look`."""
+    names: dict[str, None] = {}
+    for kinds_of_part in _KINDS_OF_PART.values():
+        names.update(dict.fromkeys(kinds_of_part))
+    return tuple(names)
 
 
 def parts_for(kinds: Collection[str]) -> tuple[str, ...]:
-    """The reading parts of an agent that is to answer these kinds of reads."""
-    return (
-        "look",
-        *(part for part, brought in _BRINGS.items() if not set(kinds).isdisjoint(brought)),
-    )
+    """Return the parts that an agent needs to answer reads of these kinds."""
+    wanted = set(kinds)
+    parts = ["look"]
+    for part, kinds_of_part in _KINDS_OF_PART.items():
+        if not wanted.isdisjoint(kinds_of_part):
+            parts.append(part)
+    return tuple(parts)
 
 
 @functools.cache
 def sources(part: str) -> tuple[tuple[str, str], ...]:
-    """The modules of a part, name and source."""
-    return _read(_MODULES[part])
+    """Return the name and the source of each module of a part."""
+    return _read(_MODULES_OF_PART[part])
 
 
 @functools.cache
 def program() -> str:
-    """The source of a rank, as text that the job's interpreter runs; `main` is then its entrance."""
-    return f"PARTS = {_read(_PROGRAM)!r}{_DEFINE}main = modules[-1].main\n"
+    """Return the source of a rank, for the job's interpreter; it defines `main`, to be called."""
+    modules = _read(_PROGRAM)
+    return f"PARTS = {modules!r}{_DEFINE}main = modules[-1].main\n"
 
 
 @functools.cache
 def _read(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     folder = Path(__file__).parent / "agent"
-    return tuple(
-        (f"clusterprep.remote.agent.{name}", (folder / f"{name}.py").read_text("utf-8"))
-        for name in names
-    )
+    modules = []
+    for name in names:
+        source = (folder / f"{name}.py").read_text("utf-8")
+        modules.append((f"clusterprep.remote.agent.{name}", source))
+    return tuple(modules)
 
 
 def payload(nonce: str, parts: Sequence[str], near: bool = False) -> bytes:
-    """The bytes for the node's stdin: nine digits of length, the line that starts the agent, and its source, packed.
+    """Return the bytes for the node's stdin.
 
-    For a `near` node the source is in two parcels behind that, nine digits of length and bytes each: first the text,
-    then the code for one release of Python; but for what is so large that sending it costs us more than it saves there.
+    They are nine digits of length, the line that starts the agent, and the agent's source, packed.
+    For a `near` node the source follows in two parcels, each of nine digits of length and as many
+    bytes: first the text, then the code for one release of Python. Parcels of more than MAX_PARCELS
+    bytes are not used, because sending them costs more than it saves.
     """
     start = (
         f'sys.modules["clusterprep.remote.agent.loop"].main({nonce!r}, define, modules)\n'.encode()
     )
-    parcels = _parcels(tuple(parts)) if near else b""
-    if len(parcels) > MOST:
+    names = tuple(parts)
+    parcels = _parcels(names) if near else b""
+    if len(parcels) > MAX_PARCELS:
         parcels = b""
-    source = _choice() if parcels else _source(tuple(parts))
-    return b"%09d%b~%b%b" % (len(start) + 1 + len(source), start, source, parcels)
+    source = _choice() if parcels else _source(names)
+    length = len(start) + 1 + len(source)
+    return b"%09d%b~%b%b" % (length, start, source, parcels)
 
 
 @functools.cache
 def text(part: str) -> dict[str, object]:
-    """The body of a request that brings a further part to an agent, as text."""
-    return {"modules": [list(module) for module in sources(part)]}
+    """Return the body of a `load` request that brings a further part to an agent, as text."""
+    modules = [list(module) for module in sources(part)]
+    return {"modules": modules}
 
 
 @functools.cache
 def compiled(part: str) -> dict[str, object]:
-    """The same as code, for an agent whose Python has this one's MAGIC."""
-    return {"code": binascii.b2a_base64(_compiled(sources(part)), newline=False).decode()}
+    """Return the body of a `load` request with code, for an agent whose Python has our MAGIC."""
+    code = binascii.b2a_base64(_compiled(sources(part)), newline=False)
+    return {"code": code.decode()}
 
 
 def relay_payload(nonce: str) -> bytes:
-    """The same for a task of a Slurm step."""
+    """Return the bytes for the stdin of a task of a Slurm step: its relay, packed."""
     start = f'sys.modules["clusterprep.remote.agent.relay"].main({nonce!r})\n'.encode()
     source = _packed(_text(_read(("light", "relay"))))
-    return b"%09d%b~%b" % (len(start) + 1 + len(source), start, source)
+    length = len(start) + 1 + len(source)
+    return b"%09d%b~%b" % (length, start, source)
 
 
 @functools.cache
 def _source(parts: tuple[str, ...]) -> bytes:
-    """All but the last line, the same for every node: packed, as text."""
+    """Return the packed source without its last line: the same for every node."""
     return _packed(_text(_modules(parts)))
 
 
@@ -207,22 +229,26 @@ def _choice() -> bytes:
 def _parcels(parts: tuple[str, ...]) -> bytes:
     modules = _modules(parts)
     code = MAGIC_NUMBER + _compiled(modules)
-    text = zlib.compress(marshal.dumps(modules, MARSHAL), QUICK)
+    text = zlib.compress(marshal.dumps(modules, MARSHAL_VERSION), FAST_LEVEL)
     return b"%09d%b%09d%b" % (len(text), text, len(code), code)
 
 
 def _compiled(modules: Iterable[tuple[str, str]]) -> bytes:
-    return zlib.compress(marshal.dumps([(name, _code(name)) for name, _ in modules]), QUICK)
+    codes = [(name, _code(name)) for name, _ in modules]
+    return zlib.compress(marshal.dumps(codes), FAST_LEVEL)
 
 
 def _code(name: str) -> object:
-    """The code of a module of ours, from where this Python keeps it compiled."""
+    """Return the code of one of our modules, from where this Python caches it."""
     spec = find_spec(name)
     return spec.loader.get_code(name)  # type: ignore[union-attr]
 
 
 def _modules(parts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return (*_read(("light", "loop")), *(module for part in parts for module in sources(part)))
+    modules = [*_read(("light", "loop"))]
+    for part in parts:
+        modules.extend(sources(part))
+    return tuple(modules)
 
 
 def _text(modules: tuple[tuple[str, str], ...]) -> str:
@@ -230,4 +256,5 @@ def _text(modules: tuple[tuple[str, str], ...]) -> str:
 
 
 def _packed(text: str) -> bytes:
-    return binascii.b2a_base64(zlib.compress(text.encode(), 9), newline=False)
+    compressed = zlib.compress(text.encode(), 9)
+    return binascii.b2a_base64(compressed, newline=False)

@@ -1,9 +1,10 @@
-"""The writing part of the agent: stage, commit and settle, with the old bytes kept before anything is renamed.
+"""The writing part of the agent: stage, commit and settle, or roll back.
 
-A run's folder under the state folder holds a manifest and the old bytes of every file. The manifest says `staged`
-before anything is laid beside a file, `committed` after the last rename, and `done` once every node has committed
-and nobody will take it back; `undone` when the old bytes are in place again. What is staged or committed is not
-settled: whoever comes next puts the old bytes back, or makes it `done` where another node says so already.
+The folder of a run, below the state folder, holds a manifest and the old bytes of every file. The
+manifest says `staged` before a new file is written beside an old one, `committed` after the last
+rename, and `done` once every node has committed and the run is final; `undone` when the old bytes
+are in place again. A run that is staged or committed is not settled: the next command puts the
+old bytes back, or makes it `done` where another node says so already.
 """
 
 import fcntl
@@ -15,18 +16,18 @@ from clusterprep.remote.agent.disk import (
     Stop,
     current,
     decoded,
+    encoded_or_none,
     guarded,
-    keep,
-    kept,
     make_folder,
-    maybe,
     missing_folders,
     own_text,
+    read_stored,
     refuse_pinned,
     refuse_shared,
     remove_file,
     replace_file,
     set_value,
+    store_bytes,
     sync_folder,
     under,
     value_of,
@@ -37,7 +38,8 @@ from clusterprep.remote.agent.light import dumps, loads
 STATE = "/var/lib/clusterprep"
 KEEP = 20  # runs whose old bytes are kept
 UNSETTLED = ("staged", "committed")
-TRIES, PAUSE = 6, 0.05  # seconds: `check` asks for an instant whether the lock is held
+# PAUSE in seconds. `check` takes the lock for an instant, to see whether a run holds it.
+TRIES, PAUSE = 6, 0.05
 
 _locks = {}  # type: dict[str, int]  # state folder -> descriptor
 # run -> folder; staged and not committed, dropped when the agent ends
@@ -45,314 +47,428 @@ _staged = {}  # type: dict[str, str]
 
 
 def state_folder(root):
-    """Where our own state lies, unless others could change what is there, or lead it elsewhere."""
+    """Return the folder of our own state; raise Stop if other users could change or redirect it."""
     folder = under(root, STATE)
     refuse_shared(os.path.join(folder, "runs"), root)
     return folder
 
 
+def manifest_path(folder):
+    return os.path.join(folder, "manifest.json")
+
+
+def has_manifest(folder):
+    """Return whether a run was begun: the manifest is the first file of its folder."""
+    return os.path.exists(manifest_path(folder))
+
+
+# ---------------------------------------------------------------- the lock
+
+
 def lock(agent, request):
-    """Operation lock: hold this node's lock until the agent ends; refused while another run holds it."""
+    """Operation lock: hold the lock of this node until the agent ends; Stop if a run holds it."""
     folder = state_folder(request["root"])
     if folder in _locks:
         return {}
     make_folder(folder)
-    fd = os.open(
-        os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
-    os.fchmod(fd, 0o600)  # who may open it may lock it, and so could keep us out
-    if not taken(fd):
+    path = os.path.join(folder, "lock")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(fd, 0o600)  # every user who may open it may lock it, and so could keep us out
+    if not acquire(fd):
         holder = os.read(fd, 200).decode("utf-8", "replace").strip()
         os.close(fd)
         raise Stop("locked", holder or "another run")
     os.ftruncate(fd, 0)
-    words = (request["run"], request["cluster"], time.strftime("%F %T %z"))
-    os.pwrite(fd, ("run %s of cluster %s, since %s\n" % words).encode("utf-8"), 0)
-    _locks[folder] = fd  # it stays open: the lock dies with this process
+    holder = (request["run"], request["cluster"], time.strftime("%F %T %z"))
+    line = "run %s of cluster %s, since %s\n" % holder
+    os.pwrite(fd, line.encode("utf-8"), 0)
+    _locks[folder] = fd  # it stays open: the lock ends with this process
     return {}
 
 
-def taken(fd):
-    for left in reversed(range(TRIES)):
+def acquire(fd):
+    """Try for a moment to lock a file. Returns whether it is locked now."""
+    for remaining in reversed(range(TRIES)):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            time.sleep(PAUSE if left else 0)
+            if remaining:
+                time.sleep(PAUSE)
         else:
             return True
     return False
 
 
+# ---------------------------------------------------------------- manifests
+
+
 def run_folder(root, run):
-    if not run or not all(c.isalnum() or c == "-" for c in run):
+    """Return the folder of a run; raise Stop for a bad name, or if others could write there."""
+    if not is_run_name(run):
         raise Stop("failed", "bad run name %r" % (run,))
     folder = os.path.join(state_folder(root), "runs", run)
-    refuse_shared(os.path.join(folder, "manifest.json"), root)
+    refuse_shared(manifest_path(folder), root)
     return folder
+
+
+def is_run_name(run):
+    for character in run or "":
+        if not character.isalnum() and character != "-":
+            return False
+    return bool(run)
 
 
 def write_manifest(folder, manifest):
     text = dumps(manifest).encode("ascii") + b"\n"
-    replace_file(os.path.join(folder, "manifest.json"), text, 0o644, os.geteuid(), os.getegid())
+    replace_file(manifest_path(folder), text, 0o644, os.geteuid(), os.getegid())
 
 
 def read_manifest(folder):
-    """What a run did; one of a release that knew files alone, and left owner and mode as they were, says less."""
-    manifest = loads(own_text(os.path.join(folder, "manifest.json")).decode("ascii"))
+    """Return the manifest of a run, with defaults for keys that older releases did not write.
+
+    They knew files only, and left owner and mode as they were.
+    """
+    text = own_text(manifest_path(folder))
+    manifest = loads(text.decode("ascii"))
     for entry in manifest["files"]:
         entry.setdefault("running", False)
-        for key in ("access", "resource"):
-            entry.setdefault(key, None)
-        entry.setdefault("was", entry["backup"] and [entry["mode"], entry["uid"], entry["gid"]])
+        entry.setdefault("access", None)
+        entry.setdefault("resource", None)
+        if "was" not in entry:
+            entry["was"] = entry["backup"] and new_access(entry)
     return manifest
 
 
-def remembered(root):
-    """Folder and manifest of every run, oldest first. One without a manifest had not begun."""
+def all_runs(root):
+    """Yield folder and manifest of every run, oldest first, except runs that had not begun."""
     runs = os.path.join(state_folder(root), "runs")
-    for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
+    if not os.path.isdir(runs):
+        return
+    for name in sorted(os.listdir(runs)):
         folder = os.path.join(runs, name)
-        if os.path.exists(os.path.join(folder, "manifest.json")):
-            refuse_shared(os.path.join(folder, "manifest.json"), root)
+        if has_manifest(folder):
+            refuse_shared(manifest_path(folder), root)
             yield folder, read_manifest(folder)
 
 
-def beside_name(path, run):
-    return os.path.join(os.path.dirname(path), ".%s.clusterprep-%s" % (os.path.basename(path), run))
+def new_access(entry):
+    return [entry["mode"], entry["uid"], entry["gid"]]
+
+
+def former(entry):
+    """Return mode, user and group of a file before the run; for a new file those that it got."""
+    return entry["was"] or new_access(entry)
+
+
+# ---------------------------------------------------------------- stage
 
 
 def stage(agent, request):
-    """Operation stage: check every file against what was planned, keep its old bytes, write the new ones beside it.
+    """Operation stage: check every file, keep its old bytes, write the new ones beside it.
 
-    {"root", "run", "cluster", "undoes", "files": [{"path", "before", "after", "mode", "access", "running",
-    "resource"}]}, bytes in base64, null for no such file. `access` is mode, user and group that a file gets also
-    where it exists, `running` marks a value of the kernel's, which is written in place, after all files. Nothing that
-    anybody reads changes here.
+    {"root", "run", "cluster", "undoes", "files": [{"path", "before", "after", "mode", "access",
+    "running", "resource"}]}: bytes in base64, null for no such file. `before` is what the file
+    had when the change was planned. `access` is mode, user and group that a file gets also where
+    it exists. `running` marks a value of the running kernel, which is written in place, after all
+    files. No file that another program reads changes here.
     """
-    root, run = request["root"], request["run"]
-    for _, manifest in remembered(root):
-        if manifest["state"] in UNSETTLED:
-            raise Stop("unsettled", "run %s was begun here and never settled" % manifest["run"])
-    if not request.get("undoes"):  # which reads the run that it undoes until it is settled
+    root = request["root"]
+    refuse_unsettled(root)
+    # A rollback reads the run that it undoes until it is settled, so nothing is forgotten before.
+    if not request.get("undoes"):
         forget_old(root)
-    folder = run_folder(root, run)
-    manifest = {
-        "run": run,
-        "cluster": request["cluster"],
-        "undoes": request.get("undoes"),
-        "state": "staged",
-    }
-    owners = former_owners(root, request.get("undoes"))
-    files = sorted(request["files"], key=lambda wanted: bool(wanted.get("running")))
-    manifest["files"] = [
-        compared(wanted, under(root, wanted["path"]), run, owners) for wanted in files
-    ]
-    homes = [os.path.dirname(entry["place"]) for entry in manifest["files"]]
-    manifest["folders"] = sorted(set(folder for home in homes for folder in missing_folders(home)))
+    folder = run_folder(root, request["run"])
+    files = sorted(request["files"], key=is_kernel_value)
+    manifest = new_manifest(request, files)
     make_folder(folder)
     try:
-        for number, (entry, wanted) in enumerate(zip(manifest["files"], files)):
-            entry["backup"] = keep(folder, "%d.before" % number, decoded(wanted["before"]))
-            entry["after"] = keep(folder, "%d.after" % number, decoded(wanted["after"]))
-        write_manifest(folder, manifest)
-        for path in manifest["folders"]:
-            make_folder(path)
-        for entry, wanted in zip(manifest["files"], files):
-            if not entry["removes"] and not entry["running"]:
-                write_new(
-                    entry["beside"],
-                    decoded(wanted["after"]),
-                    entry["mode"],
-                    entry["uid"],
-                    entry["gid"],
-                )
+        stage_files(folder, manifest, files)
     except BaseException:
         discard(manifest)
         remove_folder(folder)
         raise
-    _staged[run] = folder
+    _staged[request["run"]] = folder
     return {}
 
 
+def is_kernel_value(wanted):
+    return bool(wanted.get("running"))
+
+
+def refuse_unsettled(root):
+    for _, manifest in all_runs(root):
+        if manifest["state"] in UNSETTLED:
+            raise Stop("unsettled", "run %s was begun here and never settled" % manifest["run"])
+
+
+def new_manifest(request, files):
+    """Return the manifest of a run that is staged now; raise Stop if a file has changed."""
+    run, root, undone = request["run"], request["root"], request.get("undoes")
+    manifest = {"run": run, "cluster": request["cluster"], "undoes": undone, "state": "staged"}
+    owners = former_owners(root, undone)
+    entries = []
+    folders = set()
+    for wanted in files:
+        place = under(root, wanted["path"])
+        entries.append(new_entry(wanted, place, run, owners))
+    for entry in entries:
+        home = os.path.dirname(entry["place"])
+        folders.update(missing_folders(home))
+    manifest["files"] = entries
+    manifest["folders"] = sorted(folders)
+    return manifest
+
+
 def former_owners(root, undone):
-    """Path -> user and group of the files of the run that is undone: somebody may have removed one meanwhile."""
-    folder = run_folder(root, undone) if undone else None
-    if folder is None or not os.path.exists(os.path.join(folder, "manifest.json")):
+    """Return {path: [user, group]} of the files of the run that is undone.
+
+    A rollback that creates a file again, because it was removed meanwhile, gives it to this owner.
+    """
+    if not undone:
         return {}
-    return dict((entry["path"], former(entry)[1:]) for entry in read_manifest(folder)["files"])
+    folder = run_folder(root, undone)
+    if not has_manifest(folder):
+        return {}
+    owners = {}
+    for entry in read_manifest(folder)["files"]:
+        owners[entry["path"]] = former(entry)[1:]
+    return owners
 
 
-def former(entry):
-    """Mode, user and group of a file before the run, or those that it got where there was none."""
-    return entry["was"] or [entry["mode"], entry["uid"], entry["gid"]]
-
-
-def compared(wanted, place, run, owners):
-    """What the manifest says of one file, if it is still what was planned against."""
-    entry = {"path": wanted["path"], "place": place, "removes": wanted["after"] is None}
-    entry.update(
-        resource=wanted.get("resource"),
-        running=bool(wanted.get("running")),
-        access=wanted.get("access"),
-    )
-    seen, was = now(entry)
-    if seen != decoded(wanted["before"]):
-        raise changed(wanted["path"], place, seen, "since it was planned")
+def new_entry(wanted, place, run, owners):
+    """Return what the manifest says of one file; raise Stop if it changed since it was planned."""
+    path = wanted["path"]
+    entry = {"path": path, "place": place, "removes": wanted["after"] is None}
+    entry["resource"] = wanted.get("resource")
+    entry["running"] = is_kernel_value(wanted)
+    entry["access"] = wanted.get("access")
+    data, was = now(entry)
+    if data != decoded(wanted["before"]):
+        raise changed(path, place, data, "since it was planned")
     if entry["running"]:
         refuse_fixed(place)
     elif was:
         refuse_pinned(place)
-    entry["beside"], entry["was"] = beside_name(place, run), was
-    new = [wanted["mode"]] + list(owners.get(wanted["path"], (os.geteuid(), os.getegid())))
-    entry["mode"], entry["uid"], entry["gid"] = entry["access"] or was or new
+    entry["beside"] = beside_name(place, run)
+    entry["was"] = was
+    access = entry["access"] or was
+    if not access:
+        uid, gid = owners.get(path, (os.geteuid(), os.getegid()))
+        access = [wanted["mode"], uid, gid]
+    entry["mode"], entry["uid"], entry["gid"] = access
     return entry
 
 
+def beside_name(path, run):
+    folder, name = os.path.split(path)
+    return os.path.join(folder, ".%s.clusterprep-%s" % (name, run))
+
+
 def now(entry):
-    """Bytes of a file, or a value of the kernel's, and mode, user and group; None and None where there is none."""
+    """Return (bytes, [mode, user, group]) of a file, (None, None) if there is none.
+
+    For a value of the running kernel (value, None).
+    """
+    place = entry["place"]
     if entry["running"]:
-        return value_of(entry["place"]), None
-    refuse_shared(entry["place"], entry["place"][: -len(entry["path"].lstrip("/"))])
-    seen, state = current(entry["place"])
-    return seen, state and [stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid]
+        return value_of(place), None
+    relative = entry["path"].lstrip("/")
+    root = place[: -len(relative)]
+    refuse_shared(place, root)
+    data, state = current(place)
+    if state is None:
+        return data, None
+    return data, [stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid]
 
 
 def refuse_fixed(place):
-    """Stop where the kernel lets nobody set a value, or not from this network namespace."""
+    """Raise Stop if a kernel value is read-only, at least in this network namespace."""
     if not os.access(place, os.W_OK):
         raise Stop("denied", "%s may not be set here" % place)
 
 
-def changed(path, place, seen, when, **more):
-    return Stop("changed", "%s changed %s" % (place, when), path=path, current=maybe(seen), **more)
+def changed(path, place, data, when, **more):
+    """Return the Stop for a file whose bytes are now `data`."""
+    why = "%s changed %s" % (place, when)
+    return Stop("changed", why, path=path, current=encoded_or_none(data), **more)
+
+
+def stage_files(folder, manifest, files):
+    """Store old and new bytes and the manifest, then write the new files beside the old ones."""
+    entries = manifest["files"]
+    for number, (entry, wanted) in enumerate(zip(entries, files)):
+        before = decoded(wanted["before"])
+        after = decoded(wanted["after"])
+        entry["backup"] = store_bytes(folder, "%d.before" % number, before)
+        entry["after"] = store_bytes(folder, "%d.after" % number, after)
+    write_manifest(folder, manifest)
+    for path in manifest["folders"]:
+        make_folder(path)
+    for entry, wanted in zip(entries, files):
+        if not entry["removes"] and not entry["running"]:
+            after = decoded(wanted["after"])
+            write_new(entry["beside"], after, *new_access(entry))
 
 
 def discard(manifest):
-    """Remove what staging laid beside the files, and the folders made for them."""
+    """Remove the files that staging wrote beside others, and the folders made for them."""
     for entry in manifest["files"]:
-        if not entry["running"] and os.path.lexists(entry["beside"]):
-            os.unlink(entry["beside"])
+        if entry["running"]:
+            continue
+        beside = entry["beside"]
+        if os.path.lexists(beside):
+            os.unlink(beside)
     drop_folders(manifest)
 
 
 def drop_folders(manifest):
-    """Remove the folders that a run made, if they are empty again; those that somebody else uses by now."""
-    left = []
+    """Remove the folders that a run made, if they are empty. Returns those that are in use."""
+    in_use = []
     for folder in reversed(manifest["folders"]):
         try:
             os.rmdir(folder)
         except OSError:
-            left += [folder] if os.path.isdir(folder) else []
-    return left
+            if os.path.isdir(folder):
+                in_use.append(folder)
+    return in_use
+
+
+# ---------------------------------------------------------------- commit and settle
 
 
 def commit(agent, request):
-    """Operation commit: rename every staged file into place; if one fails, put back those already renamed."""
-    folder = run_folder(request["root"], request["run"])
+    """Operation commit: rename all staged files into place. If one fails, all are put back."""
+    run = request["run"]
+    folder = run_folder(request["root"], run)
     manifest = read_manifest(folder)
-    _staged.pop(request["run"], None)
-    renamed = []
+    _staged.pop(run, None)
+    committed = []
     try:
         for entry in manifest["files"]:
-            seen, _ = now(entry)
-            if seen != kept(folder, entry["backup"]):
-                raise changed(entry["path"], entry["place"], seen, "since it was planned")
-            if entry["running"]:
-                renamed.append(
-                    entry
-                )  # before it is set: the kernel may take another value than the one it is given
-                set_value(entry["place"], kept(folder, entry["after"]))
-                continue
-            if entry["removes"]:
-                os.unlink(entry["place"])
-            else:
-                os.rename(entry["beside"], entry["place"])
-            renamed.append(entry)
-            sync_folder(os.path.dirname(entry["place"]))
+            commit_entry(folder, entry, committed)
         manifest["state"] = "committed"
         write_manifest(folder, manifest)
     except BaseException:
-        restore(folder, manifest, renamed)
+        restore(folder, manifest, committed)
         raise
     return {}
 
 
-def settle(agent, request):
-    """Operation settle: every node has committed, so this run is done, and the one that it undoes is undone.
+def commit_entry(folder, entry, committed):
+    """Put one file or value in place, and append its entry to `committed`."""
+    place = entry["place"]
+    data, _ = now(entry)
+    if data != read_stored(folder, entry["backup"]):
+        raise changed(entry["path"], place, data, "since it was planned")
+    if entry["running"]:
+        # Appended before it is set: the kernel may take another value than the one it is given.
+        committed.append(entry)
+        set_value(place, read_stored(folder, entry["after"]))
+        return
+    if entry["removes"]:
+        os.unlink(place)
+    else:
+        os.rename(entry["beside"], place)
+    committed.append(entry)
+    sync_folder(os.path.dirname(place))
 
-    `left` of the answer are folders of the run that was undone which are not empty.
+
+def settle(agent, request):
+    """Operation settle: mark this run as done, and the run that it undoes as undone.
+
+    The controller asks for it once every node has committed. `left` of the answer are folders of
+    the run that was undone which are not empty.
     """
-    folder = run_folder(request["root"], request["run"])
+    run = request["run"]
+    folder = run_folder(request["root"], run)
     manifest = read_manifest(folder)
-    if manifest["state"] == "done":
+    state = manifest["state"]
+    if state == "done":
         return {"nothing": "done"}
-    if manifest["state"] != "committed":
-        raise Stop(
-            "failed", "run %s is %s, so it cannot be done" % (request["run"], manifest["state"])
-        )
-    mark(folder, manifest["undoes"], "undone")
+    if state != "committed":
+        raise Stop("failed", "run %s is %s, so it cannot be done" % (run, state))
+    undone = manifest["undoes"]
+    mark(folder, undone, "undone")
     manifest["state"] = "done"
     write_manifest(folder, manifest)
-    original = other_folder(folder, manifest["undoes"])
-    left = drop_folders(read_manifest(original)) if original else []
+    original = other_folder(folder, undone)
+    in_use = []
+    if original:
+        in_use = drop_folders(read_manifest(original))
     forget_old(request["root"])
-    return {"left": left} if left else {}
+    return {"left": in_use} if in_use else {}
 
 
 def other_folder(folder, other):
-    """The folder of another run; None where this node does not remember it."""
-    original = os.path.join(os.path.dirname(folder), other or "")
-    return original if os.path.exists(os.path.join(original, "manifest.json")) else None
+    """Return the folder of another run; None if this node has none of it."""
+    runs = os.path.dirname(folder)
+    original = os.path.join(runs, other or "")
+    return original if has_manifest(original) else None
 
 
 def mark(folder, other, state):
     """Give the run that this one undoes another state."""
     original = other_folder(folder, other)
-    if original:
-        manifest = read_manifest(original)
-        if manifest["state"] != state:
-            write_manifest(original, dict(manifest, state=state))
+    if not original:
+        return
+    manifest = read_manifest(original)
+    if manifest["state"] != state:
+        write_manifest(original, dict(manifest, state=state))
+
+
+# ---------------------------------------------------------------- roll back
 
 
 def undo(agent, request):
-    """Operation undo: the old bytes of a run that is not settled back in place, over edits of others only by force.
+    """Operation undo: put the old bytes of a run that is not settled back in place.
 
-    `by` names the rollback that asked for it.
+    Files that were edited since are overwritten only with `force`. `by` names the rollback that
+    asked for it.
     """
-    folder = run_folder(request["root"], request["undo"])
-    _staged.pop(request["undo"], None)
-    if not os.path.exists(os.path.join(folder, "manifest.json")):
+    run = request["undo"]
+    folder = run_folder(request["root"], run)
+    _staged.pop(run, None)
+    if not has_manifest(folder):
         return {"nothing": "not begun"}
     manifest = read_manifest(folder)
     if manifest["state"] not in UNSETTLED:
         return {"nothing": manifest["state"]}
-    mine = [entry for entry in manifest["files"] if touched(folder, manifest, entry)]
+    replaced = []
+    for entry in manifest["files"]:
+        if is_replaced(folder, manifest, entry):
+            replaced.append(entry)
     if not request.get("force"):
-        refuse_edited(folder, mine)
-    restore(folder, manifest, mine, request.get("by"))
+        refuse_edited(folder, replaced)
+    restore(folder, manifest, replaced, request.get("by"))
     return {}
 
 
-def touched(folder, manifest, entry):
-    """Whether a file was replaced already: its new bytes are no longer beside it. A value was, where it is the new."""
+def is_replaced(folder, manifest, entry):
+    """Return whether a file has its new bytes already: they are no longer in the one beside it.
+
+    A kernel value has none beside it: it was replaced if it is the new one.
+    """
     if manifest["state"] == "committed" or entry["removes"]:
         return True
     if entry["running"]:
-        return now(entry)[0] == kept(folder, entry["after"])
+        data, _ = now(entry)
+        return data == read_stored(folder, entry["after"])
     return not os.path.lexists(entry["beside"])
 
 
 def refuse_edited(folder, entries):
     for entry in entries:
-        seen, _ = now(entry)
-        after = kept(folder, entry["after"])
-        if seen not in (kept(folder, entry["backup"]), after):
-            raise changed(
-                entry["path"], entry["place"], seen, "after it was written", after=maybe(after)
-            )
+        data, _ = now(entry)
+        after = read_stored(folder, entry["after"])
+        before = read_stored(folder, entry["backup"])
+        if data in (before, after):
+            continue
+        path, place, coded = entry["path"], entry["place"], encoded_or_none(after)
+        raise changed(path, place, data, "after it was written", after=coded)
 
 
 def restore(folder, manifest, entries, by=None):
+    """Put the old bytes of these files back, and mark the run as undone."""
     for entry in entries:
         put_back(folder, entry)
     discard(manifest)
@@ -361,71 +477,94 @@ def restore(folder, manifest, entries, by=None):
 
 
 def put_back(folder, entry):
-    old = kept(folder, entry["backup"])
-    seen, access = now(entry)
-    if seen == old and (not entry["access"] or access == entry["was"]):
+    old = read_stored(folder, entry["backup"])
+    data, access = now(entry)
+    same_access = not entry["access"] or access == entry["was"]
+    if data == old and same_access:
         return
+    place = entry["place"]
     if entry["running"]:
-        set_value(entry["place"], old)
+        set_value(place, old)
     elif old is None:
-        remove_file(entry["place"])
+        remove_file(place)
     else:
-        replace_file(entry["place"], old, *former(entry))
+        replace_file(place, old, *former(entry))
+
+
+# ---------------------------------------------------------------- the list of runs
 
 
 def runs(agent, request):
-    """Operation runs: every run kept here, with bytes before, after and now."""
-    return {
-        "runs": [described(folder, manifest) for folder, manifest in remembered(request["root"])]
-    }
+    """Operation runs: every run kept here, with the bytes of its files before, after and now."""
+    rows = []
+    for folder, manifest in all_runs(request["root"]):
+        rows.append(described(folder, manifest))
+    return {"runs": rows}
 
 
 def described(folder, manifest):
     files = []
     for entry in manifest["files"]:
-        row = {"path": entry["path"], "mode": former(entry)[0], "now": None, "strange": None}
-        row.update(
-            resource=entry["resource"],
-            running=entry["running"],
-            was=entry["was"] if entry["access"] else None,
-        )
-        try:
-            seen, row["access"] = now(entry)
-            row["now"] = maybe(seen)
-        except Stop as stop:
-            row["strange"] = stop.body["why"]
-        row["before"], row["after"] = (
-            maybe(kept(folder, entry["backup"])),
-            maybe(kept(folder, entry["after"])),
-        )
-        files.append(row)
-    keys = ("run", "cluster", "state", "undoes")
-    return dict([(key, manifest[key]) for key in keys], files=files, by=manifest.get("by"))
+        files.append(described_file(folder, entry))
+    row = {}
+    for key in ("run", "cluster", "state", "undoes"):
+        row[key] = manifest[key]
+    row["files"] = files
+    row["by"] = manifest.get("by")
+    return row
+
+
+def described_file(folder, entry):
+    row = {"path": entry["path"], "mode": former(entry)[0], "now": None, "strange": None}
+    row["resource"] = entry["resource"]
+    row["running"] = entry["running"]
+    row["was"] = entry["was"] if entry["access"] else None
+    try:
+        data, row["access"] = now(entry)
+        row["now"] = encoded_or_none(data)
+    except Stop as stop:
+        row["strange"] = stop.body["why"]
+    for key, name in (("before", "backup"), ("after", "after")):
+        data = read_stored(folder, entry[name])
+        row[key] = encoded_or_none(data)
+    return row
 
 
 def remove_folder(folder):
-    """A run's folder holds files only. The manifest goes first: without it there was no run."""
-    for name in sorted(os.listdir(folder), key=lambda name: name != "manifest.json"):
+    """Remove the folder of a run, which holds files only.
+
+    The manifest goes first: a folder without it counts as a run that has not begun.
+    """
+    names = os.listdir(folder)
+    for name in sorted(names, key=lambda name: name != "manifest.json"):
         os.unlink(os.path.join(folder, name))
     os.rmdir(folder)
 
 
 def forget_old(root):
-    """Runs that failed count too, or they would fill the disk; but none of them pushes out the last that is done."""
-    settled = [
-        (folder, m["state"]) for folder, m in remembered(root) if m["state"] not in UNSETTLED
-    ]
-    last = [folder for folder, state in settled if state == "done"][-1:]
-    for folder in [folder for folder, _ in settled[:-KEEP] if folder not in last]:
-        remove_folder(folder)
+    """Remove the oldest settled runs.
+
+    Failed runs count too, or they would fill the disk. The last run that is done always stays.
+    """
+    settled = []
+    last_done = None
+    for folder, manifest in all_runs(root):
+        state = manifest["state"]
+        if state not in UNSETTLED:
+            settled.append(folder)
+        if state == "done":
+            last_done = folder
+    for folder in settled[:-KEEP]:
+        if folder != last_done:
+            remove_folder(folder)
 
 
 def drop_staged():
-    """The controller went away between the phases: what it staged is of no use to anybody."""
+    """Roll back what was staged and not committed: the controller is gone."""
     for folder in list(_staged.values()):
         try:
             restore(folder, read_manifest(folder), [])
-        except (OSError, Stop):  # the next run meets it as not settled
+        except (OSError, Stop):  # the next run finds it unsettled
             pass
 
 

@@ -1,7 +1,8 @@
-"""What an agent starts for a job: as the job's user, watched, and ended with everything that descends from it.
+"""What an agent starts for a job: processes of the job's user, watched until all have ended.
 
-Ranks of a trial (ranks.py) and processes of a launch (job.py) differ in what they run and in what is heard of them. Who
-they run as, how their end is noticed and that none of them is left is the same, and here.
+Ranks of a trial (ranks.py) and processes of a launch (job.py) differ in what they run and in what
+they report. What they have in common is here: the user that they run as, how their end is
+noticed, and that every process that descends from them is ended with them.
 """
 
 import errno
@@ -22,25 +23,23 @@ from clusterprep.remote.agent.processes import (
 
 LOOK = 0.5  # seconds between looks at the state of the processes
 PATIENCE = 2.0  # seconds that killed processes get to disappear before they are called stuck
-LEASH = (
-    15.0  # seconds without a sign of the controller, which comes every second; then all are ended
-)
+# Seconds without a sign of the controller, which comes every second; then all are ended.
+LEASH = 15.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+STOPPED = {"T": "stopped", "t": "traced"}  # by the state letter in /proc/PID/stat
 
 
 class Child(object):
-    """One started process: whether it runs, and how it ended. `number` is that of its rank, None where it has none."""
+    """One started process: whether it runs, and how it ended. `number` is its rank, or None."""
 
     def __init__(self, company, number, process):
         self.company, self.number, self.process = company, number, process
-        self.pid = (
-            process.pid
-        )  # that of the rank itself, also where the job's python is a wrapper that forks
+        # That of the rank itself, also where the job's python is a wrapper that forks.
+        self.pid = process.pid
         self.state, self._in_wait = "", 0
-        self.silent_since = (
-            None  # when its last word closed: the moment of its end, to the millisecond
-        )
+        # When its last output closed: the moment of its end, to the millisecond.
+        self.silent_since = None
         self.ended = False
 
     def look(self, now):
@@ -57,46 +56,58 @@ class Child(object):
     def _end(self, code, now):
         self.ended = True
         self.hear_the_rest()
-        number = -code if code < 0 else code - 128  # a shell in between says 128 + signal
-        body = (
-            {"signal": number, "name": signal_name(number)} if 0 < number < 65 else {"code": code}
-        )
+        number = -code
+        if code >= 0:
+            number = code - 128  # a shell in between says 128 + signal
+        if 0 < number < 65:
+            body = {"signal": number, "name": signal_name(number)}
+        else:
+            body = {"code": code}
         body.update(self.last_words(), asked=self.company.stopping)
-        closed = self.silent_since or now
-        self.company.tell("exit", self.number, closed if now - closed < 1.0 else now, said=body)
+        moment = self.silent_since or now
+        if now - moment >= 1.0:
+            moment = now
+        self.company.tell("exit", self.number, moment, said=body)
 
     def _look_at_state(self):
-        letter = process_stat(self.pid)[0]
+        letter, _ = process_stat(self.pid)
         self._in_wait = self._in_wait + 1 if letter == "D" else 0
-        state = {"T": "stopped", "t": "traced"}.get(letter, "")
+        state = STOPPED.get(letter, "")
         if self._in_wait > 1:  # reading a file shows D for a moment, too
             state = "stuck"
-        if state != self.state:
-            self.state = state
-            where = read_process(self.pid, "wchan").decode("ascii") if state == "stuck" else ""
-            self.company.tell("state", self.number, said={"state": state, "where": where})
+        if state == self.state:
+            return
+        self.state = state
+        where = b""
+        if state == "stuck":
+            where = read_process(self.pid, "wchan")
+        body = {"state": state, "where": where.decode("ascii")}
+        self.company.tell("state", self.number, said=body)
 
-    # What those differ in that are heard in different ways.
+    # What ranks and processes of a launch do differently.
 
     def feed(self):
-        """Go on with what is to be said to it."""
+        """Send what still waits to be sent to it."""
 
     def hear_the_rest(self):
-        """What it has printed and nobody has read."""
+        """Read what it has printed before its end."""
 
     def last_words(self):
-        """What its end is told with."""
+        """Return what is reported together with its end."""
         return {}
 
     def ask_to_end(self):
         """Ask it to end by itself."""
 
     def close(self):
-        """Give back what was opened for it."""
+        """Close what was opened for it."""
 
 
 class Company(object):
-    """All children of one start, until the last of them has ended. One request to `stop` waits for that."""
+    """All children of one start, until the last of them has ended.
+
+    One request to stop waits for that, and is answered then.
+    """
 
     def __init__(self, agent, mark, leash):
         self.agent, self.mark, self.leash = agent, mark, leash
@@ -109,17 +120,19 @@ class Company(object):
         agent.endings.append(self.end)
 
     def tell(self, what, rank, moment=None, said=None):
+        """Send an event. `moment` is its time by the monotonic clock, now if it is no number."""
         now = time.monotonic()
-        moment = moment if isinstance(moment, float) else now
-        body = {"rank": rank, "what": what, "mono": moment, "wall": time.time() - (now - moment)}
-        self.agent.emit(dict(said or {}, **body))
+        if not isinstance(moment, float):
+            moment = now
+        event = dict(said or {}, rank=rank, what=what, mono=moment)
+        event["wall"] = time.time() - (now - moment)
+        self.agent.emit(event)
 
     def poll(self, now):
-        """One turn of the agent's loop."""
+        """Do one turn of the agent's loop."""
         for child in self.children:
             child.feed()
-        ending = any(child.silent_since is not None and not child.ended for child in self.children)
-        if ending or self.stopping or now - self._looked >= LOOK:
+        if self.stopping or now - self._looked >= LOOK or self._is_any_ending():
             self._looked = now
             for child in self.children:
                 child.look(now)
@@ -128,8 +141,14 @@ class Company(object):
         if self.stopping:
             self._go_on_stopping(now)
 
+    def _is_any_ending(self):
+        for child in self.children:
+            if child.silent_since is not None and not child.ended:
+                return True
+        return False
+
     def begin_stop(self, now, request=None, grace=0.0):
-        """Those that were asked to end get `grace` seconds; then, and at once without grace, all are killed."""
+        """Ask all children to end, and kill them after `grace` seconds; at once without grace."""
         self.stopping, self._asked = True, request
         self._kill_at = now + grace
         self._until = self._kill_at + PATIENCE
@@ -138,29 +157,42 @@ class Company(object):
                 child.ask_to_end()
 
     def _go_on_stopping(self, now):
-        if now < self._kill_at and not all(child.ended for child in self.children):
+        all_ended = all(child.ended for child in self.children)
+        if now < self._kill_at and not all_ended:
             return
-        left = self.kill()
-        if left and now < self._until:
+        remaining = self.kill()
+        if remaining and now < self._until:
             return
         self.close()
         if self._asked is not None:
-            self.agent.answer(self._asked, left=left)
+            self.agent.answer(self._asked, left=remaining)
 
     def kill(self):
-        """Kill every process that descends from a child, reap what ended; the pids that are still there."""
+        """Kill every process that descends from a child, and reap what ended.
+
+        Returns the pids that still exist.
+        """
+        own = []
         for child in self.children:
-            send_signal(os.killpg, child.process.pid)
-        pids = descendants(self.mark, [child.process.pid for child in self.children])
+            pid = child.process.pid
+            own.append(pid)
+            send_signal(os.killpg, pid)
+        pids = descendants(self.mark, own)
         for pid in pids:
             send_signal(os.kill, pid)
-        # A process whose first thread has ended shows as a zombie while others still run; only its parent knows better.
-        ours = {child.process.pid for child in self.children}
-        left = [child.process.pid for child in self.children if child.process.poll() is None]
-        return left + [pid for pid in pids if pid not in ours and process_stat(pid)[0] not in "ZX"]
+        # A process whose first thread has ended shows as a zombie while others still run. For our
+        # own children waitpid knows better.
+        remaining = []
+        for child in self.children:
+            if child.process.poll() is None:
+                remaining.append(child.process.pid)
+        for pid in pids:
+            if pid not in own and is_alive(pid):
+                remaining.append(pid)
+        return remaining
 
     def end(self):
-        """Used when the agent itself ends: kill, and wait a little for the processes to be gone."""
+        """Kill all when the agent itself ends, and wait a little until they are gone."""
         until = time.monotonic() + PATIENCE
         while self.children and self.kill() and time.monotonic() < until:
             time.sleep(0.02)
@@ -174,8 +206,13 @@ class Company(object):
         self.agent.endings.remove(self.end)
 
 
+def is_alive(pid):
+    letter, _ = process_stat(pid)
+    return letter not in "ZX"
+
+
 def mark_of(agent):
-    """What everything that descends from this agent's children carries in its environment."""
+    """Return what every process that descends from this agent has in its environment."""
     return "%d.%s" % (os.getpid(), agent.nonce.decode("ascii"))
 
 
@@ -183,23 +220,27 @@ def mark_of(agent):
 
 
 class UserAccount(object):
-    """Whom the ranks run as, looked up before any fork."""
+    """The user that the processes run as, looked up before any fork.
+
+    Raises KeyError for an unknown user, PermissionError if only root could become that user.
+    """
 
     def __init__(self, user):
-        mine = os.geteuid()
-        if user is None and mine == 0:
-            user = os.environ.get("SUDO_USER")  # who logged in, also where sudo made the agent root
-        entry = pwd.getpwnam(user) if user is not None else pwd.getpwuid(mine)
-        if mine not in (0, entry.pw_uid):
+        own = os.geteuid()
+        if user is None and own == 0:
+            # The user who logged in, also where sudo made the agent root.
+            user = os.environ.get("SUDO_USER")
+        entry = pwd.getpwuid(own) if user is None else pwd.getpwnam(user)
+        if own not in (0, entry.pw_uid):
             raise PermissionError(errno.EPERM, "only root can start ranks as %s" % user)
         self.name, self.uid, self.gid = entry.pw_name, entry.pw_uid, entry.pw_gid
         self.home, self.shell = entry.pw_dir, entry.pw_shell or "/bin/sh"
-        self.changes = self.uid != mine
-        self.folders = (self.home,)  # where its processes work: in the first that there is
-        self.told = None  # a descriptor to which a child writes where that is
+        self.changes = self.uid != own
+        self.folders = (self.home,)  # a process works in the first of them that it can enter
+        self.folder_fd = None  # if set, a child writes the name of its folder to it
 
     def enter(self):
-        """In the child: become the user, in the first of the folders that there is, and tell which."""
+        """Become the user, in the first of the folders that can be entered. Runs in the child."""
         if self.changes:
             os.initgroups(self.name, self.gid)
             os.setgid(self.gid)
@@ -210,31 +251,28 @@ class UserAccount(object):
             except OSError:
                 continue
             break
-        if self.told is not None:
-            os.write(self.told, os.fsencode(os.getcwd()))
+        if self.folder_fd is not None:
+            os.write(self.folder_fd, os.fsencode(os.getcwd()))
 
 
 def environment(account, python, given, mark):
-    """Nothing of the agent's own environment: a rank sees what is declared, and what every login has."""
-    env = dict(
-        HOME=account.home,
-        USER=account.name,
-        LOGNAME=account.name,
-        SHELL=account.shell,
-        LANG="C.UTF-8",
-    )
-    env.update(
-        PATH="%s:%s" % (os.path.dirname(python), PATH),
-        PYTHONUNBUFFERED="1",
-        PYTHONDONTWRITEBYTECODE="1",
-    )
+    """Return the environment of a rank: what every login has, and what is declared in `given`.
+
+    Nothing of the agent's own environment is in it.
+    """
+    env = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+    env["SHELL"] = account.shell
+    env["LANG"] = "C.UTF-8"
+    env["PATH"] = "%s:%s" % (os.path.dirname(python), PATH)
+    env["PYTHONUNBUFFERED"] = "1"
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
     env.update(given)
     env[MARK] = mark
     return env
 
 
 def popen(account, argv, env, **streams):
-    """Start a process as the user, in a session of its own, without anything to read."""
+    """Start a process as the user, in a session of its own, with an empty stdin."""
     return subprocess.Popen(  # the agent has one thread, so that preexec_fn is safe
         argv,
         env=env,
@@ -253,7 +291,8 @@ def prepare_as(account):
 
     def prepare():
         account.enter()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # the change of user would have cleared it
+        # After the change of user, which would have cleared it.
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != agent:
             os._exit(1)
 
@@ -261,16 +300,13 @@ def prepare_as(account):
 
 
 def refusal(error, request):
-    """Why no rank runs here, in words of the contract where it has one."""
+    """Return the answer that says why no rank runs here, with a reason the controller knows."""
     if isinstance(error, KeyError):
         return {"no": "no_user", "why": "there is no user %s" % request["user"]}
     if isinstance(error, ImportError):
         return {"no": "missing_tool", "why": "the agent's Python has no ctypes: %s" % error}
-    code, what = (
-        getattr(error, "errno", None),
-        getattr(error, "filename", None) or request["python"],
-    )
-    reason = {errno.ENOENT: "missing_tool", errno.EACCES: "denied", errno.EPERM: "denied"}.get(
-        code, "agent_error"
-    )
-    return {"no": reason, "why": "%s: %s" % (what, getattr(error, "strerror", None) or error)}
+    code = getattr(error, "errno", None)
+    reasons = {errno.ENOENT: "missing_tool", errno.EACCES: "denied", errno.EPERM: "denied"}
+    what = getattr(error, "filename", None) or request["python"]
+    why = getattr(error, "strerror", None) or error
+    return {"no": reasons.get(code, "agent_error"), "why": "%s: %s" % (what, why)}

@@ -1,7 +1,7 @@
-"""The collectives of the trial: what goes in, what has to come out, and how long it takes.
+"""The collectives of the trial: the data that goes in, the expected result, and the time it takes.
 
-`bytes` is what nccl-tests calls the size: the larger buffer of one rank, which all_gather and all_to_all fill from
-all ranks, and reduce_scatter reads.
+`bytes` is what nccl-tests calls the size: the larger buffer of one rank, which all_gather and
+all_to_all fill from all ranks, and reduce_scatter reads.
 """
 
 import time
@@ -10,20 +10,19 @@ from clusterprep.remote.agent.sums import PRIME, Numbers, explain
 
 MAX_REPETITIONS = 5
 BUDGET = 2.0  # seconds that the timed repetitions of one size may take together
-# Bytes that tell how long a large collective may take: a megabyte stays in the caches, and memory that is touched first
-# may be several times as slow. The larger one is left out where it would take more than PROBE_SHARE of the limit.
+# Bytes of the probes that predict how long a large collective takes: a megabyte stays in the
+# caches, and memory that is touched first may be several times as slow. The larger probe is left
+# out where it would take more than PROBE_SHARE of the limit.
 PROBED = (1 << 20, 32 << 20)
 PROBE_SHARE = 0.02
 TIME_SHARE, MEMORY_SHARE = 0.25, 0.5  # of the time limit and of the memory that is free
-MAX_LOCATED = (
-    64  # ranks; in a larger world too many rounds would be needed to find who spoils a sum
-)
+# Ranks. In a larger world too many rounds would be needed to locate a rank that spoils a sum.
+MAX_LOCATED = 64
 LOCATING = 10.0  # seconds that these rounds may take together
-MAX_BLAMED = (
-    16  # ranks that one rank names: a report is a line of 16 KiB, and who names many proves nothing
-)
-TEXT = 300  # characters of a refusal that travel
-# What a backend says that does not know a collective, or not with this type: always before anything is sent.
+# Ranks that one rank blames: a report is a line of 16 KiB, and a longer list proves nothing.
+MAX_BLAMED = 16
+TEXT = 300  # characters of a refusal that are reported
+# How a backend refuses a collective, or a type of it: always before anything is sent.
 REFUSALS = (
     "not support",
     "unsupported",
@@ -32,6 +31,7 @@ REFUSALS = (
     "invalid data type",
     "no attribute",
 )
+REFUSAL_TYPES = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)
 
 
 class RankContext(object):
@@ -43,109 +43,135 @@ class RankContext(object):
         self._numbers = {}
 
     def numbers(self, dtype, added):
-        """The data of a type, for ranks that are added up or left apart."""
+        """Return the data of a type, for collectives that add up ranks or that do not."""
         world = self.world if added else 1
-        if (dtype, world) not in self._numbers:
-            self._numbers[dtype, world] = Numbers(self.torch, self.device.name, dtype, world)
-        return self._numbers[dtype, world]
+        key = (dtype, world)
+        if key not in self._numbers:
+            self._numbers[key] = Numbers(self.torch, self.device.name, dtype, world)
+        return self._numbers[key]
 
     def call(self, *names):
-        """The first of these functions that this torch has: some were renamed."""
+        """Return the first of these functions that this torch has: some were renamed."""
         for name in names:
             if hasattr(self.dist, name):
                 return getattr(self.dist, name)
         raise NotImplementedError("this torch has no %s" % names[-1])
 
     def spread(self, value, limit):
-        """The greatest `value` of all ranks, known to all; also a barrier that needs no guess about the device."""
+        """Return the greatest `value` of all ranks, the same on all of them.
+
+        Serves as a barrier, too, one that needs no guess about the device.
+        """
         cell = self.torch.tensor([value], dtype=self.torch.float32, device=self.device.name)
-        greatest = self.dist.ReduceOp.MAX
-        self.device.timed(
-            lambda async_op: self.dist.all_reduce(cell, greatest, async_op=async_op), limit
-        )
+        self.reduce_to_greatest(cell, limit)
         return float(cell[0])
+
+    def reduce_to_greatest(self, tensor, limit):
+        greatest = self.dist.ReduceOp.MAX
+
+        def run(async_op):
+            return self.dist.all_reduce(tensor, greatest, async_op=async_op)
+
+        self.device.timed(run, limit)
 
 
 class Collective(object):
-    """One collective of one type and size; `parts` are the pieces of the result, each with what has to be in it."""
+    """One collective of one type and size.
+
+    `parts` yields the pieces of the result, each with what is expected in it: (buffer, share, its
+    first row, the rank that it came from; None if all ranks are added up).
+    """
 
     added = False  # whether ranks are added up
 
-    def __init__(self, job, dtype):
-        self.job, self.dtype = job, dtype
-        self.numbers = job.numbers(dtype, self.added)
+    def __init__(self, context, dtype):
+        self.context, self.dtype = context, dtype
+        self.numbers = context.numbers(dtype, self.added)
         self.wrong, self.first, self.blame = 0, None, []
         self.own = float("inf")
 
     def prepare(self, size):
-        """Buffers of at least `size` bytes in whole elements, as many for every rank; the size that they have."""
+        """Allocate buffers of at least `size` bytes, equal pieces of whole elements for all ranks.
+
+        Returns the size that they have.
+        """
+        pieces = self.ways()
         width = self.empty(1).element_size()
-        self.share = max(1, -(-size // (width * self.ways())))  # elements of one rank's piece
+        self.share = max(1, -(-size // (width * pieces)))  # elements of one rank's piece
         self.rows = -(-self.share // PRIME)
         self.reserve()
-        return self.share * self.ways() * width
+        return self.share * pieces * width
 
     def buffers(self):
-        """How many bytes of memory each byte of the size takes."""
+        """Return how many bytes of memory each byte of the size takes."""
         return 1.0
 
     def ways(self):
-        """Into how many pieces the buffer is divided."""
-        return self.job.world
+        """Return into how many pieces the buffer is divided."""
+        return self.context.world
 
     def empty(self, count):
-        return self.job.torch.empty(count, **self.numbers.kind)
+        return self.context.torch.empty(count, **self.numbers.kind)
 
     def piece(self, buffer, number):
-        return buffer[number * self.share : (number + 1) * self.share]
+        start = number * self.share
+        return buffer[start : start + self.share]
 
     def once(self, turn, limit):
-        """One checked repetition, in seconds. Of wrong results the worst is kept.
+        """Run one checked repetition. Returns its seconds. Of wrong results the worst is kept.
 
-        `own` is the least time that this rank took for its own part, in which the others wait for it.
+        `own` becomes the least time that this rank took for its own work, filling and checking,
+        in which the others wait for it.
         """
         began = time.monotonic()
         self.give(turn)
-        given = time.monotonic() - began
-        self.job.spread(0.0, limit)
-        seconds = self.job.device.timed(lambda async_op: self.run(turn, async_op), limit)
+        filling = time.monotonic() - began
+        self.context.spread(0.0, limit)
+        seconds = self.context.device.timed(lambda async_op: self.run(turn, async_op), limit)
         began = time.monotonic()
         self.check(turn)
-        self.own = min(self.own, given + time.monotonic() - began)
+        checking = time.monotonic() - began
+        self.own = min(self.own, filling + checking)
         return seconds
 
     def check(self, turn):
         wrong, first, blame, start = 0, None, [], 0
         for buffer, share, row, source in self.parts(turn):
-            count, found = self.numbers.compare(buffer, share, row, turn)
-            if count and source is None:
-                blame = explain(self.numbers, found, turn, self.job.world)
-            elif count:
-                blame.append((source, "wrong"))
-            if count and first is None:
-                first = self.describe(start, found[0], turn, source)
-            wrong, start = wrong + count, start + buffer.numel()
+            count, samples = self.numbers.compare(buffer, share, row, turn)
+            if count:
+                if source is None:
+                    blame = explain(self.numbers, samples, turn, self.context.world)
+                else:
+                    blame.append((source, "wrong"))
+                if first is None:
+                    first = self.describe(start, samples[0], turn, source)
+            wrong += count
+            start += buffer.numel()
         if wrong > self.wrong:
             self.wrong, self.first, self.blame = wrong, first, blame
 
     def result(self):
-        return {
-            "wrong": self.wrong,
-            "first": self.first,
-            "blame": self.blame[:MAX_BLAMED],
-            "own": self.own,
-        }
+        blame = self.blame[:MAX_BLAMED]
+        return {"wrong": self.wrong, "first": self.first, "blame": blame, "own": self.own}
 
-    def describe(self, start, found, turn, source):
-        """The first wrong element in words for the report; `turn` is the repetition, 0 the warm-up."""
-        index, _, _, seen, wanted = found
-        return {
-            "index": start + index,
-            "seen": repr(seen),
-            "wanted": wanted,
-            "turn": turn,
-            "source": source,
-        }
+    def describe(self, start, sample, turn, source):
+        """Return the report of the first wrong element. `turn` is the repetition, 0 the warm-up."""
+        offset, _, _, seen, wanted = sample
+        row = {"index": start + offset, "seen": repr(seen), "wanted": wanted}
+        row["turn"] = turn
+        row["source"] = source
+        return row
+
+    def own_share(self):
+        """Return what this rank gives."""
+        return self.numbers.single(self.context.rank)
+
+    def fill_pieces(self, turn):
+        """Fill `given` with a piece for every rank."""
+        share = self.own_share()
+        for target in range(self.context.world):
+            piece = self.piece(self.given, target)
+            self.numbers.fill(piece, share, target * self.rows, turn)
 
 
 class AllReduce(Collective):
@@ -159,20 +185,24 @@ class AllReduce(Collective):
         self.sum = self.numbers.whole()
 
     def give(self, turn):
-        self.numbers.fill(self.buffer, self.numbers.single(self.job.rank), 0, turn)
+        self.numbers.fill(self.buffer, self.own_share(), 0, turn)
 
     def run(self, turn, async_op):
-        return self.job.dist.all_reduce(self.buffer, async_op=async_op)
+        return self.context.dist.all_reduce(self.buffer, async_op=async_op)
 
     def parts(self, turn):
         yield self.buffer, self.sum, 0, None
 
 
 class Broadcast(Collective):
-    """From another rank in every repetition, the second of them from the other half; the others hold something else."""
+    """A broadcast from another rank in every repetition; the other ranks hold something else.
+
+    The second repetition comes from the other half of the ranks.
+    """
 
     def root(self, turn):
-        return turn * (self.job.world // 2 + 1) % self.job.world
+        step = self.context.world // 2 + 1
+        return turn * step % self.context.world
 
     def ways(self):
         return 1
@@ -181,10 +211,10 @@ class Broadcast(Collective):
         self.buffer = self.empty(self.share)
 
     def give(self, turn):
-        self.numbers.fill(self.buffer, self.numbers.single(self.job.rank), 0, turn)
+        self.numbers.fill(self.buffer, self.own_share(), 0, turn)
 
     def run(self, turn, async_op):
-        return self.job.dist.broadcast(self.buffer, self.root(turn), async_op=async_op)
+        return self.context.dist.broadcast(self.buffer, self.root(turn), async_op=async_op)
 
     def parts(self, turn):
         source = self.root(turn)
@@ -193,54 +223,47 @@ class Broadcast(Collective):
 
 class AllGather(Collective):
     def buffers(self):
-        return 1.0 + 1.0 / self.job.world
+        return 1.0 + 1.0 / self.context.world
 
     def reserve(self):
-        self.mine, self.buffer = (
-            self.empty(self.share),
-            self.empty(self.share * self.job.world).zero_(),
-        )
-        self.gather = self.job.call(
-            "all_gather_single", "all_gather_into_tensor", "_all_gather_base"
-        )
+        self.given = self.empty(self.share)
+        self.buffer = self.empty(self.share * self.context.world).zero_()
+        names = ("all_gather_single", "all_gather_into_tensor", "_all_gather_base")
+        self.gather = self.context.call(*names)
 
     def give(self, turn):
-        self.numbers.fill(self.mine, self.numbers.single(self.job.rank), 0, turn)
+        self.numbers.fill(self.given, self.own_share(), 0, turn)
 
     def run(self, turn, async_op):
-        return self.gather(self.buffer, self.mine, async_op=async_op)
+        return self.gather(self.buffer, self.given, async_op=async_op)
 
     def parts(self, turn):
-        for source in range(self.job.world):
-            yield self.piece(self.buffer, source), self.numbers.single(source), 0, source
+        for source in range(self.context.world):
+            piece = self.piece(self.buffer, source)
+            yield piece, self.numbers.single(source), 0, source
 
 
 class ReduceScatter(Collective):
     added = True
 
     def buffers(self):
-        return 1.0 + 1.0 / self.job.world
+        return 1.0 + 1.0 / self.context.world
 
     def reserve(self):
-        self.mine, self.buffer = (
-            self.empty(self.share * self.job.world),
-            self.empty(self.share).zero_(),
-        )
+        self.given = self.empty(self.share * self.context.world)
+        self.buffer = self.empty(self.share).zero_()
         self.sum = self.numbers.whole()
-        self.scatter = self.job.call(
-            "reduce_scatter_single", "reduce_scatter_tensor", "_reduce_scatter_base"
-        )
+        names = ("reduce_scatter_single", "reduce_scatter_tensor", "_reduce_scatter_base")
+        self.scatter = self.context.call(*names)
 
     def give(self, turn):
-        for target in range(self.job.world):
-            share = self.numbers.single(self.job.rank)
-            self.numbers.fill(self.piece(self.mine, target), share, target * self.rows, turn)
+        self.fill_pieces(turn)
 
     def run(self, turn, async_op):
-        return self.scatter(self.buffer, self.mine, async_op=async_op)
+        return self.scatter(self.buffer, self.given, async_op=async_op)
 
     def parts(self, turn):
-        yield self.buffer, self.sum, self.job.rank * self.rows, None
+        yield self.buffer, self.sum, self.context.rank * self.rows, None
 
 
 class AllToAll(Collective):
@@ -248,30 +271,26 @@ class AllToAll(Collective):
         return 2.0
 
     def reserve(self):
-        whole = self.share * self.job.world
-        self.mine, self.buffer = self.empty(whole), self.empty(whole).zero_()
-        self.exchange = self.job.call("all_to_all_single")
+        count = self.share * self.context.world
+        self.given = self.empty(count)
+        self.buffer = self.empty(count).zero_()
+        self.exchange = self.context.call("all_to_all_single")
 
     def give(self, turn):
-        for target in range(self.job.world):
-            share = self.numbers.single(self.job.rank)
-            self.numbers.fill(self.piece(self.mine, target), share, target * self.rows, turn)
+        self.fill_pieces(turn)
 
     def run(self, turn, async_op):
-        return self.exchange(self.buffer, self.mine, async_op=async_op)
+        return self.exchange(self.buffer, self.given, async_op=async_op)
 
     def parts(self, turn):
-        for source in range(self.job.world):
-            yield (
-                self.piece(self.buffer, source),
-                self.numbers.single(source),
-                self.job.rank * self.rows,
-                source,
-            )
+        row = self.context.rank * self.rows
+        for source in range(self.context.world):
+            piece = self.piece(self.buffer, source)
+            yield piece, self.numbers.single(source), row, source
 
 
 class Barrier(Collective):
-    """Carries no data. The device is named, for a guess of torch's may be another rank's GPU."""
+    """Carries no data. The device is named: torch's guess may be another rank's GPU."""
 
     def prepare(self, size):
         return 0
@@ -280,7 +299,8 @@ class Barrier(Collective):
         pass
 
     def run(self, turn, async_op):
-        return self.job.dist.barrier(async_op=async_op, **self.job.device.barrier_options())
+        options = self.context.device.barrier_options()
+        return self.context.dist.barrier(async_op=async_op, **options)
 
     def parts(self, turn):
         return ()
@@ -296,110 +316,133 @@ COLLECTIVES = {
 }
 
 
-def fitting(job, step, limit):
-    """(bytes, what made them fewer): as much of a step as fits into half of the memory and a quarter of the limit.
+def collective_of(context, step):
+    return COLLECTIVES[step["op"]](context, step["dtype"])
 
-    All ranks agree on it. The time is guessed from smaller ones of the same kind, which are refused where the step
-    would be, and is then left to it. What a rank does for its own part counts, for the others wait for it.
+
+def fitting(context, step, limit):
+    """Return (bytes, why they are fewer): what fits half of the memory and a quarter of the limit.
+
+    The reason is "time", "memory", or empty if the whole step fits. All ranks agree on it. The
+    time is predicted from smaller collectives of the same kind; those are refused where the step
+    would be, and the caller handles that. A rank's own work counts, for the others wait for it.
     """
-    trial = COLLECTIVES[step["op"]](job, step["dtype"])
-    trial.prepare(min(PROBED[0], step["bytes"]))
-    trial.once(0, limit)  # connects
+    wanted = step["bytes"]
+    collective = collective_of(context, step)
+    collective.prepare(min(PROBED[0], wanted))
+    collective.once(0, limit)  # connects
     for size in PROBED:
-        trial = COLLECTIVES[step["op"]](job, step["dtype"])
-        probed = trial.prepare(min(size, step["bytes"]))
-        seconds = job.spread(trial.once(1, limit) + trial.own, limit)
+        collective = collective_of(context, step)
+        probed = collective.prepare(min(size, wanted))
+        seconds = collective.once(1, limit)
+        seconds = context.spread(seconds + collective.own, limit)
         if seconds * PROBED[-1] / probed > limit * PROBE_SHARE:
             break
-    in_time = limit * TIME_SHARE / max(seconds * step["bytes"] / probed, 1e-9)
-    in_memory = (
-        job.device.room() / step.get("among", 1) * MEMORY_SHARE / (step["bytes"] * trial.buffers())
-    )
-    share = -job.spread(-min(1.0, in_time, in_memory), limit)
+    predicted = seconds * wanted / probed
+    in_time = limit * TIME_SHARE / max(predicted, 1e-9)
+    room = context.device.room() / step.get("among", 1)
+    in_memory = room * MEMORY_SHARE / (wanted * collective.buffers())
+    share = -context.spread(-min(1.0, in_time, in_memory), limit)  # the least of all ranks
     if share >= 1.0:
-        return step["bytes"], ""
-    return max(1, int(step["bytes"] * share)), "time" if job.spread(
-        float(in_memory > in_time), limit
-    ) else "memory"
+        return wanted, ""
+    is_time = context.spread(float(in_memory > in_time), limit)
+    return max(1, int(wanted * share)), "time" if is_time else "memory"
 
 
-def measure(job, channel, step, limit):
-    """Run one collective of one size: a warm-up, then the repetitions asked for, or as many as fit into BUDGET.
+def measure(context, channel, step, limit):
+    """Run one collective of one size: a warm-up, then the repetitions.
 
-    What the backend does not know is left out by all ranks alike, for they are refused before anything is sent.
+    There are as many as asked for, or as fit into BUDGET. A collective that the backend refuses
+    is left out by all ranks alike, for it is refused before anything is sent.
     """
-    told = {"op": step["op"], "dtype": step["dtype"]}
-    trial = COLLECTIVES[step["op"]](job, step["dtype"])
+    report = {"op": step["op"], "dtype": step["dtype"]}
+    collective = collective_of(context, step)
     entered, size = False, step["bytes"]
     try:
-        told["bytes"] = size
+        report["bytes"] = size
         if step["fit"]:
-            size, told["scaled"] = fitting(job, step, limit)
-        told["bytes"] = trial.prepare(size)
-        channel.tell("entered", **told)
+            size, report["scaled"] = fitting(context, step, limit)
+        report["bytes"] = collective.prepare(size)
+        channel.tell("entered", **report)
         entered = True
-        first = trial.once(0, limit)
-    except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError) as error:
+        first = collective.once(0, limit)
+    except REFUSAL_TYPES as error:
         if not refused(error):
             raise
         if not entered:
-            channel.tell("entered", **told)
-        job.spread(0.0, limit)
-        channel.tell("left", seconds=0.0, wrong=0, first=None, refused=str(error)[:TEXT], **told)
+            channel.tell("entered", **report)
+        context.spread(0.0, limit)
+        report.update(seconds=0.0, wrong=0, first=None, refused=str(error)[:TEXT])
+        channel.tell("left", **report)
         return
-    slowest = job.spread(first, limit)
-    count = step["repetitions"] or max(1, min(MAX_REPETITIONS, int(BUDGET / max(slowest, 1e-9))))
-    channel.tell("warmed", repetitions=count, **told)
-    times = sorted(trial.once(turn, limit) for turn in range(1, count + 1))
-    if trial.added and job.spread(float(trial.wrong > 0), limit):
-        locate(job, trial, slowest, limit)
-    channel.tell(
-        "left", seconds=times[len(times) // 2], best=times[0], **dict(trial.result(), **told)
-    )
+    slowest = context.spread(first, limit)
+    count = step["repetitions"]
+    if not count:
+        within_budget = int(BUDGET / max(slowest, 1e-9))
+        count = max(1, min(MAX_REPETITIONS, within_budget))
+    channel.tell("warmed", repetitions=count, **report)
+    times = []
+    for turn in range(1, count + 1):
+        times.append(collective.once(turn, limit))
+    times.sort()
+    if collective.added and context.spread(float(collective.wrong > 0), limit):
+        locate(context, collective, slowest, limit)
+    report.update(collective.result())
+    channel.tell("left", seconds=times[len(times) // 2], best=times[0], **report)
 
 
 def refused(error):
-    """Whether a backend says that it does not know a collective; what failed on the way is of another type."""
-    words = str(error).lower()
-    plain = type(error) in (
-        RuntimeError,
-        NotImplementedError,
-        ValueError,
-        TypeError,
-        AttributeError,
-    )
-    return plain and any(refusal in words for refusal in REFUSALS)
+    """Return whether an error says that the backend does not know a collective.
 
-
-def locate(job, trial, slowest, limit):
-    """Some rank had a wrong sum: one rank after the other gives its share alone, through the same way of adding.
-
-    The greatest is taken, and what the others give is below every share, so that what comes out is that rank's alone:
-    a rank that adds something to what it gives spoils its own round. Where that spoils many rounds, the others give
-    zeros, which a rank that turns signs or multiplies leaves as they are. What does not come back shows nothing.
+    Subclasses do not count: torch raises them for what failed on the way.
     """
-    if job.world > MAX_LOCATED or slowest * job.world > LOCATING or job.world < 2:
+    if type(error) not in REFUSAL_TYPES:
+        return False
+    message = str(error).lower()
+    return any(refusal in message for refusal in REFUSALS)
+
+
+def locate(context, collective, slowest, limit):
+    """Find the ranks that spoil a sum: each rank in turn gives its share alone.
+
+    It goes through the same way of adding. The greatest is taken, and what the others give is
+    below every share, so that the result is that rank's alone: a rank that adds something to what
+    it gives spoils its own round. Where many rounds are spoiled, the others give zeros, which a
+    rank that flips signs or multiplies leaves as they are. If many are spoiled again, no rank is
+    blamed.
+    """
+    world = context.world
+    if world > MAX_LOCATED or slowest * world > LOCATING or world < 2:
         return
-    few = max(1, job.world // 4)
-    for idle in (-2 * trial.numbers.greatest, 0):
-        bad = alone(job, trial, idle, limit)
-        if not job.spread(float(not 0 < len(bad) <= few), limit):
-            known = [rank for rank, _ in trial.blame]
-            trial.blame = trial.blame + [(rank, "wrong") for rank in bad if rank not in known]
+    few = max(1, world // 4)
+    for idle in (-2 * collective.numbers.greatest, 0):
+        bad = spoiled_alone(context, collective, idle, limit)
+        proves_nothing = not 0 < len(bad) <= few
+        if not context.spread(float(proves_nothing), limit):
+            add_blame(collective, bad)
             return
 
 
-def alone(job, trial, idle, limit):
-    """The ranks whose share, given alone among ranks that give `idle`, arrives here with something wrong in it."""
-    numbers, greatest, bad = trial.numbers, job.dist.ReduceOp.MAX, []
-    buffer = trial.empty(trial.share * trial.ways())
-    for source in range(job.world):
+def add_blame(collective, ranks):
+    known = [rank for rank, _ in collective.blame]
+    added = []
+    for rank in ranks:
+        if rank not in known:
+            added.append((rank, "wrong"))
+    collective.blame = collective.blame + added
+
+
+def spoiled_alone(context, collective, idle, limit):
+    """Return the ranks whose share arrives wrong here, given alone while the others give `idle`."""
+    numbers, bad = collective.numbers, []
+    buffer = collective.empty(collective.share * collective.ways())
+    for source in range(context.world):
+        share = numbers.single(source)
         buffer.fill_(idle)
-        if source == job.rank:
-            numbers.fill(buffer, numbers.single(source), 0, source)
-        job.device.timed(
-            lambda async_op: job.dist.all_reduce(buffer, greatest, async_op=async_op), limit
-        )
-        if numbers.compare(buffer, numbers.single(source), 0, source)[0]:
+        if source == context.rank:
+            numbers.fill(buffer, share, 0, source)
+        context.reduce_to_greatest(buffer, limit)
+        count, _ = numbers.compare(buffer, share, 0, source)
+        if count:
             bad.append(source)
     return bad

@@ -1,7 +1,7 @@
-"""Commands of steps: children of the agent's loop, each heard to its end, one after the other.
+"""Commands of steps: children of the agent's loop, one after the other, each watched to its end.
 
-They run in sessions of their own. What they leave running on purpose (a daemon) stays; one that passes its limit, or is
-stopped, is killed with all that descends from it.
+They run in sessions of their own. A daemon that a command starts on purpose goes on running. A
+command that passes its limit, or is stopped, is killed with all processes that descend from it.
 """
 
 import os
@@ -20,7 +20,9 @@ from clusterprep.remote.agent.processes import (
 )
 from clusterprep.remote.agent.readers import FOLDERS
 
-TAIL, LINES = 4096, 20  # bytes and lines of what a command said that are kept
+TAIL, LINES = 4096, 20  # bytes and lines of a command's output that are reported, the last ones
+LONGEST = 300  # characters of a command in a message
+QUOTED = frozenset(" \t\n'\"\\$;|&")  # an argument with one of these is shown in quotes
 PATIENCE = 2.0  # seconds that killed processes get to disappear
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -28,36 +30,41 @@ _under_way = []  # type: list[Task]  # at most one
 
 
 class Command(object):
-    """A child that runs, what it said last, and how it ended: `ended` is (exit code, why it was stopped)."""
+    """A child that runs, the end of its output, and how it ended.
+
+    `ended` is (exit code, why it was stopped), None while it runs.
+    """
 
     def __init__(self, agent, operation):
-        self.agent, self.operation, self.said, self.ended = agent, operation, b"", None
+        self.agent, self.operation, self.output, self.ended = agent, operation, b"", None
         self.deadline = time.monotonic() + operation["limit"]
         self.mark = "%d.%s" % (os.getpid(), agent.nonce.decode("ascii"))
         self.fd, sink = os.pipe()
+        argv = operation["argv"]
         try:
             self.process = subprocess.Popen(
-                operation["argv"],
+                argv,
                 env=environment(operation.get("env") or {}, self.mark),
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
                 cwd="/",
                 start_new_session=True,
-                preexec_fn=end_with_parent(),  # noqa: PLW1509 - threads of reads do not hold what it needs
+                # Threads of reads do not hold what it needs.
+                preexec_fn=end_with_parent(),  # noqa: PLW1509
             )
         except OSError as error:
             os.close(self.fd)
-            raise Stop("failed", "%s: %s" % (shown(operation["argv"]), error.strerror), said="")
+            raise Stop("failed", "%s: %s" % (shown(argv), error.strerror), said="")
         finally:
             os.close(sink)
         agent.watch(self.fd, self.hear)
 
     def hear(self, data):
-        self.said = (self.said + data)[-TAIL:]
+        self.output = (self.output + data)[-TAIL:]
 
     def poll(self, at):
-        """Notice the end, or bring it about when the limit has passed."""
+        """Notice the end, or kill the command if its limit has passed."""
         if self.ended:
             return
         code = self.process.poll()
@@ -67,14 +74,16 @@ class Command(object):
             self.kill("it was not done after %g s" % self.operation["limit"])
 
     def kill(self, why):
-        """End it with everything that descends from it."""
+        """End it with every process that descends from it."""
+        own = self.process.pid
         until = time.monotonic() + PATIENCE
         while True:
-            pids = [self.process.pid] + descendants(self.mark, [self.process.pid])
+            pids = [own] + descendants(self.mark, [own])
             for pid in pids:
                 send_signal(os.kill, pid)
             self.process.poll()
-            if all(process_stat(pid)[0] in "ZX" for pid in pids) or time.monotonic() > until:
+            all_gone = all(process_stat(pid)[0] in "ZX" for pid in pids)
+            if all_gone or time.monotonic() > until:
                 break
             time.sleep(0.02)
         self._end(self.process.poll(), why)
@@ -82,22 +91,29 @@ class Command(object):
     def _end(self, code, why):
         self.agent.unwatch(self.fd)
         drain(self.fd, self.hear)
-        os.close(self.fd)  # a daemon that it left may hold the other end
+        os.close(self.fd)  # a daemon that it started may hold the other end
         self.ended = (code, why)
 
     def tail(self):
-        """The last lines of what it said."""
-        return "\n".join(self.said.decode("utf-8", "replace").strip().split("\n")[-LINES:])
+        """Return the last lines of its output."""
+        text = self.output.decode("utf-8", "replace").strip()
+        lines = text.split("\n")
+        return "\n".join(lines[-LINES:])
 
 
 def environment(given, mark):
-    """That of the session, with system folders in its PATH and the C locale, and what the operation adds."""
-    folders = [folder for folder in os.environ.get("PATH", "").split(":") if folder]
-    folders += [folder for folder in FOLDERS if folder not in folders]
-    found = dict(os.environ, PATH=":".join(folders), LC_ALL="C.UTF-8", LANGUAGE="C")
-    found.update(given)
-    found[MARK] = mark
-    return found
+    """Return the session's environment with system folders in PATH, the C locale, and `given`."""
+    folders = []
+    for folder in os.environ.get("PATH", "").split(":"):
+        if folder:
+            folders.append(folder)
+    for folder in FOLDERS:
+        if folder not in folders:
+            folders.append(folder)
+    env = dict(os.environ, PATH=":".join(folders), LC_ALL="C.UTF-8", LANGUAGE="C")
+    env.update(given)
+    env[MARK] = mark
+    return env
 
 
 def end_with_parent():
@@ -115,31 +131,37 @@ def end_with_parent():
 
 
 def shown(argv):
-    """A command for people, at most 300 letters of it."""
-    words = " ".join(
-        word if word and not set(word) & set(" \t\n'\"\\$;|&") else repr(word) for word in argv
-    )
-    return words if len(words) <= 300 else words[:300] + "…"
+    """Return a command for a message, at most LONGEST characters of it."""
+    shown_words = []
+    for word in argv:
+        needs_quotes = not word or not QUOTED.isdisjoint(word)
+        shown_words.append(repr(word) if needs_quotes else word)
+    line = " ".join(shown_words)
+    return line if len(line) <= LONGEST else line[:LONGEST] + "…"
 
 
 def refuse_failed(operation, command):
-    """Stop where a command did not end as it should."""
+    """Raise Stop if a command was stopped, or ended with another code than those expected."""
     code, why = command.ended
     if not why and code in operation["codes"]:
         return
-    how = why or (
-        "it was ended by %s" % signal_name(-code)
-        if code is not None and code < 0
-        else "it ended with %s" % code
-    )
-    raise Stop("failed", "%s: %s" % (shown(operation["argv"]), how), said=command.tail(), code=code)
+    if not why:
+        why = "it ended with %s" % code
+        if code is not None and code < 0:
+            why = "it was ended by %s" % signal_name(-code)
+    message = "%s: %s" % (shown(operation["argv"]), why)
+    raise Stop("failed", message, said=command.tail(), code=code)
 
 
 # ---------------------------------------------------------------- tasks
 
 
 class Task(object):
-    """A generator of commands that runs beside the loop: each is given back to it once it has ended."""
+    """Runs the commands that a generator yields, beside the agent's loop.
+
+    Each command is sent back to the generator once it has ended. What the generator returns, or a
+    Stop that it raises, is the answer to the request.
+    """
 
     def __init__(self, agent, request, steps):
         self.agent, self.request, self.steps, self.command = agent, request, steps, None
@@ -176,27 +198,28 @@ class Task(object):
         self.agent.answer(self.request, **body)
 
     def stop(self):
-        """End what runs. The answer says that it was stopped."""
+        """End the command that runs. The answer says that it was stopped."""
         if self.command is not None and not self.command.ended:
             self.command.kill("it was stopped")
             self.poll(time.monotonic())
 
 
 def stop_all():
-    """End what is under way; its request is answered."""
+    """End the task under way, and answer its request."""
     for task in list(_under_way):
         task.stop()
 
 
 def end_all():
-    """The same where the agent itself ends, and answers nobody."""
+    """End the command under way without an answer: the agent itself ends."""
     for task in list(_under_way):
-        if task.command is not None and not task.command.ended:
-            task.command.kill("the agent ended")
+        command = task.command
+        if command is not None and not command.ended:
+            command.kill("the agent ended")
 
 
 def started(generator):
-    """An operation of the agent that answers when it is through."""
+    """Return an operation that runs the commands of a generator and answers when all are done."""
 
     def operation(agent, request):
         if _under_way:

@@ -1,7 +1,8 @@
 """PCI and RDMA devices as /sys shows them, who may open them, and the routes of RoCE rails.
 
-Few files of few devices: a server has hundreds of PCI functions, of which GPUs, network cards and the bridges above
-them are looked at. Attributes that ask the card's firmware are left to the reads that need them.
+Few files of few devices are read: a server has hundreds of PCI functions, of which GPUs, network
+cards and the bridges above them are looked at. Attributes that ask the card's firmware are left
+to the reads that need them.
 """
 
 import os
@@ -13,16 +14,25 @@ from clusterprep.remote.agent.readers import NoAnswer, names, offer
 PCI = "/sys/bus/pci/devices/"
 RDMA = "/sys/class/infiniband/"
 LINK = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
+NVIDIA = "0x10de"  # PCI vendor
+DISPLAY, NETWORK = "0x03", "0x02"  # how the PCI class of a display or network controller begins
+GPUS = ("0x0300", "0x0302")  # VGA and 3D controllers
 MAX_FUNCTIONS = 4096  # PCI functions and RDMA devices looked at
-MAX_GIDS, GAP = (
-    64,
-    8,
-)  # entries of a port's table of addresses; this many empty ones in a row are its end
+MAX_GIDS = 64  # entries of a port's table of addresses
+GAP = 8  # this many empty entries in a row are the end of the table
 ACS = 0x000D  # PCI Express extended capability «Access Control Services»
+EXTENDED = 0x100  # where the list of extended capabilities begins in the configuration space
+MAX_CAPABILITIES = 64  # of that list: each read is a transaction on the bus
+# linux/rtnetlink.h
+RTM_NEWROUTE, RTM_GETROUTE = 24, 26
+RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_VIA = 1, 2, 4, 5, 18
 
 
-def text(path):
-    """At most 8 KiB of a small file; None where it cannot be read: a speed that is not known answers EINVAL."""
+def read_small(path):
+    """Return at most 8 KiB of a small file; None if it cannot be read.
+
+    The speed of a link that is down, for example, answers EINVAL.
+    """
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -35,8 +45,16 @@ def text(path):
         os.close(fd)
 
 
+def read_all_small(folder, keys):
+    """Return {key: text of the file of that name}."""
+    row = {}
+    for key in keys:
+        row[key] = read_small(folder + "/" + key)
+    return row
+
+
 def target(path):
-    """The last part of what a link points to, None where there is no link."""
+    """Return the last part of what a link points to, None if there is no link."""
     try:
         return os.path.basename(os.readlink(path))
     except OSError:
@@ -47,33 +65,50 @@ def target(path):
 
 
 def read_pci_tree():
-    """NVIDIA's GPUs and all network controllers with their links, and the bridges above them."""
+    """Return NVIDIA's GPUs and all network controllers, and the bridges above them."""
     devices, bridges = [], {}
-    for at in sorted(os.listdir(PCI))[:MAX_FUNCTIONS]:
-        kind = text(PCI + at + "/class") or ""
-        vendor = text(PCI + at + "/vendor") if kind[:4] in ("0x02", "0x03") else None
-        if vendor is not None and (
-            kind[:4] == "0x02" or (vendor == "0x10de" and kind[:6] in ("0x0300", "0x0302"))
-        ):
-            devices.append(_function(at, kind, vendor))
+    for address in sorted(os.listdir(PCI))[:MAX_FUNCTIONS]:
+        row = _device(address)
+        if row is not None:
+            devices.append(row)
     for row in devices:
-        for at in row["above"]:
-            if at not in bridges:
-                bridges[at] = dict(_link(at), acs=_acs(PCI + at + "/config"))
-    return {
-        "devices": devices,
-        "bridges": bridges,
-        "virtual": _virtual(),
-        "iommu": names("/sys/class/iommu"),
-    }
+        for address in row["above"]:
+            if address not in bridges:
+                bridges[address] = _bridge(address)
+    answer = {"devices": devices, "bridges": bridges}
+    answer["virtual"] = _virtual()
+    answer["iommu"] = names("/sys/class/iommu")
+    return answer
 
 
-def _function(at, kind, vendor):
-    folder = PCI + at
-    row = dict(_link(at), at=at, vendor=vendor, above=[], root=None)
+def _device(address):
+    """Return the row of a GPU or a network controller, None for any other PCI function."""
+    folder = PCI + address
+    kind = read_small(folder + "/class") or ""
+    if kind[:4] not in (DISPLAY, NETWORK):
+        return None
+    vendor = read_small(folder + "/vendor")
+    if vendor is None:
+        return None
+    is_gpu = vendor == NVIDIA and kind[:6] in GPUS
+    if kind[:4] != NETWORK and not is_gpu:
+        return None
+    return _function(address, kind, vendor)
+
+
+def _bridge(address):
+    row = read_all_small(PCI + address, LINK)
+    row["acs"] = _acs(PCI + address + "/config")
+    return row
+
+
+def _function(address, kind, vendor):
+    folder = PCI + address
+    row = read_all_small(folder, LINK)
+    row.update(at=address, vendor=vendor, above=[], root=None)
     row["class"] = kind
     for key in ("device", "subsystem_vendor", "subsystem_device", "numa_node"):
-        row[key] = text(folder + "/" + key)
+        row[key] = read_small(folder + "/" + key)
     for part in os.readlink(folder).split("/")[:-1]:
         if part.startswith("pci"):
             row["root"] = part
@@ -81,17 +116,18 @@ def _function(at, kind, vendor):
             row["above"].append(part)
     row["physfn"] = target(folder + "/physfn")
     row["driver"] = target(folder + "/driver")
+    row["iommu"] = None
     group = target(folder + "/iommu_group")
-    row["iommu"] = None if group is None else text("/sys/kernel/iommu_groups/%s/type" % group) or ""
+    if group is not None:
+        row["iommu"] = read_small("/sys/kernel/iommu_groups/%s/type" % group) or ""
     return row
 
 
-def _link(at):
-    return dict((key, text(PCI + at + "/" + key)) for key in LINK)
-
-
 def _acs(path):
-    """The ACS control word of a bridge, None when it has none, «denied» to those who see 64 bytes of it."""
+    """Return the ACS control word of a bridge, None if it has none.
+
+    «denied» for users who may read no more than the first 64 bytes of it.
+    """
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -99,29 +135,36 @@ def _acs(path):
     try:
         if os.fstat(fd).st_size == 256:  # no extended configuration space
             return None
-        at = 0x100
-        for _ in range(
-            64
-        ):  # each read is a transaction on the bus: the headers of the list, and no more
-            header = os.pread(fd, 4, at)
-            if len(header) < 4:
-                return "denied"
-            (header,) = struct.unpack("<I", header)
-            if header & 0xFFFF == ACS:
-                return struct.unpack("<H", os.pread(fd, 2, at + 6))[0]
-            at = header >> 20
-            if at < 0x100 or header == 0xFFFFFFFF:
-                break
+        return _acs_control(fd)
     except (OSError, struct.error):
         return "denied"
     finally:
         os.close(fd)
+
+
+def _acs_control(fd):
+    offset = EXTENDED
+    for _ in range(MAX_CAPABILITIES):
+        data = os.pread(fd, 4, offset)
+        if len(data) < 4:
+            return "denied"
+        (header,) = struct.unpack("<I", data)
+        if header & 0xFFFF == ACS:
+            control = os.pread(fd, 2, offset + 6)
+            return struct.unpack("<H", control)[0]
+        offset = header >> 20
+        if offset < EXTENDED or header == 0xFFFFFFFF:
+            break
     return None
 
 
 def _virtual():
-    """Whether this is a virtual machine, by the flags of the first x86 processor; None where there are none."""
-    for line in (text("/proc/cpuinfo") or "").split("\n"):
+    """Return whether this is a virtual machine, by the flags of the first x86 processor.
+
+    None if the kernel shows no flags.
+    """
+    text = read_small("/proc/cpuinfo") or ""
+    for line in text.split("\n"):
         if line.startswith("flags"):
             return "hypervisor" in line.split()
     return None
@@ -131,192 +174,226 @@ def _virtual():
 
 
 def read_rdma_tree():
-    """RDMA devices by name: card, firmware, and of each port what is not in its state files."""
-    return dict((name, _rdma_device(RDMA + name)) for name in names(RDMA)[:MAX_FUNCTIONS])
+    """Return RDMA devices by name: card, firmware, and of each port what its state files lack."""
+    devices = {}
+    for name in names(RDMA)[:MAX_FUNCTIONS]:
+        devices[name] = _rdma_device(RDMA + name)
+    return devices
 
 
 def _rdma_device(folder):
-    row = dict(
-        (key, text(folder + "/" + key)) for key in ("fw_ver", "board_id", "hca_type", "node_type")
-    )
+    row = read_all_small(folder, ("fw_ver", "board_id", "hca_type", "node_type"))
     row["pci"] = target(folder + "/device")
     row["net"] = names(folder + "/device/net")
-    row["ports"] = dict(
-        (port, _rdma_port(folder + "/ports/" + port)) for port in names(folder + "/ports")
-    )
+    row["ports"] = ports = {}
+    for port in names(folder + "/ports"):
+        ports[port] = _rdma_port(folder + "/ports/" + port)
     return row
 
 
 def _rdma_port(folder):
-    if text(folder + "/link_layer") == "InfiniBand":
-        return {"lid": text(folder + "/lid"), "gids": []}
+    if read_small(folder + "/link_layer") == "InfiniBand":
+        return {"lid": read_small(folder + "/lid"), "gids": []}
     return {"lid": None, "gids": _gids(folder)}
 
 
 def _gids(folder):
-    found, empty = [], 0
+    """Return the table of addresses of a RoCE port as [index, gid, type, interface]."""
+    rows, empty = [], 0
     for index in range(MAX_GIDS):
-        gid = text("%s/gids/%d" % (folder, index))
-        empty = 0 if gid and gid.strip("0:") else empty + 1
-        if gid is None or empty == GAP:
+        gid = read_small("%s/gids/%d" % (folder, index))
+        if gid is None:
             break
-        if not empty:
-            about = [
-                text("%s/gid_attrs/%s/%d" % (folder, kind, index)) for kind in ("types", "ndevs")
-            ]
-            found.append([index, gid] + about)
-    return found
+        if gid.strip("0:"):
+            empty = 0
+            kind = read_small("%s/gid_attrs/types/%d" % (folder, index))
+            interface = read_small("%s/gid_attrs/ndevs/%d" % (folder, index))
+            rows.append([index, gid, kind, interface])
+            continue
+        empty += 1
+        if empty == GAP:
+            break
+    return rows
 
 
 def read_verbs(user):
-    """Character devices of the verbs with mode and owner, and the ids of `user` (None: of this process)."""
+    """Return the verbs' character devices with mode and owner, and the ids of `user`.
+
+    With a user of None the ids of this process.
+    """
     rows = []
     for name in names("/dev/infiniband"):
-        if name.startswith("uverbs"):
-            state = os.stat("/dev/infiniband/" + name)
-            device = text("/sys/class/infiniband_verbs/%s/ibdev" % name)
-            rows.append(
-                {
-                    "name": name,
-                    "device": device,
-                    "mode": state.st_mode,
-                    "uid": state.st_uid,
-                    "gid": state.st_gid,
-                }
-            )
+        if not name.startswith("uverbs"):
+            continue
+        state = os.stat("/dev/infiniband/" + name)
+        device = read_small("/sys/class/infiniband_verbs/%s/ibdev" % name)
+        row = {"name": name, "device": device, "mode": state.st_mode}
+        row["uid"] = state.st_uid
+        row["gid"] = state.st_gid
+        rows.append(row)
     uid, groups = _ids(user)
     return {"devices": rows, "uid": uid, "groups": groups}
 
 
 def _ids(user):
     if user is None:
-        return os.geteuid(), sorted({os.getegid()} | set(os.getgroups()))
+        groups = set(os.getgroups())
+        groups.add(os.getegid())
+        return os.geteuid(), sorted(groups)
     import pwd
 
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
         raise NoAnswer("no_user", "there is no user %s" % user)
-    return entry.pw_uid, sorted(set(os.getgrouplist(user, entry.pw_gid)))
+    groups = set(os.getgrouplist(user, entry.pw_gid))
+    return entry.pw_uid, sorted(groups)
 
 
 # ---------------------------------------------------------------- routes of rails
 
 
 def read_rail_routes():
-    """For each address of a RoCE device, where several have one: by which device the kernel leaves for its network."""
-    rails = [name for name in _rail_names() if _settings(name)["rp_filter"] is not None]
+    """Return by which device the kernel leaves for the network of each RoCE address.
+
+    Empty rails where only one address could be meant.
+    """
+    rails = []
+    for name in _rail_names():
+        if _settings(name)["rp_filter"] is not None:
+            rails.append(name)
     held = _ipv4(rails) if len(rails) > 1 else []
     if len(held) < 2:
         return {"rails": []}
-    rows = [
-        dict(
-            _settings(name),
-            name=name,
-            address=a,
-            prefix=p,
-            leaves=_leaves(a, p),
-            router=_router(name, a, p, held),
-        )
-        for name, a, p in held
-    ]
+    rows = []
+    for name, address, prefix in held:
+        row = dict(_settings(name), name=name, address=address, prefix=prefix)
+        row["leaves"] = _leaves(address, prefix)
+        row["router"] = _router(name, address, prefix, held)
+        rows.append(row)
     return {"rails": rows, "all": _settings("all")}
 
 
 def _rail_names():
-    found = set()
+    """Return the interfaces of RDMA devices, or the bonds that these belong to."""
+    rails = set()
     for device in names(RDMA):
         for name in names(RDMA + device + "/device/net"):
-            found.add(target("/sys/class/net/%s/master" % name) or name)
-    return sorted(found)
+            master = target("/sys/class/net/%s/master" % name)
+            rails.add(master or name)
+    return sorted(rails)
 
 
 def _settings(name):
-    folder = "/proc/sys/net/ipv4/conf/%s/" % name
-    return dict((key, text(folder + key)) for key in ("rp_filter", "arp_ignore", "arp_announce"))
+    folder = "/proc/sys/net/ipv4/conf/" + name
+    return read_all_small(folder, ("rp_filter", "arp_ignore", "arp_announce"))
 
 
 def _ipv4(wanted):
+    """Return (interface, address, prefix) of every IPv4 address of these interfaces."""
     from clusterprep.remote.agent.readers import _addresses
 
-    indices = dict((int(text("/sys/class/net/%s/ifindex" % name) or 0), name) for name in wanted)
-    rows = [
-        (indices[index], row)
-        for index, found in _addresses().items()
-        if index in indices
-        for row in found
-    ]
-    return sorted(
-        (name, row["address"], row["prefix"]) for name, row in rows if "." in row["address"]
-    )
+    by_index = {}
+    for name in wanted:
+        index = read_small("/sys/class/net/%s/ifindex" % name)
+        by_index[int(index or 0)] = name
+    rows = []
+    for index, addresses in _addresses().items():
+        if index not in by_index:
+            continue
+        for row in addresses:
+            if "." in row["address"]:
+                rows.append((by_index[index], row["address"], row["prefix"]))
+    return sorted(rows)
 
 
 def _neighbour(address, prefix):
-    """The first other address of a network, None where it has none."""
+    """Return the first other address of a network, None if it has none."""
     if prefix > 30:
         return None
-    own = struct.unpack("!I", socket.inet_aton(address))[0]
-    first = (own >> (32 - prefix) << (32 - prefix)) + 1
-    return struct.pack("!I", first + 1 if first == own else first)
+    packed = socket.inet_aton(address)
+    (own,) = struct.unpack("!I", packed)
+    host_bits = 32 - prefix
+    first = (own >> host_bits << host_bits) + 1
+    if first == own:
+        first += 1
+    return struct.pack("!I", first)
 
 
 def _leaves(address, prefix):
-    """The interface by which a packet from `address` to a neighbour would leave, "" for none; None: no neighbour."""
+    """Return the interface by which a packet from `address` to a neighbour would leave.
+
+    "" if there is no route, None if there is no neighbour.
+    """
     neighbour = _neighbour(address, prefix)
     if neighbour is None:
         return None
-    index = (_route(neighbour, address) or {}).get(4)  # RTA_OIF
-    return socket.if_indextoname(struct.unpack("=I", index)[0]) if index else ""
+    route = _route(neighbour, address) or {}
+    if not route.get(RTA_OIF):
+        return ""
+    (index,) = struct.unpack("=I", route[RTA_OIF])
+    return socket.if_indextoname(index)
 
 
 def _router(name, address, prefix, held):
-    """Whether a router leads from this rail to a network of another one; None: all share one, or nobody can tell.
+    """Return whether a router leads from this rail to a network of another one.
 
-    RDMA asks for a route by its own interface, and the kernel then takes for reachable on the cable what it knows no
-    way to (ip_route_output_key_hash_rcu): so a way to the others is one with a gateway.
+    None if all share one network, or if it cannot be known. RDMA asks for a route by its own
+    interface, and the kernel then takes for reachable on the cable what it has no route to
+    (ip_route_output_key_hash_rcu): so only a route with a gateway leads to the others.
     """
-    own = [_neighbour(address, prefix)]
-    others = [far for far in (_neighbour(a, p) for _, a, p in held) if far not in own]
-    if not others or None in own + others:
+    own = _neighbour(address, prefix)
+    others = []
+    for _, other_address, other_prefix in held:
+        neighbour = _neighbour(other_address, other_prefix)
+        if neighbour != own:
+            others.append(neighbour)
+    if not others or own is None or None in others:
         return None
     index = socket.if_nametoindex(name)
-    return any(
-        set(_route(far, address, index) or {}) & {5, 18} for far in others
-    )  # RTA_GATEWAY, RTA_VIA
+    for other in others:
+        route = _route(other, address, index) or {}
+        if RTA_GATEWAY in route or RTA_VIA in route:
+            return True
+    return False
 
 
 def _route(destination, address, index=None):
-    """The attributes of the kernel's route by their numbers, None where it has none."""
-    # RTM_GETROUTE: struct nlmsghdr, struct rtmsg (family, dst_len, src_len, …), RTA_DST, RTA_SRC, RTA_OIF
+    """Return the attributes of the kernel's route by their numbers, None if it has no route."""
+    # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
-    for kind, value in ((1, destination), (2, socket.inet_aton(address))):
+    for kind, value in ((RTA_DST, destination), (RTA_SRC, socket.inet_aton(address))):
         body += struct.pack("=HH", 8, kind) + value
     if index is not None:
-        body += struct.pack("=HHI", 8, 4, index)
+        body += struct.pack("=HHI", 8, RTA_OIF, index)
+    # struct nlmsghdr: length, type, flags (NLM_F_REQUEST), sequence, port
+    header = struct.pack("=IHHII", 16 + len(body), RTM_GETROUTE, 1, 1, 0)
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     try:
         sock.settimeout(2.0)
-        sock.send(struct.pack("=IHHII", 16 + len(body), 26, 1, 1, 0) + body)
-        return _attributes(sock.recv(1 << 16))
+        sock.send(header + body)
+        answer = sock.recv(1 << 16)
+        return _attributes(answer)
     finally:
         sock.close()
 
 
 def _attributes(data):
-    if struct.unpack_from("=H", data, 4)[0] != 24:  # RTM_NEWROUTE; otherwise an error: no route
+    end, kind = struct.unpack_from("=IH", data)
+    if kind != RTM_NEWROUTE:  # an error: no route
         return None
-    found, at, end = {}, 28, struct.unpack_from("=I", data)[0]
-    while at + 4 <= end:
-        length, kind = struct.unpack_from("=HH", data, at)
-        found[kind] = data[at + 4 : at + length]
-        at += max((length + 3) & ~3, 4)
-    return found
+    attributes, offset = {}, 28  # behind struct nlmsghdr and struct rtmsg
+    while offset + 4 <= end:
+        length, kind = struct.unpack_from("=HH", data, offset)
+        attributes[kind] = data[offset + 4 : offset + length]
+        aligned = (length + 3) & ~3
+        offset += max(aligned, 4)
+    return attributes
 
 
 def install(agent):
     """Register the readers of this part."""
-    offer(
-        {"pci_tree": read_pci_tree, "rdma_tree": read_rdma_tree, "rail_routes": read_rail_routes},
-        lane="devices",
-    )
+    readers = {"pci_tree": read_pci_tree, "rdma_tree": read_rdma_tree}
+    readers["rail_routes"] = read_rail_routes
+    offer(readers, lane="devices")
     offer({"verbs": read_verbs}, lane="names")  # it looks the user up

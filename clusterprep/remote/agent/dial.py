@@ -1,4 +1,7 @@
-"""The part of the agent that tries ports: it listens where a job would, and dials where others listen."""
+"""The part of the agent that tries ports: it listens where a job would, and connects to others.
+
+One call tries all targets at once, without blocking the agent's loop.
+"""
 
 import errno
 import os
@@ -10,19 +13,32 @@ from clusterprep.remote.agent.light import socket
 from clusterprep.remote.agent.readers import names, paths, read_file
 
 IP_MTU_DISCOVER, IP_PMTUDISC_DO, TCP_INFO = 10, 2, 11  # linux/in.h, linux/tcp.h
-KEPT = 256  # connections that a listening port holds at most
+INFO_SIZE = 192  # bytes of struct tcp_info that are asked for
+LISTENING = "0A"  # TCP_LISTEN in /proc/net/tcp
+MOST_HELD = 256  # connections that a listening port keeps open at most
 SWIFT = 25  # short waits before the loop goes on
+OUTCOMES = {
+    errno.ECONNREFUSED: "refused",
+    errno.ETIMEDOUT: "timed_out",
+    errno.EHOSTUNREACH: "no_route",
+    errno.ENETUNREACH: "no_route",
+}
 
 
 def listen(agent, request):
-    """Operation listen: hold one free port of each span [first, last] until unlisten, so that others can dial it.
+    """Operation listen: hold one free port of each span [first, last] until unlisten.
 
-    What connects is kept open and not read: its kernel acknowledges, and that is all that a dialer looks at.
+    A connection is kept open and never read: its kernel acknowledges, and the dialer looks at
+    nothing else.
     """
-    return {"ports": [_hold(agent, first, last) for first, last in request["spans"]]}
+    ports = []
+    for first, last in request["spans"]:
+        ports.append(_hold(agent, first, last))
+    return {"ports": ports}
 
 
 def _hold(agent, first, last):
+    """Listen on the first free port. Returns its number, or why all ports failed."""
     for port in range(first, last + 1):
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,24 +54,25 @@ def _hold(agent, first, last):
         if accept not in agent.polls:
             agent.polls.append(accept)
         return port
-    in_use = trouble.errno == errno.EADDRINUSE
+    reason = "in_use" if trouble.errno == errno.EADDRINUSE else "denied"
     owner = _owner(first) if first == last else None
-    return {"no": "in_use" if in_use else "denied", "why": trouble.strerror, "owner": owner}
+    return {"no": reason, "why": trouble.strerror, "owner": owner}
 
 
-# Sockets that listen, each with the descriptors of what connected.
+# Sockets that listen, each with the descriptors of its connections.
 _holding = []  # type: list[tuple[object, list[int]]]
 
 
 def accept(now):
-    """Take what has connected, and let the oldest go where they become many."""
-    for sock, taken in _holding:
+    """Accept all waiting connections, and close the oldest where they become many."""
+    for sock, connections in _holding:
         try:
             while True:
-                taken.append(sock._accept()[0])  # noqa: SLF001 - light.socket has no other
-                if len(taken) > KEPT:
-                    os.close(taken.pop(0))
-        except OSError:  # nobody is waiting
+                fd, _ = sock._accept()  # noqa: SLF001 - light.socket has no other
+                connections.append(fd)
+                if len(connections) > MOST_HELD:
+                    os.close(connections.pop(0))
+        except OSError:  # no connection is waiting
             continue
 
 
@@ -64,77 +81,104 @@ def unlisten(agent, request):
     if accept in agent.polls:
         agent.polls.remove(accept)
     while _holding:
-        sock, taken = _holding.pop()
+        sock, connections = _holding.pop()
         sock.close()
-        for fd in taken:
+        for fd in connections:
             os.close(fd)
     return {}
 
 
 def _owner(port):
-    inodes = set()
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in read_file(path).splitlines()[1:] if os.path.exists(path) else []:
-            fields = line.split()
-            if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
-                inodes.add("socket:[%s]" % fields[9])
-    for pid in filter(str.isdigit, names("/proc")):
-        if any(target in inodes for target in open_files(pid)):
-            return {"pid": int(pid), "name": read_file("/proc/%s/comm" % pid).strip()}
+    """Return {"pid", "name"} of the process that listens on a port; None if it cannot be known."""
+    links = _listening_links("/proc/net/tcp", port) | _listening_links("/proc/net/tcp6", port)
+    for pid in names("/proc"):
+        if pid.isdigit() and not links.isdisjoint(open_files(pid)):
+            name = read_file("/proc/%s/comm" % pid).strip()
+            return {"pid": int(pid), "name": name}
     return None
 
 
+def _listening_links(path, port):
+    """Return the links in /proc/PID/fd of the sockets that listen on a port."""
+    links = set()
+    if not os.path.exists(path):
+        return links
+    for line in read_file(path).splitlines()[1:]:
+        fields = line.split()
+        _, local_port = fields[1].rsplit(":", 1)
+        if fields[3] == LISTENING and int(local_port, 16) == port:
+            links.add("socket:[%s]" % fields[9])
+    return links
+
+
 def open_files(pid):
-    """What the descriptors of a process lead to; nothing for one that is gone or somebody else's."""
-    found = []
+    """Return what the descriptors of a process link to.
+
+    Empty for a process that has ended or that belongs to another user.
+    """
+    targets = []
     for link in paths("/proc/%s/fd/*" % pid):
         try:
-            found.append(os.readlink(link))
+            targets.append(os.readlink(link))
         except OSError:
             continue
-    return found
+    return targets
 
 
 def dial(agent, request):
-    """Operation dial: {"targets": [[address, port], …], "limit": s, "sizes": [bytes, …]} → {"dials": [row, …]}.
+    """Operation dial: connect to all targets. The answer is {"dials": [row, …]}.
 
-    Over each connection one full-size packet is sent, which Linux never lets be fragmented. A row is [word, round trip
-    in µs, size of that packet in bytes, whether it was acknowledged, the path's MTU as the kernel then knows it]. With
-    `sizes` each target is dialled once for each of them, the packet being at most so large.
+    {"targets": [[address, port], …], "limit": s, "sizes": [bytes, …]}. Over each connection one
+    full-size packet is sent, which Linux never lets be fragmented. A row is [outcome, round trip
+    in µs, size of that packet in bytes, whether it was acknowledged, the path's MTU as the kernel
+    then knows it]. With `sizes` each target is dialled once for each of them, the packet being at
+    most so large.
     """
-    wanted = [
-        [address, port, size]
-        for address, port in request["targets"]
-        for size in request.get("sizes") or [0]
-    ]
-    rows = [None] * len(wanted)
-    left = {}
-    end = time.monotonic() + request["limit"]
-    for index, (address, port, size) in enumerate(wanted):
+    Dialing(agent, request).begin()
+
+
+class Dialing(object):
+    """All calls of one request, until each of them has its row."""
+
+    def __init__(self, agent, request):
+        self.agent, self.request = agent, request
+        self.end = time.monotonic() + request["limit"]
+        self.rows = []
+        self.calls = {}  # by index of their rows
+        sizes = request.get("sizes") or [0]
+        for address, port in request["targets"]:
+            for size in sizes:
+                self._call(address, port, size)
+
+    def _call(self, address, port, size):
+        index = len(self.rows)
+        self.rows.append(None)
         try:
-            left[index] = Call(address, port, size)
+            self.calls[index] = Call(address, port, size)
         except OSError as error:
-            rows[index] = [_dial_word(error.errno or 0)]
+            self.rows[index] = [_outcome(error.errno or 0)]
 
-    def poll(now):
-        for index, call in list(left.items()):
-            row = call.step(now > end)
-            if row is not None:
-                rows[index] = row
-                call.sock.close()
-                del left[index]
-        if not left:
-            agent.polls.remove(poll)
-            agent.answer(request, dials=rows)
-
-    agent.polls.append(poll)
-    # Neighbours answer within a millisecond: waiting here for a moment saves turns of the loop.
-    for _ in range(SWIFT):
-        if left:
-            select.select([], [call.sock for call in left.values() if not call.sent], [], 0.002)
+    def begin(self):
+        self.agent.polls.append(self.poll)
+        # Neighbours answer within a millisecond: waiting here for a moment saves turns of the loop.
+        for _ in range(SWIFT):
+            if not self.calls:
+                break
+            connecting = [call.sock for call in self.calls.values() if not call.sent]
+            select.select([], connecting, [], 0.002)
             accept(0.0)
-            if poll in agent.polls:
-                poll(time.monotonic())
+            self.poll(time.monotonic())
+
+    def poll(self, now):
+        for index, call in list(self.calls.items()):
+            row = call.step(now > self.end)
+            if row is not None:
+                self.rows[index] = row
+                call.sock.close()
+                del self.calls[index]
+        if not self.calls:
+            self.agent.polls.remove(self.poll)
+            self.agent.answer(self.request, dials=self.rows)
 
 
 class Call(object):
@@ -142,53 +186,59 @@ class Call(object):
 
     def __init__(self, address, port, size):
         self.target, self.size, self.sent, self.packet = (address, port), size, False, 0
-        self.sock = socket.socket(
-            socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM
-        )
+        is_ipv6 = ":" in address
+        family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+        self.sock = socket.socket(family, socket.SOCK_STREAM)
         self.sock.setblocking(False)
-        if ":" not in address:
+        if not is_ipv6:
             self.sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
         self.sock.connect_ex(self.target)
 
     def step(self, late):
-        """The row of this call once it is known, else None."""
+        """Return the row of this call once it is known, else None."""
         if not self.sent:
-            word = _dial_word(self.sock.connect_ex(self.target))
-            if word != "ok":
-                return [word or "timed_out"] if word or late else None
+            outcome = _outcome(self.sock.connect_ex(self.target))
+            if outcome is None:
+                return ["timed_out"] if late else None
+            if outcome != "ok":
+                return [outcome]
             self._send()
-        info = self.sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 192)
+        info = self._tcp_info()
         unacked, pmtu, rtt = struct.unpack_from("=I32xI4xI", info, 24)
         if unacked and not late:
             return None
-        if len(info) >= 152:
-            rtt = struct.unpack_from("=I", info, 148)[0] or rtt
+        if len(info) >= 152:  # tcpi_min_rtt, since Linux 4.6
+            (least_rtt,) = struct.unpack_from("=I", info, 148)
+            rtt = least_rtt or rtt
         return ["ok", rtt, self.packet, not unacked, pmtu]
 
     def _send(self):
-        info = self.sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 192)
-        headers = 52 if bytearray(info)[5] & 1 else 40  # IPv4 and TCP, with time stamps or without
-        full = struct.unpack_from("=I", info, 16)[0]
-        count = max(1, min(full, self.size - headers) if self.size else full)
+        info = self._tcp_info()
+        has_timestamps = bytearray(info)[5] & 1
+        headers = 52 if has_timestamps else 40  # IPv4 and TCP
+        (count,) = struct.unpack_from("=I", info, 16)  # tcpi_snd_mss
+        if self.size:
+            count = min(count, self.size - headers)
+        count = max(1, count)
         self.packet = count + headers
         self.sent = True
         try:
             self.sock.send(b"\0" * count)
-        except OSError:  # reset meanwhile: what was reached is an answer
+        except OSError:  # reset meanwhile: that it was reached is an answer
             pass
 
+    def _tcp_info(self):
+        return self.sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, INFO_SIZE)
 
-def _dial_word(code):
+
+def _outcome(code):
+    """Return what an error number of connect says; None while it goes on."""
     if code in (0, errno.EISCONN):
         return "ok"
     if code in (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK):
         return None
-    return {
-        errno.ECONNREFUSED: "refused",
-        errno.ETIMEDOUT: "timed_out",
-        errno.EHOSTUNREACH: "no_route",
-        errno.ENETUNREACH: "no_route",
-    }.get(code, "error %s" % errno.errorcode.get(code, code))
+    unusual = "error %s" % errno.errorcode.get(code, code)
+    return OUTCOMES.get(code, unusual)
 
 
 def install(agent):

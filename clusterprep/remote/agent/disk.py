@@ -1,4 +1,4 @@
-"""Files that are whole and on disk, or as they were: no reader ever sees a half of one."""
+"""Files that are complete and on disk, or as they were: a reader never sees half of one."""
 
 import binascii
 import errno
@@ -10,12 +10,19 @@ from clusterprep.remote.agent.places import opened, owned_text, refusal
 from clusterprep.remote.agent.readers import encoded
 
 MAX_FILE = 1 << 20
-_GET_FLAGS = 0x80086601  # FS_IOC_GETFLAGS of 64-bit Linux; where it is another number the file system refuses it
+# FS_IOC_GETFLAGS of 64-bit Linux; where it is another number the file system refuses it
+_GET_FLAGS = 0x80086601
 _PINNED = 0x10 | 0x20  # FS_IMMUTABLE_FL, FS_APPEND_FL
+_REASONS = {
+    errno.ENOSPC: "no_space",
+    errno.EROFS: "read_only",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+}
 
 
 class Stop(Exception):
-    """A step that cannot be done, with a word for the controller."""
+    """A step that cannot be done. `body` is the answer: `no` is the reason for the controller."""
 
     def __init__(self, reason, why, **more):
         Exception.__init__(self, why)
@@ -23,7 +30,7 @@ class Stop(Exception):
 
 
 def guarded(operation):
-    """An operation whose failures become answers."""
+    """Return the operation with its failures turned into answers."""
 
     def guard(agent, request):
         try:
@@ -31,22 +38,14 @@ def guarded(operation):
         except Stop as stop:
             return stop.body
         except OSError as error:
-            word = {
-                errno.ENOSPC: "no_space",
-                errno.EROFS: "read_only",
-                errno.EACCES: "denied",
-                errno.EPERM: "denied",
-            }
-            return {
-                "no": word.get(error.errno, "failed"),
-                "why": "%s: %s" % (error.filename, error.strerror),
-            }
+            reason = _REASONS.get(error.errno, "failed")
+            return {"no": reason, "why": "%s: %s" % (error.filename, error.strerror)}
 
     return guard
 
 
 def under(root, path):
-    """A path below the node's root."""
+    """Return a path below the node's root."""
     return os.path.join(root, path.lstrip("/"))
 
 
@@ -54,12 +53,15 @@ def decoded(text):
     return None if text is None else binascii.a2b_base64(text)
 
 
-def maybe(data):
+def encoded_or_none(data):
     return None if data is None else encoded(data)
 
 
 def current(path):
-    """Bytes and state of a regular file, (None, None) where there is none; anything else is refused."""
+    """Return bytes and state of a regular file, (None, None) if there is none.
+
+    Raises Stop for anything else. One byte more than MAX_FILE is read, for a caller to notice.
+    """
     try:
         fd, state = opened(path)
     except ValueError as error:
@@ -73,14 +75,14 @@ def current(path):
 
 
 def refuse_shared(path, root):
-    """Stop where others than root could change the folder of a file, or lead it elsewhere, while it is written."""
+    """Raise Stop if users other than root could change or redirect the folder of a file."""
     why = refusal(path, root)
     if why:
         raise Stop("not_ours", "%s is not touched: %s" % (path, why))
 
 
 def own_text(path):
-    """The text of a file of our own state, unless somebody else could have written it."""
+    """Return the bytes of a file of our own state; raise Stop if other users could write it."""
     try:
         return owned_text(path)
     except ValueError as error:
@@ -88,19 +90,21 @@ def own_text(path):
 
 
 def refuse_pinned(path):
-    """Stop where chattr keeps a file as it is: its rename would fail when other nodes have renamed theirs already."""
+    """Raise Stop if chattr has made a file immutable.
+
+    Otherwise its rename would fail when other nodes have renamed their files already.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        flags = int.from_bytes(fcntl.ioctl(fd, _GET_FLAGS, b"\0" * 8)[:4], sys.byteorder)
+        answer = fcntl.ioctl(fd, _GET_FLAGS, b"\0" * 8)
+        flags = int.from_bytes(answer[:4], sys.byteorder)
     except OSError:  # a file system without such flags
         flags = 0
     finally:
         os.close(fd)
     if flags & _PINNED:
-        raise Stop(
-            "immutable",
-            "%s may not be changed: lsattr shows i or a, chattr -ia takes it off" % path,
-        )
+        why = "%s may not be changed: lsattr shows i or a, chattr -ia takes it off" % path
+        raise Stop("immutable", why)
 
 
 def sync_folder(path):
@@ -112,15 +116,15 @@ def sync_folder(path):
 
 
 def make_folder(path):
-    """A folder that everybody may look into, whatever the umask of this session; its parents too."""
+    """Make a folder and its parents, readable for all users whatever the umask of this session."""
     for folder in missing_folders(path):
         os.mkdir(folder)
-        os.chmod(folder, 0o755)  # noqa: S103 - as /etc is; what is secret in it has modes of its own
+        os.chmod(folder, 0o755)  # noqa: S103 - as /etc; secret files in it have modes of their own
         sync_folder(os.path.dirname(folder))
 
 
 def missing_folders(path):
-    """What does not exist yet of a folder and its parents, outermost first."""
+    """Return which of a folder and its parents do not exist yet, outermost first."""
     missing = []
     while not os.path.isdir(path):
         missing.insert(0, path)
@@ -129,35 +133,39 @@ def missing_folders(path):
 
 
 def write_new(path, data, mode, uid, gid):
-    """A file that did not exist, complete and on disk when this returns."""
+    """Write a file that did not exist; it is complete and on disk when this returns."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as sink:
             sink.write(data)
             sink.flush()
             if (uid, gid) != (os.geteuid(), os.getegid()):
-                os.fchown(sink.fileno(), uid, gid)
-            os.fchmod(sink.fileno(), mode)
-            os.fsync(sink.fileno())
+                os.fchown(fd, uid, gid)
+            os.fchmod(fd, mode)
+            os.fsync(fd)
     except BaseException:
         os.unlink(path)
         raise
 
 
-def keep(folder, name, data):
-    """Bytes beside the manifest; null where there is no file."""
+def store_bytes(folder, name, data):
+    """Write bytes beside the manifest. Returns the name, or None for data of None: no file."""
     if data is None:
         return None
-    write_new(os.path.join(folder, name), data, 0o600, os.geteuid(), os.getegid())
+    path = os.path.join(folder, name)
+    write_new(path, data, 0o600, os.geteuid(), os.getegid())
     return name
 
 
-def kept(folder, name):
-    return None if name is None else own_text(os.path.join(folder, name))
+def read_stored(folder, name):
+    """Return the bytes that store_bytes wrote, by the name that it returned."""
+    if name is None:
+        return None
+    return own_text(os.path.join(folder, name))
 
 
 def remove_beside(path):
-    """Remove what a replacement that was cut off left beside a file. Returns its name, which is free now."""
+    """Remove what an interrupted replacement left beside a file. Returns its name, now free."""
     beside = "%s.clusterprep-new" % path
     if os.path.lexists(beside):
         os.unlink(beside)
@@ -165,7 +173,7 @@ def remove_beside(path):
 
 
 def replace_file(path, data, mode, uid, gid):
-    """Old bytes or new bytes, never half of them."""
+    """Replace a file by rename: a reader finds the old bytes or the new ones."""
     beside = remove_beside(path)
     write_new(beside, data, mode, uid, gid)
     os.rename(beside, path)
@@ -173,16 +181,16 @@ def replace_file(path, data, mode, uid, gid):
 
 
 def value_of(path):
-    """What the running kernel has at a path of /proc/sys, its columns parted by one blank; None for no such value.
+    """Return the running kernel's value at a path of /proc/sys; None if there is none.
 
-    The kernel parts them by tabs, and takes both.
+    Columns are separated by one blank here: the kernel prints tabs, and accepts both.
     """
     data, _ = current(path)
     return None if data is None else data.replace(b"\t", b" ")
 
 
 def set_value(path, data):
-    """Give the running kernel a value, and stop where it did not take exactly this one."""
+    """Set a value of the running kernel; raise Stop if it did not take exactly this one."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -190,10 +198,12 @@ def set_value(path, data):
         finally:
             os.close(fd)
     except OSError as error:
-        raise Stop("failed", "%s does not take %r: %s" % (path, shown(data), error.strerror))
-    taken = value_of(path)
-    if taken != data:
-        raise Stop("failed", "%s took %r for %r" % (path, shown(taken), shown(data)))
+        problem = (path, shown(data), error.strerror)
+        raise Stop("failed", "%s does not take %r: %s" % problem)
+    actual = value_of(path)
+    if actual != data:
+        difference = (path, shown(actual), shown(data))
+        raise Stop("failed", "%s took %r for %r" % difference)
 
 
 def shown(data):

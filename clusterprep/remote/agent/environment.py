@@ -1,6 +1,7 @@
-"""What each way to start a process would give the job's user: shells are asked and files are read as that user.
+"""What each way to start a process gives the job's user.
 
-Only names that matter travel home, and none that may be a secret.
+Shells are asked and files are read as that user. Only variables that matter are sent to the
+controller, and none that may be a secret.
 """
 
 import os
@@ -10,66 +11,89 @@ from clusterprep.remote.agent.readers import offer
 from clusterprep.remote.agent.shells import LANE, account, as_user, keep, sessions, start_up
 
 LIBRARIES = ("libnccl.so", "libcuda.so")
+MAX_FOLDERS = 64  # of LD_LIBRARY_PATH that are looked into
+MAX_LIBRARIES = 16  # of one folder
 
 
 def read_environment(user, session):
-    """Everything as `user` (None: who logged in) has it; `session` says that this process is an ssh command's.
+    """Return everything as `user` (None: the user who logged in) has it.
 
-    {"user", "sessions": {path: ["ok", {name: value}] or ["no", reason, why]}, "files": [[path, [[line, text]]]] in the
-    order in which shells read them, "systemd" and "slurm": likewise or None, "container": as a session or None,
-    "conf": {path: lines or None}, "home", "libraries": {folder: [file]}}.
+    `session` says that this process is an ssh command's. {"user", "sessions": {path: ["ok",
+    {name: value}] or ["no", reason, why]}, "files": [[path, [[line, text]]]] in the order in
+    which shells read them, "systemd" and "slurm": likewise or None, "container": as a session or
+    None, "conf": {path: lines or None}, "home", "libraries": {folder: [file]}}.
     """
     entry, given = account(user, session)
     first = container()
-    found = as_user(entry, lambda: look(entry, given))
-    keep(user, session, found["sessions"])
-    return dict(found, container=first)
+    answer = as_user(entry, lambda: look(entry, given))
+    keep(user, session, answer["sessions"])
+    return dict(answer, container=first)
 
 
 def look(entry, given):
-    """All but what root alone may see; `given` is the environment of the session, None where it is not the user's."""
+    """Return all but what only root may see.
+
+    `given` is the environment of the session, None if that session is another user's.
+    """
     home = entry.pw_dir
     texts = start_up(entry)
-    found = sessions(entry, given, texts)
-    values = [answer[1] for answer in found.values() if answer[0] == "ok"]
-    named_conf = sorted(
-        set(
-            value["NCCL_CONF_FILE"]
-            for value in values
-            if value.get("NCCL_CONF_FILE", "")[:1] == "/"
-        )
-    )
+    answers = sessions(entry, given, texts)
+    row = {"user": entry.pw_name, "home": home, "sessions": answers}
+    environments = []
+    for answer in answers.values():
+        if answer[0] == "ok":
+            environments.append(answer[1])
+    row["files"] = _files(texts)
+    row["systemd"] = systemd(home)
+    row["slurm"] = slurm()
+    row["conf"] = _conf(environments, home)
+    row["libraries"] = _libraries(environments)
+    return row
+
+
+def _files(texts):
+    """Return the lines of start-up files that set what matters; files without any are left out."""
+    rows = []
+    for path, text in texts:
+        lines = lines_of(text)
+        if lines:
+            rows.append([path, lines])
+    return rows
+
+
+def _conf(environments, home):
+    """Return the lines of every nccl.conf that may be read: {path: lines or None}."""
+    named = set()
+    for environment in environments:
+        path = environment.get("NCCL_CONF_FILE", "")
+        if path.startswith("/"):
+            named.add(path)
     conf = {}
-    for path in named_conf + [home.rstrip("/") + "/.nccl.conf", "/etc/nccl.conf"]:
+    for path in sorted(named) + [home.rstrip("/") + "/.nccl.conf", "/etc/nccl.conf"]:
         text = text_of(path)
         conf[path] = None if text is None else lines_of(text, "\n")
-    folders = set(
-        folder
-        for value in values
-        for folder in value.get("LD_LIBRARY_PATH", "").split(":")
-        if folder
-    )
-    return {
-        "user": entry.pw_name,
-        "home": home,
-        "sessions": found,
-        "files": [
-            [path, lines]
-            for path, lines in ((path, lines_of(text)) for path, text in texts)
-            if lines
-        ],
-        "systemd": systemd(home),
-        "slurm": slurm(),
-        "conf": conf,
-        "libraries": dict((folder, _libraries(folder)) for folder in sorted(folders)[:64]),
-    }
+    return conf
 
 
-def _libraries(folder):
+def _libraries(environments):
+    """Return the libraries of LIBRARIES in the folders of LD_LIBRARY_PATH: {folder: [file]}."""
+    folders = set()
+    for environment in environments:
+        folders.update(environment.get("LD_LIBRARY_PATH", "").split(":"))
+    folders.discard("")
+    libraries = {}
+    for folder in sorted(folders)[:MAX_FOLDERS]:
+        libraries[folder] = _libraries_in(folder)
+    return libraries
+
+
+def _libraries_in(folder):
     try:
-        return sorted(name for name in os.listdir(folder) if name.startswith(LIBRARIES))[:16]
+        names = os.listdir(folder)
     except OSError:
         return []
+    libraries = [name for name in names if name.startswith(LIBRARIES)]
+    return sorted(libraries)[:MAX_LIBRARIES]
 
 
 def install(agent):

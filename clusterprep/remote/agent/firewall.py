@@ -1,50 +1,51 @@
 """Packet filters of the kernel, listed without loading any part of them.
 
-Asking nft or iptables makes the kernel load its filters where they are not in use yet, so that is looked at first.
+Asking nft or iptables makes the kernel load its filters where they are not in use yet. So the
+list of loaded modules is read first.
 """
 
 import os
 
 from clusterprep.remote.agent.readers import MAX_TEXT, NoAnswer, offer, read_file, run
 
-LEGACY_TABLES = (
-    "/proc/net/ip_tables_names"  # one name a line, root only; there once ip_tables is loaded
-)
+# One name a line, readable for root only. The file exists once ip_tables is loaded.
+LEGACY_TABLES = "/proc/net/ip_tables_names"
 FILTERING = ("iptable_filter", "iptable_raw", "iptable_mangle", "iptable_security")
 
 
 def read_firewall():
-    """{"nft": JSON text, "iptables": text, "legacy": text}; None for what is not in use. Only IPv4 of iptables."""
+    """Return {"nft": JSON text, "iptables": text, "legacy": text}; None for what is not in use.
+
+    Only IPv4 of iptables.
+    """
     loaded = loaded_modules()
-    found = {"nft": None, "iptables": None, "legacy": None}
+    listings = {"nft": None, "iptables": None, "legacy": None}
     if loaded is None or "nf_tables" in loaded or built_in("nf_tables"):
-        found["nft"] = listed(["nft", "-j", "-t", "list", "ruleset"])
-        if '"xt"' in found["nft"]:  # rules of iptables, whose extensions nft does not name
-            try:
-                found["iptables"] = listed(["iptables-nft-save"])
-            except NoAnswer as no:
-                if no.reason != "missing_tool":
-                    raise
+        listings["nft"] = listed(["nft", "-j", "-t", "list", "ruleset"])
+        if '"xt"' in listings["nft"]:  # rules of iptables, whose extensions nft does not name
+            listings["iptables"] = listed_if_there(["iptables-nft-save"])
     if legacy_in_use(loaded):
-        try:
-            found["legacy"] = listed(["iptables-legacy-save"])
-        except NoAnswer as no:
-            if no.reason != "missing_tool":
-                raise
-            found["legacy"] = listed(["iptables-save"])
-    return found
+        listings["legacy"] = listed_if_there(["iptables-legacy-save"])
+        if listings["legacy"] is None:
+            listings["legacy"] = listed(["iptables-save"])
+    return listings
 
 
 def loaded_modules():
-    """Names of the modules in the kernel; None where it does not tell."""
+    """Return the names of the modules in the kernel; None if it does not tell."""
     try:
-        return set(line.split(" ", 1)[0] for line in read_file("/proc/modules").splitlines())
+        text = read_file("/proc/modules")
     except OSError:
         return None
+    modules = set()
+    for line in text.splitlines():
+        name, _, _ = line.partition(" ")
+        modules.add(name)
+    return modules
 
 
 def built_in(name):
-    """Whether the kernel was built with a module inside, as far as its own list says."""
+    """Return whether the kernel was built with a module inside, as far as its own list says."""
     try:
         path = "/lib/modules/%s/modules.builtin" % os.uname()[2]
         return "/%s.ko" % name in read_file(path)
@@ -53,9 +54,10 @@ def built_in(name):
 
 
 def legacy_in_use(loaded):
-    """Whether tables of the older iptables exist that may filter."""
+    """Return whether tables of the older iptables exist that may filter."""
     try:
-        return bool(set(read_file(LEGACY_TABLES).split()) - set(["nat"]))
+        tables = set(read_file(LEGACY_TABLES).split())
+        return bool(tables - {"nat"})
     except OSError:
         pass
     if loaded is None:
@@ -63,19 +65,29 @@ def legacy_in_use(loaded):
     return not loaded.isdisjoint(FILTERING)
 
 
+def listed_if_there(argv):
+    """Return what a command lists, None if it is not installed."""
+    try:
+        return listed(argv)
+    except NoAnswer as no:
+        if no.reason != "missing_tool":
+            raise
+        return None
+
+
 def listed(argv):
-    """What a command lists; only root may."""
+    """Return what a command lists. Raises NoAnswer, «denied» for users other than root."""
     result = run(argv)
     if result["code"] != 0:
-        denied = "not permitted" in result["err"] or "ermission denied" in result["err"]
-        raise NoAnswer(
-            "denied" if denied else "garbled", "%s: %s" % (argv[0], result["err"].strip()[-300:])
-        )
+        errors = result["err"]
+        denied = "not permitted" in errors or "ermission denied" in errors
+        reason = "denied" if denied else "garbled"
+        raise NoAnswer(reason, "%s: %s" % (argv[0], errors.strip()[-300:]))
     if len(result["out"]) >= MAX_TEXT:
         raise NoAnswer("truncated", "%s lists more than %d bytes" % (argv[0], MAX_TEXT))
     return result["out"]
 
 
 def install(agent):
-    """Register the reader of this part: in a child of its own, for it runs tools that wait for a lock."""
+    """Register the reader in a child process of its own: it runs tools that wait for a lock."""
     offer({"firewall": read_firewall})

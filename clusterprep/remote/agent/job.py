@@ -1,11 +1,13 @@
-"""The part of the agent that runs a job which somebody sits beside: its processes, what they print, how they end.
+"""The part of the agent that runs a job which the user watches: processes, output, exit codes.
 
-A node either starts each rank itself, or one torchrun that starts them. Then each rank first connects its streams to a
-socket of the agent, so that lines of different ranks stay apart; where it cannot, they come as torchrun's.
+A node either starts each rank itself, or one torchrun that starts them. Then each rank first
+connects its streams to a socket of the agent, so that lines of different ranks stay apart; where
+it cannot, they come as torchrun's.
 
-Operations: `launch` {python, user, folders, strict, torchrun, processes: [{rank, argv, env}], leash}, `keep` {},
-`stacks` {}, `finish` {grace}. `rank` is null for torchrun, which is given the way to the agent in its environment.
-Events: {"rank": 3, "what": "lines", …}, "started", "closed", "state" and "exit", with times by this node's clocks.
+Operations: `launch` {python, user, folders, strict, torchrun, processes: [{rank, argv, env}],
+leash}, `keep` {}, `stacks` {}, `finish` {grace}. `rank` is null for torchrun, which is given the
+name of the agent's socket in its environment. Events: {"rank": 3, "what": "lines", …}, "started",
+"closed", "state" and "exit", with times by this node's clocks.
 """
 
 import os
@@ -28,16 +30,15 @@ from clusterprep.remote.agent.children import (
 from clusterprep.remote.agent.printed import OutputStream
 from clusterprep.remote.agent.processes import drain, process_stat
 
-WAY, BEGIN = (
-    "CLUSTERPREP_WAY",
-    "CLUSTERPREP_BEGIN",
-)  # the name of the socket; the words that the command begins with
+WAY = "CLUSTERPREP_WAY"  # the name of the agent's socket
+BEGIN = "CLUSTERPREP_BEGIN"  # the arguments that the command begins with, in JSON
 HEAD = 256  # bytes of the first line of a connection
 STREAMS = {1: "out", 2: "err"}
 
-# Runs in the job's python before torchrun's worker becomes the user's program: its streams go to the agent, and it ends
-# with torchrun, also where that is killed. No process stays of it, and no variable. torchrun shows the first word
-# behind it as the name of the program, so that the user's own comes first.
+# Runs in the job's python before torchrun's worker becomes the user's program: its streams go to
+# the agent, and it ends with torchrun, also where that is killed. Afterwards no process and no
+# variable of it remains. torchrun shows the first argument behind it as the name of the program,
+# so that the user's own comes first.
 BEFORE = (
     "import json,os,socket,sys\n"
     "place,begin=[os.environ.pop(name,'') for name in ('CLUSTERPREP_WAY','CLUSTERPREP_BEGIN')]\n"
@@ -82,7 +83,7 @@ class Process(Child):
     def ask_to_end(self):
         try:
             os.killpg(self.process.pid, signal.SIGTERM)
-            os.killpg(self.process.pid, signal.SIGCONT)  # one that is stopped hears it then
+            os.killpg(self.process.pid, signal.SIGCONT)  # a stopped process then gets SIGTERM
         except OSError:
             pass
 
@@ -99,153 +100,163 @@ class Worker(object):
     def __init__(self, rank, pid):
         self.rank, self.pid, self.streams = rank, pid, {}
 
+    def is_closed(self):
+        return all(stream.closed_at for stream in self.streams.values())
+
 
 class Job(Company):
     """All processes of this node, and the ranks that they start."""
 
     def __init__(self, agent, mark, leash, uid):
         self._uid = uid
-        self._door = self._ways = None
+        self._listener = None
+        self._connections = {}  # file descriptor -> socket
         self.workers = {}
         Company.__init__(self, agent, mark, leash)
 
-    def open_door(self):
-        """The socket that ranks connect their streams to; its name."""
-        place = "clusterprep-%s" % self.mark
-        self._door, self._ways = socket.socket(socket.AF_UNIX), {}
-        self._door.bind("\0" + place)
-        self._door.listen(1024)
-        self._door.setblocking(False)
-        return place
+    def open_listener(self):
+        """Open the socket that ranks connect their streams to. Returns its name."""
+        name = "clusterprep-%s" % self.mark
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind("\0" + name)
+        self._listener.listen(1024)
+        self._listener.setblocking(False)
+        return name
 
     def poll(self, now):
         self._accept()
         Company.poll(self, now)
 
     def _accept(self):
-        while self._door is not None:
+        """Accept all waiting connections of root and of the job's user, and close any other."""
+        while self._listener is not None:
             try:
-                way = self._door.accept()[0]
+                connection, _ = self._listener.accept()
             except OSError:
                 return
-            pid, uid, _ = struct.unpack(
-                "3i", way.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            )
-            if uid in (0, self._uid):
-                self._ways[way.fileno()] = way
-                self.agent.watch(way.fileno(), Arriving(self, way, pid).hear)
-            else:
-                way.close()
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid, uid, _ = struct.unpack("3i", peer)
+            if uid not in (0, self._uid):
+                connection.close()
+                continue
+            fd = connection.fileno()
+            self._connections[fd] = connection
+            self.agent.watch(fd, Arriving(self, fd, pid).hear)
 
-    def arrived(self, rank, stream, pid, words, way):
-        """A rank has said whose stream a connection is."""
+    def arrived(self, rank, stream_number, pid, data, fd):
+        """Watch a connection whose rank and stream are known now. `data` came behind its head."""
         worker = self.workers.get(rank)
         if worker is None or worker.pid != pid:
             worker = self.workers[rank] = Worker(rank, pid)
             self.tell("started", rank, said={"pid": pid})
-        known = worker.streams[way.fileno()] = OutputStream(self, rank, STREAMS.get(stream, "out"))
+        stream = OutputStream(self, rank, STREAMS.get(stream_number, "out"))
+        worker.streams[fd] = stream
 
         def hear(data):
-            known.hear(data)
-            if not data and all(other.closed_at for other in worker.streams.values()):
+            stream.hear(data)
+            if not data and worker.is_closed():
                 self.tell("closed", rank, said={"pid": pid})
 
-        self.agent.watch(way.fileno(), hear)
-        if words:
-            known.hear(words)
+        self.agent.watch(fd, hear)
+        if data:
+            stream.hear(data)
 
     def pids(self):
-        """Rank -> its process, of those that are known."""
-        found = dict(
-            (child.number, child.pid) for child in self.children if child.number is not None
-        )
-        found.update((worker.rank, worker.pid) for worker in self.workers.values())
-        return found
+        """Return {rank: pid} of the ranks that are known."""
+        pids = {}
+        for child in self.children:
+            if child.number is not None:
+                pids[child.number] = child.pid
+        for worker in self.workers.values():
+            pids[worker.rank] = worker.pid
+        return pids
 
     def close(self):
-        """The last words of ranks first: nobody listens afterwards."""
+        """Read the last lines of ranks first: later they would be lost."""
         for worker in self.workers.values():
-            for way, stream in worker.streams.items():
+            for fd, stream in worker.streams.items():
                 if stream.closed_at is None:
-                    drain(way, stream.hear)
+                    drain(fd, stream.hear)
                     stream.end()
         Company.close(self)
-        for number, way in (self._ways or {}).items():
-            self.agent.unwatch(number)
-            way.close()
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+        for fd, connection in self._connections.items():
+            self.agent.unwatch(fd)
+            connection.close()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
 
 class Arriving(object):
-    """A connection whose first line has not come yet. Who does not know the mark is no process of ours."""
+    """A connection whose first line has not come yet: mark, rank, stream and pid.
 
-    def __init__(self, job, way, pid):
-        self._job, self._way, self._pid, self._head = job, way, pid, b""
+    A process that does not know the mark is none of this job.
+    """
+
+    def __init__(self, job, fd, pid):
+        self._job, self._fd, self._pid, self._head = job, fd, pid, b""
 
     def hear(self, data):
         self._head += data
         line, end, rest = self._head.partition(b"\n")
         if not end and data and len(line) < HEAD:
             return
-        words = line.decode("ascii", "replace").split()
-        if (
-            not end
-            or len(words) != 4
-            or words[0] != self._job.mark
-            or not (words[1] + words[2]).isdigit()
-        ):
-            self._job.agent.unwatch(self._way.fileno())
+        fields = line.decode("ascii", "replace").split()
+        if not end or not self._is_valid(fields):
+            self._job.agent.unwatch(self._fd)
             return
-        self._job.arrived(int(words[1]), int(words[2]), self._pid, rest, self._way)
+        _, rank, stream_number, _ = fields
+        # The pid is the kernel's, not that of the line.
+        self._job.arrived(int(rank), int(stream_number), self._pid, rest, self._fd)
+
+    def _is_valid(self, fields):
+        if len(fields) != 4:
+            return False
+        mark, rank, stream_number, _ = fields
+        return mark == self._job.mark and (rank + stream_number).isdigit()
 
 
 # ---------------------------------------------------------------- the start
 
 
-def spawn(job, account, request, entry, place):
-    """Start one process; raises OSError or SubprocessError when the kernel refuses."""
-    out, printed = os.pipe()
-    err, complained = os.pipe()
-    given = dict(entry["env"], **{WAY: place}) if place else entry["env"]
+def spawn(job, account, request, entry, socket_name):
+    """Start one process. Raises OSError or SubprocessError if the kernel refuses."""
+    out, out_sink = os.pipe()
+    err, err_sink = os.pipe()
+    given = entry["env"]
+    if socket_name:
+        given = dict(given, **{WAY: socket_name})
     try:
         env = environment(account, request["python"], given, job.mark)
-        process = popen(account, entry["argv"], env, stdout=printed, stderr=complained)
+        process = popen(account, entry["argv"], env, stdout=out_sink, stderr=err_sink)
     except BaseException:
         os.close(out)
         os.close(err)
         raise
     finally:
-        os.close(printed)
-        os.close(complained)
+        os.close(out_sink)
+        os.close(err_sink)
     rank = entry["rank"]
-    job.children.append(
-        Process(
-            job,
-            rank,
-            process,
-            {out: OutputStream(job, rank, "out"), err: OutputStream(job, rank, "err")},
-        )
-    )
+    pipes = {out: OutputStream(job, rank, "out"), err: OutputStream(job, rank, "err")}
+    job.children.append(Process(job, rank, process, pipes))
     job.tell("spawned", rank, said={"pid": process.pid})
 
 
-def spawn_all(job, account, request, place):
-    """Start all processes of the request. Returns the folder in which the first works, empty where that is not known.
+def spawn_all(job, account, request, socket_name):
+    """Start all processes. Returns the folder in which the first works, empty if it is not known.
 
-    It tells the folder itself: of a process that has ended meanwhile the kernel knows none any more.
+    The process writes the folder to a pipe: the kernel knows none of a process that has ended.
     """
-    reading, told = os.pipe()
-    account.told = told
-    with os.fdopen(reading, "rb") as heard:
+    source, sink = os.pipe()
+    account.folder_fd = sink
+    with os.fdopen(source, "rb") as folder:
         try:
             for entry in request["processes"]:
-                spawn(job, account, request, entry, place)
-                account.told = None
+                spawn(job, account, request, entry, socket_name)
+                account.folder_fd = None
         finally:
-            os.close(told)
-        return os.fsdecode(heard.read())
+            os.close(sink)
+        return os.fsdecode(folder.read())
 
 
 class Jobs(object):
@@ -261,20 +272,22 @@ class Jobs(object):
             account = UserAccount(request["user"])
         except (OSError, KeyError) as error:
             return refusal(error, request)
-        account.folders = tuple(request["folders"]) + (() if request["strict"] else account.folders)
+        folders = tuple(request["folders"])
+        if not request["strict"]:
+            folders += account.folders
+        account.folders = folders
         job = self._job = Job(agent, mark_of(agent), request.get("leash", LEASH), account.uid)
         try:
-            place = job.open_door() if request["torchrun"] else ""
-            folder = spawn_all(job, account, request, place)
+            socket_name = job.open_listener() if request["torchrun"] else ""
+            folder = spawn_all(job, account, request, socket_name)
         except (OSError, KeyError, ImportError, subprocess.SubprocessError) as error:
             job.begin_stop(time.monotonic())  # those that did start
             return refusal(error, request)
-        if request["strict"] and folder != os.path.realpath(request["folders"][0]):
-            job.begin_stop(time.monotonic())
-            return {
-                "no": "no_folder",
-                "why": "%s cannot enter %s" % (account.name, request["folders"][0]),
-            }
+        if request["strict"]:
+            wanted = request["folders"][0]
+            if folder != os.path.realpath(wanted):
+                job.begin_stop(time.monotonic())
+                return {"no": "no_folder", "why": "%s cannot enter %s" % (account.name, wanted)}
         return {"folder": folder, "user": account.name}
 
     def _running(self):
@@ -286,19 +299,17 @@ class Jobs(object):
         return {}
 
     def stacks(self, agent, request):
-        """Have every rank that runs say where it is: Python's fault handler prints that at SIGABRT, which ends it.
+        """Have every rank print its Python stack: the fault handler does so at SIGABRT.
 
-        No core is written of it: of a job on GPUs that would take minutes.
+        That ends the rank. No core is written: of a job on GPUs that would take minutes.
         """
         states = {}
-        for rank, pid in sorted((self._job.pids() if self._job else {}).items()):
-            states[str(rank)] = letter = process_stat(pid)[0]
+        pids = self._job.pids() if self._job else {}
+        for rank, pid in sorted(pids.items()):
+            letter, _ = process_stat(pid)
+            states[str(rank)] = letter
             if letter not in "TtZX":
-                without_core(pid)
-                try:
-                    os.kill(pid, signal.SIGABRT)
-                except OSError:
-                    pass
+                abort(pid)
         return {"states": states}
 
     def finish(self, agent, request):
@@ -308,13 +319,26 @@ class Jobs(object):
         return None
 
 
-def without_core(pid):
-    """One byte is less than any core has, and for a core that goes to a program the kernel takes it for none."""
+def abort(pid):
+    prevent_core(pid)
+    try:
+        os.kill(pid, signal.SIGABRT)
+    except OSError:
+        pass
+
+
+def prevent_core(pid):
+    """Set the limit of core files to one byte.
+
+    A core file is larger than that, and for a core that is piped to a program the kernel takes
+    this value as no core at all.
+    """
     try:
         import resource
 
         hard = resource.prlimit(pid, resource.RLIMIT_CORE)[1]
-        resource.prlimit(pid, resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
+        soft = 1 if hard < 0 else min(1, hard)  # -1 is no limit
+        resource.prlimit(pid, resource.RLIMIT_CORE, (soft, hard))
     except (ImportError, OSError, ValueError):
         pass
 

@@ -1,4 +1,4 @@
-"""The reading half of the journal: which runs a node remembers, how far each came, and who is writing now."""
+"""The reading half of the journal: the runs of a node, their states, and the run in progress."""
 
 import errno
 import fcntl
@@ -12,26 +12,37 @@ MOST = 100  # runs; the writing part keeps twenty
 
 
 def read_journal(folder):
-    """{"runs": [[run, cluster, state], …] oldest first, "holder": what the lock says while it is held, else null}."""
-    runs = list(_runs(os.path.join(folder, "runs")))
+    """Return the runs, oldest first, and what the lock says while a run holds it.
+
+    {"runs": [[run, cluster, state], …], "holder": text, or null if the lock is free}.
+    """
+    runs_folder = os.path.join(folder, "runs")
+    runs = list(_runs(runs_folder))
     holder = _holder(os.path.join(folder, "lock"))
-    if holder is None and not all(state in ("done", "undone") for _, _, state in runs):
-        runs = list(
-            _runs(os.path.join(folder, "runs"))
-        )  # the run may just have been settled, and have let go
+    if holder is None and not _all_settled(runs):
+        # Read again: a run may have been settled, and its lock released, since the first look.
+        runs = list(_runs(runs_folder))
     return {"runs": runs, "holder": holder}
 
 
+def _all_settled(runs):
+    for _, _, state in runs:
+        if state not in ("done", "undone"):
+            return False
+    return True
+
+
 def _runs(folder):
-    for name in sorted(_there(os.listdir, folder) or [])[-MOST:]:
-        text = _there(read_file, os.path.join(folder, name, "manifest.json"))
+    names = _unless_missing(os.listdir, folder) or []
+    for name in sorted(names)[-MOST:]:
+        text = _unless_missing(read_file, os.path.join(folder, name, "manifest.json"))
         if text is not None:  # without a manifest a run had not begun
             manifest = loads(text)
             yield [manifest["run"], manifest["cluster"], manifest["state"]]
 
 
-def _there(read, path):
-    """None for what is not there; no permission is another answer."""
+def _unless_missing(read, path):
+    """Return what `read` returns, None if the path does not exist. Other errors are raised."""
     try:
         return read(path)
     except OSError as error:
@@ -40,35 +51,43 @@ def _there(read, path):
         raise
 
 
+def _open_lock(path):
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def _holder(path):
     try:
-        fd = _there(
-            lambda path: os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC),
-            path,
-        )
+        fd = _unless_missing(_open_lock, path)
     except OSError as error:
         if error.errno != errno.EACCES:
             raise
-        return "another run" if _is_listed(os.lstat(path).st_ino) else None
+        inode = os.lstat(path).st_ino
+        return "another run" if _is_listed(inode) else None
     if fd is None:
         return None
     with os.fdopen(fd, "rb") as source:
         try:
-            fcntl.flock(
-                source.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB
-            )  # for an instant: closing lets it go
+            # Held for an instant: closing the file releases it.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return source.read(200).decode("utf-8", "replace").strip() or "another run"
+            text = source.read(200).decode("utf-8", "replace")
+            return text.strip() or "another run"
     return None
 
 
 def _is_listed(inode):
-    """Whether the kernel, which tells everybody, knows of a lock on this file of root's.
+    """Return whether the kernel lists a lock on this file of root's. All users may read the list.
 
-    «4: FLOCK  ADVISORY  WRITE 715 fe:00:525141 0 EOF». The device may be another than that of stat, as on btrfs.
+    «4: FLOCK  ADVISORY  WRITE 715 fe:00:525141 0 EOF». Only the inode is compared: the device may
+    be another than that of stat, as on btrfs.
     """
-    rows = [line.split() for line in read_file(LOCKS).splitlines()]
-    return any("FLOCK" in row and row[-3].endswith(":%d" % inode) for row in rows if len(row) >= 8)
+    for line in read_file(LOCKS).splitlines():
+        fields = line.split()
+        if len(fields) < 8 or "FLOCK" not in fields:
+            continue
+        if fields[-3].endswith(":%d" % inode):
+            return True
+    return False
 
 
 def install(agent):

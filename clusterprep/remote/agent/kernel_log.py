@@ -1,4 +1,4 @@
-"""The kernel's own log: the lines that could matter, from /dev/kmsg, without waiting for new ones."""
+"""The lines of the kernel's log that could matter, read from /dev/kmsg without waiting for more."""
 
 import errno
 import os
@@ -7,63 +7,95 @@ import time
 from clusterprep.remote.agent.readers import NoAnswer, offer
 
 PATH = "/dev/kmsg"
-KEPT = 200  # different lines that travel home, the newest of them
+KEPT = 200  # different lines that are sent to the controller, the newest of them
 LINE = 1000  # characters of one
-ALIKE = 31  # characters from the word on in which two lines of one kind agree: as far as the code of an Xid
+# Two lines are of one kind if this many characters agree, from the word on: as far as the code of
+# an Xid.
+ALIKE = 31
 MAX_BYTES = 64 << 20  # of a whole log; the largest ring that a kernel can be given has 32 MiB
 RECORD = 16 << 10  # bytes; one record of the kernel has 8 KiB at most
 
 
 def read_kernel_log(*words):
-    """The kernel's lines that hold one of the words.
+    """Return the kernel's lines that hold one of the words.
 
-    {"now": seconds since boot, "first": [number, seconds] of the oldest record that the ring still has,
-    "records": [[number, seconds, level, count, seconds of the first, text], …], "cut": {word: lines left out}}.
-    Lines that begin alike are one record, the newest, with their count.
+    {"now": seconds since boot, "first": [number, seconds] of the oldest record that the ring
+    still has, "records": [[number, seconds, level, count, seconds of the first, text], …], "cut":
+    {word: lines left out}}. Lines that begin alike are one record, the newest, with their count.
     """
-    first, found, cut = None, dict((word, {}) for word in words), {}
-    sought = [word.encode("utf-8") for word in words]
+    first, kinds = None, Kinds(words)
+    encoded = [word.encode("utf-8") for word in words]
     for line in _lines():
-        for word in (
-            sought
-        ):  # a plain loop over bytes: a log may have 20,000 lines, and hardly one of them matters
-            if word in line:
-                break
-        else:
-            if first is not None:
-                continue
+        # Only lines with a word are decoded: a log may have 20,000 lines, and few of them matter.
+        if first is not None and _first_in(line, encoded) is None:
+            continue
         head, _, text = line.decode("utf-8", "replace").partition(";")
         fields = head.split(",")
         if len(fields) < 3 or not fields[0].isdigit():
             continue  # KEY=value lines of a record begin with a space
         number, seconds = int(fields[1]), int(fields[2]) / 1e6
-        first = first or [number, seconds]
-        mine = [word for word in words if word in text]
-        if mine and not int(fields[0]) >> 3:  # the kernel's own: the others some process wrote
-            at = text.find(mine[0])
-            record = [number, seconds, int(fields[0]) & 7, text[:LINE]]
-            _keep(found, cut, mine[0], text[at : at + ALIKE], record)
+        if first is None:
+            first = [number, seconds]
+        word = _first_in(text, words)
+        if word is None:
+            continue
+        priority = int(fields[0])
+        facility, level = priority >> 3, priority & 7
+        if facility == 0:  # the kernel's own: other lines were written by a process
+            kinds.add(word, number, seconds, level, text)
     if first is None:
         raise NoAnswer("garbled", "%s holds no record" % PATH)
-    records = sorted(record for kind in found.values() for record in kind.values())
-    return {"now": _now(), "first": first, "records": records, "cut": cut}
+    return {"now": _now(), "first": first, "records": kinds.records(), "cut": kinds.cut}
 
 
-def _keep(found, cut, word, alike, record):
-    number, seconds, level, text = record
-    before = found[word].pop(
-        alike, None
-    )  # and in again at the end: the order is that of the newest
-    count, since = (before[3] + 1, before[4]) if before else (1, seconds)
-    found[word][alike] = [number, seconds, level, count, since, text]
-    if sum(len(kind) for kind in found.values()) > KEPT:
-        longest = max(found, key=lambda word: len(found[word]))
-        oldest = min(found[longest], key=lambda alike: found[longest][alike][0])
-        cut[longest] = cut.get(longest, 0) + found[longest].pop(oldest)[3]
+class Kinds(object):
+    """Records with equal beginnings put together, the newest of each, KEPT of them at most."""
+
+    def __init__(self, words):
+        self.cut = {}
+        self._by_word = dict((word, {}) for word in words)
+
+    def add(self, word, number, seconds, level, text):
+        start = text.find(word)
+        alike = text[start : start + ALIKE]
+        kinds = self._by_word[word]
+        # Removed and added again at the end: the order is that of the newest.
+        before = kinds.pop(alike, None)
+        count, since = 1, seconds
+        if before:
+            count, since = before[3] + 1, before[4]
+        kinds[alike] = [number, seconds, level, count, since, text[:LINE]]
+        if sum(map(len, self._by_word.values())) > KEPT:
+            self._drop_oldest()
+
+    def _drop_oldest(self):
+        """Drop the oldest record of the word that has most, and count its lines."""
+        word = max(self._by_word, key=lambda word: len(self._by_word[word]))
+        kinds = self._by_word[word]
+        oldest = min(kinds, key=lambda alike: kinds[alike][0])
+        dropped = kinds.pop(oldest)
+        self.cut[word] = self.cut.get(word, 0) + dropped[3]
+
+    def records(self):
+        records = []
+        for kinds in self._by_word.values():
+            records.extend(kinds.values())
+        return sorted(records)
+
+
+def _first_in(line, words):
+    """Return the first of the words that a line holds, None if it holds none."""
+    for word in words:
+        if word in line:
+            return word
+    return None
 
 
 def _lines():
-    """Every line of the log. A device gives one record for each read, a file in its place gives pieces."""
+    """Yield every line of the log.
+
+    A device gives one record for each read, a file in its place gives pieces.
+    """
     fd = os.open(PATH, os.O_RDONLY | os.O_NONBLOCK)
     rest, total = b"", 0
     try:
@@ -71,9 +103,8 @@ def _lines():
             try:
                 data = os.read(fd, RECORD)
             except OSError as error:
-                if (
-                    error.errno == errno.EPIPE
-                ):  # overwritten before we came to it; the next read is at what is left
+                # Overwritten before it was read: the next read continues with the oldest record.
+                if error.errno == errno.EPIPE:
                     continue
                 if error.errno == errno.EAGAIN:
                     break
@@ -90,7 +121,7 @@ def _lines():
 
 
 def _now():
-    """Seconds since boot, by the clock that the log uses."""
+    """Return the seconds since boot, by the clock that the log uses."""
     try:
         with open("/proc/uptime", "rb") as source:
             return float(source.read().split()[0])

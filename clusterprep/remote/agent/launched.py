@@ -1,84 +1,99 @@
-"""What services, slurmd and containers are given, and which variables matter at all: read from files.
+"""What services, slurmd and containers are given, and which variables matter: read from files.
 
-Only names that matter travel home, and none that may be a secret.
+Only variables that matter are sent to the controller, and none that may be a secret.
 """
 
 import os
 
 from clusterprep.remote.agent.readers import NoAnswer, paths, read_file
 
+# How the names of variables begin that matter to a job.
 STARTS = (
-    "NCCL_", "TORCH", "PYTORCH_", "GLOO_", "TP_SOCKET", "CUDA_", "NVIDIA_", "LD_", "MASTER_", "PET_", "OMP_", "PYTHON",
-    "UCX_", "FI_", "OFI_", "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-    "GROUP_WORLD_SIZE", "NNODES", "NPROC_PER_NODE", "COMPUTE_PROFILE", "OPENCL_PROFILE", "NSIGHT_CUDA_DEBUGGER",
+    "NCCL_", "TORCH", "PYTORCH_", "GLOO_", "TP_SOCKET", "CUDA_", "NVIDIA_", "LD_", "MASTER_",
+    "PET_", "OMP_", "PYTHON", "UCX_", "FI_", "OFI_", "RANK", "LOCAL_RANK", "NODE_RANK",
+    "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "NNODES",
+    "NPROC_PER_NODE", "COMPUTE_PROFILE", "OPENCL_PROFILE", "NSIGHT_CUDA_DEBUGGER",
 )  # fmt: skip
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASS")
+# Words of shells before a name; behind the last four it comes as a word of its own.
 SETTERS = ("export", "setenv", "set", "-gx", "-x", "-Ux")
-JOBS = (
-    "NCCL_",
-    "TORCH_",
-    "GLOO_",
-    "MASTER_",
-    "UCX_",
-    "FI_",
-)  # names that a unit sets for jobs, whatever it is called
+NAME_FOLLOWS = ("setenv", "-gx", "-x", "-Ux")
+# A unit that sets one of these is meant for jobs, whatever it is called.
+JOBS = ("NCCL_", "TORCH_", "GLOO_", "MASTER_", "UCX_", "FI_")
 LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 SLURM_CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
-UNITS = ("/usr/lib/systemd/", "/run/systemd/", "/etc/systemd/")
+SLURMD = ("/usr/sbin/slurmd", "/usr/local/sbin/slurmd")
+UNITS = ("/usr/lib/systemd/", "/run/systemd/", "/etc/systemd/")  # a later one has priority
+ENVIRONMENT_KEYS = ("Environment", "DefaultEnvironment")
+NOT_FOR_JOBS = ("slurmd.service", ".service", "user@.service")  # read elsewhere
+MAX_UNITS = 512
+CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
 
 
 def wanted(name):
-    """Whether a variable matters to a job and cannot be a secret."""
-    return name.startswith(STARTS) and not any(word in name.upper() for word in SECRETS)
+    """Return whether a variable matters to a job and cannot be a secret."""
+    return name.startswith(STARTS) and not _is_secret(name)
+
+
+def _is_secret(name):
+    upper = name.upper()
+    return any(secret in upper for secret in SECRETS)
 
 
 def named(line):
-    """The names before each `=` of a line, also such as `setenv NAME value` of csh and fish."""
-    found = []
+    """Return the names before each `=` of a line, also those of `setenv NAME value`.
+
+    csh and fish write them that way.
+    """
+    names = []
     for part in line.split("=")[:-1]:
-        at = len(part)
-        while at and part[at - 1] in LETTERS:
-            at -= 1
-        found.append(part[at:])
-    words = line.split()
-    found += [
-        words[at + 1] for at in range(len(words) - 1) if words[at] in ("setenv", "-gx", "-x", "-Ux")
-    ]
-    return found
+        start = len(part)
+        while start and part[start - 1] in LETTERS:
+            start -= 1
+        names.append(part[start:])
+    previous = None
+    for word in line.split():
+        if previous in NAME_FOLLOWS:
+            names.append(word)
+        previous = word
+    return names
 
 
-def told(line):
-    """A line without words that may be secrets; None where it sets nothing that matters."""
+def line_without_secrets(line):
+    """Return a line without values that may be secrets; None if it sets nothing that matters."""
     names = named(line)
     if not any(wanted(name) for name in names):
         return None
-    if any(word in name.upper() for name in names for word in SECRETS):
-        line = without_secrets(line)
+    if any(_is_secret(name) for name in names):
+        return _cut_secrets(line)
     return line
 
 
-def without_secrets(line):
-    """A line without secret names and all behind them up to the next name that matters: a value may hold blanks."""
-    found, hidden = [], False
+def _cut_secrets(line):
+    """Return a line without secret names and the words behind them.
+
+    All words up to the next name that matters are cut: a value may hold blanks.
+    """
+    words, hidden = [], False
     for word in line.split(" "):
         names = named(word) or [word]
-        if any(secret in name.upper() for name in names for secret in SECRETS):
+        if any(_is_secret(name) for name in names):
             hidden = True
         elif wanted(names[0]):
             hidden = False
         if not hidden or word in SETTERS:
-            found.append(word)
-    return " ".join(found)
+            words.append(word)
+    return " ".join(words)
 
 
 def kept(variables):
-    """Those that matter."""
+    """Return the variables that matter."""
     return dict((name, value) for name, value in variables.items() if wanted(name))
 
 
 def text_of(path):
-    """Text of a file as this process may read it, None where it may not."""
+    """Return the text of a file, None if this process may not read it."""
     try:
         return read_file(path)
     except (OSError, NoAnswer):
@@ -86,197 +101,292 @@ def text_of(path):
 
 
 def lines_of(text, end=None):
-    """The lines that set what matters, as [number, text]."""
+    """Return the lines that set what matters, as [number, text].
+
+    `end` separates the lines; without it they end as for str.splitlines.
+    """
     if not any(start in text for start in STARTS):
         return []
-    rows = [
-        [number, told(line)]
-        for number, line in enumerate(text.split(end) if end else text.splitlines(), 1)
-    ]
-    return [row for row in rows if row[1] is not None]
+    lines = text.split(end) if end else text.splitlines()
+    rows = []
+    for number, line in enumerate(lines, 1):
+        shown = line_without_secrets(line)
+        if shown is not None:
+            rows.append([number, shown])
+    return rows
+
+
+def _lines_of_files(files):
+    """Return [path, lines] of the files that set what matters."""
+    rows = []
+    for path in files:
+        lines = lines_of(text_of(path) or "")
+        if lines:
+            rows.append([path, lines])
+    return rows
+
+
+# ---------------------------------------------------------------- systemd
 
 
 def _unit_files(name):
-    """Drop-ins of that name in the order of systemd.unit(5): by file name, /etc over /run over /usr/lib."""
-    found = {}
+    """Return drop-ins of that name in the order of systemd.unit(5).
+
+    They are sorted by file name; one in /etc replaces one in /run, which replaces one in /usr/lib.
+    """
+    by_name = {}
     for folder in UNITS:
         for path in paths(folder + name + "/*"):
             if path.endswith(".conf"):
-                found[os.path.basename(path)] = path
-    return [found[key] for key in sorted(found)]
+                by_name[os.path.basename(path)] = path
+    return [by_name[key] for key in sorted(by_name)]
 
 
-def _service(files, jobs=False):
-    """Lines of a unit's files that set variables, and behind them, as systemd has it, those of the files they name.
+def _unit_lines(files, only_for_jobs=False):
+    """Return the lines of a unit's files that set variables, as [path, [[number, text]]].
 
-    `jobs`: only those meant for jobs.
+    The lines of files that EnvironmentFile= names come last, as systemd applies them.
     """
     rows, named_files = [], []
     for path in files:
-        mine = []
+        lines = []
         for number, line in _joined(text_of(path) or ""):
             key, _, value = line.partition("=")
-            if key in ("Environment", "DefaultEnvironment"):
-                kept_line = told(line) if value.strip() else line
-                if kept_line is not None and (
-                    not jobs or any(name.startswith(JOBS) for name in named(line))
-                ):
-                    mine.append([number, kept_line])
-            elif key == "EnvironmentFile" and not value.strip():
-                named_files = []
-            elif key == "EnvironmentFile" and value.lstrip("-")[:1] == "/":
-                named_files.append(value.lstrip("-").strip())
-        if mine:
-            rows.append([path, mine])
-    for path in named_files:
-        lines = [
-            row
-            for row in lines_of(text_of(path) or "")
-            if not jobs or row[1].lstrip().startswith(JOBS)
-        ]
-        rows += [[path, lines]] if lines else []
+            if key in ENVIRONMENT_KEYS:
+                shown = _environment_line(line, value, only_for_jobs)
+                if shown is not None:
+                    lines.append([number, shown])
+            elif key == "EnvironmentFile":
+                _add_named_file(named_files, value)
+        if lines:
+            rows.append([path, lines])
+    for path, all_lines in _lines_of_files(named_files):
+        lines = _for_jobs(all_lines) if only_for_jobs else all_lines
+        if lines:
+            rows.append([path, lines])
     return rows
+
+
+def _for_jobs(lines):
+    return [row for row in lines if row[1].lstrip().startswith(JOBS)]
+
+
+def _environment_line(line, value, only_for_jobs):
+    """Return an Environment= line without secrets, None if it does not matter.
+
+    An empty one matters: it clears the earlier ones.
+    """
+    shown = line_without_secrets(line) if value.strip() else line
+    if only_for_jobs and not any(name.startswith(JOBS) for name in named(line)):
+        return None
+    return shown
+
+
+def _add_named_file(named_files, value):
+    """Note what EnvironmentFile= names; an empty one clears the earlier ones."""
+    path = value.lstrip("-")  # «-» says that the file may be missing
+    if not value.strip():
+        del named_files[:]
+    elif path.startswith("/"):
+        named_files.append(path.strip())
 
 
 def _joined(text):
-    """Lines with their numbers, a line that ends with a backslash joined with the next."""
-    rows, start, whole = [], 0, ""
+    """Return lines with their numbers, a line that ends with a backslash joined with the next."""
+    rows, start, joined = [], 0, ""
     for number, line in enumerate(text.splitlines(), 1):
-        start, whole = (start, whole + " " + line.strip()) if whole else (number, line.strip())
-        if whole.endswith("\\"):
-            whole = whole[:-1].rstrip()
+        if joined:
+            joined += " " + line.strip()
+        else:
+            start, joined = number, line.strip()
+        if joined.endswith("\\"):
+            joined = joined[:-1].rstrip()
             continue
-        rows.append((start, whole))
-        whole = ""
+        rows.append((start, joined))
+        joined = ""
     return rows
 
 
+def _first_existing(files):
+    """Return a list of the first file that exists, empty if none does."""
+    for path in files:
+        if os.path.exists(path):
+            return [path]
+    return []
+
+
 def _defaults():
-    main = [
-        path
-        for path in ("/etc/systemd/system.conf", "/usr/lib/systemd/system.conf")
-        if os.path.exists(path)
-    ][:1]
+    main = _first_existing(("/etc/systemd/system.conf", "/usr/lib/systemd/system.conf"))
     return main + _unit_files("system.conf.d")
 
 
 def systemd(home):
-    """What services get: the manager's defaults, what all services share, users' own, and units meant for jobs.
+    """Return what services get, as rows [path, lines].
 
-    None where systemd does not start the services.
+    That is the manager's defaults, what all services share, users' own, and units meant for jobs.
+    None if systemd does not start the services.
     """
     if not os.path.isdir(BOOTED):
         return None
-    return _shared(home) + [row for files in _units().values() for row in _service(files, True)]
+    rows = _shared(home)
+    for files in _units().values():
+        rows += _unit_lines(files, only_for_jobs=True)
+    return rows
 
 
 def services(home):
-    """{unit: lines} of each unit that is meant for jobs, with what all services get before its own lines."""
+    """Return {unit: rows} of each unit that is meant for jobs.
+
+    What all services get comes before its own lines.
+    """
+    rows_by_unit = {}
     if not os.path.isdir(BOOTED):
-        return {}
-    meant = dict((name, files) for name, files in _units().items() if _service(files, True))
-    return dict((name, _shared(home) + _service(files)) for name, files in meant.items())
+        return rows_by_unit
+    for name, files in _units().items():
+        if _unit_lines(files, only_for_jobs=True):
+            rows_by_unit[name] = _shared(home) + _unit_lines(files)
+    return rows_by_unit
 
 
 def _shared(home):
-    plain = paths("/etc/environment.d/*") + paths(home.rstrip("/") + "/.config/environment.d/*")
-    rows = _service(_defaults()) + _lines_of_files(plain)
-    return rows + _service(_unit_files("system/service.d") + _unit_files("system/user@.service.d"))
+    plain = paths("/etc/environment.d/*")
+    plain += paths(home.rstrip("/") + "/.config/environment.d/*")
+    drop_ins = _unit_files("system/service.d") + _unit_files("system/user@.service.d")
+    return _unit_lines(_defaults()) + _lines_of_files(plain) + _unit_lines(drop_ins)
 
 
 def _units():
-    """{name: its files, drop-ins last} of the units of this machine's own."""
-    places = [
-        path for folder in UNITS[1:] for path in paths(folder + "system/*") if ".service" in path
-    ]
-    found = {}
-    for path in places[:512]:
-        name = os.path.basename(path).partition(".service")[0] + ".service"
-        if name not in ("slurmd.service", ".service", "user@.service"):
-            within = (
-                [one for one in paths(path + "/*") if one.endswith(".conf")]
-                if os.path.isdir(path)
-                else [path]
-            )
-            found.setdefault(name, []).extend(within)
-    return dict((name, sorted(found[name], key=_is_drop_in)) for name in sorted(found))
+    """Return {name: its files, drop-ins last} of the units of this machine's own."""
+    places = []
+    for folder in UNITS[1:]:
+        for path in paths(folder + "system/*"):
+            if ".service" in path:
+                places.append(path)
+    by_name = {}
+    for path in places[:MAX_UNITS]:
+        stem, _, _ = os.path.basename(path).partition(".service")
+        name = stem + ".service"
+        if name not in NOT_FOR_JOBS:
+            files = by_name.setdefault(name, [])
+            files += _drop_ins(path) if os.path.isdir(path) else [path]
+    units = {}
+    for name in sorted(by_name):
+        units[name] = sorted(by_name[name], key=_is_drop_in)
+    return units
+
+
+def _drop_ins(folder):
+    return [path for path in paths(folder + "/*") if _is_drop_in(path)]
 
 
 def _is_drop_in(path):
     return path.endswith(".conf")
 
 
-def _lines_of_files(files):
-    return [
-        [path, lines]
-        for path, lines in ((path, lines_of(text_of(path) or "")) for path in files)
-        if lines
-    ]
+# ---------------------------------------------------------------- Slurm
 
 
 def slurm():
-    """What tasks get of slurmd and of TaskProlog, which comes last; None where there is no slurmd."""
-    units = [folder + "system/slurmd.service" for folder in UNITS[::-1]] + [
-        "/lib/systemd/system/slurmd.service"
-    ]
-    units = [path for path in units if os.path.exists(path)][:1]
-    if not units and not any(
-        os.path.exists(folder + "/slurmd") for folder in ("/usr/sbin", "/usr/local/sbin")
-    ):
+    """Return what tasks get of slurmd and of TaskProlog, which comes last.
+
+    None if there is no slurmd.
+    """
+    places = [folder + "system/slurmd.service" for folder in reversed(UNITS)]
+    places.append("/lib/systemd/system/slurmd.service")
+    units = _first_existing(places)
+    if not units and not _first_existing(SLURMD):
         return None
-    rows = _service(
-        _defaults()
-        + _unit_files("system/service.d")
-        + units
-        + _unit_files("system/slurmd.service.d")
-    )
-    plain = [] if units else ["/etc/default/slurmd", "/etc/sysconfig/slurmd"]
-    return rows + _lines_of_files(plain) + _prolog()
+    files = _defaults() + _unit_files("system/service.d")
+    files += units + _unit_files("system/slurmd.service.d")
+    rows = _unit_lines(files)
+    if not units:
+        rows += _lines_of_files(["/etc/default/slurmd", "/etc/sysconfig/slurmd"])
+    return rows + _prolog()
 
 
 def _prolog():
-    """Lines of the script in TaskProlog= that print `export NAME=value`, as lines of an environment file."""
-    conf = next((text for text in map(text_of, SLURM_CONF) if text is not None), "")
-    for line in conf.splitlines():
-        key, _, path = line.partition("#")[0].partition("=")
-        if key.strip().lower() == "taskprolog" and path.strip()[:1] == "/":
-            lines = enumerate((text_of(path.strip()) or "").splitlines(), 1)
-            rows = [[number, _printed(line)] for number, line in lines]
-            return [[path.strip(), [row for row in rows if row[1] is not None]]]
-    return []
+    """Return the lines of the script in TaskProlog= that print `export NAME=value`.
+
+    They are given as lines of an environment file.
+    """
+    path = _prolog_path()
+    if path is None:
+        return []
+    rows = []
+    text = text_of(path) or ""
+    for number, line in enumerate(text.splitlines(), 1):
+        printed = _printed(line)
+        if printed is not None:
+            rows.append([number, printed])
+    return [[path, rows]]
+
+
+def _prolog_path():
+    for line in _slurm_conf().splitlines():
+        setting, _, _ = line.partition("#")
+        key, _, value = setting.partition("=")
+        path = value.strip()
+        if key.strip().lower() == "taskprolog" and path.startswith("/"):
+            return path
+    return None
+
+
+def _slurm_conf():
+    for path in SLURM_CONF:
+        text = text_of(path)
+        if text is not None:
+            return text
+    return ""
 
 
 def _printed(line):
-    """NAME='value' of a line such as `echo "export NAME=value"`; None for any other, and for a secret."""
-    before, word, text = line.partition("export ")
-    if not word or line.lstrip()[:1] == "#" or before.strip()[:4] not in ("echo", "prin"):
+    """Return NAME='value' of a line such as `echo "export NAME=value"`.
+
+    None for any other line, and for a secret.
+    """
+    before, export, text = line.partition("export ")
+    if not export or line.lstrip().startswith("#"):
+        return None
+    if not before.strip().startswith(("echo", "prin")):
         return None
     quote = before.rstrip()[-1]
-    text = text.rpartition(quote)[0] if quote in "\"'" and quote in text else text.rstrip()
+    if quote in "\"'" and quote in text:
+        text, _, _ = text.rpartition(quote)
+    else:
+        text = text.rstrip()
     name, sign, value = text.partition("=")
-    if not sign or "$" in value or not wanted(name) or not set(name) <= LETTERS:
+    if not sign or "$" in value:
         return None
-    return "%s='%s'" % (name, value.replace("'", "'\\''"))
+    if not wanted(name) or not set(name) <= LETTERS:
+        return None
+    escaped = value.replace("'", "'\\''")
+    return "%s='%s'" % (name, escaped)
+
+
+# ---------------------------------------------------------------- variables out of such lines
 
 
 def service(rows):
-    """{name: (value, file, line)} of such lines, which come as (file, line, text).
+    """Return {name: (value, file, line)} of lines that come as (file, line, text).
 
-    Environment= as in systemd.exec(5), where an empty one forgets the earlier, and NAME=value of environment files.
+    Environment= as in systemd.exec(5), where an empty one clears the earlier, and NAME=value of
+    environment files.
     """
-    found = {}
+    variables = {}
     for path, number, text in rows:
         if text.lstrip().startswith(("#", ";")):
             continue
         head, sign, rest = text.partition("=")
-        unit = bool(sign) and head.strip() in ("Environment", "DefaultEnvironment")
-        if unit and not rest.strip():
-            found.clear()
-        for word in _words(rest if unit else text):
+        is_unit = bool(sign) and head.strip() in ENVIRONMENT_KEYS
+        if is_unit and not rest.strip():
+            variables.clear()
+        for word in _words(rest if is_unit else text):
             name, sign, value = word.partition("=")
+            if is_unit:
+                value = value.replace("%%", "%")
             if sign:
-                found[name] = (value.replace("%%", "%") if unit else value, path, number)
-    return found
+                variables[name] = (value, path, number)
+    return variables
 
 
 def _words(text):
@@ -288,15 +398,20 @@ def _words(text):
         return text.split()
 
 
+# ---------------------------------------------------------------- containers
+
+
 def container():
-    """What the first process of a container was given; None on a host."""
-    if not any(os.path.exists(path) for path in ("/.dockerenv", "/run/.containerenv")):
-        if not os.path.exists("/var/run/secrets/kubernetes.io"):
-            return None
+    """Return what the first process of a container was given; None on a host."""
+    if not _first_existing(CONTAINER_FILES):
+        return None
     try:
         with open("/proc/1/environ", "rb") as source:
             rows = source.read(1 << 20).split(b"\0")
     except OSError:
-        return ["no", "denied", "/proc/1/environ belongs to somebody else"]
-    pairs = [row.decode("utf-8", "replace").partition("=") for row in rows]
-    return ["ok", kept(dict((name, value) for name, _, value in pairs))]
+        return ["no", "denied", "/proc/1/environ belongs to another user"]
+    variables = {}
+    for row in rows:
+        name, _, value = row.decode("utf-8", "replace").partition("=")
+        variables[name] = value
+    return ["ok", kept(variables)]

@@ -1,7 +1,8 @@
 """JSON, signals and sockets without the standard library's Python layers.
 
-`json`, `signal` and `socket` import `re` and `enum`, which takes a node longer than starting Python does. Their C
-cores are there in every CPython from 3.6; where one is missing or differs, the ordinary module serves.
+`json`, `signal` and `socket` import `re` and `enum`, which takes a node longer than starting
+Python does. Their C cores are there in every CPython from 3.6; where one is missing or differs,
+the ordinary module serves.
 """
 
 try:
@@ -21,19 +22,19 @@ try:
     )
 
     def loads(text):
-        """The value of one JSON text."""
+        """Return the value of one JSON text."""
         try:
-            return _scan(text.strip(), 0)[0]
+            value, _ = _scan(text.strip(), 0)
         except StopIteration:
             raise ValueError("no JSON")
+        return value
 
     def dumps(value):
-        """One line of ASCII JSON."""
+        """Return one line of ASCII JSON."""
         return "".join(_chunks(value, 0))
 
-    if loads(dumps({"a": [1, None, True, "\u00e9\n", 0.5]})) != {
-        "a": [1, None, True, "\u00e9\n", 0.5]
-    }:
+    _sample = {"a": [1, None, True, "\u00e9\n", 0.5]}
+    if loads(dumps(_sample)) != _sample:
         raise ImportError("this interpreter's _json works in another way")
 except (ImportError, AttributeError, TypeError, ValueError):
     import json
@@ -41,7 +42,7 @@ except (ImportError, AttributeError, TypeError, ValueError):
     loads = json.loads  # type: ignore[assignment]
 
     def dumps(value):
-        """One line of ASCII JSON."""
+        """Return one line of ASCII JSON."""
         return json.dumps(value, separators=(",", ":"))
 
 

@@ -1,4 +1,7 @@
-"""Host certificates (PROTOCOL.certkeys of OpenSSH): paramiko takes them as keys and never looks who signed them."""
+"""Read and verify host certificates (PROTOCOL.certkeys of OpenSSH).
+
+paramiko takes them as keys and never checks which authority signed them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from clusterprep.remote.transports.known_hosts import fingerprint
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 _HOST = 2  # SSH2_CERT_TYPE_HOST
+# Number of fields of a public key of each type.
 _KEY_FIELDS = {
     "ssh-rsa": 2,
     "ssh-ed25519": 1,
@@ -24,20 +28,20 @@ _KEY_FIELDS = {
 
 @dataclass(frozen=True)
 class HostCertificate:
-    """What a certificate says; nothing of it is true before `objection` has returned None."""
+    """The fields of a certificate. None can be trusted before `objection` has returned None."""
 
     kind: int
     principals: tuple[str, ...]
     after: int  # seconds since the epoch
     before: int
     options: bytes  # critical ones; none is defined for hosts
-    authority: bytes  # public key of who signed
-    signed: bytes
+    authority: bytes  # public key that signed
+    signed: bytes  # the bytes that the signature is for
     signature: bytes
 
     @classmethod
     def parse(cls, blob: bytes) -> HostCertificate:
-        """Raises ValueError where the blob is no certificate of a kind that OpenSSH issues."""
+        """Parse a certificate. Raises ValueError if it is of no type that OpenSSH issues."""
         message = Message(blob)
         type_ = message.get_text().removesuffix("-cert-v01@openssh.com")
         if type_ not in _KEY_FIELDS:
@@ -48,20 +52,22 @@ class HostCertificate:
         kind = message.get_int()
         message.get_binary()  # key id, for people
         principals = _strings(message.get_binary())
-        after, before, options = message.get_int64(), message.get_int64(), message.get_binary()
+        after = message.get_int64()
+        before = message.get_int64()
+        options = message.get_binary()
         message.get_binary()  # extensions
         message.get_binary()  # reserved
         authority = message.get_binary()
         signed = message.get_so_far()
-        return cls(
-            kind, principals, after, before, options, authority, signed, message.get_binary()
-        )
+        signature = message.get_binary()
+        return cls(kind, principals, after, before, options, authority, signed, signature)
 
     def objection(self, host: str, authorities: Collection[bytes]) -> str | None:
-        """Why the certificate proves nothing about host; None where it does prove that this is the host."""
+        """Return why the certificate does not prove that this is `host`, None if it does."""
         now = time.time()
         if self.authority not in authorities:
-            return f"its certificate is signed by {fingerprint(self.authority)}, which no @cert-authority line names"
+            signer = fingerprint(self.authority)
+            return f"its certificate is signed by {signer}, which no @cert-authority line names"
         if not self._is_signed():
             return "the signature on its certificate is wrong"
         if self.kind != _HOST:
@@ -71,24 +77,31 @@ class HostCertificate:
         if self.options:
             return "its certificate has critical options, which are not understood"
         if not matches(host, self.principals):
-            return f"its certificate is for {', '.join(self.principals) or 'nobody'}"
+            names = ", ".join(self.principals) or "no host"
+            return f"its certificate is for {names}"
         return None
 
     def _is_signed(self) -> bool:
+        """Return whether the authority's signature is right, and not by SHA-1 ("ssh-rsa")."""
         try:
-            key = PKey.from_type_string(Message(self.authority).get_text(), self.authority)
-            by_sha1 = Message(self.signature).get_text() == "ssh-rsa"
-            return not by_sha1 and bool(key.verify_ssh_sig(self.signed, Message(self.signature)))
+            type_ = Message(self.authority).get_text()
+            key = PKey.from_type_string(type_, self.authority)
+            algorithm = Message(self.signature).get_text()
+            if algorithm == "ssh-rsa":
+                return False
+            return bool(key.verify_ssh_sig(self.signed, Message(self.signature)))
         except (SSHException, UnknownKeyType, ValueError):
             return False
 
 
 def _strings(data: bytes) -> tuple[str, ...]:
-    message, found = Message(data), []
+    message = Message(data)
+    texts = []
     while len(message.get_so_far()) < len(data):
-        found.append(message.get_text())
-    return tuple(found)
+        texts.append(message.get_text())
+    return tuple(texts)
 
 
 def _day(moment: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(moment, 1 << 40)))
+    seconds = min(moment, 1 << 40)  # "for ever" is 2**64 - 1, which gmtime refuses
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

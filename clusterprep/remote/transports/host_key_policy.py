@@ -1,4 +1,4 @@
-"""Whether a node's host key is trusted, and the sentence with both fingerprints for when it is not."""
+"""Decide whether a node's host key is trusted; if not, explain it with both fingerprints."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from clusterprep.remote.transports.known_hosts import (
     hashed,
     name_for,
 )
+from clusterprep.remote.transports.revoked_keys import REMEDY as REVOKED_REMEDY
 from clusterprep.remote.transports.revoked_keys import refuse_listed
 from clusterprep.remote.transports.ssh_route import Route
 
 SYSTEM_FILE = "/etc/ssh/ssh_known_hosts"
 CERTIFICATE = "-cert-v01@openssh.com"
-_RSA = (
-    "rsa-sha2-512",
-    "rsa-sha2-256",
-)  # not "ssh-rsa", which signs SHA-1; OpenSSH has given it up, too
+# Not "ssh-rsa", which signs with SHA-1; OpenSSH has given it up, too.
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")
 _ALL = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", *_RSA)
 
 
 class HostKeys:
-    """Known keys of all files asked for, each read once a run."""
+    """The known keys of all known_hosts files in use. Each file is read once a run."""
 
     def __init__(self, system_file: str = SYSTEM_FILE) -> None:
         self._system_file = system_file
@@ -38,50 +37,53 @@ class HostKeys:
         self._lock = threading.Lock()
 
     def algorithms(self, route: Route) -> tuple[str, ...]:
-        """Host key algorithms to offer, those of known keys first, so that the node shows one that can be compared."""
-        keys = [key for name in route.key_names for key in self._under(name, route)]
-        types = [key.type for key in _plain(keys)]
-        first = [
-            name
-            for type_ in types
-            for name in (_RSA if type_ == "ssh-rsa" else (type_,))
-            if name in _ALL
-        ]
-        signed = any(key.marker == "@cert-authority" for key in keys)
-        return tuple(
-            dict.fromkeys([*(name + CERTIFICATE for name in _ALL if signed), *first, *_ALL])
-        )
+        """Return the host key algorithms to offer.
+
+        Those of known keys come first, so that the node shows a key that can be compared.
+        """
+        keys = self._keys_of(route.key_names, route)
+        names: list[str] = []
+        if _has_authority(keys):
+            names.extend(name + CERTIFICATE for name in _ALL)
+        for key in _unmarked(keys):
+            algorithms = _RSA if key.type == "ssh-rsa" else (key.type,)
+            names.extend(name for name in algorithms if name in _ALL)
+        names.extend(_ALL)
+        return tuple(dict.fromkeys(names))
 
     def verify(
         self, route: Route, type_: str, blob: bytes, certificate: bytes | None = None
     ) -> None:
-        """Return where the key, or the certificate it came in, is trusted. Raises Unreached."""
-        known = self._under(route.key_names[0], route)
-        elsewhere = [key for name in route.key_names[1:] for key in self._under(name, route)]
-        everywhere = [*known, *elsewhere]
-        _refuse_revoked(route, type_, blob, everywhere)
+        """Return if the key, or the certificate it came in, is trusted. Raises Unreached if not."""
+        under_first = self._keys_of(route.key_names[:1], route)
+        under_others = self._keys_of(route.key_names[1:], route)
+        all_keys = [*under_first, *under_others]
+        _refuse_revoked(route, type_, blob, all_keys)
         if route.revoked is not None:
-            refuse_listed(
-                route.revoked, route.host, type_, (blob, *([certificate] if certificate else []))
-            )
-        objection = _objection(route, certificate, everywhere)
-        plain = _plain(known)
-        if objection is None or any(key.blob == blob for key in plain or _plain(elsewhere)):
+            shown = [blob]
+            if certificate:
+                shown.append(certificate)
+            refuse_listed(route.revoked, route.host, type_, shown)
+        objection = _certificate_objection(route, certificate, all_keys)
+        if objection is None:
             return
-        if plain:
-            raise changed(route, type_, blob, plain)
-        if route.host_keys == "strict" or any(
-            key.marker == "@cert-authority" for key in everywhere
-        ):
+        known = _unmarked(under_first)
+        if _has_blob(known or _unmarked(under_others), blob):
+            return
+        if known:
+            raise changed(route, type_, blob, known)
+        # Where an authority signs the keys of hosts, no other key is accepted at first sight.
+        if route.host_keys == "strict" or _has_authority(all_keys):
             raise unknown(route, type_, blob, objection)
         self._accept(route, type_, blob)
 
-    def _under(self, name: str, route: Route) -> list[KnownKey]:
-        return [
-            key
-            for path in (route.known_hosts, self._system_file)
-            for key in self._file(path).lookup(name)
-        ]
+    def _keys_of(self, names: Iterable[str], route: Route) -> list[KnownKey]:
+        """Return the known keys under these names, of the route's file and the system's."""
+        keys: list[KnownKey] = []
+        for name in names:
+            for path in (route.known_hosts, self._system_file):
+                keys.extend(self._file(path).lookup(name))
+        return keys
 
     def _file(self, path: str) -> KnownHosts:
         with self._lock:
@@ -90,112 +92,145 @@ class HostKeys:
             return self._files[path]
 
     def _accept(self, route: Route, type_: str, blob: bytes) -> None:
-        """Append the key, unless another process was faster; then that one's key decides."""
+        """Append the key to known_hosts.
+
+        If another process was faster, that one's key decides.
+        """
         path = os.path.expanduser(route.known_hosts)
+        line = line_for(route, type_, blob)
         try:
-            known = _append(path, line_for(route, type_, blob), route.key_names[0])
+            known = _append(path, line, route.key_names[0])
         except OSError as error:
-            why = f"and {route.known_hosts} cannot be written: {error.strerror}"
-            raise unknown(route, type_, blob, why) from error
+            reason = f"and {route.known_hosts} cannot be written: {error.strerror}"
+            raise unknown(route, type_, blob, reason) from error
         with self._lock:
             self._files.pop(route.known_hosts, None)
-        if known and all(key.blob != blob for key in known):
+        if known and not _has_blob(known, blob):
             raise changed(route, type_, blob, known)
 
 
 def _append(path: str, line: str, name: str) -> list[KnownKey]:
-    """The keys that name has by now; only where there are none, the line is added."""
+    """Append a line to known_hosts, unless `name` has keys there. Returns those keys."""
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-    with os.fdopen(
-        os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+", errors="replace"
-    ) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "r+", errors="replace") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
         text = file.read()
-        known = _plain(KnownHosts(text.splitlines(), path).lookup(name))
+        known_hosts = KnownHosts(text.splitlines(), path)
+        known = _unmarked(known_hosts.lookup(name))
         if not known:
-            file.write(("" if not text or text.endswith("\n") else "\n") + line + "\n")
+            separator = "" if not text or text.endswith("\n") else "\n"
+            file.write(f"{separator}{line}\n")
     return known
 
 
-def _plain(keys: Iterable[KnownKey]) -> list[KnownKey]:
-    """Those that are simply trusted."""
+def _unmarked(keys: Iterable[KnownKey]) -> list[KnownKey]:
+    """Return the keys that are trusted themselves: neither revoked nor authorities."""
     return [key for key in keys if not key.marker]
 
 
+def _has_authority(keys: Iterable[KnownKey]) -> bool:
+    return any(key.marker == "@cert-authority" for key in keys)
+
+
+def _has_blob(keys: Iterable[KnownKey], blob: bytes) -> bool:
+    return any(key.blob == blob for key in keys)
+
+
 def _refuse_revoked(route: Route, type_: str, blob: bytes, keys: Sequence[KnownKey]) -> None:
-    revoked = next((key for key in keys if key.marker == "@revoked" and key.blob == blob), None)
-    if revoked:
-        raise Unreached(
-            "host_key_changed",
-            f"{route.host} shows a host key that is revoked: {type_} {fingerprint(blob)} ({revoked.place})",
-            "give the node a new host key (ssh-keygen -A after removing the old one), then add it to known_hosts",
-        )
+    for key in keys:
+        if key.marker == "@revoked" and key.blob == blob:
+            seen = f"{type_} {fingerprint(blob)} ({key.place})"
+            message = f"{route.host} shows a host key that is revoked: {seen}"
+            raise Unreached("host_key_changed", message, REVOKED_REMEDY)
 
 
-def _objection(route: Route, certificate: bytes | None, known: Sequence[KnownKey]) -> str | None:
-    """Why no certificate vouches for the node; None where one does."""
-    authorities = [key for key in known if key.marker == "@cert-authority"]
+def _certificate_objection(
+    route: Route, certificate: bytes | None, keys: Sequence[KnownKey]
+) -> str | None:
+    """Return why no certificate proves that this is the node, None if one does."""
+    authorities = [key for key in keys if key.marker == "@cert-authority"]
     if not authorities:
         return f'{route.known_hosts} and {SYSTEM_FILE} have no key for "{route.key_names[0]}"'
     if certificate is None:
-        return f"only a @cert-authority line ({authorities[0].place}) matches, and the node shows no certificate"
-    from clusterprep.remote.transports.host_certificate import (
-        HostCertificate,
-    )  # paramiko is slow to import
+        line = f"a @cert-authority line ({authorities[0].place})"
+        return f"only {line} matches, and the node shows no certificate"
+    # paramiko, which this module imports, is slow to import.
+    from clusterprep.remote.transports.host_certificate import HostCertificate
 
-    revoked = {key.blob for key in known if key.marker == "@revoked"}
+    revoked = {key.blob for key in keys if key.marker == "@revoked"}
     trusted = {key.blob for key in authorities} - revoked
     try:
-        return HostCertificate.parse(certificate).objection(route.key_names[-1], trusted)
+        parsed = HostCertificate.parse(certificate)
+        return parsed.objection(route.key_names[-1], trusted)
     except ValueError as error:
         return str(error)
 
 
 def line_for(route: Route, type_: str, blob: bytes) -> str:
-    """The known_hosts line of a key."""
+    """Return the known_hosts line of a key."""
     name = route.key_names[0]
     if route.hash_known_hosts:
         name = hashed(name, os.urandom(20))
-    return f"{name} {type_} {base64.b64encode(blob).decode()}"
+    encoded = base64.b64encode(blob).decode()
+    return f"{name} {type_} {encoded}"
 
 
 def changed(route: Route, type_: str, blob: bytes, known: Sequence[KnownKey]) -> Unreached:
-    """The node shows another key than the one known: reinstalled, or somebody in between."""
-    expected = ", ".join(f"{key.type} {fingerprint(key.blob)} ({key.place})" for key in known)
-    files = dict.fromkeys(key.file for key in known)
+    """Return the error for another key than the known one.
+
+    The node was reinstalled, or another machine answers in its place.
+    """
+    expected = []
+    removals: dict[str, None] = {}
     name = shlex.quote(route.key_names[0])
-    removal = " && ".join(f"ssh-keygen -R {name} -f {_quoted(file)}" for file in files)
+    for key in known:
+        expected.append(f"{key.type} {fingerprint(key.blob)} ({key.place})")
+        removals[f"ssh-keygen -R {name} -f {_quoted(key.file)}"] = None
+    removal = " && ".join(removals)
+    seen = f"{type_} {fingerprint(blob)}"
     return Unreached(
         "host_key_changed",
-        f"the host key of {route.host} is not the known one: seen {type_} {fingerprint(blob)}, expected {expected}",
-        f"if the node was reinstalled: {removal} && {_adding(route, type_, blob)}; {_compare(type_)}",
+        f"the host key of {route.host} is not the known one: "
+        f"seen {seen}, expected {', '.join(expected)}",
+        f"if the node was reinstalled: {removal} && {_command_to_add(route, type_, blob)}; "
+        f"{_how_to_compare(type_)}",
     )
 
 
-def unknown(route: Route, type_: str, blob: bytes, why: str) -> Unreached:
-    """Nobody has said yet that this key is the node's."""
-    return Unreached(
-        "host_key_unknown",
-        f"the host key of {route.host} is not known: seen {type_} {fingerprint(blob)}; {why}",
-        f"{_adding(route, type_, blob)}; {_compare(type_)}",
-    )
+def unknown(route: Route, type_: str, blob: bytes, reason: str) -> Unreached:
+    """Return the error for a key that is not known to be the node's."""
+    seen = f"{type_} {fingerprint(blob)}"
+    message = f"the host key of {route.host} is not known: seen {seen}; {reason}"
+    remedy = f"{_command_to_add(route, type_, blob)}; {_how_to_compare(type_)}"
+    return Unreached("host_key_unknown", message, remedy)
 
 
-def _adding(route: Route, type_: str, blob: bytes) -> str:
-    """The command that adds the key: ssh-keyscan where it reaches the node and writes the right name."""
+def _command_to_add(route: Route, type_: str, blob: bytes) -> str:
+    """Return a command that adds the key to known_hosts.
+
+    It is ssh-keyscan where that reaches the node and writes the right name.
+    """
     file = _quoted(route.known_hosts)
-    if route.via or route.command or route.key_names[0] != name_for(route.host, route.port):
+    is_direct = not route.via and not route.command
+    if not is_direct or route.key_names[0] != name_for(route.host, route.port):
         return f"echo {shlex.quote(line_for(route, type_, blob))} >> {file}"
-    kind = type_.removeprefix("ssh-").split("-")[0]
-    return f"ssh-keyscan -t {kind} -p {route.port} {shlex.quote(route.host)} >> {file}"
+    host = shlex.quote(route.host)
+    return f"ssh-keyscan -t {_short(type_)} -p {route.port} {host} >> {file}"
 
 
-def _compare(type_: str) -> str:
-    kind = type_.removeprefix("ssh-").split("-")[0]
-    return f"first compare with `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` on the node's console"
+def _how_to_compare(type_: str) -> str:
+    file = f"/etc/ssh/ssh_host_{_short(type_)}_key.pub"
+    return f"first compare with `ssh-keygen -lf {file}` on the node's console"
+
+
+def _short(type_: str) -> str:
+    """Return the name of a key type in ssh-keyscan and file names: "ecdsa", "ed25519", "rsa"."""
+    return type_.removeprefix("ssh-").split("-")[0]
 
 
 def _quoted(path: str) -> str:
-    return (
-        path if path.startswith("~/") and shlex.quote(path[2:]) == path[2:] else shlex.quote(path)
-    )
+    """Return a path for a shell. A leading ~ stays, so that the shell expands it."""
+    if path.startswith("~/") and shlex.quote(path[2:]) == path[2:]:
+        return path
+    return shlex.quote(path)

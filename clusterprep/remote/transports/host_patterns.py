@@ -1,4 +1,7 @@
-"""OpenSSH's host patterns, because ssh_config and known_hosts both use them and fnmatch reads `[` differently."""
+"""Match host names against OpenSSH's patterns, which ssh_config and known_hosts both use.
+
+The standard library's fnmatch reads `[` differently.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,30 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
+_WILDCARDS = {"*": ".*", "?": "."}
+
 
 @cache  # fnmatch remembers 256 patterns and then costs 20 µs each: 40 ms per node with 2000 hosts
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(
-        "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern), re.DOTALL
-    )
+    parts = [_WILDCARDS.get(character) or re.escape(character) for character in pattern]
+    return re.compile("".join(parts), re.DOTALL)
 
 
 def is_plain(pattern: str) -> bool:
-    """True where the pattern can match one name only."""
-    return not (pattern.startswith("!") or "*" in pattern or "?" in pattern)
+    """Return whether the pattern can match one name only."""
+    has_wildcard = "*" in pattern or "?" in pattern
+    return not has_wildcard and not pattern.startswith("!")
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether any pattern fits and no negated one does; neither case nor order counts."""
-    name, found = name.lower(), False
+    """Return whether any pattern matches `name` and no negated one does, in any case and order."""
+    name = name.lower()
+    is_matched = False
     for pattern in patterns:
-        negated = pattern.startswith("!")
-        if _compiled(pattern.lstrip("!").lower()).fullmatch(name):
-            if negated:
+        is_negated = pattern.startswith("!")
+        expression = _compiled(pattern.lstrip("!").lower())
+        if expression.fullmatch(name):
+            if is_negated:
                 return False
-            found = True
-    return found
+            is_matched = True
+    return is_matched

@@ -1,4 +1,7 @@
-"""Known host keys read as OpenSSH reads them: paramiko's reader drops the whole file at its first @-marked line."""
+"""Read known_hosts files as OpenSSH reads them.
+
+paramiko's reader drops the whole file at its first line with a marker such as @revoked.
+"""
 
 from __future__ import annotations
 
@@ -33,37 +36,43 @@ class KnownKey:
 
 
 def fingerprint(blob: bytes) -> str:
-    """The SHA256 fingerprint as ssh-keygen -l prints it."""
-    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+    """Return the SHA256 fingerprint of a key as `ssh-keygen -l` prints it."""
+    digest = hashlib.sha256(blob).digest()
+    return "SHA256:" + _encoded(digest).rstrip("=")
 
 
 def name_for(host: str, port: int) -> str:
-    """The name under which OpenSSH keeps the key of a host and port."""
-    return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
+    """Return the name under which OpenSSH keeps the key of a host and port.
+
+    >>> name_for("N1", 2222)
+    '[n1]:2222'
+    """
+    host = host.lower()
+    return host if port == 22 else f"[{host}]:{port}"
 
 
 def hashed(name: str, salt: bytes) -> str:
-    """The name as ssh-keygen -H writes it."""
+    """Return the name as `ssh-keygen -H` writes it."""
     digest = hmac.digest(salt, name.encode(), "sha1")
-    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+    return f"|1|{_encoded(salt)}|{_encoded(digest)}"
 
 
 class KnownHosts:
-    """One file: plain names in a dict, hashes and patterns in lists, unreadable lines counted in `skipped`."""
+    """The keys of one file. `skipped` is the number of lines that could not be read."""
 
     def __init__(self, lines: Iterable[str], file: str) -> None:
         self.file = file
         self.skipped = 0
-        self._plain: dict[str, list[KnownKey]] = defaultdict(list)
-        self._hashed: list[tuple[bytes, bytes, KnownKey]] = []
+        self._plain: dict[str, list[KnownKey]] = defaultdict(list)  # by name
+        self._hashed: list[tuple[bytes, bytes, KnownKey]] = []  # salt, digest of the name, key
         self._patterns: list[tuple[list[str], KnownKey]] = []
-        self._found: dict[str, tuple[KnownKey, ...]] = {}
+        self._lookups: dict[str, tuple[KnownKey, ...]] = {}
         for number, line in enumerate(lines, 1):
             self._read(line, number)
 
     @classmethod
     def from_path(cls, path: str) -> KnownHosts:
-        """The file at path (`~` allowed); a missing or unreadable file knows nobody."""
+        """Read the file at `path`, with `~`. A missing or unreadable file has no keys."""
         try:
             with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
                 return cls(file, path)
@@ -71,31 +80,35 @@ class KnownHosts:
             return cls((), path)
 
     def lookup(self, name: str) -> tuple[KnownKey, ...]:
-        """Every key of the name, which is a lower-case host or [host]:port, in file order."""
-        if name not in self._found:
-            self._found[name] = tuple(sorted(self._search(name), key=lambda key: key.line))
-        return self._found[name]
+        """Return every key of a name in file order. It is a lower-case host or [host]:port."""
+        if name not in self._lookups:
+            keys = sorted(self._search(name), key=lambda key: key.line)
+            self._lookups[name] = tuple(keys)
+        return self._lookups[name]
 
     def _search(self, name: str) -> Iterator[KnownKey]:
         yield from self._plain.get(name, ())
-        yield from (key for patterns, key in self._patterns if matches(name, patterns))
-        raw = name.encode()
-        yield from (
-            key for salt, digest, key in self._hashed if hmac.digest(salt, raw, "sha1") == digest
-        )
+        for patterns, key in self._patterns:
+            if matches(name, patterns):
+                yield key
+        encoded = name.encode()
+        for salt, digest, key in self._hashed:
+            if hmac.digest(salt, encoded, "sha1") == digest:
+                yield key
 
     def _read(self, line: str, number: int) -> None:
         fields = line.split()
         if not fields or fields[0].startswith("#"):
             return
         try:
-            marker = _marker(fields)
-            key = KnownKey(marker, fields[1], _blob(fields[1], fields[2]), self.file, number)
-            self._file_under(fields[0], key)
+            marker = _pop_marker(fields)
+            names, type_, text = fields[0], fields[1], fields[2]
+            key = KnownKey(marker, type_, _blob(type_, text), self.file, number)
+            self._add(names, key)
         except (ValueError, IndexError):
             self.skipped += 1
 
-    def _file_under(self, names: str, key: KnownKey) -> None:
+    def _add(self, names: str, key: KnownKey) -> None:
         if names.startswith("|"):
             _, version, salt, digest = names.split("|")
             if version != "1":
@@ -110,16 +123,20 @@ class KnownHosts:
             self._patterns.append((patterns, key))
 
 
-def _marker(fields: list[str]) -> Marker:
-    """Take the marker off the fields."""
+def _pop_marker(fields: list[str]) -> Marker:
+    """Remove the marker from the fields of a line and return it. Raises ValueError."""
     if not fields[0].startswith("@"):
         return ""
-    word = fields.pop(0)
-    if word == "@revoked":
+    marker = fields.pop(0)
+    if marker == "@revoked":
         return "@revoked"
-    if word == "@cert-authority":
+    if marker == "@cert-authority":
         return "@cert-authority"
-    raise ValueError(word)
+    raise ValueError(marker)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _decoded(text: str) -> bytes:
@@ -130,8 +147,10 @@ def _decoded(text: str) -> bytes:
 
 
 def _blob(type_: str, text: str) -> bytes:
-    """The key, which names its own type once more."""
-    blob, name = _decoded(text), type_.encode()
-    if not blob.startswith(len(name).to_bytes(4, "big") + name):
+    """Return the decoded key. Raises ValueError if it is not of the type that its line names."""
+    blob = _decoded(text)
+    name = type_.encode()
+    length = len(name).to_bytes(4, "big")
+    if not blob.startswith(length + name):
         raise ValueError(text)
     return blob

@@ -1,4 +1,4 @@
-"""ProxyCommand: a local program whose stdin and stdout are the connection."""
+"""Run a ProxyCommand: a local program whose stdin and stdout are the connection."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import socket
 import subprocess
 
 from clusterprep.errors import Unreached
+
+END_LIMIT = 0.5  # seconds for the kernel to end the program after SIGKILL
 
 
 class ProxyStream:
@@ -35,14 +37,13 @@ class ProxyStream:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._program.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._program.wait(0.5)
+            self._program.wait(END_LIMIT)
 
 
 def run_proxy(command: str) -> ProxyStream:
-    """Start the command. Raises Unreached where there is no shell to start it."""
+    """Start the command. Raises Unreached if no shell can start it."""
     try:
         return ProxyStream(command)
     except OSError as error:
-        raise Unreached(
-            "no_banner", f"ProxyCommand cannot be started: {error}", "see ssh_config"
-        ) from error
+        message = f"ProxyCommand cannot be started: {error}"
+        raise Unreached("no_banner", message, "see ssh_config") from error

@@ -1,4 +1,4 @@
-"""RevokedHostKeys of ssh_config: a list of keys that no host may show, as text or as a KRL of ssh-keygen's."""
+"""Check RevokedHostKeys of ssh_config: keys that no host may show, as text or as a KRL."""
 
 from __future__ import annotations
 
@@ -12,36 +12,52 @@ from clusterprep.remote.transports.known_hosts import fingerprint
 
 _KRL = b"SSHKRL\n\0"  # PROTOCOL.krl of OpenSSH
 LIMIT = 10.0  # seconds for ssh-keygen
-CURE = "give the node a new host key (ssh-keygen -A after removing the old one), then add it to known_hosts"
+REMEDY = (
+    "give the node a new host key (ssh-keygen -A after removing the old one), "
+    "then add it to known_hosts"
+)
 
 
 def refuse_listed(path: str, host: str, type_: str, blobs: Iterable[bytes]) -> None:
-    """Raises Unreached where the file has one of these keys or certificates, or cannot tell, as OpenSSH does then."""
+    """Raise Unreached if the file lists one of these keys or certificates.
+
+    Raises it too if the file cannot be read, as OpenSSH then trusts no host.
+    """
     try:
-        content = Path(path).read_bytes()
-        listed = _in_krl if content.startswith(_KRL) else _in_text
-        shown = next((blob for blob in blobs if listed(path, content, blob)), None)
+        listed = _first_listed(path, blobs)
     except (OSError, subprocess.TimeoutExpired) as error:
-        why = f"RevokedHostKeys {path} cannot be asked, and then no host is trusted: {error}"
-        raise Unreached(
-            "host_key_unknown", why, f"ssh-keygen -Q -l -f {path}   # or take it out of ssh_config"
-        ) from None
-    if shown is not None:
-        why = f"{host} shows a host key that is revoked: {type_} {fingerprint(shown)} (RevokedHostKeys {path})"
-        raise Unreached("host_key_changed", why, CURE)
+        message = f"RevokedHostKeys {path} cannot be asked, and then no host is trusted: {error}"
+        remedy = f"ssh-keygen -Q -l -f {path}   # or take it out of ssh_config"
+        raise Unreached("host_key_unknown", message, remedy) from None
+    if listed is not None:
+        key = f"{type_} {fingerprint(listed)}"
+        message = f"{host} shows a host key that is revoked: {key} (RevokedHostKeys {path})"
+        raise Unreached("host_key_changed", message, REMEDY)
 
 
-def _in_text(path: str, content: bytes, blob: bytes) -> bool:
+def _first_listed(path: str, blobs: Iterable[bytes]) -> bytes | None:
+    content = Path(path).read_bytes()
+    is_listed = _is_in_krl if content.startswith(_KRL) else _is_in_text
+    for blob in blobs:
+        if is_listed(path, content, blob):
+            return blob
+    return None
+
+
+def _is_in_text(path: str, content: bytes, blob: bytes) -> bool:
     key = base64.b64encode(blob)
-    return any(
-        key in line.split() for line in content.splitlines() if not line.lstrip().startswith(b"#")
-    )
+    for line in content.splitlines():
+        is_comment = line.lstrip().startswith(b"#")
+        if not is_comment and key in line.split():
+            return True
+    return False
 
 
-def _in_krl(path: str, content: bytes, blob: bytes) -> bool:
-    """What ssh-keygen says; also where it does not know the file or the key."""
+def _is_in_krl(path: str, content: bytes, blob: bytes) -> bool:
+    """Return whether ssh-keygen says so. True as well if it cannot read the file or the key."""
     length = int.from_bytes(blob[:4], "big")
-    line = b"%b %b\n" % (blob[4 : 4 + length], base64.b64encode(blob))
-    question = ["ssh-keygen", "-Q", "-f", path, "/dev/stdin"]
-    asked = subprocess.run(question, input=line, capture_output=True, timeout=LIMIT, check=False)
-    return asked.returncode != 0
+    type_ = blob[4 : 4 + length]
+    line = b"%b %b\n" % (type_, base64.b64encode(blob))
+    argv = ["ssh-keygen", "-Q", "-f", path, "/dev/stdin"]
+    done = subprocess.run(argv, input=line, capture_output=True, timeout=LIMIT, check=False)
+    return done.returncode != 0

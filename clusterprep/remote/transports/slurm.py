@@ -12,140 +12,159 @@ from collections.abc import Mapping, Sequence
 from clusterprep.errors import Unreached
 from clusterprep.model import Inventory, Node
 from clusterprep.model.nodeset import fold
-from clusterprep.remote import bootstrap as boot
-from clusterprep.remote.transports import Channel, slurm_says
+from clusterprep.remote import bootstrap
+from clusterprep.remote.transports import slurm_commands
+from clusterprep.remote.transports.protocol import Channel
+from clusterprep.remote.transports.slurm_commands import Allocation
 from clusterprep.remote.transports.slurm_nodes import SlurmNode, matching
-from clusterprep.remote.transports.slurm_says import Allocation
 from clusterprep.remote.transports.slurm_step import JobStep
 from clusterprep.remote.transports.tcp import dial
 from clusterprep.runtime.clock import running_seconds
 
 DIALERS = 64  # nodes whose slurmd is dialled at once
-LINGER = 1.5  # seconds that other tasks may begin after the first
+LINGER = 1.5  # seconds that other tasks may start after the first
 DIAL_LIMIT = 3.0  # seconds
 ATTEMPTS = 3  # steps, each without the nodes that spoiled the one before
-SQUEUE_LIMIT = CANCEL_LIMIT = 2.0  # seconds
+SQUEUE_LIMIT = 2.0  # seconds
+CANCEL_LIMIT = 2.0  # seconds
 SALLOC = "salloc -N … --exclusive, and run clusterprep in it"
-# One task per node, whatever its neighbours do, beside what runs in the allocation, with nothing of our environment,
-# limits or folder; --label says which task wrote what. Never --unbuffered, which breaks lines.
+# One task per node, independent of the others and beside other steps of the allocation. It gets
+# nothing of our environment, limits or folder. --label marks which task wrote what. Never
+# --unbuffered, which breaks lines.
 _FLAGS = (
-    *(
-        "--quiet",
-        "--ntasks-per-node=1",
-        "--input=all",
-        "--overlap",
-        "--no-kill",
-        "--kill-on-bad-exit=0",
-        "--wait=0",
-    ),
-    *("--export=NONE", "--propagate=NONE", "--cpu-bind=none", "--mpi=none", "--label", "--chdir=/"),
+    *("--quiet", "--ntasks-per-node=1", "--input=all", "--overlap", "--no-kill"),
+    *("--kill-on-bad-exit=0", "--wait=0", "--export=NONE", "--propagate=NONE"),
+    *("--cpu-bind=none", "--mpi=none", "--label", "--chdir=/"),
 )
 
 
 class SlurmTransport:
-    """See clusterprep.transports.Transport. The first `open` starts the step, for all nodes of the inventory."""
+    """Starts commands in a job step. See Transport in clusterprep.remote.transports.protocol.
+
+    The first `open` starts the step, for all nodes of the inventory.
+    """
 
     def __init__(self, inventory: Inventory) -> None:
         self._nodes = tuple(node for node in inventory.nodes if node.transport == "slurm")
-        self._limit = max((node.ssh.connect_timeout for node in self._nodes), default=10.0)
+        timeouts = [node.ssh.connect_timeout for node in self._nodes]
+        self._limit = max(timeouts, default=10.0)
         self._lock = threading.Lock()
-        self._begun = self._closed = False
+        self._has_begun = False
+        self._is_closed = False
         self._step: JobStep | None = None
-        self._home: Allocation | None = None  # the job that this runs in
-        self._found: dict[str, SlurmNode] = {}  # node -> what Slurm says of it
+        self._allocation: Allocation | None = None  # the job that this command runs in
+        self._slurm_nodes: dict[str, SlurmNode] = {}  # by node of the inventory
         self._troubles: dict[str, Unreached] = {}  # node -> why it takes no part
 
     def open(self, node: Node, command: str) -> Channel:
-        """Start command in the node's task. Raises Unreached."""
+        """Start `command` in the node's task. Raises Unreached."""
         with self._lock:
-            if not self._begun:
+            if not self._has_begun:
                 self._begin()
-                self._begun = True
+                self._has_begun = True
         if node.name in self._troubles:
             raise self._troubles[node.name]
-        step, host = self._step, self._found[node.name].name
-        if step is None or step.ended is not None or host in step.failed:
-            words = "the command ended" if step is None else step.ended or step.failed[host]
-            raise Unreached("hung", words)
+        step = self._step
+        host = self._slurm_nodes[node.name].name
+        if step is None:
+            raise Unreached("hung", "the command ended")
+        if step.ended is not None:
+            raise Unreached("hung", step.ended)
+        if host in step.failed:
+            raise Unreached("hung", step.failed[host])
         return step.open(host, command)
 
     def unheard(self) -> tuple[str, ...]:
-        """Nobody: all wait for the same step."""
+        """Return an empty tuple: all nodes wait for the same step."""
         return ()
 
     def close(self) -> None:
         """End the step, and all that its tasks started."""
-        self._closed = True
-        step, self._step = self._step, None
+        self._is_closed = True
+        step = self._step
+        self._step = None
         if step is not None and not step.close():
             self._give_up(step)
 
     @property
     def carried(self) -> tuple[int, int]:
-        """Bytes that srun was given and that it gave so far."""
-        return (self._step.taken, self._step.given) if self._step else (0, 0)
+        """Bytes that srun was given and bytes that it gave so far."""
+        if self._step is None:
+            return (0, 0)
+        return (self._step.taken, self._step.given)
 
     # ------------------------------------------------------------ the start
 
     def _begin(self) -> None:
         """Start the step, or note for every node why not."""
         try:
-            if not slurm_says.has("srun"):
-                raise slurm_says.missing("srun")
-            self._home = slurm_says.allocation(os.environ, self._limit)
-            self._choose(self._home)
-            self._run(self._home)
+            if not slurm_commands.has("srun"):
+                raise slurm_commands.missing("srun")
+            self._allocation = slurm_commands.allocation(os.environ, self._limit)
+            self._choose_nodes()
+            self._start_step()
         except Unreached as trouble:
             for node in self._nodes:
                 self._troubles.setdefault(node.name, trouble)
 
-    def _choose(self, home: Allocation | None) -> None:
-        """Find every node in Slurm, and set aside those on which it would start nothing."""
-        listed = slurm_says.nodes([node.name for node in self._nodes], self._limit)
+    def _choose_nodes(self) -> None:
+        """Find every node in Slurm, and set aside those on which it would start no task."""
+        names = [node.name for node in self._nodes]
+        listed = slurm_commands.nodes(names, self._limit)
         for node in self._nodes:
-            there = matching(listed, node.name, node.address)
-            trouble = _trouble(node, there, home)
+            slurm_node = matching(listed, node.name, node.address)
+            trouble = _trouble(node, slurm_node, self._allocation)
             if trouble is not None:
                 self._troubles[node.name] = trouble
-            elif there is not None:
-                self._found[node.name] = there
+            elif slurm_node is not None:
+                self._slurm_nodes[node.name] = slurm_node
 
-    def _run(self, home: Allocation | None) -> None:
-        """A node that does not start its task makes Slurm end the whole step after a while: go on without it."""
+    def _start_step(self) -> None:
+        """Start a step on the nodes without trouble. Raises Unreached.
+
+        A node that does not start its task makes Slurm end the whole step after a while. So the
+        step is then started again without it.
+        """
         for _ in range(ATTEMPTS):
-            hosts = [
-                there.name for name, there in self._found.items() if name not in self._troubles
-            ]
-            if not hosts or self._closed:
+            hosts = self._hosts()
+            if not hosts or self._is_closed:
                 break
-            nonce = os.urandom(8).hex()
-            step = self._step = _start(hosts, home, nonce)
-            deadline = time.monotonic() + self._limit
-            step.wait(deadline, LINGER)
-            if step.started and self._cannot_start(step):
-                self._abandon(step)
-                continue
-            step.wait(deadline)
-            if not step.started:
-                why = (
-                    None
-                    if self._cannot_start(step, nonce)
-                    else self._why_nothing_started(step, nonce)
-                )
-                self._abandon(step)
-                if why is not None:
-                    raise why
-                continue
-            self._note(step)
-            if not step.missing and step.ended is None:
+            step = _srun(hosts, self._allocation, os.urandom(8).hex())
+            self._step = step
+            if self._settle(step):
                 return
             self._abandon(step)
         if self._step is None:
-            raise Unreached(
-                "refused",
-                "Slurm started no step of ours",
-                "squeue; sinfo -R; and the log of slurmctld",
-            )
+            remedy = "squeue; sinfo -R; and the log of slurmctld"
+            raise Unreached("refused", "Slurm started no step of ours", remedy)
+
+    def _hosts(self) -> list[str]:
+        """Return Slurm's names of the nodes without trouble."""
+        hosts = []
+        for name, slurm_node in self._slurm_nodes.items():
+            if name not in self._troubles:
+                hosts.append(slurm_node.name)
+        return hosts
+
+    def _settle(self, step: JobStep) -> bool:
+        """Wait for the tasks of a step. Returns whether all of them have started.
+
+        Nodes with trouble are noted. Raises Unreached, and abandons the step, if no task has
+        started and no node can be blamed.
+        """
+        deadline = time.monotonic() + self._limit
+        step.wait(deadline, LINGER)
+        if step.started and self._note_dead_nodes(step):
+            return False
+        step.wait(deadline)
+        if not step.started:
+            if not self._note_dead_nodes(step, waits_in_queue=True):
+                reason = self._why_nothing_started(step)
+                self._abandon(step)
+                raise reason
+            return False
+        self._note_not_ready(step)
+        return not step.missing and step.ended is None
 
     def _abandon(self, step: JobStep) -> None:
         """End a step that is of no use."""
@@ -154,151 +173,167 @@ class SlurmTransport:
             self._give_up(step)
 
     def _give_up(self, step: JobStep) -> None:
-        """srun waits for a node that is lost, and Slurm for srun: tell Slurm that nobody needs the step any more."""
-        slurm_says.cancel(
-            job_name(step.nonce), self._home.number if self._home else None, CANCEL_LIMIT
-        )
+        """Have Slurm cancel a step whose srun does not end, and kill srun.
+
+        srun waits for a node that is lost, and Slurm for srun.
+        """
+        job = self._allocation.number if self._allocation else None
+        slurm_commands.cancel(job_name(step.nonce), job, CANCEL_LIMIT)
         step.kill()
 
-    def _cannot_start(self, step: JobStep, nonce: str = "") -> bool:
-        """Whether nodes that did not start their task have no slurmd; they are noted then.
+    def _note_dead_nodes(self, step: JobStep, *, waits_in_queue: bool = False) -> bool:
+        """Note nodes that did not start their task and have no slurmd. Returns whether any has.
 
-        Nobody is dialled without need, since slurmd logs every connection that says nothing.
+        With `waits_in_queue` no node is blamed if the step may still wait for resources. Nodes are
+        dialled only if a task is missing, because slurmd logs every connection that sends nothing.
         """
-        if step.ended is not None or (
-            nonce and slurm_says.waits_for(job_name(nonce), SQUEUE_LIMIT).startswith("PENDING")
-        ):
+        if step.ended is not None:
             return False
-        missing = {name: there for name, there in self._found.items() if there.name in step.missing}
-        troubles = _dial_all(missing, min(DIAL_LIMIT, self._limit)) if missing else {}
-        self._troubles.update(
-            (name, trouble) for name, trouble in troubles.items() if name not in self._troubles
-        )
+        if waits_in_queue and _queue_state(step).startswith("PENDING"):
+            return False
+        missing_hosts = set(step.missing)
+        missing = {}
+        for name, slurm_node in self._slurm_nodes.items():
+            if slurm_node.name in missing_hosts:
+                missing[name] = slurm_node
+        if not missing:
+            return False
+        troubles = _dial_all(missing, min(DIAL_LIMIT, self._limit))
+        for name, trouble in troubles.items():
+            self._troubles.setdefault(name, trouble)
         return bool(troubles)
 
-    def _why_nothing_started(self, step: JobStep, nonce: str) -> Unreached:
+    def _why_nothing_started(self, step: JobStep) -> Unreached:
         if step.ended is not None:
-            return Unreached("refused", f"srun was refused: {step.words or step.ended}", SALLOC)
-        waiting = slurm_says.waits_for(job_name(nonce), SQUEUE_LIMIT)
-        if waiting.startswith("PENDING"):
-            message = f"srun waits for resources: after {self._limit:.3g} s its job is {waiting}"
+            message = f"srun was refused: {step.stderr or step.ended}"
+            return Unreached("refused", message, SALLOC)
+        state = _queue_state(step)
+        if state.startswith("PENDING"):
+            message = f"srun waits for resources: after {self._limit:.3g} s its job is {state}"
             return Unreached("timed_out", message, f"{SALLOC}; or a longer `connect_timeout:`")
-        message = (
-            f"srun started no task in {self._limit:.3g} s{f': {step.words}' if step.words else ''}"
-        )
-        return Unreached(
-            "timed_out", message, "a Prolog may take long: a longer `connect_timeout:`"
-        )
+        message = f"srun started no task in {self._limit:.3g} s"
+        if step.stderr:
+            message += f": {step.stderr}"
+        remedy = "a Prolog may take long: a longer `connect_timeout:`"
+        return Unreached("timed_out", message, remedy)
 
-    def _note(self, step: JobStep) -> None:
-        """Why nodes are not ready in a step. srun gives its stdin to nobody before all tasks have begun."""
-        innocent = frozenset(step.started) - frozenset(step.failed) if step.missing else frozenset()
-        for name, there in self._found.items():
-            if (
-                name not in self._troubles
-                and there.name not in step.ready
-                and there.name not in innocent
-            ):
-                self._troubles[name] = _not_ready(step, there.name, self._limit)
+    def _note_not_ready(self, step: JobStep) -> None:
+        """Note why nodes are not ready in a step.
+
+        srun gives its stdin to no task before all of them have started. So while tasks are missing,
+        those that have started cannot be ready and are not blamed.
+        """
+        innocent: set[str] = set()
+        if step.missing:
+            innocent = set(step.started) - set(step.failed)
+        for name, slurm_node in self._slurm_nodes.items():
+            host = slurm_node.name
+            if host in step.ready or host in innocent:
+                continue
+            if name not in self._troubles:
+                self._troubles[name] = _not_ready(step, host, self._limit)
+
+
+def _queue_state(step: JobStep) -> str:
+    return slurm_commands.waits_for(job_name(step.nonce), SQUEUE_LIMIT)
 
 
 def _not_ready(step: JobStep, host: str, limit: float) -> Unreached:
+    """Return why the relay of a host does not listen."""
     if step.started.get(host) in step.no_python:
-        return Unreached(
-            "no_python", "no python3 was found on the node", "apt-get install python3-minimal"
-        )
+        remedy = "apt-get install python3-minimal"
+        return Unreached("no_python", "no python3 was found on the node", remedy)
     if host in step.failed:
-        reason = "no_python" if host in step.started else "refused"
-        return Unreached(
-            reason, step.failed[host] + (f": {step.words}" if host in step.started else "")
-        )
+        if host in step.started:
+            return Unreached("no_python", f"{step.failed[host]}: {step.stderr}")
+        return Unreached("refused", step.failed[host])
     if host in step.started:
-        return Unreached("hung", f"its task said nothing in {limit:.3g} s {step.words}".strip())
-    return Unreached(
-        "timed_out",
-        f"Slurm did not start the task of {host} in {limit:.3g} s",
-        f"systemctl status slurmd   # on {host}",
-    )
+        message = f"its task said nothing in {limit:.3g} s {step.stderr}"
+        return Unreached("hung", message.strip())
+    message = f"Slurm did not start the task of {host} in {limit:.3g} s"
+    return Unreached("timed_out", message, f"systemctl status slurmd   # on {host}")
 
 
-def _trouble(node: Node, there: SlurmNode | None, home: Allocation | None) -> Unreached | None:
-    """Why Slurm would start nothing on a node."""
-    if there is None:
-        words = " or ".join(dict.fromkeys((node.name, node.address)))
-        message = f"Slurm knows no node {words}"
-        return Unreached(
-            "name_unknown", message, "sinfo -N; `name:` or `address:` has to be its NodeName"
+def _trouble(
+    node: Node, slurm_node: SlurmNode | None, allocation: Allocation | None
+) -> Unreached | None:
+    """Return why Slurm would start nothing on a node, None if it would."""
+    if slurm_node is None:
+        names = " or ".join(dict.fromkeys((node.name, node.address)))
+        remedy = "sinfo -N; `name:` or `address:` has to be its NodeName"
+        return Unreached("name_unknown", f"Slurm knows no node {names}", remedy)
+    name = slurm_node.name
+    if allocation is not None and name not in allocation.hosts:
+        hosts = fold(sorted(allocation.hosts))
+        message = (
+            f"{name} is not part of the allocation that this runs in: "
+            f"job {allocation.number} has {hosts}"
         )
-    if home is not None and there.name not in home.hosts:
-        has = f"job {home.number} has {fold(sorted(home.hosts))}"
-        message = f"{there.name} is not part of the allocation that this runs in: {has}"
-        return Unreached(
-            "refused", message, "salloc with these nodes, or --limit to those of the job"
-        )
-    if why := there.why_no_step(home is not None):
-        return Unreached(
-            "refused",
-            f"no task can be started on {there.name}: {why}",
-            f"scontrol show node {there.name}",
-        )
-    if home is None and "ALLOCATED" in there.words:
-        message = f"all of {there.name} belongs to jobs, so that Slurm starts nothing of ours there"
-        return Unreached(
-            "busy", message, f"squeue -w {there.name}; {SALLOC}, or use `transport: ssh`"
-        )
+        remedy = "salloc with these nodes, or --limit to those of the job"
+        return Unreached("refused", message, remedy)
+    reason = slurm_node.why_no_step(allocation is not None)
+    if reason:
+        message = f"no task can be started on {name}: {reason}"
+        return Unreached("refused", message, f"scontrol show node {name}")
+    if allocation is None and "ALLOCATED" in slurm_node.states:
+        message = f"all of {name} belongs to jobs, so that Slurm starts nothing of ours there"
+        return Unreached("busy", message, f"squeue -w {name}; {SALLOC}, or use `transport: ssh`")
     return None
 
 
-def _dial_all(found: Mapping[str, SlurmNode], limit: float) -> dict[str, Unreached]:
-    """Whose slurmd cannot be reached."""
-    port = slurm_says.slurmd_port(limit)
+def _dial_all(nodes: Mapping[str, SlurmNode], limit: float) -> dict[str, Unreached]:
+    """Return, by name, why the slurmd of nodes cannot be reached; only nodes where it cannot."""
+    port = slurm_commands.slurmd_port(limit)
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[str, Unreached | None]] = queue.SimpleQueue()
-    for name in found:
+    for name in nodes:
         todo.put(name)
 
     def work() -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 name = todo.get_nowait()
-                done.put((name, _dial(found[name], port, limit)))
+                done.put((name, _dial(nodes[name], port, limit)))
 
-    for _ in range(min(DIALERS, len(found))):
+    for _ in range(min(DIALERS, len(nodes))):
         threading.Thread(target=work, daemon=True).start()
-    answers = [done.get() for _ in found]
-    return {name: trouble for name, trouble in answers if trouble is not None}
+    troubles = {}
+    for _ in nodes:
+        name, trouble = done.get()
+        if trouble is not None:
+            troubles[name] = trouble
+    return troubles
 
 
 def _dial(node: SlurmNode, port: int, limit: float) -> Unreached | None:
+    deadline = running_seconds() + limit
     try:
-        connection, _ = dial(node.address, node.port or port, running_seconds() + limit)
+        connection, _ = dial(node.address, node.port or port, deadline)
     except Unreached as trouble:
-        return Unreached(
-            trouble.reason,
-            f"slurmd of {node.name}: {trouble}",
-            f"systemctl status slurmd   # on {node.name}",
-        )
+        message = f"slurmd of {node.name}: {trouble}"
+        return Unreached(trouble.reason, message, f"systemctl status slurmd   # on {node.name}")
     connection.close()
     return None
 
 
 def job_name(nonce: str) -> str:
-    """The name of our step, and of the job where it has one of its own."""
+    """Return the name of our step, and of the job if it has one of its own."""
     return f"clusterprep-{nonce}"
 
 
-def _start(hosts: Sequence[str], home: Allocation | None, nonce: str) -> JobStep:
-    count, listed = len(hosts), ",".join(hosts)
-    listed = listed if len(listed) < slurm_says.LONGEST else fold(hosts)
-    where = (
-        f"--nodes={count}",
-        f"--ntasks={count}",
-        f"--nodelist={listed}",
-        f"--job-name={job_name(nonce)}",
-    )
-    inside = (f"--jobid={home.number}", "--mem=0") if home else ()
-    argv = ("srun", *_FLAGS, *where, *inside, "/bin/sh", "-c", boot.relay_command(nonce))
+def _srun(hosts: Sequence[str], allocation: Allocation | None, nonce: str) -> JobStep:
+    """Start srun with one task on each host. Raises Unreached."""
+    count = len(hosts)
+    listed = ",".join(hosts)
+    if len(listed) >= slurm_commands.LONGEST:
+        listed = fold(hosts)
+    argv = ["srun", *_FLAGS, f"--nodes={count}", f"--ntasks={count}"]
+    argv += [f"--nodelist={listed}", f"--job-name={job_name(nonce)}"]
+    if allocation:
+        argv += [f"--jobid={allocation.number}", "--mem=0"]
+    argv += ["/bin/sh", "-c", bootstrap.relay_command(nonce)]
+    environment = slurm_commands.environment(own_job=allocation is None)
     try:
-        return JobStep(argv, slurm_says.environment(own_job=home is None), hosts, nonce)
+        return JobStep(argv, environment, hosts, nonce)
     except OSError as error:
         raise Unreached("missing_tool", f"srun cannot be started: {error.strerror}") from error

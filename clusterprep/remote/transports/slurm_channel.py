@@ -5,34 +5,43 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from clusterprep.errors import LinkLost
 from clusterprep.remote.transports.slurm_records import Record
 
-if TYPE_CHECKING:
-    from clusterprep.remote.transports.slurm_step import JobStep
-
-KEPT = 8192  # bytes of stderr
+STDERR_KEPT = 8192  # bytes
 GRANT = 1 << 19  # bytes read after which the task may send as many more
-PART = 1.0  # seconds for the end of the command to be confirmed
+CLOSE_LIMIT = 1.0  # seconds for the end of the command to be confirmed
+
+
+class Carrier(Protocol):
+    """What a channel needs of the job step that it is part of."""
+
+    def send(self, task: int, channel: int, op: str, body: bytes = b"") -> None:
+        """Send bytes to a task. Raises LinkLost."""
+
+    def forget(self, channel: SlurmChannel) -> None:
+        """Deliver no more records to this channel."""
 
 
 class SlurmChannel:
-    """See clusterprep.transports.Channel."""
+    """A command in a task. See Channel in clusterprep.remote.transports.protocol."""
 
     peer: str | None = None  # srun is between
-    near = False  # and carries each byte to all
+    near = False  # srun carries each byte to all tasks
 
-    def __init__(self, step: JobStep, host: str, task: int, number: int) -> None:
-        self.host, self.task, self.number = host, task, number
+    def __init__(self, step: Carrier, host: str, task: int, number: int) -> None:
+        self.host = host
+        self.task = task
+        self.number = number
         self._step = step
         self._inbox: queue.SimpleQueue[bytes | LinkLost] = queue.SimpleQueue()
-        self._tail = b""
-        self._read = 0
-        self._over: bytes | LinkLost | None = None  # what every further recv brings
+        self._tail = b""  # of stderr
+        self._read = 0  # bytes since the last grant
+        self._final: bytes | LinkLost | None = None  # what every further recv returns or raises
         self._lost: LinkLost | None = None
-        self._gone = threading.Event()
+        self._has_ended = threading.Event()
 
     @property
     def alive(self) -> bool:
@@ -46,23 +55,25 @@ class SlurmChannel:
         self._step.send(self.task, self.number, "data", data)
 
     def recv(self, timeout: float) -> bytes:
-        """Up to 64 KiB; b"" at the end of the command. Raises TimeoutError, and LinkLost when the step is gone."""
-        if self._over is None:
+        """Return up to 64 KiB, b"" at the end of the command.
+
+        Raises TimeoutError, and LinkLost if the step is gone.
+        """
+        if self._final is None:
             try:
                 item = self._inbox.get(timeout=timeout)
             except queue.Empty:
                 raise TimeoutError from None
-            if isinstance(item, LinkLost) or not item:
-                self._over = item
-            else:
+            if item and not isinstance(item, LinkLost):
                 self._grant(len(item))
                 return item
-        if isinstance(self._over, LinkLost):
-            raise self._over
-        return self._over
+            self._final = item
+        if isinstance(self._final, LinkLost):
+            raise self._final
+        return self._final
 
     def stderr(self) -> bytes:
-        """The last 8 KiB of stderr so far."""
+        """Return the last 8 KiB of stderr so far."""
         return self._tail
 
     def kill(self) -> None:
@@ -71,33 +82,35 @@ class SlurmChannel:
             self._step.send(self.task, self.number, "kill")
 
     def close(self) -> None:
-        """End the command, and wait up to a second for the word that nothing of it is left."""
-        if not self._gone.is_set():
+        """End the command, and wait up to a second until all of its processes have ended."""
+        if not self._has_ended.is_set():
             with contextlib.suppress(LinkLost):
                 self._step.send(self.task, self.number, "close")
-                self._gone.wait(PART)
+                self._has_ended.wait(CLOSE_LIMIT)
         self._step.forget(self)
 
-    def heed(self, record: Record) -> None:
-        """Take what came for this command."""
+    def accept(self, record: Record) -> None:
+        """Take a record for this command."""
         if record.kind == "o":
             self._inbox.put(record.data)
         elif record.kind == "e":
-            self._tail = (self._tail + record.data)[-KEPT:]
+            self._tail = (self._tail + record.data)[-STDERR_KEPT:]
         elif record.kind in ("f", "x"):
             self._inbox.put(b"")
         if record.kind == "x":
-            self._gone.set()
+            self._has_ended.set()
 
-    def lose(self, why: LinkLost) -> None:
-        """Nothing more will come."""
-        self._lost = self._lost or why
-        self._inbox.put(why)
-        self._gone.set()
+    def lose(self, error: LinkLost) -> None:
+        """Note that nothing more will come."""
+        self._lost = self._lost or error
+        self._inbox.put(error)
+        self._has_ended.set()
 
     def _grant(self, count: int) -> None:
+        """Allow the task to send as many bytes as were read, once these are enough."""
         self._read += count
         if self._read >= GRANT:
-            granted, self._read = self._read, 0
+            granted = self._read
+            self._read = 0
             with contextlib.suppress(LinkLost):
                 self._step.send(self.task, self.number, "grant", b"%d" % granted)

@@ -1,4 +1,7 @@
-"""What is to go to the tasks of a step, grouped: srun gives its stdin to all of them, so equal bytes go once."""
+"""Group what is to be sent to the tasks of a step.
+
+srun gives its stdin to all tasks, so bytes that several tasks are to get are sent once.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 ROOM = 8 << 20  # bytes that may wait
-LARGE = 4096  # bytes from which on it pays to wait for others that send the same
+LARGE = 4096  # bytes from which on it pays to wait for other messages with the same content
 LINGER = 0.01  # seconds
-SHARED = 512  # bytes that several have to have in common at the end to be sent the rest one by one
+SHARED = 512  # bytes of a common end from which on it is sent once, and the beginnings one by one
+FASTEST = 1  # level of zlib
 PULSE = b"* 0 pulse 0\n"
 
 
@@ -27,7 +31,7 @@ class Message:
 
 
 class Outbox:
-    """What waits for srun; put from many threads, taken by one."""
+    """What waits for srun. Many threads put messages, one takes them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -37,76 +41,107 @@ class Outbox:
         self._closed = False
 
     def put(self, task: int | None, body: bytes, channel: int = 0, op: str = "") -> None:
-        """Queue a message; those without a task are for all, come first and have no envelope."""
+        """Queue a message. Without a task it is for all, comes first and has no envelope."""
         with self._changed:
             if task is None:
                 self._plain.append(body)
             else:
-                self._waiting.setdefault(task, deque()).append(Message(channel, op, body))
+                queue = self._waiting.setdefault(task, deque())
+                queue.append(Message(channel, op, body))
             self._size += len(body) + 1
             self._changed.notify_all()
 
     def wait_for_room(self, seconds: float) -> bool:
-        """Whether there is room for more, or no more is taken, within so many seconds."""
+        """Return whether there is room within `seconds`, or the outbox is closed."""
         with self._changed:
             return self._changed.wait_for(lambda: self._size < ROOM or self._closed, seconds)
 
     def take(self, seconds: float) -> bytes | None:
-        """All that waits, as bytes for srun; a sign of life when nothing does for so long; None at the end."""
+        """Return all that waits, as bytes for srun.
+
+        A sign of life if nothing comes within `seconds`, None when closed and empty.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._size or self._closed, seconds)
             if self._closed and not self._size:
                 return None
-            large = self._size >= LARGE
-        if large:
+            is_large = self._size >= LARGE
+        if is_large:
             time.sleep(LINGER)
         with self._changed:
-            plain, waiting = self._plain, self._waiting
-            self._plain, self._waiting, self._size = [], {}, 0
+            plain = self._plain
+            waiting = self._waiting
+            self._plain = []
+            self._waiting = {}
+            self._size = 0
             self._changed.notify_all()
         return b"".join([*plain, *envelopes(waiting)]) or PULSE
 
     def close(self) -> None:
-        """Take no more; what waits goes out."""
+        """Take no more messages. Those that wait are still sent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 def envelopes(waiting: dict[int, deque[Message]]) -> Iterator[bytes]:
-    """Envelopes that bring every task its messages in their order, and as few bytes as is simple."""
-    while heads := {task: queue[0] for task, queue in waiting.items() if queue}:
+    """Yield envelopes that bring every task its messages in order, with equal bytes sent once."""
+    while True:
+        heads = _heads(waiting)
+        if not heads:
+            return
         first = next(iter(heads.values()))
-        alike = [task for task, head in heads.items() if head == first]
-        near = (
-            alike
-            if first.op != "data"
-            else [task for task, head in heads.items() if _is_near(head, first)]
-        )
+        tasks = _tasks_with(heads, first)
         shared = first.body
-        if len(near) > len(alike):  # such as the source of an agent, behind a line of its own
-            alike, shared = near, first.body[-_common([heads[task].body for task in near]) :]
-            for task in near:
-                if own := heads[task].body[: -len(shared)]:
-                    yield _envelope([task], Message(first.channel, first.op, own))
-        for task in alike:
+        similar = _similar_tasks(heads, first, tasks)
+        # Such as the source of an agent, behind a line with a nonce for each task.
+        if len(similar) > len(tasks):
+            tasks = similar
+            bodies = [heads[task].body for task in tasks]
+            shared = first.body[-_common_end(bodies) :]
+            for task, body in zip(tasks, bodies, strict=True):
+                beginning = body[: -len(shared)]
+                if beginning:
+                    yield _envelope([task], Message(first.channel, first.op, beginning))
+        for task in tasks:
             waiting[task].popleft()
-        yield _envelope(alike, Message(first.channel, first.op, shared))
+        yield _envelope(tasks, Message(first.channel, first.op, shared))
 
 
-def _is_near(one: Message, other: Message) -> bool:
-    """Whether most of one message may be the end of the other, too."""
-    if (one.channel, one.op) != (other.channel, other.op) or len(other.body) < SHARED:
+def _heads(waiting: Mapping[int, deque[Message]]) -> dict[int, Message]:
+    """Return the first message of each task that has any."""
+    return {task: queue[0] for task, queue in waiting.items() if queue}
+
+
+def _tasks_with(heads: Mapping[int, Message], message: Message) -> list[int]:
+    return [task for task, head in heads.items() if head == message]
+
+
+def _similar_tasks(
+    heads: Mapping[int, Message], first: Message, equal_tasks: list[int]
+) -> list[int]:
+    """Return the tasks whose message may end like the first one."""
+    if first.op != "data":
+        return equal_tasks
+    return [task for task, head in heads.items() if _is_similar(head, first)]
+
+
+def _is_similar(one: Message, other: Message) -> bool:
+    """Return whether most of one message may be the end of the other, too."""
+    is_same_channel = (one.channel, one.op) == (other.channel, other.op)
+    if not is_same_channel or len(other.body) < SHARED:
         return one == other
     return one.body[-SHARED:] == other.body[-SHARED:]
 
 
-def _common(bodies: Sequence[bytes]) -> int:
-    """Length of what all end with."""
-    low, high = 0, min(map(len, bodies))
+def _common_end(bodies: Sequence[bytes]) -> int:
+    """Return the length of what all bodies end with, found by bisection."""
+    low = 0
+    high = min(map(len, bodies))
     while low < high:
         middle = (low + high + 1) // 2
-        if all(body.endswith(bodies[0][-middle:]) for body in bodies):
+        end = bodies[0][-middle:]
+        if all(body.endswith(end) for body in bodies):
             low = middle
         else:
             high = middle - 1
@@ -114,24 +149,26 @@ def _common(bodies: Sequence[bytes]) -> int:
 
 
 def _envelope(tasks: Sequence[int], message: Message) -> bytes:
-    op, body = message.op, message.body
+    op = message.op
+    body = message.body
     if op == "data" and len(body) >= SHARED:
-        op, body = "zdata", zlib.compress(body, 1)
-    return b"%s %d %s %d\n%s" % (
-        ranges(tasks).encode(),
-        message.channel,
-        op.encode(),
-        len(body),
-        body,
-    )
+        op = "zdata"
+        body = zlib.compress(body, FASTEST)
+    header = f"{ranges(tasks)} {message.channel} {op} {len(body)}\n"
+    return header.encode() + body
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """`0-3,7` of numbers."""
+    """Return numbers as ranges.
+
+    >>> ranges([3, 0, 1, 2, 7])
+    '0-3,7'
+    """
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and number == spans[-1][1] + 1:
             spans[-1][1] = number
         else:
             spans.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+    texts = [str(low) if low == high else f"{low}-{high}" for low, high in spans]
+    return ",".join(texts)

@@ -1,4 +1,4 @@
-"""What `scontrol --oneliner show nodes` prints, as far as an inventory or a job step needs it. Pure."""
+"""Parse `scontrol --oneliner show nodes`, as far as inventories and job steps need it. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-# Values may hold anything (Reason, Comment, OS), so the first of each name counts: Slurm prints these before such text.
+# Free text (Reason, Comment, OS) may look like a field. Slurm prints these fields before such text,
+# so the first of each name counts.
 _FIELD = re.compile(r"(?:^|\s)(NodeName|NodeAddr|NodeHostName|Port|State|Partitions)=(\S*)")
 _REASON = re.compile(r"\sReason=(.*?)(?: \[[^\]]*\])?\s*$")
-# States of nodes that are not there, or not to be woken by a look: scontrol(1), node states.
+# States of nodes that are down, or that a check must not power up: scontrol(1), node states.
 _AWAY = frozenset(
     {"DOWN", "FAIL", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP"}
 )
-# Of nodes that take no new job, though those which have them go on.
+# States of nodes that start no new job, though running jobs continue.
 _CLOSED = frozenset({"DRAIN", "DRAINED", "DRAINING", "RESERVED", "MAINT", "MAINTENANCE", "REBOOT"})
 
 
@@ -23,60 +24,82 @@ class SlurmNode:
     address: str
     partitions: tuple[str, ...]
     host: str = ""
-    port: int | None = None  # of slurmd, where it is not that of all nodes
+    port: int | None = None  # of slurmd, if it differs from the port of the other nodes
     state: str = ""  # as Slurm writes it: IDLE+DRAIN, DOWN*+CLOUD
-    reason: str = ""  # what somebody gave for it
+    reason: str = ""  # the administrator's text for it
 
     @property
-    def words(self) -> frozenset[str]:
-        return frozenset(word.strip("*~#!%$@^-") for word in self.state.split("+"))
+    def states(self) -> frozenset[str]:
+        """The parts of `state` without flags: DOWN and CLOUD for DOWN*+CLOUD."""
+        return frozenset(part.strip("*~#!%$@^-") for part in self.state.split("+"))
 
     @property
     def why_not(self) -> str:
-        """Why it is not to be looked at; empty where it is."""
-        return self._said if self.words & _AWAY else ""
+        """Why an inventory leaves the node out, "" if it does not."""
+        return self._description if self.states & _AWAY else ""
 
     def why_no_step(self, in_allocation: bool) -> str:
-        """Why no step can be started on it; empty where one can."""
-        silent = "*" in self.state or "NOT_RESPONDING" in self.words
-        closed = not in_allocation and bool(self.words & _CLOSED)
-        return self._said if silent or closed or self.words & (_AWAY | {"UNKNOWN"}) else ""
+        """Return why no step can be started on the node, "" if one can."""
+        states = self.states
+        is_silent = "*" in self.state or "NOT_RESPONDING" in states
+        is_closed = not in_allocation and bool(states & _CLOSED)
+        is_away = bool(states & (_AWAY | {"UNKNOWN"}))
+        if is_silent or is_closed or is_away:
+            return self._description
+        return ""
 
     @property
-    def _said(self) -> str:
-        return f"Slurm says {self.state}{f': {self.reason}' if self.reason else ''}"
+    def _description(self) -> str:
+        reason = f": {self.reason}" if self.reason else ""
+        return f"Slurm says {self.state}{reason}"
 
 
 def parse_nodes(text: str) -> tuple[SlurmNode, ...]:
-    """Every node in Slurm's order; a line without a name is passed over."""
-    return tuple(node for line in text.splitlines() if (node := _node(line)) is not None)
+    """Parse every node, in Slurm's order. Lines without a name are skipped."""
+    nodes = []
+    for line in text.splitlines():
+        node = _parse_node(line)
+        if node is not None:
+            nodes.append(node)
+    return tuple(nodes)
 
 
-def _node(line: str) -> SlurmNode | None:
+def _parse_node(line: str) -> SlurmNode | None:
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(line):
         fields.setdefault(name, value)
     if "NodeName" not in fields:
         return None
-    name, reason, port = fields["NodeName"], _REASON.search(line), fields.get("Port", "")
+    name = fields["NodeName"]
+    reason = _REASON.search(line)
     return SlurmNode(
-        name,
-        fields.get("NodeAddr") or name,
-        tuple(
-            word for word in fields.get("Partitions", "").split(",") if word and word != "(null)"
-        ),
-        fields.get("NodeHostName") or name,
-        int(port) if port.isdecimal() and len(port) < 6 else None,
-        fields.get("State", ""),
-        reason[1] if reason else "",
+        name=name,
+        address=fields.get("NodeAddr") or name,
+        partitions=_partitions(fields.get("Partitions", "")),
+        host=fields.get("NodeHostName") or name,
+        port=_port(fields.get("Port", "")),
+        state=fields.get("State", ""),
+        reason=reason[1] if reason else "",
     )
 
 
+def _partitions(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name and name != "(null)")
+
+
+def _port(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 6 else None
+
+
 def matching(nodes: tuple[SlurmNode, ...], name: str, address: str) -> SlurmNode | None:
-    """The node that an inventory's name stands for, else its address: as Slurm's name, host name or address."""
+    """Return the node that an inventory's name stands for, else the one of its address.
+
+    Both are compared with Slurm's name, host name and address, in this order. What matches several
+    nodes matches none.
+    """
     for wanted in dict.fromkeys((name, address)):
-        for part in ("name", "host", "address"):
-            found = [node for node in nodes if getattr(node, part) == wanted]
-            if len(found) == 1:
-                return found[0]
+        for attribute in ("name", "host", "address"):
+            matches = [node for node in nodes if getattr(node, attribute) == wanted]
+            if len(matches) == 1:
+                return matches[0]
     return None

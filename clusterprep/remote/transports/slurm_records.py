@@ -1,7 +1,8 @@
-"""What a step's tasks say, put together from srun's labelled lines. Pure.
+"""Put together what a step's tasks send, from srun's labelled lines. Pure.
 
-srun keeps lines of up to 1024 bytes together, but not the last ones of a task that ends; with `--label` every piece
-says whose it is, so that pieces of a line are joined whatever came between. See remote/relay.py for the lines.
+srun keeps lines of up to 1024 bytes together, but not the last ones of a task that ends. With
+`--label` every piece says which task it is from, so the pieces of a line are joined whatever came
+between. See clusterprep/remote/agent/relay.py for the lines.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ MAX_TEXT = 2 * MAX_PIECE  # characters of a record
 
 @dataclass(frozen=True)
 class Record:
-    """One thing that a task said: `o`utput, `e`rrors, end o`f` output, e`x`it, `h`ost, `at`, `junk`, `broken`."""
+    """One message of a task.
+
+    Kinds: "o" output, "e" stderr, "f" end of output, "x" exit, "h" name of the host, "at" name of
+    the host before Python starts, "junk" other output, "broken" a stream that cannot be read.
+    """
 
     kind: str
     channel: int = 0
@@ -26,14 +31,14 @@ class Record:
 
 
 @dataclass
-class _Talk:
-    """What one task has said so far."""
+class _TaskOutput:
+    """What one task has sent so far and what is not a record yet."""
 
     piece: bytes = b""
-    number: int = 0
-    text: list[bytes] = field(default_factory=list)
+    next_number: int = 0  # of the next line
+    texts: list[bytes] = field(default_factory=list)
     length: int = 0
-    broken: bool = False
+    is_broken: bool = False
 
 
 class RecordReader:
@@ -42,65 +47,75 @@ class RecordReader:
     def __init__(self, nonce: str) -> None:
         self._mark = nonce.encode() + b" "
         self._rest = b""
-        self._talks: dict[int, _Talk] = {}
+        self._outputs: dict[int, _TaskOutput] = {}  # by task
 
     def feed(self, data: bytes) -> Iterator[tuple[int, Record]]:
-        """Every record that `data` completes, with the number of its task."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[-MAX_TEXT:]
+        """Yield every record that `data` completes, with the number of its task."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-MAX_TEXT:]
         for line in lines:
             label, colon, piece = line.partition(b": ")
             if not colon or not label.strip().isdigit():
                 continue
             task = int(label)
-            talk = self._talks.setdefault(task, _Talk())
-            for record in self._take(talk, piece):
+            output = self._outputs.setdefault(task, _TaskOutput())
+            for record in self._take(output, piece):
                 yield task, record
 
-    def _take(self, talk: _Talk, piece: bytes) -> Iterator[Record]:
-        """Heed one piece; those that do not end a line of ours wait for the next."""
-        if talk.broken:
-            return
-        whole = talk.piece + piece
-        at = max(0, whole.rfind(self._mark))  # srun may have torn the mark itself
-        if whole[:at]:
-            yield Record("junk", data=whole[:at][-MAX_LINE:])
-        talk.piece = whole[at:]
-        if self._mark.startswith(talk.piece):
-            return
-        if not talk.piece.startswith(self._mark) or len(talk.piece) > MAX_LINE:
-            yield Record("junk", data=talk.piece[-MAX_LINE:])
-            talk.piece = b""
-        elif talk.piece.startswith(b"at ", len(self._mark)):
-            yield Record("at", data=talk.piece[len(self._mark) + 3 :])
-            talk.piece = b""
-        elif talk.piece[-1:] in (b",", b";"):
-            line, talk.piece = talk.piece, b""
-            yield from self._line(talk, line[len(self._mark) : -1], last=line.endswith(b";"))
+    def _take(self, output: _TaskOutput, piece: bytes) -> Iterator[Record]:
+        """Yield the records that a piece completes.
 
-    def _line(self, talk: _Talk, line: bytes, *, last: bool) -> Iterator[Record]:
+        A piece that ends no line waits for the next one.
+        """
+        if output.is_broken:
+            return
+        joined = output.piece + piece
+        mark_at = max(0, joined.rfind(self._mark))  # srun may have torn the mark itself
+        if mark_at:
+            yield Record("junk", data=joined[:mark_at][-MAX_LINE:])
+        line = joined[mark_at:]
+        output.piece = line
+        if self._mark.startswith(line):
+            return
+        body = line[len(self._mark) :]
+        if not line.startswith(self._mark) or len(line) > MAX_LINE:
+            yield Record("junk", data=line[-MAX_LINE:])
+            output.piece = b""
+        elif body.startswith(b"at "):
+            yield Record("at", data=body[3:])
+            output.piece = b""
+        elif line.endswith((b",", b";")):
+            output.piece = b""
+            yield from self._line(output, body[:-1], is_last=body.endswith(b";"))
+
+    def _line(self, output: _TaskOutput, line: bytes, *, is_last: bool) -> Iterator[Record]:
+        """Yield the record that a numbered line completes, if it is the last one of a record."""
         number, _, text = line.partition(b" ")
-        talk.text.append(text)
-        talk.length += len(text)
-        if not number.isdigit() or int(number) != talk.number or talk.length > MAX_TEXT:
-            talk.broken = True
+        output.texts.append(text)
+        output.length += len(text)
+        is_next = number.isdigit() and int(number) == output.next_number
+        if not is_next or output.length > MAX_TEXT:
+            output.is_broken = True
             yield Record("broken", data=b"a part of what the node sent through srun is missing")
             return
-        talk.number += 1
-        if last:
-            whole, talk.text, talk.length = b"".join(talk.text), [], 0
-            try:
-                yield _record(whole)
-            except (ValueError, zlib.error):  # binascii.Error is a ValueError
-                talk.broken = True
-                yield Record("broken", data=b"what the node sent through srun is no record of ours")
+        output.next_number += 1
+        if not is_last:
+            return
+        text = b"".join(output.texts)
+        output.texts = []
+        output.length = 0
+        try:
+            yield _record(text)
+        except (ValueError, zlib.error):  # binascii.Error is a ValueError
+            output.is_broken = True
+            yield Record("broken", data=b"what the node sent through srun is no record of ours")
 
 
 def _record(text: bytes) -> Record:
     kind, channel, data = base64.b64decode(text, validate=True).split(b" ", 2)
-    if kind.isupper():
-        machine = zlib.decompressobj()
-        data = machine.decompress(data, MAX_PIECE)
-        if not machine.eof:
+    if kind.isupper():  # the data is compressed
+        decompressor = zlib.decompressobj()
+        data = decompressor.decompress(data, MAX_PIECE)
+        if not decompressor.eof:
             raise ValueError("more than a task reads at once")
     return Record(kind.decode("ascii").lower(), int(channel), data)

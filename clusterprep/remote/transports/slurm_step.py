@@ -1,7 +1,8 @@
-"""One running job step of Slurm: srun as a carrier of bytes to and from one task per node.
+"""One running job step of Slurm: srun carries bytes to and from one task per node.
 
-srun gives its stdin to every task, so what several are to get goes in once (`slurm_envelopes`). Of its stdout it says
-itself which task wrote what (`--label`), in pieces that are put together again here (`slurm_records`).
+srun gives its stdin to every task, so bytes for several tasks are sent once (`slurm_envelopes`).
+With `--label` it says which task wrote which piece of its stdout; these pieces are put together
+here (`slurm_records`).
 """
 
 from __future__ import annotations
@@ -14,49 +15,56 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import IO
 
 from clusterprep.errors import LinkLost
 from clusterprep.model.nodeset import expand
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.slurm_channel import SlurmChannel
 from clusterprep.remote.transports.slurm_envelopes import Outbox
 from clusterprep.remote.transports.slurm_records import Record, RecordReader
 
 PULSE = 5.0  # seconds; a task that hears nothing for 30 s ends itself
-STALL = 20.0  # seconds in which srun takes nothing
-KEPT = 8192  # bytes of what srun said on stderr
-LEAVE = 2.5  # seconds for the tasks to end once stdin is closed
-INSIST = 1.0  # seconds for srun to end after SIGTERM
-SEQUEL = 0.2  # seconds
-_PIECE = 1 << 18
+STALL = 20.0  # seconds in which srun accepts nothing
+STDERR_KEPT = 8192  # bytes of srun's stderr
+STDERR_SHOWN = 500  # characters of it in a message
+END_LIMIT = 2.5  # seconds for the tasks to end once stdin is closed
+TERM_LIMIT = 1.0  # seconds for srun to end after SIGTERM
+# Seconds between srun's line that a task ended and the one with the reason, which may follow.
+REASON_DELAY = 0.2
+_PIECE = 1 << 18  # bytes of one read
 _LABELLED = re.compile(rb"^\s*\d+: ")
 _FAILED = re.compile(
     r"^srun: error: (?:Task launch for \S+ failed on node (\S+?): |Node failure on (\S+)$)"
 )
-_NO_BINDING = b"lacks support for cpu binding"  # so that none is needed
-_CANCELLED = re.compile(r"\*\*\* ((?:STEP|JOB) .{1,300}?) \*\*\*")
 _ENDED = re.compile(r"^srun: error: (\S+): tasks? [\d,-]+: ")
+_CANCELLED = re.compile(r"\*\*\* ((?:STEP|JOB) .{1,300}?) \*\*\*")
+_NO_BINDING = b"lacks support for cpu binding"  # a warning only: no binding is requested
 
 
 class JobStep:
-    """srun, from its start to its end. `hosts` are names of Slurm's; a task is known by its number in the step."""
+    """srun, from its start to its end.
+
+    `hosts` are Slurm's names of nodes; a task is known by its number in the step.
+    """
 
     def __init__(
         self, argv: Sequence[str], env: Mapping[str, str], hosts: Sequence[str], nonce: str
     ) -> None:
-        self.hosts, self.nonce = tuple(hosts), nonce
+        self.hosts = tuple(hosts)
+        self.nonce = nonce
         self.changed = threading.Condition()
         self.started: dict[str, int] = {}  # host -> task, once the shell of the task runs
         self.ready: dict[str, int] = {}  # host -> task, once its relay listens
-        self.failed: dict[str, str] = {}  # host -> what srun said of its task
+        self.failed: dict[str, str] = {}  # host -> what srun reported of its task
         self.no_python: set[int] = set()
-        self.ended: str | None = None  # srun's last words, once it has ended
-        self.taken = self.given = 0  # bytes that srun took and gave
-        self._channels: dict[tuple[int, int], SlurmChannel] = {}
+        self.ended: str | None = None  # srun's last text, once it has ended
+        self.taken = 0  # bytes that srun was given
+        self.given = 0  # bytes that srun gave
+        self._channels: dict[tuple[int, int], SlurmChannel] = {}  # by task and number
         self._opened: Counter[int] = Counter()  # commands that a task was given so far
-        self._words = b""
+        self._stderr = b""
         self._reader = RecordReader(nonce)
         self._outbox = Outbox()
         pipe = subprocess.PIPE
@@ -70,35 +78,42 @@ class JobStep:
             cwd="/",
             start_new_session=True,
         )
-        self._outbox.put(None, boot.relay_payload(nonce))
+        self._outbox.put(None, bootstrap.relay_payload(nonce))
         self._listener = threading.Thread(target=self._listen, daemon=True, name="srun stderr")
         self._listener.start()
         for work in (self._write, self._read):
             threading.Thread(target=work, daemon=True, name=f"srun {work.__name__}").start()
 
     @property
-    def words(self) -> str:
-        """The last that srun and the tasks said on stderr."""
-        return " ".join(self._words.decode("utf-8", "replace").split())[-500:]
+    def stderr(self) -> str:
+        """The last that srun and the tasks wrote to stderr, for a message."""
+        text = self._stderr.decode("utf-8", "replace")
+        return " ".join(text.split())[-STDERR_SHOWN:]
 
     def settled(self) -> bool:
-        """Whether nothing more is to be waited for: every host is ready or failed, or srun has ended."""
-        without = {host for host, task in self.started.items() if task in self.no_python}
-        return self.ended is not None or len(
-            self.ready.keys() | self.failed.keys() | without
-        ) >= len(self.hosts)
+        """Return whether waiting is over: every host is ready or failed, or srun has ended."""
+        if self.ended is not None:
+            return True
+        finished = self.ready.keys() | self.failed.keys()
+        for host, task in self.started.items():
+            if task in self.no_python:
+                finished.add(host)
+        return len(finished) >= len(self.hosts)
 
     def wait(self, deadline: float, linger: float | None = None) -> None:
-        """Wait until it is settled, or until the deadline; or no longer than `linger` seconds after the first start."""
+        """Wait until the step is settled, or until the deadline.
+
+        With `linger`, no longer than that many seconds after the first task has started.
+        """
         with self.changed:
             if linger is not None:
-                self.changed.wait_for(lambda: self.settled() or self.started, _left(deadline))
+                self.changed.wait_for(lambda: self.settled() or self.started, _until(deadline))
                 deadline = min(deadline, time.monotonic() + linger)
-            self.changed.wait_for(self.settled, _left(deadline))
+            self.changed.wait_for(self.settled, _until(deadline))
 
     @property
     def missing(self) -> list[str]:
-        """Hosts whose task has not begun."""
+        """Hosts whose task has not started."""
         return [host for host in self.hosts if host not in self.started]
 
     def open(self, host: str, command: str) -> SlurmChannel:
@@ -107,12 +122,13 @@ class JobStep:
         with self.changed:
             self._opened[task] += 1
             number = self._opened[task]
-            channel = self._channels[task, number] = SlurmChannel(self, host, task, number)
+            channel = SlurmChannel(self, host, task, number)
+            self._channels[task, number] = channel
         self.send(task, number, "open", command.encode())
         return channel
 
     def send(self, task: int, channel: int, op: str, body: bytes = b"") -> None:
-        """Give bytes to a task. Raises LinkLost when srun has ended or takes nothing for 20 s."""
+        """Send bytes to a task. Raises LinkLost if srun has ended or accepts nothing for 20 s."""
         if not self._outbox.wait_for_room(STALL):
             raise LinkLost("hung", f"srun took nothing for {STALL:.0f} s")
         if self.ended is not None:
@@ -120,27 +136,34 @@ class JobStep:
         self._outbox.put(task, body, channel, op)
 
     def forget(self, channel: SlurmChannel) -> None:
-        """Nobody reads this channel any more."""
+        """Deliver no more records to this channel."""
         with self.changed:
             self._channels.pop((channel.task, channel.number), None)
 
     def close(self) -> bool:
-        """End the step by the end of its stdin, else by SIGTERM; whether srun has ended within 3.5 s. Never raises."""
+        """End the step by the end of its stdin, else by SIGTERM. Never raises.
+
+        Returns whether srun has ended within 3.5 s.
+        """
         self._outbox.close()
-        return self._gone(LEAVE) or self.terminate()
+        return self._wait_end(END_LIMIT) or self.terminate()
 
     def terminate(self) -> bool:
-        """End srun at once, also while it waits for resources; whether it has ended within a second."""
+        """End srun at once, also while it waits for resources.
+
+        Returns whether it has ended within a second.
+        """
         self._outbox.close()
         self._signal(signal.SIGTERM)
-        return self._gone(INSIST)
+        return self._wait_end(TERM_LIMIT)
 
     def kill(self) -> None:
-        """The last resort: srun then says nothing to Slurm any more."""
+        """Kill srun, which then reports nothing to Slurm any more: the last resort."""
         self._signal(signal.SIGKILL)
-        self._gone(INSIST)
+        self._wait_end(TERM_LIMIT)
 
-    def _gone(self, seconds: float) -> bool:
+    def _wait_end(self, seconds: float) -> bool:
+        """Return whether srun ends within `seconds`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._srun.wait(seconds)
         return self._srun.returncode is not None
@@ -152,105 +175,133 @@ class JobStep:
     # ------------------------------------------------------------ threads
 
     def _write(self) -> None:
-        stdin = _stream(self._srun.stdin)
+        stdin = _pipe(self._srun.stdin)
         with contextlib.suppress(OSError), stdin:
             while (data := self._outbox.take(PULSE)) is not None:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(stdin.fileno(), view) :]
+                remaining = memoryview(data)
+                while remaining:
+                    count = os.write(stdin.fileno(), remaining)
+                    remaining = remaining[count:]
                 self.taken += len(data)
 
     def _read(self) -> None:
-        with _stream(self._srun.stdout) as stdout:
+        with _pipe(self._srun.stdout) as stdout:
             while data := os.read(stdout.fileno(), _PIECE):
                 self.given += len(data)
-                for task, found in self._reader.feed(data):
-                    self._heed(task, found)
+                for task, record in self._reader.feed(data):
+                    self._accept(task, record)
         self._finish()
 
     def _listen(self) -> None:
         rest = b""
-        with _stream(self._srun.stderr) as stderr:
+        with _pipe(self._srun.stderr) as stderr:
             while data := os.read(stderr.fileno(), _PIECE):
                 *lines, rest = (rest + data).split(b"\n")
-                told = (
-                    _LABELLED.sub(b"", line) for line in lines if not line.endswith(_NO_BINDING)
-                )
-                self._words = (self._words + b"".join(line + b"\n" for line in told))[-KEPT:]
+                self._keep_stderr(lines)
                 for line in lines:
-                    self._understand(line.decode("utf-8", "replace"))
-                rest = rest[-KEPT:]
+                    self._note_end_of_tasks(line.decode("utf-8", "replace"))
+                rest = rest[-STDERR_KEPT:]
 
-    def _understand(self, line: str) -> None:
-        """Heed what srun says of the ends of tasks; why they ended may be said a moment later."""
-        said = _FAILED.match(line) or _ENDED.match(line)
+    def _keep_stderr(self, lines: Sequence[bytes]) -> None:
+        stderr = self._stderr
+        for line in lines:
+            if not line.endswith(_NO_BINDING):
+                stderr += _LABELLED.sub(b"", line) + b"\n"
+        self._stderr = stderr[-STDERR_KEPT:]
+
+    def _note_end_of_tasks(self, line: str) -> None:
+        """Fail the hosts whose tasks have ended, if a line of srun's says so.
+
+        It is done after a delay, because srun may report the reason a moment later.
+        """
+        match = _FAILED.match(line) or _ENDED.match(line)
+        if match is None:
+            return
+        folded = next(filter(None, match.groups()))
         try:
-            hosts = expand(next(filter(None, said.groups()))) if said else []
+            hosts = expand(folded)
         except ValueError:
             return
         if hosts:
-            timer = threading.Timer(SEQUEL, self._lose, (hosts, line.removeprefix("srun: ")))
+            message = line.removeprefix("srun: ")
+            timer = threading.Timer(REASON_DELAY, self._lose, (hosts, message))
             timer.daemon = True
             timer.start()
 
     def _lose(self, hosts: Sequence[str], line: str) -> None:
-        words = self._cancelled() or f"its task in the Slurm step ended: {line}"
+        reason = self._cancellation() or f"its task in the Slurm step ended: {line}"
+        tasks = set()
         with self.changed:
-            gone = {self.started[host] for host in hosts if host in self.started}
-            self.failed.update((host, words) for host in hosts)
+            for host in hosts:
+                self.failed[host] = reason
+                if host in self.started:
+                    tasks.add(self.started[host])
             self.changed.notify_all()
-        for channel in self._of(gone):
-            channel.lose(LinkLost("hung", words))
+        for channel in self._channels_of(tasks):
+            channel.lose(LinkLost("hung", reason))
 
-    def _cancelled(self) -> str:
-        """By whom or why the step was ended, where Slurm says it."""
-        found = _CANCELLED.search(self.words)
-        return f"the Slurm step was cancelled: {found[1]}" if found else ""
+    def _cancellation(self) -> str:
+        """Return who or what cancelled the step, "" if Slurm does not say so."""
+        match = _CANCELLED.search(self.stderr)
+        return f"the Slurm step was cancelled: {match[1]}" if match else ""
 
-    def _of(self, tasks: set[int]) -> list[SlurmChannel]:
+    def _channels_of(self, tasks: Collection[int]) -> list[SlurmChannel]:
         with self.changed:
             return [channel for (task, _), channel in self._channels.items() if task in tasks]
 
-    def _heed(self, task: int, found: Record) -> None:
-        if found.kind in ("at", "h"):
-            host, there = (
-                found.data.decode("utf-8", "replace"),
-                self.started if found.kind == "at" else self.ready,
-            )
+    def _accept(self, task: int, record: Record) -> None:
+        """Note what a task reports of itself, or give its record to the command's channel."""
+        if record.kind == "at":
+            self._note_host(self.started, task, record)
+        elif record.kind == "h":
+            self._note_host(self.ready, task, record)
+        elif record.kind == "junk":
+            self._note_missing_python(task, record)
+        elif record.kind == "broken":
+            for channel in self._channels_of({task}):
+                channel.lose(LinkLost("garbled", record.data.decode()))
+        else:
+            addressee = self._channels.get((task, record.channel))
+            if addressee is not None:
+                addressee.accept(record)
+
+    def _note_host(self, tasks: dict[str, int], task: int, record: Record) -> None:
+        """Note the host of a task.
+
+        A node cannot speak for another one: a task has one host, and a host one task.
+        """
+        host = record.data.decode("utf-8", "replace")
+        with self.changed:
+            if host in self.hosts and task not in tasks.values():
+                tasks.setdefault(host, task)
+                self.changed.notify_all()
+
+    def _note_missing_python(self, task: int, record: Record) -> None:
+        if bootstrap.NO_PYTHON.encode() in record.data:
             with self.changed:
-                if host in self.hosts and task not in there.values():
-                    there.setdefault(host, task)
-                    self.changed.notify_all()
-        elif found.kind == "junk":
-            if boot.NO_PYTHON.encode() in found.data:
-                with self.changed:
-                    self.no_python.add(task)
-                    self.changed.notify_all()
-        elif found.kind == "broken":
-            for channel in self._of({task}):
-                channel.lose(LinkLost("garbled", found.data.decode()))
-        elif (wanted := self._channels.get((task, found.channel))) is not None:
-            wanted.heed(found)
+                self.no_python.add(task)
+                self.changed.notify_all()
 
     def _finish(self) -> None:
+        """Note the end of srun, and end all channels."""
         code = self._srun.wait()
-        self._listener.join(1.0)  # for its last words; a descendant may hold the stream open
+        # Wait for the last lines of stderr; a descendant of srun may keep the pipe open.
+        self._listener.join(1.0)
         with self.changed:
-            self.ended = (
-                self._cancelled()
-                or f"the Slurm step has ended: {self.words or f'srun left with {code}'}"
-            )
-            lost = list(self._channels.values())
+            reason = self.stderr or f"srun left with {code}"
+            self.ended = self._cancellation() or f"the Slurm step has ended: {reason}"
+            channels = list(self._channels.values())
             self.changed.notify_all()
         self._outbox.close()
-        for channel in lost:
+        for channel in channels:
             channel.lose(LinkLost("hung", self.ended))
 
 
-def _left(deadline: float) -> float:
+def _until(deadline: float) -> float:
+    """Return the seconds until a moment of time.monotonic(), 0 if it has passed."""
     return max(0.0, deadline - time.monotonic())
 
 
-def _stream(stream: IO[bytes] | None) -> IO[bytes]:
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     assert stream is not None  # noqa: S101 - for mypy: all three are pipes
     return stream

@@ -1,4 +1,7 @@
-"""ssh-agent for many threads: paramiko's client mixes up answers when two threads ask, and knows one socket only."""
+"""A client of ssh-agent for many threads.
+
+paramiko's client mixes up answers when two threads ask, and knows one socket only.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _FLAGS = {"rsa-sha2-256": 2, "rsa-sha2-512": 4}  # SHA-1 unless one of these is 
 
 
 class SshAgent:
-    """One connection to the agent behind a socket; every question waits for its answer before the next one."""
+    """One connection to the agent behind a socket. Each request waits for the answer before it."""
 
     def __init__(self, path: str) -> None:
         self._turn = threading.Lock()
@@ -25,35 +28,41 @@ class SshAgent:
         self._path = path
 
     def held(self) -> list[AgentKey]:
-        """The keys held; none where nobody serves the socket."""
+        """Return the keys that the agent holds, none if no agent listens on the socket."""
         try:
             self._socket.connect(self._path)
             answer = self._ask(_LIST, _LISTED)
         except (OSError, SSHException):
             return []
-        return [
-            AgentKey(self, answer.get_binary(), answer.get_text()) for _ in range(answer.get_int())
-        ]
+        keys = []
+        for _ in range(answer.get_int()):
+            blob = answer.get_binary()
+            comment = answer.get_text()
+            keys.append(AgentKey(self, blob, comment))
+        return keys
 
     def sign(self, blob: bytes, data: bytes, flags: int) -> bytes:
-        """A signature. Raises SSHException where the agent, or its owner, does not want to."""
-        question = Message()
-        question.add_string(blob)
-        question.add_string(data)
-        question.add_int(flags)
+        """Return a signature. Raises SSHException if the agent or its owner refuses to sign."""
+        request = Message()
+        request.add_string(blob)
+        request.add_string(data)
+        request.add_int(flags)
         try:
-            return self._ask(_SIGN, _SIGNED, question.asbytes()).get_binary()
+            answer = self._ask(_SIGN, _SIGNED, request.asbytes())
         except OSError as error:
             raise SSHException(f"ssh-agent gives no answer: {error}") from error
+        return answer.get_binary()
 
     def close(self) -> None:
         self._socket.close()
 
-    def _ask(self, number: int, wanted: int, body: bytes = b"") -> Message:
+    def _ask(self, number: int, expected: int, body: bytes = b"") -> Message:
+        header = struct.pack(">IB", len(body) + 1, number)
         with self._turn:
-            self._socket.sendall(struct.pack(">IB", len(body) + 1, number) + body)
-            answer = self._read(struct.unpack(">I", self._read(4))[0])
-        if answer[:1] != bytes([wanted]):
+            self._socket.sendall(header + body)
+            (length,) = struct.unpack(">I", self._read(4))
+            answer = self._read(length)
+        if answer[:1] != bytes([expected]):
             raise SSHException("ssh-agent refused to sign")
         return Message(answer[1:])
 
@@ -90,6 +99,9 @@ class AgentKey(PKey):
     def _fields(self) -> tuple[object, ...]:
         return (self.blob,)
 
-    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> bytes:  # type: ignore[override]
-        flags = _FLAGS.get((algorithm or "").removesuffix("-cert-v01@openssh.com"), 0)
+    def sign_ssh_data(  # type: ignore[override]
+        self, data: bytes, algorithm: str | None = None
+    ) -> bytes:
+        name = algorithm or ""
+        flags = _FLAGS.get(name.removesuffix("-cert-v01@openssh.com"), 0)
         return self._agent.sign(self.blob, data, flags)

@@ -1,4 +1,7 @@
-"""ssh_config read once and asked per node: paramiko's reader has no Include and needs 40 ms a node for 2000 hosts."""
+"""Read ssh_config once, and look up the options of each node in it.
+
+paramiko's reader has no Include and needs 40 ms a node for a file of 2000 hosts.
+"""
 
 from __future__ import annotations
 
@@ -21,215 +24,255 @@ SYSTEM_FILE = "/etc/ssh/ssh_config"
 DEEPEST_INCLUDE = 16  # as in OpenSSH's readconf.c
 EXEC_LIMIT = 10.0  # seconds for one `Match exec`
 _REPEATED = {"identityfile", "certificatefile"}  # every value counts; of other options the first
-_RAW = {
-    "proxycommand",
-    "remotecommand",
-    "localcommand",
-    "knownhostscommand",
-}  # the rest of the line, quotes and all
+# Options whose value is the rest of the line, quotes and all.
+_RAW = {"proxycommand", "remotecommand", "localcommand", "knownhostscommand"}
+_WITHOUT_ARGUMENT = ("all", "canonical", "final")  # criteria of Match
 _LINE = re.compile(r"(\w+)\s*[=\s]\s*(.*)")
 
 
 @dataclass(frozen=True)
-class HostIs:
+class HostBlock:
     """The condition of a `Host` line."""
 
     patterns: tuple[str, ...]
+    # The names in lower case if no pattern has wildcards: looking them up is quicker.
     plain: frozenset[str] | None
 
     @classmethod
-    def of(cls, patterns: tuple[str, ...]) -> HostIs:
-        return cls(
-            patterns,
-            frozenset(p.lower() for p in patterns) if all(map(is_plain, patterns)) else None,
-        )
+    def of(cls, patterns: tuple[str, ...]) -> HostBlock:
+        plain = None
+        if all(map(is_plain, patterns)):
+            plain = frozenset(pattern.lower() for pattern in patterns)
+        return cls(patterns, plain)
 
-    def holds(self, asked: Asked) -> bool:
-        return (
-            asked.name.lower() in self.plain
-            if self.plain is not None
-            else matches(asked.name, self.patterns)
-        )
+    def holds(self, lookup: Lookup) -> bool:
+        if self.plain is not None:
+            return lookup.name.lower() in self.plain
+        return matches(lookup.name, self.patterns)
 
 
 @dataclass(frozen=True)
 class MatchBlock:
-    """The condition of a `MatchBlock` line: (criterion, argument) in order, `!` still in front."""
+    """The condition of a `Match` line: (criterion, argument) in order, `!` still in front."""
 
     criteria: tuple[tuple[str, str], ...]
 
-    def holds(self, asked: Asked) -> bool:
-        return all(
-            asked.meets(word.lstrip("!"), value) != word.startswith("!")
-            for word, value in self.criteria
-        )
+    def holds(self, lookup: Lookup) -> bool:
+        for criterion, argument in self.criteria:
+            is_negated = criterion.startswith("!")
+            if lookup.meets(criterion.lstrip("!"), argument) == is_negated:
+                return False
+        return True
+
+
+Condition = HostBlock | MatchBlock
 
 
 @dataclass
 class Section:
     """Options that count where every condition around them holds."""
 
-    conditions: tuple[HostIs | MatchBlock, ...]
+    conditions: tuple[Condition, ...]
     options: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass
-class Asked:
-    """One look-up: what is known of the host so far."""
+class Lookup:
+    """The options of one host, as far as the files were read."""
 
     name: str
     options: dict[str, list[str]]
-    final: bool = False
+    is_final: bool = False  # the second pass, for which `Match final` holds
 
     def first(self, option: str, default: str = "") -> str:
         return self.options.get(option, [default])[0]
 
-    def meets(self, criterion: str, value: str) -> bool:
-        """One criterion of a Match line. Those that need a session or canonical names never hold here."""
+    def meets(self, criterion: str, argument: str) -> bool:
+        """Return whether one criterion of a Match line holds.
+
+        Criteria that need a session or canonical names never hold here.
+        """
         if criterion == "exec":
-            return _succeeds(expand(value, tokens(self.name, self.options)))
-        subject = {
-            "host": hostname(self.name, self.options),
-            "originalhost": self.name,
-            "user": self.first("user", local_user()),
-            "localuser": local_user(),
-        }.get(criterion)
+            command = expand(argument, tokens(self.name, self.options))
+            return _succeeds(command)
+        subject = self._subject(criterion)
         if subject is not None:
-            return matches(subject, value.split(","))
-        return criterion == "all" or (criterion == "final" and self.final)
+            return matches(subject, argument.split(","))
+        if criterion == "final":
+            return self.is_final
+        return criterion == "all"
+
+    def _subject(self, criterion: str) -> str | None:
+        """Return what the patterns of a criterion are compared with, None if it has no patterns."""
+        if criterion == "host":
+            return hostname(self.name, self.options)
+        if criterion == "originalhost":
+            return self.name
+        if criterion == "user":
+            return self.first("user", local_user())
+        if criterion == "localuser":
+            return local_user()
+        return None
 
 
 class SshConfig:
-    """The sections of one user file, and of the system's when that file is the user's default one."""
+    """The sections of one user file, and of the system's if that file is the user's default."""
 
     def __init__(self, sections: list[Section]) -> None:
         self._sections = sections
-        conditions = (condition for section in sections for condition in section.conditions)
-        criteria = (
-            word
-            for condition in conditions
-            if isinstance(condition, MatchBlock)
-            for word, _ in condition.criteria
-        )
-        self._twice = any(word.lstrip("!") == "final" for word in criteria)
+        self._has_final = any(map(_names_final, self._conditions()))
 
     @classmethod
     def from_path(cls, path: str) -> SshConfig:
-        """Read path; files that are missing say nothing, lines that cannot be read are passed over."""
+        """Read `path`. Missing files have no options; lines that cannot be read are skipped."""
         sections = list(_Reader("~/.ssh").read(path))
-        if os.path.expanduser(path) == os.path.expanduser(
-            USER_FILE
-        ):  # `ssh -F` leaves the system's file out as well
+        # `ssh -F` leaves out the system's file as well.
+        if os.path.expanduser(path) == os.path.expanduser(USER_FILE):
             sections += _Reader("/etc/ssh").read(SYSTEM_FILE)
         return cls(sections)
 
     def names(self) -> list[str]:
-        """Hosts that a Host line names outright, each once, in the order written."""
-        conditions = (condition for section in self._sections for condition in section.conditions)
-        hosts = (
-            name
-            for c in conditions
-            if isinstance(c, HostIs)
-            for name in c.patterns
-            if is_plain(name)
-        )
-        return list(dict.fromkeys(hosts))
+        """Return the hosts that a Host line names without wildcards, in the order written."""
+        hosts: dict[str, None] = {}
+        for condition in self._conditions():
+            if isinstance(condition, HostBlock):
+                names = filter(is_plain, condition.patterns)
+                hosts.update(dict.fromkeys(names))
+        return list(hosts)
 
     def lookup(self, name: str, given: Mapping[str, str]) -> dict[str, list[str]]:
-        """Options of name, lower-case, not expanded; what is given (user, port, …) wins, as on ssh's command line."""
-        asked = Asked(name, {option: [value] for option, value in given.items()})
-        for final in (False, True) if self._twice else (False,):
-            asked.final = final
-            for section in self._sections:
-                if all(condition.holds(asked) for condition in section.conditions):
-                    _take(asked.options, section.options, given)
-        return asked.options
+        """Return the options of a host, in lower case, not expanded.
+
+        `given` options (user, port, …) win, as those of ssh's command line do.
+        """
+        lookup = Lookup(name, {option: [value] for option, value in given.items()})
+        self._read_into(lookup, given)
+        if self._has_final:
+            lookup.is_final = True
+            self._read_into(lookup, given)
+        return lookup.options
+
+    def _read_into(self, lookup: Lookup, given: Mapping[str, str]) -> None:
+        for section in self._sections:
+            if all(condition.holds(lookup) for condition in section.conditions):
+                _add_options(lookup.options, section.options, given)
+
+    def _conditions(self) -> Iterator[Condition]:
+        for section in self._sections:
+            yield from section.conditions
 
 
-def _take(
+def _names_final(condition: Condition) -> bool:
+    if isinstance(condition, HostBlock):
+        return False
+    criteria = [criterion.lstrip("!") for criterion, _ in condition.criteria]
+    return "final" in criteria
+
+
+def _add_options(
     into: dict[str, list[str]], options: list[tuple[str, str]], given: Mapping[str, str]
 ) -> None:
     for option, value in options:
         values = into.setdefault(option, [])
-        if not values or (option in _REPEATED and option not in given and value not in values):
+        is_repeated = option in _REPEATED and option not in given
+        if not values or (is_repeated and value not in values):
             values.append(value)
 
 
 class _Reader:
-    """Follows Include, which inherits the conditions of the block it stands in and leaves them as they were."""
+    """Reads a file and those that it includes.
+
+    An included file inherits the conditions of the block around the Include, and leaves them as
+    they were.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = os.path.expanduser(folder)
 
     def read(
-        self, path: str, around: tuple[HostIs | MatchBlock, ...] = (), depth: int = 0
+        self, path: str, around: tuple[Condition, ...] = (), depth: int = 0
     ) -> Iterator[Section]:
-        conditions, section = around, Section(around)
-        for keyword, value, words in _lines(path):
+        conditions = around
+        section = Section(conditions)
+        for keyword, value, arguments in _lines(path):
             if keyword in ("host", "match"):
                 yield section
-                conditions = (
-                    *around,
-                    HostIs.of(tuple(words)) if keyword == "host" else MatchBlock(_criteria(words)),
-                )
+                conditions = (*around, _condition(keyword, arguments))
                 section = Section(conditions)
             elif keyword == "include":
                 yield section
-                for file in self._files(words) if depth < DEEPEST_INCLUDE else ():
-                    yield from self.read(file, conditions, depth + 1)
+                if depth < DEEPEST_INCLUDE:
+                    for file in self._files(arguments):
+                        yield from self.read(file, conditions, depth + 1)
                 section = Section(conditions)
             else:
                 section.options.append((keyword, value))
         yield section
 
-    def _files(self, words: list[str]) -> list[str]:
-        patterns = (os.path.join(self._folder, os.path.expanduser(word)) for word in words)
-        return [file for pattern in patterns for file in sorted(glob.glob(pattern))]
+    def _files(self, arguments: list[str]) -> list[str]:
+        files: list[str] = []
+        for argument in arguments:
+            pattern = os.path.join(self._folder, os.path.expanduser(argument))
+            files.extend(sorted(glob.glob(pattern)))
+        return files
 
 
 def _lines(path: str) -> Iterator[tuple[str, str, list[str]]]:
-    """(keyword in lower case, value, words) of every line that says something."""
+    """Yield (keyword in lower case, value, arguments) of every line with an option."""
     try:
         with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
     except OSError:
         return
     for line in lines:
-        found = _LINE.fullmatch(line.strip())
-        if not found:
+        match = _LINE.fullmatch(line.strip())
+        if not match:
             continue  # empty, a comment, or a keyword without a value
-        keyword = found[1].lower()
+        keyword = match[1].lower()
+        rest = match[2]
+        is_raw = keyword in _RAW
         try:
-            words = shlex.split(found[2], comments=keyword not in _RAW)
+            arguments = shlex.split(rest, comments=not is_raw)
         except ValueError:
-            words = [] if keyword not in _RAW else [found[2]]
-        if words:
-            yield keyword, found[2] if keyword in _RAW else words[0], words
+            arguments = [rest] if is_raw else []
+        if arguments:
+            yield keyword, rest if is_raw else arguments[0], arguments
 
 
-def _criteria(words: list[str]) -> tuple[tuple[str, str], ...]:
-    pairs, rest = [], iter(words)
-    for word in rest:
-        alone = word.lower().lstrip("!") in ("all", "canonical", "final")
-        pairs.append((word.lower(), "" if alone else next(rest, "")))
+def _condition(keyword: str, arguments: list[str]) -> Condition:
+    if keyword == "host":
+        return HostBlock.of(tuple(arguments))
+    return MatchBlock(_criteria(arguments))
+
+
+def _criteria(arguments: list[str]) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    remaining = iter(arguments)
+    for word in remaining:
+        criterion = word.lower()
+        if criterion.lstrip("!") in _WITHOUT_ARGUMENT:
+            pairs.append((criterion, ""))
+        else:
+            pairs.append((criterion, next(remaining, "")))
     return tuple(pairs)
 
 
 def hostname(name: str, options: Mapping[str, list[str]]) -> str:
-    """Where ssh would connect to for name."""
-    return expand(options.get("hostname", [name])[0], {"h": name})
+    """Return the host to which ssh would connect for `name`."""
+    pattern = options.get("hostname", [name])[0]
+    return expand(pattern, {"h": name})
 
 
 def tokens(name: str, options: Mapping[str, list[str]]) -> dict[str, str]:
-    """The %-tokens of ssh_config (TOKENS in its manual page) that have a meaning without a session."""
-    local = _local_name()
+    """Return the %-tokens of ssh_config (TOKENS in its manual page) that need no session."""
+    local_name = _local_name()
     return {
         "d": os.path.expanduser("~"),
         "h": hostname(name, options),
         "i": str(os.getuid()),
         "k": options.get("hostkeyalias", [name])[0],
-        "L": local.split(".")[0],
-        "l": local,
+        "L": local_name.split(".")[0],
+        "l": local_name,
         "n": name,
         "p": options.get("port", ["22"])[0],
         "r": options.get("user", [local_user()])[0],
@@ -238,15 +281,25 @@ def tokens(name: str, options: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Text with its %-tokens replaced; one that is not known stays as it is."""
-    return re.sub(
-        r"%(.)", lambda found: "%" if found[1] == "%" else values.get(found[1], found[0]), text
-    )
+    """Replace the %-tokens of a text. An unknown token stays as it is.
+
+    >>> expand("%h.example, 100 %%", {"h": "n1"})
+    'n1.example, 100 %'
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        letter = match[1]
+        return "%" if letter == "%" else values.get(letter, match[0])
+
+    return re.sub(r"%(.)", value_of, text)
 
 
 @lru_cache(maxsize=1)
 def local_user() -> str:
-    """Who runs this: OpenSSH's default for the remote user. It asks the user id, not the environment."""
+    """Return the user of this process, OpenSSH's default for the remote user.
+
+    It is found by the user id, not by the environment.
+    """
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Identities to log in with: every key file is read once a run, every passphrase asked once."""
+"""Keys to log in with. Every key file is read once a run, and its passphrase asked for once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BEGIN = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 
 
 class UnusableKeyError(Exception):
-    """Why a key file cannot be used; a note in a message, never the end of a run."""
+    """Why a key file cannot be used. It becomes a note in a message and never ends a run."""
 
 
 @dataclass(frozen=True)
@@ -44,94 +44,122 @@ Candidate = Identity | UnusableKeyError
 
 
 class KeyRing:
-    """Key files and agents of this process."""
+    """The key files and agents of this process."""
 
     def __init__(self, ask: Ask | None = None) -> None:
         self._ask = ask
         self._files: dict[tuple[str, str], Candidate] = {}
         self._agents: dict[str, tuple[SshAgent, dict[bytes, Identity]]] = {}
-        self._file_turn = (
-            threading.Lock()
-        )  # held while a passphrase is typed: the other threads want the same key
+        # Held while a passphrase is typed: the other threads want the same key.
+        self._file_turn = threading.Lock()
         self._agent_turn = threading.Lock()
 
     def candidates(self, route: Route) -> Iterator[Candidate]:
-        """What to try for a route, in order: certificates, keys asked for, the agent's keys, default keys."""
+        """Yield what to try for a route, as OpenSSH orders it.
+
+        Certificates come first, then configured keys, the agent's keys and default keys.
+        """
         held = self._held(route.agent)
         yield from self._certified(route)
-        files = [path for path in route.identities if route.named or os.path.exists(path)]
-        own = {path: public_part(path) for path in files}
-        named, others = (own, {}) if route.named else ({}, own)
-        yield from (held.get(blob) or self._from_file(path) for path, blob in named.items())
+        if route.named:
+            yield from self._configured(route, held)
+        else:
+            yield from self._defaults(route, held)
+
+    def close(self) -> None:
+        with self._agent_turn:
+            while self._agents:
+                _, (agent, _) = self._agents.popitem()
+                agent.close()
+
+    def _configured(self, route: Route, held: dict[bytes, Identity]) -> Iterator[Candidate]:
+        """Yield the configured keys, then the agent's other ones unless IdentitiesOnly is set."""
+        blobs = {path: public_part(path) for path in route.identities}
+        for path, blob in blobs.items():
+            yield held.get(blob) or self._from_file(path)
+        if route.identities_only:
+            return
+        configured = set(blobs.values())
+        for blob, identity in held.items():
+            if blob not in configured:
+                yield identity
+
+    def _defaults(self, route: Route, held: dict[bytes, Identity]) -> Iterator[Candidate]:
+        """Yield the agent's keys, then the default files that it does not hold.
+
+        With IdentitiesOnly only the default keys, by the agent where it holds them.
+        """
+        files = filter(os.path.exists, route.identities)
+        blobs = {path: public_part(path) for path in files}
         if not route.identities_only:
-            yield from (identity for blob, identity in held.items() if blob not in named.values())
-        for path, blob in others.items():
+            yield from held.values()
+        for path, blob in blobs.items():
             if blob not in held:
                 yield self._from_file(path)
             elif route.identities_only:
                 yield held[blob]
 
-    def close(self) -> None:
-        with self._agent_turn:
-            while self._agents:
-                self._agents.popitem()[1][0].close()
-
     def _held(self, path: str | None) -> dict[bytes, Identity]:
-        """The agent's keys by their public part; its copy of a key needs no passphrase."""
+        """Return the agent's keys by their public part. They need no passphrase."""
         if path is None:
             return {}
         with self._agent_turn:
             if path not in self._agents:
                 agent = SshAgent(path)
-                keys = {
-                    key.blob: Identity(f"agent key {key.comment}".strip(), key)
-                    for key in agent.held()
-                }
-                self._agents[path] = agent, keys
+                identities: dict[bytes, Identity] = {}
+                for key in agent.held():
+                    label = f"agent key {key.comment}".strip()
+                    identities[key.blob] = Identity(label, key)
+                self._agents[path] = (agent, identities)
             return self._agents[path][1]
 
     def _certified(self, route: Route) -> Iterator[Candidate]:
-        beside = [(path, f"{path}-cert.pub") for path in route.identities]
-        given = [
-            (path, certificate) for certificate in route.certificates for path in route.identities
-        ]
-        for path, certificate in [*beside, *given]:
+        """Yield the keys that have a certificate: first those beside keys, then configured ones."""
+        pairs = [(path, f"{path}-cert.pub") for path in route.identities]
+        for certificate in route.certificates:
+            for path in route.identities:
+                pairs.append((path, certificate))
+        for path, certificate in pairs:
             if os.path.exists(certificate) and os.path.exists(path):
                 yield self._from_file(path, certificate)
 
     def _from_file(self, path: str, certificate: str = "") -> Candidate:
         with self._file_turn:
-            found = self._files.get((path, certificate))
-            if found is None:
-                found = self._files[path, certificate] = self._load(path, certificate)
-        return found
+            candidate = self._files.get((path, certificate))
+            if candidate is None:
+                candidate = self._load(path, certificate)
+                self._files[path, certificate] = candidate
+        return candidate
 
     def _load(self, path: str, certificate: str) -> Candidate:
         try:
             key = self._unlocked(path)
             if certificate:
                 key.load_certificate(certificate)
-        except UnusableKeyError as why:
-            return why
-        except Exception as error:  # noqa: BLE001 - three libraries and the disk have each their own for a bad file
-            return UnusableKeyError(f"{path} ({getattr(error, 'strerror', None) or error})")
+        except UnusableKeyError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - three libraries and the disk raise their own
+            reason = getattr(error, "strerror", None) or error
+            return UnusableKeyError(f"{path} ({reason})")
         return Identity(certificate or path, key)
 
     def _unlocked(self, path: str) -> PKey:
+        """Return the private key of a file. Raises UnusableKeyError."""
         data = _contents(path)
-        with contextlib.suppress(TypeError):  # cryptography's word for "there is a passphrase"
+        # cryptography raises TypeError if a passphrase is needed.
+        with contextlib.suppress(TypeError):
             return _read(data, None)
+        needed = UnusableKeyError(f"{path} ({NEEDED.format(path)})")
+        wrong = UnusableKeyError(f"{path} (wrong passphrase)")
         if self._ask is None:
-            raise UnusableKeyError(f"{path} ({NEEDED.format(path)})")
-        for tried in range(TRIES):
-            words = self._ask(f"Passphrase for {path}: ")
-            if not words:
-                raise UnusableKeyError(
-                    f"{path} ({'wrong passphrase' if tried else NEEDED.format(path)})"
-                )
+            raise needed
+        for number in range(TRIES):
+            passphrase = self._ask(f"Passphrase for {path}: ")
+            if not passphrase:
+                raise wrong if number else needed
             with contextlib.suppress(ValueError):
-                return _read(data, words.encode("utf-8", "surrogateescape"))
-        raise UnusableKeyError(f"{path} (wrong passphrase)")
+                return _read(data, passphrase.encode("utf-8", "surrogateescape"))
+        raise wrong
 
 
 def _contents(path: str) -> bytes:
@@ -140,10 +168,9 @@ def _contents(path: str) -> bytes:
 
 
 def _read(data: bytes, passphrase: bytes | None) -> PKey:
-    """A private key in any format of OpenSSH's; paramiko by itself reads no PKCS#8."""
-    load = (
-        serialization.load_ssh_private_key if _BEGIN in data else serialization.load_pem_private_key
-    )
+    """Return a private key of any format of OpenSSH's. paramiko by itself reads no PKCS#8."""
+    is_openssh = _BEGIN in data
+    load = serialization.load_ssh_private_key if is_openssh else serialization.load_pem_private_key
     key = load(data, passphrase)
     text = key.private_bytes(
         serialization.Encoding.PEM,
@@ -161,11 +188,13 @@ def _read(data: bytes, passphrase: bytes | None) -> PKey:
 
 
 def public_part(path: str) -> bytes:
-    """The public half of a key file, learned without its passphrase; empty where there is no way to."""
+    """Return the public half of a key file, without its passphrase. b"" if it cannot be read."""
     with contextlib.suppress(OSError, IndexError, ValueError):
-        return base64.b64decode(_contents(f"{path}.pub").split()[1])
+        fields = _contents(f"{path}.pub").split()
+        return base64.b64decode(fields[1])
     with contextlib.suppress(OSError, IndexError, ValueError):
-        data = base64.b64decode(b"".join(_contents(path).split(b"-----")[2].split()))
+        body = _contents(path).split(b"-----")[2]
+        data = base64.b64decode(b"".join(body.split()))
         return _public_half(data) if data.startswith(_MAGIC) else b""
     return b""
 

@@ -1,10 +1,13 @@
-"""Where a node is and how to log in there: inventory first, then ssh_config, then OpenSSH's own defaults."""
+"""Find out where a node is and how to log in there.
+
+The inventory wins over ssh_config, and that over OpenSSH's own defaults.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -20,15 +23,15 @@ MOST_HOPS = 8
 
 @dataclass(frozen=True)
 class Route:
-    """Everything that opening a connection needs to know; equal routes may share a jump host."""
+    """All that is needed to open a connection. Equal routes may share a jump host."""
 
-    name: str  # what was asked for; in messages
-    host: str  # what is connected to
+    name: str  # as in the inventory or in ProxyJump; for messages
+    host: str  # to which the connection is made
     port: int
     user: str
-    key_names: tuple[str, ...]  # names in known_hosts, the first one the proper one
+    key_names: tuple[str, ...]  # names in known_hosts; a new key gets the first one
     identities: tuple[str, ...]  # key files, in the order to try
-    named: bool  # the identities were asked for and are not OpenSSH's defaults
+    named: bool  # the identities are configured, and not OpenSSH's defaults
     certificates: tuple[str, ...]
     identities_only: bool
     agent: str | None  # path of the agent's socket
@@ -41,22 +44,24 @@ class Route:
 
 
 class RouteMap:
-    """Routes of nodes and jump hosts; every ssh_config file is read once."""
+    """Routes of nodes and jump hosts. Every ssh_config file is read once."""
 
     def __init__(self) -> None:
         self._configs: dict[str, SshConfig] = {}
         self._lock = threading.Lock()
 
     def to(self, node: Node) -> Route:
-        given = {
-            "user": node.ssh.user,
-            "port": node.ssh.port,
-            "identityfile": node.ssh.identity_file,
-        }
+        """Return the route to a node. Raises Unreached if ssh_config makes none possible."""
+        given: dict[str, str] = {}
+        if node.ssh.user is not None:
+            given["user"] = node.ssh.user
+        if node.ssh.port is not None:
+            given["port"] = str(node.ssh.port)
+        if node.ssh.identity_file is not None:
+            given["identityfile"] = node.ssh.identity_file
         if node.address != node.name:
             given["hostname"] = node.address.replace("%", "%%")
-        words = {option: str(value) for option, value in given.items() if value is not None}
-        route = self._route(node.name, words, node.ssh, ())
+        route = self._route(node.name, given, node.ssh, ())
         assert route is not None  # noqa: S101 - only a jump host can be left out
         return route
 
@@ -69,108 +74,158 @@ class RouteMap:
     def _route(
         self, name: str, given: Mapping[str, str], settings: SshSettings, behind: tuple[Route, ...]
     ) -> Route | None:
-        """The way to name; None where it is the host behind, as `Host *` makes a jump host its own jump host."""
+        """Return the route to a host; `behind` are the hosts that are reached through it.
+
+        None if it is the last of these itself: `Host *` with a ProxyJump makes a jump host its own
+        jump host.
+        """
         options = self._config(settings.config).lookup(name, given)
-        words = tokens(name, options)
-        route = _bare(name, hostname(name, options), options, words, settings)
-        if behind and (route.host, route.port) == (behind[-1].host, behind[-1].port):
-            return None
-        proxy = next((option for option in options if option in ("proxyjump", "proxycommand")), "")
-        value = expand(options.get(proxy, ["none"])[0], words)
+        values = tokens(name, options)
+        route = _direct(name, options, values, settings)
+        if behind:
+            next_host = behind[-1]
+            if (route.host, route.port) == (next_host.host, next_host.port):
+                return None
+        proxy = _first_proxy_option(options)
+        value = expand(options.get(proxy, ["none"])[0], values)
         if value.lower() == "none":
             return route
         if proxy == "proxycommand":
             return replace(route, command=value)
-        return replace(route, via=self._hops(value, settings, (*behind, route)))
+        jump_host = self._last_hop(value, settings, (*behind, route))
+        return replace(route, via=jump_host)
 
-    def _hops(self, jumps: str, settings: SshSettings, behind: tuple[Route, ...]) -> Route | None:
-        """The last of a list of jump hosts, reached through those before it."""
+    def _last_hop(
+        self, jumps: str, settings: SshSettings, behind: tuple[Route, ...]
+    ) -> Route | None:
+        """Return the last of a list of jump hosts, reached through those before it."""
         if len(behind) > MOST_HOPS:
             chain = " <- ".join(route.name for route in behind)
             raise Unreached("name_unknown", f"ProxyJump never ends: {chain}", "see ssh_config")
-        before: Route | None = None
+        previous: Route | None = None
         for jump in jumps.split(","):
-            hop, given = _jump(jump.strip())
-            route = self._route(hop, given, settings, behind)
+            name, given = _parse_jump(jump.strip())
+            route = self._route(name, given, settings, behind)
             if route is None:
-                return before
-            before = route if before is None else replace(route, via=before, command=None)
-        return before
+                return previous
+            if previous is not None:
+                route = replace(route, via=previous, command=None)
+            previous = route
+        return previous
 
 
-def _jump(text: str) -> tuple[str, dict[str, str]]:
-    """[user@]host[:port] or ssh://… as (name, what was given)."""
+def _first_proxy_option(options: Mapping[str, list[str]]) -> str:
+    """Return which of ProxyJump and ProxyCommand comes first and so counts, "" for neither."""
+    for option in options:
+        if option in ("proxyjump", "proxycommand"):
+            return option
+    return ""
+
+
+def _parse_jump(text: str) -> tuple[str, dict[str, str]]:
+    """Parse [user@]host[:port] or ssh://… into the name and the options given.
+
+    >>> _parse_jump("admin@bastion:2200")
+    ('bastion', {'user': 'admin', 'port': '2200'})
+    """
     text = text.removeprefix("ssh://").rstrip("/")
     user, _, place = text.rpartition("@")
+    name, port = _split_port(place)
+    given = {}
+    if user:
+        given["user"] = user
+    if port:
+        given["port"] = port
+    return name, given
+
+
+def _split_port(place: str) -> tuple[str, str]:
+    """Split "host:port" or "[address]:port". The port is "" where there is none."""
     if place.startswith("["):
-        name, _, port = place[1:].partition("]")
-        port = port.removeprefix(":")
-    else:
-        name, _, port = place.partition(":") if place.count(":") == 1 else (place, "", "")
-    given = {"user": user, "port": port}
-    return name, {option: value for option, value in given.items() if value}
+        name, _, rest = place[1:].partition("]")
+        return name, rest.removeprefix(":")
+    if place.count(":") == 1:
+        name, _, port = place.partition(":")
+        return name, port
+    return place, ""
 
 
-def _bare(
+def _direct(
     name: str,
-    host: str,
     options: Mapping[str, list[str]],
-    words: Mapping[str, str],
+    values: Mapping[str, str],
     settings: SshSettings,
 ) -> Route:
-    """The route without what is in between."""
+    """Return the route without jump hosts and ProxyCommand. `values` are those of tokens."""
+    host = hostname(name, options)
+    port = _port(values["p"])
     files = options.get("identityfile", [])
-    port = _port(words["p"])
+    certificates = options.get("certificatefile", [])
+    agent = options.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    revoked = options.get("revokedhostkeys", ["none"])[0]
     return Route(
         name=name,
         host=host,
         port=port,
-        user=words["r"],
+        user=values["r"],
         key_names=_key_names(host, port, options),
-        identities=tuple(_path(f, words) for f in files if f.lower() != "none")
-        if files
-        else tuple(map(os.path.expanduser, DEFAULT_KEYS)),
+        identities=_identities(files, values),
         named=bool(files),
-        certificates=tuple(_path(file, words) for file in options.get("certificatefile", [])),
-        identities_only=_says_yes(options, "identitiesonly"),
-        agent=_agent(options.get("identityagent", ["SSH_AUTH_SOCK"])[0], words),
+        certificates=tuple(_path(file, values) for file in certificates),
+        identities_only=_is_yes(options, "identitiesonly"),
+        agent=_agent(agent, values),
         known_hosts=settings.known_hosts,
         host_keys=settings.host_keys,
-        hash_known_hosts=_says_yes(options, "hashknownhosts"),
-        revoked=_revoked(options.get("revokedhostkeys", ["none"])[0], words),
+        hash_known_hosts=_is_yes(options, "hashknownhosts"),
+        revoked=_path_or_none(revoked, values),
     )
 
 
 def _port(text: str) -> int:
     if text.isdecimal() and 0 < int(text) < 65536:
         return int(text)
-    raise Unreached(
-        "name_unknown", f'"{text}" is not a port', "see Port and ProxyJump in ssh_config"
-    )
+    message = f'"{text}" is not a port'
+    raise Unreached("name_unknown", message, "see Port and ProxyJump in ssh_config")
 
 
 def _key_names(host: str, port: int, options: Mapping[str, list[str]]) -> tuple[str, ...]:
-    """OpenSSH also takes a key kept under the plain name, but only where it is the right one."""
+    """Return the names in known_hosts of a host's key.
+
+    OpenSSH also accepts a key under the name without a port, but only if it is the right one.
+    """
     if "hostkeyalias" in options:
-        return (options["hostkeyalias"][0].lower(),)
-    return tuple(dict.fromkeys((name_for(host, port), name_for(host, 22))))
+        alias = options["hostkeyalias"][0]
+        return (alias.lower(),)
+    names = (name_for(host, port), name_for(host, 22))
+    return tuple(dict.fromkeys(names))
 
 
-def _says_yes(options: Mapping[str, list[str]], option: str) -> bool:
-    return options.get(option, ["no"])[0].lower() == "yes"
+def _identities(files: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the key files to try: those configured, else OpenSSH's defaults."""
+    if not files:
+        return tuple(map(os.path.expanduser, DEFAULT_KEYS))
+    return tuple(_path(file, values) for file in files if file.lower() != "none")
 
 
-def _path(text: str, words: Mapping[str, str]) -> str:
-    return os.path.expanduser(os.path.expandvars(expand(text, words)))
+def _is_yes(options: Mapping[str, list[str]], option: str) -> bool:
+    value = options.get(option, ["no"])[0]
+    return value.lower() == "yes"
 
 
-def _revoked(text: str, words: Mapping[str, str]) -> str | None:
-    return None if text.lower() == "none" else _path(text, words)
+def _path(text: str, values: Mapping[str, str]) -> str:
+    with_tokens = expand(text, values)
+    return os.path.expanduser(os.path.expandvars(with_tokens))
 
 
-def _agent(text: str, words: Mapping[str, str]) -> str | None:
+def _path_or_none(text: str, values: Mapping[str, str]) -> str | None:
+    return None if text.lower() == "none" else _path(text, values)
+
+
+def _agent(text: str, values: Mapping[str, str]) -> str | None:
+    """Return the path of the agent's socket for an IdentityAgent."""
     if text.lower() == "none":
         return None
     if text == "SSH_AUTH_SOCK" or text.startswith("$"):
-        return os.environ.get(text.strip("${}")) or None
-    return _path(text, words)
+        variable = text.strip("${}")
+        return os.environ.get(variable) or None
+    return _path(text, values)

@@ -1,4 +1,4 @@
-"""sudo on a node: its prompt is waited for, and a password that one node refuses is given to no other."""
+"""sudo on a node: wait for its prompt, and give a password that one node refuses to no other."""
 
 from __future__ import annotations
 
@@ -10,177 +10,195 @@ from typing import Literal
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
-from clusterprep.remote import bootstrap as boot
-from clusterprep.remote.transports import Channel, Transport
+from clusterprep.remote import bootstrap
+from clusterprep.remote.transports.protocol import Channel, Transport
 from clusterprep.runtime.clock import running_seconds
 
-LIMIT = 10.0  # seconds for sudo to ask or to start the command, and as many for its answer to the password
-KEPT = 1 << 20  # bytes of banners before Python's first word
-MOST_SILENT = 2  # nodes that may give no answer to a password which no node has taken yet
+# Seconds for sudo to ask or to start the command, and as many for its answer to the password.
+LIMIT = 10.0
+OUTPUT_KEPT = 1 << 20  # bytes of banners before Python's first output
+STDERR_SHOWN = 300  # characters of sudo's own text in a message
+MOST_SILENT = 2  # nodes that may give no answer to a password which no node has accepted yet
 
 REFUSED = "run it again with --ask-become-pass, or give the user NOPASSWD: ALL in /etc/sudoers.d"
 NO_TERMINAL = "put `Defaults:{user} !requiretty` into /etc/sudoers.d on the node"
 
 
 class SudoPassword:
-    """A password for a whole command, which goes to one node alone until a node has taken it.
+    """A password for a whole command, which goes to one node alone until a node has accepted it.
 
-    All nodes may ask one directory, which locks an account after a few wrong passwords: 64 nodes at once would do that
-    with one slip of the finger. So the first node of a user whose sudo asks gets it, the others wait at their prompts,
-    and where it is refused nobody else is given it. No node gets it twice after it has refused it.
+    All nodes may ask one directory, which locks an account after a few wrong passwords: 64 nodes at
+    once would do that with one typing error. So the first node of a user whose sudo asks gets it,
+    the others wait at their prompts, and if it is refused no other node is given it. No node gets
+    it twice after it has refused it.
     """
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
-        self._news = threading.Condition()
-        self._taken: set[str | None] = set()  # users whose password a node has taken
-        self._trying: set[str | None] = set()
+        self._changed = threading.Condition()
+        self._accepted: set[str | None] = set()  # users whose password a node has accepted
+        self._trying: set[str | None] = set()  # users whose first node has not answered yet
         self._refusing: set[str] = set()  # nodes
-        self._refusals: dict[
-            str | None, Unreached
-        ] = {}  # what a user's first node said, where it refused
-        self._silent: dict[str, str | None] = {}  # node -> user, where it never answered
+        # By user, the error of the first node if it refused the password.
+        self._refusals: dict[str | None, Unreached] = {}
+        self._silent: dict[str, str | None] = {}  # node -> user, if it never answered
 
     def refuse_again(self, node: Node) -> None:
-        """Raises Unreached where trying this password on a node could only lock the account."""
+        """Raise Unreached if trying this password on a node could only lock the account."""
         if node.name in self._refusing:
-            raise Unreached(
-                "sudo_refused",
-                "sudo did not take the password before; it is not tried twice",
-                REFUSED,
-            )
+            message = "sudo did not take the password before; it is not tried twice"
+            raise Unreached("sudo_refused", message, REFUSED)
         user = node.ssh.user
-        if user in self._taken:
+        if user in self._accepted:
             return
         if user in self._refusals:
-            known = self._refusals[user]
-            raise Unreached(known.reason, known.message, known.remedy)
-        silent = [name for name, its in self._silent.items() if its == user]
+            refusal = self._refusals[user]
+            raise Unreached(refusal.reason, refusal.message, refusal.remedy)
+        silent = [name for name, its_user in self._silent.items() if its_user == user]
         if len(silent) >= MOST_SILENT:
-            why = f"sudo on {' and '.join(silent)} gave no answer to the password, so it was not tried here"
-            raise Unreached(
-                "hung",
-                why,
-                "what does sudo ask on the nodes: a directory that is down? see its log there",
-            )
+            names = " and ".join(silent)
+            message = f"sudo on {names} gave no answer to the password, so it was not tried here"
+            remedy = "what does sudo ask on the nodes: a directory that is down? see its log there"
+            raise Unreached("hung", message, remedy)
 
     @contextlib.contextmanager
     def turn(self, node: Node) -> Iterator[bytes]:
-        """The password, once it may be given to this node; what is raised within says how the node took it."""
+        """Yield the password, once it may be given to this node.
+
+        The body raises Unreached if the node refuses the password or does not answer.
+        """
         user = node.ssh.user
-        with self._news:
-            self._news.wait_for(lambda: user in self._taken or user not in self._trying)
+        with self._changed:
+            self._changed.wait_for(lambda: user in self._accepted or user not in self._trying)
             self.refuse_again(node)
-            first = user not in self._taken
-            if first:
+            is_first = user not in self._accepted
+            if is_first:
                 self._trying.add(user)
         try:
             yield self._secret.encode("utf-8", "surrogateescape")
         except Unreached as error:
-            with self._news:
-                told = self._noted(node, error, first)
-            raise told from None
+            with self._changed:
+                noted = self._noted(node, error, is_first)
+            raise noted from None
         else:
-            with self._news:
-                self._taken.add(user)
+            with self._changed:
+                self._accepted.add(user)
         finally:
-            with self._news:
-                if first:
+            with self._changed:
+                if is_first:
                     self._trying.discard(user)
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def hidden(self, text: str) -> str:
-        """A text of the node's without the password, which a program in the place of sudo may have printed."""
+        """Return a node's text without the password, which a program instead of sudo may print."""
         return text.replace(self._secret, "…")
 
-    def _noted(self, node: Node, error: Unreached, first: bool) -> Unreached:
-        """What the node said, for it and, where it was the first, for all others: equal findings become one."""
+    def _noted(self, node: Node, error: Unreached, is_first: bool) -> Unreached:
+        """Note how a node failed. Returns the error to raise.
+
+        After a refusal by the first node all others raise the same error, so that reports fold them
+        into one finding.
+        """
         if error.reason != "sudo_refused":
             self._silent[node.name] = node.ssh.user
             return error
         self._refusing.add(node.name)
-        if not first:
+        if not is_first:
             return error
-        why = f"{node.name} was given the password first, and no other node after that, as it could lock the account"
-        cure = (
-            f"{error.remedy}; where {node.name} alone has another password, leave it out by --limit"
-        )
-        found = self._refusals[node.ssh.user] = Unreached(
-            error.reason, f"{error.message} ({why})", cure
-        )
-        return found
+        order = f"{node.name} was given the password first, and no other node after that"
+        message = f"{error.message} ({order}, as it could lock the account)"
+        exception = f"where {node.name} alone has another password, leave it out by --limit"
+        refusal = Unreached(error.reason, message, f"{error.remedy}; {exception}")
+        self._refusals[node.ssh.user] = refusal
+        return refusal
 
 
 def open_with_sudo(transport: Transport, node: Node, password: SudoPassword | None) -> Channel:
-    """Start Python under sudo. The password goes out only after sudo's own prompt has been seen. Raises Unreached."""
+    """Start Python under sudo. The password is sent only after sudo's own prompt has come.
+
+    Raises Unreached.
+    """
     if password is not None:
         password.refuse_again(node)
-    prompt, ready = os.urandom(8).hex(), os.urandom(8).hex()
-    channel = transport.open(
-        node, boot.command(become=prompt, ready=ready, password=password is not None)
-    )
+    prompt = os.urandom(8).hex()
+    ready = os.urandom(8).hex()
+    command = bootstrap.command(become=prompt, ready=ready, password=password is not None)
+    channel = transport.open(node, command)
     try:
-        _Talk(node, channel, prompt, ready, password).to_its_end()
+        _Dialogue(node, channel, prompt, ready, password).run()
     except BaseException:
-        # At the end of its input sudo would give PAM an empty answer, and that counts as a wrong password.
+        # At the end of its input sudo would give PAM an empty answer, which counts as a wrong
+        # password.
         channel.kill()
         channel.close()
         raise
     return channel
 
 
-class _Talk:
-    """What sudo says on one node, up to Python's first word."""
+class _Dialogue:
+    """The dialogue with sudo on one node, up to Python's first output."""
 
     def __init__(
         self, node: Node, channel: Channel, prompt: str, ready: str, password: SudoPassword | None
     ) -> None:
-        self._node, self._channel, self._password = node, channel, password
-        self._prompt, self._ready = prompt.encode(), ready.encode()
-        self._out = b""
+        self._node = node
+        self._channel = channel
+        self._password = password
+        self._prompt = prompt.encode()
+        self._ready = ready.encode()
+        self._output = b""
 
-    def to_its_end(self) -> None:
-        if self._heard(1) == "ready":
+    def run(self) -> None:
+        """Return once Python runs. Raises Unreached."""
+        if self._wait(prompts=1) == "ready":
             return
         if self._password is None:  # `sudo -n` never asks: this is another program
             raise self._refused()
         with self._password.turn(self._node) as secret:
             self._channel.send(secret + b"\n")
-            if self._heard(2) != "ready":
+            if self._wait(prompts=2) != "ready":
                 raise self._refused()
 
-    def _heard(self, prompts: int) -> Literal["ready", "asked"]:
-        """What comes first: Python, or so many prompts. Raises Unreached where sudo ends, or says neither in time."""
+    def _wait(self, prompts: int) -> Literal["ready", "asked"]:
+        """Return what comes first: Python's output, or the given number of prompts in all.
+
+        Raises Unreached if sudo ends, or if neither comes in time.
+        """
         end = running_seconds() + LIMIT
         while True:
-            data = self._received()
-            self._out = (self._out + (data or b""))[-KEPT:]
-            if self._ready in self._out:
+            data = self._receive()
+            if data is not None:
+                self._output = (self._output + data)[-OUTPUT_KEPT:]
+            if self._ready in self._output:
                 return "ready"
-            asked = self._channel.stderr().count(self._prompt) + self._out.count(self._prompt)
-            if data == b"" or asked > prompts:
+            seen = self._prompts_seen()
+            if data == b"" or seen > prompts:
                 raise self._refused()
-            if asked == prompts:
+            if seen == prompts:
                 return "asked"
             if running_seconds() > end:
-                what = "sudo -v   # on the node: what does it wait for?"
-                raise Unreached("hung", f"sudo gives no answer: {self._words()}", what)
+                message = f"sudo gives no answer: {self._stderr()}"
+                raise Unreached("hung", message, "sudo -v   # on the node: what does it wait for?")
 
-    def _received(self) -> bytes | None:
+    def _receive(self) -> bytes | None:
         with contextlib.suppress(TimeoutError):
             return self._channel.recv(0.1)
         return None
 
-    def _words(self) -> str:
-        text = self._channel.stderr().replace(self._prompt, b"").decode("utf-8", "replace")
-        words = " ".join(text.split())[-300:] or "no word"
-        return words if self._password is None else self._password.hidden(words)
+    def _prompts_seen(self) -> int:
+        on_stderr = self._channel.stderr().count(self._prompt)
+        return on_stderr + self._output.count(self._prompt)
+
+    def _stderr(self) -> str:
+        """Return the end of stderr for a message, without prompts and without the password."""
+        stderr = self._channel.stderr().replace(self._prompt, b"")
+        text = " ".join(stderr.decode("utf-8", "replace").split())
+        text = text[-STDERR_SHOWN:] or "no word"
+        return text if self._password is None else self._password.hidden(text)
 
     def _refused(self) -> Unreached:
-        words = self._words()
-        remedy = (
-            REFUSED
-            if "tty" not in words
-            else NO_TERMINAL.format(user=self._node.ssh.user or "USER")
-        )
-        return Unreached("sudo_refused", f"sudo did not let us in: {words}", remedy)
+        stderr = self._stderr()
+        remedy = REFUSED
+        if "tty" in stderr:
+            remedy = NO_TERMINAL.format(user=self._node.ssh.user or "USER")
+        return Unreached("sudo_refused", f"sudo did not let us in: {stderr}", remedy)

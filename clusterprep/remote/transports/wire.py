@@ -1,4 +1,4 @@
-"""The byte stream under an SSH connection: bounded in time, because paramiko waits without end in several places."""
+"""The byte stream under an SSH connection: every wait is bounded, and paramiko's are not."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Protocol, TypeVar
 
 from clusterprep.runtime.clock import running_seconds
 
-STALL = 20.0  # seconds without a byte taken after which a peer counts as gone (Channel.send)
+STALL = 20.0  # seconds without an accepted byte after which a peer counts as gone (Channel.send)
 SLICE = 0.2  # seconds between two looks at the deadline until login is done
-IDLE_READ, BULK_READ = (
-    2048,
-    1 << 16,
-)  # bytes; a read that waits holds its buffer, and there is one for each node
-LONGEST_LINE = 8192  # bytes; paramiko would collect a greeting without an end, in quadratic time
 IDLE = 5.0  # seconds between two looks afterwards, when only close() ends a wait, and wakes it
+# Bytes. A read that waits holds its buffer, and there is one for each node: so it is small while
+# nothing is transferred.
+IDLE_READ = 2048
+BULK_READ = 1 << 16
+LONGEST_LINE = 8192  # bytes; paramiko would collect a greeting without an end, in quadratic time
 
 
 T = TypeVar("T")
@@ -34,32 +34,36 @@ class ByteStream(Protocol):
 
 
 class Wire:
-    """A socket to paramiko. Every way in which it can end looks like an end of file, which paramiko handles best."""
+    """A socket to paramiko.
+
+    Every way in which it can end looks like an end of file, which paramiko handles best.
+    """
 
     def __init__(self, stream: ByteStream, deadline: float, stall: float = STALL) -> None:
         self._stream = stream
         self.stall = stall
         self._buffer = b""
-        self._at = 0
-        self._size = IDLE_READ
+        self._position = 0  # in the buffer
+        self._read_size = IDLE_READ
         self._closed = False  # paramiko looks at this name, as it would on a socket
         self._deadline: float | None = deadline
         self.ended = False
         self.overdue = False
-        self.heard = b""  # what the peer says first: its greeting, or something else
-        self.why = ""  # the operating system's word on the end of the stream
+        self.greeting = b""  # what the peer sends first: SSH's greeting, or something else
+        self.end_reason = ""  # the operating system's text on the end of the stream
         stream.settimeout(SLICE)
 
     # what paramiko calls
 
     def settimeout(self, seconds: float | None) -> None:
-        """Ignored: paramiko would wake ten times a second to see whether it has been closed."""
+        """Do nothing: paramiko would wake ten times a second to see whether it has been closed."""
 
     def recv(self, size: int) -> bytes:
-        if self._at == len(self._buffer):
-            self._buffer, self._at = self._more(), 0
-        data = self._buffer[self._at : self._at + size]
-        self._at += len(data)
+        if self._position == len(self._buffer):
+            self._buffer = self._read()
+            self._position = 0
+        data = self._buffer[self._position : self._position + size]
+        self._position += len(data)
         return data
 
     def send(self, data: bytes) -> int:
@@ -69,12 +73,12 @@ class Wire:
                 return self._stream.send(data)
             except OSError as error:
                 if not _is_slice(error):
-                    self._overhear()
-                    raise self._end(_words(error)) from error
-                self._refuse_delay(since + self.stall)
+                    self._read_last_words()
+                    raise self._end(_message(error)) from error
+                self._check_limits(since + self.stall)
 
     def close(self) -> None:
-        """Ends reads and writes in other threads at once; waits for nobody."""
+        """End reads and writes in other threads at once, without waiting."""
         if self._closed:
             return
         self._closed = True
@@ -86,74 +90,93 @@ class Wire:
     # what we call
 
     def limit(self, deadline: float | None) -> None:
-        """Set the moment (clusterprep.awake) at which everything on this wire ends; None once the login is done."""
+        """Set the moment of `running_seconds` at which everything on this wire ends, None: never.
+
+        It is None once the login is done.
+        """
         self._deadline = deadline
         with contextlib.suppress(OSError):
             self._stream.settimeout(IDLE if deadline is None else SLICE)
 
     def untimed(self, items: Iterable[T]) -> Iterator[T]:
-        """The items; the time it takes to get one does not count: somebody may be typing a passphrase."""
-        rest = iter(items)
+        """Yield the items, and move the deadline by the time that it takes to get each one.
+
+        The user may be typing a passphrase in that time.
+        """
+        remaining = iter(items)
         while True:
-            deadline, since = self._deadline, running_seconds()
+            deadline = self._deadline
+            since = running_seconds()
             self._deadline = None
             try:
-                item = next(rest)
+                item = next(remaining)
             except StopIteration:
                 return
             finally:
-                self._deadline = deadline and deadline + running_seconds() - since
+                if deadline is not None:
+                    deadline += running_seconds() - since
+                self._deadline = deadline
             yield item
 
-    def _more(self) -> bytes:
+    def _read(self) -> bytes:
         while True:
-            try:
-                data = self._stream.recv(self._size)
-            except OSError as error:
-                if not _is_slice(error):
-                    raise self._end(_words(error)) from error
-                data = None
-            self._refuse_delay()  # a peer that never pauses is no better than one that never speaks
-            if data is not None:
-                self._size = (
-                    BULK_READ if len(data) == self._size else IDLE_READ
-                )  # where one is full, more has come
-                self._listen(data)
-                return data
+            data = self._read_slice()
+            # Also where data came: a peer that never pauses must not outlast the deadline.
+            self._check_limits()
+            if data is None:
+                continue
+            is_full = len(data) == self._read_size
+            self._read_size = BULK_READ if is_full else IDLE_READ
+            self._note(data)
+            return data
 
-    def _overhear(self) -> None:
-        """Who hangs up before our greeting may have said why."""
-        if not self.heard:
+    def _read_slice(self) -> bytes | None:
+        """Return what comes within the stream's timeout, None if nothing does."""
+        try:
+            return self._stream.recv(self._read_size)
+        except OSError as error:
+            if not _is_slice(error):
+                raise self._end(_message(error)) from error
+            return None
+
+    def _read_last_words(self) -> None:
+        """Read what a peer that hangs up before our greeting may have sent as its reason."""
+        if not self.greeting:
             with contextlib.suppress(OSError, EOFError):
-                self._listen(self._stream.recv(LONGEST_LINE))
+                self._note(self._stream.recv(LONGEST_LINE))
 
-    def _listen(self, data: bytes) -> None:
+    def _note(self, data: bytes) -> None:
         self.ended = self.ended or not data
-        if b"\n" not in self.heard:
-            self.heard += data
-            if b"\n" not in self.heard and len(self.heard) > LONGEST_LINE:
-                raise self._end()
+        if b"\n" in self.greeting:
+            return
+        self.greeting += data
+        if b"\n" not in self.greeting and len(self.greeting) > LONGEST_LINE:
+            raise self._end()
 
-    def _refuse_delay(self, stalled: float | None = None) -> None:
+    def _check_limits(self, stalled_at: float | None = None) -> None:
+        """Raise EOFError if the wire is closed, past its deadline or past the moment given."""
         now = running_seconds()
         if self._closed:
             raise self._end()
         if self._deadline is not None and now > self._deadline:
             self.overdue = True
             raise self._end()
-        if stalled is not None and now > stalled:
+        if stalled_at is not None and now > stalled_at:
             raise self._end(f"took nothing for {self.stall:.0f} s")
 
-    def _end(self, why: str = "") -> EOFError:
+    def _end(self, reason: str = "") -> EOFError:
         self.ended = True
-        self.why = self.why or why
-        return EOFError(self.why)
+        self.end_reason = self.end_reason or reason
+        return EOFError(self.end_reason)
 
 
 def _is_slice(error: OSError) -> bool:
-    """Whether only our own time-out has passed; with a number, it is the kernel that gave the peer up."""
+    """Return whether only our own timeout has passed.
+
+    A timeout with an error number is the kernel's, which has given up the peer.
+    """
     return isinstance(error, TimeoutError) and error.errno != errno.ETIMEDOUT
 
 
-def _words(error: OSError) -> str:
+def _message(error: OSError) -> str:
     return error.strerror or str(error)

@@ -115,7 +115,7 @@ def test_what_large_ones_take_longer_is_reckoned_with(monkeypatch: pytest.Monkey
     class Sized(Broadcast):
         def prepare(self, size: int) -> int:
             prepared = int(super().prepare(size))
-            self.job.device.seconds = 1e-4 if prepared <= 1 << 20 else 32.0
+            self.context.device.seconds = 1e-4 if prepared <= 1 << 20 else 32.0
             return prepared
 
     monkeypatch.setitem(COLLECTIVES, "broadcast", Sized)

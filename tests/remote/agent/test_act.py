@@ -1,4 +1,7 @@
-"""The writing part of the agent in a folder of its own: its order on disk, and its end at every moment."""
+"""The writing part of the agent in a folder of its own.
+
+Its order on disk, and its end at every moment.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_staging_changes_nothing_that_anybody_reads_and_committing_all(node: Node) -> None:
+def test_staging_changes_nothing_that_is_read_and_committing_all(node: Node) -> None:
     assert node.stage() == {}
     assert (node.text(CONF), node.text(NEW), node.state()) == ("old\n", None, "staged")
     assert node.ask("commit") == {}
@@ -231,8 +234,9 @@ def test_a_running_value_is_set_after_all_files_and_put_back_with_them(node: Nod
     assert (place.read_text(), node.text(CONF)) == ("2 6\n", "new\n")
     (run,) = node.ask("runs")["runs"]
     assert [(row["path"], row["running"], row["resource"]) for row in run["files"]] == [
-        (CONF, False, None), (VALUE, True, "sysctl")
-    ]  # fmt: skip
+        (CONF, False, None),
+        (VALUE, True, "sysctl"),
+    ]
     assert node.ask("undo") == {}
     assert (place.read_text(), node.text(CONF)) == ("1 5\n", "old\n")
     assert [path.name for path in place.parent.iterdir()] == ["some"]
@@ -255,7 +259,7 @@ def test_each_of_several_running_values_is_set(node: Node) -> None:
 @pytest.mark.parametrize(
     ("step", "reason"), [("stage", "changed"), ("commit", "changed"), ("gone", "changed")]
 )
-def test_a_running_value_that_somebody_set_meanwhile_is_left_alone(
+def test_a_running_value_that_was_set_meanwhile_is_left_alone(
     node: Node, step: str, reason: str
 ) -> None:
     place = node.root / VALUE.lstrip("/")
@@ -283,7 +287,7 @@ def test_a_value_that_was_staged_and_never_set_is_not_set_back(node: Node) -> No
 
 
 def test_a_value_that_the_kernel_takes_otherwise_puts_all_back(node: Node) -> None:
-    """Here a file that is longer than what is written into it, as a value that is clamped would be."""
+    """A file that is longer than what is written into it stands for a value that is clamped."""
     place = node.root / VALUE.lstrip("/")
     place.parent.mkdir(parents=True)
     place.write_text("12345\n")
@@ -410,7 +414,7 @@ def test_a_lock_is_seen_while_it_is_held_and_taken_once(node: Node) -> None:
     assert read_journal(str(node.root / STATE)) == {"runs": [], "holder": None}
     assert node.ask("lock") == node.ask("lock") == {}
     assert stat.S_IMODE((node.root / STATE / "lock").stat().st_mode) == 0o600, (
-        "whoever may open it may lock us out"
+        "a user who may open it may lock us out"
     )
     holder = read_journal(str(node.root / STATE))["holder"]
     assert holder.startswith(f"run {RUN} of cluster demo, since ")
@@ -458,7 +462,7 @@ def test_a_lock_that_stays_held_is_given_up_after_a_few_tries(
     with place.open() as other:
         fcntl.flock(other, fcntl.LOCK_SH)
         assert node.ask("lock") == {"no": "locked", "why": told}
-        assert pauses == [act.PAUSE] * (act.TRIES - 1) + [0]
+        assert pauses == [act.PAUSE] * (act.TRIES - 1)
         assert place.read_text() == said
         pauses.clear()
         monkeypatch.setattr(time, "sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
@@ -473,7 +477,7 @@ GONE, KEY = "/etc/gone", "/etc/key"
 
 
 class Kinds(Node):
-    """A node, and a run that changes, makes and removes a file, gives one another mode, and sets a value."""
+    """A node, and a run that changes files and their modes and sets a value."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir()
@@ -800,8 +804,9 @@ def test_a_value_that_was_set_again_is_set_back_by_force_alone(
     answer = node.ask("undo")
     assert (answer["no"], answer["path"]) == ("changed", VALUE)
     assert [answer[key] and base64.b64decode(answer[key]) for key in ("current", "after")] == [
-        now and now.encode(), b"2\n"
-    ]  # fmt: skip
+        now and now.encode(),
+        b"2\n",
+    ]
     assert (node.text(CONF), node.state()) == ("new\n", "committed")
     place.write_text("3\n")
     assert node.ask("undo", force=True) == {}
@@ -914,7 +919,7 @@ for op, request in json.load(sys.stdin):
 
 @pytest.mark.machine
 def test_bytes_and_names_are_on_disk_before_the_journal_says_so(node: Node) -> None:
-    """The system calls: each file is synced before its rename, its folder after it, and then the journal is written."""
+    """Each file is synced before its rename, its folder after it; then the journal is written."""
     if shutil.which("strace") is None:
         pytest.skip("needs strace")
     base = {"root": str(node.root), "run": RUN, "cluster": "demo", "undoes": None}

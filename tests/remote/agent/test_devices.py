@@ -1,4 +1,7 @@
-"""The readers of devices on described machines, asked as on a node: in a root folder with their files."""
+"""The readers of devices on described machines, asked as on a node.
+
+In a root folder with their files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single files: whole or as they were, with owner and mode, and only where a name is a file of its own."""
+"""Single files: complete or as they were, with owner and mode, and never through a link."""
 
 from __future__ import annotations
 
@@ -124,8 +124,9 @@ def test_a_file_is_replaced_beside_what_an_earlier_life_left_there(tmp_path: Pat
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["aim", "f"]
     assert calls.made[-2:] == [
-        Call("rename", str(path), source=f"{path}.clusterprep-new"), Call("fsync", str(tmp_path))
-    ]  # fmt: skip
+        Call("rename", str(path), source=f"{path}.clusterprep-new"),
+        Call("fsync", str(tmp_path)),
+    ]
     assert out_of_order(calls, ("f",)) == []
 
 
@@ -304,17 +305,17 @@ def test_flags_are_read_of_no_link_and_without_waiting(tmp_path: Path) -> None:
 
 def test_bytes_are_kept_for_their_owner_alone_and_no_file_as_none(tmp_path: Path) -> None:
     folder = str(tmp_path)
-    assert disk.keep(folder, "0.before", None) is None
-    assert disk.kept(folder, None) is None
+    assert disk.store_bytes(folder, "0.before", None) is None
+    assert disk.read_stored(folder, None) is None
     assert [*tmp_path.iterdir()] == []
-    assert disk.keep(folder, "0.before", b"\0it") == "0.before"
-    assert disk.kept(folder, "0.before") == b"\0it"
+    assert disk.store_bytes(folder, "0.before", b"\0it") == "0.before"
+    assert disk.read_stored(folder, "0.before") == b"\0it"
     assert stat.S_IMODE((tmp_path / "0.before").stat().st_mode) == 0o600
 
 
 def test_bytes_travel_as_base64_and_no_file_as_none() -> None:
-    assert (disk.decoded(None), disk.maybe(None)) == (None, None)
-    assert (disk.decoded("AGl0"), disk.maybe(b"\0it")) == (b"\0it", "AGl0")
+    assert (disk.decoded(None), disk.encoded_or_none(None)) == (None, None)
+    assert (disk.decoded("AGl0"), disk.encoded_or_none(b"\0it")) == (b"\0it", "AGl0")
 
 
 def test_a_value_has_blanks_where_the_kernel_writes_tabs(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""The look at launch paths, with real shells: who is asked, what travels home, and start-up files that misbehave."""
+"""The look at launch paths, with real shells.
+
+Who is asked, what travels home, and start-up files that misbehave.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ def look(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
         found: dict[str, Any] = environment.look(entry, given)
         return found
 
-    # Only shells that hang take all of both; others need so long where many processes wait for a processor.
+    # Only shells that hang take all of both; others need so long where many processes wait for a
+    # processor.
     monkeypatch.setattr(shells, "SHELL_LIMIT", 3.0)
     monkeypatch.setattr(shells, "TRACE_LIMIT", 3.0)
     return ask
@@ -62,7 +66,8 @@ def test_lines_behind_the_end_for_scripts_are_seen_as_a_terminal_sees_them(
 
 
 def test_only_what_matters_travels_home(look: Look, home: Path) -> None:
-    lines = "export NCCL_DEBUG=INFO MY_TOKEN=hidden NCCL_API_KEY=hidden2 FOO=secretive\nexport OTHER=hidden3\n"
+    lines = "export NCCL_DEBUG=INFO MY_TOKEN=hidden NCCL_API_KEY=hidden2 FOO=secretive\n"
+    lines += "export OTHER=hidden3\n"
     (home / ".profile").write_text(lines)
     text = str(look())
     assert "NCCL_DEBUG" in text
@@ -157,7 +162,7 @@ def test_folders_of_ld_library_path(look: Look, home: Path) -> None:
 def test_the_profile_runs_as_the_user_and_never_as_root() -> None:
     found = environment.read_environment("nobody", True)
     assert found["user"] == "nobody"
-    assert found["sessions"] == {}  # nobody has no shell
+    assert found["sessions"] == {}  # that user has no shell
 
 
 def test_a_user_that_is_not_there_is_said() -> None:
@@ -200,7 +205,7 @@ def test_names_that_matter(name: str, good: bool) -> None:
     ],
 )
 def test_a_line_is_told_without_what_may_be_secret(line: str, told: str | None) -> None:
-    assert launched.told(line) == told
+    assert launched.line_without_secrets(line) == told
 
 
 def test_a_unit_and_its_drop_in_are_read_with_their_lines(tmp_path: Path) -> None:
@@ -210,8 +215,9 @@ def test_a_unit_and_its_drop_in_are_read_with_their_lines(tmp_path: Path) -> Non
     unit.write_text(
         f"[Service]\nEnvironment=NCCL_DEBUG=INFO \\\n  FOO_TOKEN=x\nEnvironmentFile=-{env_file}\n"
     )
-    rows = launched._service([str(unit)])
-    # systemd.exec(5): what the files say wins over what stands in the unit, wherever they are named.
+    rows = launched._unit_lines([str(unit)])
+    # systemd.exec(5): what the files say wins over what stands in the unit, wherever they are
+    # named.
     assert rows == [
         [str(unit), [[2, "Environment=NCCL_DEBUG=INFO"]]],
         [str(env_file), [[2, "NCCL_ALGO=Ring"]]],

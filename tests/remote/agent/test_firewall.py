@@ -108,7 +108,8 @@ def with_filter(folder: Path, rules: str = "", **job: Any) -> Any:
     """The answer from a network namespace whose input chain has these rules."""
     script = folder / "rules"
     script.write_text(
-        "table inet filter {\n  chain input {\n    type filter hook input priority 0; policy drop;\n"
+        "table inet filter {\n  chain input {\n"
+        "    type filter hook input priority 0; policy drop;\n"
         f"{rules}\n  }}\n}}\n"
     )
     return ask("unshare", "-n", "sh", "-c", f'nft -f {script} && exec "$0" "$@"', **job)

@@ -20,11 +20,15 @@ from tests.jobs.verify.agents import gone, open_agent, processes_of
 from tests.support.patience import LONG, eventually
 from tests.support.surroundings import login_home
 
-# What torchrun is for the agent: a process that starts others, whose streams are its own unless they say otherwise.
+# What torchrun is for the agent: a process that starts others, whose streams are its own unless
+# they say otherwise.
 RUNNER = """
 import os, subprocess, sys
 print("runner", os.environ.get("NODE_RANK"), flush=True)
-started = [subprocess.Popen(sys.argv[1:], env=dict(os.environ, RANK=rank), start_new_session=True) for rank in "45"]
+started = []
+for rank in "45":
+    env = dict(os.environ, RANK=rank)
+    started.append(subprocess.Popen(sys.argv[1:], env=env, start_new_session=True))
 sys.exit(max(process.wait() for process in started))
 """
 
@@ -103,7 +107,8 @@ def test_both_streams_and_the_end_of_each_rank(agent: Heard) -> None:
 
 def test_nothing_of_the_agents_own_reaches_a_rank(agent: Heard) -> None:
     agent.launch(
-        "import os; print(sorted(os.environ)); print(os.readlink('/proc/self/fd/0'), os.listdir('/proc/self/fd'))"
+        "import os; print(sorted(os.environ)); "
+        "print(os.readlink('/proc/self/fd/0'), os.listdir('/proc/self/fd'))"
     )
     agent.until("exit")
     names, streams = agent.lines(0)
@@ -112,7 +117,8 @@ def test_nothing_of_the_agents_own_reaches_a_rank(agent: Heard) -> None:
 
 
 def test_ranks_of_a_runner_are_told_apart(agent: Heard) -> None:
-    program = "import os, sys; print('out', os.environ['RANK']); print('err', os.environ['RANK'], file=sys.stderr)"
+    program = "import os, sys; print('out', os.environ['RANK']); "
+    program += "print('err', os.environ['RANK'], file=sys.stderr)"
     agent.run(program + "; print([name for name in os.environ if 'CLUSTERPREP' in name])")
     agent.until("exit")
     agent.until("closed", 2)
@@ -139,7 +145,7 @@ def _argv(pid: int) -> bytes:
         return b""
 
 
-def test_a_stranger_at_the_door_is_not_heard(agent: Heard) -> None:
+def test_a_connection_without_the_mark_is_not_heard(agent: Heard) -> None:
     agent.run("import time; time.sleep(600)")
     agent.until("started", 2)
     with open("/proc/net/unix") as source:
@@ -148,16 +154,16 @@ def test_a_stranger_at_the_door_is_not_heard(agent: Heard) -> None:
             for line in source
             if f"@clusterprep-{agent.link.hello['pid']}." in line
         ][:1]
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(f"\0{place}")
-        stranger.sendall(b"wrong.mark 4 1 1\nI am rank 4\n")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect(f"\0{place}")
+        other.sendall(b"wrong.mark 4 1 1\nI am rank 4\n")
         time.sleep(0.6)  # in which it would be heard; nothing is said to one that is not
     agent.ask("finish")
     assert agent.lines(4) == []
 
 
 def test_a_flood_costs_lines_and_neither_memory_nor_the_job(agent: Heard) -> None:
-    """Nobody reads for a while what is printed as fast as that goes."""
+    """What is printed as fast as that goes is not read for a while."""
     agent.launch("for number in range(200000): print('x' * 60, number)\nprint('last')")
     time.sleep(1.5)
     agent.until("exit", limit=100)
@@ -173,7 +179,8 @@ def test_a_long_line_goes_on_in_pieces(agent: Heard) -> None:
 
 
 def test_who_ignores_sigterm_is_killed_with_children_elsewhere(agent: Heard) -> None:
-    child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
+    child = "import subprocess, sys; "
+    child += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
     child += "start_new_session=True); "
     agent.launch(
         child
@@ -189,7 +196,8 @@ def test_who_ignores_sigterm_is_killed_with_children_elsewhere(agent: Heard) -> 
 
 def test_who_listens_may_say_a_last_word(agent: Heard) -> None:
     agent.launch(
-        "import signal, sys, time; signal.signal(15, lambda *a: sys.exit(print('bye'))); print('up'); time.sleep(600)"
+        "import signal, sys, time; signal.signal(15, lambda *a: sys.exit(print('bye'))); "
+        "print('up'); time.sleep(600)"
     )
     agent.until("lines")
     agent.ask("finish", grace=600.0)
@@ -197,7 +205,8 @@ def test_who_listens_may_say_a_last_word(agent: Heard) -> None:
 
 
 def test_ranks_say_where_they_are(agent: Heard) -> None:
-    env = "import faulthandler, time; faulthandler.enable(); print('up')\ndef deep():\n time.sleep(600)\ndeep()"
+    env = "import faulthandler, time; faulthandler.enable(); print('up')\n"
+    env += "def deep():\n time.sleep(600)\ndeep()"
     agent.launch(
         env, "import os, signal; print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
     )
@@ -251,7 +260,7 @@ def test_a_program_that_is_not_there(agent: Heard) -> None:
     assert (answer["no"], answer["why"]) == ("missing_tool", "/no/such: No such file or directory")
 
 
-def test_nobody_holds_it_and_it_ends(agent: Heard) -> None:
+def test_without_a_keep_it_ends(agent: Heard) -> None:
     agent.launch("import time; time.sleep(600)", leash=0.5)
     agent.until("exit")
     assert processes_of([agent.link]) == []

@@ -1,4 +1,7 @@
-"""What a node remembers of runs, and its lock: root's alone to take, and seen by all while it is held."""
+"""What a node remembers of runs, and its lock.
+
+Root's alone to take, and seen by all while it is held.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:  # everybody may come in, other than to pytest's own
+    with tempfile.TemporaryDirectory() as name:  # all users may enter it, other than pytest's own
         path = Path(name)
         path.chmod(0o755)
         yield path
@@ -43,7 +46,7 @@ def as_nobody(folder: Path) -> object:
 
 
 @pytest.mark.machine
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else for a moment")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
 def test_an_ordinary_user_sees_that_a_run_is_under_way_and_cannot_hold_it_up(folder: Path) -> None:
     assert as_nobody(folder) == "None"
     fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -180,7 +183,7 @@ def test_the_lock_is_opened_without_following_waiting_or_writing(tmp_path: Path)
 def test_a_run_that_was_settled_while_it_was_looked_at_is_no_run_that_was_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...], held: bool, looks: int
 ) -> None:
-    """Here the run ends, and lets go of the lock, between the look at the manifests and the one at the lock."""
+    """The run ends and releases the lock after the manifests are read and before the lock is."""
     for number, state in enumerate(states):
         remembered(tmp_path, str(number), state)
     (tmp_path / "lock").touch()

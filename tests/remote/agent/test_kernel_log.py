@@ -110,7 +110,7 @@ def test_bytes_that_are_no_text_do_not_end_the_read() -> None:
 
 
 def may_read_the_log() -> bool:
-    """Try it: where dmesg is restricted, the mode of the device lets everyone in and the kernel does not."""
+    """Try it: where dmesg is restricted, the device's mode allows it and the kernel does not."""
     try:
         os.close(os.open("/dev/kmsg", os.O_RDONLY))
     except OSError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterprep.remote.transports import Channel
+from clusterprep.remote.transports.protocol import Channel
 
 
 def read_all(channel: Channel) -> bytes:

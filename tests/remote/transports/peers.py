@@ -63,7 +63,10 @@ def babbles(connection: socket.socket) -> None:
 
 
 class Relay:
-    """In front of a real sshd: passes `limit` bytes of what it says, then nothing more. Counts them in `passed`."""
+    """In front of a real sshd: passes `limit` bytes of what it says, then nothing more.
+
+    Counts them in `passed`.
+    """
 
     def __init__(self, port: int, limit: int | None = None) -> None:
         self._port = port
@@ -91,7 +94,10 @@ class Relay:
 
 @contextlib.contextmanager
 def deaf() -> Iterator[int]:
-    """A port whose queue is full: connecting to it times out, as to a node behind a dropping firewall."""
+    """A port whose queue is full.
+
+    Connecting to it times out, as to a node behind a dropping firewall.
+    """
     with (
         socket.create_server(("127.0.0.1", 0), backlog=0) as listener,
         contextlib.ExitStack() as stack,

@@ -19,7 +19,10 @@ SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
 
 
 def require_sshd() -> str:
-    """The server's path. Without one, or without root, there is nothing to test here; in CI that is a failure."""
+    """The server's path. Without one, or without root, there is nothing to test here.
+
+    In CI that is a failure.
+    """
     if SSHD and os.geteuid() == 0:
         return SSHD
     if os.environ.get("CI"):
@@ -136,7 +139,10 @@ class Sshd:
     def node(
         self, folder: Path, known: str | None = None, name: str = "n1", **settings: object
     ) -> Node:
-        """The server as a node, trusted unless `known` says otherwise; `folder` gets its known_hosts."""
+        """The server as a node, trusted unless `known` says otherwise.
+
+        `folder` gets its known_hosts.
+        """
         known_hosts = folder / "known_hosts"
         if known is None:
             known = self.known()

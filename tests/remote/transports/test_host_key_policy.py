@@ -35,8 +35,8 @@ def refusal(transport: SshTransport, node: Node) -> Unreached:
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return new_key(tmp_path_factory.mktemp("stranger") / "key")
+def other_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return new_key(tmp_path_factory.mktemp("other_key") / "key")
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +55,19 @@ def test_an_unknown_key(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> 
     assert not (tmp_path / "known_hosts").exists()
 
 
-def test_a_changed_key(sshd: Sshd, transport: SshTransport, tmp_path: Path, stranger: Path) -> None:
+def test_a_changed_key(
+    sshd: Sshd, transport: SshTransport, tmp_path: Path, other_key: Path
+) -> None:
     name = f"[127.0.0.1]:{sshd.port}"
-    error = refusal(transport, sshd.node(tmp_path, f"# mine\n{name} {public(stranger)}\n"))
+    error = refusal(transport, sshd.node(tmp_path, f"# mine\n{name} {public(other_key)}\n"))
     assert error.reason == "host_key_changed"
     assert f"seen ssh-ed25519 {fingerprint(sshd.host_key())}" in str(error)
-    assert f"expected ssh-ed25519 {fingerprint(stranger)} ({tmp_path}/known_hosts:2)" in str(error)
+    assert f"expected ssh-ed25519 {fingerprint(other_key)} ({tmp_path}/known_hosts:2)" in str(error)
     assert f"ssh-keygen -R '{name}' -f {tmp_path}/known_hosts && ssh-keyscan" in error.remedy
 
 
-def test_the_remedy_is_one(fresh: Fresh, sshd: Sshd, tmp_path: Path, stranger: Path) -> None:
-    node = sshd.node(tmp_path, f"[127.0.0.1]:{sshd.port} {public(stranger)}\n")
+def test_the_remedy_is_one(fresh: Fresh, sshd: Sshd, tmp_path: Path, other_key: Path) -> None:
+    node = sshd.node(tmp_path, f"[127.0.0.1]:{sshd.port} {public(other_key)}\n")
     commands = (
         refusal(fresh(), node)
         .remedy.removeprefix("if the node was reinstalled: ")
@@ -138,18 +140,18 @@ def test_accept_new_remembers(fresh: Fresh, sshd: Sshd, tmp_path: Path) -> None:
 
 
 def test_accept_new_replaces_nothing(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path, stranger: Path
+    sshd: Sshd, transport: SshTransport, tmp_path: Path, other_key: Path
 ) -> None:
-    known = f"[127.0.0.1]:{sshd.port} {public(stranger)}"  # without an end of line
+    known = f"[127.0.0.1]:{sshd.port} {public(other_key)}"  # without an end of line
     error = refusal(transport, sshd.node(tmp_path, known, host_keys="accept-new"))
     assert error.reason == "host_key_changed"
     assert (tmp_path / "known_hosts").read_text() == known
 
 
 def test_accept_new_beside_a_revoked_key(
-    fresh: Fresh, sshd: Sshd, tmp_path: Path, stranger: Path
+    fresh: Fresh, sshd: Sshd, tmp_path: Path, other_key: Path
 ) -> None:
-    revoked = f"@revoked * {public(stranger)}\n"
+    revoked = f"@revoked * {public(other_key)}\n"
     assert says_hello(fresh(), sshd.node(tmp_path, revoked, host_keys="accept-new"))
     assert (tmp_path / "known_hosts").read_text() == revoked + sshd.known()
 
@@ -166,9 +168,9 @@ def test_accept_new_that_cannot_be_remembered(
 
 
 def test_a_changed_key_that_fits_the_plain_name(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path, stranger: Path
+    sshd: Sshd, transport: SshTransport, tmp_path: Path, other_key: Path
 ) -> None:
-    known = f"127.0.0.1 {public(sshd.host_key())}\n[127.0.0.1]:{sshd.port} {public(stranger)}\n"
+    known = f"127.0.0.1 {public(sshd.host_key())}\n[127.0.0.1]:{sshd.port} {public(other_key)}\n"
     assert refusal(transport, sshd.node(tmp_path, known)).reason == "host_key_changed"
 
 
@@ -193,7 +195,8 @@ def test_accept_new_by_many_at_once(sshd: Sshd, tmp_path: Path) -> None:
         "port, key, known = int(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
         "ssh = SshSettings('root', port, key, '/dev/null', known, 'accept-new', 20.0)\n"
         "transport = SshTransport()\n"
-        "open = lambda i: transport.open(Node(f'n{i}', '127.0.0.1', i, ssh), 'echo hello').recv(20)\n"
+        "node = lambda i: Node(f'n{i}', '127.0.0.1', i, ssh)\n"
+        "open = lambda i: transport.open(node(i), 'echo hello').recv(20)\n"
         "print(list(ThreadPoolExecutor(2).map(open, range(2))))\n"
     )
     known = tmp_path / "known_hosts"
@@ -218,7 +221,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory, authority: Path) -> Sshd:  
 
 
 def certify(server: Sshd, authority: Path, *options: str) -> None:
-    """A new certificate; sshd reads it anew on SIGHUP, which it takes as a restart on the same port."""
+    """Make a new certificate. On SIGHUP sshd restarts on the same port and reads it."""
     keygen("-q", "-s", authority, "-I", "a host", *options, f"{server.host_key()}.pub")
     server.reload()
 
@@ -236,7 +239,7 @@ def test_a_certificate_of_a_known_authority(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("-h", "-n", "somebody"), "its certificate is for somebody"),
+        (("-h", "-n", "another"), "its certificate is for another"),
         (("-n", "127.0.0.1"), "a user's, not a host's"),
         (("-h", "-n", "127.0.0.1", "-V", "20200101:20200102"), "valid only from 2020"),
     ],
@@ -262,12 +265,12 @@ def test_a_certificate_of_somebody_else(
     transport: SshTransport,
     tmp_path: Path,
     authority: Path,
-    stranger: Path,
+    other_key: Path,
 ) -> None:
-    certify(signed, stranger, "-h", "-n", "127.0.0.1")
+    certify(signed, other_key, "-h", "-n", "127.0.0.1")
     error = refusal(transport, signed.node(tmp_path, f"@cert-authority * {public(authority)}\n"))
-    assert (error.reason, fingerprint(stranger) in str(error)) == ("host_key_unknown", True)
-    revoked = f"@cert-authority * {public(stranger)}\n@revoked * {public(stranger)}\n"
+    assert (error.reason, fingerprint(other_key) in str(error)) == ("host_key_unknown", True)
+    revoked = f"@cert-authority * {public(other_key)}\n@revoked * {public(other_key)}\n"
     assert refusal(fresh(), signed.node(tmp_path, revoked)).reason == "host_key_unknown"
 
 
@@ -284,7 +287,7 @@ def test_an_authority_but_no_certificate(
 def test_a_certified_node_whose_plain_key_is_known(
     signed: Sshd, transport: SshTransport, tmp_path: Path, authority: Path
 ) -> None:
-    certify(signed, authority, "-h", "-n", "somebody")
+    certify(signed, authority, "-h", "-n", "another")
     assert says_hello(
         transport, signed.node(tmp_path, f"@cert-authority * {public(authority)}\n{signed.known()}")
     )

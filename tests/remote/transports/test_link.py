@@ -8,10 +8,10 @@ import pytest
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
-from clusterprep.remote import bootstrap as boot
-from clusterprep.remote.transports import Channel
+from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.link import Link, open_link
 from clusterprep.remote.transports.local import LocalChannel, LocalTransport
+from clusterprep.remote.transports.protocol import Channel
 
 NODE = Node("n1", "n1", 0)
 
@@ -63,7 +63,7 @@ def test_a_python_that_takes_its_time_to_start_is_not_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("clusterprep.remote.transports.link.SILENCE_LIMIT", 0.3)
-    link = open_link(Ends(f"sleep 1.5; {boot.command()}"), NODE, ["look"], lambda node: None)
+    link = open_link(Ends(f"sleep 1.5; {bootstrap.command()}"), NODE, ["look"], lambda node: None)
     link.close()
 
 

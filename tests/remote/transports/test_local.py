@@ -10,8 +10,8 @@ import pytest
 
 from clusterprep.errors import LinkLost
 from clusterprep.model import Node
-from clusterprep.remote.transports import Channel
 from clusterprep.remote.transports.local import LocalTransport
+from clusterprep.remote.transports.protocol import Channel
 from tests.remote.transports.heard import read_all
 from tests.support.patience import eventually
 

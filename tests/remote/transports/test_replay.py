@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Absent, Inventory, Node, Read
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.link import open_link
 from clusterprep.remote.transports.local import LocalTransport
 from clusterprep.remote.transports.replay import ReplayTransport, record
@@ -35,7 +35,10 @@ def test_judging_a_recording_gives_what_judging_the_node_gave() -> None:
     inventory = Inventory("test", (node,))
     asked = reads(plan(), node, inventory)
     link = open_link(
-        LocalTransport(), node, boot.parts_for({read.kind for read in asked}), lambda node: None
+        LocalTransport(),
+        node,
+        bootstrap.parts_for({read.kind for read in asked}),
+        lambda node: None,
     )
     try:
         recording = {

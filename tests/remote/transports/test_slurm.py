@@ -1,4 +1,4 @@
-"""Commands on four real nodes of Slurm's through one job step, and what is said where there is none."""
+"""Commands on four real nodes of Slurm's through one job step, and errors without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Inventory, Node, SshSettings
-from clusterprep.remote.transports import Channel
+from clusterprep.remote.transports.protocol import Channel
 from clusterprep.remote.transports.slurm import SlurmTransport
 from tests.remote.transports.heard import read_all
 from tests.support.lab.slurm import Slurm
@@ -31,7 +31,7 @@ def node(name: str, address: str = "", limit: float = 8.0) -> Node:
 
 @pytest.fixture
 def start(slurm4: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Makes transports for nodes, in a thread that is on the lab's controller, and ends their steps."""
+    """Makes transports for nodes, on the lab's controller, and ends their steps."""
     for name, value in slurm4.env.items():
         monkeypatch.setenv(name, value)
     with contextlib.ExitStack() as stack:
@@ -108,7 +108,7 @@ def test_a_command_that_nobody_reads_is_held_up_and_no_other(start: Start) -> No
         assert other.recv(5) == b"ping"
     assert transport.carried[1] < 4 << 20  # base64 of the window
     read = 0
-    while read < 6 << 20:  # and goes on when somebody does
+    while read < 6 << 20:  # and goes on when it is read again
         read += len(flood.recv(5))
 
 
@@ -343,7 +343,7 @@ def test_without_srun_it_says_so(
 def test_without_slurmctld_it_says_so(
     slurm4: Slurm, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Slurm's commands try for longer than anybody wants to wait."""
+    """Slurm's commands try for longer than a user wants to wait."""
     conf = tmp_path / "slurm.conf"
     conf.write_text((slurm4.folder / "slurm.conf").read_text() + "SlurmctldPort=6999\n")
     monkeypatch.setenv("SLURM_CONF", str(conf))

@@ -1,4 +1,7 @@
-"""What a step's streams are made of, without Slurm: records, envelopes, the relay, and what scontrol says of nodes."""
+"""What a step's streams are made of, without Slurm.
+
+Records, envelopes, the relay, and what scontrol says of nodes.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ def test_a_record_comes_back(size: int) -> None:
 
 
 def test_pieces_of_torn_lines_find_together_between_those_of_others() -> None:
-    """As srun gives the end of what a task said: in pieces of 1024 bytes, each with a label and a newline."""
+    """As srun gives the end of what a task said.
+
+    In pieces of 1024 bytes, each with a label and a newline.
+    """
     talks = {
         task: lines(("o", 1, random.Random(task).randbytes(9000)), ("f", 1, b""), task=task)
         for task in (0, 1)
@@ -182,7 +188,10 @@ def test_the_relay_ends_its_children_when_the_controller_is_silent() -> None:
 
 # ---------------------------------------------------------------- nodes
 
-LINE = "NodeName=n1 Arch=x NodeAddr=10.0.0.1 NodeHostName=h1 OS=Linux State={} Partitions=a,b Reason=q [root@x]"
+LINE = (
+    "NodeName=n1 Arch=x NodeAddr=10.0.0.1 NodeHostName=h1 OS=Linux State={} Partitions=a,b "
+    "Reason=q [root@x]"
+)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def frozen(pid: int) -> Iterator[None]:
 
 @pytest.mark.machine
 def test_a_frozen_sshd_holds_nobody_up(fresh: Fresh, sshd: Sshd, tmp_path: Path) -> None:
-    """Neither a limit nor the sshd, which is frozen until the end, lets go of what waits for them."""
+    """No limit passes, and sshd stays frozen: neither ends what waits for it."""
     transport = fresh(stall=1.0)
     channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 60")
     with frozen(int(channel.recv(10))):
@@ -316,17 +316,21 @@ def test_too_many_connections_at_once(transport: SshTransport, tmp_path: Path) -
 
 
 def test_importing_it_is_light() -> None:
-    code = "import sys, clusterprep.remote.transports.ssh; sys.exit('paramiko' in sys.modules or 'fabric' in sys.modules)"
+    code = (
+        "import sys, clusterprep.remote.transports.ssh\n"
+        "sys.exit('paramiko' in sys.modules or 'fabric' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_process_that_reached_nobody_ends_at_once() -> None:
-    """paramiko's own handshake timer would keep it for 15 s, as it waits in a thread that is no daemon."""
+    """paramiko's own timer would keep it for 15 s, because its thread is no daemon."""
     code = (
         "import sys, threading\n"
         "from clusterprep.model import Node, SshSettings\n"
         "from clusterprep.remote.transports.ssh import SshTransport\n"
-        "NODE = Node('n', '127.0.0.1', 0, SshSettings('root', int(sys.argv[1]), connect_timeout=36_000))\n"
+        "SETTINGS = SshSettings('root', int(sys.argv[1]), connect_timeout=36_000)\n"
+        "NODE = Node('n', '127.0.0.1', 0, SETTINGS)\n"
         "try: SshTransport().open(NODE, '')\n"
         "except Exception as error: print(error.reason)\n"
         "print([thread for thread in threading.enumerate()[1:] if not thread.daemon])\n"

@@ -239,7 +239,10 @@ def test_a_certificate_in_the_agent(
 
 
 class Edwards(paramiko.ServerInterface):
-    """Takes one key, and announces that it takes no RSA signatures. sshd announces all that it knows."""
+    """Takes one key, and announces that it takes no RSA signatures.
+
+    Sshd announces all that it knows.
+    """
 
     def __init__(self, key: Path) -> None:
         self._line = public(key)

@@ -1,4 +1,4 @@
-"""Where a node is: inventory, ssh_config, jump hosts and proxies in their order, over real servers."""
+"""Where a node is: inventory, ssh_config, jump hosts and proxies, over real servers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def test_an_alias_for_the_host_key(tmp_path: Path) -> None:
 
 
 def test_jumps_in_a_row(tmp_path: Path) -> None:
-    text = "Host gpu1\n ProxyJump me@one:2200,[::1]:22,two\nHost two\n HostName real2\n ProxyJump elsewhere\n"
+    text = (
+        "Host gpu1\n ProxyJump me@one:2200,[::1]:22,two\n"
+        "Host two\n HostName real2\n ProxyJump elsewhere\n"
+    )
     found = route(text, tmp_path, user="them")
     two = found.via
     assert two is not None
@@ -124,9 +127,10 @@ def behind(
 ) -> Node:
     """The node behind the bastion, found by its name in ssh_config alone."""
     (tmp_path / "config").write_text(
-        f"Host gpu*\n HostName 127.0.0.1\n Port {sshd.port}\n User root\n IdentityFile {sshd.user_key}\n"
-        f" ProxyJump bastion{jump}\n"
-        f"Host bastion\n HostName 127.0.0.1\n Port {bastion.port}\n User root\n IdentityFile {bastion.user_key}\n"
+        f"Host gpu*\n HostName 127.0.0.1\n Port {sshd.port}\n User root\n"
+        f" IdentityFile {sshd.user_key}\n ProxyJump bastion{jump}\n"
+        f"Host bastion\n HostName 127.0.0.1\n Port {bastion.port}\n User root\n"
+        f" IdentityFile {bastion.user_key}\n"
     )
     known_hosts = tmp_path / "known_hosts"
     known_hosts.write_text(sshd.known() + bastion.known() if known is None else known)

@@ -1,4 +1,7 @@
-"""What OpenSSH's client or server would allow, and we do not: forwarding, weak algorithms, ways around host keys."""
+"""What OpenSSH's client or server would allow, and we do not.
+
+Forwarding, weak algorithms, ways around host keys.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,10 @@ def willing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 @pytest.fixture
 def lax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, int]]:
-    """The configuration, with an agent, a display and a variable to forward; and the port for RemoteForward."""
+    """The configuration, with an agent, a display and a variable to forward.
+
+    And the port for RemoteForward.
+    """
     path, port = tmp_path / "lax", free_port()
     path.write_text(LAX.format(port=port, mark=tmp_path / "mark"))
     (tmp_path / "mark.known").write_text("")
@@ -143,20 +149,23 @@ def test_no_option_of_ssh_config_makes_a_key_known(
     willing: Sshd, fresh: Fresh, lax: tuple[Path, int], tmp_path: Path
 ) -> None:
     config, _ = lax
-    stranger = new_key(tmp_path / "stranger")
+    other_key = new_key(tmp_path / "other_key")
     (tmp_path / "mark.known").write_text(willing.known())
     assert (
         refusal(fresh(), willing.node(tmp_path, "", config=str(config))).reason
         == "host_key_unknown"
     )
-    known = f"[127.0.0.1]:{willing.port} {public(stranger)}\n"
+    known = f"[127.0.0.1]:{willing.port} {public(other_key)}\n"
     error = refusal(fresh(), willing.node(tmp_path, known, config=str(config)))
     assert error.reason == "host_key_changed"
-    assert all(fingerprint(key) in str(error) for key in (stranger, willing.host_key()))
+    assert all(fingerprint(key) in str(error) for key in (other_key, willing.host_key()))
 
 
 class Grasping(paramiko.ServerInterface):
-    """A server that lets everybody in and then asks for what clients may offer; `refused` has the answers."""
+    """A server that lets every user in and then asks for what clients may offer.
+
+    `refused` has the answers.
+    """
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
@@ -293,7 +302,10 @@ def test_new_keys_in_the_middle(willing: Sshd, transport: SshTransport, tmp_path
 
 
 def with_a_packet_more(port: int) -> Talk:
-    """In front of a real sshd: puts SSH_MSG_IGNORE behind its KEXINIT, as Terrapin does (CVE-2023-48795)."""
+    """In front of a real sshd.
+
+    Puts SSH_MSG_IGNORE behind its KEXINIT, as Terrapin does (CVE-2023-48795).
+    """
     ignore = b"\0\0\0\x0c\x06\x02\0\0\0\0" + b"\0" * 6
 
     class Inserting(Relay):
@@ -326,12 +338,12 @@ def test_a_packet_that_somebody_inserts_ends_the_key_exchange(
 def test_a_key_that_ssh_config_s_list_revokes(
     sshd: Sshd, fresh: Fresh, tmp_path: Path, form: str
 ) -> None:
-    stranger, listed = new_key(tmp_path / "stranger"), tmp_path / "listed"
+    other_key, listed = new_key(tmp_path / "other_key"), tmp_path / "listed"
     (tmp_path / "config").write_text(f"RevokedHostKeys {listed}\n")
     node = sshd.node(tmp_path, config=str(tmp_path / "config"))
     error = refusal(fresh(), node)
     assert (error.reason, f"{listed} cannot be asked" in str(error)) == ("host_key_unknown", True)
-    for key, revoked in ((stranger, False), (sshd.host_key(), True)):
+    for key, revoked in ((other_key, False), (sshd.host_key(), True)):
         if form == "krl":
             keygen("-k", "-f", listed, f"{key}.pub")
         else:

@@ -20,7 +20,9 @@ REFUSAL = Unreached("sudo_refused", "Sorry, try again.")
 
 
 class Directory:
-    """What stands behind the accounts of all nodes: how many passwords it was shown, and how many at once.
+    """What stands behind the accounts of all nodes.
+
+    How many passwords it was shown, and how many at once.
 
     After the first it answers when `together` nodes wait for an answer.
     """

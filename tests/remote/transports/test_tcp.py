@@ -1,4 +1,7 @@
-"""Why there is no TCP connection: each way in which connect() fails has a reason of the contract."""
+"""Why there is no TCP connection.
+
+Each way in which connect() fails has a reason of the contract.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The width of a command: what a silent node costs the others, and what stays open when nothing more is asked."""
+"""The width of a command.
+
+What a silent node costs the others, and what stays open when nothing more is asked.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def open_files() -> int:
 def test_a_silent_node_keeps_no_other_from_its_turn(
     sshd: Sshd, transport: SshTransport, tmp_path: Path
 ) -> None:
-    """With a width of one, the first two nodes say nothing until the others are through, which do not wait for it."""
+    """With a width of one, the first two nodes are silent until the others are done."""
     good, watch = sshd.node(tmp_path), Watch()
 
     def silent_until_then(connection: socket.socket) -> None:
@@ -97,7 +100,8 @@ def test_a_node_of_which_nothing_more_is_wanted_keeps_no_connection(
     watch, before = Watch(), (threading.active_count(), open_files())
     fleet = survey(transport, [sshd.node(tmp_path)] * 12, watch, only, forks=2, last=last)
     assert len(fleet.reached) == 12
-    # The last step may come before the last but one has closed; paramiko's threads end a moment after their sockets.
+    # The last step may come before the last but one has closed; paramiko's threads end a moment
+    # after their sockets.
     assert watch.files[-1] - before[1] <= stays + 2
     assert watch.files[-1] - before[1] >= stays
     assert max(watch.threads) - before[0] <= 1 + 2 * 2 + max(stays, 4)
@@ -109,9 +113,9 @@ def test_many_nodes_may_have_many_files(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
     try:
-        nobody = sshd.node(tmp_path)
-        nobody = replace(nobody, ssh=replace(nobody.ssh, port=free_port()))
-        survey(transport, [nobody] * 60, Watch(), "kernel.version", forks=4, last=True)
+        unreachable = sshd.node(tmp_path)
+        unreachable = replace(unreachable, ssh=replace(unreachable.ssh, port=free_port()))
+        survey(transport, [unreachable] * 60, Watch(), "kernel.version", forks=4, last=True)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 60 + 256
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,4 +1,4 @@
-"""The bootstrap as a protocol: whatever happens to the transfer, an agent runs whole or not at all."""
+"""Whatever happens to the transfer, an agent runs completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from clusterprep.remote import bootstrap as boot
-from clusterprep.remote.transports.link import FrameReader
+from clusterprep.remote import bootstrap
+from clusterprep.remote.transports.frames import FrameReader
 from tests.support.surroundings import login_home
 
 NONCE = "0123456789abcdef"
@@ -25,7 +25,7 @@ PYTHONS = [sys.executable, *map(str, sorted(login_home().glob(".pyenv/versions/3
 
 def start(command: str | None = None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        ["/bin/sh", "-c", command or boot.command()],
+        ["/bin/sh", "-c", command or bootstrap.command()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -34,7 +34,7 @@ def start(command: str | None = None) -> subprocess.Popen[bytes]:
 
 def started_by(python: str) -> subprocess.Popen[bytes]:
     """The same in a Python that may be another one than that which the shell finds."""
-    command = [python, "-EsSB", "-c", shlex.split(boot.command())[-1]]
+    command = [python, "-EsSB", "-c", shlex.split(bootstrap.command())[-1]]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -56,25 +56,26 @@ near_and_far = pytest.mark.parametrize("near", [True, False], ids=["near", "far"
 
 @near_and_far
 def test_a_whole_transfer_says_hello_answers_and_ends_with_its_stdin(near: bool) -> None:
-    frames, _, code = finish(start(), boot.payload(NONCE, ["look"], near) + ask(1, op="ping"))
+    frames, _, code = finish(start(), bootstrap.payload(NONCE, ["look"], near) + ask(1, op="ping"))
     assert frames[0]["hello"] == 1
     assert frames[1]["id"] == 1
     assert code == 0
 
 
 @pytest.mark.parametrize(
-    ("magic", "chosen"), [(boot.MAGIC_NUMBER, "code"), (b"3.99", "text")], ids=str
+    ("magic", "chosen"), [(bootstrap.MAGIC_NUMBER, "code"), (b"3.99", "text")], ids=str
 )
 def test_code_is_for_the_python_that_compiled_it(
     magic: bytes, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boot, "MAGIC_NUMBER", magic)
-    monkeypatch.setattr(boot, "_compiled", lambda modules: b"no code")
-    boot._parcels.cache_clear()
+    monkeypatch.setattr(bootstrap, "MAGIC_NUMBER", magic)
+    monkeypatch.setattr(bootstrap, "_compiled", lambda modules: b"no code")
+    bootstrap._parcels.cache_clear()
     frames, err, _ = finish(
-        started_by(sys.executable), boot.payload(NONCE, ["look"], near=True) + ask(1, op="ping")
+        started_by(sys.executable),
+        bootstrap.payload(NONCE, ["look"], near=True) + ask(1, op="ping"),
     )
-    boot._parcels.cache_clear()
+    bootstrap._parcels.cache_clear()
     assert ([frame.get("id") for frame in frames], bool(err)) == (
         ([], True) if chosen == "code" else ([None, 1], False)
     )
@@ -82,23 +83,26 @@ def test_code_is_for_the_python_that_compiled_it(
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_a_near_node_may_have_any_python(python: str) -> None:
-    """Whole agents, all parts, in whatever Pythons there are here; the agent says whose code its own can run."""
-    parts = [*boot.parts_for(boot.kinds()), "act", "ranks", "job"]
+    """All parts of the agent, in all Pythons of this machine.
+
+    The agent reports which code its Python can run.
+    """
+    parts = [*bootstrap.parts_for(bootstrap.kinds()), "act", "ranks", "job"]
     frames, err, _ = finish(
-        started_by(python), boot.payload(NONCE, parts, near=True) + ask(1, op="ping")
+        started_by(python), bootstrap.payload(NONCE, parts, near=True) + ask(1, op="ping")
     )
     assert ([frame.get("id") for frame in frames], err) == ([None, 1], b"")
     ours = subprocess.run(
         [python, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, check=True
     )
     same = ours.stdout.split() == [b"%d" % number for number in sys.version_info[:2]]
-    assert (frames[0]["magic"] == boot.MAGIC) == same
+    assert (frames[0]["magic"] == bootstrap.MAGIC) == same
 
 
 @near_and_far
 def test_a_slow_transfer_arrives_whole(near: bool) -> None:
     """Byte by byte over the start, then in uneven pieces with pauses."""
-    data = boot.payload(NONCE, ["look"], near) + ask(1, op="ping")
+    data = bootstrap.payload(NONCE, ["look"], near) + ask(1, op="ping")
     process = start()
     assert process.stdin is not None
     for piece in _pieces(data):
@@ -118,7 +122,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 @near_and_far
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.1, 0.3, 0.7, 0.999999], ids=str)
 def test_a_transfer_that_ends_early_does_nothing(share: float, near: bool) -> None:
-    data = boot.payload(NONCE, ["look", "act"], near)
+    data = bootstrap.payload(NONCE, ["look", "act"], near)
     frames, _, _ = finish(start(), data[: int(len(data) * share)])
     assert frames == []
 
@@ -128,8 +132,8 @@ def test_a_transfer_that_ends_early_does_nothing(share: float, near: bool) -> No
 def test_a_truncated_part_followed_by_requests_never_runs_them_as_source(
     place: int, near: bool
 ) -> None:
-    """The length counts bytes: requests that slide into the gap spoil the source instead of running half of it."""
-    data = boot.payload(NONCE, ["look"], near)
+    """The length counts bytes: requests in the gap spoil the source, so that no half of it runs."""
+    data = bootstrap.payload(NONCE, ["look"], near)
     place = min(place, len(data) // 2)
     cut = data[:place] + data[place + 100 :]
     frames, err, _ = finish(start(), cut + ask(1, op="ping") * 20)
@@ -138,8 +142,8 @@ def test_a_truncated_part_followed_by_requests_never_runs_them_as_source(
 
 
 def test_junk_before_and_between_answers_is_ignored(tmp_path: Path) -> None:
-    command = "printf 'Welcome to n1!\\nno newline at the end: '; " + boot.command()
-    frames, _, _ = finish(start(command), boot.payload(NONCE, ["look"]) + ask(1, op="ping"))
+    command = "printf 'Welcome to n1!\\nno newline at the end: '; " + bootstrap.command()
+    frames, _, _ = finish(start(command), bootstrap.payload(NONCE, ["look"]) + ask(1, op="ping"))
     assert [frame.get("id") for frame in frames] == [None, 1]
     noisy = FrameReader(NONCE)
     assert noisy.feed(b"x\n%s 12 {" % NONCE.encode()) == []
@@ -198,7 +202,7 @@ def test_frames_survive_any_cut() -> None:
 
 def test_a_bad_request_is_answered_and_does_not_end_the_conversation() -> None:
     requests = ask(1, op="nonsense") + ask(2, op="look", reads="?") + ask(3, op="ping")
-    frames, _, _ = finish(start(), boot.payload(NONCE, ["look"]) + requests)
+    frames, _, _ = finish(start(), bootstrap.payload(NONCE, ["look"]) + requests)
     answers = {frame["id"]: frame for frame in frames if "id" in frame}
     assert answers[1]["no"] == "agent_error"
     assert answers[2]["no"] == "agent_error"
@@ -206,7 +210,7 @@ def test_a_bad_request_is_answered_and_does_not_end_the_conversation() -> None:
 
 
 def test_a_node_without_python_says_so(tmp_path: Path) -> None:
-    command = boot.command().replace("/usr/bin/python3", "/nowhere/python3")
+    command = bootstrap.command().replace("/usr/bin/python3", "/nowhere/python3")
     command = command.replace("/usr/libexec/platform-python", "/nowhere/platform-python")
     shell = shutil.which("sh")
     assert shell
@@ -217,17 +221,20 @@ def test_a_node_without_python_says_so(tmp_path: Path) -> None:
         timeout=10,
         check=False,
     ).stdout
-    assert boot.NO_PYTHON.encode() in out
+    assert bootstrap.NO_PYTHON.encode() in out
 
 
 def test_the_line_for_the_node_holds_nothing_that_any_shell_would_change() -> None:
     """Two single-quoted words: no quote, backslash, newline or history mark inside."""
-    for line in (boot.command(), boot.command(become="ab12", ready="cd34", password=True)):
+    for line in (
+        bootstrap.command(),
+        bootstrap.command(become="ab12", ready="cd34", password=True),
+    ):
         words = line.split("'")
         assert len(words) == 5
         assert not set("\\\n!`") & set(words[1] + words[3])
-    assert "-S -p ab12" in boot.command(become="ab12", ready="cd34", password=True)
-    assert " -n " in boot.command(become="ab12", ready="cd34")
+    assert "-S -p ab12" in bootstrap.command(become="ab12", ready="cd34", password=True)
+    assert " -n " in bootstrap.command(become="ab12", ready="cd34")
 
 
 @pytest.mark.machine
@@ -237,15 +244,15 @@ def test_the_line_for_the_node_holds_nothing_that_any_shell_would_change() -> No
 @pytest.mark.parametrize("shell", [s for s in ("csh", "fish") if shutil.which(s)])
 def test_other_login_shells_pass_the_line_unchanged(shell: str) -> None:
     process = subprocess.Popen(
-        [shell, "-c", boot.command()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [shell, "-c", bootstrap.command()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    out, _ = process.communicate(boot.payload(NONCE, ["look"]), timeout=20)
+    out, _ = process.communicate(bootstrap.payload(NONCE, ["look"]), timeout=20)
     assert FrameReader(NONCE).feed(out)[0]["hello"] == 1
 
 
 def test_an_agent_whose_controller_is_silent_ends_itself() -> None:
     source = (
-        boot.payload(NONCE, [])[9:]
+        bootstrap.payload(NONCE, [])[9:]
         .decode()
         .replace(
             f"main({NONCE!r}, define, modules)", f"main({NONCE!r}, define, modules, patience=0.6)"
@@ -264,7 +271,7 @@ def looked(reads: list[list[Any]]) -> list[Any]:
     process = start()
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(boot.payload(NONCE, ["look"]) + ask(1, op="look", reads=reads))
+    process.stdin.write(bootstrap.payload(NONCE, ["look"]) + ask(1, op="look", reads=reads))
     process.stdin.flush()
     reader, frames = FrameReader(NONCE), []
     while not any("id" in frame for frame in frames):
@@ -275,7 +282,7 @@ def looked(reads: list[list[Any]]) -> list[Any]:
 
 @pytest.mark.machine
 def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> None:
-    """A fifo without a writer blocks open() for ever: its own read is hung, the others are answered."""
+    """A fifo without a writer blocks open() for ever: only its own read is hung."""
     fifo = tmp_path / "stuck"
     os.mkfifo(fifo)
     reads = [
@@ -292,9 +299,10 @@ def test_a_stuck_read_costs_its_limit_and_leaves_no_process(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.clock  # the limit is held on real time; 3.5 s are left for machines that are busy, where it takes 1.5 s
+# The limit is measured in real time: it takes 1.5 s, and 3.5 s more are left for busy machines.
+@pytest.mark.clock
 def test_many_stuck_reads_cost_little_more_than_one(tmp_path: Path) -> None:
-    """Behind the first one the others no longer wait for each other; each is named, and what can be read is read."""
+    """After the first one the others do not wait for each other; what can be read is read."""
     for number in range(8):
         os.mkfifo(tmp_path / str(number))
     limit = 1.0  # second

@@ -1,0 +1,66 @@
+"""paramiko's transport with three changes: it keeps the peer's own words, and starts no timer."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import paramiko
+from paramiko.common import cMSG_CHANNEL_REQUEST
+from paramiko.packet import Packetizer
+
+
+class NodeTransport(paramiko.Transport):
+    """Keeps the texts of the peer. paramiko logs them and raises something general.
+
+    It overrides inner methods of paramiko. If a release renames them, the texts are missing, and a
+    test fails.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.farewell = ""  # the text of the peer's disconnect message
+        self._refusals: dict[int, str] = {}  # by number of the channel
+        self._of_thread = threading.local()
+
+    @property
+    def refusal(self) -> str:
+        """Why the channel that this thread requested last was not opened. Read once."""
+        number = getattr(self._of_thread, "number", -1)
+        return self._refusals.pop(number, "")
+
+    def send_signal(self, channel: int, name: str) -> None:
+        """Send a signal to the command of a channel (RFC 4254, 6.9), and ask for no reply."""
+        request = paramiko.Message()
+        request.add_byte(cMSG_CHANNEL_REQUEST)
+        request.add_int(channel)
+        request.add_string("signal")
+        request.add_boolean(False)
+        request.add_string(name)
+        self._send_user_message(request)  # type: ignore[attr-defined]
+
+    def _next_channel(self) -> int:
+        number = super()._next_channel()  # type: ignore[misc]
+        self._of_thread.number = number
+        return int(number)
+
+    def _parse_channel_open_failure(self, message: paramiko.Message) -> None:
+        number = message.get_int()
+        message.get_int()
+        self._refusals[number] = message.get_text()
+        message.rewind()
+        super()._parse_channel_open_failure(message)  # type: ignore[misc]
+
+    def _parse_disconnect(self, message: paramiko.Message) -> None:
+        message.get_int()
+        self.farewell = message.get_text()
+
+
+class PatientPacketizer(Packetizer):
+    """A packetizer without paramiko's timer for the key exchange.
+
+    That is a thread per connection, which keeps the process from ending.
+    """
+
+    def start_handshake(self, timeout: float) -> None:
+        """Do nothing: the wire has a deadline."""
