@@ -192,9 +192,12 @@ class _Dialogue:
     def _stderr(self) -> str:
         """Return the end of stderr for a message, without prompts and without the password."""
         stderr = self._channel.stderr().replace(self._prompt, b"")
-        text = " ".join(stderr.decode("utf-8", "replace").split())
-        text = text[-STDERR_SHOWN:] or "no word"
-        return text if self._password is None else self._password.hidden(text)
+        text = stderr.decode("utf-8", "replace")
+        # First of all: of a password that is cut, or has two blanks, a part would be shown below.
+        if self._password is not None:
+            text = self._password.hidden(text)
+        text = " ".join(text.split())
+        return text[-STDERR_SHOWN:] or "no word"
 
     def _refused(self) -> Unreached:
         stderr = self._stderr()

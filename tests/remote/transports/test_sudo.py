@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import pytest
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node, SshSettings
-from clusterprep.remote.transports.sudo import SudoPassword
+from clusterprep.remote.transports.sudo import STDERR_SHOWN, SudoPassword, open_with_sudo
 
 NODES = [Node(f"n{number}", f"n{number}", number, SshSettings("alice")) for number in range(1, 33)]
 A_MOMENT = 0.02  # seconds
@@ -119,3 +120,39 @@ def test_an_interruption_gives_the_turn_back(password: SudoPassword) -> None:
     with pytest.raises(KeyboardInterrupt), password.turn(NODES[0]):
         raise KeyboardInterrupt
     assert Directory(password).ask(NODES[1]) == "in"
+
+
+class Talkative:
+    """A channel on which a program instead of sudo prints what it is given, and ends."""
+
+    def __init__(self, echo: str) -> None:
+        self._echo, self._stderr = echo, b""
+
+    def recv(self, timeout: float) -> bytes:
+        if self._stderr:
+            return b""
+        self._stderr = self._prompt + self._echo.encode()
+        raise TimeoutError
+
+    def open(self, node: Node, command: str) -> Talkative:
+        (self._prompt,) = [word.encode() for word in re.findall(r"[0-9a-f]{16}", command)[:1]]
+        return self
+
+    def stderr(self) -> bytes:
+        return self._stderr
+
+    def send(self, data: bytes) -> None: ...
+    def kill(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("secret", ["open  sesame", "Z" * 40])
+@pytest.mark.parametrize("length", [0, STDERR_SHOWN - 20])
+def test_no_part_of_a_password_is_shown(secret: str, length: int) -> None:
+    """Not of one with two blanks, and not of one that stands where a long text is cut."""
+    channel = Talkative(secret + "x" * length)
+    with pytest.raises(Unreached) as error:
+        open_with_sudo(channel, NODES[0], SudoPassword(secret))  # type: ignore[arg-type]
+    assert "…" in error.value.message
+    assert "sesame" not in error.value.message
+    assert "Z" not in error.value.message
