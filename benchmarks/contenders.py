@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from clusterprep.inventory.load import load_inventory
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.survey import registry
 from clusterprep.survey.clock_sync import ROUNDS
 from clusterprep.survey.port_matrix import DIAL_LIMIT
@@ -146,11 +146,11 @@ def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
     listen = {"spans": [[inventory.master_port, inventory.master_port]]}
     dial = {"targets": [[lab.hosts[0].address, inventory.master_port]], "limit": DIAL_LIMIT}
     kinds = {kind for asked in looks.values() for kind, _, _ in asked}
-    parts = (*boot.parts_for(kinds), "dial")  # of the agent, as check sends them
+    parts = (*bootstrap.parts_for(kinds), "dial")  # of the agent, as check sends them
     pings = "".join(_line(number, "ping") for number in range(1, ROUNDS + 1))
     told = {
         "plain": [lab.ssh(host, "true") for host in lab.hosts],
-        "probe": [lab.ssh(host, boot.command()) for host in lab.hosts],
+        "probe": [lab.ssh(host, bootstrap.command()) for host in lab.hosts],
         "payload": boot.payload("0123456789abcdef", parts, near=True).decode("latin-1"),
         "looks": [pings + _line(ROUNDS + 1, "look", reads=looks[host.name]) for host in lab.hosts],
         "listen": _line(ROUNDS + 2, "listen", **listen),

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.link import FrameReader
 from clusterprep.survey import registry
 from clusterprep.survey.queries import Queries, plan_queries
@@ -47,7 +47,7 @@ def all_reads() -> tuple[Read, ...]:
 def look(asked: tuple[Read, ...]) -> Callable[[], Cost]:
     import json
 
-    parts = (*boot.parts_for({read.kind for read in asked}), "dial")
+    parts = (*bootstrap.parts_for({read.kind for read in asked}), "dial")
     question = {
         "id": 1,
         "op": "look",
@@ -56,7 +56,7 @@ def look(asked: tuple[Read, ...]) -> Callable[[], Cost]:
     source = boot.payload(NONCE, parts) + json.dumps(question).encode() + b"\n"
 
     def run() -> Cost:
-        return measured(["/bin/sh", "-c", boot.command()], source)
+        return measured(["/bin/sh", "-c", bootstrap.command()], source)
 
     return run
 

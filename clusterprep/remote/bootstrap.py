@@ -156,7 +156,7 @@ def sources(part: str) -> tuple[tuple[str, str], ...]:
 
 
 @functools.cache
-def program() -> str:
+def rank_source() -> str:
     """Return the source of a rank, for the job's interpreter; it defines `main`, to be called."""
     modules = _read(_PROGRAM)
     return f"PARTS = {modules!r}{_DEFINE}main = modules[-1].main\n"
@@ -193,14 +193,14 @@ def payload(nonce: str, parts: Sequence[str], near: bool = False) -> bytes:
 
 
 @functools.cache
-def text(part: str) -> dict[str, object]:
+def load_as_text(part: str) -> dict[str, object]:
     """Return the body of a `load` request that brings a further part to an agent, as text."""
     modules = [list(module) for module in sources(part)]
     return {"modules": modules}
 
 
 @functools.cache
-def compiled(part: str) -> dict[str, object]:
+def load_as_code(part: str) -> dict[str, object]:
     """Return the body of a `load` request with code, for an agent whose Python has our MAGIC."""
     code = binascii.b2a_base64(_compiled(sources(part)), newline=False)
     return {"code": code.decode()}

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Fleet, Inventory, Json, Node, NodeSnapshot
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.remote.transports import Transport
 from clusterprep.remote.transports.link import Frame, Link, Password, open_link
 from clusterprep.runtime.budget import Budget
@@ -337,7 +337,7 @@ def _agent_parts(plan: QueryPlan, sheets: Iterable[Sheet]) -> tuple[str, ...]:
     for sheet in sheets:
         for read in sheet.reads:
             kinds.add(read.kind)
-    parts = boot.parts_for(kinds)
+    parts = bootstrap.parts_for(kinds)
     return (*parts, "dial") if "pairs" in plan.stages else parts
 
 

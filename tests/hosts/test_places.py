@@ -27,12 +27,12 @@ TRICKS: tuple[tuple[str, str, str], ...] = (
     ("mknod /srv/t/null c 1 3", "/srv/t/null", "is not a regular file"),
     ("mkdir /srv/t/folder", "/srv/t/folder", "is not a regular file"),
     ("touch /srv/t/one; ln /srv/t/one /srv/t/two", "/srv/t/two", "has 2 names (hard links)"),
-    ("install -d -m 777 /srv/t/open", "/srv/t/open/x", "can be written by everybody"),
+    ("install -d -m 777 /srv/t/open", "/srv/t/open/x", "can be written by all users"),
     ("install -d -o mallory /srv/t/theirs", "/srv/t/theirs/x", "belongs to user"),
     ("ln -s /etc /srv/t/way; chown -h mallory /srv/t/way", "/srv/t/way/x", "is a link of user"),
     ("ln -s /home/mallory /srv/t/home", "/srv/t/home/.profile", "belongs to user"),
     ("ln -s /proc/sys/kernel /srv/t/kernel", "/srv/t/kernel/panic", "holds no files"),
-    (":", "/tmp/x", "/tmp (mode 1777) can be written by everybody"),
+    (":", "/tmp/x", "/tmp (mode 1777) can be written by all users"),
 )
 RACE = "while :; do mkdir d; rmdir d; ln -s /etc d; rm -f d; done"
 
@@ -117,7 +117,7 @@ STATES: tuple[tuple[str, str], ...] = (
         "is a link of user",
     ),
     (f"install -d -o mallory {STATE}", f"{STATE} belongs to user"),
-    (f"install -d -m 777 {STATE}", f"{STATE} (mode 0777) can be written by everybody"),
+    (f"install -d -m 777 {STATE}", f"{STATE} (mode 0777) can be written by all users"),
     (f"install -d {STATE}; install -d -o mallory {STATE}/runs", f"{STATE}/runs belongs to user"),
     (
         f"install -d {STATE}; ln -s /etc/hostname {STATE}/lock",

@@ -53,11 +53,11 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"  # where a Debian machine has its librari
 _INSIDE = """
 import json, os, sys
 import ctypes, pwd, stat
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.remote.agent import look, readers
 import importlib
-for part in boot.parts_for(boot.kinds()):
-    for name, _ in boot.sources(part):
+for part in bootstrap.parts_for(bootstrap.kinds()):
+    for name, _ in bootstrap.sources(part):
         module = importlib.import_module(name)
         if part != "look" and hasattr(module, "install"):
             module.install(None)

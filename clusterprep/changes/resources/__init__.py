@@ -1,4 +1,4 @@
-"""Resources: one file per kind of wanted state, each a pure comparison of what is with what is wanted."""
+"""Resources: one module per kind of wanted state, each a pure comparison of actual and wanted."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ from clusterprep.facts import Fact, under
 from clusterprep.model import Absent, Fleet, Inventory, Node, Read
 from clusterprep.model.files import Access, FileChange, FileState
 from clusterprep.model.operations import StepAction
+from clusterprep.model.units import parse_duration
 from clusterprep.nccl.environment import Environment
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 Params = Mapping[str, Any]
-Part = tuple[str, str]  # a path, and the part of that file that a step owns: "" for all of it
+# A path, and the part of that file that a step owns: "" for all of it.
+Part = tuple[str, str]
+
+# File systems of the running kernel.
+LIVE = ("/proc", "/sys", "/dev")
+# Where a node keeps what a rollback needs.
+STATE = "/var/lib/clusterprep"
 
 
 class NoPlan(Exception):
-    """What stands on a node cannot be compared; `absent` says why. Nothing is then written anywhere."""
+    """The state of a node cannot be compared with what is wanted; `absent` says why.
+
+    Nothing is then written on any node.
+    """
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -28,11 +38,13 @@ class NoPlan(Exception):
 
 @dataclass(frozen=True)
 class PlanContext:
-    """What a resource compares on one node: `files` as the steps before it leave them, and no fact is absent.
+    """What a resource compares on one node. No fact is absent.
 
-    For resources that go step by step, `earlier` are the deeds of the steps before it that were planned and not done
-    yet: what is not there may come by one of them, such as a service by its package. `written` are the files that the
-    playbook will have written, by path. `notified` is true for a handler whose turn has come.
+    * `files`: as the earlier steps leave them.
+    * `earlier`: the actions of earlier steps that are planned and not done yet, for resources that
+      go step by step. One of them may bring what is missing, such as a service by its package.
+    * `written`: the files that the playbook will have written, by path.
+    * `notified`: this is a handler whose turn has come.
     """
 
     fleet: Fleet
@@ -45,11 +57,12 @@ class PlanContext:
     notified: bool = False
 
     def awaits(self, *resources: str) -> bool:
-        """Whether a step before this one will do something by one of these resources, which may bring what lacks."""
-        return any(
-            step_action.resource in resources and step_action.operations
-            for step_action in self.earlier
-        )
+        """Return whether an earlier step of one of these resources has something to do.
+
+        Such a step may bring what is missing now.
+        """
+        pending = (action for action in self.earlier if action.operations)
+        return any(action.resource in resources for action in pending)
 
 
 def _nothing(*_: Any) -> tuple[Any, ...]:
@@ -58,13 +71,18 @@ def _nothing(*_: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of wanted state that is files, or values of the kernel: all are written on all nodes or on none.
+    """A kind of wanted state that is files, or values of the kernel.
 
-    `paths(params, inventory)` names the files that it looks at and may touch, `facts` what else has to be known;
-    `plan(params, known)` gives the changes for one node, or raises NoPlan. Where a path or a fact is not known, plan is
-    not called. `parts` says what of these files is one step's alone: all of them, unless told otherwise.
-    `wrong(params)` yields a key and what is wrong with it, beyond what the schema can say; `variables` are the
-    parameters that may hold `{{ name }}`; `live(params)` says why a node whose root is not / cannot have it.
+    All of it is written on all nodes or on none.
+
+    * `paths(params, inventory)` names the files that it reads and may write.
+    * `plan(params, context)` returns the changes for one node, or raises NoPlan. It is not called
+      where a path or a fact is not known.
+    * `facts(params, inventory)` names what else has to be known.
+    * `parts(params, inventory)` names what one step alone may write; by default all of its files.
+    * `wrong(params)` yields a key and what is wrong with it, beyond what the schema can express.
+    * `variables` are the parameters that may hold `{{ name }}`.
+    * `live(params)` says why a node whose root is not / cannot have it.
     """
 
     name: str
@@ -78,11 +96,11 @@ class Resource:
 
     @property
     def verb(self) -> str:
-        """What becomes of it, in messages."""
+        """Return the participle for messages."""
         return "written"
 
     def owned(self, params: Params, inventory: Inventory) -> tuple[Part, ...]:
-        """The parts of files that belong to a step with these parameters."""
+        """Return the parts of files that belong to a step with these parameters."""
         if self.parts is not None:
             return self.parts(params, inventory)
         return tuple((path, "") for path in self.paths(params, inventory))
@@ -98,21 +116,28 @@ def _same(params: Params) -> Params:
 
 @dataclass(frozen=True)
 class StepResource:
-    """A kind of wanted state that cannot be all or none: it is done step by step, and undone where it can be.
+    """A kind of wanted state that goes step by step, and is undone where that is possible.
 
-    `plan(params, known)` compares and gives a `StepAction` for each thing that the step is about, without operations where it
-    is as wanted already; or it raises NoPlan. It is called again after the step has been done, from facts that were
-    read again, and must then find nothing to do, or the step has failed. `facts` say what has to be known, as fresh
-    Facts of its own; `paths` which files, which then are in `known.files`. None of them is absent when plan is called,
-    but for a fact that is lenient by itself. Facts are asked of the step's nodes, whatever its `when` says.
-
-    `parts` names what the step has for itself, such as («service chrony», ""): two steps that want the same are an
-    error. `wrong(params)` yields a key and what is wrong with it, `variables` are the parameters that may hold
-    `{{ name }}`, `facts` and `paths` see them as written. `normal(params)` gives the parameters as plan is to have
-    them, before variables are put in. `texts` says which scalars are text as written, so that `on` stays "on": True for
-    all, or a mapping of parameters. `live(params)` says why a root other than / cannot have it.
-    `handles`: it may be a handler; plan then is called with `known.notified` when its turn has come. `only_handles`
-    says why a step with these parameters has to be one, if it has.
+    * `plan(params, context)` returns a `StepAction` for each thing that the step is about, without
+      operations where that is as wanted already; or it raises NoPlan. It is called again after the
+      step is done, with facts that were read again. It must then find nothing to do, or the step
+      has failed.
+    * `facts(params, inventory)` names what has to be known, as fresh Facts of its own. They are
+      asked of the step's nodes, whatever its `when` says.
+    * `paths(params, inventory)` names the files that are then in `context.files`. When plan is
+      called no file or fact is absent, except for a fact that is lenient itself.
+    * `parts(params, inventory)` names what belongs to the step alone, such as
+      («service chrony», ""). Two steps with the same part are an error.
+    * `wrong(params)` yields a key and what is wrong with it.
+    * `variables` are the parameters that may hold `{{ name }}`. `facts` and `paths` see them as
+      they are written in the playbook.
+    * `normal(params)` returns the parameters as plan gets them, before variables are filled in.
+    * `texts` says which scalars are text as written, so that `on` stays "on": True for all, or a
+      mapping of parameters.
+    * `live(params)` says why a node whose root is not / cannot have it.
+    * `handles`: it may be a handler. Plan is then called with `context.notified` when its turn has
+      come.
+    * `only_handles(params)` says why a step with these parameters has to be a handler, if it has.
     """
 
     name: str
@@ -130,44 +155,58 @@ class StepResource:
 
     @property
     def verb(self) -> str:
-        """What becomes of it, in messages."""
+        """Return the participle for messages."""
         return "done"
 
     def owned(self, params: Params, inventory: Inventory) -> tuple[Part, ...]:
-        """What belongs to a step with these parameters."""
+        """Return what belongs to a step with these parameters."""
         return self.parts(params, inventory)
 
 
 def target(path: str) -> Fact:
-    """The state of a file that may be rewritten, as a fact named after its path."""
-    return Fact(
-        f"target:{path}",
-        lambda node, inventory: (
-            Read("target", (under(node, path), *((node.root,) if node.root != "/" else ()))),
-        ),
-        lambda answer: parse_target(path, answer),
-    )
+    """Return the fact that is the state of a file that may be rewritten, named after its path."""
 
+    def reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+        arguments = [under(node, path)]
+        if node.root != "/":
+            arguments.append(node.root)
+        return (Read("target", tuple(arguments)),)
 
-LIVE = ("/proc", "/sys", "/dev")
-STATE = "/var/lib/clusterprep"
+    def parse(answer: dict[str, Any] | None) -> FileState:
+        return parse_target(path, answer)
+
+    return Fact(f"target:{path}", reads, parse)
 
 
 def misplaced(path: str) -> str | None:
-    """Why no step may write a file at this path, which is under no node's root yet; None where one may."""
-    if any(path == top or path.startswith(f"{top}/") for top in LIVE):
-        return f"expected the path of a file; {path} is a part of the running system (sysctl sets values of the kernel)"
-    if path == STATE or path.startswith(f"{STATE}/"):
+    """Return why no step may write a file at this path, or None where one may.
+
+    The path does not include a node's root.
+    """
+    for mount_point in LIVE:
+        if _is_below(path, mount_point):
+            return (
+                f"expected the path of a file; {path} is a part of the running system "
+                "(sysctl sets values of the kernel)"
+            )
+    if _is_below(path, STATE):
         return f"expected a file of yours; {STATE} holds what undoes a run"
     return None
 
 
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
 def parse_target(path: str, answer: dict[str, Any] | None) -> FileState:
-    """None (no such file) and the agent's answer as one kind of value."""
+    """Return the state of a file from the agent's answer, which is None if there is no file."""
     if answer is None:
         return FileState(path, None)
     content = base64.b64decode(answer["data"], validate=True)
-    return FileState(path, content, int(answer["mode"]), int(answer["uid"]), int(answer["gid"]))
+    mode = int(answer["mode"])
+    uid = int(answer["uid"])
+    gid = int(answer["gid"])
+    return FileState(path, content, mode, uid, gid)
 
 
 def file_change(
@@ -178,18 +217,32 @@ def file_change(
     mode: int,
     access: Access | None = None,
 ) -> FileChange:
-    """The change from a state to wanted bytes. A file that exists keeps its mode, unless `access` says otherwise."""
-    kept = mode if state.content is None else state.mode
-    return FileChange(
-        node.name, resource, state.path, state.content, wanted, kept, access, state.access
-    )
+    """Return the change from a state to wanted bytes.
+
+    A file that exists keeps its mode, unless `access` is given; `mode` is that of a new file.
+    """
+    path = state.path
+    before = state.content
+    if before is not None:
+        mode = state.mode
+    return FileChange(node.name, resource, path, before, wanted, mode, access, state.access)
 
 
 def known(states: Mapping[str, FileState | Absent]) -> dict[str, FileState] | Absent:
-    """The states, or the first reason why one is not known."""
-    found = {}
+    """Return the states if all are known, else the first reason why one is not."""
+    files = {}
     for path, state in states.items():
         if isinstance(state, Absent):
             return Absent(state.reason, f"{path}: {state.detail}")
-        found[path] = state
-    return found
+        files[path] = state
+    return files
+
+
+def time_limit(params: Params, default: float) -> float:
+    """Return the parameter `limit` in seconds, or the default if it is not given.
+
+    Raises ValueError that says what is expected.
+    """
+    if "limit" not in params:
+        return default
+    return parse_duration(str(params["limit"]))

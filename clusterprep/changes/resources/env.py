@@ -1,4 +1,4 @@
-"""The NCCL environment as files, each in the dialect of those who read it."""
+"""The NCCL environment as files, each in the format of the program that reads it."""
 
 from __future__ import annotations
 
@@ -13,74 +13,107 @@ from clusterprep.nccl.variables.dialects import refusal
 from clusterprep.nccl.variables.variables import nccl_reads
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-HEAD = "# Written by clusterprep apply, which overwrites this file: put values under `env:` of the inventory.\n"
-BEGIN = "# BEGIN clusterprep: written by apply, which overwrites this block; values belong into the inventory\n"
+HEAD = (
+    "# Written by clusterprep apply, which overwrites this file: "
+    "put values under `env:` of the inventory.\n"
+)
+BEGIN = (
+    "# BEGIN clusterprep: written by apply, which overwrites this block; "
+    "values belong into the inventory\n"
+)
 END = "# END clusterprep\n"
-NOT_UNDER_SLURM = (
-    "CUDA_VISIBLE_DEVICES",
-    "NPROC_PER_NODE",
-)  # the scheduler hands out devices itself
+# Under Slurm the scheduler hands out devices itself.
+NOT_UNDER_SLURM = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE")
 
 Values = Mapping[str, EnvValue]
 
 
 @dataclass(frozen=True)
 class Target:
+    """A file for the environment. `write(values, before)` returns its new content."""
+
     path: str
     mode: int
     write: Callable[[Values, bytes | None], bytes]
 
 
 def profile(values: Values, _: bytes | None) -> bytes:
-    """A POSIX shell fragment for /etc/profile.d."""
-    lines = []
+    """Return a POSIX shell fragment for /etc/profile.d."""
+    lines = [HEAD]
     for name, value in values.items():
         line = f"export {name}={quoted(value.value)}\n"
-        lines.append(
-            f'[ -n "${{SLURM_JOB_ID+set}}" ] || {line}' if name in NOT_UNDER_SLURM else line
-        )
-    return (HEAD + "".join(lines)).encode()
+        if name in NOT_UNDER_SLURM:
+            line = f'[ -n "${{SLURM_JOB_ID+set}}" ] || {line}'
+        lines.append(line)
+    return "".join(lines).encode()
 
 
 def quoted(value: str) -> str:
-    """As shlex does it, but for `=`: zsh takes an unquoted =eth0 for the path of a program, and ends reading there."""
-    return f"'{value}'" if "=" in value and shlex.quote(value) == value else shlex.quote(value)
+    """Return a value quoted for shells: as shlex does it, and where it holds `=` always in quotes.
+
+    zsh takes an unquoted =eth0 for the path of a program, and stops reading the file there.
+    """
+    word = shlex.quote(value)
+    if "=" in value and word == value:
+        return f"'{value}'"
+    return word
 
 
 def nccl_conf(values: Values, before: bytes | None) -> bytes:
-    """Bare NAME=value in a marked block on top: inside this file the first setting of a name wins."""
-    block = "".join(f"{name}={value.value}\n" for name, value in values.items() if nccl_reads(name))
-    return (BEGIN + block + END).encode() + without_block(before or b"")
+    """Return NCCL's own file: bare NAME=value in a marked block, above all other lines.
+
+    Inside this file the first setting of a name wins.
+    """
+    lines = [BEGIN]
+    for name, value in values.items():
+        if nccl_reads(name):
+            lines.append(f"{name}={value.value}\n")
+    lines.append(END)
+    return "".join(lines).encode() + without_block(before or b"")
 
 
 def without_block(content: bytes) -> bytes:
-    """The lines that are not ours. A block whose end is missing ends where the next line cannot be of ours."""
-    kept, inside = [], False
+    """Return the lines outside our block.
+
+    A block without its last line ends before the first line that cannot be part of it.
+    """
+    others = []
+    inside = False
     for line in content.splitlines(keepends=True):
         if line.startswith(b"# BEGIN clusterprep"):
             inside = True
-        elif inside and line.startswith(b"# END clusterprep"):
+            continue
+        if inside and line.startswith(b"# END clusterprep"):
             inside = False
-        elif inside and not line.startswith(b"NCCL_"):
-            inside = False
-            kept.append(line)
-        elif not inside:
-            kept.append(line)
-    return b"".join(kept)
+            continue
+        if inside and line.startswith(b"NCCL_"):
+            continue
+        inside = False
+        others.append(line)
+    return b"".join(others)
 
 
 def env_file(values: Values, _: bytes | None) -> bytes:
-    """Bare NAME=value, for systemd, docker and whoever sources it: of values on which they agree, see dialects."""
-    return (HEAD + "".join(f"{name}={value.value}\n" for name, value in values.items())).encode()
+    """Return bare NAME=value lines, for systemd, docker and shells.
+
+    The values are those that all of these read alike, see nccl.variables.dialects.
+    """
+    lines = [HEAD]
+    for name, value in values.items():
+        lines.append(f"{name}={value.value}\n")
+    return "".join(lines).encode()
 
 
 def task_prolog(values: Values, _: bytes | None) -> bytes:
-    """A script whose output Slurm takes into the task's environment: one `export NAME=value` a line."""
-    exports = (f"export {n}={v.value}" for n, v in values.items() if n not in NOT_UNDER_SLURM)
-    # Not echo: that of dash takes backslashes for its own.
-    return (
-        "#!/bin/sh\n" + HEAD + "".join(f"printf '%s\\n' {shlex.quote(line)}\n" for line in exports)
-    ).encode()
+    """Return a script for Slurm, which puts each `export NAME=value` it prints into the task."""
+    lines = ["#!/bin/sh\n", HEAD]
+    for name, value in values.items():
+        if name in NOT_UNDER_SLURM:
+            continue
+        export = shlex.quote(f"export {name}={value.value}")
+        # Not echo: dash's echo interprets backslashes.
+        lines.append(f"printf '%s\\n' {export}\n")
+    return "".join(lines).encode()
 
 
 TARGETS = {
@@ -96,32 +129,40 @@ def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
 
 
 def refuse_unheld(node: str, targets: Iterable[str], values: Values) -> None:
-    """InputError for derived values that a target cannot hold, such as an interface whose name a shell would run."""
-    found = [
-        Problem(f"{value.value!r} ({value.why}): {why}", key=f"{node}: {name}")
-        for target in targets
-        for name, value in values.items()
-        if (why := refusal(target, name, value.value)) is not None
-    ]
-    if found:
-        raise InputError(tuple(found))
+    """Raise InputError for derived values that a target cannot hold.
+
+    An example is the name of an interface that a shell would run as a command.
+    """
+    problems = []
+    for target in targets:
+        for name, value in values.items():
+            why = refusal(target, name, value.value)
+            if why is not None:
+                message = f"{value.value!r} ({value.why}): {why}"
+                problems.append(Problem(message, key=f"{node}: {name}"))
+    if problems:
+        raise InputError(tuple(problems))
 
 
 def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
-    """Of NCCL's own file a block, of the others all."""
-    conf = TARGETS["nccl.conf"].path
-    return tuple((path, "env" if path == conf else "") for path in paths(params, inventory))
+    """Return a block of NCCL's own file, and all of the other files."""
+    owned = []
+    for path in paths(params, inventory):
+        part = "env" if path == TARGETS["nccl.conf"].path else ""
+        owned.append((path, part))
+    return tuple(owned)
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[FileChange]:
-    node, files, values = known.node, known.files, known.environment.of(known.node.name)
-    refuse_unheld(
-        node.name, (name for name, target in TARGETS.items() if target.path in files), values
-    )
-    for target in TARGETS.values():
-        if target.path in files:
-            state = files[target.path]
-            yield file_change(node, "env", state, target.write(values, state.content), target.mode)
+def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
+    node = context.node
+    files = context.files
+    values = context.environment.of(node.name)
+    targets = {name: target for name, target in TARGETS.items() if target.path in files}
+    refuse_unheld(node.name, targets, values)
+    for target in targets.values():
+        state = files[target.path]
+        content = target.write(values, state.content)
+        yield file_change(node, "env", state, content, target.mode)
 
 
 RESOURCE = Resource("env", paths, plan, parts=parts)

@@ -1,4 +1,4 @@
-"""One file with given content, from the playbook or from a template beside it; owner and mode where they are given."""
+"""One file with given content, from the playbook or from a template; owner and mode if given."""
 
 from __future__ import annotations
 
@@ -25,56 +25,63 @@ def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
 
 
 def owner(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
-    """The user that is to own the file, as this node knows him."""
+    """Return the fact that is the wanted owner's account on this node."""
     if "owner" not in params:
         return ()
     user = str(params["owner"])
-    return (
-        Fact(f"owner:{user}", lambda node, inventory: (Read("account", (user,)),), parse_account),
-    )
+    reads = (Read("account", (user,)),)
+    fact = Fact(f"owner:{user}", lambda node, inventory: reads, parse_account)
+    return (fact,)
 
 
 def wrong(params: Params) -> Iterable[tuple[str, str]]:
-    if why := misplaced(str(params["path"])):
+    why = misplaced(str(params["path"]))
+    if why:
         yield "path", why
-    given = [key for key in ("content", "template") if key in params]
-    if len(given) != 1:
-        yield "", "expected either content or template" + ("; seen both" if given else "")
+    given = {"content", "template"} & set(params)
+    if not given:
+        yield "", "expected either content or template"
+    if len(given) > 1:
+        yield "", "expected either content or template; seen both"
 
 
-def access(params: Params, known: PlanContext, state: FileState) -> Access | None:
-    """What mode and owner are to be; None where the step leaves them alone."""
-    if not {"mode", "owner"} & set(params):
-        return None
-    mode = (
-        int(str(params["mode"]), 8)
-        if "mode" in params
-        else MODE
-        if state.content is None
-        else state.mode
-    )
+def access(params: Params, context: PlanContext, state: FileState) -> Access | None:
+    """Return the wanted mode and owner, None where the step leaves them alone."""
     if "owner" not in params:
-        # A new file belongs to whoever writes it, and the one that is there to whom it belongs.
-        return None if state.content is None else Access(mode, state.uid, state.gid)
-    account: Account | None = known.facts[f"owner:{params['owner']}"]
+        # A new file belongs to the user that writes it; an existing file keeps its owner.
+        if "mode" not in params or state.content is None:
+            return None
+        return Access(_mode(params), state.uid, state.gid)
+    user = params["owner"]
+    account: Account | None = context.facts[f"owner:{user}"]
     if account is None:
-        raise NoPlan("no_such_user", f"{state.path}: this node has no user {params['owner']}")
+        raise NoPlan("no_such_user", f"{state.path}: this node has no user {user}")
+    mode = _mode(params)
+    if "mode" not in params and state.content is not None:
+        mode = state.mode
     return Access(mode, account.uid, account.gid)
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[FileChange]:
-    state = known.files[str(params["path"])]
-    mode = int(str(params.get("mode", f"{MODE:o}")), 8)
+def _mode(params: Params) -> int:
+    """Return the mode that the step gives, or that of new files."""
+    if "mode" not in params:
+        return MODE
+    return int(str(params["mode"]), 8)
+
+
+def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
+    path = str(params["path"])
+    state = context.files[path]
     content = str(params["content"]).encode()
-    yield file_change(known.node, "file", state, content, mode, access(params, known, state))
+    mode = _mode(params)
+    wanted_access = access(params, context, state)
+    yield file_change(context.node, "file", state, content, mode, wanted_access)
 
 
 def live(params: Params) -> str:
-    return (
-        "the users of a tree that is not running are not known: leave out owner"
-        if "owner" in params
-        else ""
-    )
+    if "owner" not in params:
+        return ""
+    return "the users of a tree that is not running are not known: leave out owner"
 
 
 RESOURCE = Resource(

@@ -1,8 +1,9 @@
-"""An nftables table of our own: the ports of a job are open between the cluster's nodes, and closed for everybody else.
+"""An nftables table: the ports of the job are open between the cluster's nodes, else closed.
 
-Tables stand beside each other, and each of them may drop a packet, so ours opens nothing that another one closes. Where
-another table closes these ports there is no plan, and the sentence says which rule it is. Ours drops nothing but the
-first packets of TCP connections to these ports: no answer to a connection of the node's own, no UDP, and never SSH.
+Tables stand beside each other, and each of them may drop a packet, so ours opens nothing that
+another one closes. Where another table closes these ports there is no plan, and the message says
+which rule it is. Ours drops nothing but the first packets of TCP connections to these ports: no
+answer to a connection of the node's own, no UDP, and never SSH.
 """
 
 from __future__ import annotations
@@ -10,12 +11,25 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from dataclasses import dataclass, replace
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
-from clusterprep.changes.resources.hosts import table as addresses_in_hosts
-from clusterprep.changes.resources.service import Unit, parse_unit
+from clusterprep.changes.resources.hosts import host_addresses
+from clusterprep.changes.resources.service import (
+    Unit,
+    daemon_reload,
+    parse_unit,
+    reversible,
+    show_command,
+)
 from clusterprep.checks.firewall import INBOUND, OUTBOUND, Packet, base_ends, command_to_accept
 from clusterprep.facts import Fact
 from clusterprep.facts.firewall import FIREWALL, Chain, Rule, RuleMatch, Ruleset
@@ -23,7 +37,7 @@ from clusterprep.facts.network import INTERFACES, PORT_RANGE
 from clusterprep.model import Absent, Fleet, Inventory, Json, Read
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.operations import Operation, RunCommand, StepAction, Write
-from clusterprep.nccl.interfaces import candidates, choose
+from clusterprep.nccl.interfaces import Choice, Pick, candidates, choose
 
 FAMILY, NAME = "inet", "clusterprep"
 TABLE = f"{FAMILY} {NAME}"
@@ -33,9 +47,12 @@ UNIT = f"/etc/systemd/system/{SERVICE}"
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 SSH_PORT = 22
 LIMIT = 60.0  # seconds
+BRINGERS = ("package", "command")  # resources whose steps may bring nft
+OPENERS = ("command", "service", "package")  # resources whose steps may change other tables
 NO_OPENING = "No table opens what another one drops"
 HEAD = "# Written by clusterprep apply, which overwrites this file and the table in it.\n"
-# As Debian's own nftables.service; that one empties all tables when it starts or is restarted, so ours follows it.
+# As Debian's own nftables.service. That one empties all tables when it starts or is restarted, so
+# ours follows it.
 UNIT_TEXT = f"""\
 # Written by clusterprep apply, which overwrites this file.
 [Unit]
@@ -58,12 +75,25 @@ ExecReload=/usr/sbin/nft -f {PATH}
 WantedBy=sysinit.target nftables.service
 """
 
+LOOPBACK = RuleMatch("iif", ("lo",))
+TCP = RuleMatch("proto", ("tcp",))
+IPV6 = RuleMatch("family", ("ipv6",))
+FIRST_PACKET = RuleMatch("flags", ("fin,syn,rst,ack", "syn"))  # of a TCP connection
+# Conditions of a rule as nft reads them, by the field that they are about.
+_CONDITIONS = {
+    "iif": 'iifname "{}"',
+    "dport": "tcp dport {{ {} }}",
+    "saddr": "ip saddr {{ {} }}",
+    "saddr6": "ip6 saddr {{ {} }}",
+    "flags": "tcp flags & (fin | syn | rst | ack) == syn",
+}
+
 Ranges = tuple[tuple[int, int], ...]  # first and last, in order, none next to another
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the packet filters are; `nft` says whether there is the tool."""
+class PacketFilters:
+    """The rules of all packet filters, and whether there is the tool nft."""
 
     rules: Ruleset
     nft: bool
@@ -71,7 +101,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class WantedRules:
-    """Who may connect to which ports. Addresses and ports as numbers."""
+    """Which addresses may connect to which ports, all as numbers."""
 
     ipv4: Ranges
     ipv6: Ranges
@@ -79,48 +109,56 @@ class WantedRules:
     ssh: Ranges
 
 
+@dataclass(frozen=True)
+class Obstacle:
+    """What another table does to packets that are to be accepted; `certain`: it drops all."""
+
+    certain: bool
+    message: str
+
+
 # ---------------------------------------------------------------- what has to be known
 
 
-def seen(filters: Json, version: Json) -> Seen | Absent:
-    """Rules are there without the tool only where they are unknown."""
-    lacks = isinstance(version, Absent) and version.reason == "missing_tool"
+def parse_filters(filters: Json, version: Json) -> PacketFilters | Absent:
+    """Return the packet filters; without the tool there are none, unless they are unknown."""
+    has_nft = not _is_missing(version)
+    if _is_missing(filters) and not has_nft:
+        return PacketFilters((), nft=False)
     if isinstance(filters, Absent):
-        return Seen((), nft=False) if lacks and filters.reason == "missing_tool" else filters
-    return Seen(FIREWALL.parse(filters), not lacks)
+        return filters
+    return PacketFilters(FIREWALL.parse(filters), has_nft)
+
+
+def _is_missing(answer: Json) -> bool:
+    return isinstance(answer, Absent) and answer.reason == "missing_tool"
 
 
 def parse_sshd(answer: Json) -> tuple[int, ...]:
-    """The ports of `sshd -T`, which prints its settings; none where it does not."""
-    text = "" if isinstance(answer, Absent) else str(answer["out"])
-    found = re.findall(r"^(?:port |listenaddress \S+:)(\d+)$", text, re.MULTILINE | re.IGNORECASE)
-    return tuple(sorted({int(port) for port in found}))
+    """Return the ports of `sshd -T`, which prints its settings; none where it does not."""
+    if isinstance(answer, Absent):
+        return ()
+    pattern = r"^(?:port |listenaddress \S+:)(\d+)$"
+    ports = re.findall(pattern, str(answer["out"]), re.MULTILINE | re.IGNORECASE)
+    return tuple(sorted(set(map(int, ports))))
 
 
 def parse_service(answer: Json) -> Unit | None:
-    """None where there is no systemd."""
+    """Return the unit that loads the table at boot, None where there is no systemd."""
+    if isinstance(answer, Absent):
+        return None
     try:
-        return None if isinstance(answer, Absent) else parse_unit(answer)
+        return parse_unit(answer)
     except ValueError:
         return None
 
 
-_READS = (Read("firewall"), Read("command", ("nft", "--version")))
-RULES = Fact("firewall:rules", lambda node, _: _READS, seen, lenient=True)
-SSHD = Fact(
-    "firewall:sshd", lambda node, _: (Read("command", ("sshd", "-T")),), parse_sshd, lenient=True
-)
-_SHOW = (
-    "systemctl",
-    "show",
-    "-p",
-    "LoadState,UnitFileState,ActiveState,NeedDaemonReload",
-    "--",
-    SERVICE,
-)
-BOOT = Fact(
-    "firewall:service", lambda node, _: (Read("command", _SHOW, 10.0),), parse_service, lenient=True
-)
+_FILTER_READS = (Read("firewall"), Read("command", ("nft", "--version")))
+_SSHD_READS = (Read("command", ("sshd", "-T")),)
+_SERVICE_READS = (Read("command", show_command(SERVICE), 10.0),)
+RULES = Fact("firewall:rules", lambda node, _: _FILTER_READS, parse_filters, lenient=True)
+SSHD = Fact("firewall:sshd", lambda node, _: _SSHD_READS, parse_sshd, lenient=True)
+BOOT = Fact("firewall:service", lambda node, _: _SERVICE_READS, parse_service, lenient=True)
 
 
 def facts(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
@@ -146,90 +184,118 @@ def wrong(params: Params) -> Iterable[tuple[str, str]]:
 # ---------------------------------------------------------------- what is wanted
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> Ranges:
-    found: list[tuple[int, int]] = []
+def merge_ranges(spans: Iterable[tuple[int, int]]) -> Ranges:
+    """Return the ranges in order, with those that overlap or touch as one."""
+    ranges: list[tuple[int, int]] = []
     for low, high in sorted(spans):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
-        else:
-            found.append((low, high))
-    return tuple(found)
+        first, last = low, high
+        if ranges:
+            former_first, former_last = ranges[-1]
+            if low <= former_last + 1:
+                ranges.pop()
+                first = former_first
+                last = max(former_last, high)
+        ranges.append((first, last))
+    return tuple(ranges)
 
 
 @once_per_fleet
 def addresses_of(fleet: Fleet) -> frozenset[str]:
-    """Every address from which a node of the inventory may connect. NoPlan where one is not known."""
-    listed, unknown = addresses_in_hosts(fleet)
+    """Return every address from which a node of the inventory may connect.
+
+    Raises NoPlan where one is not known.
+    """
+    by_name, unknown = host_addresses(fleet)
     if unknown:
-        raise NoPlan(
-            "name_unknown",
-            f"the address of {unknown[0]} is not known: give it an `address:` in numbers",
-        )
-    found, choice = set(listed.values()), choose(fleet)
+        message = f"the address of {unknown[0]} is not known: give it an `address:` in numbers"
+        raise NoPlan("name_unknown", message)
+    addresses = set(by_name.values())
+    choice = choose(fleet)
+    reached = set()
     for node in fleet.reached:
-        interfaces = fleet.fact(node.name, INTERFACES.name)
-        if isinstance(interfaces, Absent):
-            raise NoPlan(
-                interfaces.reason,
-                f"the addresses of {node.name} are not known: {interfaces.detail}",
-            )
-        for each in candidates(interfaces):
-            found.update(address.split("/")[0] for address in each.ipv4)
-            found.update(each.ipv6)
+        reached.add(node.name)
+        addresses.update(_interface_addresses(fleet, node.name))
         if node.name in choice.picks:
-            found.add(choice.picks[node.name].address)
-    away = set(listed) - {node.name for node in fleet.reached}
-    if away and (more := sorted(found - set(listed.values()))):
-        name = min(away)
+            addresses.add(choice.picks[node.name].address)
+    further = addresses.difference(by_name.values())
+    not_reached = set(by_name) - reached
+    if not_reached and further:
         raise NoPlan(
             "not_reached",
-            f"other nodes have more addresses than the inventory says ({more[0]}), so those of {name} are needed. "
+            f"other nodes have more addresses than the inventory says ({min(further)}), "
+            f"so those of {min(not_reached)} are needed. "
             "It was left out or not reached, and would be shut out: apply this step to all nodes",
         )
-    return frozenset(found)
+    return frozenset(addresses)
 
 
-def wanted(params: Params, known: PlanContext) -> WantedRules:
-    file = known.written.get(
-        RANGE
-    )  # a setting that this playbook writes is in force before this step is done
-    low, high = (
-        known.facts[PORT_RANGE.name] if file is None else map(int, (file.content or b"").split())
-    )
-    port = known.fleet.inventory.master_port
-    networks = [ip_network(text) for text in (*addresses_of(known.fleet), *params.get("allow", ()))]
-    spans = [
-        (net.version, int(net.network_address), int(net.broadcast_address)) for net in networks
-    ]
-    ssh = {SSH_PORT, known.node.ssh.port or SSH_PORT, *known.facts[SSHD.name]}
-    return WantedRules(
-        merged(span[1:] for span in spans if span[0] == 4),
-        merged(span[1:] for span in spans if span[0] == 6),
-        merged([(port, port), (low, high)]),
-        merged((each, each) for each in ssh),
-    )
+def _interface_addresses(fleet: Fleet, node: str) -> set[str]:
+    interfaces = fleet.fact(node, INTERFACES.name)
+    if isinstance(interfaces, Absent):
+        message = f"the addresses of {node} are not known: {interfaces.detail}"
+        raise NoPlan(interfaces.reason, message)
+    addresses = set()
+    for interface in candidates(interfaces):
+        for network in interface.ipv4:
+            address, _, _ = network.partition("/")
+            addresses.add(address)
+        addresses.update(interface.ipv6)
+    return addresses
 
 
-def chain_of(want: WantedRules) -> Chain:
-    """The only chain of the table."""
-    tcp, ports = RuleMatch("proto", ("tcp",)), RuleMatch("dport", _texts(want.ports, str))
-    rules = [
-        Rule((RuleMatch("iif", ("lo",)),), "accept"),
-        Rule((tcp, RuleMatch("dport", _texts(want.ssh, str))), "accept"),
-        Rule((RuleMatch("saddr", _texts(want.ipv4, _ipv4)), tcp, ports), "accept"),
-        Rule(
-            (
-                RuleMatch("family", ("ipv6",)),
-                RuleMatch("saddr6", _texts(want.ipv6, _ipv6)),
-                tcp,
-                ports,
-            ),
-            "accept",
-        ),
-        Rule((tcp, ports, RuleMatch("flags", ("fin,syn,rst,ack", "syn"))), "drop"),
-    ]
-    rules = [rule for rule in rules if all(match.values for match in rule.matches)]
-    return Chain(TABLE, "input", tuple(rules), "input", "accept", "filter", None)
+def wanted_rules(params: Params, context: PlanContext) -> WantedRules:
+    """Return which addresses may connect to which ports of this node."""
+    fleet = context.fleet
+    master_port = fleet.inventory.master_port
+    ports = merge_ranges([(master_port, master_port), _ephemeral_ports(context)])
+    ipv4 = []
+    ipv6 = []
+    for text in (*addresses_of(fleet), *params.get("allow", ())):
+        network = ip_network(text)
+        if network.version == 4:
+            ipv4.append(_ends_of(network))
+        else:
+            ipv6.append(_ends_of(network))
+    return WantedRules(merge_ranges(ipv4), merge_ranges(ipv6), ports, _ssh_ports(context))
+
+
+def _ssh_ports(context: PlanContext) -> Ranges:
+    """Return the usual port, the one that the inventory names, and those that sshd listens on."""
+    ports = {SSH_PORT}
+    ports.update(context.facts[SSHD.name])
+    if context.node.ssh.port:
+        ports.add(context.node.ssh.port)
+    return merge_ranges((port, port) for port in ports)
+
+
+def _ephemeral_ports(context: PlanContext) -> tuple[int, int]:
+    """Return the first and the last port that the kernel gives to connections of programs."""
+    # A value that this playbook writes is in force before this step is done.
+    file = context.written.get(RANGE)
+    if file is None:
+        low, high = context.facts[PORT_RANGE.name]
+        return low, high
+    low, high = (file.content or b"").split()
+    return int(low), int(high)
+
+
+def wanted_chain(wanted: WantedRules) -> Chain:
+    """Return the only chain of the table."""
+    ports = _is_in("dport", wanted.ports, str)
+    ssh = _is_in("dport", wanted.ssh, str)
+    ipv4 = _is_in("saddr", wanted.ipv4, _ipv4)
+    ipv6 = _is_in("saddr6", wanted.ipv6, _ipv6)
+    rules = [_accept(LOOPBACK), _accept(TCP, ssh)]
+    if wanted.ipv4:
+        rules.append(_accept(ipv4, TCP, ports))
+    if wanted.ipv6:
+        rules.append(_accept(IPV6, ipv6, TCP, ports))
+    rules.append(Rule((TCP, ports, FIRST_PACKET), "drop"))
+    return Chain(TABLE, "input", tuple(rules), hook="input")
+
+
+def _accept(*matches: RuleMatch) -> Rule:
+    return Rule(matches, "accept")
 
 
 def _ipv4(number: int) -> str:
@@ -240,42 +306,53 @@ def _ipv6(number: int) -> str:
     return str(IPv6Address(number))
 
 
-def _texts(ranges: Ranges, written: Callable[[int], str]) -> tuple[str, ...]:
-    return tuple(
-        written(low) if low == high else f"{written(low)}-{written(high)}" for low, high in ranges
-    )
+def _is_in(field: str, ranges: Ranges, written: Callable[[int], str]) -> RuleMatch:
+    """Return the condition that a field is in these ranges; `written` is for each of their ends."""
+    texts = []
+    for low, high in ranges:
+        text = written(low)
+        if low != high:
+            text += f"-{written(high)}"
+        texts.append(text)
+    return RuleMatch(field, tuple(texts))
 
 
-def text_of(want: WantedRules) -> str:
-    """The table as nft reads it: a former one goes and this one comes in one step."""
-    lines = []
-    for rule in chain_of(want).rules:
-        words = [
-            _WORDS[match.field].format(", ".join(match.values))
-            for match in rule.matches
-            if match.field in _WORDS
-        ]
-        lines.append(
-            f"\t\t{' '.join(words)} {'counter drop' if rule.verdict == 'drop' else rule.verdict}\n"
-        )
+def table_text(wanted: WantedRules) -> str:
+    """Return the table as nft reads it: it deletes a former one and adds this one in one step."""
+    rules = "".join(map(_rule_text, wanted_chain(wanted).rules))
     opening = "\t\ttype filter hook input priority 0; policy accept;\n"
-    body = f"table {TABLE} {{\n\tchain input {{\n{opening}{''.join(lines)}\t}}\n}}\n"
+    chain = f"\tchain input {{\n{opening}{rules}\t}}\n"
+    body = f"table {TABLE} {{\n{chain}}}\n"
     return f"{HEAD}table {TABLE}\ndelete table {TABLE}\n{body}"
 
 
-_WORDS = {
-    "iif": 'iifname "{}"', "dport": "tcp dport {{ {} }}", "saddr": "ip saddr {{ {} }}", "saddr6": "ip6 saddr {{ {} }}",
-    "flags": "tcp flags & (fin | syn | rst | ack) == syn",
-}  # fmt: skip
+def _rule_text(rule: Rule) -> str:
+    statements = []
+    for match in rule.matches:
+        if match.field in _CONDITIONS:
+            values = ", ".join(match.values)
+            statements.append(_CONDITIONS[match.field].format(values))
+    if rule.verdict == "drop":
+        statements.append("counter")
+    statements.append(rule.verdict)
+    return f"\t\t{' '.join(statements)}\n"
 
 
-def alike(chains: Iterable[Chain], want: WantedRules) -> bool:
-    """Whether the table that is loaded is the one wanted, however nft lists its sets."""
-    return [_plain(chain) for chain in chains] == [_plain(chain_of(want))]
+# ---------------------------------------------------------------- comparison with what is loaded
 
 
-def _plain(chain: Chain) -> object:
-    rules = [(frozenset(map(_condition, rule.matches)), rule.verdict) for rule in chain.rules]
+def is_loaded(chains: Iterable[Chain], wanted: WantedRules) -> bool:
+    """Return whether these chains are the wanted table, in whatever form nft lists its sets."""
+    loaded = [_comparable(chain) for chain in chains]
+    chain = wanted_chain(wanted)
+    return loaded == [_comparable(chain)]
+
+
+def _comparable(chain: Chain) -> object:
+    rules = []
+    for rule in chain.rules:
+        conditions = frozenset(map(_condition, rule.matches))
+        rules.append((conditions, rule.verdict))
     return chain.name, chain.hook, chain.policy, chain.kind, rules
 
 
@@ -284,144 +361,177 @@ def _condition(match: RuleMatch) -> object:
     if match.field == "flags":
         values = tuple(frozenset(value.split(",")) for value in match.values)
     elif match.field in ("saddr", "saddr6", "dport"):
-        values = merged(map(_span, match.values))
+        values = merge_ranges(map(_span, match.values))
     return match.field, values, match.negated
 
 
 def _span(text: str) -> tuple[int, int]:
-    """«10.0.0.0/30», «10.0.0.1-10.0.0.9» and «29500» as first and last; (-1, -1) for what is none of these."""
-    first, _, last = text.partition("-")
+    """Return the first and last of «10.0.0.0/30», «10.0.0.1-10.0.0.9» or «29500».
+
+    (-1, -1) stands for what is none of these.
+    """
     try:
         if "/" in text:
-            net = ip_network(text)
-            return int(net.network_address), int(net.broadcast_address)
-        low, high = (
-            int(end) if end.isdecimal() else int(ip_address(end)) for end in (first, last or first)
-        )
+            return _ends_of(ip_network(text))
+        first, _, last = text.partition("-")
+        low = _number(first)
+        high = _number(last) if last else low
     except ValueError:
         return -1, -1
     return low, high
 
 
+def _ends_of(network: IPv4Network | IPv6Network) -> tuple[int, int]:
+    return int(network.network_address), int(network.broadcast_address)
+
+
+def _number(text: str) -> int:
+    """Return a port or an address as a number."""
+    if text.isdecimal():
+        return int(text)
+    return int(ip_address(text))
+
+
 # ---------------------------------------------------------------- other tables
 
 
-def obstacles(known: PlanContext, want: WantedRules, rules: Ruleset) -> Iterator[tuple[bool, str]]:
-    """Chains of others that drop what is to be open: whether they do so for certain, and the words for it."""
-    choice = choose(known.fleet)
-    pick = choice.picks.get(known.node.name)
-    peers = tuple(sorted(int(IPv4Address(each.address)) for each in choice.picks.values()))
-    if pick is None or len(peers) < 2:
-        yield (
-            False,
-            "not known whether other tables drop it: no interface of several nodes is chosen",
-        )
+def obstacles(context: PlanContext, wanted: WantedRules, rules: Ruleset) -> Iterator[Obstacle]:
+    """Yield what chains of other tables drop, or may drop, of what is to be accepted."""
+    choice = choose(context.fleet)
+    pick = choice.picks.get(context.node.name)
+    if pick is None or len(choice.picks) < 2:
+        message = "no interface of several nodes is chosen"
+        yield Obstacle(False, f"not known whether other tables drop it: {message}")
         return
     chains = {(chain.table, chain.name): chain for chain in rules}
-    for hooks, inbound in ((INBOUND, True), (OUTBOUND, False)):
-        for low, high in want.ports:
-            packet = Packet(
-                inbound, pick.name, int(IPv4Address(pick.address)), peers, (low, high), tried=False
-            )
-            for chain in (
-                c
-                for c in rules
-                if c.hook in hooks and c.kind != "nat" and c.device in (None, pick.name)
-            ):
-                ends = base_ends(packet, chain, chains)
-                way = "from" if inbound else "to"
-                ports = f"{low}-{high}" if low != high else str(low)
-                if set(ends) == {"drop"}:
-                    cure = command_to_accept(rules, chain, pick.name, choice.network)
-                    yield (
-                        True,
-                        f"{ends['drop']} drops TCP {way} the other nodes, port {ports}: {cure}. {NO_OPENING}",
-                    )
-                elif "drop" in ends:
-                    yield False, f"may be dropped all the same by {ends['drop']}"
+    for packet in _packets(choice, pick, wanted):
+        for chain in rules:
+            if not _sees(chain, packet):
+                continue
+            ends = base_ends(packet, chain, chains)
+            if set(ends) == {"drop"}:
+                cure = command_to_accept(rules, chain, pick.name, choice.network)
+                yield Obstacle(True, _dropped(packet, ends["drop"], cure))
+            elif "drop" in ends:
+                yield Obstacle(False, f"may be dropped all the same by {ends['drop']}")
+
+
+def _packets(choice: Choice, pick: Pick, wanted: WantedRules) -> Iterator[Packet]:
+    """Yield the packets that the table accepts on the chosen interface, inbound ones first."""
+    numbers = []
+    for picked in choice.picks.values():
+        address = IPv4Address(picked.address)
+        numbers.append(int(address))
+    peers = tuple(sorted(numbers))
+    own = int(IPv4Address(pick.address))
+    for inbound in (True, False):
+        for ports in wanted.ports:
+            yield Packet(inbound, pick.name, own, peers, ports, tried=False)
+
+
+def _sees(chain: Chain, packet: Packet) -> bool:
+    """Return whether such a packet enters the filter rules of this chain."""
+    hooks = INBOUND if packet.inbound else OUTBOUND
+    if chain.hook not in hooks or chain.kind == "nat":
+        return False
+    return chain.device in (None, packet.interface)
+
+
+def _dropped(packet: Packet, rule: str, cure: str) -> str:
+    direction = "from" if packet.inbound else "to"
+    low, high = packet.ports
+    ports = str(low)
+    if low != high:
+        ports = f"{low}-{high}"
+    effect = f"{rule} drops TCP {direction} the other nodes, port {ports}"
+    return f"{effect}: {cure}. {NO_OPENING}"
 
 
 # ---------------------------------------------------------------- plan
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[StepAction]:
-    found: Seen = known.facts[RULES.name]
-    if not found.nft and not known.awaits("package", "command"):
-        raise NoPlan(
-            "cannot",
-            "there is no nft on this node: a step before this one may bring it (package nftables)",
-        )
-    want = wanted(params, known)
-    others = tuple(chain for chain in found.rules if chain.table != TABLE)
-    hindered = list(obstacles(known, want, others))
-    certain = [words for sure, words in hindered if sure]
-    if certain and not known.awaits("command", "service", "package"):
-        raise NoPlan("cannot", certain[0])
-    operations, words = [], []
-    for operation, word in (*load(known, want, found), *at_boot(known)):
-        operations.append(operation)
-        words.append(word)
-    said = [word for word in words if word]
-    if known.facts[BOOT.name] is None:
-        said.append("not loaded at boot: there is no systemd here")
-    said.extend(dict.fromkeys(words for _, words in hindered))
-    yield StepAction(
-        known.node.name, "firewall", f"table {TABLE}", "update", tuple(operations), "\n".join(said)
-    )
+def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
+    filters: PacketFilters = context.facts[RULES.name]
+    if not filters.nft and not context.awaits(*BRINGERS):
+        cure = "a step before this one may bring it (package nftables)"
+        raise NoPlan("cannot", f"there is no nft on this node: {cure}")
+    wanted = wanted_rules(params, context)
+    hindrances = _hindrances(context, wanted, filters)
+    changes = [*load(context, wanted, filters), *at_boot(context)]
+    operations = tuple(operation for operation, _ in changes)
+    lines = [line for _, line in changes if line]
+    if context.facts[BOOT.name] is None:
+        lines.append("not loaded at boot: there is no systemd here")
+    lines.extend(hindrances)
+    node = context.node.name
+    target = f"table {TABLE}"
+    diff = "\n".join(lines)
+    yield StepAction(node, "firewall", target, "update", operations, diff)
 
 
-def load(known: PlanContext, want: WantedRules, found: Seen) -> Iterator[tuple[Operation, str]]:
-    """The file, and the table from it. An undo loads what the file was before, or takes the table away."""
-    file, text = known.files[PATH], text_of(want).encode()
-    mine = [chain for chain in found.rules if chain.table == TABLE]
+def _hindrances(context: PlanContext, wanted: WantedRules, filters: PacketFilters) -> list[str]:
+    """Return what may keep the ports closed.
+
+    Raises NoPlan if they stay closed for certain, and no earlier step may open them.
+    """
+    may_be_opened = context.awaits(*OPENERS)
+    others = tuple(chain for chain in filters.rules if chain.table != TABLE)
+    messages: dict[str, None] = {}  # each of them once
+    for obstacle in obstacles(context, wanted, others):
+        if obstacle.certain and not may_be_opened:
+            raise NoPlan("cannot", obstacle.message)
+        messages[obstacle.message] = None
+    return list(messages)
+
+
+def load(
+    context: PlanContext, wanted: WantedRules, filters: PacketFilters
+) -> Iterator[tuple[Operation, str]]:
+    """Yield how the file is written and the table loaded from it, each with a line for people.
+
+    An undo loads what the file was before, or deletes the table.
+    """
+    file = context.files[PATH]
+    text = table_text(wanted).encode()
     if file.content != text:
-        yield Write(PATH, file.content, text), _difference(file.content, text)
-    if not alike(mine, want):
-        argv = ("nft", "-f", PATH)
-        gone = RunCommand(("nft", "delete", "table", FAMILY, NAME), LIMIT, codes=(0, 1))
-        if not mine:
-            yield RunCommand(argv, LIMIT, undo=(gone,)), "loaded"
-        elif file.content is not None:
-            yield RunCommand(argv, LIMIT, again=(RunCommand(argv, LIMIT),)), "loaded"
-        else:
-            yield (
-                RunCommand(argv, LIMIT),
-                f"loaded; no way back: the former table has no file {PATH}",
-            )
+        difference = _difference(file.content, text)
+        yield Write(PATH, file.content, text), difference
+    former = [chain for chain in filters.rules if chain.table == TABLE]
+    if is_loaded(former, wanted):
+        return
+    run = RunCommand(("nft", "-f", PATH), LIMIT)
+    if not former:
+        argv = ("nft", "delete", "table", FAMILY, NAME)
+        delete = RunCommand(argv, LIMIT, codes=(0, 1))
+        yield replace(run, undo=(delete,)), "loaded"
+    elif file.content is not None:
+        yield replace(run, again=(run,)), "loaded"
+    else:
+        yield run, f"loaded; no way back: the former table has no file {PATH}"
 
 
-def at_boot(known: PlanContext) -> Iterator[tuple[Operation, str]]:
-    unit: Unit | None = known.facts[BOOT.name]
+def at_boot(context: PlanContext) -> Iterator[tuple[Operation, str]]:
+    """Yield how the table is loaded at every boot, each operation with a line for people."""
+    unit: Unit | None = context.facts[BOOT.name]
     if unit is None:
         return
-    file, text = known.files[UNIT], UNIT_TEXT.encode()
+    file = context.files[UNIT]
+    text = UNIT_TEXT.encode()
     if file.content != text:
-        reload = RunCommand(("systemctl", "daemon-reload"), LIMIT)
         yield Write(UNIT, file.content, text), ""
-        yield RunCommand(reload.argv, LIMIT, again=(reload,)), ""
-    for verb, back, done in (
-        ("enable", "disable", unit.file == "enabled"),
-        ("start", "stop", unit.active == "active"),
-    ):
-        if not done:
-            undo = (RunCommand(("systemctl", back, "--", SERVICE), LIMIT),)
-            yield (
-                RunCommand(("systemctl", verb, "--", SERVICE), LIMIT, undo=undo),
-                "loaded at boot" if verb == "enable" else "",
-            )
+        yield daemon_reload(LIMIT), ""
+    if unit.file != "enabled":
+        yield reversible("enable", "disable", SERVICE, LIMIT), "loaded at boot"
+    if unit.active != "active":
+        yield reversible("start", "stop", SERVICE, LIMIT), ""
 
 
 def _difference(before: bytes | None, after: bytes) -> str:
-    lines = difflib.unified_diff(
-        (before or b"").decode("utf-8", "replace").splitlines(),
-        after.decode().splitlines(),
-        PATH,
-        PATH,
-        "",
-        "",
-        2,
-        "",
-    )
+    """Return a unified diff of the file, with two lines of context."""
+    former = b"" if before is None else before
+    old = former.decode("utf-8", "replace").splitlines()
+    new = after.decode().splitlines()
+    lines = difflib.unified_diff(old, new, PATH, PATH, n=2, lineterm="")
     return "\n".join(lines)
 
 

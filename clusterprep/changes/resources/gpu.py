@@ -1,9 +1,9 @@
-"""How GPUs are set while they run: persistence mode, compute mode, and the power limit that they came with."""
+"""How GPUs are set while they run: persistence mode, compute mode, and the default power limit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
@@ -13,18 +13,18 @@ from clusterprep.facts.gpu_state import COMPUTE_MODE, COMPUTE_MODES, PERSISTENCE
 from clusterprep.model import Absent, Inventory, Json, Read
 from clusterprep.model.operations import RunCommand, StepAction
 
-LIMIT = 120.0  # seconds for one GPU: without persistence mode the driver brings the GPU up first, each time
-BRINGERS = (
-    "package",
-    "module",
-    "reboot",
-    "command",
-)  # resources whose deeds may bring a driver and its tool
+# Seconds for one GPU. Without persistence mode the driver initialises the GPU first, each time.
+LIMIT = 120.0
+# Resources whose steps may bring a driver and nvidia-smi.
+BRINGERS = ("package", "module", "reboot", "command")
 
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """The GPUs that answer by their UUID, what does not, and readings by parameter and GPU: a value, or Absent."""
+    """The GPUs of a node: those that answer by their UUID, and the reasons why others do not.
+
+    `readings` are by parameter and GPU; each is a value or Absent.
+    """
 
     uuids: Mapping[int, str]
     lost: tuple[str, ...]
@@ -33,64 +33,79 @@ class GpuSettings:
 
 @dataclass(frozen=True)
 class GpuSetting:
-    """One thing that nvidia-smi sets: its option, where it is read, the value in a reading, and words for a value."""
+    """One thing that nvidia-smi sets.
+
+    * `option` is the option of nvidia-smi, `fact` reads the setting.
+    * `actual(reading)` and `wanted(parameter, reading)` return values to compare.
+    * `argument(value)` is a value for the option, `shown(value)` one for messages.
+    """
 
     title: str
     option: str
     fact: Fact
-    value: Callable[[Any], Any]
-    wanted: Callable[[Any, Any], Any]  # of the parameter and the reading
-    word: Callable[[Any], str]
+    actual: Callable[[Any], Any]
+    wanted: Callable[[Any, Any], Any]
+    argument: Callable[[Any], str]
     shown: Callable[[Any], str] = str
 
 
-POSSIBLE = {
+_COMPUTE_MODE_NUMBERS = {name: str(number) for number, name in COMPUTE_MODES.items()}
+
+SETTABLE = {
     "persistence": GpuSetting(
         "persistence mode",
         "-pm",
         PERSISTENCE,
-        lambda reading: reading.on,
-        lambda param, reading: param,
-        lambda on: str(int(on)),
-        lambda on: "on" if on else "off",
+        actual=lambda reading: reading.on,
+        wanted=lambda parameter, reading: parameter,
+        argument=lambda on: str(int(on)),
+        shown=lambda on: "on" if on else "off",
     ),
     "compute_mode": GpuSetting(
         "compute mode",
         "-c",
         COMPUTE_MODE,
-        lambda reading: reading,
-        lambda param, reading: param.replace("_", " "),
-        lambda mode: str(next(number for number, name in COMPUTE_MODES.items() if name == mode)),
+        actual=lambda reading: reading,
+        wanted=lambda parameter, reading: parameter.replace("_", " "),
+        argument=lambda mode: _COMPUTE_MODE_NUMBERS[mode],
     ),
-    # The limit in force is the lower one of the driver's, which -pl sets, and the BMC's, which it cannot raise.
+    # The limit in force is the lower one of the driver's limit, which -pl sets, and the BMC's
+    # limit, which -pl cannot raise.
     "power_limit": GpuSetting(
         "power limit",
         "-pl",
         POWER,
-        lambda reading: reading.limit,
-        lambda param, reading: reading.default,
-        lambda watts: f"{watts:.2f}",
-        lambda watts: f"{watts:g} W",
+        actual=lambda reading: reading.limit,
+        wanted=lambda parameter, reading: reading.default,
+        argument=lambda watts: f"{watts:.2f}",
+        shown=lambda watts: f"{watts:g} W",
     ),
 }
 
 
 def parse_settings(answer: Json) -> GpuSettings | Absent | None:
-    """None where there is no driver."""
+    """Return the settings of all GPUs, None where there is no driver."""
     nvml = parse_nvml(answer)
     if nvml is None or isinstance(nvml, Absent):
         return nvml
     uuids = {gpu.index: gpu.uuid for gpu in nvml.gpus}
-    lost = (*nvml.lost, *(f"GPU {index}: denied" for index in nvml.denied))
+    lost = list(nvml.lost)
+    for index in nvml.denied:
+        lost.append(f"GPU {index}: denied")
     readings = {}
-    for name, setting in POSSIBLE.items():
-        found = setting.fact.parse(answer)  # absent as a whole where no GPU has a value
-        readings[name] = dict.fromkeys(uuids, found) if isinstance(found, Absent) else found
-    return GpuSettings(uuids, lost, readings)
+    for name, setting in SETTABLE.items():
+        values = setting.fact.parse(answer)
+        if isinstance(values, Absent):  # no GPU has a value
+            values = dict.fromkeys(uuids, values)
+        readings[name] = values
+    return GpuSettings(uuids, tuple(lost), readings)
 
 
 def parse_tool(answer: Json) -> bool | Absent:
-    """Whether the shell finds it; one that does not ends with 127, as for a tool that is missing itself."""
+    """Return whether the shell finds nvidia-smi.
+
+    The shell ends with 127 if it does not, which is also how a missing shell is reported.
+    """
     if isinstance(answer, Absent):
         return False if answer.reason == "missing_tool" else answer
     return bool(answer["code"] == 0)
@@ -113,53 +128,73 @@ def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
     return tuple((f"gpu {name}", "") for name in params)
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[StepAction]:
-    settings: GpuSettings | None = known.facts[SETTINGS.name]
-    name = known.node.name
+def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
+    settings: GpuSettings | None = context.facts[SETTINGS.name]
     if settings is None or not (settings.uuids or settings.lost):
-        declared = 0 if known.node.gpus is None else known.node.gpus.count
-        if declared and not known.awaits(*BRINGERS):
-            raise NoPlan(
-                "cannot",
-                f"the inventory has {declared} GPUs on {name}, and no driver answers there",
-            )
+        _refuse_missing(context)
         return
     if settings.lost:
         raise NoPlan("gpu_lost", f"not every GPU answers: {'; '.join(settings.lost)}")
-    step_actions = [_deed(name, key, params[key], settings) for key in POSSIBLE if key in params]
-    if any(step_action.operations for step_action in step_actions) and not (
-        known.facts[TOOL.name] or known.awaits(*BRINGERS)
-    ):
-        raise NoPlan(
-            "cannot", "there is no nvidia-smi, which sets them: a package of the driver's brings it"
-        )
+    has_tool = context.facts[TOOL.name] or context.awaits(*BRINGERS)
+    step_actions = []
+    for key in SETTABLE:
+        if key not in params:
+            continue
+        step_action = _set_gpus(context.node.name, key, params[key], settings)
+        step_actions.append(step_action)
+    if not has_tool and any(step_action.operations for step_action in step_actions):
+        message = "there is no nvidia-smi, which sets them: a package of the driver's brings it"
+        raise NoPlan("cannot", message)
     yield from step_actions
 
 
-def _deed(node: str, key: str, param: Any, settings: GpuSettings) -> StepAction:
-    """One setting of all GPUs of a node."""
-    setting = POSSIBLE[key]
+def _refuse_missing(context: PlanContext) -> None:
+    """Raise NoPlan if a node without GPUs is declared to have some, and no driver is to come."""
+    node = context.node
+    if node.gpus is None or node.gpus.count == 0 or context.awaits(*BRINGERS):
+        return
+    message = f"the inventory has {node.gpus.count} GPUs on {node.name}"
+    raise NoPlan("cannot", f"{message}, and no driver answers there")
+
+
+def _set_gpus(node: str, key: str, parameter: Any, settings: GpuSettings) -> StepAction:
+    """Return the action that makes one setting on all GPUs of a node."""
+    setting = SETTABLE[key]
     runs = []
-    words: dict[str, list[int]] = {}
+    changed: dict[str, list[str]] = {}  # numbers of GPUs by what changes
     for index, reading in settings.readings[key].items():
         if isinstance(reading, Absent):
-            reason = "cannot" if reading.reason == "not_applicable" else reading.reason
-            raise NoPlan(reason, f"GPU {index}: {reading.detail or reading.reason}")
-        value, wanted = setting.value(reading), setting.wanted(param, reading)
-        if value != wanted:
-            undo = RunCommand(_argv(settings.uuids[index], setting, value), LIMIT)
-            runs.append(
-                RunCommand(_argv(settings.uuids[index], setting, wanted), LIMIT, undo=(undo,))
-            )
-            words.setdefault(f"{setting.shown(value)} → {setting.shown(wanted)}", []).append(index)
-    diff = "\n".join(
-        f"GPU {', '.join(map(str, indices))}: {change}" for change, indices in words.items()
-    )
+            raise _not_settable(index, reading)
+        actual = setting.actual(reading)
+        wanted = setting.wanted(parameter, reading)
+        if actual == wanted:
+            continue
+        uuid = settings.uuids[index]
+        undo = _command(uuid, setting, actual)
+        run = _command(uuid, setting, wanted)
+        runs.append(replace(run, undo=(undo,)))
+        change = f"{setting.shown(actual)} → {setting.shown(wanted)}"
+        numbers = changed.setdefault(change, [])
+        numbers.append(str(index))
+    lines = []
+    for change, numbers in changed.items():
+        gpus = ", ".join(numbers)
+        lines.append(f"GPU {gpus}: {change}")
+    diff = "\n".join(lines)
     return StepAction(node, "gpu", setting.title, "update", tuple(runs), diff)
 
 
-def _argv(uuid: str, setting: GpuSetting, value: Any) -> tuple[str, ...]:
-    return "nvidia-smi", "-i", uuid, setting.option, setting.word(value)
+def _not_settable(index: int, reading: Absent) -> NoPlan:
+    reason = reading.reason
+    message = f"GPU {index}: {reading.detail or reason}"
+    if reason == "not_applicable":
+        reason = "cannot"
+    return NoPlan(reason, message)
+
+
+def _command(uuid: str, setting: GpuSetting, value: Any) -> RunCommand:
+    argument = setting.argument(value)
+    return RunCommand(("nvidia-smi", "-i", uuid, setting.option, argument), LIMIT)
 
 
 RESOURCE = StepResource("gpu", plan, facts=facts, parts=parts)

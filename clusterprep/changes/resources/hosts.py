@@ -1,4 +1,4 @@
-"""The names of all nodes in /etc/hosts, so that they mean the same everywhere, whatever DNS or an installer says."""
+"""The names of all nodes in /etc/hosts: the same on all nodes, whatever DNS or installers say."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from clusterprep.model.memoize import once_per_fleet
 
 PATH = "/etc/hosts"
 MARKS = Marks.of("clusterprep hosts")
+# Address, names, comment and end of a line.
 _LINE = re.compile(rb"([ \t]*[^\s#]+)([^#\r\n]*)((?:#[^\r\n]*)?)(\r?\n?)")
 
 
@@ -29,110 +30,133 @@ def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
 
 
 def facts(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
-    """Where each node was reached, for those whose address is a name."""
-    return (PEER,) if any(_literal(node.address) is None for node in inventory.nodes) else ()
+    """Return the fact where each node was reached, if the address of one is a name."""
+    for node in inventory.nodes:
+        if _literal(node.address) is None:
+            return (PEER,)
+    return ()
 
 
 def _literal(text: object) -> str | None:
+    """Return an address in numbers in its short form, None for what is none."""
     try:
         return str(ipaddress.ip_address(str(text)))
     except ValueError:
         return None
 
 
-@once_per_fleet
-def table(fleet: Fleet) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Address by name of every node of the inventory's file, and the nodes whose address is not known.
+def _all_nodes(fleet: Fleet) -> tuple[Node, ...]:
+    """Return the nodes of the inventory's file, with those that this command leaves out."""
+    return (*fleet.inventory.nodes, *fleet.inventory.left_out)
 
-    Nodes that this command leaves alone belong in it as well: their names are in everybody's file.
+
+@once_per_fleet
+def host_addresses(fleet: Fleet) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return address by name for every node of the inventory's file, and the nodes without one.
+
+    Nodes that this command leaves out are included: their names are in every node's file.
     """
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     unknown = []
-    for node in sorted(
-        (*fleet.inventory.nodes, *fleet.inventory.left_out), key=lambda node: node.index
-    ):
+    for node in sorted(_all_nodes(fleet), key=lambda node: node.index):
         address = _literal(node.address) or _reached_at(fleet, node)
         if address is None:
             unknown.append(node.name)
         else:
-            found[node.name] = address
-    return found, tuple(unknown)
+            addresses[node.name] = address
+    return addresses, tuple(unknown)
 
 
 def _reached_at(fleet: Fleet, node: Node) -> str | None:
-    seen = node.name in fleet.snapshots and fleet.fact(node.name, PEER.name)
-    return _literal(seen)
+    if node.name not in fleet.snapshots:
+        return None
+    return _literal(fleet.fact(node.name, PEER.name))
 
 
 @once_per_fleet
 def block(fleet: Fleet) -> bytes:
-    """One line for each node, in the order of the inventory."""
-    return "".join(f"{address}\t{name}\n" for name, address in table(fleet)[0].items()).encode()
+    """Return one line for each node, in the order of the inventory."""
+    addresses, _ = host_addresses(fleet)
+    lines = []
+    for name, address in addresses.items():
+        lines.append(f"{address}\t{name}\n")
+    return "".join(lines).encode()
 
 
 @once_per_fleet
 def meanings(fleet: Fleet) -> Mapping[bytes, bytes]:
-    return {name.lower().encode(): address.encode() for name, address in table(fleet)[0].items()}
+    """Return the address of each node by its name in small letters, both as they are in files."""
+    addresses, _ = host_addresses(fleet)
+    encoded = {}
+    for name, address in addresses.items():
+        encoded[name.lower().encode()] = address.encode()
+    return encoded
 
 
 @once_per_fleet
-def _worked_out(fleet: Fleet) -> dict[bytes, bytes]:
-    """What a content becomes: in a large fleet thousands of nodes have the same lines, and thousands of them."""
+def _wanted_contents(fleet: Fleet) -> dict[bytes, bytes]:
+    """Return a cache of the wanted content by the actual one.
+
+    In a large fleet thousands of nodes have the same file, with thousands of lines.
+    """
     return {}
 
 
 def with_names(fleet: Fleet, content: bytes) -> bytes:
-    """The file as it is to be. ValueError where the marks of our block are no pair."""
-    known = _worked_out(fleet)
-    if content not in known:
-        bare = with_block(content, MARKS, None)
-        others = without_other_meanings(bare, meanings(fleet))
-        # The block is left where it stands unless other lines change: then it comes to the top again.
-        wanted = with_block(content if others == bare else others, MARKS, block(fleet), top=True)
-        known[content] = known.setdefault(wanted, wanted)
-    return known[content]
+    """Return the wanted file. Raises ValueError where the marks of our block are no pair."""
+    cache = _wanted_contents(fleet)
+    if content in cache:
+        return cache[content]
+    bare = with_block(content, MARKS, None)
+    others = without_other_meanings(bare, meanings(fleet))
+    # The block stays at its place unless other lines change: then it moves to the top again.
+    base = content if others == bare else others
+    wanted = with_block(base, MARKS, block(fleet), top=True)
+    cache[content] = cache.setdefault(wanted, wanted)
+    return cache[content]
 
 
 def without_other_meanings(content: bytes, names: Mapping[bytes, bytes]) -> bytes:
-    """The lines of others without those names of ours to which they give another address.
+    """Return the lines without those names of ours to which they give another address.
 
-    Resolvers take all lines of a name, so one such as «127.0.1.1 gpu01», which installers write, would stay in force.
+    Resolvers use all lines of a name, so one such as «127.0.1.1 gpu01», which installers write,
+    would stay in force.
     """
-    return b"".join(_kept(line, names) for line in re.findall(rb"[^\n]*\n|[^\n]+", content))
+    lines = re.findall(rb"[^\n]*\n|[^\n]+", content)
+    return b"".join(_without_other_names(line, names) for line in lines)
 
 
-def _kept(line: bytes, names: Mapping[bytes, bytes]) -> bytes:
+def _without_other_names(line: bytes, names: Mapping[bytes, bytes]) -> bytes:
     match = _LINE.fullmatch(line)
     if match is None:
         return line
-    address, listed = match[1].strip(), match[2].split()
-    left = [name for name in listed if names.get(name.lower(), address) == address]
-    if left == listed:
+    address = match[1].strip()
+    listed = match[2].split()
+    remaining = [name for name in listed if names.get(name.lower(), address) == address]
+    if remaining == listed:
         return line
-    return (
-        b""
-        if not left
-        else match[1] + b"\t" + b" ".join(left) + (b" " if match[3] else b"") + match[3] + match[4]
-    )
+    if not remaining:
+        return b""
+    before_comment = b" " if match[3] else b""
+    return match[1] + b"\t" + b" ".join(remaining) + before_comment + match[3] + match[4]
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[FileChange]:
-    unknown = table(known.fleet)[1]
+def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
+    _, unknown = host_addresses(context.fleet)
     if unknown:
-        cure = f"give it an `address:` in numbers; it is '{_address(known.fleet, unknown[0])}'"
-        raise NoPlan("name_unknown", f"the address of {unknown[0]} is not known in numbers: {cure}")
-    state = known.files[PATH]
+        raise NoPlan("name_unknown", _unknown_address(context.fleet, unknown[0]))
+    state = context.files[PATH]
     try:
-        wanted = with_names(known.fleet, state.content or b"")
+        wanted = with_names(context.fleet, state.content or b"")
     except ValueError as error:
         raise NoPlan("broken_block", f"{PATH}: {error}; mend it by hand") from None
-    yield file_change(known.node, "hosts", state, wanted, MODE)
+    yield file_change(context.node, "hosts", state, wanted, MODE)
 
 
-def _address(fleet: Fleet, name: str) -> str:
-    return next(
-        n.address for n in (*fleet.inventory.nodes, *fleet.inventory.left_out) if n.name == name
-    )
+def _unknown_address(fleet: Fleet, name: str) -> str:
+    addresses = {node.name: node.address for node in _all_nodes(fleet)}
+    cure = f"give it an `address:` in numbers; it is '{addresses[name]}'"
+    return f"the address of {name} is not known in numbers: {cure}"
 
 
 RESOURCE = Resource("hosts", paths, plan, facts=facts, parts=parts)

@@ -1,4 +1,4 @@
-"""The kernel of the distribution, at least of a version: installed beside the others, and run from the next boot on."""
+"""A kernel of the distribution, at least of a version: installed, and run from the next boot on."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
-from clusterprep.changes.resources.package import OTHERS, in_order, installation, way_back
+from clusterprep.changes.resources.package import (
+    OTHERS,
+    install_command,
+    move_lines,
+)
 from clusterprep.checks.system import FLOOR
 from clusterprep.facts import Fact
 from clusterprep.facts.apt import MISSING, SIMULATE, Simulation, parse_outlook, simulated
 from clusterprep.facts.host import KERNEL
 from clusterprep.facts.kernel import INSTALLED, newest_waiting
 from clusterprep.model import Absent, Inventory, Json
-from clusterprep.model.operations import StepAction
+from clusterprep.model.operations import RunCommand, StepAction
 from clusterprep.model.versions import kernel_conditions, kernel_satisfies, leading_numbers
 
-# What brings a kernel of the flavour that runs, nearest first. What the next boot needs for its GPUs comes along:
-# headers where modules are built for each kernel (dkms; on Ubuntu they come anyway), or Ubuntu's own NVIDIA modules.
-CANDIDATES = r"""
+_PACKAGE_STATUS = r"'${db:Status-Status} ${Package}\n'"
+# For sed: Ubuntu's NVIDIA modules for the flavour, with the shell's $1 as the end of their names.
+_MODULES = r'"s/^(linux-modules-nvidia-[0-9]+(-server)?(-open)?-$flavour)(-hwe-[0-9.]+)?\$/\1$1/p"'
+# Simulate the packages that bring a kernel of the running flavour, nearest first. With them comes
+# what the next boot needs for its GPUs: headers where modules are built for each kernel (dkms; on
+# Ubuntu they come anyway), or Ubuntu's own NVIDIA modules.
+CANDIDATES = (
+    r"""
 candidate() {
     printf '== candidate %s\n' "$*"
     look --no-remove install "$@"
@@ -28,10 +37,14 @@ candidate() {
 if [ $# -gt 0 ]; then candidate "$@"; exit 0; fi
 flavour=$(sed -nE 's/^[^-]*(-[0-9][^-]*)*-//p' /proc/sys/kernel/osrelease)
 [ -r /etc/os-release ] && . /etc/os-release
-have() { dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^installed //p'; }
+have() { dpkg-query -W -f """
+    + _PACKAGE_STATUS
+    + r""" "$@" 2>/dev/null | sed -n 's/^installed //p'; }
 modules() {
     have 'linux-modules-nvidia-*' |
-        sed -nE "s/^(linux-modules-nvidia-[0-9]+(-server)?(-open)?-$flavour)(-hwe-[0-9.]+)?\$/\1$1/p" | sort -u
+        sed -nE """
+    + _MODULES
+    + r""" | sort -u
 }
 case "$ID" in
 ubuntu)
@@ -46,6 +59,7 @@ debian)
     command -v apt-get >/dev/null || exit 127 ;;
 esac
 """
+)
 _IMAGE = re.compile(r"linux-image-(?:unsigned-)?(\d+\.\d+[^:]*)(?::.*)?")
 
 
@@ -58,59 +72,58 @@ class KernelCandidate:
 
     @property
     def release(self) -> str | None:
-        """The kernel that would come, as `uname -r` will have it; None where none would."""
-        found = [
-            match[1]
-            for move in self.outlook.moves
-            if move.before is None and (match := _IMAGE.fullmatch(move.name))
-        ]
-        return found[0] if found else None
+        """Return the release of the kernel that would come, as in `uname -r`; None for none."""
+        for move in self.outlook.moves:
+            match = _IMAGE.fullmatch(move.name)
+            if match and move.before is None:
+                return match[1]
+        return None
 
     def __str__(self) -> str:
-        said = (
-            f"kernel {self.release}"
-            if self.release
-            else "; ".join(self.outlook.failed) or "nothing newer"
-        )
-        return f"{self.names[0]}: {said}"
+        if self.release:
+            result = f"kernel {self.release}"
+        else:
+            result = "; ".join(self.outlook.failed) or "nothing newer"
+        return f"{self.names[0]}: {result}"
 
 
 def parse_candidates(text: str) -> tuple[KernelCandidate, ...]:
-    """One simulation after the other, each behind «== candidate NAMES»."""
-    found = []
-    for part in re.split(r"^== candidate ", text, flags=re.MULTILINE)[1:]:
-        names, _, said = part.partition("\n")
-        found.append(KernelCandidate(tuple(names.split()), parse_outlook(said)))
-    return tuple(found)
+    """Parse simulations, each below a line «== candidate NAMES»."""
+    candidates = []
+    sections = re.split(r"^== candidate ", text, flags=re.MULTILINE)
+    for section in sections[1:]:
+        names, _, output = section.partition("\n")
+        candidates.append(KernelCandidate(tuple(names.split()), parse_outlook(output)))
+    return tuple(candidates)
 
 
-def looked(answer: Json) -> tuple[KernelCandidate, ...] | Absent | str:
-    """The candidates, or MISSING."""
+def parse_answer(answer: Json) -> tuple[KernelCandidate, ...] | Absent | str:
+    """Return the candidates, or MISSING where there is no apt."""
     if isinstance(answer, Absent):
         return answer
-    found = parse_candidates(str(answer["out"]))
-    return (
-        MISSING
-        if answer["code"] == 127 or any(MISSING in one.outlook.failed for one in found)
-        else found
-    )
+    candidates = parse_candidates(str(answer["out"]))
+    without_apt = any(MISSING in candidate.outlook.failed for candidate in candidates)
+    if without_apt or answer["code"] == 127:
+        return MISSING
+    return candidates
 
 
-def given(params: Params) -> tuple[str, ...]:
-    return (str(params["package"]),) if "package" in params else ()
+def package_names(params: Params) -> tuple[str, ...]:
+    if "package" not in params:
+        return ()
+    return (str(params["package"]),)
 
 
 def fact_name(params: Params) -> str:
-    return "kernel:" + (" ".join(given(params)) or "candidates")
+    names = " ".join(package_names(params))
+    return f"kernel:{names or 'candidates'}"
 
 
 def facts(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
-    read = simulated(SIMULATE + CANDIDATES, *given(params))
-    return (
-        KERNEL,
-        INSTALLED,
-        Fact(fact_name(params), lambda node, _: (read,), looked, lenient=True),
-    )
+    script = SIMULATE + CANDIDATES
+    reads = (simulated(script, *package_names(params)),)
+    candidates = Fact(fact_name(params), lambda node, _: reads, parse_answer, lenient=True)
+    return (KERNEL, INSTALLED, candidates)
 
 
 def wrong(params: Params) -> Iterable[tuple[str, str]]:
@@ -124,57 +137,77 @@ def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
     return (("kernel", ""),)
 
 
-def conditions(params: Params, known: PlanContext) -> str:
-    """What is wanted: by the step, else by the inventory, else what the check asks for."""
+def wanted_version(params: Params, context: PlanContext) -> str:
+    """Return the condition of the step, else of the inventory, else of the check."""
     if "at_least" in params:
         return f">={params['at_least']}"
-    return known.node.require.get("kernel.version", FLOOR)
+    return context.node.require.get("kernel.version", FLOOR)
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[StepAction]:
-    wanted, running = conditions(params, known), str(known.facts[KERNEL.name])
+def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
+    wanted = wanted_version(params, context)
+    running = str(context.facts[KERNEL.name])
     if kernel_satisfies(running, wanted):
-        yield _deed(known, f"{running} runs")
+        yield _step_action(context, f"{running} runs")
         return
-    if there := _there(params, running, known.facts[INSTALLED.name], wanted):
-        yield _deed(known, f"{there} is installed, and runs from the next boot on")
+    waiting = _waiting_kernel(params, running, context.facts[INSTALLED.name], wanted)
+    if waiting:
+        yield _step_action(context, f"{waiting} is installed, and runs from the next boot on")
         return
-    found = known.facts[fact_name(params)]
-    if found == MISSING:
+    candidates = context.facts[fact_name(params)]
+    if candidates == MISSING:
         raise NoPlan("cannot", f"{running} runs, {wanted} is wanted; {OTHERS}")
-    chosen = next(
-        (one for one in found if one.release and kernel_satisfies(one.release, wanted)), None
-    )
+    chosen = _nearest(candidates, wanted)
     if chosen is None:
-        raise NoPlan("cannot", refusal(running, wanted, found))
-    names = tuple(name.split("/")[0] for name in chosen.names)
-    runs = tuple(installation(names, chosen.outlook, {}, ("--no-remove",)))
-    words = [
-        *map(str, in_order(chosen.outlook.moves, names)),
-        *way_back(chosen.outlook.moves, chosen.outlook),
-    ]
-    words.append(f"{chosen.release} runs from the next boot on")
-    yield StepAction(known.node.name, "kernel", "the kernel", "update", runs, "\n".join(words))
+        raise NoPlan("cannot", refusal(running, wanted, candidates))
+    yield _installation(context, chosen)
 
 
-def _there(params: Params, running: str, releases: tuple[str, ...], wanted: str) -> str | None:
-    """The newest of the installed kernels that is enough: of the running one's flavour, unless another is asked for."""
-    if not given(params) and running in releases:
-        newest = newest_waiting(running, releases)
-        releases = (newest,) if newest else ()
-    enough = [release for release in releases if kernel_satisfies(release, wanted)]
-    return max(enough, key=leading_numbers) if enough else None
+def _installation(context: PlanContext, chosen: KernelCandidate) -> StepAction:
+    # A name may be followed by the archive that it is from, such as bookworm-backports.
+    names = [name.partition("/")[0] for name in chosen.names]
+    outlook = chosen.outlook
+    run = install_command(names, outlook, {}, ("--no-remove",))
+    lines = move_lines(outlook, names)
+    lines.append(f"{chosen.release} runs from the next boot on")
+    return _step_action(context, "\n".join(lines), run)
 
 
-def _deed(known: PlanContext, words: str) -> StepAction:
-    return StepAction(known.node.name, "kernel", "the kernel", "update", (), words)
+def _waiting_kernel(
+    params: Params, running: str, installed: tuple[str, ...], wanted: str
+) -> str | None:
+    """Return the newest installed kernel that is enough, None if there is none.
+
+    It has the running kernel's flavour, unless the step names a package.
+    """
+    if not package_names(params) and running in installed:
+        newest = newest_waiting(running, installed)
+        installed = (newest,) if newest else ()
+    enough = [release for release in installed if kernel_satisfies(release, wanted)]
+    return max(enough, key=leading_numbers, default=None)
 
 
-def refusal(running: str, wanted: str, found: tuple[KernelCandidate, ...]) -> str:
-    """What the distribution has instead, and what helps."""
-    has = ". ".join(map(str, found)) or "the kernel that runs is none of Debian's or Ubuntu's"
-    cure = "apt-get update on the node may bring newer ones; `package:` of the step names another package"
-    return f"{running} runs, {wanted} is wanted, and the distribution has none. {has}. {cure}"
+def _nearest(candidates: tuple[KernelCandidate, ...], wanted: str) -> KernelCandidate | None:
+    for candidate in candidates:
+        if candidate.release and kernel_satisfies(candidate.release, wanted):
+            return candidate
+    return None
+
+
+def _step_action(context: PlanContext, diff: str, *operations: RunCommand) -> StepAction:
+    return StepAction(context.node.name, "kernel", "the kernel", "update", operations, diff)
+
+
+def refusal(running: str, wanted: str, candidates: tuple[KernelCandidate, ...]) -> str:
+    """Return what the distribution has instead, and what helps."""
+    offered = ". ".join(map(str, candidates))
+    if not offered:
+        offered = "the kernel that runs is none of Debian's or Ubuntu's"
+    return (
+        f"{running} runs, {wanted} is wanted, and the distribution has none. {offered}. "
+        "apt-get update on the node may bring newer ones; "
+        "`package:` of the step names another package"
+    )
 
 
 RESOURCE = StepResource("kernel", plan, facts=facts, parts=parts, wrong=wrong, texts=True)

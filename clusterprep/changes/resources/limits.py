@@ -1,4 +1,4 @@
-"""Limits of users and of services: logins read /etc/security, and systemd's services have defaults of their own."""
+"""Limits for logins, in /etc/security, and for services, in the defaults of systemd."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ HEAD = "# Written by clusterprep apply, which overwrites this file: put limits i
 LOGINS = "/etc/security/limits.d/90-clusterprep.conf"
 SERVICES = "/etc/systemd/system.conf.d/90-clusterprep.conf"
 USER_SERVICES = "/etc/systemd/user.conf.d/90-clusterprep.conf"
-WHOM = ("*", "root")  # limits.conf(5): a wildcard does not mean root
+DOMAINS = ("*", "root")  # limits.conf(5): a wildcard does not mean root
 
 
 @dataclass(frozen=True)
 class Item:
-    """One limit: what systemd calls it, and in which unit limits.conf(5) counts it; systemd counts bytes."""
+    """One limit: its name in systemd, and the `unit` in which limits.conf(5) counts it.
+
+    systemd counts bytes. A limit that is no `size` is a plain number. `endless`: unlimited is
+    allowed.
+    """
 
     systemd: str
-    size: bool  # bytes, else a number
+    size: bool
     unit: int = 1
     endless: bool = True
 
@@ -33,33 +37,39 @@ ITEMS = {
     "memlock": Item("MEMLOCK", True, 1024),
     "stack": Item("STACK", True, 1024),
     "msgqueue": Item("MSGQUEUE", True),
-    "nofile": Item(
-        "NOFILE", False, endless=False
-    ),  # unlimited is more than fs.nr_open, and then nobody logs in
+    # Unlimited is more than fs.nr_open allows, and logins then fail.
+    "nofile": Item("NOFILE", False, endless=False),
     "nproc": Item("NPROC", False),
     "sigpending": Item("SIGPENDING", False),
 }
 
 
 def amount(name: str, text: str) -> int | None:
-    """Bytes or a number, None without limit. ValueError says what is expected."""
+    """Return a limit in bytes or as a number, None for unlimited.
+
+    Raises ValueError that says what is expected.
+    """
     item = ITEMS[name]
+    if text == "unlimited" and not item.endless:
+        raise ValueError(
+            f"expected a number of files; seen '{text}'; with no limit, logins would fail"
+        )
     if item.size or text == "unlimited":
-        size = parse_size(text)
-        if size == UNLIMITED and item.endless:
-            return None
-        if size != UNLIMITED and int(size) % item.unit == 0 and size > 0:
-            return int(size)
-        raise ValueError(
-            f"expected a number of files; seen '{text}'; with no limit nobody could log in any more"
-            if size == UNLIMITED
-            else f"expected a size in whole KiB; seen '{text}'"
-        )
-    if not (text.isdecimal() and text.isascii() and len(text) <= 18 and int(text) > 0):
-        raise ValueError(
-            f"expected a number{' or unlimited' if item.endless else ''}; seen '{text}'"
-        )
+        return _size(item, text)
+    is_number = text.isdecimal() and text.isascii() and len(text) <= 18
+    if not is_number or int(text) == 0:
+        expected = "a number or unlimited" if item.endless else "a number"
+        raise ValueError(f"expected {expected}; seen '{text}'")
     return int(text)
+
+
+def _size(item: Item, text: str) -> int | None:
+    size = parse_size(text)
+    if size == UNLIMITED:
+        return None
+    if size == 0 or int(size) % item.unit:
+        raise ValueError(f"expected a size in whole KiB; seen '{text}'")
+    return int(size)
 
 
 def wrong(params: Params) -> Iterable[tuple[str, str]]:
@@ -73,32 +83,31 @@ def wrong(params: Params) -> Iterable[tuple[str, str]]:
 
 
 def for_logins(params: Params) -> bytes:
-    """Lines of limits.conf(5), for hard and soft limits."""
-    rows = [
-        f"{whom} - {name} {_login_word(name, str(text))}\n"
-        for whom in WHOM
-        for name, text in params.items()
-    ]
-    return (HEAD + "".join(rows)).encode()
+    """Return lines of limits.conf(5), each for the hard and the soft limit."""
+    lines = [HEAD]
+    for domain in DOMAINS:
+        for name, text in params.items():
+            value = _login_value(name, str(text))
+            lines.append(f"{domain} - {name} {value}\n")
+    return "".join(lines).encode()
 
 
-def _login_word(name: str, text: str) -> str:
-    found = amount(name, text)
-    return "unlimited" if found is None else str(found // ITEMS[name].unit)
+def _login_value(name: str, text: str) -> str:
+    limit = amount(name, text)
+    if limit is None:
+        return "unlimited"
+    return str(limit // ITEMS[name].unit)
 
 
 def for_services(params: Params) -> bytes:
-    """The section of systemd-system.conf(5)."""
-    rows = [
-        f"DefaultLimit{ITEMS[name].systemd}={_service_word(name, str(text))}\n"
-        for name, text in params.items()
-    ]
-    return (HEAD + "[Manager]\n" + "".join(rows)).encode()
-
-
-def _service_word(name: str, text: str) -> str:
-    found = amount(name, text)
-    return "infinity" if found is None else str(found)
+    """Return the section of systemd-system.conf(5)."""
+    lines = [HEAD, "[Manager]\n"]
+    for name, text in params.items():
+        limit = amount(name, str(text))
+        value = "infinity" if limit is None else str(limit)
+        item = ITEMS[name]
+        lines.append(f"DefaultLimit{item.systemd}={value}\n")
+    return "".join(lines).encode()
 
 
 FILES: dict[str, Callable[[Params], bytes]] = {
@@ -112,9 +121,11 @@ def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
     return tuple(FILES)
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[FileChange]:
+def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
     for path, write in FILES.items():
-        yield file_change(known.node, "limits", known.files[path], write(params), MODE)
+        state = context.files[path]
+        content = write(params)
+        yield file_change(context.node, "limits", state, content, MODE)
 
 
 RESOURCE = Resource("limits", paths, plan, wrong=wrong)

@@ -1,4 +1,4 @@
-"""A marked block of lines in a file whose other lines belong to somebody else."""
+"""A marked block of lines in a file whose other lines stay as they are."""
 
 from __future__ import annotations
 
@@ -24,71 +24,83 @@ OWN = "clusterprep"  # markers that begin so are those of the blocks that other 
 
 @dataclass(frozen=True)
 class Marks:
-    """The two lines around a block, which say whose it is."""
+    """The lines above and below a block, which name its owner."""
 
     begin: bytes
     end: bytes
 
     @classmethod
     def of(cls, marker: str, comment: str = "#") -> Marks:
-        return cls(
-            *(
-                f"{comment} {word} {marker}: kept by clusterprep".encode()
-                for word in ("BEGIN", "END")
-            )
-        )
+        begin = f"{comment} BEGIN {marker}: kept by clusterprep"
+        end = f"{comment} END {marker}: kept by clusterprep"
+        return cls(begin.encode(), end.encode())
 
 
 def with_block(content: bytes, marks: Marks, block: bytes | None, top: bool = False) -> bytes:
-    """The content with this block, where it stood or else at the end; with None as block, without it.
+    """Return the content with this block in place of the former one; None removes it.
 
-    Every other byte stays, but for a newline that the last line lacked. ValueError where the marks are no pair.
+    A new block goes to the end, or with `top` to the beginning. Every other byte stays, except that
+    a last line without a newline gets one. Raises ValueError where the marks are no pair.
     """
-    begins, ends = _places(content, marks.begin), _places(content, marks.end)
+    begins = _places(content, marks.begin)
+    ends = _places(content, marks.end)
+    lines = b""
+    if block is not None:
+        newline = _newline(content)
+        lines = _marked(block, marks, newline)
     if not begins and not ends:
-        return (
-            content
-            if block is None
-            else _added(content, _marked(block, marks, _newline(content)), top)
-        )
+        return _added(content, lines, top)
     if len(begins) != 1 or len(ends) != 1 or begins > ends:
-        raise ValueError(
-            f"«{marks.begin.decode()}» and its END stand there {len(begins)} and {len(ends)} times"
-        )
-    ours = b"" if block is None else _marked(block, marks, _newline(content))
-    return content[: begins[0][0]] + ours + content[ends[0][1] :]
+        mark = marks.begin.decode()
+        counts = f"{len(begins)} and {len(ends)}"
+        raise ValueError(f"«{mark}» and its END stand there {counts} times")
+    start, _ = begins[0]
+    _, end = ends[0]
+    return content[:start] + lines + content[end:]
 
 
 def _places(content: bytes, mark: bytes) -> list[tuple[int, int]]:
-    """Where a line that is this mark begins and ends. Lines end in a newline alone, and a carriage return before it.
+    """Return where each line that is this mark begins and ends.
 
-    Found without taking the content apart: a block may have a line for each of ten thousand nodes, on each of them.
+    Lines end in a newline, and maybe a carriage return before it. The content is not split into
+    lines, because a block may have a line for each of ten thousand nodes, on each of them.
     """
-    found = []
+    places = []
     at = content.find(mark)
     while at >= 0:
-        end = content.find(b"\n", at) + 1 or len(content)
-        if content[max(at - 1, 0) : at] in (b"", b"\n") and content[at:end].rstrip(b"\r\n") == mark:
-            found.append((at, end))
+        end = content.find(b"\n", at) + 1
+        if end == 0:
+            end = len(content)
+        begins_line = at == 0 or content[at - 1 : at] == b"\n"
+        if begins_line and content[at:end].rstrip(b"\r\n") == mark:
+            places.append((at, end))
         at = content.find(mark, at + 1)
-    return found
+    return places
 
 
 def _newline(content: bytes) -> bytes:
-    return b"\r\n" if content[: content.find(b"\n") + 1].endswith(b"\r\n") else b"\n"
+    """Return the end of the first line, which a block then uses too."""
+    first_line = content[: content.find(b"\n") + 1]
+    return b"\r\n" if first_line.endswith(b"\r\n") else b"\n"
 
 
-@functools.lru_cache(16)  # what all nodes are to have is put together once
+@functools.lru_cache(16)  # the block is the same on all nodes
 def _marked(block: bytes, marks: Marks, newline: bytes) -> bytes:
-    rows = [marks.begin, *block.rstrip(b"\n").split(b"\n"), marks.end]
-    return b"".join(row.rstrip(b"\r") + newline for row in rows)
+    rows = block.rstrip(b"\n").split(b"\n")
+    lines = [marks.begin]
+    lines.extend(row.rstrip(b"\r") for row in rows)
+    lines.append(marks.end)
+    return newline.join(lines) + newline
 
 
 def _added(content: bytes, block: bytes, top: bool) -> bytes:
+    if not block:
+        return content
     if top:
         return block + content
-    missing = _newline(content) if content and not content.endswith(b"\n") else b""
-    return content + missing + block
+    if not content or content.endswith(b"\n"):
+        return content + block
+    return content + _newline(content) + block
 
 
 def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
@@ -99,34 +111,44 @@ def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
     return ((str(params["path"]), str(params["marker"])),)
 
 
+def _marks(params: Params) -> Marks:
+    marker = str(params["marker"])
+    comment = str(params.get("comment", "#"))
+    return Marks.of(marker, comment)
+
+
 def wrong(params: Params) -> Iterable[tuple[str, str]]:
-    absent = params.get("state") == "absent"
-    if why := misplaced(str(params["path"])):
+    why = misplaced(str(params["path"]))
+    if why:
         yield "path", why
     if str(params["marker"]).startswith(OWN):
         yield "marker", f"a marker that begins with '{OWN}' is one of the tool's own"
+    absent = params.get("state") == "absent"
     if "block" not in params and not absent:
         yield "block", "the key 'block' is missing, the lines that are to stand there"
     if "block" in params and absent:
         yield "block", "a block that is to be absent has no lines"
-    marks = Marks.of(str(params["marker"]), str(params.get("comment", "#")))
+    marks = _marks(params)
     rows = str(params.get("block", "")).split("\n")
-    if {marks.begin.decode(), marks.end.decode()} & set(rows):
+    if marks.begin.decode() in rows or marks.end.decode() in rows:
         yield "block", "holds the line that marks where it begins or ends"
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[FileChange]:
-    state = known.files[str(params["path"])]
-    marks = Marks.of(str(params["marker"]), str(params.get("comment", "#")))
-    absent = params.get("state") == "absent"
-    block = None if absent else str(params["block"]).encode()
-    if state.content is None and absent:
+def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
+    path = str(params["path"])
+    state = context.files[path]
+    block = None
+    if params.get("state") != "absent":
+        block = str(params["block"]).encode()
+    if state.content is None and block is None:
         return
+    content = state.content or b""
+    top = params.get("position") == "top"
     try:
-        wanted = with_block(state.content or b"", marks, block, params.get("position") == "top")
+        wanted = with_block(content, _marks(params), block, top)
     except ValueError as error:
         raise NoPlan("broken_block", f"{state.path}: {error}; mend it by hand") from None
-    yield file_change(known.node, "line", state, wanted, MODE)
+    yield file_change(context.node, "line", state, wanted, MODE)
 
 
 RESOURCE = Resource("line", paths, plan, parts=parts, wrong=wrong, variables=("block",))

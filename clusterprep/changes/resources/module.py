@@ -1,4 +1,4 @@
-"""A module of the kernel: loaded now, and at every boot by a file of its own in /etc/modules-load.d."""
+"""A module of the kernel: loaded now, and at every boot by its own file in /etc/modules-load.d."""
 
 from __future__ import annotations
 
@@ -9,77 +9,86 @@ from clusterprep.facts import Fact
 from clusterprep.model import Absent, Inventory, Json, Read
 from clusterprep.model.operations import Operation, RunCommand, StepAction, Write
 
-LIMIT = 60.0  # seconds; a driver that brings up its hardware takes some
+LIMIT = 60.0  # seconds; a driver that initialises its hardware takes some
 HEAD = "# Written by clusterprep apply, which overwrites this file.\n"
+BRINGERS = ("package", "kernel", "reboot", "command")  # resources whose steps may bring a module
 
 
-def place(name: str) -> str:
-    """The file that systemd-modules-load reads."""
+def conf_path(name: str) -> str:
+    """Return the path of the file that systemd-modules-load reads for this module."""
     return f"/etc/modules-load.d/clusterprep-{name}.conf"
 
 
-def is_loaded(loaded: str | None, answer: Json) -> bool:
-    """Whether a module is in the kernel, or built into it. ValueError where it is neither and cannot be loaded.
+def is_loaded(state: str | None, answer: Json) -> bool:
+    """Return whether a module is loaded or built into the kernel.
 
-    `loaded` is the module's initstate below /sys/module, `answer` that of a `modprobe -n -v`, which loads nothing: its
-    lines are what it would do, and «builtin NAME» for what needs no loading.
+    `state` is the module's initstate below /sys/module. `answer` is that of `modprobe -n -v`, which
+    loads nothing: its lines are what it would do, and «builtin NAME» for what needs no loading.
+    Raises ValueError for a module that is neither, and cannot be loaded.
     """
-    if loaded is not None and loaded.strip() == "live":
+    if state is not None and state.strip() == "live":
         return True
     if isinstance(answer, Absent):
-        raise ValueError(f"{answer.reason}: {answer.detail}")  # noqa: TRY004 - an answer, not a wrong call
+        message = f"{answer.reason}: {answer.detail}"
+        raise ValueError(message)  # noqa: TRY004 - an answer, not a wrong call
     if answer["code"] != 0:
-        raise ValueError(
-            str(answer["err"]).strip()[-300:] or f"modprobe ended with {answer['code']}"
-        )
-    return not [
-        line for line in str(answer["out"]).splitlines() if line.startswith(("insmod ", "install "))
-    ]
+        error = str(answer["err"]).strip()
+        raise ValueError(error[-300:] or f"modprobe ended with {answer['code']}")
+    for line in str(answer["out"]).splitlines():
+        if line.startswith(("insmod ", "install ")):
+            return False
+    return True
 
 
-def looked(loaded: str | Absent | None, answer: Json) -> bool | str:
-    """Whether it is there, or why it cannot be loaded."""
+def parse_module(state: str | Absent | None, answer: Json) -> bool | str:
+    """Return whether a module is loaded, or why it cannot be loaded."""
+    if isinstance(state, Absent):
+        state = None
     try:
-        return is_loaded(None if isinstance(loaded, Absent) else loaded, answer)
+        return is_loaded(state, answer)
     except ValueError as error:
         return str(error)
 
 
 def facts(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
     name = str(params["name"])
-    state = Read("file", (f"/sys/module/{name.replace('-', '_')}/initstate",))
-    reads = (state, Read("command", ("modprobe", "-n", "-v", "--", name), 10.0))
-    return (Fact(f"module:{name}", lambda node, _: reads, looked, lenient=True),)
+    folder = name.replace("-", "_")
+    state = Read("file", (f"/sys/module/{folder}/initstate",))
+    dry_run = Read("command", ("modprobe", "-n", "-v", "--", name), 10.0)
+    reads = (state, dry_run)
+    return (Fact(f"module:{name}", lambda node, _: reads, parse_module, lenient=True),)
 
 
 def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
-    return (place(str(params["name"])),)
+    return (conf_path(str(params["name"])),)
 
 
 def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
     return ((f"module {params['name']}", ""),)
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[StepAction]:
+def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
     name = str(params["name"])
-    there = known.facts[f"module:{name}"]
-    if isinstance(there, str):
-        if not known.awaits("package", "kernel", "reboot", "command"):
-            raise NoPlan("cannot", f"{name} cannot be loaded: {there}")
-        there = False
-    file = known.files[place(name)]
-    wanted = f"{HEAD}{name}\n".encode()
+    loaded = context.facts[f"module:{name}"]
+    if isinstance(loaded, str):
+        if not context.awaits(*BRINGERS):
+            raise NoPlan("cannot", f"{name} cannot be loaded: {loaded}")
+        loaded = False
     operations: list[Operation] = []
-    if not there:
+    changes = []
+    if not loaded:
         undo = RunCommand(("modprobe", "-r", "--", name), LIMIT)
-        operations.append(RunCommand(("modprobe", "--", name), LIMIT, undo=(undo,), halfway=False))
+        load = RunCommand(("modprobe", "--", name), LIMIT, undo=(undo,), halfway=False)
+        operations.append(load)
+        changes.append("loaded")
+    file = context.files[conf_path(name)]
+    wanted = f"{HEAD}{name}\n".encode()
     if file.content != wanted:
         operations.append(Write(file.path, file.content, wanted))
-    words = [
-        *([] if there else ["loaded"]),
-        *([] if file.content == wanted else ["loaded at boot"]),
-    ]
-    yield StepAction(known.node.name, "module", name, "update", tuple(operations), ", ".join(words))
+        changes.append("loaded at boot")
+    node = context.node.name
+    diff = ", ".join(changes)
+    yield StepAction(node, "module", name, "update", tuple(operations), diff)
 
 
 RESOURCE = StepResource("module", plan, facts=facts, paths=paths, parts=parts, texts=True)

@@ -1,22 +1,19 @@
-"""A reboot, where one is needed: a newer kernel is installed than runs, or the distribution says so."""
+"""A reboot, where a newer kernel is installed than runs, or the distribution asks for one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.changes.resources import NoPlan, Params, PlanContext, StepResource
+from clusterprep.changes.resources import NoPlan, Params, PlanContext, StepResource, time_limit
 from clusterprep.facts import Fact
 from clusterprep.facts.host import KERNEL
 from clusterprep.facts.kernel import INSTALLED, newest_waiting
 from clusterprep.model import Inventory, Read
 from clusterprep.model.operations import Reboot, StepAction
-from clusterprep.model.units import parse_duration
 
 LIMIT = 900.0  # seconds; servers with terabytes of memory take ten minutes to test it
-MARKS = (
-    "/run/reboot-required",
-    "/var/run/reboot-required",
-)  # written by packages of Debian and Ubuntu
+# Files that packages of Debian and Ubuntu write.
+MARKS = ("/run/reboot-required", "/var/run/reboot-required")
 COMMAND = ("systemctl", "reboot")
 REQUIRED = Fact(
     "reboot:required",
@@ -30,39 +27,45 @@ def facts(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
 
 
 def wrong(params: Params) -> Iterable[tuple[str, str]]:
-    if "limit" in params:
-        try:
-            parse_duration(str(params["limit"]))
-        except ValueError as error:
-            yield "limit", str(error)
+    try:
+        time_limit(params, LIMIT)
+    except ValueError as error:
+        yield "limit", str(error)
 
 
-def why(known: PlanContext) -> str:
-    """The reason for a reboot, empty without one."""
-    running = str(known.facts[KERNEL.name])
-    if newest := newest_waiting(running, known.facts[INSTALLED.name]):
+def reason_to_reboot(context: PlanContext) -> str:
+    """Return the reason for a reboot, or an empty text."""
+    running = str(context.facts[KERNEL.name])
+    newest = newest_waiting(running, context.facts[INSTALLED.name])
+    if newest:
         return f"kernel {running} runs, {newest} is installed"
-    if known.facts[REQUIRED.name]:
+    if context.facts[REQUIRED.name]:
         return "the distribution asks for it"
-    if known.notified:
+    if context.notified:
         return "a step asks for it"
-    return "the kernel of a step before it" if known.awaits("kernel") else ""
+    if context.awaits("kernel"):
+        return "the kernel of a step before it"
+    return ""
 
 
-def plan(params: Params, known: PlanContext) -> Iterable[StepAction]:
-    reason = why(known)
-    if reason and known.node.transport != "ssh":
-        place = (
-            "the machine that this runs on"
-            if known.node.transport == "local"
-            else "inside a job of Slurm"
-        )
-        raise NoPlan(
-            "cannot", f"{known.node.name} has to be started anew ({reason}), and is {place}"
-        )
-    limit = parse_duration(str(params["limit"])) if "limit" in params else LIMIT
+def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
+    reason = reason_to_reboot(context)
+    if reason:
+        _refuse_unreachable(context, reason)
+    limit = time_limit(params, LIMIT)
     operations = (Reboot(COMMAND, limit),) if reason else ()
-    yield StepAction(known.node.name, "reboot", "the node", "reboot", operations, reason)
+    yield StepAction(context.node.name, "reboot", "the node", "reboot", operations, reason)
+
+
+def _refuse_unreachable(context: PlanContext, reason: str) -> None:
+    """Raise NoPlan unless the node can be reached again over ssh after its reboot."""
+    node = context.node
+    if node.transport == "ssh":
+        return
+    place = "inside a job of Slurm"
+    if node.transport == "local":
+        place = "the machine that this runs on"
+    raise NoPlan("cannot", f"{node.name} has to be started anew ({reason}), and is {place}")
 
 
 RESOURCE = StepResource("reboot", plan, facts=facts, wrong=wrong, texts=True, handles=True)

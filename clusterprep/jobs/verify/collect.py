@@ -15,7 +15,7 @@ from clusterprep.jobs.verify.pace import Decision, Pace
 from clusterprep.jobs.verify.schedule import TrialPlan, without_launcher_variables
 from clusterprep.jobs.verify.timeline import Event, SharedEvents, Timeline, ordered_timeline
 from clusterprep.model import Node
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.remote.untrusted import require_number
 from clusterprep.runtime.clock import running_seconds
 
@@ -118,7 +118,7 @@ class _Trial:
         self._bug: Exception | None = None
 
     def run(self) -> Timeline:
-        source = boot.program()
+        source = bootstrap.rank_source()
         threads: list[threading.Thread] = []
         for link in self._links:
             thread = threading.Thread(target=self._serve_node, args=(link, source), daemon=True)

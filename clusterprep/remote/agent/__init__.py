@@ -1,1 +1,4 @@
-"""What runs on a node: standard library only, Python 3.6 grammar, sent over the channel and never stored there."""
+"""The agent: code that is sent to nodes as text, runs there and is never stored there.
+
+It is Python 3.6 grammar and needs the standard library only.
+"""

@@ -1,7 +1,8 @@
-"""The reading part of the agent: it answers what it is asked and cannot write.
+"""The reading part of the agent: it answers read requests and cannot write.
 
-Reads run in lanes beside the loop: a thread for plain files, one for the resolver, a child process for each thing
-that runs code of others. So a stuck driver call or a stale mount costs its own limit and nothing else.
+Reads run in lanes beside the loop: a thread for plain files, one for the resolver, and a child
+process for each read that runs code of others. A stuck driver call or a stale mount costs its own
+limit only.
 """
 
 import errno
@@ -15,14 +16,15 @@ from clusterprep.remote.agent.readers import INSTANT, LANES, READERS, NoAnswer
 THREADED = ("files", "names")  # lanes in which no code of others runs
 WIDE = 32  # lanes over which reads are spread after one of them has hung
 LINGER = 0.5  # seconds that killed children get to disappear before they are called stuck
-BLINK = 0.02  # seconds of it while others wait for their turn
+BLINK = 0.02  # the same while other reads wait for their turn
 FOREVER = 1e9  # seconds
 HURRY = 0.2  # of the time for all reads that one may hold up the others of its lane
 LATE = "the budget ended"  # the reason of an answer that the command has no time to wait for
+ERRNO_REASONS = {errno.ENOENT: "missing", errno.EACCES: "denied", errno.EPERM: "denied"}
 
 
 def answer(kind, args):
-    """One read: ["ok", value] or ["no", reason, what was seen]."""
+    """Answer one read: ["ok", value] or ["no", reason, details]."""
     try:
         return ["ok", READERS[kind](*args)]
     except NoAnswer as no:
@@ -30,84 +32,94 @@ def answer(kind, args):
     except KeyError:
         return ["no", "unknown_read", str(kind)]
     except OSError as error:
-        reason = {errno.ENOENT: "missing", errno.EACCES: "denied", errno.EPERM: "denied"}.get(
-            error.errno, "garbled"
-        )
-        return ["no", reason, "%s: %s" % (error.filename or kind, error.strerror)]
+        reason = ERRNO_REASONS.get(error.errno, "garbled")
+        subject = error.filename or kind
+        return ["no", reason, "%s: %s" % (subject, error.strerror)]
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer to this read alone
         return ["no", "garbled", "%s: %s" % (type(error).__name__, error)]
 
 
 class ReadLane(object):
-    """Reads that run one after the other beside the loop. One over its limit is given up, and `spread` the rest.
+    """Reads that run one after the other beside the loop, each an (index, (kind, args, limit)).
 
-    Where time is short, the rest is spread after `hurry` seconds already, and the read under way goes on `alone`. A
-    kind of lane says how it starts (`launch`) and how it is stopped (`stop`).
+    A read over its limit is given up, and `spread` gets the rest. Where time is short, the rest is
+    spread after `hurry` seconds already, and the read under way goes on `alone`. A subclass says
+    how a lane starts (`launch`) and how it is stopped (`stop`).
     """
 
     alone = False
 
     def __init__(self, agent, reads, done, spread, hurry):
-        self.agent, self.reads, self.done, self.spread, self.hurry = (
-            agent,
-            list(reads),
-            done,
-            spread,
-            hurry,
-        )
-        self.killed = []  # children that had not gone when their time was over
+        self.agent = agent
+        self.reads = list(reads)
+        self.done = done  # called as done(index, answer)
+        self.spread = spread  # called as spread(type of the lane, reads)
+        self.hurry = hurry
+        self.killed = []  # children that were killed and not gone within their time
         self._start()
 
     def _start(self):
         self.fd, sink = os.pipe()
         self.buffer = b""
         self.launch(sink)
-        self._clock()
-        self.agent.watch(self.fd, self._hear)
+        self._restart_clock()
+        self.agent.watch(self.fd, self._receive)
 
-    def _clock(self):
+    def _restart_clock(self):
         now = time.monotonic()
-        self.deadline = now + (self.reads[0][1][2] if self.reads else LINGER)
+        self.deadline = now + self._limit()
         self.turn = now + self.hurry
 
-    def _hear(self, data):
+    def _limit(self):
+        """Return the seconds for the read under way, or for the end of the lane after the last."""
+        if not self.reads:
+            return LINGER
+        _, (_, _, limit) = self.reads[0]
+        return limit
+
+    def _receive(self, data):
         lines = (self.buffer + data).split(b"\n")
         self.buffer = lines.pop()
         for line in lines:
             index, value = loads(line.decode("ascii"))
-            if index not in [read[0] for read in self.reads]:
-                continue  # another lane has it
-            self.reads = [read for read in self.reads if read[0] != index]
-            self.done(index, value)
-            self._clock()
+            self._finish(index, value)
         if self.alone and not self.reads:
             self._drop(BLINK)
         elif not data:
             self._end("garbled", "the reading process ended early")
 
+    def _finish(self, index, value):
+        remaining = [read for read in self.reads if read[0] != index]
+        if len(remaining) == len(self.reads):
+            return  # another lane has this read now
+        self.reads = remaining
+        self.done(index, value)
+        self._restart_clock()
+
     def poll(self, now):
-        """Give up the read under way when its limit has passed; in a hurry no other waits for it."""
+        """Give up the read under way when its limit has passed; in a hurry, no other waits."""
         if self.fd is None:
             return
         if now > self.deadline:
             self.agent.unwatch(self.fd)
-            self._end(
-                "hung", "no answer within %g s" % (self.reads[0][1][2] if self.reads else LINGER)
-            )
+            self._end("hung", "no answer within %g s" % self._limit())
         elif now > self.turn and len(self.reads) > 1:
-            rest, self.reads, self.alone = self.reads[1:], self.reads[:1], True
+            rest = self.reads[1:]
+            self.reads = self.reads[:1]
+            self.alone = True
             self.spread(type(self), rest)
 
     def leave(self, why):
-        """Give up all reads that are left, at once: the command has no more time."""
-        if self.fd is not None:
-            self._drop(0)
-            reads, self.reads = self.reads, []
-            for index, _ in reads:
-                self.done(index, ["no", LATE, why])
+        """Give up all remaining reads at once: the command has no more time."""
+        if self.fd is None:
+            return
+        self._drop(0)
+        reads, self.reads = self.reads, []
+        for index, _ in reads:
+            self.done(index, ["no", LATE, why])
 
     def _drop(self, seconds):
-        """Hear no more of what runs, and end it."""
+        """Receive no more answers, and stop what runs."""
         self.agent.unwatch(self.fd)
         os.close(self.fd)
         self.fd = None
@@ -118,22 +130,28 @@ class ReadLane(object):
         self.fd = None
         self.stop(BLINK if reason == "hung" else LINGER)
         if self.reads:
-            index = self.reads.pop(0)[0]
+            index, _ = self.reads.pop(0)
             self.done(index, ["no", reason, why])
-        if self.reads and reason == "hung":
+        if not self.reads:
+            return
+        if reason == "hung":
             self.spread(type(self), self.reads)
-        elif self.reads:
+        else:
             self._start()
 
 
 def answer_all(reads, sink):
     """Write the answer of every read to the pipe, one line each."""
     for index, (kind, args, _) in reads:
-        os.write(sink, dumps([index, answer(kind, args)]).encode("ascii") + b"\n")
+        line = dumps([index, answer(kind, args)])
+        os.write(sink, line.encode("ascii") + b"\n")
 
 
 class ThreadLane(ReadLane):
-    """Reads of files and names. A thread costs a twentieth of a child; a stuck one is left and dies with the agent."""
+    """Reads of files and names, in a thread, which costs a twentieth of a child process.
+
+    A stuck thread is left alone and dies with the agent.
+    """
 
     def launch(self, sink):
         start_thread(self._run, (list(self.reads), sink))
@@ -142,7 +160,7 @@ class ThreadLane(ReadLane):
     def _run(reads, sink):
         try:
             answer_all(reads, sink)
-        except OSError:  # given up meanwhile: nobody reads the other end
+        except OSError:  # the lane was given up meanwhile and the other end is closed
             pass
         finally:
             os.close(sink)
@@ -152,7 +170,7 @@ class ThreadLane(ReadLane):
 
 
 class ChildLane(ReadLane):
-    """Everything else: drivers, interpreters and tools, in a process group that is killed as a whole."""
+    """All other reads: drivers, interpreters and tools, in a process group killed as a whole."""
 
     pid = None
 
@@ -190,7 +208,7 @@ def kill_group(pid, seconds=LINGER):
 
 
 def reap(pids, seconds):
-    """Wait for killed children; those that are left are in uninterruptible sleep, which is the kernel's."""
+    """Wait for killed children; return those that remain, which are stuck in the kernel."""
     end = time.monotonic() + seconds
     while True:
         pids = [pid for pid in pids if not _gone(pid)]
@@ -207,20 +225,24 @@ def _gone(pid):
 
 
 def poll_all(lanes, now):
+    """Poll every lane; a lane may add others meanwhile."""
     for lane in list(lanes):
         lane.poll(now)
 
 
 def leave_all(lanes, why):
+    """Give up the remaining reads of every lane."""
     for lane in list(lanes):
         lane.leave(why)
 
 
 def end_all(lanes):
-    """Kill what still runs and wait for all of it together: one that is stuck must not keep the others' turn."""
+    """Kill what still runs, then wait for all of it together: a stuck child delays no other."""
+    killed = []
     for lane in lanes:
         lane.stop(0)
-    reap([pid for lane in lanes for pid in lane.killed], LINGER)
+        killed += lane.killed
+    reap(killed, LINGER)
 
 
 def instant(kind, args, limit):
@@ -229,57 +251,60 @@ def instant(kind, args, limit):
 
 
 def grouped(reads):
-    """The kind of lane and the reads of each; a read without a lane of its name has one for itself.
+    """Return (class of the lane, its reads) for every lane: a shared one, or one for a read.
 
-    Children come first: a process that has threads should not fork.
+    Lanes with children come first: a process that has threads should not fork.
     """
     lanes = {}
     for index, read in reads:
-        lanes.setdefault(LANES.get(read[0], index), []).append((index, read))
-    kinds = [
-        (ThreadLane if name in THREADED else ChildLane, group) for name, group in lanes.items()
-    ]
-    return sorted(kinds, key=lambda lane: lane[0] is ThreadLane)
+        name = LANES.get(read[0], index)
+        lanes.setdefault(name, []).append((index, read))
+    groups = []
+    for name, group in lanes.items():
+        lane_class = ThreadLane if name in THREADED else ChildLane
+        groups.append((lane_class, group))
+    return sorted(groups, key=lambda lane: lane[0] is ThreadLane)
 
 
 def look(agent, request):
-    """Operation look: {"reads": [[kind, args, limit], …]} → {"answers": [answer, …]} in the same order.
+    """Operation look: {"reads": [[kind, args, limit], …]} → {"answers": [answer, …]} in this order.
 
-    With {"within": seconds} it answers by then: reads that have not are given up all at once, and none has waited long
-    for its turn behind another.
+    With {"within": seconds} it answers by then: the remaining reads are given up all at once, and
+    no read has waited long for its turn behind another.
     """
     within = request.get("within", FOREVER)
     ends = time.monotonic() + within
+    hurry = within * HURRY
     reads = list(enumerate(request["reads"]))
     answers = [None] * len(reads)
-    left = set(index for index, _ in reads)
+    open_reads = set(range(len(reads)))
     lanes = []
 
     def done(index, value):
         answers[index] = value
-        left.discard(index)
-        if not left:
+        open_reads.discard(index)
+        if not open_reads:
             agent.polls.remove(poll)
             agent.answer(request, answers=answers)
 
     def poll(now):
         poll_all(lanes, now)
         if now > ends:
-            leave_all(
-                lanes, "no answer within %.1f s, which is what the budget left for it" % within
-            )
+            why = "no answer within %.1f s, which is what the budget left for it" % within
+            leave_all(lanes, why)
+
+    def spread(lane_class, rest):
+        # What hangs seldom hangs alone: behind a stuck read the others no longer share one lane.
+        for start in range(min(WIDE, len(rest))):
+            lanes.append(lane_class(agent, rest[start::WIDE], done, spread, hurry))
 
     agent.polls.append(poll)
-    for index, (kind, args, _) in [read for read in reads if instant(*read[1])]:
+    instant_reads = [read for read in reads if instant(*read[1])]
+    for index, (kind, args, _) in instant_reads:
         done(index, answer(kind, args))
-
-    def spread(kind, rest):
-        # What hangs seldom hangs alone: behind one stuck read the others no longer wait for each other.
-        for start in range(min(WIDE, len(rest))):
-            lanes.append(kind(agent, rest[start::WIDE], done, spread, within * HURRY))
-
-    for kind, group in grouped([read for read in reads if read[0] in left]):
-        lanes.append(kind(agent, group, done, spread, within * HURRY))
+    slow_reads = [read for read in reads if read[0] in open_reads]
+    for lane_class, group in grouped(slow_reads):
+        lanes.append(lane_class(agent, group, done, spread, hurry))
     agent.endings.append(lambda: end_all(lanes))
     if not reads:
         done(-1, None)

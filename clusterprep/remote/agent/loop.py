@@ -1,8 +1,8 @@
-"""The loop on a node: requests come in as JSON lines, answers go out fenced by a nonce and a length.
+"""The loop on a node: requests come in as JSON lines, answers go out with a nonce and a length.
 
-Parts (look, act, ranks) register their operations through `install(agent)`. The loop never blocks: what
-may hang runs in a child. When the channel closes, or the controller gives no sign for `patience`
-seconds, everything that was started here is ended and the process exits.
+Parts (look, act, ranks) register their operations through `install(agent)`. The loop never blocks:
+what may hang runs in a child. When the channel closes, or the controller sends nothing for
+`patience` seconds, everything that was started here is ended and the process exits.
 """
 
 import _frozen_importlib_external as importer
@@ -17,10 +17,12 @@ import zlib
 from clusterprep.remote.agent.light import dumps, loads, signal
 
 HEARTBEAT = 1.0  # seconds; SSH and srun stay silent for half a minute and more when a node dies
-PATIENCE = 30.0  # seconds without a sign of the controller
+PATIENCE = 30.0  # seconds without a request or a pulse of the controller
 MAX_REQUEST = 32 << 20  # bytes in one request line; a longer one is not from our controller
-MAGIC = getattr(importer, "MAGIC_NUMBER", b"")  # says whose compiled code this Python runs
+MAGIC = getattr(importer, "MAGIC_NUMBER", b"")  # the version of compiled code that this Python runs
 TICK = 0.2  # seconds; how often polls run while nothing else happens
+CHUNK = 1 << 16  # bytes that are read or written at once
+FLUSH = 2.0  # seconds to send at the end what is queued
 
 
 class Agent(object):
@@ -33,17 +35,19 @@ class Agent(object):
         self.endings = []  # called once, in reverse order, before the process exits
         self.patience = patience
         self.define = None  # makes a module of source text or of compiled code
-        self._in, self._out = in_fd, out_fd
-        self._incoming, self._outgoing = b"", b""
+        self._in = in_fd
+        self._out = out_fd
+        self._incoming = b""
+        self._outgoing = b""
         self._watched = {}
-        self._heard = self._said = time.monotonic()
+        self._received_at = self._sent_at = time.monotonic()
         self._open = True
 
     def emit(self, body):
         """Queue one frame for the controller: newline, nonce, length, JSON."""
         payload = dumps(body).encode("ascii")
         self._outgoing += b"\n%s %d %s\n" % (self.nonce, len(payload), payload)
-        self._said = time.monotonic()
+        self._sent_at = time.monotonic()
 
     def answer(self, request, **body):
         """Answer a request, at once or later."""
@@ -51,15 +55,16 @@ class Agent(object):
         self.emit(body)
 
     def watch(self, fd, callback):
-        """Call callback(bytes) whenever fd brings something, callback(b"") once at its end."""
+        """Call callback(bytes) whenever fd has data, and callback(b"") once at its end."""
         os.set_blocking(fd, False)
         self._watched[fd] = callback
 
     def unwatch(self, fd):
+        """Call the callback of fd no more."""
         self._watched.pop(fd, None)
 
     def backlog(self):
-        """Bytes that wait for the controller."""
+        """Return the number of bytes that wait to be sent."""
         return len(self._outgoing)
 
     def leave(self):
@@ -67,58 +72,60 @@ class Agent(object):
         self._open = False
 
     def run(self):
-        """Serve until the channel closes or the controller is silent for too long."""
+        """Serve until the channel closes or the controller has been silent for too long."""
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
         try:
-            while self._open and not self._forsaken():
+            while self._open and not self._out_of_patience():
                 self._turn()
             self._flush()
         finally:
             for ending in reversed(self.endings):
                 ending()
 
-    def _forsaken(self):
-        return time.monotonic() - self._heard > self.patience
+    def _out_of_patience(self):
+        return time.monotonic() - self._received_at > self.patience
 
     def _turn(self):
         wait = TICK if self.polls else HEARTBEAT / 2
         readers = [self._in] + list(self._watched)
-        ready, _, _ = select.select(readers, [self._out] if self._outgoing else [], [], wait)
-        for fd in ready:
+        writers = [self._out] if self._outgoing else []
+        readable, _, _ = select.select(readers, writers, [], wait)
+        for fd in readable:
             self._read(fd)
         now = time.monotonic()
         for poll in list(self.polls):
             poll(now)
-        if now - self._said > HEARTBEAT:
+        if now - self._sent_at > HEARTBEAT:
             self.emit({"beat": time.time()})
         self._send()
 
     def _read(self, fd):
         try:
-            data = os.read(fd, 1 << 16)
+            data = os.read(fd, CHUNK)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if fd == self._in:
-            self._hear(data)
+            self._receive(data)
         elif fd in self._watched:
             callback = self._watched[fd]
             if not data:
                 self.unwatch(fd)
             callback(data)
 
-    def _hear(self, data):
+    def _receive(self, data):
         if not data or len(self._incoming) > MAX_REQUEST:
             self._open = False
             return
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         lines = (self._incoming + data).split(b"\n")
         self._incoming = lines.pop()
         for line in lines:
             if line.strip():
-                self._serve(loads(line.decode("ascii")))
+                request = loads(line.decode("ascii"))
+                self._serve(request)
 
     def _serve(self, request):
         op = request.get("op")
@@ -127,7 +134,8 @@ class Agent(object):
         try:
             if op not in self.ops:
                 raise LookupError("unknown operation %r" % (op,))
-            body = self.ops[op](self, request)
+            operation = self.ops[op]
+            body = operation(self, request)
         except Exception as error:  # noqa: BLE001 - one bad request must not end the conversation
             body = {"no": "agent_error", "why": "%s: %s" % (type(error).__name__, error)}
         if body is not None:
@@ -137,7 +145,7 @@ class Agent(object):
     def _send(self):
         while self._outgoing:
             try:
-                sent = os.write(self._out, self._outgoing[: 1 << 16])
+                sent = os.write(self._out, self._outgoing[:CHUNK])
             except BlockingIOError:
                 return
             except OSError:
@@ -147,31 +155,32 @@ class Agent(object):
             self._outgoing = self._outgoing[sent:]
 
     def _flush(self):
-        end = time.monotonic() + 2.0
+        end = time.monotonic() + FLUSH
         while self._outgoing and time.monotonic() < end:
             select.select([], [self._out], [], 0.2)
             self._send()
 
 
 def ping(agent, request):
-    """Two of the four time stamps of a clock comparison, seconds since the epoch by this node's clock."""
-    seen = time.time()
-    return {"seen": seen, "sent": time.time()}
+    """Return two of the four time stamps of a clock comparison, seconds since the epoch."""
+    received = time.time()
+    return {"seen": received, "sent": time.time()}
 
 
 def load(agent, request):
-    """Operation load: more parts of the agent, sent when they are first needed.
+    """Operation load: take further parts of the agent, which are sent when they are first needed.
 
-    {"modules": [[name, source], …]}, or {"code": …} with the same compiled, by marshal, zlib and base64.
+    {"modules": [[name, source], …]}, or {"code": …} with the same compiled: marshal, zlib, base64.
     """
     packed = request.get("code")
-    modules = (
-        marshal.loads(zlib.decompress(binascii.a2b_base64(packed)))
-        if packed
-        else request["modules"]
-    )  # noqa: S302
+    if packed:
+        data = zlib.decompress(binascii.a2b_base64(packed))
+        modules = marshal.loads(data)  # noqa: S302
+    else:
+        modules = request["modules"]
     for name, source in modules:
-        introduce(agent, agent.define(name, source))
+        module = agent.define(name, source)
+        introduce(agent, module)
     return {}
 
 
@@ -188,7 +197,8 @@ def _stop(signum, frame):
 def main(nonce, define, modules, patience=PATIENCE):
     """Say hello and serve. The call of this function is the last line of what is sent.
 
-    `define(name, source)` makes a module of source text or of compiled code, as it made those in `modules`.
+    `define(name, source)` makes a module of source text or of compiled code; `modules` are those
+    that it has made already.
     """
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, _stop)
@@ -197,9 +207,11 @@ def main(nonce, define, modules, patience=PATIENCE):
     agent.define = define
     for module in modules:
         introduce(agent, module)
-    hello = {"hello": 1, "uid": os.geteuid(), "python": sys.version.split()[0], "pid": os.getpid()}
-    agent.emit(dict(hello, magic=binascii.hexlify(MAGIC).decode("ascii")))
+    hello = {"hello": 1, "uid": os.geteuid()}
+    hello["python"] = sys.version.split()[0]
+    hello["pid"] = os.getpid()
+    hello["magic"] = binascii.hexlify(MAGIC).decode("ascii")
+    agent.emit(hello)
     agent.run()
-    os._exit(
-        0
-    )  # nothing is left to clean up, and taking an interpreter down costs a node a millisecond
+    # Nothing remains to be cleaned up, and the interpreter's own end would cost a millisecond.
+    os._exit(0)

@@ -1,6 +1,7 @@
-"""The address that NCCL would use, as the node's own NCCL answers it to a process started in each way that matters.
+"""The address that NCCL would use in the environment of each launch path, asked of the node's NCCL.
 
-The script runs in the job's interpreter as the job's user; it starts a listener in its own process, which it then ends.
+The script runs in the job's interpreter as the job's user. It starts a listener in its own process,
+which it then ends.
 """
 
 import binascii
@@ -23,111 +24,142 @@ from clusterprep.remote.agent.shells import (
 
 PROBE_LIMIT = 10.0  # seconds for the interpreter and NCCL, on network file systems too
 MATTER = ("NCCL_", "LD_", "PYTHON")  # beginnings of the variables that can change the answer
-FINDING = MATTER[1:]  # likewise, whether there is an NCCL at all
-MOST_UNITS = 8
+FINDING = MATTER[1:]  # beginnings of the variables that decide whether there is an NCCL at all
+MOST_UNITS = 8  # systemd units that are asked for
+MOST_LOG = 16384  # characters of what NCCL printed that are returned
+MOST_OUTPUT = 4 * MAX_TEXT  # bytes of output that are read
+NOT_STARTED = 126  # exit code of a child that could not run the interpreter
 
 
 def read_nccl_address(python, user, session, script):
-    """{path: answer}: texts by name as the script says them, or {"no", "why"}.
+    """Return {launch path: texts by name as the script prints them, or {"no", "why"}}.
 
-    Nobody is asked twice in environments that are the same to NCCL, and no shell is started where there is no NCCL.
+    Environments that are the same to NCCL are asked once, and no shell is started where there is no
+    NCCL.
     """
     if not os.path.exists(python):
         raise NoAnswer("missing_tool", "%s does not exist" % python)
     entry, given = account(user, session)
     first = container()
-    ways = take(user, session)
-    return as_user(entry, lambda: answers(entry, given, first, python, script, ways))
+    known_sessions = take(user, session)
+    return as_user(entry, lambda: answers(entry, given, first, python, script, known_sessions))
 
 
-def answers(entry, given, first, python, script, ways=None):
-    """The answer of each launch path; `first` is what the first process of a container was given.
+def answers(entry, given, first, python, script, known_sessions=None):
+    """Return the answer of each launch path.
 
-    `ways` are the user's sessions where they are known already.
+    `given` is the environment of this process if it is an ssh session of the user; `first` is the
+    environment of a container's first process; `known_sessions` are the user's sessions if an
+    earlier read found them.
     """
     ask = Asker(entry, python, script)
-    found = {
-        "ssh command" if given is not None else "a bare process": ask(
-            {} if given is None else kept(given)
-        )
-    }
-    if all(answer.get("library") == "" for answer in found.values()):
-        return found
-    ways = sessions(entry, given, start_up(entry)) if ways is None else dict(ways)
-    if ways:
-        found.pop("a bare process", None)
+    if given is not None:
+        by_path = {"ssh command": ask(kept(given))}
+    else:
+        by_path = {"a bare process": ask({})}
+    if all(answer.get("library") == "" for answer in by_path.values()):
+        return by_path
+    if known_sessions is None:
+        environments = sessions(entry, given, start_up(entry))
+    else:
+        environments = dict(known_sessions)
+    if environments:
+        by_path.pop("a bare process", None)
     if first is not None and first[0] == "ok":
-        ways["container"] = first
-    for path, way in ways.items():
-        found[path] = ask(way[1]) if way[0] == "ok" else {"no": way[1], "why": way[2]}
+        environments["container"] = first
+    for path, environment in environments.items():
+        if environment[0] == "ok":
+            by_path[path] = ask(environment[1])
+        else:
+            by_path[path] = {"no": environment[1], "why": environment[2]}
     prolog = slurm()
     if prolog is not None:
-        found["slurm"] = ask(values(prolog))
-    for unit, files in sorted(services(entry.pw_dir).items())[:MOST_UNITS]:
-        found["systemd (%s)" % unit] = ask(values(files))
-    return found
+        by_path["slurm"] = ask(values(prolog))
+    units = sorted(services(entry.pw_dir).items())
+    for unit, files in units[:MOST_UNITS]:
+        by_path["systemd (%s)" % unit] = ask(values(files))
+    return by_path
 
 
 def values(files):
-    """The variables that the lines of some files give to a service."""
-    rows = [(path, number, text) for path, lines in files for number, text in lines]
+    """Return the variables that the lines of some files give to a service."""
+    rows = []
+    for path, lines in files:
+        for number, text in lines:
+            rows.append((path, number, text))
     return dict((name, row[0]) for name, row in service(rows).items())
 
 
 class Asker(object):
-    """Asks NCCL in an environment, once for all that are the same to it."""
+    """Asks NCCL for its address in an environment, once for all that are the same to NCCL."""
 
     def __init__(self, entry, python, script):
-        self.base, self.python, self.script = identity(entry), python, script
-        self.known, self.slow = {}, None
+        self.base = identity(entry)
+        self.python = python
+        self.script = script
+        self.known = {}  # relevant variables -> answer
+        self.slow = None  # the answer of an environment in which NCCL took too long
 
     def __call__(self, variables):
-        """An answer, or the reason why there is none: one launch path does not cost the others theirs."""
-        key = tuple(sorted(row for row in variables.items() if row[0].startswith(MATTER)))
-        without = tuple(row for row in key if row[0].startswith(FINDING))
-        for known in (key, ("none", without)):
+        """Return an answer, or a reason: a failure spoils one launch path only."""
+        relevant = []
+        finding = []
+        for row in sorted(variables.items()):
+            if row[0].startswith(MATTER):
+                relevant.append(row)
+            if row[0].startswith(FINDING):
+                finding.append(row)
+        key = tuple(relevant)
+        key_without_library = ("none", tuple(finding))
+        for known in (key, key_without_library):
             if known in self.known:
                 return self.known[known]
         answer = self.slow or self.attempt(dict(self.base, **variables))
-        self.known[("none", without) if answer.get("library") == "" else key] = answer
+        if answer.get("library") == "":
+            key = key_without_library
+        self.known[key] = answer
         return answer
 
     def attempt(self, environment):
+        """Ask NCCL; return its answer, or the reason why there is none."""
         try:
             return probed(self.python, self.script, environment)
         except NoAnswer as no:
             answer = {"no": no.reason, "why": no.why}
             if no.reason == "timed_out":
-                self.slow = answer  # the others would wait as long for the same
+                self.slow = answer  # all others would take as long to fail
             return answer
 
 
 def probed(python, script, environment):
-    """What the script says in this environment; what NCCL and start-up files print is its log."""
+    """Return what the script prints in this environment; all other output is in "log"."""
     nonce = binascii.hexlify(os.urandom(8)).decode("ascii")
     text, code = output([python, "-c", script, nonce], environment, PROBE_LIMIT)
-    said, log = {}, []
+    answer = {}
+    log = []
     for line in text.decode("utf-8", "replace").split("\n"):
-        words = line.split(" ")
-        if words[0] == nonce and len(words) == 3:
-            said[words[1]] = binascii.unhexlify(words[2]).decode("utf-8", "replace")
+        fields = line.split(" ")
+        if fields[0] == nonce and len(fields) == 3:
+            _, name, digits = fields
+            answer[name] = binascii.unhexlify(digits).decode("utf-8", "replace")
         else:
             log.append(line)
-    if "end" not in said:
-        why = "signal %d" % -code if code < 0 else "code %d" % code
-        raise NoAnswer("garbled", "asking NCCL ended with %s: %s" % (why, shown(text)))
-    return dict(said, log="\n".join(log)[-16384:])
+    if "end" not in answer:
+        how = "signal %d" % -code if code < 0 else "code %d" % code
+        raise NoAnswer("garbled", "asking NCCL ended with %s: %s" % (how, shown(text)))
+    answer["log"] = "\n".join(log)[-MOST_LOG:]
+    return answer
 
 
 def shown(text):
-    """The end of an output, for a message."""
+    """Return the end of an output, for a message."""
     return text.decode("utf-8", "replace").strip()[-300:]
 
 
 def output(argv, environment, seconds):
-    """Both streams of a program as one, and its exit code; it is ended after `seconds`.
+    """Run a program for at most `seconds`; return both its streams as one, and its exit code.
 
-    What it leaves running ends with the process group of this read.
+    Processes that it leaves running end with the process group of this read.
     """
     out, sink = os.pipe()
     pid = os.fork()
@@ -138,31 +170,36 @@ def output(argv, environment, seconds):
             os.dup2(sink, 2)
             os.execve(argv[0], argv, environment)
         finally:
-            os._exit(126)
+            os._exit(NOT_STARTED)
     os.close(sink)
-    text, end = b"", time.monotonic() + seconds
-    while True:
-        left = end - time.monotonic()
-        if left <= 0 or not select.select([out], [], [], left)[0]:
-            break
-        data = os.read(out, 1 << 16)
-        if not data:
-            break
-        text = (text + data)[: 4 * MAX_TEXT]
+    end = time.monotonic() + seconds
+    text = _read_until(out, end)
     late = time.monotonic() >= end
     os.close(out)
     os.kill(pid, signal.SIGKILL)
-    code = os.waitpid(pid, 0)[1]
+    status = os.waitpid(pid, 0)[1]
     if late:
-        raise NoAnswer(
-            "timed_out", "%s did not end within %g s: %s" % (argv[0], seconds, shown(text))
-        )
-    code = os.WEXITSTATUS(code) if os.WIFEXITED(code) else -os.WTERMSIG(code)
-    if code == 126 and not text:
+        why = "%s did not end within %g s: %s" % (argv[0], seconds, shown(text))
+        raise NoAnswer("timed_out", why)
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+    if code == NOT_STARTED and not text:
         raise NoAnswer("denied", "%s could not be run" % argv[0])
     return text, code
 
 
+def _read_until(source, end):
+    """Return what comes through a pipe until its end or until the time `end`."""
+    text = b""
+    while True:
+        seconds = end - time.monotonic()
+        if seconds <= 0 or not select.select([source], [], [], seconds)[0]:
+            return text
+        data = os.read(source, 1 << 16)
+        if not data:
+            return text
+        text = (text + data)[:MOST_OUTPUT]
+
+
 def install(agent):
-    """Register the reader of this part: in the child of those that run profile scripts and code of others."""
+    """Register the reader of this part, in the child of those that run code of others."""
     offer({"nccl_address": read_nccl_address}, lane=LANE)

@@ -1,7 +1,8 @@
-"""Divides what a rank prints: how NCCL says that it connects is kept apart, and the tail is left to all else.
+"""Divides a rank's output into NCCL's lines about its connections and the tail of all else.
 
-With NCCL_DEBUG=INFO a rank prints a line for each channel and peer, thousands in a large job. They would push the
-traceback of a crash out of the tail, and they say the same over and over but for the number of the channel.
+With NCCL_DEBUG=INFO a rank prints a line for each channel and peer, thousands in a large job. They
+would push the traceback of a crash out of the tail, and they repeat each other but for the number
+of the channel.
 """
 
 import re
@@ -11,61 +12,80 @@ MOST = 16384  # bytes of NCCL's lines that are kept
 LONGEST = 8192  # bytes of one line; NCCL's longest is a list of devices, with 2048
 
 INFO = b"NCCL INFO "
-# Host, process, thread and device, and from 2.26 on the time where somebody asks for it (NCCL's debug.cc). Letters that
-# stand before the host without a blank are taken for a part of it.
+# Host, process, thread and device, and from 2.26 on the time where it is configured (NCCL's
+# debug.cc). Letters that stand before the host without a blank are taken for a part of it.
 HEAD = re.compile(rb"(?:\[[^\]]{0,40}\] )?[\w.-]*:\d+:\d+ \[-?\d+\] NCCL INFO ")
-# Interfaces, devices, networks, what was read from the environment, and who reaches whom: lines of bootstrap.cc,
-# init.cc, plugin/net.cc, misc/param.cc, misc/socket.cc and transport/*.cc in 2.18 to 2.32.
+# Interfaces, devices, networks, variables of the environment, and peers with their transports:
+# lines of bootstrap.cc, init.cc, plugin/net.cc, misc/param.cc, misc/socket.cc and transport/*.cc in
+# 2.18 to 2.32.
 TELLING = re.compile(
-    rb" via |: Using |^Using |^NET/IB : No device|^NCCL_\w+ set |NET plugin|^NVLS multicast|libibverbs"
+    rb" via |: Using |^Using |^NET/IB : No device|^NCCL_\w+ set |NET plugin"
+    rb"|^NVLS multicast|libibverbs"
 )
 CHANNEL = re.compile(rb"^(?:Channel|CollNet|Ring) \d+(?:/\d+)? : ")
 
 
 class Output(object):
-    """What one rank has printed so far; needs the same little memory however much that is."""
+    """The output of one rank so far, in bounded memory.
+
+    `lines` are NCCL's lines, each once; `cut` is how many of them found no room; `tail` is the end
+    of all else.
+    """
 
     def __init__(self):
-        self.lines, self.cut = (
-            [],
-            0,
-        )  # what NCCL said, each thing once, and how many lines found no room
+        self.lines = []
+        self.cut = 0
         self.tail = b""
-        self._rest, self._seen, self._room = b"", set(), MOST
+        self._rest = b""  # the start of a line whose end has not come yet
+        self._known = set()
+        self._room = MOST
 
     def hear(self, data):
-        """More output; it may begin and end within a line."""
+        """Take more output; it may begin and end within a line."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
-        others = [self._without(line) for line in lines]
+        others = [self._without_nccl(line) for line in lines]
         if len(self._rest) > LONGEST:
             others.append(self._rest)
             self._rest = b""
-        self.tail = (self.tail + b"".join(others))[-TAIL:]
+        self._add_to_tail(b"".join(others))
 
     def end(self):
-        """Nothing more will come: half a line of NCCL's could say what is not so, any other belongs to the tail."""
-        head = HEAD.search(self._rest)
-        self.tail = (self.tail + (self._rest[: head.start()] if head else self._rest))[-TAIL:]
-        self._rest = b""
+        """Finish: no more output comes.
 
-    def _without(self, line):
-        """What of a line is not NCCL's: its threads write between two pieces of a line of somebody else's."""
+        Half a line of NCCL's is dropped, as it could say something wrong; any other half line
+        belongs to the tail.
+        """
+        rest = self._rest
+        self._rest = b""
+        self._add_to_tail(_before_nccl(rest, rest))
+
+    def _add_to_tail(self, text):
+        self.tail = (self.tail + text)[-TAIL:]
+
+    def _without_nccl(self, line):
+        """Note NCCL's part of a line and return the rest, which another thread printed."""
         if INFO not in line:
             return line + b"\n"
-        self._note(line.rpartition(INFO)[2].rstrip(b"\r"))
-        head = HEAD.search(line)
-        return line[: head.start()] if head else b""
+        message = line.rpartition(INFO)[2].rstrip(b"\r")
+        self._note(message)
+        return _before_nccl(line, b"")
 
-    def _note(self, words):
-        if not TELLING.search(words):
+    def _note(self, message):
+        if not TELLING.search(message):
             return
-        key = CHANNEL.sub(b"", words)
-        if key in self._seen:
+        key = CHANNEL.sub(b"", message)
+        if key in self._known:
             return
-        if len(words) > self._room:
+        if len(message) > self._room:
             self.cut += 1
             return
-        self._seen.add(key)
-        self._room -= len(words) + 1
-        self.lines.append(words.decode("utf-8", "replace"))
+        self._known.add(key)
+        self._room -= len(message) + 1
+        self.lines.append(message.decode("utf-8", "replace"))
+
+
+def _before_nccl(line, default):
+    """Return what stands before NCCL's head in a line; `default` if there is no head."""
+    head = HEAD.search(line)
+    return line[: head.start()] if head else default

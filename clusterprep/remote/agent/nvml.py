@@ -1,6 +1,6 @@
-"""NVIDIA's management library through ctypes: in one call all that the driver says of all GPUs.
+"""Reads all that the driver reports of all GPUs, with NVIDIA's management library and ctypes.
 
-Each field is its value or ["no", reason]; what one GPU does not answer hides nothing of the others.
+Each field is its value or ["no", reason]; a GPU that does not answer hides nothing of the others.
 """
 
 import time
@@ -8,16 +8,20 @@ import time
 from clusterprep.remote.agent.readers import NoAnswer, has_library, offer, read_file
 
 NVML = b"libnvidia-ml.so.1"
-# Flag of nvmlInitWithFlags: do not fail where there are none. Not 2, «do not attach GPUs»: all of them are asked here,
-# and nvml.h does not say what a GPU that is not attached answers.
+# Flag of nvmlInitWithFlags: do not fail without GPUs. Not 2, «do not attach GPUs»: all of them are
+# asked here, and nvml.h does not say what a GPU that is not attached answers.
 NO_GPUS = 1
 SAMPLES, PAUSE = 3, 0.05  # of the clocks event reasons, and the seconds between them
 MAX_LINKS = 36  # NVML_NVLINK_MAX_LINKS
+# Values of nvmlReturn_t.
+INVALID_ARGUMENT = 2
+INSUFFICIENT_SIZE = 7
+FUNCTION_NOT_FOUND = 13
 LOST = 15
 MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 OVER_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 
-# Codes of nvmlReturn_t that say more than «error»: nvml.h, enum nvmlReturn_enum.
+# Values of nvmlReturn_t that have a reason of their own: nvml.h, enum nvmlReturn_enum.
 REASONS = {
     3: "not_applicable",
     4: "denied",
@@ -63,7 +67,7 @@ PAIRS = {
 
 
 def read_nvml():
-    """Driver, CUDA of the driver and GPUs by NVML; None when this node has no NVML library at all."""
+    """Return driver, CUDA of the driver and GPUs; None if this node has no NVML library."""
     if not has_library(NVML):
         return None
     import ctypes
@@ -80,85 +84,99 @@ def read_nvml():
 
 
 class NvmlLibrary(object):
-    """The library, and how its functions give texts, numbers and structures."""
+    """The library, and how its functions return texts, numbers and structures."""
 
     def __init__(self, library, ctypes):
-        self.library, self.ctypes = library, ctypes
+        self.library = library
+        self.ctypes = ctypes
 
     def start(self):
-        """Initialise; libraries before 418 know no flags."""
+        """Initialise the library; releases before 418 know no flags."""
         code = self.call("nvmlInitWithFlags", NO_GPUS)
-        if code == 13:
+        if code == FUNCTION_NOT_FOUND:
             code = self.call("nvmlInit_v2")
         if code:
-            raise NoAnswer(REASONS.get(code, "nvml_error"), "nvmlInit answered %d" % code)
+            raise NoAnswer(reason_of(code), "nvmlInit answered %d" % code)
 
     def call(self, symbol, *args):
-        """The function's code; 13, «function not found», where the library is older than the function."""
+        """Call a function; return its code, 13 if the library is older than the function."""
         try:
             function = getattr(self.library, symbol)
         except AttributeError:
-            return 13
+            return FUNCTION_NOT_FOUND
         return function(*args)
 
+    def call_into(self, symbol, args, outputs):
+        """Call a function that fills `outputs`, which come last; return its code."""
+        references = [self.ctypes.byref(output) for output in outputs]
+        return self.call(symbol, *(list(args) + references))
+
     def must(self, symbol, *args):
-        """Call what everything else depends on."""
+        """Call a function that everything else depends on; raise NoAnswer if it fails."""
         code = self.call(symbol, *args)
         if code:
-            raise NoAnswer(REASONS.get(code, "nvml_error"), "%s answered %d" % (symbol, code))
+            raise NoAnswer(reason_of(code), "%s answered %d" % (symbol, code))
 
     def number(self, symbol, *args, **kind):
-        """One number: an unsigned int unless told otherwise."""
-        out = kind.get("of", self.ctypes.c_uint)()
-        code = self.call(symbol, *(args + (self.ctypes.byref(out),)))
-        return no(code) if code else out.value
+        """Return one number: an unsigned int, or the type `of`."""
+        output = kind.get("of", self.ctypes.c_uint)()
+        code = self.call_into(symbol, args, [output])
+        return no(code) if code else output.value
 
     def numbers(self, count, symbol, *args):
-        """Several unsigned ints that one call fills."""
-        out = [self.ctypes.c_uint() for _ in range(count)]
-        code = self.call(symbol, *(args + tuple(self.ctypes.byref(one) for one in out)))
-        return no(code) if code else [one.value for one in out]
+        """Return several unsigned ints that one call fills."""
+        outputs = [self.ctypes.c_uint() for _ in range(count)]
+        code = self.call_into(symbol, args, outputs)
+        return no(code) if code else [output.value for output in outputs]
 
     def text(self, symbol, *args):
-        """One text."""
-        out = self.ctypes.create_string_buffer(96)
-        code = self.call(symbol, *(args + (out, 80)))
-        return no(code) if code else out.value.decode("ascii", "replace")
+        """Return one text."""
+        output = self.ctypes.create_string_buffer(96)
+        code = self.call(symbol, *(args + (output, 80)))
+        return no(code) if code else output.value.decode("ascii", "replace")
 
-    def words(self, symbol, handle, layout, size, version=None):
-        """The fields of a structure, by struct's layout; a version goes into its first word."""
+    def structure(self, symbol, handle, layout, size, version=None):
+        """Return the fields of a structure, by struct's layout.
+
+        A `version` is written into its first word, together with its size.
+        """
         import struct
 
-        out = (self.ctypes.c_uint64 * ((size + 7) // 8))()  # aligned as the library expects
+        output = (self.ctypes.c_uint64 * ((size + 7) // 8))()  # aligned as the library expects
         if version is not None:
-            self.ctypes.cast(out, self.ctypes.POINTER(self.ctypes.c_uint))[0] = size | version << 24
-        code = self.call(symbol, handle, self.ctypes.byref(out))
-        return no(code) if code else list(struct.unpack_from(layout, bytes(bytearray(out)[:size])))
+            first_word = self.ctypes.cast(output, self.ctypes.POINTER(self.ctypes.c_uint))
+            first_word[0] = size | version << 24
+        code = self.call_into(symbol, [handle], [output])
+        if code:
+            return no(code)
+        data = bytes(bytearray(output)[:size])
+        return list(struct.unpack_from(layout, data))
 
     def everything(self):
-        """The answer of the read."""
+        """Return the answer of the read."""
         count = self.ctypes.c_uint()
         self.must("nvmlDeviceGetCount_v2", self.ctypes.byref(count))
         cuda = self.number("nvmlSystemGetCudaDriverVersion_v2", of=self.ctypes.c_int)
-        handles, rows = {}, []
+        handles = {}
+        rows = []
         for index in range(count.value):
             row = {"index": index}
             rows.append(row)
             handle = self.ctypes.c_void_p()
-            code = self.call("nvmlDeviceGetHandleByIndex_v2", index, self.ctypes.byref(handle))
-            lost = code or self.describe(handle, row)
-            if lost:
-                row.update(
-                    no=REASONS.get(lost, "nvml_error"), why="GPU %d answered %d" % (index, lost)
-                )
+            code = self.call_into("nvmlDeviceGetHandleByIndex_v2", [index], [handle])
+            code = code or self.describe(handle, row)
+            if code:
+                row["no"] = reason_of(code)
+                row["why"] = "GPU %d answered %d" % (index, code)
             else:
                 handles[index] = handle
         self.sample(handles, rows)
         self.pairs(handles, rows)
-        return {"driver": self.text("nvmlSystemGetDriverVersion"), "cuda": cuda, "gpus": rows}
+        driver = self.text("nvmlSystemGetDriverVersion")
+        return {"driver": driver, "cuda": cuda, "gpus": rows}
 
     def describe(self, handle, row):
-        """All single fields of one GPU; the code where it is lost."""
+        """Add all fields of one GPU to its row; return the code of a GPU that is lost, else 0."""
         for field, symbol in TEXTS.items():
             row[field] = self.text(symbol, handle)
             if row[field] == ["no", "gpu_lost"]:
@@ -170,81 +188,102 @@ class NvmlLibrary(object):
         for field, symbol in PAIRS.items():
             row[field] = self.numbers(2, symbol, handle)
         if refused(row["temperature"]):  # nvmlDeviceGetTemperature is deprecated from API 13 on
-            newer = self.words("nvmlDeviceGetTemperatureV", handle, "=8xi", 12, 1)
-            row["temperature"] = row["temperature"] if refused(newer) else newer[0]
+            newer = self.structure("nvmlDeviceGetTemperatureV", handle, "=8xi", 12, 1)
+            if not refused(newer):
+                row["temperature"] = newer[0]
         row["remap"] = self.numbers(4, "nvmlDeviceGetRemappedRows", handle)
-        row["remap_banks"] = self.words("nvmlDeviceGetRowRemapperHistogram", handle, "=5I", 20)
-        row["sram"] = self.words("nvmlDeviceGetSramEccErrorStatus", handle, "=96xI", 104, 1)
-        row["margin"] = self.words("nvmlDeviceGetMarginTemperature", handle, "=4xi", 8, 1)
+        row["remap_banks"] = self.structure("nvmlDeviceGetRowRemapperHistogram", handle, "=5I", 20)
+        row["sram"] = self.structure("nvmlDeviceGetSramEccErrorStatus", handle, "=96xI", 104, 1)
+        row["margin"] = self.structure("nvmlDeviceGetMarginTemperature", handle, "=4xi", 8, 1)
         row["memory_temperature"] = self.field(handle, MEMORY_TEMPERATURE)
-        for field, counter in (("ecc_volatile", 0), ("ecc_aggregate", 1)):
-            row[field] = self.number(
-                "nvmlDeviceGetTotalEccErrors", handle, 1, counter, of=self.ctypes.c_uint64
-            )
+        row["ecc_volatile"] = self.uncorrected(handle, 0)
+        row["ecc_aggregate"] = self.uncorrected(handle, 1)
         row["memory"] = self.memory(handle)
         row["processes"] = self.processes(handle)
         row["links"] = self.links(handle)
         row["fabric"] = self.fabric(handle)
         started = time.monotonic()
         self.number("nvmlDeviceGetTemperature", handle, 0)
-        row["seconds"] = round(time.monotonic() - started, 4)
+        seconds = time.monotonic() - started
+        row["seconds"] = round(seconds, 4)
         return 0
 
+    def uncorrected(self, handle, counter):
+        """Return the uncorrected ECC errors since the driver was loaded (0) or of all time (1)."""
+        count = self.ctypes.c_uint64
+        return self.number("nvmlDeviceGetTotalEccErrors", handle, 1, counter, of=count)
+
     def pci(self, symbol, *args):
-        """The address out of nvmlPciInfo_t (68 bytes), in which the 32 bytes of busId stand last."""
-        out = (self.ctypes.c_uint * 17)()
-        code = self.call(symbol, *(args + (self.ctypes.byref(out),)))
-        return (
-            no(code)
-            if code
-            else bytes(bytearray(out)[36:68]).split(b"\0")[0].decode("ascii", "replace").lower()
-        )
-
-    def field(self, handle, number):
-        """One unsigned int of nvmlFieldValue_t: id, scope, two 64-bit times, type, code, value."""
-        out = (self.ctypes.c_uint64 * 5)()
-        out[0] = number
-        code = self.call("nvmlDeviceGetFieldValues", handle, 1, self.ctypes.byref(out))
-        code = code or out[3] >> 32
-        return no(code) if code else out[4] & 0xFFFFFFFF
-
-    def memory(self, handle):
-        """[total, reserved by the driver, used by others] in bytes; None as reserved where it is part of used."""
-        found = self.words("nvmlDeviceGetMemoryInfo_v2", handle, "=8x4Q", 40, 2)
-        if not refused(found):
-            return [found[0], found[1], found[3]]
-        found = self.words("nvmlDeviceGetMemoryInfo", handle, "=3Q", 24)
-        return found if refused(found) else [found[0], None, found[2]]
-
-    def processes(self, handle):
-        """[pid, bytes, name] of what computes there; the name is None where /proc knows no such process."""
-        import struct
-
-        for symbol in (
-            "nvmlDeviceGetComputeRunningProcesses_v3",
-            "nvmlDeviceGetComputeRunningProcesses_v2",
-        ):
-            room = 64
-            for _ in range(3):  # it answers 7 and the number where there are more
-                count, out = self.ctypes.c_uint(room), (self.ctypes.c_uint64 * (3 * room))()
-                code = self.call(symbol, handle, self.ctypes.byref(count), self.ctypes.byref(out))
-                if code != 7:
-                    break
-                room = min(count.value + 16, 1024)
-            if code != 13:
-                break
+        """Return the address in nvmlPciInfo_t (68 bytes), of which busId is the last 32 bytes."""
+        output = (self.ctypes.c_uint * 17)()
+        code = self.call_into(symbol, args, [output])
         if code:
             return no(code)
-        rows = struct.iter_unpack("=I4xQ8x", bytes(bytearray(out)[: 24 * count.value]))
-        return [[pid, used, name_of(pid)] for pid, used in rows]
+        bus_id = bytes(bytearray(output)[36:68]).split(b"\0")[0]
+        return bus_id.decode("ascii", "replace").lower()
+
+    def field(self, handle, number):
+        """Return one unsigned int of nvmlFieldValue_t.
+
+        Its fields are id, scope, two 64-bit times, type, code, value.
+        """
+        output = (self.ctypes.c_uint64 * 5)()
+        output[0] = number
+        code = self.call_into("nvmlDeviceGetFieldValues", [handle, 1], [output])
+        code = code or output[3] >> 32
+        return no(code) if code else output[4] & 0xFFFFFFFF
+
+    def memory(self, handle):
+        """Return [total, reserved by the driver, used by others] in bytes.
+
+        Older libraries count the reserved bytes as used; then they are None.
+        """
+        sizes = self.structure("nvmlDeviceGetMemoryInfo_v2", handle, "=8x4Q", 40, 2)
+        if not refused(sizes):
+            total, reserved, _, used = sizes
+            return [total, reserved, used]
+        sizes = self.structure("nvmlDeviceGetMemoryInfo", handle, "=3Q", 24)
+        if refused(sizes):
+            return sizes
+        total, _, used = sizes
+        return [total, None, used]
+
+    def processes(self, handle):
+        """Return [pid, bytes, name or None] of each process that computes there."""
+        code, data = self._processes("nvmlDeviceGetComputeRunningProcesses_v3", handle)
+        if code == FUNCTION_NOT_FOUND:
+            code, data = self._processes("nvmlDeviceGetComputeRunningProcesses_v2", handle)
+        if code:
+            return no(code)
+        import struct
+
+        rows = []
+        for pid, used in struct.iter_unpack("=I4xQ8x", data):
+            rows.append([pid, used, name_of(pid)])
+        return rows
+
+    def _processes(self, symbol, handle):
+        """Return the code, and the bytes of nvmlProcessInfo_t (24 each)."""
+        room = 64
+        # where there are more, it answers their number, which may grow meanwhile
+        for _ in range(3):
+            count = self.ctypes.c_uint(room)
+            output = (self.ctypes.c_uint64 * (3 * room))()
+            code = self.call_into(symbol, [handle], [count, output])
+            if code != INSUFFICIENT_SIZE:
+                break
+            room = min(count.value + 16, 1024)
+        return code, bytes(bytearray(output)[: 24 * count.value])
 
     def links(self, handle):
-        """[link, up, type and address of the other end] for every link that this GPU has."""
-        found = []
+        """Return [link, up, type and address of the other end] for every link that this GPU has."""
+        rows = []
         for link in range(MAX_LINKS):
             up = self.number("nvmlDeviceGetNvLinkState", handle, link)
-            if up in (["no", "not_applicable"], ["no", "nvml_error", 2]):
-                if link == 0 or up[1] == "nvml_error":  # no NVLink at all, or past the last one
+            if up == no(INVALID_ARGUMENT):  # past the last link
+                break
+            if up == ["no", "not_applicable"]:
+                if link == 0:  # no NVLink at all
                     break
                 continue
             if isinstance(up, list):
@@ -253,42 +292,61 @@ class NvmlLibrary(object):
             if up:
                 kind = self.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
                 far = [kind, self.pci("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link)]
-            found.append([link, up, far])
-        return found
+            rows.append([link, up, far])
+        return rows
 
     def fabric(self, handle):
-        """[state, status, clique, health mask, summary] of the fabric; older libraries know neither of the last."""
+        """Return [state, status, clique, health mask, summary] of the fabric.
+
+        Older libraries know neither of the last two, which are then None.
+        """
         for version, size, layout in ((3, 40, "=4x16xiIB3xIB3x"), (2, 36, "=4x16xiIB3xI")):
-            found = self.words("nvmlDeviceGetGpuFabricInfoV", handle, layout, size, version)
-            if not refused(found):
-                status, clique, state, health = found[:4]
-                return [state, status, clique, health, found[4] if len(found) > 4 else None]
-        found = self.words("nvmlDeviceGetGpuFabricInfo", handle, "=16xiIB3x", 28)
-        return found if refused(found) else [found[2], found[0], found[1], None, None]
+            info = self.structure("nvmlDeviceGetGpuFabricInfoV", handle, layout, size, version)
+            if refused(info):
+                continue
+            status, clique, state, health = info[:4]
+            summary = info[4] if len(info) > 4 else None
+            return [state, status, clique, health, summary]
+        info = self.structure("nvmlDeviceGetGpuFabricInfo", handle, "=16xiIB3x", 28)
+        if refused(info):
+            return info
+        status, clique, state = info
+        return [state, status, clique, None, None]
 
     def sample(self, handles, rows):
-        """The clocks event reasons some times over: a bit that is seen once may be a change of clocks."""
+        """Add the clocks event reasons of several looks.
+
+        A bit that is seen only once may be an ordinary change of clocks.
+        """
         for number in range(SAMPLES):
             if number and handles:
                 time.sleep(PAUSE)
             for index, handle in handles.items():
-                bits = no(13)
-                for symbol in (
-                    "nvmlDeviceGetCurrentClocksEventReasons",
-                    "nvmlDeviceGetCurrentClocksThrottleReasons",
-                ):
-                    if bits == no(13):
-                        bits = self.number(symbol, handle, of=self.ctypes.c_uint64)
-                rows[index].setdefault("throttle", []).append(bits)
+                reasons = self.clocks_event_reasons(handle)
+                rows[index].setdefault("throttle", []).append(reasons)
+
+    def clocks_event_reasons(self, handle):
+        """Return the bits of the clocks event reasons; older libraries name it otherwise."""
+        bitmask = self.ctypes.c_uint64
+        bits = self.number("nvmlDeviceGetCurrentClocksEventReasons", handle, of=bitmask)
+        if bits == no(FUNCTION_NOT_FOUND):
+            bits = self.number("nvmlDeviceGetCurrentClocksThrottleReasons", handle, of=bitmask)
+        return bits
 
     def pairs(self, handles, rows):
-        """What NVLink says of each pair: 0 is fine (nvmlGpuP2PStatus_t)."""
+        """Add NVLink's status of each pair of GPUs: 0 is fine (nvmlGpuP2PStatus_t)."""
         for index, handle in handles.items():
-            rows[index]["p2p"] = [
-                [other, self.number("nvmlDeviceGetP2PStatus", handle, far, OVER_NVLINK)]
-                for other, far in handles.items()
-                if other > index
-            ]
+            states = []
+            for other, far in handles.items():
+                if other > index:
+                    state = self.number("nvmlDeviceGetP2PStatus", handle, far, OVER_NVLINK)
+                    states.append([other, state])
+            rows[index]["p2p"] = states
+
+
+def reason_of(code):
+    """Return the reason of an answer that is missing."""
+    return REASONS.get(code, "nvml_error")
 
 
 def refused(value):
@@ -297,12 +355,12 @@ def refused(value):
 
 
 def no(code):
-    """A field that has no value, and why; the code itself where there is no word for it."""
+    """Return a field without a value: its reason, and the code if that has no reason of its own."""
     return ["no", REASONS[code]] if code in REASONS else ["no", "nvml_error", code]
 
 
 def name_of(pid):
-    """A process's short name."""
+    """Return the short name of a process; None if it is gone."""
     try:
         return read_file("/proc/%d/comm" % pid).strip()
     except (OSError, NoAnswer):

@@ -1,8 +1,8 @@
-"""Whether a file lies where only root, or who runs this, decides what is there: a folder of others is never worked in.
+"""Decides whether a path is safe to write: only root, or the user who runs this, may change it.
 
-Who may write to a folder can put a link where a file was just seen, and root would write to the end of it. So every
-folder on the way is looked at from / on, each once those above it are known to be kept: what was seen of it can then
-be changed by nobody else, and no name has to be held open.
+A user who may write to a folder can put a link where a file was just seen, and root would write to
+the end of it. So every folder on the way is looked at from / on, each once those above it are known
+to be safe: then no other user can change what was seen, and no descriptor has to be held open.
 """
 
 import errno
@@ -14,53 +14,67 @@ LIVE = ("/proc", "/sys", "/dev")  # what is there is no file
 
 
 def refusal(place, root="/"):
-    """Why nothing may be written at a path below `root`, in words; None where it may be, or its folder be made.
+    """Return why nothing may be written at a path below `root`; None if it may.
 
-    Links are followed as the kernel follows them: those that root or this user has laid, and that stay below `root`.
+    The folder of the path need not exist, if it may be made. Links are followed as the kernel
+    follows them: those that root or this user made, and that stay below `root`.
     """
-    base, why = _walked("/", _parts(root))
     folder = os.path.dirname(place)
-    if why or base is None:
-        return why or _dangling(folder)
+    base, why = _walked("/", _parts(root))
+    if why:
+        return why
+    if base is None:
+        return _dangling(folder)
     inside = os.path.relpath(os.path.normpath(folder), os.path.normpath(root))
-    found, why = _walked(base, _parts(inside), base)
-    return why or (_dangling(folder) if found is None else None)
+    reached, why = _walked(base, _parts(inside), base)
+    if why:
+        return why
+    return _dangling(folder) if reached is None else None
 
 
-def _walked(at, parts, base="/"):
-    """The folder to which the parts lead from a folder, None where a part is missing; why that is refused."""
+def _walked(folder, parts, base="/"):
+    """Return the folder to which the parts lead, and why that is refused.
+
+    The folder is None if it is refused or a part is missing.
+    """
     links = 0
     while parts:
-        why = _shared(at, last=False)
+        why = _shared(folder, last=False)
         if why:
             return None, why
         name = parts.pop(0)
         if name == "..":
-            at = os.path.dirname(at)
+            folder = os.path.dirname(folder)
             continue
-        path = os.path.join(at, name)
+        path = os.path.join(folder, name)
         try:
             state = os.lstat(path)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise
-            return None, _live(at) or _outside(at, base) or _shared(at, last=True)
+            return None, _unfit(folder, base)
         if stat.S_ISLNK(state.st_mode):
             links += 1
-            if links > MOST_LINKS:
-                return None, "%s is one of more than %d links on the way" % (path, MOST_LINKS)
-            if not _trusted(state.st_uid):
-                return None, "%s is a link of user %d, who could lead it elsewhere" % (
-                    path,
-                    state.st_uid,
-                )
-            to = os.readlink(path)
-            at, parts = "/" if to.startswith("/") else at, _parts(to) + parts
+            why = _refused_link(path, state, links)
+            if why:
+                return None, why
+            target = os.readlink(path)
+            if target.startswith("/"):
+                folder = "/"
+            parts = _parts(target) + parts
         elif not stat.S_ISDIR(state.st_mode):
             return None, "%s is no folder" % path
         else:
-            at = path
-    return at, _live(at) or _outside(at, base) or _shared(at, last=True)
+            folder = path
+    return folder, _unfit(folder, base)
+
+
+def _refused_link(path, state, links):
+    if links > MOST_LINKS:
+        return "%s is one of more than %d links on the way" % (path, MOST_LINKS)
+    if not _trusted(state.st_uid):
+        return "%s is a link of user %d, who could lead it elsewhere" % (path, state.st_uid)
+    return None
 
 
 def _parts(path):
@@ -71,29 +85,35 @@ def _trusted(uid):
     return uid in (0, os.geteuid())
 
 
+def _unfit(folder, base):
+    """Return why nothing may be made in the last folder of a path."""
+    return _live(folder) or _outside(folder, base) or _shared(folder, last=True)
+
+
 def _shared(folder, last):
-    """Why others could change what a folder holds. One above the `last` may be sticky: there root's stays root's."""
+    """Return why other users could change what a folder holds.
+
+    A folder above the `last` may be sticky: there a file of root's stays as it is.
+    """
     state = os.lstat(folder)
+    mode = state.st_mode
     if not _trusted(state.st_uid):
-        return "%s belongs to user %d, who could change what is there meanwhile" % (
-            folder,
-            state.st_uid,
-        )
-    group = state.st_mode & stat.S_IWGRP and (
-        state.st_gid not in (0, os.getegid()) or _has_list(folder)
-    )
-    if not (group or state.st_mode & stat.S_IWOTH) or (state.st_mode & stat.S_ISVTX and not last):
+        why = "%s belongs to user %d, who could change what is there meanwhile"
+        return why % (folder, state.st_uid)
+    if mode & stat.S_ISVTX and not last:
         return None
-    who = "everybody" if state.st_mode & stat.S_IWOTH else "group %d" % state.st_gid
-    return "%s (mode %04o) can be written by %s; chmod go-w takes that off" % (
-        folder,
-        stat.S_IMODE(state.st_mode),
-        who,
-    )
+    if mode & stat.S_IWOTH:
+        writers = "all users"
+    elif mode & stat.S_IWGRP and (state.st_gid not in (0, os.getegid()) or _has_acl(folder)):
+        writers = "group %d" % state.st_gid
+    else:
+        return None
+    why = "%s (mode %04o) can be written by %s; chmod go-w takes that off"
+    return why % (folder, stat.S_IMODE(mode), writers)
 
 
-def _has_list(folder):
-    """Whether an access list stands behind the bits of the group."""
+def _has_acl(folder):
+    """Whether an access control list applies: then the bits of the group are its mask."""
     try:
         return "system.posix_acl_access" in os.listxattr(folder)
     except OSError:  # a file system without any
@@ -113,7 +133,7 @@ def _outside(folder, base):
 
 
 def _dangling(folder):
-    """Why a folder that is not there cannot be made: a link on the way leads nowhere."""
+    """Return why a missing folder cannot be made: a link on the way leads nowhere."""
     while folder != "/" and not os.path.isdir(folder):
         if os.path.islink(folder):
             return "%s is a link that leads nowhere" % folder
@@ -122,41 +142,43 @@ def _dangling(folder):
 
 
 def opened(path):
-    """A descriptor of a regular file with one name, to read from, and its state; OSError where there is none.
+    """Return a descriptor to read from a regular file with one name, and its state.
 
-    ValueError, with what it is instead, for all else. A device is never opened: that may already do something.
+    Raises OSError if there is none, and ValueError for anything else. A device is never opened:
+    that may already do something.
     """
     state = os.lstat(path)
-    why = _no_file(path, state)
+    why = _not_a_file(path, state)
     if why:
         raise ValueError(why)
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    state = os.fstat(fd)
-    why = _no_file(path, state)
+    state = os.fstat(fd)  # it may be another file by now
+    why = _not_a_file(path, state)
     if why:
         os.close(fd)
         raise ValueError(why)
     return fd, state
 
 
-def _no_file(path, state):
+def _not_a_file(path, state):
     if stat.S_ISLNK(state.st_mode):
         return "%s is a symbolic link; it is not followed" % path
     if not stat.S_ISREG(state.st_mode):
         return "%s is not a regular file" % path
     if state.st_nlink > 1:
-        return "%s has %d names (hard links), and the others would keep the old bytes" % (
-            path,
-            state.st_nlink,
-        )
+        why = "%s has %d names (hard links), and the others would keep the old bytes"
+        return why % (path, state.st_nlink)
     return None
 
 
 def owned_text(path):
-    """The bytes of a file of root's or this user's, that nobody else could have written; ValueError for another."""
+    """Return the bytes of a file that only root or this user could have written.
+
+    Raises ValueError for another file.
+    """
     fd, state = opened(path)
     with os.fdopen(fd, "rb") as source:
         if not _trusted(state.st_uid) or state.st_mode & 0o022:
-            raise ValueError("%s belongs to user %d, mode %04o: others could have written it" % (
-                path, state.st_uid, stat.S_IMODE(state.st_mode)))  # fmt: skip
+            why = "%s belongs to user %d, mode %04o: others could have written it"
+            raise ValueError(why % (path, state.st_uid, stat.S_IMODE(state.st_mode)))
         return source.read()

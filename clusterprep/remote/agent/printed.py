@@ -1,62 +1,63 @@
-"""What processes of a launch print, line by line, on the way to the controller.
+"""The output of a launch's processes, line by line, on its way to the controller.
 
-A job must never wait for somebody's terminal: where lines come faster than the way to the controller takes them, the
-rest is left out, and how much that was is said.
+A job must never wait for a slow terminal: if lines come faster than the channel to the controller
+takes them, the rest is left out, and the number of these lines is reported.
 """
 
 import time
 
 LONGEST = 8192  # bytes of one line; longer ones, progress bars above all, go on in pieces
 BACKLOG = 4 << 20  # bytes that wait for the controller, of all streams of this node together
-AT_ONCE = 256  # lines in one message
+AT_ONCE = 256  # lines in one event
 
 
 class OutputStream(object):
     """One stream of one process: stdout or stderr of a rank, or both of torchrun itself."""
 
     def __init__(self, company, rank, name):
-        self.company, self.rank, self.name = company, rank, name
+        self.company = company
+        self.rank = rank
+        self.name = name
         self.closed_at = None
-        self._rest, self._left_out = b"", 0
+        self._rest = b""  # the start of a line whose end has not come yet
+        self._left_out = 0
 
     def hear(self, data):
-        """More output, empty at its end; it may begin and end within a line."""
+        """Take more output, empty at its end; it may begin and end within a line."""
         if not data:
             self.closed_at = time.monotonic()
             self.end()
             return
+        complete = (self._rest + data).split(b"\n")
+        last = complete.pop()
         lines = []
-        whole = (self._rest + data).split(b"\n")
-        for line in whole[:-1]:
+        for line in complete:
             lines += pieces(line) or [b""]
-        rest = pieces(whole[-1]) or [b""]
+        rest = pieces(last) or [b""]
         self._rest = rest.pop()
         self._pass_on(lines + rest)
 
     def end(self):
-        """Nothing more will come: what is there of a line is one."""
+        """Finish: no more output comes, so the start of a line is a line."""
         rest, self._rest = self._rest, b""
         self._pass_on([rest] if rest else [])
         if self._left_out:
-            self._tell(())
+            self._report(())
 
     def _pass_on(self, lines):
         if self.company.agent.backlog() > BACKLOG:
             self._left_out += len(lines)
             return
-        for at in range(0, len(lines), AT_ONCE):
-            self._tell(lines[at : at + AT_ONCE])
+        for start in range(0, len(lines), AT_ONCE):
+            self._report(lines[start : start + AT_ONCE])
 
-    def _tell(self, lines):
+    def _report(self, lines):
         texts = [line.decode("utf-8", "replace") for line in lines]
-        self.company.tell(
-            "lines",
-            self.rank,
-            said={"stream": self.name, "lines": texts, "left_out": self._left_out},
-        )
+        report = {"stream": self.name, "lines": texts, "left_out": self._left_out}
+        self.company.tell("lines", self.rank, said=report)
         self._left_out = 0
 
 
 def pieces(line):
-    """A line as lines of a length that is bearable."""
-    return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)]
+    """Return a line as pieces of at most LONGEST bytes; none for an empty line."""
+    return [line[start : start + LONGEST] for start in range(0, len(line), LONGEST)]

@@ -1,4 +1,4 @@
-"""Processes of a trial as the kernel shows them: their state, what descends from them, and their end."""
+"""Looks at the processes of a trial: their state, their descendants, and their end."""
 
 import errno
 import os
@@ -8,13 +8,16 @@ MARK = "CLUSTERPREP_TRIAL"  # in the environment of everything that descends fro
 
 
 def process_stat(pid):
-    """State letter and session of a process; ("X", 0) when there is none."""
+    """Return state letter and session of a process; ("X", 0) if there is no such process."""
+    # The name of the program is in brackets and may hold blanks and brackets itself.
     fields = read_process(pid, "stat").rpartition(b")")[2].split()
-    return (fields[0].decode("ascii"), int(fields[3])) if fields else ("X", 0)
+    if not fields:
+        return "X", 0
+    return fields[0].decode("ascii"), int(fields[3])
 
 
 def read_process(pid, name):
-    """A file of a process, empty when the process is gone or not ours to look at."""
+    """Return the content of a file of a process; empty if it is gone or not readable."""
     try:
         with open("/proc/%d/%s" % (pid, name), "rb") as source:
             return source.read()
@@ -23,14 +26,28 @@ def read_process(pid, name):
 
 
 def descendants(mark, sessions):
-    """Processes of the ranks' sessions, and those that left them but still carry the mark in their environment."""
+    """Return the pids of the ranks' processes.
+
+    First those that have the mark in their environment, also outside of the ranks' sessions, then
+    the others of these sessions.
+    """
     entry = ("%s=%s" % (MARK, mark)).encode("ascii")
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    marked = [pid for pid in pids if entry in read_process(pid, "environ").split(b"\0")]
-    return marked + [pid for pid in pids if pid not in marked and process_stat(pid)[1] in sessions]
+    marked = []
+    others = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        pid = int(name)
+        variables = read_process(pid, "environ").split(b"\0")
+        if entry in variables:
+            marked.append(pid)
+        elif process_stat(pid)[1] in sessions:
+            others.append(pid)
+    return marked + others
 
 
 def send_signal(kill, target):
+    """Send SIGKILL by os.kill or os.killpg; a target that is gone or not ours is no error."""
     try:
         kill(target, signal.SIGKILL)
     except OSError as error:
@@ -39,7 +56,10 @@ def send_signal(kill, target):
 
 
 def drain(fd, hear):
-    """What a pipe still holds of a process that ended; a descendant of it may hold it open and go on writing."""
+    """Pass on what a pipe still holds after its process has ended.
+
+    Bounded, because a descendant of the process may hold the pipe open and go on writing.
+    """
     try:
         for _ in range(64):
             hear(os.read(fd, 1 << 16))
@@ -48,6 +68,7 @@ def drain(fd, hear):
 
 
 def signal_name(number):
+    """Return the name of a signal, such as SIGKILL."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,12 +1,14 @@
-"""The part of the agent that runs ranks: it starts them as the job's user, watches them and leaves none behind.
+"""The part of the agent that runs ranks: it starts, watches and ends them as the job's user.
 
-What decides who is to blame is known to the kernel and not to the job: how a process ended and when, whether it is
-stopped, whether it is stuck in a driver. Ranks report on a socket of their own, apart from what they print.
+The kernel knows what a job cannot report about itself: how a process ended and when, whether it is
+stopped, whether it is stuck in a driver. Ranks report on a socket of their own, apart from what
+they print.
 
-Operations: `start` {python, user, source, ranks: [{rank, env}], config, leash}, `go` {tasks}, `part` {}, `hold` {},
-`sockets` {}, `stop` {grace}. A task per rank, in the order of the start: {rank, world, address, port, steps, timeout}.
-Ranks that are done with one and have parted may be given another, under another number.
-Events: {"rank": 3, "what": "exit", "mono": …, "wall": …, …}, both times by this node's clocks.
+Operations: `start` {python, user, source, ranks: [{rank, env}], config, leash}, `go` {tasks},
+`part` {}, `hold` {}, `sockets` {}, `stop` {grace}. `go` has a task for each rank, in the order of
+the start: {rank, world, address, port, steps, timeout}. Ranks that have finished a task and parted
+may be given another one, under another number. Events: {"rank": 3, "what": "exit", "mono": …,
+"wall": …, …}, both times by this node's clocks.
 """
 
 import json
@@ -33,9 +35,9 @@ MAX_LINE = 16384  # bytes of one report of a rank
 MAX_REPORTS = 10000  # of one rank; more is not our program
 MAX_SOURCE = 65536  # bytes; more is not our program
 
-# Runs in the job's python: reads nine digits and so many bytes of source from the socket, and runs them. The empty
-# entry of sys.path is the working folder, where a file of the user's could be taken for a module of Python's. The
-# string at its head is what `ps` and `pgrep -f` show.
+# Runs in the job's python: reads nine digits and so many bytes of source from the socket, and runs
+# them. The empty entry of sys.path is the working folder, where a file of the user's could be taken
+# for a module of Python's. The string at its head is what `ps` and `pgrep -f` show.
 BOOT = (
     "'clusterprep-rank %d'\n"
     "import os,sys\n"
@@ -48,15 +50,19 @@ BOOT = (
 
 
 class RankProcess(Child):
-    """One started rank: its process, what it printed last, what it said, how it ended."""
+    """One started rank: its process, the end of its output, its reports, and how it ended."""
 
     def __init__(self, trial, number, process, reports, output):
         Child.__init__(self, trial, number, process)
-        self.reports, self.output = reports, output
-        self.printed, self._line, self._unsent = Output(), b"", b""
-        self._count = 0
+        self.reports = reports  # our end of the socket
+        self.output = output  # descriptor of the pipe with what it prints
+        self.printed = Output()
+        self._line = b""  # the start of a report whose end has not come yet
+        self._unsent = b""
+        self._report_count = 0
 
     def hear_report(self, data):
+        """Take data from the rank's socket and send on every whole report."""
         if not data:
             self.silent_since = time.monotonic()
             return
@@ -66,31 +72,40 @@ class RankProcess(Child):
             self._pass_on(line)
 
     def _pass_on(self, line):
-        self._count += 1
+        self._report_count += 1
         try:
-            said = json.loads(line[:MAX_LINE].decode("ascii"))
-            what, moment = str(said.pop("what")), said.pop("t", None)
+            report = json.loads(line[:MAX_LINE].decode("ascii"))
+            what = str(report.pop("what"))
+            moment = report.pop("t", None)
         except (ValueError, KeyError, AttributeError, TypeError):
             return
-        if self._count > MAX_REPORTS:
+        if self._report_count > MAX_REPORTS:
             return
-        if what == "started" and process_stat(said.get("pid") or 0)[1] == self.process.pid:
-            self.pid = said["pid"]
-        self.company.tell(what, self.number, moment, said=said)
+        if what == "started":
+            self._take_pid(report)
+        self.company.tell(what, self.number, moment, said=report)
 
-    def say(self, words):
-        """Send something to the rank, as much of it at once as it takes: nobody here may wait for it."""
-        self._unsent += words
+    def _take_pid(self, report):
+        """Use the reported pid if that process is in our child's session, forked by a wrapper."""
+        _, session = process_stat(report.get("pid") or 0)
+        if session == self.process.pid:
+            self.pid = report["pid"]
+
+    def say(self, data):
+        """Send bytes to the rank, as much at once as it takes: the agent must not wait for it."""
+        self._unsent += data
         self.feed()
 
     def feed(self):
+        """Send more of what the rank has not taken yet."""
         try:
             while self._unsent:
-                self._unsent = self._unsent[self.reports.send(self._unsent, socket.MSG_DONTWAIT) :]
+                sent = self.reports.send(self._unsent, socket.MSG_DONTWAIT)
+                self._unsent = self._unsent[sent:]
         except BlockingIOError:
-            pass  # it is read as the rank comes along
+            pass  # the rank takes the rest later
         except OSError:
-            self._unsent = b""  # it is gone; how it ended says more
+            self._unsent = b""  # the rank is gone; its exit says more
 
     def hear_the_rest(self):
         drain(self.output, self.printed.hear)
@@ -103,18 +118,18 @@ class RankProcess(Child):
         self.say(b"end\n")
 
     def tell_of_nccl(self):
-        """How NCCL said that it connects; told once, when no more can come."""
+        """Send NCCL's lines about its connections, once no more can come."""
         self.printed.end()
         if self.printed.lines:
-            self.company.tell(
-                "nccl", self.number, said={"lines": self.printed.lines, "cut": self.printed.cut}
-            )
+            report = {"lines": self.printed.lines, "cut": self.printed.cut}
+            self.company.tell("nccl", self.number, said=report)
 
     def close(self):
         if not self.ended:
             self.tell_of_nccl()
-        self.company.agent.unwatch(self.output)
-        self.company.agent.unwatch(self.reports.fileno())
+        agent = self.company.agent
+        agent.unwatch(self.output)
+        agent.unwatch(self.reports.fileno())
         os.close(self.output)
         self.reports.close()
 
@@ -135,16 +150,18 @@ class Trial(Company):
 
 
 def spawn(trial, account, request, entry):
-    """Start one rank; raises OSError or SubprocessError when the kernel refuses."""
+    """Start one rank. Raises OSError or SubprocessError if the kernel refuses."""
+    number, python = entry["rank"], request["python"]
     ours, theirs = socket.socketpair()
     output, printed = os.pipe()
     source = request["source"].encode("utf-8") + b"\nmain(FD)\n"
     config = json.dumps(request["config"]).encode("ascii") + b"\n"
     try:
+        argv = [python, "-c", BOOT % number, str(theirs.fileno())]
         process = popen(
             account,
-            [request["python"], "-c", BOOT % entry["rank"], str(theirs.fileno())],
-            environment(account, request["python"], entry["env"], trial.mark),
+            argv,
+            environment(account, python, entry["env"], trial.mark),
             stdout=printed,
             stderr=subprocess.STDOUT,
             pass_fds=[theirs.fileno()],
@@ -156,7 +173,8 @@ def spawn(trial, account, request, entry):
     finally:
         theirs.close()
         os.close(printed)
-    trial.add(entry["rank"], process, ours, output).say(b"%09d" % len(source) + source + config)
+    rank = trial.add(number, process, ours, output)
+    rank.say(b"%09d" % len(source) + source + config)
 
 
 class Ranks(object):
@@ -165,36 +183,37 @@ class Ranks(object):
     def __init__(self):
         self._trial = None
 
+    def _ranks(self):
+        return self._trial.children if self._trial else []
+
     def start(self, agent, request):
-        if self._running():
+        if self._ranks():
             return {"no": "busy", "why": "ranks of an earlier trial are still running"}
         if len(request["source"]) > MAX_SOURCE:
-            return {
-                "no": "agent_error",
-                "why": "the program of the ranks has more than %d bytes" % MAX_SOURCE,
-            }
-        trial = self._trial = Trial(agent, mark_of(agent), request.get("leash", LEASH))
+            why = "the program of the ranks has more than %d bytes" % MAX_SOURCE
+            return {"no": "agent_error", "why": why}
+        leash = request.get("leash", LEASH)
+        trial = Trial(agent, mark_of(agent), leash)
+        self._trial = trial
         try:
             account = UserAccount(request["user"])
             for entry in request["ranks"]:
                 spawn(trial, account, request, entry)
         except (OSError, KeyError, ImportError, subprocess.SubprocessError) as error:
-            trial.begin_stop(time.monotonic())  # those that did start
+            trial.begin_stop(time.monotonic())  # for the ranks that did start
             return refusal(error, request)
         return {"pids": [rank.process.pid for rank in trial.children]}
 
-    def _running(self):
-        return self._trial is not None and bool(self._trial.children)
-
     def go(self, agent, request):
-        ranks = self._trial.children if self._trial else []
+        ranks = self._ranks()
         for rank, task in zip(ranks, request["tasks"]):
             rank.number = task["rank"]
             rank.say(json.dumps(task).encode("ascii") + b"\n")
-        return {"left": sum(not rank.ended for rank in ranks)}
+        running = [rank for rank in ranks if not rank.ended]
+        return {"left": len(running)}
 
     def part(self, agent, request):
-        for rank in self._trial.children if self._trial else ():
+        for rank in self._ranks():
             rank.say(b"part\n")
         return {}
 
@@ -204,24 +223,19 @@ class Ranks(object):
         return {}
 
     def sockets(self, agent, request):
-        return look_at_sockets(
-            {rank.number: rank.pid for rank in (self._trial.children if self._trial else ())}
-        )
+        pids = dict((rank.number, rank.pid) for rank in self._ranks())
+        return look_at_sockets(pids)
 
     def stop(self, agent, request):
-        if not self._running():
+        if not self._ranks():
             return {"left": []}
-        self._trial.begin_stop(time.monotonic(), request, request.get("grace", 0.0))
+        grace = request.get("grace", 0.0)
+        self._trial.begin_stop(time.monotonic(), request, grace)
         return None
 
 
 def install(agent):
+    """Register the operations of this part."""
     ranks = Ranks()
-    agent.ops.update(
-        start=ranks.start,
-        go=ranks.go,
-        part=ranks.part,
-        hold=ranks.hold,
-        sockets=ranks.sockets,
-        stop=ranks.stop,
-    )
+    for name in ("start", "go", "part", "hold", "sockets", "stop"):
+        agent.ops[name] = getattr(ranks, name)

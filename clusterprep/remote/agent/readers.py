@@ -1,4 +1,8 @@
-"""What can be read on a node: raw evidence that travels home; only what must be computed here is computed here."""
+"""Readers: functions that return raw evidence from this node, by the name of the kind of read.
+
+The controller parses what is returned here. Only what has to be computed on the node is computed in
+this module.
+"""
 
 import binascii
 import errno
@@ -9,19 +13,23 @@ import struct
 
 from clusterprep.remote.agent.light import loads, socket
 
-MAX_TEXT = 256 << 10  # bytes of one file or of a command's output that travel home
+MAX_TEXT = 256 << 10  # bytes of one file or of a command's output that are returned
+MAX_FILES = 4096  # files that one pattern may match
 
 
 class NoAnswer(Exception):
-    """A read that has no value: a reason of the contract, and what was seen."""
+    """A read has no value: `reason` is one of the protocol's, `why` has the details."""
 
     def __init__(self, reason, why=""):
         Exception.__init__(self, reason)
         self.reason, self.why = reason, why
 
 
+# ---------------------------------------------------------------- files
+
+
 def read_file(path):
-    """Text of a file, at most MAX_TEXT bytes."""
+    """Return the text of a file, at most MAX_TEXT bytes."""
     with open(path, "rb") as source:
         data = source.read(MAX_TEXT + 1)
     if len(data) > MAX_TEXT:
@@ -30,19 +38,19 @@ def read_file(path):
 
 
 def paths(pattern):
-    """The paths that match a pattern in which `*` may stand for whole names, sorted."""
-    found = ["/"]
+    """Return the existing paths that match a pattern, sorted; `*` stands for one whole name."""
+    matches = ["/"]
     for part in pattern.strip("/").split("/"):
-        found = [
-            os.path.join(folder, name)
-            for folder in found
-            for name in (names(folder) if part == "*" else [part])
-        ]
-    return [path for path in found if os.path.exists(path)]
+        deeper = []
+        for folder in matches:
+            children = names(folder) if part == "*" else [part]
+            deeper += [os.path.join(folder, child) for child in children]
+        matches = deeper
+    return [path for path in matches if os.path.exists(path)]
 
 
 def names(folder):
-    """What a folder holds, sorted; nothing where there is no such folder."""
+    """Return the sorted names in a folder; none if it cannot be listed."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -50,150 +58,203 @@ def names(folder):
 
 
 def read_files(*patterns):
-    """Text of every file that matches the patterns, by path; one that cannot be read is left out."""
-    found = {}
+    """Return the text of every matching file by path, without the files that cannot be read."""
+    texts = {}
     for pattern in patterns:
-        for path in paths(pattern)[:4096]:
+        matches = paths(pattern)
+        if len(matches) > MAX_FILES:
+            # A part of the files could pass for all of them, so there is no answer instead.
+            raise NoAnswer("too_many", "more than 4,096 files match %s" % pattern)
+        for path in matches:
             try:
-                found[path] = read_file(path).strip()
+                text = read_file(path)
             except (OSError, NoAnswer):
                 continue
-    return found
+            texts[path] = text.strip()
+    return texts
 
 
 def encoded(data):
-    """Bytes as base64 text."""
+    """Return bytes as base64 text."""
     return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
+# ---------------------------------------------------------------- names
+
+
+# What getaddrinfo answers for a name that does not exist, or exists without an address.
+NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+
+
 def read_resolve(*names):
-    """The IPv4 and IPv6 addresses of each name, as this node's own resolver answers; None where it has none."""
+    """Return the addresses of each name as this node resolves it, IPv4 and IPv6; None for none."""
     answers = {}
     for name in names:
+        # As bytes: text would import the codec of international names, which takes longer than
+        # everything else here.
+        encoded_name = name.encode("utf-8")
         try:
-            # As bytes, for text would import the codec of international names, which takes longer than all else here.
-            infos = socket.getaddrinfo(name.encode("utf-8"), None, 0, socket.SOCK_STREAM)
+            infos = socket.getaddrinfo(encoded_name, None, 0, socket.SOCK_STREAM)
         except socket.gaierror as error:
-            if error.args[0] not in (
-                socket.EAI_NONAME,
-                getattr(socket, "EAI_NODATA", socket.EAI_NONAME),
-            ):
+            if error.args[0] not in NO_SUCH_NAME:
                 raise NoAnswer("timed_out", "%s: %s" % (name, error))
             answers[name] = None
         else:
-            answers[name] = sorted(set(info[4][0] for info in infos))
+            addresses = set(info[4][0] for info in infos)
+            answers[name] = sorted(addresses)
     return answers
 
 
 def read_own_name():
-    """The addresses of this node's own host name, which is what gloo publishes when no interface is set."""
-    return read_resolve(socket.gethostname())[socket.gethostname()]
+    """Return the addresses of this node's host name: gloo publishes them if no interface is set."""
+    name = socket.gethostname()
+    return read_resolve(name)[name]
+
+
+# ---------------------------------------------------------------- PCI
 
 
 def read_pci(vendor):
-    """The PCI functions of one vendor: address, class, NUMA node, and the first word that the device itself answers.
+    """Return address, class, NUMA node and first configuration word of each function of a vendor.
 
-    Vendor and class are what the kernel saw when the device was found; a device that is gone answers all ones.
+    Vendor and class are what the kernel read when it found the device. The configuration word is
+    read from the device now: all ones if it is gone.
     """
-    found = []
+    rows = []
     for folder in paths("/sys/bus/pci/devices/*"):
         try:
             if read_file(folder + "/vendor").strip() != vendor:
                 continue
-            row = {"pci": os.path.basename(folder), "class": read_file(folder + "/class").strip()}
+            device_class = read_file(folder + "/class").strip()
         except OSError:
             continue
-        for key, name, count in (("numa", "numa_node", 16), ("config", "config", 4)):
-            try:
-                with open(folder + "/" + name, "rb") as source:
-                    data = source.read(count)
-                row[key] = (
-                    binascii.hexlify(data).decode("ascii")
-                    if name == "config"
-                    else data.decode("ascii").strip()
-                )
-            except OSError:
-                row[key] = None
-        found.append(row)
-    return found
+        row = {"pci": os.path.basename(folder), "class": device_class}
+        numa = _first_bytes(folder + "/numa_node", 16)
+        config = _first_bytes(folder + "/config", 4)
+        row["numa"] = None if numa is None else numa.decode("ascii").strip()
+        row["config"] = None if config is None else binascii.hexlify(config).decode("ascii")
+        rows.append(row)
+    return rows
+
+
+def _first_bytes(path, count):
+    try:
+        with open(path, "rb") as source:
+            return source.read(count)
+    except OSError:
+        return None
+
+
+# ---------------------------------------------------------------- interfaces
+
+
+INTERFACE_FILES = (
+    "mtu",
+    "operstate",
+    "type",
+    "flags",
+    "speed",
+    "ifindex",
+    "carrier",
+    "duplex",
+    "carrier_changes",
+)
 
 
 def read_interfaces():
-    """Every network interface: what /sys says of it and its addresses from the kernel's own table."""
+    """Return every network interface: its files in /sys, and its addresses from the kernel."""
     addresses = _addresses()
-    found = []
+    rows = []
     for name in names("/sys/class/net"):
         folder = "/sys/class/net/%s/" % name
-        row = {
-            "name": name,
-            "physical": os.path.exists(folder + "device"),
-            "bridge": os.path.exists(folder + "bridge"),
-        }
-        row["master"] = (
-            os.path.basename(os.readlink(folder + "master"))
-            if os.path.exists(folder + "master")
-            else None
-        )
-        for key in (
-            "mtu",
-            "operstate",
-            "type",
-            "flags",
-            "speed",
-            "ifindex",
-            "carrier",
-            "duplex",
-            "carrier_changes",
-        ):
+        row = {"name": name}
+        row["physical"] = os.path.exists(folder + "device")
+        row["bridge"] = os.path.exists(folder + "bridge")
+        row["master"] = None
+        if os.path.exists(folder + "master"):
+            row["master"] = os.path.basename(os.readlink(folder + "master"))
+        for key in INTERFACE_FILES:
             try:
                 row[key] = read_file(folder + key).strip()
             except OSError:  # speed and carrier of an interface that is down answer EINVAL
                 row[key] = None
-        row["addresses"] = addresses.get(int(row["ifindex"] or 0), [])
-        found.append(row)
-    return found
+        index = int(row["ifindex"] or 0)
+        row["addresses"] = addresses.get(index, [])
+        rows.append(row)
+    return rows
+
+
+# linux/netlink.h and linux/rtnetlink.h
+NLMSG_ERROR = 2
+NLMSG_DONE = 3
+RTM_GETADDR = 22
+NLM_F_REQUEST_DUMP = 0x301
+IFA_ADDRESS = 1
+IFA_LOCAL = 2
+HEADER_BYTES = 16  # struct nlmsghdr
+IFADDRMSG_BYTES = 8  # family, prefixlen, flags, scope, index
 
 
 def _addresses():
-    # RTM_GETADDR: struct nlmsghdr (16 bytes), struct ifaddrmsg (family, prefixlen, flags, scope, index)
+    """Return the addresses of all interfaces by the index of the interface."""
+    size = HEADER_BYTES + IFADDRMSG_BYTES
+    request = struct.pack("=IHHII", size, RTM_GETADDR, NLM_F_REQUEST_DUMP, 1, 0)
+    request += struct.pack("=BBBBI", 0, 0, 0, 0, 0)
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     sock.settimeout(2.0)
-    sock.send(struct.pack("=IHHII", 24, 22, 0x301, 1, 0) + struct.pack("=BBBBI", 0, 0, 0, 0, 0))
-    found = {}
+    sock.send(request)
+    by_index = {}
     while True:
         data = sock.recv(1 << 17)
-        while len(data) >= 16:
+        while len(data) >= HEADER_BYTES:
             length, kind = struct.unpack_from("=IH", data)
-            if kind in (2, 3):  # NLMSG_ERROR, NLMSG_DONE
+            if kind in (NLMSG_ERROR, NLMSG_DONE):
                 sock.close()
-                return found
-            _address(data[16:length], found)
-            data = data[(length + 3) & ~3 :]
+                return by_index
+            body = data[HEADER_BYTES:length]
+            _add_address(body, by_index)
+            data = data[_aligned(length) :]
 
 
-def _address(body, found):
+def _aligned(length):
+    return (length + 3) & ~3
+
+
+def _add_address(body, by_index):
     family, prefix, _, scope, index = struct.unpack_from("=BBBBI", body)
-    attributes, at = {}, 8
-    while at + 4 <= len(body):
-        length, kind = struct.unpack_from("=HH", body, at)
+    attributes = _attributes(body)
+    raw = attributes.get(IFA_LOCAL) or attributes.get(IFA_ADDRESS)
+    if not raw or family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    row = {"address": socket.inet_ntop(family, raw)}
+    row["prefix"] = prefix
+    row["scope"] = scope
+    by_index.setdefault(index, []).append(row)
+
+
+def _attributes(body):
+    attributes = {}
+    start = IFADDRMSG_BYTES
+    while start + 4 <= len(body):
+        length, kind = struct.unpack_from("=HH", body, start)
         if length < 4:
             break
-        attributes[kind] = body[at + 4 : at + length]
-        at += (length + 3) & ~3
-    raw = attributes.get(2) or attributes.get(1)  # IFA_LOCAL, else IFA_ADDRESS
-    if raw and family in (socket.AF_INET, socket.AF_INET6):
-        row = {"address": socket.inet_ntop(family, raw), "prefix": prefix, "scope": scope}
-        found.setdefault(index, []).append(row)
+        attributes[kind] = body[start + 4 : start + length]
+        start += _aligned(length)
+    return attributes
+
+
+# ---------------------------------------------------------------- sessions
 
 
 def is_own(user):
-    """Whether this process is that user's already."""
+    """Whether this process runs as `user` already; also true for None."""
     import pwd
 
     return user in (None, pwd.getpwuid(os.geteuid()).pw_name)
 
 
-LIMITS = {  # by the words of /proc/self/limits, for shells differ in the letters of ulimit
+LIMITS = {  # names as in /proc/self/limits: shells differ in the letters of ulimit
     "memlock": "Max locked memory",
     "nofile": "Max open files",
     "stack": "Max stack size",
@@ -202,42 +263,48 @@ LIMITS = {  # by the words of /proc/self/limits, for shells differ in the letter
 
 
 def read_limits(user):
-    """Soft limits of this session, or of a fresh session of `user` when the agent runs as somebody else.
+    """Return the soft limits of this session, or of a new session of `user` if that is another.
 
-    Bytes, and numbers for open files and processes; None without limit.
+    In bytes, and in numbers of open files and processes; None means unlimited.
     """
     if is_own(user):
-        soft = dict(
-            (name, resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))[0])
-            for name in LIMITS
-        )
-        found = dict(
-            (name, None if limit == resource.RLIM_INFINITY else limit)
-            for name, limit in soft.items()
-        )
-        return dict(found, by="this session")
-    lines = run(["su", "-s", "/bin/sh", user, "-c", "cat /proc/self/limits"])["out"].split("\n")
-    soft = dict(
-        (name, line[len(words) :].split()[0])
-        for name, words in LIMITS.items()
-        for line in lines
-        if line.startswith(words)
-    )
-    if len(soft) != len(LIMITS):
+        return _own_limits()
+    result = run(["su", "-s", "/bin/sh", user, "-c", "cat /proc/self/limits"])
+    limits = {}
+    for line in result["out"].split("\n"):
+        for name, label in LIMITS.items():
+            if line.startswith(label):
+                soft = line[len(label) :].split()[0]
+                limits[name] = None if soft == "unlimited" else int(soft)
+    if len(limits) != len(LIMITS):
         raise NoAnswer("denied", "a session of %s could not be opened" % user)
-    found = dict((name, None if text == "unlimited" else int(text)) for name, text in soft.items())
-    return dict(found, by="su %s" % user)
+    limits["by"] = "su %s" % user
+    return limits
+
+
+def _own_limits():
+    limits = {}
+    for name in LIMITS:
+        number = getattr(resource, "RLIMIT_" + name.upper())
+        soft = resource.getrlimit(number)[0]
+        limits[name] = None if soft == resource.RLIM_INFINITY else soft
+    limits["by"] = "this session"
+    return limits
+
+
+# ---------------------------------------------------------------- programs
 
 
 def read_command(*argv):
-    """Exit code and output of a fixed command, in the C locale."""
+    """Return exit code and output of a fixed command in the C locale."""
     return run(list(argv))
 
 
 def read_job_python(python, user, script):
-    """What `script` prints as JSON when the job's interpreter runs it as the job's user (None: who logged in).
+    """Return what `script` prints as JSON when the job's interpreter runs it as the job's user.
 
-    Nobody else's interpreter is run by root: what it imports may be that user's to write.
+    `user` None stands for the user who logged in. Root never runs it as itself for another user:
+    that user may be able to write what the interpreter imports.
     """
     user = user or os.environ.get("SUDO_USER")
     if user and os.geteuid() != 0 and not is_own(user):
@@ -245,30 +312,31 @@ def read_job_python(python, user, script):
     if not os.path.exists(python):
         raise NoAnswer("missing_tool", "%s does not exist" % python)
     result = run([python, "-c", script], user=user)
-    if result["code"] != 0:
-        raise NoAnswer(
-            "garbled", "%s ended with %s: %s" % (python, result["code"], result["err"][-500:])
-        )
-    return loads(
-        result["out"].strip().split("\n")[-1]
-    )  # whatever its start-up files print comes before
+    code = result["code"]
+    if code != 0:
+        raise NoAnswer("garbled", "%s ended with %s: %s" % (python, code, result["err"][-500:]))
+    # The start-up files of the interpreter may print lines before the answer.
+    lines = result["out"].strip().split("\n")
+    return loads(lines[-1])
 
 
 def has_library(name):
-    """Whether the loader would find a library, without loading it."""
+    """Whether the loader would find a library; `name` is bytes. Does not load it."""
     try:
         with open("/etc/ld.so.cache", "rb") as cache:
             if name in cache.read():
                 return True
     except OSError:
         pass
-    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":") + [
-        "/usr/lib",
-        "/usr/lib64",
-        "/lib64",
-    ]
-    folders += ["/usr/lib/" + name for name in names("/usr/lib") if name.endswith("-linux-gnu")]
-    return any(os.path.exists(os.path.join(folder, name.decode())) for folder in folders if folder)
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    folders += ["/usr/lib", "/usr/lib64", "/lib64"]
+    for entry in names("/usr/lib"):
+        if entry.endswith("-linux-gnu"):
+            folders.append("/usr/lib/" + entry)
+    for folder in folders:
+        if folder and os.path.exists(os.path.join(folder, name.decode())):
+            return True
+    return False
 
 
 READERS = {
@@ -280,28 +348,32 @@ READERS = {
     "interfaces": read_interfaces,
     "limits": read_limits,
     "command": read_command,
-    "alone": read_command,  # in a child of its own, for one that may take its time
+    "alone": read_command,  # in a child of its own, for a command that may take long
     "job_python": read_job_python,
 }
-# Reads that share a child: the kernel's own tables and /etc, the resolver, quick tools. The others each have their own.
+# Kinds of reads that share a lane: the kernel's own tables and /etc, the resolver, quick tools.
+# Every other read has a child process of its own.
 LANES = dict.fromkeys(("file", "files", "pci", "interfaces"), "files")
 LANES.update(dict.fromkeys(("resolve", "own_name"), "names"), command="tools", limits="tools")
-# Reads that cannot wait for anything where this says so, and then need no child: kind -> predicate over the arguments.
+# Kind of read -> predicate over its arguments: whether this read cannot wait and needs no child.
 INSTANT = {"limits": is_own}
 
 
 def offer(readers, lane=None, instant=None):
-    """Add the readers of another module: in a lane that they share, or each in a child of its own."""
+    """Add the readers of another module, in one shared lane or each in a child of its own."""
     READERS.update(readers)
-    LANES.update(dict.fromkeys(readers, lane) if lane else {})
-    INSTANT.update(dict.fromkeys(readers, instant) if instant else {})
+    for kind in readers:
+        if lane:
+            LANES[kind] = lane
+        if instant:
+            INSTANT[kind] = instant
 
 
 # ---------------------------------------------------------------- commands
 
 
 def become(user):
-    """Turn this process into `user`, with its groups and home; does nothing for None or the same user."""
+    """Turn this process into `user`, with groups and home; without root or user, do nothing."""
     import pwd
 
     if user is None or os.geteuid() != 0:
@@ -313,21 +385,26 @@ def become(user):
     os.environ.update(HOME=entry.pw_dir, USER=user, LOGNAME=user)
 
 
-# Where system tools are, also for a session whose PATH leaves these folders out, as those of ordinary users do.
+# Folders of system tools. PATH of an ordinary user's session often lacks the sbin folders.
 FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+# Exit codes of a child that could not start the program, as in a shell; 125 is any other failure.
+NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 
 
 def executable(name, folders):
-    """The first file of that name that may be run."""
+    """Return the first executable file of that name; raise NoAnswer if there is none."""
     for folder in folders:
-        path = os.path.join(folder, name)  # a whole path stays as it is
+        path = os.path.join(folder, name)  # an absolute path stays as it is
         if os.access(path, os.X_OK):
             return path
     raise NoAnswer("missing_tool", "%s is not there" % name)
 
 
 def run(argv, user=None):
-    """Run a command to its end in the C locale; its process group dies with the lane that runs it."""
+    """Run a command to its end in the C locale; return {"code", "out", "err"}.
+
+    The command is in the process group of the lane that runs it, and is killed with it.
+    """
     folders = [folder for folder in os.environ.get("PATH", "").split(":") if folder]
     folders += [folder for folder in FOLDERS if folder not in folders]
     program = executable(argv[0], folders)
@@ -340,31 +417,34 @@ def run(argv, user=None):
             os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
             os.dup2(out_write, 1)
             os.dup2(err_write, 2)
-            os.execve(
-                program, argv, dict(os.environ, PATH=":".join(folders), LC_ALL="C", LANGUAGE="C")
-            )
+            path = ":".join(folders)
+            env = dict(os.environ, PATH=path, LC_ALL="C", LANGUAGE="C")
+            os.execve(program, argv, env)
         except OSError as error:
-            os._exit(127 if error.errno == errno.ENOENT else 126)
+            os._exit(NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE)
         finally:
-            os._exit(125)
+            os._exit(NOT_STARTED)
     os.close(out_write)
     os.close(err_write)
     out, err = _drain(out_read, err_read)
-    code = os.waitpid(pid, 0)[1]
-    code = os.WEXITSTATUS(code) if os.WIFEXITED(code) else -os.WTERMSIG(code)
-    if code in (125, 126, 127) and not out:
-        raise NoAnswer("missing_tool" if code == 127 else "denied", "%s could not be run" % argv[0])
+    status = os.waitpid(pid, 0)[1]
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+    if code in (NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND) and not out:
+        reason = "missing_tool" if code == NOT_FOUND else "denied"
+        raise NoAnswer(reason, "%s could not be run" % argv[0])
     return {"code": code, "out": out, "err": err}
 
 
 def _drain(*fds):
+    """Read all pipes to their ends and close them; return the text of each, cut at MAX_TEXT."""
     texts = dict((fd, b"") for fd in fds)
-    left = set(fds)
-    while left:
-        for fd in select.select(list(left), [], [])[0]:
+    still_open = set(fds)
+    while still_open:
+        readable, _, _ = select.select(list(still_open), [], [])
+        for fd in readable:
             data = os.read(fd, 1 << 16)
             if not data:
-                left.discard(fd)
+                still_open.discard(fd)
                 os.close(fd)
             elif len(texts[fd]) < MAX_TEXT:
                 texts[fd] += data

@@ -1,12 +1,13 @@
 """One task of a Slurm step: starts shell lines on its node and carries their bytes through srun.
 
-What comes in on stdin goes to all tasks of the step alike: envelopes `TASKS CHANNEL OP LENGTH`, a newline and that many
-bytes, of which this task heeds those that name it. What goes out is lines of at most 1000 bytes, as srun keeps no
-longer ones together: `NONCE NUMBER TEXT,` and `NONCE NUMBER TEXT;` for the last line of a record, where the text is
-base64 of `KIND CHANNEL ` and bytes.
+All tasks of the step get the same stdin: envelopes `TASKS CHANNEL OP LENGTH`, a newline and that
+many bytes. A task takes those that are for it and skips the others. The output is lines of at most
+1000 bytes, as srun splits longer ones: `NONCE NUMBER TEXT,` and `NONCE NUMBER TEXT;` for the last
+line of a record, where the text is base64 of `KIND CHANNEL ` and bytes.
 
-No child inherits a stream of the task's, or the task would never end. When stdin ends, or nothing comes for
-`patience` seconds, every child is asked to end by the end of its own stdin, and ended whole if it does not.
+No child inherits a stream of the task, or the task would never end. When stdin ends, or nothing
+comes for `patience` seconds, the stdin of every child is closed, and a child that does not end then
+is killed with its session.
 """
 
 import binascii
@@ -21,15 +22,16 @@ from clusterprep.remote.agent.light import signal
 
 PATIENCE = 30.0  # seconds without a sign of the controller, which comes every 5 s
 WIDTH = 900  # characters of a record in one line
-WINDOW = (
-    2 << 20
-)  # bytes of a child's output that may be under way; the controller grants more as it takes them
+# Bytes of a child's output that may be under way; the controller grants more as it takes them.
+WINDOW = 2 << 20
 BACKLOG = 1 << 18  # bytes that wait for srun; no child is read meanwhile
 MAX_HEAD = 1 << 17  # bytes of an envelope's first line
 MAX_INPUT = 40 << 20  # bytes that a child may leave unread before it counts as stuck
 PIECE = 1 << 16  # bytes of one read
+COMPRESSED_FROM = 512  # bytes; longer records are compressed
 GRACE = 2.0  # seconds for a child to end once its stdin is closed
 TICK = 0.1  # seconds between looks at a child that is to end
+IDLE_TICK = 1.0  # seconds between looks at the others
 
 
 class RelayedChild(object):
@@ -38,29 +40,33 @@ class RelayedChild(object):
     def __init__(self, channel, command, env):
         self.channel = channel
         self.waiting = b""  # for its stdin
-        self.ending = False  # its stdin is to be closed once that has gone
-        self.kill_at = None  # moment at which it is ended
+        self.ending = False  # its stdin is to be closed once `waiting` is written
+        self.kill_at = None  # when it is killed
         self.credit = WINDOW
-        near, far = zip(*(os.pipe() if n else os.pipe()[::-1] for n in range(3)))
-        self.stdin, self.out, self.err = near
+        far_in, self.stdin = os.pipe()
+        self.out, far_out = os.pipe()
+        self.err, far_err = os.pipe()
+        streams = (far_in, far_out, far_err)
         self.pid = os.fork()
         if self.pid == 0:
-            become(far, command, env)
-        for fd in far:
+            become(streams, command, env)
+        for fd in streams:
             os.close(fd)
-        for fd in near:
+        for fd in (self.stdin, self.out, self.err):
             os.set_blocking(fd, False)
 
     def close_stdin(self):
+        """Close its stdin and drop what waits for it."""
         if self.stdin is not None:
             os.close(self.stdin)
             self.stdin = None
         self.waiting = b""
 
     def write(self):
-        """Give it what it takes."""
+        """Write as much to its stdin as it takes."""
         try:
-            self.waiting = self.waiting[os.write(self.stdin, self.waiting[:PIECE]) :]
+            sent = os.write(self.stdin, self.waiting[:PIECE])
+            self.waiting = self.waiting[sent:]
         except BlockingIOError:
             return
         except OSError:
@@ -69,7 +75,7 @@ class RelayedChild(object):
             self.close_stdin()
 
     def read(self, fd):
-        """What it printed; b"" at the end of the stream, None where there is nothing yet."""
+        """Return output of a stream; b"" at its end, None if there is nothing yet."""
         try:
             data = os.read(fd, PIECE)
         except BlockingIOError:
@@ -81,29 +87,33 @@ class RelayedChild(object):
         return data
 
     def close(self, fd):
+        """Close one of its output streams."""
         os.close(fd)
         if fd == self.out:
             self.out = None
         else:
             self.err = None
 
+    def streams(self):
+        """Return the descriptors of its output streams that are open."""
+        return [fd for fd in (self.out, self.err) if fd is not None]
+
     def kill(self):
-        """End its whole session; whether any of it is left."""
-        left = [
-            pid
-            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-            if session(pid) == self.pid
-        ]
-        for pid in left:
+        """Kill its session; return whether there was any process to kill."""
+        pids = []
+        for name in os.listdir("/proc"):
+            if name.isdigit() and session(int(name)) == self.pid:
+                pids.append(int(name))
+        for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
                 pass
-        return bool(left)
+        return bool(pids)
 
 
 def become(streams, command, env):
-    """In the child: the shell, with streams of its own."""
+    """Turn this child into the shell, with stdin, stdout and stderr of its own."""
     try:
         os.setsid()
         for number, fd in enumerate(streams):
@@ -123,7 +133,7 @@ def become(streams, command, env):
 
 
 def session(pid):
-    """Session of a process that runs; 0 when there is none."""
+    """Return the session of a running process; 0 if there is none."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as source:
             fields = source.read().rpartition(b")")[2].split()
@@ -133,7 +143,7 @@ def session(pid):
 
 
 def environment():
-    """What a login has, and nothing of Slurm's or of the controller's: the same child as over ssh."""
+    """Return what a login has, and nothing of Slurm's or the controller's: as over ssh."""
     entry = pwd.getpwuid(os.getuid())
     return {
         "HOME": entry.pw_dir,
@@ -148,29 +158,30 @@ class Relay(object):
     """The loop of one task."""
 
     def __init__(self, nonce, task, in_fd=0, out_fd=1, patience=PATIENCE):
-        self.nonce, self.task = nonce.encode("ascii"), task
+        self.nonce = nonce.encode("ascii")
+        self.task = task
         self.patience = patience
-        self.children = {}
-        self._in, self._out = in_fd, out_fd
-        self._incoming, self._outgoing = bytearray(), b""
-        self._body = None  # (heeded, channel, op, bytes that are still to come)
+        self.children = {}  # channel -> child
+        self._in = in_fd
+        self._out = out_fd
+        self._incoming = bytearray()
+        self._outgoing = b""
+        self._body = None  # of an envelope: (is ours, channel, op, bytes that are still to come)
         self._number = 0
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._open = True
 
     def emit(self, kind, channel, data=b""):
-        """Queue one record; long ones are squeezed, and their kind is then a capital."""
-        if len(data) > 512:
-            kind, data = kind.upper(), zlib.compress(data, 1)
-        text = binascii.b2a_base64(("%s %d " % (kind, channel)).encode("ascii") + data)[:-1]
-        for at in range(0, len(text), WIDTH):
-            end = b"," if at + WIDTH < len(text) else b";"
-            self._outgoing += b"%s %d %s%s\n" % (
-                self.nonce,
-                self._number,
-                text[at : at + WIDTH],
-                end,
-            )
+        """Queue one record; a long one is compressed, and its kind is then a capital letter."""
+        if len(data) > COMPRESSED_FROM:
+            kind = kind.upper()
+            data = zlib.compress(data, 1)
+        head = ("%s %d " % (kind, channel)).encode("ascii")
+        text = binascii.b2a_base64(head + data)[:-1]
+        for start in range(0, len(text), WIDTH):
+            end = b"," if start + WIDTH < len(text) else b";"
+            line = (self.nonce, self._number, text[start : start + WIDTH], end)
+            self._outgoing += b"%s %d %s%s\n" % line
             self._number += 1
 
     def run(self):
@@ -188,39 +199,47 @@ class Relay(object):
     def _turn(self):
         readers = [self._in] if self._open else []
         writers = [self._out] if self._outgoing else []
-        sources = {}
-        for child in self.children.values():
-            if child.waiting:
-                writers.append(child.stdin)
-            if len(self._outgoing) < BACKLOG:
-                sources.update(
-                    (fd, child)
-                    for fd in (child.out, child.err)
-                    if fd is not None and child.credit > 0
-                )
-        hurry = any(
-            child.kill_at is not None or child.out is None for child in self.children.values()
+        writers += [child.stdin for child in self.children.values() if child.waiting]
+        sources = self._readable_streams()
+        readable, writable, _ = select.select(
+            readers + list(sources), writers, [], self._longest_wait()
         )
-        ready, free, _ = select.select(readers + list(sources), writers, [], TICK if hurry else 1.0)
-        for fd in ready:
+        for fd in readable:
             if fd == self._in:
-                self._hear()
+                self._receive()
             else:
                 self._carry(sources[fd], fd)
         for child in list(self.children.values()):
-            if child.stdin in free and child.waiting:
+            if child.stdin in writable and child.waiting:
                 child.write()
             self._look(child)
-        if time.monotonic() - self._heard > self.patience:
+        if time.monotonic() - self._received_at > self.patience:
             self._leave()
         self._send()
 
+    def _readable_streams(self):
+        """Return {descriptor: child} of the output streams that may be read now."""
+        if len(self._outgoing) >= BACKLOG:
+            return {}
+        sources = {}
+        for child in self.children.values():
+            if child.credit > 0:
+                sources.update(dict.fromkeys(child.streams(), child))
+        return sources
+
+    def _longest_wait(self):
+        for child in self.children.values():
+            if child.kill_at is not None or child.out is None:
+                return TICK
+        return IDLE_TICK
+
     def _leave(self):
+        """Take no more input and ask every child to end."""
         self._open = False
         for child in self.children.values():
             dismiss(child)
 
-    def _hear(self):
+    def _receive(self):
         try:
             data = os.read(self._in, PIECE)
         except BlockingIOError:
@@ -230,51 +249,50 @@ class Relay(object):
         if not data:
             self._leave()
             return
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._incoming += data
         while self._open and self._envelope():
             pass
 
     def _envelope(self):
-        """Take one step through what came in; whether there may be another."""
-        if self._body is None:
-            at = self._incoming.find(b"\n")
-            if at < 0:
-                if len(self._incoming) > MAX_HEAD:
-                    self._leave()
-                return False
-            tasks, channel, op, length = self._incoming[:at].decode("ascii").split()
-            self._body = (named(self.task, tasks), int(channel), op, int(length))
-            del self._incoming[: at + 1]
-        heeded, channel, op, length = self._body
-        if heeded and len(self._incoming) < length:
+        """Take one step through what came in; return whether there may be another."""
+        if self._body is None and not self._take_head():
+            return False
+        is_ours, channel, op, length = self._body
+        if is_ours and len(self._incoming) < length:
             return False
         body = bytes(self._incoming[:length])
         del self._incoming[:length]
-        if len(body) < length:  # of others, and passed over as it comes
+        if len(body) < length:  # for other tasks, and skipped as it comes
             self._body = (False, channel, op, length - len(body))
             return False
         self._body = None
-        if heeded:
+        if is_ours:
             self._serve(channel, op, body)
         return True
 
+    def _take_head(self):
+        """Take the first line of an envelope; return whether it has come."""
+        end = self._incoming.find(b"\n")
+        if end < 0:
+            if len(self._incoming) > MAX_HEAD:
+                self._leave()
+            return False
+        tasks, channel, op, length = self._incoming[:end].decode("ascii").split()
+        self._body = (named(self.task, tasks), int(channel), op, int(length))
+        del self._incoming[: end + 1]
+        return True
+
     def _serve(self, channel, op, body):
-        """open COMMAND, data BYTES, zdata SQUEEZED, grant NUMBER, kill, close."""
+        """Do one of: open COMMAND, data BYTES, zdata COMPRESSED, grant NUMBER, kill, close."""
         child = self.children.get(channel)
-        if op == "open" and child is None:
-            try:
-                self.children[channel] = RelayedChild(channel, body.decode("utf-8"), environment())
-            except (OSError, KeyError) as error:
-                self.emit("e", channel, str(error).encode("utf-8"))
-                self.emit("x", channel)
-        elif child is None:
-            return
-        elif op in ("data", "zdata"):
-            if child.stdin is not None and not child.ending:
-                child.waiting += zlib.decompress(body) if op == "zdata" else body
-                if len(child.waiting) > MAX_INPUT:
-                    dismiss(child)
+        if child is None:
+            if op == "open":
+                self._start(channel, body.decode("utf-8"))
+        elif op == "data":
+            self._take_input(child, body)
+        elif op == "zdata":
+            self._take_input(child, zlib.decompress(body))
         elif op == "grant":
             child.credit += int(body)
         elif op == "kill":
@@ -282,46 +300,63 @@ class Relay(object):
         elif op == "close":
             dismiss(child)
 
+    def _start(self, channel, command):
+        try:
+            self.children[channel] = RelayedChild(channel, command, environment())
+        except (OSError, KeyError) as error:
+            self.emit("e", channel, str(error).encode("utf-8"))
+            self.emit("x", channel)
+
+    def _take_input(self, child, data):
+        if child.stdin is None or child.ending:
+            return
+        child.waiting += data
+        if len(child.waiting) > MAX_INPUT:
+            dismiss(child)
+
     def _carry(self, child, fd):
+        """Pass on what a stream of a child has, or its end."""
         if fd not in (child.out, child.err):
             return  # closed since, with the other stream
-        out, data = fd == child.out, child.read(fd)
+        is_stdout = fd == child.out
+        data = child.read(fd)
         if data:
             child.credit -= len(data)
-            self.emit("o" if out else "e", child.channel, data)
-        elif data is not None and out:
-            if child.err is not None:  # its last words, before its end is known
-                self._last(child, child.err)
+            self.emit("o" if is_stdout else "e", child.channel, data)
+        elif data is not None and is_stdout:
+            if child.err is not None:  # its error messages come before the end of its stdout
+                self._carry_rest(child, child.err)
             self.emit("f", child.channel)
 
     def _look(self, child):
-        """Notice its end, and see to it that nothing of it is left."""
+        """Notice the end of a child, and kill what remains of it in time."""
         now = time.monotonic()
-        ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        if ended:
+        # WNOWAIT: it is not reaped before its session is gone, so that its pid is not reused.
+        status = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        has_ended = status is not None
+        if has_ended:
             child.kill_at = child.kill_at or now
-        if child.kill_at is None or now < child.kill_at - (GRACE if ended else 0.0):
+        if child.kill_at is None:
             return
-        left = (
-            child.kill() or not ended
-        )  # it is not reaped before, so that its number stays its own
-        if not left or now > child.kill_at + GRACE:
+        first_kill = child.kill_at - GRACE if has_ended else child.kill_at
+        if now < first_kill:
+            return
+        remains = child.kill() or not has_ended
+        if not remains or now > child.kill_at + GRACE:
             self._forget(child)
 
     def _forget(self, child):
         os.waitpid(child.pid, os.WNOHANG)
         child.close_stdin()
-        for fd in (child.out, child.err):
-            if fd is not None:
-                self._last(child, fd)
-        for fd in (child.out, child.err):  # those that others hold
-            if fd is not None:
-                child.close(fd)
+        for fd in child.streams():
+            self._carry_rest(child, fd)
+        for fd in child.streams():  # those that other processes hold open
+            child.close(fd)
         self.emit("x", child.channel)
         del self.children[child.channel]
 
-    def _last(self, child, fd):
-        """What a pipe holds by now."""
+    def _carry_rest(self, child, fd):
+        """Pass on what a pipe holds by now."""
         kind = "o" if fd == child.out else "e"
         for _ in range(WINDOW // PIECE):
             data = child.read(fd)
@@ -349,7 +384,7 @@ class Relay(object):
 
 
 def dismiss(child):
-    """Ask a child to end: no more input comes; it has GRACE seconds."""
+    """Ask a child to end: it gets no more input, and has GRACE seconds."""
     if child.kill_at is None:
         child.kill_at = time.monotonic() + GRACE
         child.ending = True
@@ -373,12 +408,14 @@ def _stop(signum, frame):
 
 
 def main(nonce):
-    """Say where this is, and serve. The call of this function is the last line of what is sent."""
+    """Report the name of the node, and serve. The call is the last line of what is sent."""
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, _stop)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    relay = Relay(nonce, int(os.environ["SLURM_PROCID"]))
-    relay.emit("h", 0, os.environ["SLURMD_NODENAME"].encode("utf-8"))
+    task = int(os.environ["SLURM_PROCID"])
+    node = os.environ["SLURMD_NODENAME"]
+    relay = Relay(nonce, task)
+    relay.emit("h", 0, node.encode("utf-8"))
     relay.run()
     sys.stderr.flush()
     os._exit(0)

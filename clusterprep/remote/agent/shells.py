@@ -1,7 +1,7 @@
-"""What the shells of the job's user give to a process, asked as that user.
+"""The environment that the shells of the job's user give to a process, asked as that user.
 
-A login shell is started as login(1) does, a shell for one command as sshd does, each between fences that nothing else
-prints and with a limit of its own.
+A login shell is started as login(1) does, a shell for one command as sshd does. Each has a limit of
+its own, and its answer is between marks that nothing else prints.
 """
 
 import os
@@ -13,18 +13,22 @@ from clusterprep.remote.agent.light import dumps, loads, signal
 from clusterprep.remote.agent.readers import NoAnswer, become, paths
 
 SHELL_LIMIT = 4.0  # seconds for one shell with its start-up files
-TRACE_LIMIT = 0.5  # seconds of another look at a shell that hangs, to see in which line
+TRACE_LIMIT = 0.5  # seconds of another look at a shell that hangs, to find the line
 MOST = 4 << 20  # bytes that start-up files may print
+MOST_FILES = 128  # start-up files that are followed
 NO_LOGIN = ("nologin", "false", "sync", "halt", "shutdown")
 TRACED = ("bash", "sh", "dash", "ksh", "zsh")
-LANE = "sessions"  # of the reads that start shells: one child for all of them, so that the first can ask for the others
-_asked_before = {}  # type: ignore[var-annotated]  # (user, session) -> sessions, until the next read takes them
+NOT_STARTED = 126  # exit code of a child that could not run the shell
+# Lane of all reads that start shells: one child, so that the first read can ask for the others.
+LANE = "sessions"
+_sessions_of_earlier_read = {}  # type: ignore[var-annotated]  # (user, session) -> sessions
 
 
 def account(user, session):
-    """The user's line of the password database, and the environment of this process where it is a session of his.
+    """Return the user's line of the password database, and this process's environment or None.
 
-    `user` None is who logged in; `session` says that this process is an ssh command's.
+    The environment is returned if this process is an ssh session of that user. `user` None is the
+    user who logged in; `session` says that this process is an ssh command's.
     """
     import pwd
 
@@ -33,14 +37,19 @@ def account(user, session):
         entry = pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
     except KeyError:
         raise NoAnswer("missing", "there is no user %s" % (user or os.geteuid()))
-    own = entry.pw_uid == os.geteuid()
-    if not own and os.geteuid() != 0:
+    is_own = entry.pw_uid == os.geteuid()
+    if not is_own and os.geteuid() != 0:
         raise NoAnswer("denied", "a session of %s cannot be opened" % entry.pw_name)
-    return entry, dict(os.environ) if own and session and "SUDO_USER" not in os.environ else None
+    if is_own and session and "SUDO_USER" not in os.environ:
+        return entry, dict(os.environ)
+    return entry, None
 
 
 def as_user(entry, look):
-    """What `look` answers in a process of the user; it stays in the group of its parent, which is killed as a whole."""
+    """Return what `look` returns in a process of the user.
+
+    That process stays in the group of its parent, which is killed as a whole.
+    """
     if entry.pw_uid == os.geteuid():
         return look()
     source, sink = os.pipe()
@@ -49,108 +58,124 @@ def as_user(entry, look):
         try:
             os.close(source)
             become(entry.pw_name)
-            try:
-                answer = ["ok", look()]
-            except NoAnswer as no:
-                answer = ["no", no.reason, no.why]
-            except Exception as error:  # noqa: BLE001 - it travels home as the reason
-                answer = ["no", "garbled", "%s: %s" % (type(error).__name__, error)]
-            data = dumps(answer).encode("ascii")
-            while data:
-                data = data[os.write(sink, data) :]
+            _write_answer(look, sink)
         finally:
             os._exit(0)
     os.close(sink)
-    pieces = []
-    while True:
-        piece = os.read(source, 1 << 16)
-        if not piece:
-            break
-        pieces.append(piece)
+    data = _read_all(source)
     os.close(source)
     os.waitpid(pid, 0)
-    if not pieces:
+    if not data:
         raise NoAnswer("garbled", "the look as %s ended early" % entry.pw_name)
-    answer = loads(b"".join(pieces).decode("ascii"))
+    answer = loads(data.decode("ascii"))
     if answer[0] != "ok":
         raise NoAnswer(answer[1], answer[2])
     return answer[1]
 
 
-def keep(user, session, found):
-    """Leave what `sessions` found to the next read of this child: start-up files may take a tenth of a second."""
-    _asked_before[user, session] = found
+def _write_answer(look, sink):
+    try:
+        answer = ["ok", look()]
+    except NoAnswer as no:
+        answer = ["no", no.reason, no.why]
+    except Exception as error:  # noqa: BLE001 - it becomes the reason of the answer
+        answer = ["no", "garbled", "%s: %s" % (type(error).__name__, error)]
+    data = dumps(answer).encode("ascii")
+    while data:
+        sent = os.write(sink, data)
+        data = data[sent:]
+
+
+def _read_all(source):
+    pieces = []
+    while True:
+        piece = os.read(source, 1 << 16)
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+
+
+def keep(user, session, by_path):
+    """Keep the sessions for the next read of this child: start-up files may take 0.1 seconds."""
+    _sessions_of_earlier_read[user, session] = by_path
 
 
 def take(user, session):
-    """What an earlier read of this child has left, once; None where the shells are to be asked."""
-    return _asked_before.pop((user, session), None)
+    """Return, once, the sessions that an earlier read kept; None if there are none."""
+    return _sessions_of_earlier_read.pop((user, session), None)
 
 
 # ---------------------------------------------------------------- start-up files
 
 
 def start_up(entry):
-    """The start-up files of a user's shell that are there, as [path, text], as an interactive login reads them.
+    """Return the existing start-up files of a user's shell as [path, text].
 
-    A file that one of them takes in by name comes behind it.
+    They are in the order of an interactive login. A file that another one sources by name comes
+    behind it.
     """
-    home, shell = entry.pw_dir.rstrip("/"), os.path.basename(entry.pw_shell or "/bin/sh")
+    home = entry.pw_dir.rstrip("/")
+    shell = os.path.basename(entry.pw_shell or "/bin/sh")
+    files = []
+    for path in ["/etc/environment"] + _start_up_paths(shell, home):
+        _add_file(path, home, files)
+    return files
+
+
+def _start_up_paths(shell, home):
     if shell == "zsh":
-        order = [
+        return [
             "/etc/zshenv",
             "/etc/zsh/zshenv",
             home + "/.zshenv",
             "/etc/zprofile",
             "/etc/zsh/zprofile",
-        ]
-        order += [
             home + "/.zprofile",
             "/etc/zshrc",
             "/etc/zsh/zshrc",
             home + "/.zshrc",
             home + "/.zlogin",
         ]
-    elif shell in ("csh", "tcsh"):
-        order = [
+    if shell in ("csh", "tcsh"):
+        return [
             "/etc/csh.cshrc",
             "/etc/csh.login",
             home + "/.tcshrc",
             home + "/.cshrc",
             home + "/.login",
         ]
-    elif shell == "fish":
-        order = ["/etc/fish/config.fish", home + "/.config/fish/config.fish"]
-    else:
-        order = ["/etc/profile"] + [
-            path for path in paths("/etc/profile.d/*") if path.endswith(".sh")
-        ]
-        if shell == "bash":
-            own = [home + name for name in ("/.bash_profile", "/.bash_login", "/.profile")]
-            order += ["/etc/bash.bashrc", "/etc/bashrc"] + [
-                path for path in own if os.path.exists(path)
-            ][:1]
-            order += [home + "/.bashrc", home + "/.bash_aliases"]
-        else:
-            order += [home + "/.profile"]
-    found = []
-    for path in ["/etc/environment"] + order:
-        _add(path, home, found)
-    return found
+    if shell == "fish":
+        return ["/etc/fish/config.fish", home + "/.config/fish/config.fish"]
+    order = ["/etc/profile"]
+    order += [path for path in paths("/etc/profile.d/*") if path.endswith(".sh")]
+    if shell != "bash":
+        return order + [home + "/.profile"]
+    order += ["/etc/bash.bashrc", "/etc/bashrc"]
+    for name in ("/.bash_profile", "/.bash_login", "/.profile"):
+        if os.path.exists(home + name):
+            order.append(home + name)
+            break  # bash reads the first of them only
+    return order + [home + "/.bashrc", home + "/.bash_aliases"]
 
 
-def _add(path, home, found):
-    if path[:1] != "/" or "$" in path or len(found) > 128 or path in [known for known, _ in found]:
+def _add_file(path, home, files):
+    """Append a start-up file, and behind it the files that it sources by name."""
+    if path[:1] != "/" or "$" in path or len(files) > MOST_FILES:
+        return
+    if any(path == known for known, _ in files):
         return
     text = text_of(path)
     if text is None:
         return
-    found.append([path, text])
-    for line in text.splitlines() if ". " in text or "source " in text else ():
-        words = line.replace(";", " ").replace('"', " ").split()
-        for at in range(len(words) - 1):
-            if words[at] in (".", "source"):
-                _add(_expanded(words[at + 1], home), home, found)
+    files.append([path, text])
+    if ". " not in text and "source " not in text:
+        return
+    for line in text.splitlines():
+        tokens = line.replace(";", " ").replace('"', " ").split()
+        for index, token in enumerate(tokens[:-1]):
+            if token in (".", "source"):
+                sourced = _expanded(tokens[index + 1], home)
+                _add_file(sourced, home, files)
 
 
 def _expanded(word, home):
@@ -164,91 +189,103 @@ def _expanded(word, home):
 
 
 def identity(entry):
-    """What every process of a user has, whoever starts it."""
-    shell = entry.pw_shell or "/bin/sh"
-    found = {
+    """Return the variables that every process of a user has, whatever starts it."""
+    return {
         "HOME": entry.pw_dir,
         "USER": entry.pw_name,
         "LOGNAME": entry.pw_name,
-        "SHELL": shell,
+        "SHELL": entry.pw_shell or "/bin/sh",
         "TERM": "dumb",
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     }
-    return dict(found, PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 
 
 def sessions(entry, given, texts):
-    """{path: ["ok", {name: value}] or ["no", reason, why]}; nothing for a user who cannot log in.
+    """Return {launch path: ["ok", variables] or ["no", reason, why]} of the user's shells.
 
-    `given` is the environment of the session that this process runs in, None where it is not the user's; `texts` are
-    his start-up files.
+    It is empty if the user cannot log in. `given` is the environment of the session that this
+    process runs in, None if it is another user's; `texts` are the start-up files of the user.
     """
     shell = entry.pw_shell or "/bin/sh"
     if os.path.basename(shell) in NO_LOGIN:
         return {}
-    pam = _pam(dict(map(tuple, texts)).get("/etc/environment", ""))
-    base = dict(identity(entry), **pam)
+    by_path = dict(map(tuple, texts))
+    base = identity(entry)
+    base.update(_pam_env(by_path.get("/etc/environment", "")))
     if given is not None:
-        # What start-up files have set is not what the session began with.
-        again = set(
-            name for path, text in texts if path != "/etc/environment" for name in _names(text)
-        )
-        base.update(
-            (name, value) for name, value in given.items() if wanted(name) and name not in again
-        )
+        base.update(_session_variables(given, texts))
         command = ["ok", kept(given)]
     else:
-        # bash reads ~/.bashrc where sshd started it, which it tells by this variable
-        command = _asked(shell, dict(base, SSH_CLIENT="127.0.0.1 1 22"), texts, False, False)
-    # Most people write behind the line that ends ~/.bashrc in scripts, so a terminal's shell is asked where that says
-    # anything; it reads completions and prompts too.
-    rc = [text for path, text in texts if path.endswith(("rc", ".bash_aliases"))]
-    talks = any(wanted(name) for text in rc for name in _names(text))
-    login = _asked(shell, base, texts, True, talks)
-    if talks and login[0] == "no" and login[1] != "hung":
-        login = _asked(shell, base, texts, True, False)
+        # bash reads ~/.bashrc if sshd started it, which it recognizes by this variable.
+        base_of_command = dict(base, SSH_CLIENT="127.0.0.1 1 22")
+        command = _ask_shell(shell, base_of_command, texts, False, False)
+    # Most people write behind the line that ends ~/.bashrc in scripts, so an interactive shell is
+    # asked if that file sets a relevant variable. It reads completions and prompts too.
+    interactive = _is_set_in_rc(texts)
+    login = _ask_shell(shell, base, texts, True, interactive)
+    if interactive and login[0] == "no" and login[1] != "hung":
+        login = _ask_shell(shell, base, texts, True, False)
     return {"login shell": login, "ssh command": command}
 
 
+def _session_variables(given, texts):
+    """Return the relevant variables of a session that no start-up file sets."""
+    set_by_files = set()
+    for path, text in texts:
+        if path != "/etc/environment":
+            set_by_files.update(_names(text))
+    variables = kept(given)
+    return dict((name, value) for name, value in variables.items() if name not in set_by_files)
+
+
+def _is_set_in_rc(texts):
+    return any(_names(text) for path, text in texts if path.endswith(("rc", ".bash_aliases")))
+
+
 def _names(text):
-    return [
-        name
-        for line in text.splitlines()
-        if "=" in line or "env" in line
-        for name in named(line)
-        if wanted(name)
-    ]
-
-
-def _pam(text):
-    """/etc/environment as pam_env(8) reads it."""
-    found = {}
+    """Return the names of the relevant variables that a start-up file sets."""
+    relevant = []
     for line in text.splitlines():
-        bare = line.strip()
-        bare = bare[7:].lstrip() if bare.startswith("export ") else bare
-        name, sign, value = bare.partition("#")[0].partition("=")
-        if sign and name:
-            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
-            found[name] = value[1:-1] if quoted else value
-    return found
+        if "=" in line or "env" in line:
+            relevant += [name for name in named(line) if wanted(name)]
+    return relevant
 
 
-def _asked(shell, env, texts, login, interactive):
-    """The variables of a shell of that kind, between fences that nothing else prints."""
-    fence = "clusterprep-" + "".join("%02x" % byte for byte in bytearray(os.urandom(16)))
+def _pam_env(text):
+    """Return the variables of /etc/environment as pam_env(8) reads them."""
+    variables = {}
+    for line in text.splitlines():
+        assignment = line.strip()
+        if assignment.startswith("export "):
+            assignment = assignment[7:].lstrip()
+        name, sign, value = assignment.partition("#")[0].partition("=")
+        if not sign or not name:
+            continue
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        variables[name] = value
+    return variables
+
+
+def _ask_shell(shell, env, texts, login, interactive):
+    """Return the variables of a shell of that kind, as ["ok", variables] or ["no", reason, why]."""
+    nonce = "".join("%02x" % byte for byte in bytearray(os.urandom(16)))
+    fence = "clusterprep-" + nonce
     command = "printf '\\0%s\\0' " + fence + "; /usr/bin/env -0; printf '%s' " + fence
-    env = dict(env, HISTFILE="/dev/null")  # a terminal's shell cuts its history file when it starts
-    argv = (
-        [("-" if login else "") + os.path.basename(shell)]
-        + (["-i"] if interactive else [])
-        + ["-c", command]
-    )
-    mark = b"\0" + fence.encode("ascii") + b"\0"
-    data, why = _run(shell, argv, env, 1, mark, fence.encode("ascii"), SHELL_LIMIT)
-    rest = data.partition(mark)[2]
-    whole, sign, _ = rest.rpartition(fence.encode("ascii"))
-    if sign:
-        pairs = [row.decode("utf-8", "replace").partition("=") for row in whole.split(b"\0")]
-        return ["ok", kept(dict((name, value) for name, _, value in pairs))]
+    env = dict(env, HISTFILE="/dev/null")  # an interactive shell cuts its history file at its start
+    argv = [os.path.basename(shell)]
+    if login:
+        argv = ["-" + argv[0]]
+    if interactive:
+        argv.append("-i")
+    argv += ["-c", command]
+    end_mark = fence.encode("ascii")
+    start_mark = b"\0" + end_mark + b"\0"
+    data, why = _run(shell, argv, env, 1, start_mark, end_mark, SHELL_LIMIT)
+    answer = data.partition(start_mark)[2]
+    rows, is_complete, _ = answer.rpartition(end_mark)
+    if is_complete:
+        return ["ok", kept(_variables(rows))]
     where = _where(shell, argv, env, texts, why == "hung")
     if why == "hung":
         return ["no", "hung", "a start-up file of %s hangs%s" % (env["USER"], where)]
@@ -257,8 +294,19 @@ def _asked(shell, env, texts, login, interactive):
     return ["no", "garbled", "a start-up file of %s ends the shell%s" % (env["USER"], where)]
 
 
-def _run(shell, argv, env, stream, mark, fence, limit):
-    """What a shell prints on a stream until its last fence, its end or its limit; why it did not come to its end."""
+def _variables(rows):
+    variables = {}
+    for row in rows.split(b"\0"):
+        name, _, value = row.decode("utf-8", "replace").partition("=")
+        variables[name] = value
+    return variables
+
+
+def _run(shell, argv, env, stream, start_mark, end_mark, limit):
+    """Return what a shell prints on a stream, and None, "hung" or "missing_tool".
+
+    Reads until the second mark, the end of the shell, or the limit in seconds.
+    """
     source, sink = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -269,42 +317,61 @@ def _run(shell, argv, env, stream, mark, fence, limit):
             os.chdir(env["HOME"] if os.access(env["HOME"], os.X_OK) else "/")
             os.execve(shell, argv, env)  # noqa: S606 - the user's own shell, as sshd starts it
         finally:
-            os._exit(126)
+            os._exit(NOT_STARTED)
     os.close(sink)
-    data, why, end = b"", "hung", time.monotonic() + limit
-    while select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
-        piece = os.read(source, 1 << 16)
-        data += piece
-        if (
-            not piece
-            or len(data) > MOST
-            or (mark and data.endswith(fence) and mark in data[: -len(fence)])
-        ):
-            why = None
-            break
+    data, is_complete = _read_until_mark(source, start_mark, end_mark, limit)
     os.close(source)
+    why = None if is_complete else "hung"
     done, status = os.waitpid(pid, os.WNOHANG)
     if not done:
         os.kill(pid, signal.SIGKILL)  # what it started is killed with the group of this read
         os.waitpid(pid, 0)
-    elif os.WIFEXITED(status) and os.WEXITSTATUS(status) == 126 and not data:
+    elif os.WIFEXITED(status) and os.WEXITSTATUS(status) == NOT_STARTED and not data:
         why = "missing_tool"
     return data, why
 
 
+def _read_until_mark(source, start_mark, end_mark, limit):
+    """Return what comes through a pipe, and whether it was complete before the limit."""
+    data = b""
+    end = time.monotonic() + limit
+    while select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
+        piece = os.read(source, 1 << 16)
+        data += piece
+        if not piece or len(data) > MOST:
+            return data, True
+        if start_mark and data.endswith(end_mark) and start_mark in data[: -len(end_mark)]:
+            return data, True
+    return data, False
+
+
 def _where(shell, argv, env, texts, hung):
-    """The line at which a shell hangs or ends, as far as its trace tells; after an end it may still say goodbye."""
+    """Return ": FILE line NUMBER" of the line at which a shell hangs or ends, by its trace.
+
+    A shell that ends may still run the commands of its exit, so more lines of its trace are tried.
+    """
     if os.path.basename(shell) not in TRACED:
         return ""
-    data, _ = _run(shell, argv[:1] + ["-x"] + argv[1:], env, 2, b"", b"", TRACE_LIMIT)
-    lines = [
-        line.lstrip("+").strip()
-        for line in data.decode("utf-8", "replace").split("\n")
-        if line[:1] == "+"
-    ]
-    for last in lines[: -2 if hung else -10 : -1]:
-        for path, text in reversed(texts):
-            for number, line in enumerate(text.splitlines(), 1):
-                if last and last in line and not line.lstrip().startswith("#"):
-                    return ": %s line %d" % (path, number)
+    traced = argv[:1] + ["-x"] + argv[1:]
+    data, _ = _run(shell, traced, env, 2, b"", b"", TRACE_LIMIT)
+    commands = []
+    for line in data.decode("utf-8", "replace").split("\n"):
+        if line[:1] == "+":
+            commands.append(line.lstrip("+").strip())
+    last = commands[: -2 if hung else -10 : -1]
+    for command in last:
+        place = _place_of(command, texts)
+        if place:
+            return place
+    return ""
+
+
+def _place_of(command, texts):
+    """Return ": FILE line NUMBER" of the last start-up file that has this command, else ""."""
+    if not command:
+        return ""
+    for path, text in reversed(texts):
+        for number, line in enumerate(text.splitlines(), 1):
+            if command in line and not line.lstrip().startswith("#"):
+                return ": %s line %d" % (path, number)
     return ""

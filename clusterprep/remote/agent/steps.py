@@ -1,9 +1,10 @@
-"""What is done step by step: operations one after the other, each noted with its way back before it is done.
+"""Steps of a run: operations one after the other, each noted with its way back before it is done.
 
-`steps.json` beside the manifest of a run has its deeds in the order in which they were done, and for every operation
-how far it came: `begun` before anything of it is done, `done`, and after an undo `undone`, `again` where it is to be
-run once more, or `kept` where nothing takes it back. It is on disk before the next thing happens, so whoever comes
-after a death knows what to undo.
+`steps.json` beside the manifest of a run has the step actions in the order in which they were done,
+and for every operation its state: `begun` before anything of it is done, `done`, and after a
+rollback `undone`, `again` where its commands are to be run once more, or `kept` where nothing takes
+it back. The journal is on disk before the next thing happens, so that after a crash it says what to
+undo.
 """
 
 import os
@@ -34,180 +35,230 @@ from clusterprep.remote.agent.disk import (
 from clusterprep.remote.agent.light import dumps, loads
 
 JOURNAL = "steps.json"
+TO_UNDO = ("begun", "done")  # states of operations that a rollback takes back
+SETTLED = ("done", "undone", "kept", "again")  # states of operations that were not interrupted
 
 
 # ---------------------------------------------------------------- the journal
 
 
-def deeds_of(folder):
-    """What a run did here step by step, in its order."""
+def read_journal(folder):
+    """Return the step actions of a run in their order."""
     path = os.path.join(folder, JOURNAL)
     if not os.path.exists(path):
         return []
-    return loads(own_text(path).decode("ascii"))
+    text = own_text(path).decode("ascii")
+    return loads(text)
 
 
-def note(folder, step_actions):
-    """Put the journal on disk: what is written next happens after that."""
+def write_journal(folder, step_actions):
+    """Put the journal on disk, before what it says happens."""
+    path = os.path.join(folder, JOURNAL)
     text = dumps(step_actions).encode("ascii") + b"\n"
-    replace_file(os.path.join(folder, JOURNAL), text, 0o600, os.geteuid(), os.getegid())
+    replace_file(path, text, 0o600, os.geteuid(), os.getegid())
 
 
 # ---------------------------------------------------------------- doing
 
 
 def perform(request):
-    """Operation perform: do these deeds in their order; a failure ends it, and `deed` of the answer says at which.
+    """Operation perform: do these step actions in their order, until one fails.
 
-    {"root", "run", "deeds": [{"place", "step", "resource", "target", "action", "diff", "operations"}]}
+    {"root", "run", "deeds": [{"place", "step", "resource", "target", "action", "diff",
+    "operations"}]}
+
+    After a failure `deed` of the answer is the index of the step action that failed. Yields every
+    command that the caller is to run, and is sent the command when it has ended.
     """
-    folder = run_folder(request["root"], request["run"])
+    root, run = request["root"], request["run"]
+    folder = run_folder(root, run)
     manifest = read_manifest(folder)
     if manifest["state"] != "committed":
-        raise Stop("failed", "run %s is %s" % (request["run"], manifest["state"]))
-    step_actions = deeds_of(folder)
-    for number, step_action in enumerate(request["deeds"]):
+        raise Stop("failed", "run %s is %s" % (run, manifest["state"]))
+    step_actions = read_journal(folder)
+    for index, step_action in enumerate(request["deeds"]):
         step_actions.append(step_action)
         for operation in step_action["operations"]:
             operation["state"] = "begun"
             try:
-                if operation["do"] in ("run", "reboot"):
-                    note(folder, step_actions)
-                    command = yield operation
-                    refuse_failed(dict(operation, codes=operation.get("codes", [0])), command)
-                else:
-                    prepared(request["root"], operation)
-                    note(folder, step_actions)
-                    replace(operation)
+                yield from _perform_operation(root, operation, folder, step_actions)
             except Stop as stop:
-                stop.body["deed"] = number
+                stop.body["deed"] = index
                 raise
             operation["state"] = "done"
-            note(folder, step_actions)
+            write_journal(folder, step_actions)
 
 
-def prepared(root, operation):
-    """What an undo will need of a file or a value, if it is still what it was planned against."""
-    operation["running"] = operation["do"] == "value"
-    operation["place"] = place = (
-        operation["path"] if operation["running"] else under(root, operation["path"])
-    )
+def _perform_operation(root, operation, folder, step_actions):
+    if operation["do"] in ("run", "reboot"):
+        write_journal(folder, step_actions)
+        command = yield operation
+        codes = operation.get("codes", [0])
+        refuse_failed(dict(operation, codes=codes), command)
+    else:
+        prepare_undo(root, operation)
+        write_journal(folder, step_actions)
+        write_after(operation)
+
+
+def prepare_undo(root, operation):
+    """Add to an operation what its undo needs; raise Stop if the file changed since the plan."""
+    path = operation["path"]
+    is_value = operation["do"] == "value"
+    place = path if is_value else under(root, path)
+    operation["running"] = is_value
+    operation["place"] = place
     seen, was = now(operation)
     if seen != before_of(operation):
-        raise changed(operation["path"], place, seen, "since it was planned")
-    if not operation["running"]:
-        if was:
-            refuse_pinned(place)
-        operation["was"], operation["uid"], operation["gid"] = was, os.geteuid(), os.getegid()
-        operation["folders"] = missing_folders(os.path.dirname(place))
+        raise changed(path, place, seen, "since it was planned")
+    if is_value:
+        return
+    if was:
+        refuse_pinned(place)
+    operation["was"] = was
+    operation["uid"] = os.geteuid()
+    operation["gid"] = os.getegid()
+    operation["folders"] = missing_folders(os.path.dirname(place))
 
 
 def before_of(operation):
+    """Return the bytes before an operation; the columns of a kernel value are parted by a blank."""
     data = decoded(operation["before"])
-    return data.replace(b"\t", b" ") if operation["do"] == "value" and data is not None else data
+    if data is not None and operation["do"] == "value":
+        return data.replace(b"\t", b" ")
+    return data
 
 
-def replace(operation):
-    after, place = decoded(operation["after"]), operation["place"]
+def write_after(operation):
+    """Give the file or the kernel value of an operation its new bytes."""
+    place = operation["place"]
+    after = decoded(operation["after"])
     if operation["running"]:
         set_value(place, after)
     elif after is None:
         remove_file(place)
     else:
         make_folder(os.path.dirname(place))
-        replace_file(place, after, *former(operation))
+        mode, uid, gid = former(operation)
+        replace_file(place, after, mode, uid, gid)
 
 
 # ---------------------------------------------------------------- undoing
 
 
 def take_back(request):
-    """Operation take_back: undo what a run did here, the last first.
+    """Operation take_back: undo the step actions of a run, the last first.
 
-    {"root", "run", "half", "again", "go_on", "force"}: with `half` only if the run stopped in the middle of a deed;
-    with `again` what is to be run once all is back follows. Where an undo fails, it ends, unless `go_on` says that the
-    rest is to be undone all the same; by `force` what fails is then given up. The answer tells by places in the journal
-    what was `undone`, what nothing takes back, `kept`, and at which `deed` it failed.
+    {"root", "run", "half", "again", "go_on", "force"}: with `half` only if the run stopped within a
+    step action; with `again` the commands for the time after a rollback follow. A failed undo ends
+    it, unless `go_on` says that the rest is to be undone all the same; with `force` what fails is
+    given up. The answer has indexes of the journal: those that were `undone`, those that nothing
+    takes back, `kept`, and the first that failed, `deed`.
     """
     folder = run_folder(request["root"], request["run"])
-    step_actions = deeds_of(folder)
+    step_actions = read_journal(folder)
     answer = {"undone": [], "kept": []}
-    if not request.get("half") or not all(is_whole(step_action) for step_action in step_actions):
-        for number, step_action in reversed(list(enumerate(step_actions))):
-            todo = [
-                each
-                for each in reversed(step_action["operations"])
-                if each.get("state") in ("begun", "done")
-            ]
-            for operation in todo:
-                trouble = yield from undone(operation, request.get("force"))
-                note(folder, step_actions)
-                if trouble:
-                    answer = dict(trouble, **dict({"deed": number}, **answer))
-                    if not request.get("go_on") and not request.get("force"):
-                        return answer
-            states = [operation["state"] for operation in todo]
-            if todo and not {"begun", "done"} & set(states):
-                answer["kept" if "kept" in states else "undone"].append(number)
+    only_half = request.get("half")
+    if not only_half or not all(is_whole(step_action) for step_action in step_actions):
+        answer, ended = yield from _undo_all(request, folder, step_actions, answer)
+        if ended:
+            return answer
     if request.get("again"):
-        trouble = yield from run_again(folder, step_actions)
-        answer = dict(trouble or {}, **answer)
+        failure = yield from run_again(folder, step_actions)
+        answer = dict(failure or {}, **answer)
     return answer
 
 
-def undone(operation, force):
-    """Take one operation back; why that failed, None where it did not."""
+def _undo_all(request, folder, step_actions, answer):
+    """Undo every step action, the last first; return the answer, and whether a failure ended it."""
+    force = request.get("force")
+    goes_on = force or request.get("go_on")
+    for index in reversed(range(len(step_actions))):
+        operations = step_actions[index]["operations"]
+        to_undo = [each for each in reversed(operations) if each.get("state") in TO_UNDO]
+        for operation in to_undo:
+            failure = yield from undo_operation(operation, force)
+            write_journal(folder, step_actions)
+            if failure:
+                answer = _with_failure(failure, index, answer)
+                if not goes_on:
+                    return answer, True
+        _note_undone(answer, index, to_undo)
+    return answer, False
+
+
+def _with_failure(failure, index, answer):
+    """Return the answer with a failure; what an earlier failure said stays."""
+    merged = dict(failure, deed=index)
+    merged.update(answer)
+    return merged
+
+
+def _note_undone(answer, index, operations):
+    states = [operation["state"] for operation in operations]
+    if not states or "begun" in states or "done" in states:
+        return
+    outcome = "kept" if "kept" in states else "undone"
+    answer[outcome].append(index)
+
+
+def undo_operation(operation, force):
+    """Take one operation back; return the body of the failure, or None."""
     try:
-        for run in undo_of(operation):
-            refuse_failed(run, (yield run))
+        for command in undo_commands(operation):
+            ended = yield command
+            refuse_failed(command, ended)
         if operation["do"] in ("write", "value"):
             put_back(operation, force)
     except Stop as stop:
-        operation["state"] = "kept" if force else operation["state"]
+        if force:
+            operation["state"] = "kept"
         return stop.body
-    operation["state"] = left_by(operation)
+    operation["state"] = state_after_undo(operation)
     return None
 
 
 def is_whole(step_action):
-    """Whether all operations of a deed were done, or none is to be undone any more."""
-    return all(
-        operation.get("state") in ("done", "undone", "kept", "again")
-        for operation in step_action["operations"]
-    )
+    """Whether every operation of a step action was done, or needs no undo any more."""
+    return all(operation.get("state") in SETTLED for operation in step_action["operations"])
 
 
-def undo_of(operation):
-    """The commands that take an operation back; none where it is no command, or where nothing does."""
-    return (operation["undo"] or []) if operation["do"] == "run" and not is_left(operation) else []
+def undo_commands(operation):
+    """Return the commands that take an operation back; none if it is no command or stays."""
+    if operation["do"] != "run" or cannot_be_undone(operation):
+        return []
+    return operation["undo"] or []
 
 
-def is_left(operation):
+def cannot_be_undone(operation):
     """Whether nothing takes an operation back."""
     if operation["do"] in ("write", "value"):
         return False
-    if operation["do"] == "reboot" or (operation["undo"] is None and not operation["again"]):
+    if operation["do"] == "reboot":
+        return True
+    if operation["undo"] is None and not operation["again"]:
         return True
     return operation["state"] == "begun" and not operation["halfway"]
 
 
-def left_by(operation):
-    """The state of an operation after its undo."""
-    if is_left(operation):
+def state_after_undo(operation):
+    """Return the state of an operation after its undo."""
+    if cannot_be_undone(operation):
         return "kept"
     return "again" if operation.get("again") else "undone"
 
 
 def put_back(operation, force):
-    """The old bytes, unless somebody has changed the file meanwhile."""
+    """Write the old bytes; raise Stop if the file was changed after the run, unless `force`."""
     if "place" not in operation:
-        return  # it had not come so far
-    place, old = operation["place"], before_of(operation)
+        return  # it stopped before anything was written
+    path, place = operation["path"], operation["place"]
+    old = before_of(operation)
+    new = decoded(operation["after"])
     seen, access = now(operation)
-    if seen not in (old, decoded(operation["after"])) and not force:
-        raise changed(
-            operation["path"], place, seen, "after it was written", after=operation["after"]
-        )
+    if seen not in (old, new) and not force:
+        when = "after it was written"
+        raise changed(path, place, seen, when, after=operation["after"])
     if operation["running"]:
         set_value(place, old)
         return
@@ -217,45 +268,52 @@ def put_back(operation, force):
             remove_file(place)
         drop_folders(operation)
     elif seen != old or access != operation["was"]:
-        replace_file(place, old, *operation["was"])
+        mode, uid, gid = operation["was"]
+        replace_file(place, old, mode, uid, gid)
 
 
 def run_again(folder, step_actions):
-    """Run what reads what is there now that the rest is as it was; why that failed, None where it did not."""
+    """Run the `again` commands after a rollback; return the body of the failure, or None.
+
+    These commands make something read the files, which are as they were only now.
+    """
     try:
-        for operation in [
-            each
-            for step_action in step_actions
-            for each in step_action["operations"]
-            if each.get("state") == "again"
-        ]:
-            for run in operation["again"]:
-                refuse_failed(run, (yield run))
-            operation["state"] = "undone"
-            note(folder, step_actions)
+        for step_action in step_actions:
+            for operation in step_action["operations"]:
+                if operation.get("state") != "again":
+                    continue
+                for command in operation["again"]:
+                    ended = yield command
+                    refuse_failed(command, ended)
+                operation["state"] = "undone"
+                write_journal(folder, step_actions)
     except Stop as stop:
         return stop.body
     return None
 
 
-# ---------------------------------------------------------------- telling, stopping
+# ---------------------------------------------------------------- reporting, stopping
 
 
 @guarded
-def step_actions(agent, request):
-    """Operation deeds: what a run did here, without bytes: [place, step, resource, target, action, diff, states]."""
-    keys = ("place", "step", "resource", "target", "action", "diff")
-    rows = deeds_of(run_folder(request["root"], request["run"]))
-    return {
-        "deeds": [
-            [row[key] for key in keys] + [[each.get("state") for each in row["operations"]]]
-            for row in rows
+def list_step_actions(agent, request):
+    """Operation deeds: the step actions of a run without bytes.
+
+    Each is [place, step, resource, target, action, diff, states of its operations].
+    """
+    rows = []
+    folder = run_folder(request["root"], request["run"])
+    for step_action in read_journal(folder):
+        row = [
+            step_action[key] for key in ("place", "step", "resource", "target", "action", "diff")
         ]
-    }
+        states = [operation.get("state") for operation in step_action["operations"]]
+        rows.append(row + [states])
+    return {"deeds": rows}
 
 
 def halt(agent, request):
-    """Operation halt: end what is under way, with all that descends from it."""
+    """Operation halt: end the command under way, with all that descends from it."""
     stop_all()
     return {}
 
@@ -263,6 +321,7 @@ def halt(agent, request):
 def install(agent):
     """Register the operations of this part."""
     agent.endings.append(end_all)
-    agent.ops.update(
-        perform=started(perform), take_back=started(take_back), deeds=step_actions, halt=halt
-    )
+    agent.ops["perform"] = started(perform)
+    agent.ops["take_back"] = started(take_back)
+    agent.ops["deeds"] = list_step_actions
+    agent.ops["halt"] = halt

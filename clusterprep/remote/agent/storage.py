@@ -1,4 +1,4 @@
-"""File systems: whether each answers, what is free, and what NCCL left behind in shared memory."""
+"""File systems: whether each answers, how full it is, and what NCCL left in shared memory."""
 
 import errno
 import os
@@ -12,36 +12,46 @@ MOUNTS = 64  # mounts of the given types that are tried
 FILES = 1000  # segments that are looked at
 SHM = "/dev/shm"  # noqa: S108 - only looked at
 PREFIX = "nccl-"
-BUSY = 3.0  # seconds more for one that never waits for a file system but for a processor
-HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of include/linux/proc_ns.h: the namespace that sees every process
+BUSY = 3.0  # further seconds for a child that waits for a processor and not for a file system
+BUSY_STEP = 0.1  # seconds of them that are waited at a time
+# The pid namespace that has every process: PROC_PID_INIT_INO of include/linux/proc_ns.h.
+HOST_PIDS = "pid:[4026531836]"
+ERRNO_REASONS = {errno.ENOENT: "missing", errno.EACCES: "denied", errno.EPERM: "denied"}
+MOUNTINFO_ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
 # ---------------------------------------------------------------- what answers
 
 
-def read_probe(seconds, *words, busy=BUSY):
-    """statvfs of each path, each in a child of its own and all at once, so that dead mounts cost `seconds` together.
+def read_probe(seconds, *targets, busy=BUSY):
+    """Return statvfs of each path, asked in a child of its own.
 
-    On a busy machine those that wait for a processor get `busy` more.
+    All are asked at once, so that dead mounts cost `seconds` together. On a busy machine those that
+    wait for a processor get `busy` seconds more.
 
-    A word is a path, «~alice» for a user's home («~» for our own), or a type of file system whose mounts are all
-    tried; «fuse.» takes every type that begins so. {"answers": {word or path: ["ok", state] or ["no", reason, why]},
-    "left": mounts not tried}.
+    A target is a path, «~alice» for a user's home («~» for this user's), or a type of file system,
+    of which all mounts are tried; «fuse.» stands for every type that begins so. The answer is
+    {"answers": {path: ["ok", state] or ["no", reason, why]}, "left": mounts not tried}.
     """
-    paths = [word for word in words if word[0] in "/~"]
-    mounts = [
-        path
-        for path in _mounts([word for word in words if word[0] not in "/~"])
-        if path not in paths
-    ]
+    paths = []
+    types = []
+    for target in targets:
+        if target[0] in "/~":
+            paths.append(target)
+        else:
+            types.append(target)
+    mounts = [path for path in _mounts(types) if path not in paths]
     paths += mounts[:MOUNTS]
-    answers = dict((path, ["no", "hung", "no answer within %g s" % seconds]) for path in paths)
-    for index, answer in _asked(paths, seconds, busy):
+    answers = {}
+    for path in paths:
+        answers[path] = ["no", "hung", "no answer within %g s" % seconds]
+    for index, answer in _ask_children(paths, seconds, busy):
         answers[paths[index]] = answer
     return {"answers": answers, "left": len(mounts[MOUNTS:])}
 
 
-def _asked(paths, seconds, busy):
+def _ask_children(paths, seconds, busy):
+    """Return [index of the path, answer] of those that answer in time."""
     end = time.monotonic() + seconds
     source, sink = os.pipe()
     children = []
@@ -49,39 +59,46 @@ def _asked(paths, seconds, busy):
         pid = os.fork()
         if pid == 0:
             try:
-                os.write(sink, dumps([index, _state(path)]).encode("ascii") + b"\n")
+                line = dumps([index, _state(path)])
+                os.write(sink, line.encode("ascii") + b"\n")
             finally:
                 os._exit(0)
         children.append(pid)
     os.close(sink)
-    answers = [loads(line.decode("ascii")) for line in _until(source, end, end + busy, children)]
+    lines = _lines(source, end, end + busy, children)
+    answers = [loads(line.decode("ascii")) for line in lines]
     os.close(source)
     for index, _ in answers:
         os.waitpid(children[index], 0)
         children[index] = None
     for pid in children:
-        _end(pid)
+        if pid is not None:
+            _kill(pid)
     return answers
 
 
-def _until(source, end, last, children):
-    """The lines that come before all writers are gone or the time is over; a line is shorter than PIPE_BUF."""
+def _lines(source, end, last, children):
+    """Return the lines that come before all writers are gone or the time is over.
+
+    A line is shorter than PIPE_BUF, so that it is never split.
+    """
     data = b""
     while True:
-        if select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
+        seconds = max(0.0, end - time.monotonic())
+        if select.select([source], [], [], seconds)[0]:
             piece = os.read(source, 1 << 16)
             if not piece:
                 break
             data += piece
-        elif end < last and any(map(_runs, children)):
-            end = min(time.monotonic() + 0.1, last)
+        elif end < last and any(map(_wants_processor, children)):
+            end = min(time.monotonic() + BUSY_STEP, last)
         else:
             break
     return data.split(b"\n")[:-1]
 
 
-def _runs(pid):
-    """Whether a process wants nothing but a processor."""
+def _wants_processor(pid):
+    """Whether a process waits for nothing but a processor."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as source:
             return source.read().rpartition(b")")[2].split()[0] == b"R"
@@ -89,115 +106,112 @@ def _runs(pid):
         return False
 
 
-def _end(pid):
-    if pid is None:
-        return
+def _kill(pid):
     try:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(
-            pid, os.WNOHANG
-        )  # one that the kernel holds stays behind; it ends with its mount
+        # A child that the kernel holds is not reaped; it ends with its mount.
+        os.waitpid(pid, os.WNOHANG)
     except OSError:
         pass
 
 
-def _state(word):
+def _state(target):
     try:
-        path = _home(word[1:]) if word[0] == "~" else word
+        path = _home(target[1:]) if target[0] == "~" else target
         state = os.statvfs(path)
-        real = os.path.realpath(path)
+        real_path = os.path.realpath(path)
     except KeyError:
         return ["no", "missing", "no such user"]
     except OSError as error:
-        words = {errno.ENOENT: "missing", errno.EACCES: "denied", errno.EPERM: "denied"}
-        return [
-            "no",
-            words.get(error.errno) or errno.errorcode.get(error.errno, "garbled"),
-            error.strerror,
-        ]
+        reason = ERRNO_REASONS.get(error.errno)
+        reason = reason or errno.errorcode.get(error.errno, "garbled")
+        return ["no", reason, error.strerror]
     unit = state.f_frsize
-    return [
-        "ok",
-        {
-            "at": real[
-                :500
-            ],  # a line of ours fits into PIPE_BUF even when every character is escaped
-            "size": state.f_blocks * unit,
-            "used": (state.f_blocks - state.f_bfree) * unit,
-            "free": state.f_bavail * unit,
-            "inodes": state.f_files,
-            "inodes_free": state.f_favail,
-        },
-    ]
+    sizes = {
+        "at": real_path[:500],  # a line fits into PIPE_BUF even if every character is escaped
+        "size": state.f_blocks * unit,
+        "used": (state.f_blocks - state.f_bfree) * unit,
+        "free": state.f_bavail * unit,
+        "inodes": state.f_files,
+        "inodes_free": state.f_favail,
+    }
+    return ["ok", sizes]
 
 
 def _home(user):
     import pwd
 
-    return (pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())).pw_dir
+    entry = pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
+    return entry.pw_dir
 
 
 def _mounts(types):
-    """One mount point of each file system of these types."""
-    found = {}
+    """Return one mount point of each file system of these types."""
+    path_of = {}
     with open("/proc/self/mountinfo", "rb") as source:
         lines = source.read().decode("utf-8", "replace").split("\n")
     for line in lines:
-        left, _, right = line.partition(" - ")
-        right = right.split(" ")
-        if any(
-            right[0] == word or (word.endswith(".") and right[0].startswith(word)) for word in types
-        ):
-            path = left.split(" ")[4]
-            for code, character in (
-                ("\\040", " "),
-                ("\\011", "\t"),
-                ("\\012", "\n"),
-                ("\\134", "\\"),
-            ):
-                path = path.replace(code, character)
-            found.setdefault((right[0], right[1], left.split(" ")[2]), path)
-    return sorted(set(found.values()))
+        mount, _, file_system = line.partition(" - ")
+        fields = file_system.split(" ")
+        if not _is_of_type(fields[0], types):
+            continue
+        kind, device = fields[0], fields[1]
+        mount_fields = mount.split(" ")
+        number = mount_fields[2]
+        path = mount_fields[4]
+        for code, character in MOUNTINFO_ESCAPES:
+            path = path.replace(code, character)
+        path_of.setdefault((kind, device, number), path)
+    return sorted(set(path_of.values()))
+
+
+def _is_of_type(kind, types):
+    for wanted in types:
+        if kind == wanted or (wanted.endswith(".") and kind.startswith(wanted)):
+            return True
+    return False
 
 
 # ---------------------------------------------------------------- shared memory
 
 
 def read_shm_segments():
-    """NCCL's files in /dev/shm, and for each whether a process has it mapped or open.
+    """Return NCCL's files in /dev/shm, and for each whether a process has it mapped or open.
 
-    {"files": [{path, uid, size, age, held}], "unread": {uid: processes that we may not look into}, "whole": whether
-    we see every process that could hold one}.
+    {"files": [{path, uid, size, age, held}], "unread": {uid: processes that are not readable},
+    "whole": whether every process that could hold one is visible}.
     """
-    files = _segments()
-    held, unread = _holders(set(files)) if files else (set(), {})
-    for key, row in files.items():
+    segments = _segments()
+    if not segments:
+        return {"files": [], "unread": {}, "whole": True}
+    held, unread = _holders(set(segments))
+    for key, row in segments.items():
         row["held"] = key in held
-    whole = not files or os.readlink("/proc/self/ns/pid") == HOST_PIDS
-    rows = sorted(files.values(), key=lambda row: row["path"])
-    return {"files": rows, "unread": unread, "whole": whole}
+    sees_all = os.readlink("/proc/self/ns/pid") == HOST_PIDS
+    rows = sorted(segments.values(), key=lambda row: row["path"])
+    return {"files": rows, "unread": unread, "whole": sees_all}
 
 
 def _segments():
-    found = {}
-    for name in [name for name in names(SHM) if name.startswith(PREFIX)][:FILES]:
+    """Return the rows of NCCL's files by (device, inode)."""
+    rows = {}
+    ours = [name for name in names(SHM) if name.startswith(PREFIX)]
+    for name in ours[:FILES]:
+        path = os.path.join(SHM, name)
         try:
-            state = os.lstat(os.path.join(SHM, name))
+            state = os.lstat(path)
         except OSError:  # gone meanwhile, as it should be
             continue
         age = time.time() - state.st_mtime
-        row = {
-            "path": os.path.join(SHM, name),
-            "uid": state.st_uid,
-            "size": state.st_size,
-            "age": age,
-        }
-        found[(state.st_dev, state.st_ino)] = row
-    return found
+        row = {"path": path, "uid": state.st_uid, "size": state.st_size, "age": age}
+        rows[state.st_dev, state.st_ino] = row
+    return rows
 
 
 def _holders(wanted):
-    held, unread = set(), {}
+    """Return which files some process holds, and {uid: processes that are not readable}."""
+    held = set()
+    unread = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -206,42 +220,49 @@ def _holders(wanted):
             held |= _mapped(name) | _opened(name)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM):
-                unread[str(uid)] = unread.get(str(uid), 0) + 1
+                key = str(uid)
+                unread[key] = unread.get(key, 0) + 1
         if wanted <= held:
             break
     return held, unread
 
 
 def _mapped(name):
-    found = set()
+    """Return (device, inode) of NCCL's files that a process has mapped."""
+    files = set()
+    prefix = PREFIX.encode("ascii")
     with open("/proc/%s/maps" % name, "rb") as source:
         for line in source:
-            if PREFIX.encode("ascii") in line:
-                fields = line.split(None, 5)
-                major, minor = fields[3].split(b":")
-                found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
-    return found
+            if prefix not in line:
+                continue
+            fields = line.split(None, 5)
+            major, minor = fields[3].split(b":")
+            device = os.makedev(int(major, 16), int(minor, 16))
+            files.add((device, int(fields[4])))
+    return files
 
 
 def _opened(name):
-    found = set()
+    """Return (device, inode) of NCCL's files that a process has open."""
+    files = set()
     folder = "/proc/%s/fd" % name
     for fd in os.listdir(folder):
+        path = os.path.join(folder, fd)
         try:
-            if PREFIX in os.readlink(os.path.join(folder, fd)):
-                state = os.stat(os.path.join(folder, fd))
-                found.add((state.st_dev, state.st_ino))
+            if PREFIX in os.readlink(path):
+                state = os.stat(path)
+                files.add((state.st_dev, state.st_ino))
         except OSError:  # closed meanwhile
             continue
-    return found
+    return files
 
 
-def _none():
-    """Whether there is no segment at all, so that nobody's memory has to be looked at."""
+def _has_no_segment():
+    """Whether there is no segment at all, so that no process has to be looked at."""
     return not any(name.startswith(PREFIX) for name in names(SHM))
 
 
 def install(agent):
     """Register the readers of this part."""
     offer({"probe": read_probe})
-    offer({"shm_segments": read_shm_segments}, instant=_none)
+    offer({"shm_segments": read_shm_segments}, instant=_has_no_segment)

@@ -1,4 +1,4 @@
-"""Keeps the findings of `check --deep --store` on the node, in one piece; this part is sent for nothing else."""
+"""Keeps the findings of `check --deep --store` on the node, in one piece; sent for nothing else."""
 
 import fcntl
 import os
@@ -10,26 +10,28 @@ from clusterprep.remote.agent.results import moment
 
 @guarded
 def store(agent, request):
-    """Operation store: {"path", "root", "results": what to keep} → {"before": whether there were some}.
+    """Operation store: {"path", "root", "results"} → {"before": whether there were results}.
 
-    The node adds the moment by its own clocks. Who reads sees the old results or the new ones, and a node that loses
-    its power has the old ones or the new ones.
+    The node adds the moment by its own clocks. A reader gets the old results or the new ones, also
+    after a loss of power.
     """
-    path, text = request["path"], dumps(dict(request["results"], **moment()))
+    path = request["path"]
     folder = os.path.dirname(path)
+    text = dumps(dict(request["results"], **moment()))
     refuse_shared(path, request["root"])
     make_folder(folder)
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    locked = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(held)
+        os.close(locked)
         raise Stop("locked", "another run is storing its results in %s" % folder)
     try:
         before = os.path.lexists(path)
-        replace_file(path, text.encode("ascii") + b"\n", 0o644, os.geteuid(), os.getegid())
+        data = text.encode("ascii") + b"\n"
+        replace_file(path, data, 0o644, os.geteuid(), os.getegid())
     finally:
-        os.close(held)
+        os.close(locked)
     return {"before": before}
 
 

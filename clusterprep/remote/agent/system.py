@@ -1,4 +1,4 @@
-"""The machine itself: our rights on it, its processors, kernels that wait for a reboot, who takes the interrupts."""
+"""The machine itself: rights of this user, processors, bootable kernels, and interrupts."""
 
 import os
 import time
@@ -8,23 +8,33 @@ from clusterprep.remote.agent.readers import NoAnswer, names, offer, paths, read
 WINDOW = 0.3  # seconds between the two looks at /proc/interrupts; slept, not worked
 CPU = "/sys/devices/system/cpu/"
 NET = "/sys/class/net/"
+NVIDIA_DRIVER = "/sys/bus/pci/drivers/nvidia/"
+KERNEL_NAMES = ("vmlinuz-", "vmlinux-", "Image-")
+MOST_KERNELS = 256
+MOST_INTERRUPTS = 1024  # of one device
+# Bytes of the first processor: all of /proc/cpuinfo would be 300 KB and more on two large sockets.
+CPUINFO = 8192
 
 
 def read_rights():
-    """Who this process is; where that is not root, how `sudo -n true` ended (None: there is no sudo)."""
+    """Return who this process is, and for others than root how `sudo -n true` ended.
+
+    "sudo" is None if there is no sudo.
+    """
     if is_root():
         return {"uid": 0, "user": "root", "sudo": None}
     import pwd
 
+    uid = os.geteuid()
     try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
+        user = pwd.getpwuid(uid).pw_name
     except KeyError:
-        user = "#%d" % os.geteuid()  # as sudoers writes a user without a name
+        user = "#%d" % uid  # as sudoers writes a user without a name
     try:
         code = run(["sudo", "-n", "true"])["code"]
     except NoAnswer:
         code = None
-    return {"uid": os.geteuid(), "user": user, "sudo": code}
+    return {"uid": uid, "user": user, "sudo": code}
 
 
 def is_root():
@@ -32,7 +42,10 @@ def is_root():
 
 
 def read_account(user):
-    """User and group id of a name, None for a name that nobody has; without a name those of this process."""
+    """Return user and group id of a name or, without a name, of this process.
+
+    None for an unknown name.
+    """
     if user is None:
         return {"uid": os.getuid(), "gid": os.getgid()}
     local = _local(user)
@@ -48,13 +61,16 @@ def read_account(user):
 
 
 def _local(user):
-    """The same from /etc/passwd alone, which asks no directory service."""
+    """Return the same from /etc/passwd alone, which asks no directory service."""
     try:
-        rows = [line.split(":") for line in read_file("/etc/passwd").split("\n")]
+        lines = read_file("/etc/passwd").split("\n")
     except (OSError, NoAnswer):
         return None
-    found = [row for row in rows if row[0] == user and len(row) > 3]
-    return {"uid": int(found[0][2]), "gid": int(found[0][3])} if found else None
+    for line in lines:
+        fields = line.split(":")
+        if fields[0] == user and len(fields) > 3:
+            return {"uid": int(fields[2]), "gid": int(fields[3])}
+    return None
 
 
 def is_local(user):
@@ -63,22 +79,25 @@ def is_local(user):
 
 
 def read_kernels():
-    """The kernels that this machine could boot, by release."""
-    marks = ("vmlinuz-", "vmlinux-", "Image-")
-    found = set(name.split("-", 1)[1] for name in names("/boot") if name.startswith(marks))
-    found.update(
-        name for name in names("/lib/modules") if os.path.exists("/lib/modules/%s/vmlinuz" % name)
-    )
-    return sorted(found)[:256]
+    """Return the releases of the kernels that this machine could boot."""
+    releases = set()
+    for name in names("/boot"):
+        if name.startswith(KERNEL_NAMES):
+            releases.add(name.split("-", 1)[1])
+    for name in names("/lib/modules"):
+        if os.path.exists("/lib/modules/%s/vmlinuz" % name):
+            releases.add(name)
+    return sorted(releases)[:MOST_KERNELS]
 
 
 def read_cpus():
-    """The first processor of /proc/cpuinfo, and how many sockets, cores and processors are online."""
-    with open(
-        "/proc/cpuinfo", "rb"
-    ) as source:  # all of it would be 300 KB and more on two large sockets
-        first = source.read(8192).decode("utf-8", "replace").split("\n\n")[0]
-    sockets, cores, count = set(), set(), 0
+    """Return the first processor of /proc/cpuinfo, and the sockets, cores and processors online."""
+    with open("/proc/cpuinfo", "rb") as source:
+        text = source.read(CPUINFO).decode("utf-8", "replace")
+    first = text.split("\n\n")[0]
+    sockets = set()
+    cores = set()
+    count = 0
     for folder in paths(CPU + "*/topology"):
         try:
             sockets.add(read_file(folder + "/physical_package_id").strip())
@@ -90,23 +109,26 @@ def read_cpus():
 
 
 def read_governors():
-    """How the clocks are governed: [driver, governor, preference, how many policies, the first of them]."""
-    found = {}
+    """Return [driver, governor, preference, number of policies, first policy] of the clocks."""
+    policies_of = {}
     for path in paths(CPU + "cpufreq/*/scaling_governor"):
         folder = os.path.dirname(path)
-        governor = _word(path)
-        # The preference comes from a register of that very CPU, and governor performance overrules it.
-        preference = (
-            None if governor == "performance" else _word(folder + "/energy_performance_preference")
-        )
-        row = (_word(folder + "/scaling_driver"), governor, preference)
-        found.setdefault(row, []).append(os.path.basename(folder))
-    return [
-        list(row) + [len(policies), policies[0]] for row, policies in sorted(found.items(), key=str)
-    ]
+        driver = _text_of(folder + "/scaling_driver")
+        governor = _text_of(path)
+        preference = None
+        # The preference comes from a register of that very CPU, and the governor performance
+        # overrules it.
+        if governor != "performance":
+            preference = _text_of(folder + "/energy_performance_preference")
+        policies = policies_of.setdefault((driver, governor, preference), [])
+        policies.append(os.path.basename(folder))
+    rows = []
+    for row, policies in sorted(policies_of.items(), key=str):
+        rows.append(list(row) + [len(policies), policies[0]])
+    return rows
 
 
-def _word(path):
+def _text_of(path):
     try:
         return read_file(path).strip()
     except OSError:
@@ -117,91 +139,100 @@ def _word(path):
 
 
 def read_interrupts():
-    """What came in about 0.3 s: by device and interrupt line, for each CPU that took any."""
+    """Return the interrupts within about 0.3 s by device, interrupt line and CPU."""
     devices = _net_devices() + _gpus()
-    wanted = set(irq.encode("ascii") for device in devices for irq in device["irqs"])
+    wanted = set()
     for device in devices:
         device["lines"] = {}
+        wanted.update(irq.encode("ascii") for irq in device["irqs"])
     if not wanted:
         return {"seconds": WINDOW, "devices": devices, "lower": _lower()}
-    start, before = time.monotonic(), _lines(wanted)[1]
+    start = time.monotonic()
+    _, before = _lines(wanted)
     time.sleep(WINDOW)
     cpus, after = _lines(wanted)
     seconds = time.monotonic() - start
     for device in devices:
         for irq in device["irqs"]:
-            old, new = before.get(irq.encode("ascii")), after.get(irq.encode("ascii"))
+            number = irq.encode("ascii")
+            old = before.get(number)
+            new = after.get(number)
             if old and new and old != new:
-                device["lines"][irq] = _grown(old, new, cpus)
+                device["lines"][irq] = _increase(old, new, cpus)
     return {"seconds": seconds, "devices": devices, "lower": _lower()}
 
 
 def _net_devices():
-    """Interfaces with a card of their own, with its interrupts and how many queues receive."""
-    found = []
+    """Return the interfaces of network cards, with their interrupts and receive queues."""
+    devices = []
     for name in names(NET):
-        place = os.path.realpath(NET + name + "/device")
-        if os.path.exists(NET + name + "/device"):
-            queues = [queue for queue in names(NET + name + "/queues") if queue.startswith("rx-")]
-            found.append({"name": name, "gpu": False, "irqs": _irqs(place), "queues": len(queues)})
-    return found
+        folder = NET + name
+        if not os.path.exists(folder + "/device"):
+            continue
+        place = os.path.realpath(folder + "/device")
+        queues = [queue for queue in names(folder + "/queues") if queue.startswith("rx-")]
+        irqs = _irqs(place)
+        devices.append({"name": name, "gpu": False, "irqs": irqs, "queues": len(queues)})
+    return devices
 
 
 def _gpus():
-    driver = "/sys/bus/pci/drivers/nvidia/"
-    found = []
-    for name in names(driver):  # NVSwitches have this driver too, and are no display controllers
-        if (_word(driver + name + "/class") or "").startswith(("0x0300", "0x0302")):
-            found.append(
-                {
-                    "name": name,
-                    "gpu": True,
-                    "irqs": _irqs(os.path.realpath(driver + name)),
-                    "queues": 1,
-                }
-            )
-    return found
+    devices = []
+    for name in names(NVIDIA_DRIVER):
+        folder = NVIDIA_DRIVER + name
+        device_class = _text_of(folder + "/class") or ""
+        # NVSwitches have this driver too, and are no display controllers.
+        if device_class.startswith(("0x0300", "0x0302")):
+            irqs = _irqs(os.path.realpath(folder))
+            devices.append({"name": name, "gpu": True, "irqs": irqs, "queues": 1})
+    return devices
 
 
 def _irqs(place):
-    """Interrupts of a device; those of virtio belong to the PCI function above it."""
+    """Return the interrupts of a device; those of virtio belong to the PCI function above it."""
     for folder in (place, os.path.dirname(place)):
-        found = names(folder + "/msi_irqs")
-        if found:
-            return found[:1024]
-    line = _word(place + "/irq")
+        numbers = names(folder + "/msi_irqs")
+        if numbers:
+            return numbers[:MOST_INTERRUPTS]
+    line = _text_of(place + "/irq")
     return [line] if line and line != "0" else []
 
 
 def _lower():
-    """What bonds, bridges and VLANs stand on, by name."""
-    found = {}
+    """Return {interface: interfaces below it} of bonds, bridges and VLANs."""
+    lower = {}
     for name in names(NET):
         below = [link[6:] for link in names(NET + name) if link.startswith("lower_")]
         if below:
-            found[name] = below
-    return found
+            lower[name] = below
+    return lower
 
 
 def _lines(wanted):
-    """CPUs in the order of columns, and the lines of /proc/interrupts that are wanted, by number."""
+    """Return the CPUs by column, and the wanted lines of /proc/interrupts by number."""
     with open("/proc/interrupts", "rb") as source:
         cpus = source.readline().decode("ascii", "replace").split()
-        found = {}
+        lines = {}
         for line in source:
             number = line.split(b":", 1)[0].strip()
             if number in wanted:
-                found[number] = line
-    return cpus, found
+                lines[number] = line
+    return cpus, lines
 
 
-def _grown(old, new, cpus):
-    """Interrupts by CPU between two looks at one line. The kernel counts in 32 bits; a line set up anew starts at 0."""
-    columns = zip(cpus, old.split()[1:], new.split()[1:])
-    counts = (
-        (cpu, (int(last) - int(first)) % (1 << 32)) for cpu, first, last in columns if first != last
-    )
-    return dict((cpu, count) for cpu, count in counts if count < 1 << 31)
+def _increase(old, new, cpus):
+    """Return the interrupts by CPU between two looks at one line.
+
+    The kernel counts in 32 bits; a line that is set up anew starts at 0.
+    """
+    counts = {}
+    for cpu, first, last in zip(cpus, old.split()[1:], new.split()[1:]):
+        if first == last:
+            continue
+        count = (int(last) - int(first)) % (1 << 32)
+        if count < 1 << 31:
+            counts[cpu] = count
+    return counts
 
 
 def install(agent):

@@ -1,4 +1,4 @@
-"""Reads the files that a command may rewrite, and refuses those that none of ours may touch before anybody plans."""
+"""Reads the files that a command may rewrite, and refuses others before a plan is made."""
 
 import os
 import stat
@@ -6,14 +6,15 @@ import stat
 from clusterprep.remote.agent.places import opened, refusal
 from clusterprep.remote.agent.readers import NoAnswer, encoded, offer
 
-MAX_TARGET = 1 << 20  # bytes of a configuration file that we may rewrite
+MAX_TARGET = 1 << 20  # bytes of a configuration file that may be rewritten
 VALUES = "/proc/sys/"  # the kernel keeps these folders, and a value is set in its place
 
 
 def read_target(path, root="/"):
-    """A file that we may rewrite: bytes, mode, owner; links, devices and folders of others are named, never followed.
+    """Return bytes, mode and owner of a file that may be rewritten.
 
-    A file that is not there, in a folder where it may be made, is missing.
+    Links, devices and folders of other users are refused. A file that does not exist, in a folder
+    where it may be made, is missing.
     """
     why = None if path.startswith(VALUES) else refusal(path, root)
     if why:
@@ -26,14 +27,10 @@ def read_target(path, root="/"):
         if state.st_size > MAX_TARGET:
             raise NoAnswer("truncated", "%s has %d bytes" % (path, state.st_size))
         data = source.read(MAX_TARGET)
-    return {
-        "data": encoded(data),
-        "mode": stat.S_IMODE(state.st_mode),
-        "uid": state.st_uid,
-        "gid": state.st_gid,
-    }
+    mode = stat.S_IMODE(state.st_mode)
+    return {"data": encoded(data), "mode": mode, "uid": state.st_uid, "gid": state.st_gid}
 
 
 def install(agent):
-    """Offer the read."""
+    """Register the reader of this part."""
     offer({"target": read_target}, lane="files")

@@ -1,4 +1,4 @@
-"""The tasks of a node: how many threads a user has, and which tasks stay in uninterruptible sleep."""
+"""The tasks of a node: the threads of a user, and tasks that stay in uninterruptible sleep."""
 
 import os
 import time
@@ -8,79 +8,85 @@ from clusterprep.remote.agent.readers import NoAnswer, offer
 LOOKS = 3  # at tasks that were in uninterruptible sleep, the first included
 GAP = 0.5  # seconds between two looks
 KERNEL = 0x00200000  # PF_KTHREAD of include/linux/sched.h
-NAMED = 50  # stuck tasks that travel home
-_agent = None
+NAMED = 50  # stuck tasks that are returned
+_agent = None  # pid of the agent
 
 
 def read_tasks(user):
-    """The threads of `user` (None: whoever runs this), and the tasks stuck in the kernel.
+    """Return how many threads a user has, and the tasks stuck in the kernel.
 
-    A task is stuck when it is in D at every look and was not scheduled in between. The second look is only taken
-    when the first has found a task in D.
+    `user` None is the user of this process. A task is stuck if it is in D at every look and was not
+    scheduled in between. The second look is only taken if the first has found a task in D.
     """
     uid = _uid(user)
-    threads, tasks, suspects, parents, above = 0, 0, {}, {}, {}
+    threads = 0
+    suspects = {}  # name -> (row, its switches)
+    parent_of = {}
+    children = {}  # pid -> number of its children
     for name in os.listdir("/proc"):
         row = _stat(name) if name.isdigit() else None
         if row is None:
             continue
-        tasks += 1
-        parents[row["parent"]] = parents.get(row["parent"], 0) + 1
-        above[int(name)] = row["parent"]
+        parent = row["parent"]
+        parent_of[int(name)] = parent
+        children[parent] = children.get(parent, 0) + 1
         if row["state"] == "D":
             suspects[name] = (row, _switches(name))
         if not row["kernel"] and _owner(name) == uid:
             threads += row["threads"]
     if _stat("1") is None:
         raise NoAnswer("denied", "/proc does not show the tasks of others here (hidepid)")
-    stuck = [
-        _described(name, row, parents)
-        for name, row in _still(suspects)
-        if not _is_ours(int(name), above)
-    ]
+    seconds = GAP * (LOOKS - 1) if suspects else 0
+    stuck = []
+    for name, row in _still(suspects):
+        if not _is_ours(int(name), parent_of):
+            stuck.append(_described(name, row, children))
     return {
         "uid": uid,
         "threads": None if uid is None else threads,
-        "tasks": tasks,
+        "tasks": len(parent_of),
         "stuck": stuck[:NAMED],
         "more": len(stuck[NAMED:]),
-        "seconds": GAP * (LOOKS - 1) if suspects else 0,
+        "seconds": seconds,
     }
 
 
-def _is_ours(pid, above):
-    """Whether a task is one of this agent's: on a crowded node its forks wait for each other's memory."""
-    seen = set()
-    while pid and pid not in seen:
+def _is_ours(pid, parent_of):
+    """Whether the agent started a task: on a crowded node its forks wait for memory."""
+    visited = set()
+    while pid and pid not in visited:
         if pid == _agent:
             return True
-        seen.add(pid)
-        pid = above.get(pid)
+        visited.add(pid)
+        pid = parent_of.get(pid)
     return False
 
 
 def _still(suspects):
+    """Look again; return (name, row) of the tasks that were not scheduled meanwhile."""
     for _ in range(LOOKS - 1):
         if not suspects:
             break
         time.sleep(GAP)
-        suspects = dict(
-            (name, before)
-            for name, before in suspects.items()
-            if before == (_stat(name), _switches(name))
-        )
-    return [
-        (name, row) for name, (row, switches) in sorted(suspects.items()) if switches is not None
-    ]
+        remaining = {}
+        for name, before in suspects.items():
+            if before == (_stat(name), _switches(name)):
+                remaining[name] = before
+        suspects = remaining
+    rows = []
+    for name, (row, switches) in sorted(suspects.items()):
+        if switches is not None:
+            rows.append((name, row))
+    return rows
 
 
-def _described(name, row, parents):
+def _described(name, row, children):
     return {
         "pid": int(name),
         "comm": row["comm"],
         "kernel": row["kernel"],
-        "wchan": _text(name, "wchan").strip(),  # «0» where we may not know
-        "children": parents.get(int(name), 0),
+        "wchan": _text(name, "wchan").strip(),  # «0» if it may not be read
+        "children": children.get(int(name), 0),
     }
 
 
@@ -101,10 +107,16 @@ def _owner(name):
 
 
 def _stat(name):
-    """State, parent, flags, threads and start of a task; None when it has ended or may not be seen."""
+    """Return state, parent, flags, threads and start of a task.
+
+    None if it is gone or unreadable.
+    """
     text = _text(name, "stat")
-    comm = text[text.find("(") + 1 : text.rfind(")")]  # may hold spaces and brackets itself
-    fields = text[text.rfind(")") + 1 :].split()
+    # The name of the program may hold blanks and brackets itself.
+    comm_start = text.find("(") + 1
+    comm_end = text.rfind(")")
+    comm = text[comm_start:comm_end]
+    fields = text[comm_end + 1 :].split()
     if len(fields) < 20:
         return None
     return {
@@ -118,6 +130,7 @@ def _stat(name):
 
 
 def _switches(name):
+    """Return the lines with the counts of context switches; None if they are not readable."""
     lines = [line for line in _text(name, "status").split("\n") if "ctxt_switches" in line]
     return lines or None
 

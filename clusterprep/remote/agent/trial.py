@@ -1,9 +1,10 @@
-"""One rank of the trial: the program that the job's own python runs to show that collectives finish and are exact.
+"""One rank of the trial: the program in the job's python that checks collectives.
 
-The agent passes this source, and then one line of JSON, through a socket; on the same socket the rank says line by
-line how far it has come, so that a dead collective never blinds the report. The rank waits for its task once torch is
-imported and its device is bound: who it is among which others, and what they do together. Then it waits for «part»,
-after which another task may come, or for «end»: who leaves early looks to its peers like a second fault.
+The agent passes this source, and then one line of JSON, through a socket. On the same socket the
+rank reports line by line how far it has come, so that the report has facts also when a collective
+hangs. The rank waits for its task once torch is imported and its device is bound: which rank of
+which world it is, and what the ranks do together. Then it waits for «part», after which another
+task may come, or for «end»: to its peers, a rank that leaves early looks like a second fault.
 """
 
 import datetime
@@ -18,38 +19,43 @@ from clusterprep.remote.agent.belongings import belongings
 from clusterprep.remote.agent.collectives import RankContext, measure
 
 TEXT = 2048  # characters of an exception that travel
-LATER = (
-    30.0  # seconds that torch's own watchdog waits longer than we do; it would abort the process
-)
+# Seconds that torch's own watchdog waits longer than the rank itself: it would abort the process.
+LATER = 30.0
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 EXIT_NO_TORCH = 3
-EXIT_FORSAKEN = 5
+EXIT_FORSAKEN = 5  # the agent is gone; clusterprep.jobs.verify.culprits knows the number
+DEVICE_QUERY_PAUSE = 0.0002  # seconds between two looks whether a collective is done
 
 
 class RankChannel(object):
-    """The socket to the agent: lines of JSON out, single words in."""
+    """The socket to the agent: lines of JSON out, lines of text in."""
 
     def __init__(self, fd):
-        self._in, self._out = os.fdopen(os.dup(fd), "rb"), fd
+        self._in = os.fdopen(os.dup(fd), "rb")
+        self._out = fd
 
     def hear(self):
-        """The next line; ends this process when the agent is gone."""
+        """Return the next line; end this process if the agent is gone."""
         line = self._in.readline()
         if not line:
             os._exit(EXIT_FORSAKEN)
         return line.decode("ascii").strip()
 
     def tell(self, what, **data):
-        data.update(what=what, t=time.monotonic())
+        """Report that `what` happened just now."""
+        data["what"] = what
+        data["t"] = time.monotonic()
         line = json.dumps(data).encode("ascii") + b"\n"
         while line:
-            line = line[os.write(self._out, line) :]
+            sent = os.write(self._out, line)
+            line = line[sent:]
 
 
 # ---------------------------------------------------------------- devices
 
 
 class Cpu(object):
-    """Collectives on memory of the host; they return when they are done."""
+    """Collectives in host memory: the calls return when the collectives are done."""
 
     name = "cpu"
 
@@ -57,10 +63,10 @@ class Cpu(object):
         self._torch = torch
 
     def bind(self):
-        return None
+        """Return None: there is no GPU to be described."""
 
     def timed(self, collective, limit):
-        """Seconds of one collective; gloo raises by itself after the time limit of the group."""
+        """Return the seconds of one collective; gloo raises after the time limit of the group."""
         start = time.perf_counter()
         collective(async_op=False)
         return time.perf_counter() - start
@@ -72,34 +78,38 @@ class Cpu(object):
         return {}
 
     def room(self):
-        """Bytes of memory that this rank may think of as its own; no guess where the kernel does not tell."""
+        """Return this rank's share of the free memory in bytes.
+
+        0 if the kernel does not report it.
+        """
         with open("/proc/meminfo") as source:
             rows = dict(line.split(":", 1) for line in source)
-        return (
-            int(rows.get("MemAvailable", "0 kB").split()[0])
-            * 1024
-            // int(os.environ["LOCAL_WORLD_SIZE"])
-        )
+        kibibytes = rows.get("MemAvailable", "0 kB").split()[0]
+        ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        return int(kibibytes) * 1024 // ranks
 
 
 class Cuda(object):
-    """Collectives on one GPU; the host only looks whether they are done, so that it can give up."""
+    """Collectives on one GPU; the host only polls whether they are done, so that it can give up."""
 
     def __init__(self, torch, local_rank, identify=None):
         self._torch = torch
-        self._index, self._identify = local_rank, identify or identify_gpu
+        self._index = local_rank
+        self._identify = identify or identify_gpu
         self.name = "cuda:%d" % local_rank
 
     def bind(self):
-        """Make the GPU current before anything else touches CUDA, and say which one it is."""
+        """Make the GPU current before anything else touches CUDA, and return its description."""
         self._torch.cuda.set_device(self._index)
         self._torch.zeros(1, device=self.name)
         return self._identify(self._index)
 
     def timed(self, collective, limit):
-        """Seconds of one collective by the GPU's own clock. Raises after `limit` seconds."""
-        start, end = [self._torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        self._torch.cuda.synchronize()
+        """Return the seconds of one collective by the GPU's clock. Raises after `limit` seconds."""
+        cuda = self._torch.cuda
+        start = cuda.Event(enable_timing=True)
+        end = cuda.Event(enable_timing=True)
+        cuda.synchronize()
         start.record()
         collective(async_op=True).wait()  # makes the stream wait, not the host
         end.record()
@@ -107,13 +117,18 @@ class Cuda(object):
         while not end.query():
             if time.monotonic() > give_up:
                 raise RuntimeError("the collective did not finish within %g s" % limit)
-            time.sleep(0.0002)
+            time.sleep(DEVICE_QUERY_PAUSE)
         return start.elapsed_time(end) / 1000.0
 
     def group_options(self, limit):
-        """Eager connection where torch knows device_id (2.3 and later), so that init fails where the fault is."""
+        """Return the options of the group for init_process_group.
+
+        `device_id` (torch 2.3 and later) makes NCCL connect at once, so that a fault shows in the
+        initialization.
+        """
         options = {"timeout": datetime.timedelta(seconds=limit + LATER)}
-        if "device_id" in inspect.signature(self._torch.distributed.init_process_group).parameters:
+        init = self._torch.distributed.init_process_group
+        if "device_id" in inspect.signature(init).parameters:
             options["device_id"] = self._torch.device(self.name)
         return options
 
@@ -121,46 +136,59 @@ class Cuda(object):
         return {"device_ids": [self._index]}
 
     def room(self):
+        """Return the bytes of free memory of the GPU."""
         return self._torch.cuda.mem_get_info(self._index)[0]
 
 
 def identify_gpu(ordinal):
-    """UUID, PCI address and NUMA node of a visible GPU, asked of the driver: torch tells them only lately."""
+    """Return UUID, index, PCI address and NUMA node of a visible GPU.
+
+    They come from the driver: torch reports them only in recent releases.
+    """
     import ctypes
 
     cuda = ctypes.CDLL("libcuda.so.1")
-    device, uuid, pci = (
-        ctypes.c_int(),
-        ctypes.create_string_buffer(16),
-        ctypes.create_string_buffer(32),
-    )
+    device = ctypes.c_int()
+    uuid = ctypes.create_string_buffer(16)
+    pci = ctypes.create_string_buffer(32)
     cuda.cuInit(0)
     cuda.cuDeviceGet(ctypes.byref(device), ordinal)
     cuda.cuDeviceGetPCIBusId(pci, 32, device)
     cuda.cuDeviceGetUuid(uuid, device)
-    digits = "".join("%02x" % byte for byte in bytearray(uuid.raw))
-    parts = [digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]]
     address = pci.value.decode("ascii").lower()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {
-        "uuid": "GPU-" + "-".join(parts),
-        "index": physical_index(ordinal, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        "uuid": "GPU-" + uuid_text(uuid.raw),
+        "index": physical_index(ordinal, visible),
         "pci": address,
         "numa": numa_node(address),
     }
 
 
+def uuid_text(raw):
+    """Return 16 bytes as the text of a UUID."""
+    digits = "".join("%02x" % byte for byte in bytearray(raw))
+    parts = [digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]]
+    return "-".join(parts)
+
+
 def physical_index(ordinal, visible):
-    """The index on the node of the visible GPU number `ordinal`."""
-    names = [name.strip() for name in visible.split(",")] if visible else []
-    if ordinal < len(names) and names[ordinal].isdigit():
-        return int(names[ordinal])
-    return ordinal
+    """Return the index on the node of the visible GPU number `ordinal`.
+
+    `visible` is CUDA_VISIBLE_DEVICES: indexes, or UUIDs, which say nothing about the index.
+    """
+    names = visible.split(",") if visible else []
+    if ordinal >= len(names):
+        return ordinal
+    name = names[ordinal].strip()
+    return int(name) if name.isdigit() else ordinal
 
 
 def numa_node(address, root="/sys"):
-    """The NUMA node of a PCI device, None where the kernel knows none (-1)."""
+    """Return the NUMA node of a PCI device, None if the kernel knows none (-1)."""
+    path = "%s/bus/pci/devices/%s/numa_node" % (root, address)
     try:
-        with open("%s/bus/pci/devices/%s/numa_node" % (root, address)) as source:
+        with open(path) as source:
             number = int(source.read())
     except (OSError, ValueError):
         return None
@@ -171,15 +199,16 @@ def numa_node(address, root="/sys"):
 
 
 class Rank(object):
-    """One rank from import to the end; `stage` says where it is when something is raised."""
+    """One rank from import to the end; `stage` is what it was doing when an exception is raised."""
 
     def __init__(self, channel, config):
-        self.channel, self.config = channel, config
+        self.channel = channel
+        self.config = config
         self.stage = "import"
         self._torch = self._device = None
 
     def get_ready(self):
-        """Import torch and bind the device; whether the rank can go on."""
+        """Import torch and bind the device; return whether the rank can go on."""
         try:
             import torch
             import torch.distributed as dist
@@ -189,17 +218,15 @@ class Rank(object):
             self.channel.tell("no_torch", python=sys.executable, text=str(error)[:TEXT])
             return False
         self._torch = torch
-        version = getattr(torch, "version", None)
-        self.channel.tell(
-            "imported", torch=torch.__version__, cuda=version.cuda, python=sys.executable
-        )
+        cuda = torch.version.cuda
+        self.channel.tell("imported", torch=torch.__version__, cuda=cuda, python=sys.executable)
         if not dist.is_available():
             raise RuntimeError("this torch was built without torch.distributed")
-        self._show_belongings()
-        return self._bind(version.cuda)
+        self._report_belongings()
+        return self._bind(cuda)
 
-    def _show_belongings(self):
-        """What has to be equal on all ranks is told before any of them waits for another."""
+    def _report_belongings(self):
+        """Report what has to be equal on all ranks, before any rank waits for another."""
         self.stage = "belongings"
         for piece in belongings(self.config["same_files"]):
             self.channel.tell("holds", **piece)
@@ -207,83 +234,91 @@ class Rank(object):
     def _bind(self, cuda):
         self.stage = "device"
         if self.config["gpus"] and cuda is None:
-            self.channel.tell(
-                "no_cuda", torch=self._torch.__version__, text="torch is a build for CPUs only"
-            )
+            why = "torch is a build for CPUs only"
+            self.channel.tell("no_cuda", torch=self._torch.__version__, text=why)
             return False
         device = Cuda if self.config["backend"] == "nccl" else Cpu
-        self._device = device(self._torch, int(os.environ["LOCAL_RANK"]))
-        self.channel.tell("ready", gpu=self._device.bind(), nccl=self._nccl_version())
+        local_rank = int(os.environ["LOCAL_RANK"])
+        self._device = device(self._torch, local_rank)
+        gpu = self._device.bind()
+        self.channel.tell("ready", gpu=gpu, nccl=self._nccl_version())
         return True
 
     def _nccl_version(self):
         if self.config["backend"] != "nccl":
             return None
         version = self._torch.cuda.nccl.version()
-        return (
-            ".".join(str(part) for part in version) if isinstance(version, tuple) else str(version)
-        )
+        if isinstance(version, tuple):
+            return ".".join(str(part) for part in version)
+        return str(version)
 
     def meet(self, task):
-        """Reach the store, then the other ranks."""
-        self.stage, dist = "store", self._torch.distributed
+        """Connect to the store, then to the other ranks; return what their collectives share."""
+        dist = self._torch.distributed
         rank, world, limit = task["rank"], task["world"], task["timeout"]
+        self.stage = "store"
         store = dist.TCPStore(
             task["address"],
             task["port"],
             world,
             rank == 0,
             timeout=datetime.timedelta(seconds=limit),
-            wait_for_workers=False,  # else rank 0 would not say that it arrived before all have
+            wait_for_workers=False,  # otherwise rank 0 would report it only after all have come
         )
         self.channel.tell("store")
         self.stage = "rendezvous"
-        options = self._device.group_options(limit)
         dist.init_process_group(
-            self.config["backend"], store=store, rank=rank, world_size=world, **options
+            self.config["backend"],
+            store=store,
+            rank=rank,
+            world_size=world,
+            **self._device.group_options(limit),
         )
         self.channel.tell("joined")
         self.stage = "first collective"
-        job = RankContext(self._torch, self._device, rank, world)
-        job.spread(0.0, limit)
+        context = RankContext(self._torch, self._device, rank, world)
+        context.spread(0.0, limit)
         self.channel.tell("met")
-        return job
+        return context
 
-    def work(self, job, task):
+    def work(self, context, task):
+        """Run the steps of a task."""
         for step in task["steps"]:
             self.stage = "%(op)s of %(bytes)d bytes of %(dtype)s" % step
-            measure(job, self.channel, step, task["timeout"])
+            measure(context, self.channel, step, task["timeout"])
         self.channel.tell("finished")
 
     def part(self):
-        """Leave the group in order; nobody waits for it, the agent ends what does not end."""
+        """Leave the group in order; the agent ends a rank for which this takes too long."""
         self._torch.distributed.destroy_process_group()
 
 
 def live(channel, config):
-    """The whole life of a rank; its exit code."""
+    """Run a rank from start to end; return its exit code."""
     rank = Rank(channel, config)
     try:
         if not rank.get_ready():
             return EXIT_NO_TORCH
-        word = channel.hear()
-        while word != "end":
-            task = json.loads(word)
-            rank.work(rank.meet(task), task)
-            word = channel.hear()
+        line = channel.hear()
+        while line != "end":
+            task = json.loads(line)
+            context = rank.meet(task)
+            rank.work(context, task)
+            line = channel.hear()
             rank.part()
-            if word == "part":
-                channel.tell("parted")  # nobody may meet anew before the old store is gone
-                word = channel.hear()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the report needs its words
-        channel.tell("error", stage=rank.stage, type=type(error).__name__, text=str(error)[:TEXT])
+            if line == "part":
+                channel.tell("parted")  # no rank may meet again before the old store is gone
+                line = channel.hear()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the report needs its text
+        kind = type(error).__name__
+        channel.tell("error", stage=rank.stage, type=kind, text=str(error)[:TEXT])
         channel.hear()
         return 1
     return 0
 
 
 def main(fd):
-    """Entered by the last line of what the agent sends."""
+    """Run a rank that talks to the agent on `fd`. The call is the last line of what is sent."""
     die_with_parent()
     channel = RankChannel(fd)
     config = json.loads(channel.hear())
@@ -294,10 +329,15 @@ def main(fd):
 
 
 def die_with_parent():
-    """The agent asked for this already; where the job's python is a wrapper that forks, it has to be said again."""
+    """Ask the kernel to kill this process when its parent ends.
+
+    The agent asked for it at the start, but where the job's python is a wrapper that forks, the
+    request is not inherited.
+    """
     try:
         import ctypes
 
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (ImportError, OSError, AttributeError):
         pass

@@ -111,9 +111,9 @@ class Link:
         Whether the agent accepted it shows in the answers to requests for that part.
         """
         if self._channel.near and self.hello.get("magic") == bootstrap.MAGIC:
-            body = bootstrap.compiled(part)
+            body = bootstrap.load_as_code(part)
         else:
-            body = bootstrap.text(part)
+            body = bootstrap.load_as_text(part)
         self.send("load", **body)
 
     def pulse(self) -> None:

@@ -1,4 +1,4 @@
-"""What a resource that goes step by step would do on one node, without a node."""
+"""Plan what a resource that goes step by step would do on one node, without a node."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def step_actions(
     node: Node | None = None,
     **more: Any,
 ) -> list[StepAction]:
-    """The deeds for parameters that are right, given all facts and files that the resource asks for and no others."""
+    """Return the actions for valid parameters, given exactly the facts and files it asks for."""
     assert not list(resource.wrong(params))
     assert {fact.name for fact in resource.facts(params, EMPTY)} == set(facts)
     states = {path: FileState(path, content) for path, content in (files or {}).items()}
     assert set(resource.paths(params, EMPTY)) == set(states)
-    known = PlanContext(
+    context = PlanContext(
         Fleet(EMPTY, {}), node or Node("n1", "n1", 0), states, facts, Environment((), {}), **more
     )
-    return list(resource.plan(resource.normal(params), known))
+    return list(resource.plan(resource.normal(params), context))
 
 
 def earlier(resource: str) -> dict[str, Any]:
-    """A step of another resource that is planned before this one."""
+    """Return the action of another resource whose step is planned before this one."""
     return {"earlier": (StepAction("n1", resource, "x", "run", (RunCommand(("x",)),)),)}
 
 
 def commands(step_action: StepAction) -> list[str]:
-    """The commands of a deed as lines."""
+    """Return the commands of an action as lines."""
     return [" ".join(each.argv) for each in step_action.operations if isinstance(each, RunCommand)]

@@ -1,4 +1,4 @@
-"""chrony's sources: written where the distribution has them read, taken by the daemon, and one of them followed."""
+"""chrony's sources: written where chronyd reads them, taken by it, and one of them followed."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ def test_what_cannot_be_is_refused(chrony: Chrony, more: dict[str, Any], said: s
 
 def test_a_value_that_was_put_in_is_one_name() -> None:
     assert not list(RESOURCE.wrong({"sources": ["{{ first.address }}"]}))
-    known = {"sources": ["10.0.0.1 iburst\nallow all"]}
-    assert [key for key, _ in RESOURCE.wrong(known)] == ["sources"]
+    two_lines = {"sources": ["10.0.0.1 iburst\nallow all"]}
+    assert [key for key, _ in RESOURCE.wrong(two_lines)] == ["sources"]
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,14 @@ def test_what_nobody_can_mean(params: dict[str, Any], key: str) -> None:
 
 
 # Answers of chrony 4.3 on Debian 12, and of 3.5.
-ROWS = "^,?,2.debian.pool.ntp.org,0,6,0,4294967295,0.0,0.0,0.0\n^,*,10.77.0.2,8,6,7,1,0.000004261,0.000004478,0.0\n"
-TRACKED = "0A4D0002,10.77.0.2,9,1795355750.401370378,-0.000000217,0.000000217,0.0,0.000,-0.394,1000000.0,0.0,1.2,0.0,{}\n"
+ROWS = (
+    "^,?,2.debian.pool.ntp.org,0,6,0,4294967295,0.0,0.0,0.0\n"
+    "^,*,10.77.0.2,8,6,7,1,0.000004261,0.000004478,0.0\n"
+)
+TRACKED = (
+    "0A4D0002,10.77.0.2,9,1795355750.401370378,-0.000000217,0.000000217,"
+    "0.0,0.000,-0.394,1000000.0,0.0,1.2,0.0,{}\n"
+)
 
 
 def answer(out: str, code: int = 0, err: str = "") -> dict[str, Any]:
@@ -178,9 +184,11 @@ def answer(out: str, code: int = 0, err: str = "") -> dict[str, Any]:
 def test_what_chronyc_says() -> None:
     seen = parse_chrony(answer(ROWS), answer(TRACKED.format("Normal")))
     assert seen == Chrony(True, True, (("2.debian.pool.ntp.org", "?"), ("10.77.0.2", "*")))
-    assert seen.follows_one(("10.77.0.2",)) and not seen.follows_one(("2.debian.pool.ntp.org",))  # noqa: PT018
+    assert seen.follows_one(("10.77.0.2",))
+    assert not seen.follows_one(("2.debian.pool.ntp.org",))
     lost = parse_chrony(answer(ROWS), answer(TRACKED.format("Not synchronised")))
-    assert isinstance(lost, Chrony) and not lost.follows_one(("10.77.0.2",))  # noqa: PT018
+    assert isinstance(lost, Chrony)
+    assert not lost.follows_one(("10.77.0.2",))
     own = parse_chrony(answer(""), answer(TRACKED.format("Normal").replace("0A4D0002", "7F7F0101")))
     assert own == Chrony(True)
     assert parse_chrony(answer("506 Cannot talk to daemon\n", 1), answer("", 1)) == Chrony(False)

@@ -1,4 +1,4 @@
-"""Commands: split before a value is put in, run where what they are for is not there, and never through a shell."""
+"""Commands: split before values are filled in, run where needed, and never through a shell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.changes.resources import PlanContext
-from clusterprep.changes.resources.command import RESOURCE, succeeded, words
+from clusterprep.changes.resources.command import RESOURCE, split_command, succeeded
 from clusterprep.model import Absent, Fleet, Inventory, Node
 from clusterprep.model.operations import RunCommand, StepAction
 from clusterprep.nccl.environment import Environment
@@ -18,8 +18,8 @@ EMPTY = Inventory("test", ())
 def planned(params: dict[str, Any], *answers: bool, notified: bool = False) -> StepAction:
     node = Node("n1", "n1", 0)
     facts = dict(zip((fact.name for fact in RESOURCE.facts(params, EMPTY)), answers, strict=True))
-    known = PlanContext(Fleet(EMPTY, {}), node, {}, facts, Environment((), {}), notified=notified)
-    (step_action,) = RESOURCE.plan(RESOURCE.normal(params), known)
+    context = PlanContext(Fleet(EMPTY, {}), node, {}, facts, Environment((), {}), notified=notified)
+    (step_action,) = RESOURCE.plan(RESOURCE.normal(params), context)
     return step_action
 
 
@@ -69,7 +69,7 @@ def test_without_conditions_it_runs_when_notified_and_never_by_itself() -> None:
     ],
 )
 def test_a_text_is_split_before_values_are_put_in(text: Any, expected: tuple[str, ...]) -> None:
-    assert words(text) == expected
+    assert split_command(text) == expected
 
 
 @pytest.mark.parametrize(

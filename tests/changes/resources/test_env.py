@@ -46,7 +46,8 @@ AWKWARD = {
 }  # fmt: skip
 TEXT = st.text(st.characters(blacklist_categories=["Cc", "Cs"]), max_size=30)
 FOREIGN_LINES = [
-    b"", b"# ours, not yours", b"NCCL_IB_TC=106", b"NCCL_SOCKET_IFNAME=eth9", b" NCCL_X = 1", b"export NCCL_Y=1",
+    b"", b"# ours, not yours", b"NCCL_IB_TC=106", b"NCCL_SOCKET_IFNAME=eth9",
+    b" NCCL_X = 1", b"export NCCL_Y=1",
     b"# END clusterprep", b"# BEGIN something else", b"\xff\xfe", b"\xef\xbb\xbfNCCL_BOM=1",
 ]  # fmt: skip
 ANY_LINE = st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))
@@ -79,7 +80,10 @@ SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "busybox") if shutil.
 def sourced(
     shell: str, text: bytes, wanted: dict[str, str], **environment: str
 ) -> dict[str, str | None]:
-    """The variables after a strict shell has sourced the text; None for one that is not in its environment."""
+    """The variables after a strict shell has sourced the text.
+
+    None for one that is not in its environment.
+    """
     show = "".join(f'printf "%s\\0" "${{{name}-UNSET}}"\n' for name in wanted)
     argv = [shell, "sh", "-euc"] if shell == "busybox" else [shell, "-euc"]
     script = ". /dev/stdin\n" + f"exec sh -c '{show}'"
@@ -149,7 +153,7 @@ def test_no_value_at_all_is_a_file_that_does_nothing() -> None:
 
 
 def as_nccl_reads(content: bytes) -> dict[bytes, bytes]:
-    """NCCL's own rules: split at the first =, # only in column 1 is a comment, the first setting of a name wins."""
+    """NCCL's own rules: split at the first =, # in column 1 is a comment, the first name wins."""
     found: dict[bytes, bytes] = {}
     for line in content.split(b"\n"):
         if not line.startswith(b"#") and b"=" in line:

@@ -66,10 +66,10 @@ def test_modes_are_octal_and_for_new_files(
 def changed(state: FileState, account: Account | None = None, **params: str) -> FileChange:
     step = {"path": state.path, "content": "x", **params}
     facts = {fact.name: account for fact in RESOURCE.facts(step, Inventory("test", ()))}
-    known = PlanContext(
+    context = PlanContext(
         Fleet(Inventory("test", (NODE,)), {}), NODE, {state.path: state}, facts, Environment((), {})
     )
-    (change,) = RESOURCE.plan(step, known)
+    (change,) = RESOURCE.plan(step, context)
     return change
 
 

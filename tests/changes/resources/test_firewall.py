@@ -1,4 +1,4 @@
-"""The table as text and as nft lists it again, whose addresses are in it, and what other tables drop."""
+"""The table as text and as nft lists it, the addresses in it, and what other tables drop."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from clusterprep.changes.resources.firewall import (
     SSHD,
     UNIT,
     UNIT_TEXT,
-    Seen,
+    PacketFilters,
     addresses_of,
-    alike,
-    merged,
+    is_loaded,
+    merge_ranges,
+    parse_filters,
     parse_service,
     parse_sshd,
-    seen,
-    text_of,
-    wanted,
+    table_text,
+    wanted_rules,
 )
 from clusterprep.changes.resources.service import Unit
 from clusterprep.facts.firewall import Chain, Rule, RuleMatch, parse_nft
@@ -49,10 +49,12 @@ LISTED = """
 {"rule": {"family": "inet", "table": "clusterprep", "chain": "input", "handle": 2, "expr": [
  {"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "lo"}}, {"accept": null}]}},
 {"rule": {"family": "inet", "table": "clusterprep", "chain": "input", "handle": 4, "expr": [
- {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": 22}}, {"accept": null}]}},
+ {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": 22}},
+ {"accept": null}]}},
 {"rule": {"family": "inet", "table": "clusterprep", "chain": "input", "handle": 7, "expr": [
  {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
-  "right": {"set": [{"range": ["10.0.0.1", "10.0.0.2"]}, {"prefix": {"addr": "10.0.0.4", "len": 30}}]}}},
+  "right": {"set": [{"range": ["10.0.0.1", "10.0.0.2"]},
+                    {"prefix": {"addr": "10.0.0.4", "len": 30}}]}}},
  {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}},
   "right": {"set": [29500, {"range": [32768, 60999]}]}}}, {"accept": null}]}},
 {"rule": {"family": "inet", "table": "clusterprep", "chain": "input", "handle": 9, "expr": [
@@ -95,11 +97,11 @@ def fleet(*more: Interface, left_out: tuple[Node, ...] = (), port: int = 29500) 
     return Fleet(Inventory("test", nodes, master_port=port, left_out=left_out), snapshots)
 
 
-def known(over: Fleet | None = None, **given: Any) -> PlanContext:
+def context_of(over: Fleet | None = None, **given: Any) -> PlanContext:
     """n1 as it is; without more there is no table, no file and no unit."""
     over = over or fleet()
     facts = {
-        RULES.name: Seen((), nft=True),
+        RULES.name: PacketFilters((), nft=True),
         SSHD.name: (22,),
         BOOT.name: RUNS,
         "net.port_range": PORTS,
@@ -125,7 +127,7 @@ def shown(step_action: StepAction) -> list[str]:
     ]
 
 
-TEXT = text_of(wanted({"allow": ["10.0.0.4/30"]}, known()))
+TEXT = table_text(wanted_rules({"allow": ["10.0.0.4/30"]}, context_of()))
 
 
 def test_the_table_closes_what_it_does_not_open_and_ssh_never() -> None:
@@ -137,8 +139,14 @@ def test_the_table_closes_what_it_does_not_open_and_ssh_never() -> None:
         "\t\ttype filter hook input priority 0; policy accept;",
         '\t\tiifname "lo" accept',
         "\t\ttcp dport { 22 } accept",
-        "\t\tip saddr { 10.0.0.1-10.0.0.2, 10.0.0.4-10.0.0.7 } tcp dport { 29500, 32768-60999 } accept",
-        "\t\ttcp dport { 29500, 32768-60999 } tcp flags & (fin | syn | rst | ack) == syn counter drop",
+        (
+            "\t\tip saddr { 10.0.0.1-10.0.0.2, 10.0.0.4-10.0.0.7 } "
+            "tcp dport { 29500, 32768-60999 } accept"
+        ),
+        (
+            "\t\ttcp dport { 29500, 32768-60999 } "
+            "tcp flags & (fin | syn | rst | ack) == syn counter drop"
+        ),
         "\t}",
         "}",
         "",
@@ -146,15 +154,15 @@ def test_the_table_closes_what_it_does_not_open_and_ssh_never() -> None:
 
 
 def test_the_listing_of_nft_is_the_table_that_was_loaded_whatever_form_its_sets_have() -> None:
-    want = wanted({"allow": ["10.0.0.4/30"]}, known())
-    assert alike(MINE, want)
-    assert not alike((), want)
-    assert not alike(MINE, wanted({"allow": ["10.0.0.4/31"]}, known()))
-    assert not alike(MINE, wanted({"allow": ["10.0.0.4/30", "fd00::1"]}, known()))
+    want = wanted_rules({"allow": ["10.0.0.4/30"]}, context_of())
+    assert is_loaded(MINE, want)
+    assert not is_loaded((), want)
+    assert not is_loaded(MINE, wanted_rules({"allow": ["10.0.0.4/31"]}, context_of()))
+    assert not is_loaded(MINE, wanted_rules({"allow": ["10.0.0.4/30", "fd00::1"]}, context_of()))
     for number in range(4):
         rules = [item for item in json.loads(LISTED)["nftables"] if "rule" in item]
         others = [item for item in json.loads(LISTED)["nftables"] if item != rules[number]]
-        assert not alike(parse_nft(json.dumps({"nftables": others})), want)
+        assert not is_loaded(parse_nft(json.dumps({"nftables": others})), want)
 
 
 @pytest.mark.parametrize(
@@ -164,20 +172,24 @@ def test_the_listing_of_nft_is_the_table_that_was_loaded_whatever_form_its_sets_
             {}, {}, {}, [PATH, f"nft -f {PATH}", UNIT, "systemctl daemon-reload"], id="new"
         ),
         pytest.param(
-            {}, {PATH: TEXT, UNIT: UNIT_TEXT}, {RULES.name: Seen(MINE, True)}, [], id="as-wanted"
+            {},
+            {PATH: TEXT, UNIT: UNIT_TEXT},
+            {RULES.name: PacketFilters(MINE, True)},
+            [],
+            id="as-wanted",
         ),
         pytest.param({}, {PATH: TEXT, UNIT: UNIT_TEXT}, {}, [f"nft -f {PATH}"], id="not-loaded"),
         pytest.param(
             {},
             {PATH: "x", UNIT: UNIT_TEXT},
-            {RULES.name: Seen(MINE, True)},
+            {RULES.name: PacketFilters(MINE, True)},
             [PATH],
             id="another-file",
         ),
         pytest.param(
             {},
             {PATH: TEXT, UNIT: UNIT_TEXT},
-            {RULES.name: Seen(MINE, True), BOOT.name: NO_UNIT},
+            {RULES.name: PacketFilters(MINE, True), BOOT.name: NO_UNIT},
             [
                 "systemctl enable -- clusterprep-firewall.service",
                 "systemctl start -- clusterprep-firewall.service",
@@ -185,14 +197,18 @@ def test_the_listing_of_nft_is_the_table_that_was_loaded_whatever_form_its_sets_
             id="not-at-boot",
         ),
         pytest.param(
-            {}, {PATH: TEXT}, {RULES.name: Seen(MINE, True), BOOT.name: None}, [], id="no-systemd"
+            {},
+            {PATH: TEXT},
+            {RULES.name: PacketFilters(MINE, True), BOOT.name: None},
+            [],
+            id="no-systemd",
         ),
     ],
 )
 def test_what_is_done_is_what_is_missing(
     given: Any, files: dict[str, str], facts: Any, expected: list[str]
 ) -> None:
-    against = known(
+    against = context_of(
         files={path: text.encode() for path, text in files.items()}, facts=facts, **given
     )
     step_action = planned(against, allow=["10.0.0.4/30"])
@@ -211,13 +227,13 @@ def loads(step_action: StepAction) -> RunCommand:
 
 
 def test_an_undo_takes_a_new_table_away_and_loads_a_former_one_from_its_file() -> None:
-    fresh = loads(planned(known()))
+    fresh = loads(planned(context_of()))
     assert fresh.undo is not None
     assert [run.argv for run in fresh.undo] == [("nft", "delete", "table", "inet", NAME)]
-    changed = {"facts": {RULES.name: Seen(MINE, True)}}
-    former = loads(planned(known(files={PATH: b"old"}, **changed)))
+    changed = {"facts": {RULES.name: PacketFilters(MINE, True)}}
+    former = loads(planned(context_of(files={PATH: b"old"}, **changed)))
     assert (former.undo, [run.argv for run in former.again]) == (None, [("nft", "-f", PATH)])
-    lost = planned(known(**changed))
+    lost = planned(context_of(**changed))
     assert (loads(lost).undo, loads(lost).again) == (None, ())
     assert "no way back" in lost.diff
 
@@ -227,7 +243,7 @@ def test_every_address_of_every_node_may_connect_and_containers_may_not() -> Non
     bridge = dataclasses.replace(interface("172.17.0.1/16", name="docker0"), bridge=True)
     over = fleet(rail, bridge)
     assert addresses_of(over) == {"10.0.0.1", "10.0.0.2", "10.9.0.7", "fd00::7"}
-    assert "ip6 saddr { fd00::7 } tcp dport" in text_of(wanted({}, known(over)))
+    assert "ip6 saddr { fd00::7 } tcp dport" in table_text(wanted_rules({}, context_of(over)))
 
 
 def test_a_node_that_was_left_out_is_not_shut_out() -> None:
@@ -239,15 +255,15 @@ def test_a_node_that_was_left_out_is_not_shut_out() -> None:
 
 def test_ports_are_those_that_the_playbook_leaves_and_ssh_is_where_sshd_listens() -> None:
     file = FileState(RANGE, b"20000 29600\n")
-    against = known(fleet(port=29500), written={RANGE: file}, facts={SSHD.name: (22, 20022)})
+    against = context_of(fleet(port=29500), written={RANGE: file}, facts={SSHD.name: (22, 20022)})
     node = dataclasses.replace(against.node, ssh=SshSettings(port=2200))
-    want = wanted({}, dataclasses.replace(against, node=node))
+    want = wanted_rules({}, dataclasses.replace(against, node=node))
     assert want.ports == ((20000, 29600),)
     assert want.ssh == ((22, 22), (2200, 2200), (20022, 20022))
 
 
 def test_what_another_table_drops_is_no_plan_unless_a_step_before_may_open_it() -> None:
-    against = known(facts={RULES.name: Seen((WALL,), True)})
+    against = context_of(facts={RULES.name: PacketFilters((WALL,), True)})
     with pytest.raises(
         NoPlan, match=r"policy drop drops TCP from the other nodes, port 29500: nft insert rule"
     ):
@@ -255,14 +271,14 @@ def test_what_another_table_drops_is_no_plan_unless_a_step_before_may_open_it() 
     opens = StepAction("n1", "command", "open", "run", (RunCommand(("true",)),))
     assert planned(dataclasses.replace(against, earlier=(opens,))).operations
     some = dataclasses.replace(WALL, policy="accept", rules=(Rule((RuleMatch("other"),), "drop"),))
-    step_action = planned(known(facts={RULES.name: Seen((some,), True)}))
+    step_action = planned(context_of(facts={RULES.name: PacketFilters((some,), True)}))
     assert "may be dropped all the same by inet filter input, rule 1" in step_action.diff
 
 
 def test_nft_that_is_not_there_is_said() -> None:
-    against = known(
+    against = context_of(
         facts={
-            RULES.name: seen(
+            RULES.name: parse_filters(
                 {"nft": None, "iptables": None, "legacy": None}, Absent("missing_tool")
             )
         }
@@ -274,7 +290,7 @@ def test_nft_that_is_not_there_is_said() -> None:
         isinstance(each, Write)
         for each in planned(dataclasses.replace(against, earlier=(brings,))).operations
     )
-    assert seen(Absent("denied"), {"code": 0}) == Absent("denied")
+    assert parse_filters(Absent("denied"), {"code": 0}) == Absent("denied")
 
 
 def test_what_sshd_and_systemd_say() -> None:
@@ -294,7 +310,7 @@ def test_what_sshd_and_systemd_say() -> None:
     [([(5, 6), (1, 4)], ((1, 6),)), ([(1, 9), (3, 4), (11, 12)], ((1, 9), (11, 12))), ([], ())],
 )
 def test_ranges_next_to_each_other_are_one(spans: list[tuple[int, int]], expected: Any) -> None:
-    assert merged(spans) == expected
+    assert merge_ranges(spans) == expected
 
 
 def test_networks_that_are_none() -> None:

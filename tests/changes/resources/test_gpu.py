@@ -1,4 +1,4 @@
-"""Settings of GPUs: one command for each GPU that differs, with the former value as the way back."""
+"""Settings of GPUs: one command for each GPU that differs, with the former value as its undo."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ def test_each_gpu_that_differs_is_set_and_the_others_are_not() -> None:
         ("power limit", "GPU 1: 450.5 W → 700 W"),
     ]
     assert [commands(step_action) for step_action in found] == [
-        ["nvidia-smi -i GPU-b -pm 1"], ["nvidia-smi -i GPU-b -c 0"], ["nvidia-smi -i GPU-b -pl 700.00"]
-    ]  # fmt: skip
+        ["nvidia-smi -i GPU-b -pm 1"],
+        ["nvidia-smi -i GPU-b -c 0"],
+        ["nvidia-smi -i GPU-b -pl 700.00"],
+    ]
     runs = [
         each
         for step_action in found

@@ -1,4 +1,4 @@
-"""Names in /etc/hosts: those of all nodes, the same everywhere, against whatever installers wrote."""
+"""Names in /etc/hosts: those of all nodes, the same everywhere, whatever installers wrote."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ def test_a_broken_block_is_left_alone() -> None:
 
 
 def calls(nodes: int, listed: int, own: bytes) -> int:
-    """How many calls it takes to plan all nodes and to show it; `listed` of them stand in an older block."""
+    """How many calls it takes to plan all nodes and to show it.
+
+    `listed` of them stand in an older block.
+    """
     addresses = {
         f"n{number}": f"10.0.{number >> 8}.{number & 255}" for number in range(1, nodes + 1)
     }
@@ -121,6 +124,9 @@ def calls(nodes: int, listed: int, own: bytes) -> int:
 def test_lines_that_all_nodes_share_are_looked_at_once_and_not_for_each_node(
     missing: int, own: bytes
 ) -> None:
-    """Ten thousand lines on each of ten thousand nodes are a hundred million; comparing bytes is little beside them."""
+    """Ten thousand lines on each of ten thousand nodes are a hundred million.
+
+    Comparing bytes is little beside them.
+    """
     few, many = (calls(nodes, missing * (nodes - missing), own) for nodes in (100, 200))
     assert many / few < 2.1

@@ -1,4 +1,4 @@
-"""The nearest package that brings a kernel that is enough, from what apt says on Ubuntu and Debian."""
+"""The nearest package that brings a sufficient kernel, from apt's output on Ubuntu and Debian."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from clusterprep.changes.resources import NoPlan, PlanContext
-from clusterprep.changes.resources.kernel import RESOURCE, KernelCandidate, looked, parse_candidates
+from clusterprep.changes.resources.kernel import (
+    RESOURCE,
+    KernelCandidate,
+    parse_answer,
+    parse_candidates,
+)
 from clusterprep.facts.apt import MISSING
 from clusterprep.model import Absent, Fleet, Inventory, Node
 from clusterprep.model.operations import RunCommand, StepAction
@@ -27,13 +32,19 @@ Reading package lists...
 Reading package lists...
 Building dependency tree...
 4 upgraded, 5 newly installed, 0 to remove and 0 not upgraded.
-Inst linux-firmware [20220329.git681281e4-0ubuntu3.29] (20220329.git681281e4-0ubuntu3.31 Ubuntu:22.04/jammy [all])
-Inst linux-modules-6.8.0-45-generic (6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy [amd64])
-Inst linux-image-6.8.0-45-generic (6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy [amd64])
+Inst linux-firmware [20220329.git681281e4-0ubuntu3.29] \
+(20220329.git681281e4-0ubuntu3.31 Ubuntu:22.04/jammy [all])
+Inst linux-modules-6.8.0-45-generic \
+(6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy [amd64])
+Inst linux-image-6.8.0-45-generic \
+(6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy [amd64])
 Inst linux-modules-extra-6.8.0-45-generic (6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates [amd64])
-Inst linux-image-generic-hwe-22.04 (6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy [amd64])
-Inst linux-generic-hwe-22.04 (6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy [amd64])
-Inst linux-modules-nvidia-550-server-generic-hwe-22.04 (6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates [amd64])
+Inst linux-image-generic-hwe-22.04 \
+(6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy [amd64])
+Inst linux-generic-hwe-22.04 \
+(6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates, Ubuntu:22.04/jammy [amd64])
+Inst linux-modules-nvidia-550-server-generic-hwe-22.04 \
+(6.8.0-45.45~22.04.1 Ubuntu:22.04/jammy-updates [amd64])
 == 0
 installed install linux-firmware 20220329.git681281e4-0ubuntu3.29
 ==
@@ -112,7 +123,8 @@ def test_ubuntu_has_it_in_its_newer_line_with_the_modules_of_the_driver() -> Non
     )
     version = "6.8.0-45.45~22.04.1"
     assert installs(step_action) == [
-        f"linux-generic-hwe-22.04={version}", f"linux-modules-nvidia-550-server-generic-hwe-22.04={version}"
+        f"linux-generic-hwe-22.04={version}",
+        f"linux-modules-nvidia-550-server-generic-hwe-22.04={version}",
     ]  # fmt: skip
     lines = step_action.diff.split("\n")
     assert f"install linux-image-6.8.0-45-generic {version}" in lines
@@ -202,13 +214,15 @@ def test_what_cannot_be_had_is_said(
 
 
 def test_how_the_question_ended() -> None:
-    assert looked({"code": 127, "out": "", "err": ""}) == MISSING
-    assert looked(Absent("hung")) == Absent("hung")
+    assert parse_answer({"code": 127, "out": "", "err": ""}) == MISSING
+    assert parse_answer(Absent("hung")) == Absent("hung")
     assert (
-        looked({"code": 0, "out": "== candidate a\nsh: apt-get: not found\n== 127\n", "err": ""})
+        parse_answer(
+            {"code": 0, "out": "== candidate a\nsh: apt-get: not found\n== 127\n", "err": ""}
+        )
         == MISSING
     )
-    assert looked({"code": 0, "out": "", "err": ""}) == ()
+    assert parse_answer({"code": 0, "out": "", "err": ""}) == ()
 
 
 @pytest.mark.parametrize("version", ["new", ">=5"])

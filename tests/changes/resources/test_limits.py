@@ -26,8 +26,10 @@ def planned(params: dict[str, str], content: bytes | None = None) -> dict[str, A
     files = {
         path: FileState(path, content) for path in RESOURCE.paths(params, Inventory("test", ()))
     }
-    known = PlanContext(Fleet(Inventory("test", (node,)), {}), node, files, {}, Environment((), {}))
-    return {change.path: change for change in RESOURCE.plan(params, known)}
+    context = PlanContext(
+        Fleet(Inventory("test", (node,)), {}), node, files, {}, Environment((), {})
+    )
+    return {change.path: change for change in RESOURCE.plan(params, context)}
 
 
 def test_logins_and_services_get_the_same_limits_each_in_its_units() -> None:
@@ -68,8 +70,9 @@ def test_amounts(name: str, text: str, value: int | None) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("memlock", "100"), ("memlock", "0"), ("memlock", "-1"), ("memlock", "much"), ("nofile", "unlimited"),
-        ("nofile", "64K"), ("nofile", "0"), ("nproc", "-1"), ("nproc", "\u0663"), ("nproc", "1e6"), ("core", ""),
+        ("memlock", "100"), ("memlock", "0"), ("memlock", "-1"), ("memlock", "much"),
+        ("nofile", "unlimited"), ("nofile", "64K"), ("nofile", "0"), ("nproc", "-1"),
+        ("nproc", "\u0663"), ("nproc", "1e6"), ("core", ""),
     ],
 )  # fmt: skip
 def test_what_is_no_amount_is_told(name: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Marked blocks: every other byte stays, a second time changes nothing, and broken marks are left alone."""
+"""Marked blocks: every other byte stays, a second time changes nothing, broken marks stay."""
 
 from __future__ import annotations
 

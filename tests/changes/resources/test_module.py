@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.changes.resources import NoPlan
-from clusterprep.changes.resources.module import HEAD, RESOURCE, looked, place
+from clusterprep.changes.resources.module import HEAD, RESOURCE, conf_path, parse_module
 from clusterprep.model import Absent
 from clusterprep.model.operations import StepAction, Write
 from tests.changes.resources.planned import commands, earlier, step_actions
@@ -18,7 +18,7 @@ FILE = f"{HEAD}{NAME}\n".encode()
 
 def planned(there: bool | str, content: bytes | None = None, **more: Any) -> StepAction:
     (step_action,) = step_actions(
-        RESOURCE, {"name": NAME}, {f"module:{NAME}": there}, {place(NAME): content}, **more
+        RESOURCE, {"name": NAME}, {f"module:{NAME}": there}, {conf_path(NAME): content}, **more
     )
     return step_action
 
@@ -72,4 +72,4 @@ def test_what_cannot_be_loaded_is_refused_unless_a_step_before_brings_it() -> No
     ],
 )
 def test_what_the_node_says(state: str | None, said: Any, there: bool | str) -> None:
-    assert looked(state, said) == there
+    assert parse_module(state, said) == there

@@ -1,4 +1,7 @@
-"""Packages as they are and as apt would have them become commands, each with its way back; and what is refused."""
+"""Packages as they are and as apt would have them become commands, each with its way back.
+
+And what is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterprep.changes.resources import NoPlan, PlanContext
-from clusterprep.changes.resources.package import APT, MARK, RESOURCE, Apt, looked
+from clusterprep.changes.resources.package import APT, MARK, RESOURCE, Apt, parse_apt
 from clusterprep.facts.apt import MISSING, Package, PackageChange, Simulation
 from clusterprep.model import Absent, Fleet, Inventory, Node
 from clusterprep.model.operations import RunCommand, StepAction
@@ -24,10 +27,10 @@ LIB = PackageChange("lib", None, "2.0")
 
 def planned(params: dict[str, Any], found: Apt, earlier: tuple[StepAction, ...] = ()) -> StepAction:
     (fact,) = RESOURCE.facts(params, EMPTY)
-    known = PlanContext(
+    context = PlanContext(
         Fleet(EMPTY, {}), NODE, {}, {fact.name: found}, Environment((), {}), earlier
     )
-    (step_action,) = RESOURCE.plan(params, known)
+    (step_action,) = RESOURCE.plan(params, context)
     return step_action
 
 
@@ -72,7 +75,13 @@ def shown(run: RunCommand) -> str:
             {"tool": HERE},
             Simulation((UP, LIB), versions={"tool": ("2.0", "1.0")}),
             ["apt-get install -- tool=2.0"],
-            [["apt-get --allow-downgrades --allow-change-held-packages install -- tool=1.0 lib-", "dpkg --purge lib"]],
+            [
+                [
+                    ("apt-get --allow-downgrades --allow-change-held-packages "
+                    "install -- tool=1.0 lib-"),
+                    "dpkg --purge lib",
+                ]
+            ],
             "change tool 1.0 to 2.0\ninstall lib 2.0",
             id="upgrade",
         ),
@@ -85,8 +94,14 @@ def shown(run: RunCommand) -> str:
             "change tool 1.0 to 2.0\nno way back: tool 1.0 is in no source",
             id="no-way-back",
         ),
-        pytest.param({"name": "tool", "state": "latest"}, {"tool": HERE}, Simulation(), [], [], "", id="latest-already"),
-        pytest.param({"name": "tool", "version": "1.*"}, {"tool": HERE}, Simulation((UP,)), [], [], "", id="version"),
+        pytest.param(
+            {"name": "tool", "state": "latest"}, {"tool": HERE}, Simulation(), [], [], "",
+            id="latest-already",
+        ),
+        pytest.param(
+            {"name": "tool", "version": "1.*"}, {"tool": HERE}, Simulation((UP,)), [], [], "",
+            id="version",
+        ),
         pytest.param(
             {"name": "tool", "version": "2.*", "hold": True},
             {"tool": HELD},
@@ -113,13 +128,23 @@ def shown(run: RunCommand) -> str:
             {"name": "tool", "hold": False}, {"tool": HELD}, Simulation(),
             ["apt-mark unhold tool"], [["apt-mark hold tool"]], "no hold tool", id="no-hold",
         ),
-        pytest.param({"name": "tool", "hold": True}, {"tool": HELD}, Simulation(), [], [], "", id="held"),
+        pytest.param(
+            {"name": "tool", "hold": True}, {"tool": HELD}, Simulation(), [], [], "", id="held"
+        ),
         pytest.param(
             {"name": ["tool", "x"], "state": "absent"},
             {"tool": HERE},
-            Simulation((PackageChange("tool", "1.0", None), PackageChange("user", "3", None)), versions={"tool": ("1.0",), "user": ("3",)}),
+            Simulation(
+                (PackageChange("tool", "1.0", None), PackageChange("user", "3", None)),
+                versions={"tool": ("1.0",), "user": ("3",)},
+            ),
             ["apt-get remove -- tool"],
-            [["apt-get --allow-downgrades --allow-change-held-packages install -- tool=1.0 user=3"]],
+            [
+                [
+                    ("apt-get --allow-downgrades --allow-change-held-packages "
+                    "install -- tool=1.0 user=3")
+                ]
+            ],
             "remove tool 1.0\nremove user 3",
             id="absent",
         ),
@@ -213,8 +238,8 @@ def test_what_a_step_before_may_bring_is_planned_as_if_it_were_there() -> None:
 
 def test_apt_that_is_not_there_is_known_and_one_that_hangs_is_not() -> None:
     answer = {"code": 0, "out": "", "err": ""}
-    assert looked(Absent("missing_tool"), answer) == Apt({}, Simulation(failed=(MISSING,)))
-    assert looked(answer, Absent("hung", "apt")) == Absent("hung", "apt")
+    assert parse_apt(Absent("missing_tool"), answer) == Apt({}, Simulation(failed=(MISSING,)))
+    assert parse_apt(answer, Absent("hung", "apt")) == Absent("hung", "apt")
 
 
 def test_what_apt_is_asked_has_its_names_as_words_of_their_own() -> None:

@@ -1,4 +1,4 @@
-"""The size of /dev/shm: now and at boot, every other byte and option kept, and never below what is in use."""
+"""The size of /dev/shm: now and at boot, all else kept, and never below what is in use."""
 
 from __future__ import annotations
 

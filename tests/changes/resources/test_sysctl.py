@@ -1,4 +1,7 @@
-"""Settings of the kernel: the file keeps what others set in it, and a running value is compared by its columns."""
+"""Settings of the kernel.
+
+The file keeps what others set in it, and a running value is compared by its columns.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterprep.changes.resources import NoPlan, PlanContext
-from clusterprep.changes.resources.sysctl import HEAD, PATH, RESOURCE, place, with_values
+from clusterprep.changes.resources.sysctl import HEAD, PATH, RESOURCE, proc_path, with_values
 from clusterprep.model import Fleet, Inventory, Node
 from clusterprep.model.files import FileState
 from clusterprep.nccl.environment import Environment
@@ -95,7 +98,7 @@ def test_a_setting_that_this_kernel_lacks_is_known_to_be_missing() -> None:
     ],
 )
 def test_a_key_is_a_path_below_proc_sys(key: str, path: str) -> None:
-    assert place(key) == path
+    assert proc_path(key) == path
 
 
 @pytest.mark.parametrize(
@@ -122,8 +125,10 @@ def test_a_step_owns_its_keys_and_no_other() -> None:
 
 
 def test_a_setting_that_nobody_may_set_is_told_by_the_plan() -> None:
-    node, path = Node("n1", "n1", 0), place("net.core.fixed")
+    node, path = Node("n1", "n1", 0), proc_path("net.core.fixed")
     files = {PATH: FileState(PATH, None), path: FileState(path, b"1\n", 0o444)}
-    known = PlanContext(Fleet(Inventory("test", (node,)), {}), node, files, {}, Environment((), {}))
-    with pytest.raises(NoPlan, match="is 1, and nobody may set it"):
-        list(RESOURCE.plan({"net.core.fixed": "2"}, known))
+    context = PlanContext(
+        Fleet(Inventory("test", (node,)), {}), node, files, {}, Environment((), {})
+    )
+    with pytest.raises(NoPlan, match="is 1, and is read-only"):
+        list(RESOURCE.plan({"net.core.fixed": "2"}, context))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from clusterprep.errors import LinkLost
 from clusterprep.model import Node
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.link import Link
 from tests.support.patience import LONG, eventually
 
@@ -83,7 +83,7 @@ def open_agent(node: Node, python: str = sys.executable, relayed: bool = False) 
 
     A relayed one is spoken to through two processes, as through sshd.
     """
-    command = boot.command().replace("/usr/bin/python3", python)
+    command = bootstrap.command().replace("/usr/bin/python3", python)
     channel = PipeChannel(["/bin/sh", "-c", f"cat | ({command}) | cat" if relayed else command])
     nonce = secrets.token_hex(8)
     link = LocalLink(node, channel, nonce)

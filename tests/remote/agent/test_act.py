@@ -693,7 +693,7 @@ def test_a_file_in_a_folder_that_others_can_change_is_not_touched(node: Node, op
     (node.root / "etc").chmod(0o777)
     answer = node.stage() if op == "stage" else node.ask(op)
     assert answer["no"] == "not_ours"
-    assert "can be written by everybody" in answer["why"]
+    assert "can be written by all users" in answer["why"]
     assert (node.text(CONF), node.text(NEW)) == (seen, "new too\n" if op == "undo" else None)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Node
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.remote.agent import job
 from clusterprep.remote.agent.processes import process_stat
 from tests.jobs.verify.agents import gone, open_agent, processes_of
@@ -39,7 +39,9 @@ class Heard:
     def __init__(self) -> None:
         self.link = open_agent(Node("n1", "127.0.0.1", 0), sys.executable)
         self.events: list[dict[str, Any]] = []
-        self.link.request("load", 10.0, modules=[list(module) for module in boot.sources("job")])
+        self.link.request(
+            "load", 10.0, modules=[list(module) for module in bootstrap.sources("job")]
+        )
 
     def launch(self, *programs: str, **more: Any) -> dict[str, Any]:
         """Each program as a rank."""

@@ -1,4 +1,7 @@
-"""Asks a library that is built here as the agent does: in a session, in login shells, and when something breaks."""
+"""Asks a library that is built here as the agent does.
+
+In a session, in login shells, and when something breaks.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ pytestmark = [
     pytest.mark.machine,
     pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, for a library that answers"),
 ]
-BROKEN = "int ncclGetVersion(int *v) { *v = 22105; return 0; }\nint ncclGetUniqueId(char *id) { return *(int *)0; }\n"
 WITHOUT = "int ncclGetVersion(int *v) { *v = 22105; return 0; }\n"
+BROKEN = WITHOUT + "int ncclGetUniqueId(char *id) { return *(int *)0; }\n"
 CHATTY = "#include <stdio.h>\n" + nccl_source(22105).replace(
     "memset(id, 0, 128);", "memset(id, 0, 128); chat();"
 ).replace(
@@ -36,7 +39,9 @@ CHATTY = "#include <stdio.h>\n" + nccl_source(22105).replace(
     'printf("no end"); }\nint ncclGetUniqueId',
 )
 WHO = (
-    "import os, sys\nfor key, word in (('uid', str(os.getuid())), ('home', os.environ['HOME']), ('end', '')):\n"
+    "import os, sys\n"
+    "uid, home = str(os.getuid()), os.environ['HOME']\n"
+    "for key, word in (('uid', uid), ('home', home), ('end', '')):\n"
     "    print(sys.argv[1], key, word.encode().hex())"
 )
 Asked = Callable[..., dict[str, Any]]
@@ -44,7 +49,7 @@ Asked = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What the user who lives in the test's folder is answered in a session with these variables."""
+    """Ask as the user who lives in the test's folder, in a session with these variables."""
 
     def ask(
         given: dict[str, str] | None = None, script: str = "", first: Any = None, **more: str

@@ -1,4 +1,7 @@
-"""What the agent keeps of a rank's output: NCCL's connections once each, and the last of all else."""
+"""What the agent keeps of a rank's output.
+
+NCCL's connections once each, and the last of all else.
+"""
 
 from __future__ import annotations
 
@@ -118,9 +121,10 @@ def test_the_work_of_listening_grows_with_the_lines() -> None:
     assert work(20_000) < 2.2 * few
 
 
-# ---------------------------------------------------------------- in a real agent, of a real process
+# ---------------------------------------------------------------- in a real agent
 
-# Prints 20,000 lines of a recorded log in odd blocks, as C's stdout does when it is a pipe, and a traceback in between.
+# Prints 20,000 lines of a recorded log in odd blocks, as C's stdout does when it is a pipe, and a
+# traceback in between.
 CHATTER = """
 log, crash, count, text = %r, %r, %d, ''
 for n in range(count):

@@ -1,4 +1,4 @@
-"""The reader of NVML against a library that answers what is described, as far as what the checks make of it."""
+"""The reader of NVML against a library that answers what is described, up to the checks."""
 
 from __future__ import annotations
 
@@ -61,18 +61,47 @@ def test_all_of_one_gpu(tmp_path: Path) -> None:
     assert 0 <= seconds < 1
     links = [[n, 1, [2, f"00000000:{(7, 8, 9, 10)[n % 4]:02x}:00.0"]] for n in range(18)]
     assert found == {
-        "index": 3, "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-00000000-0000-4000-8000-000000000003", "minor": 3,
-        "pci": "00000000:5d:00.0", "vbios": "96.00.74.00.01", "inforom": "G520.0200.00.05", "gsp": "550.54.15",
-        "part": "692-2G520-0200-000", "capability": [9, 0], "memory": [81559 << 20, 551 << 20, 0], "ecc": [1, 1],
+        "index": 3,
+        "name": "NVIDIA H100 80GB HBM3",
+        "uuid": "GPU-00000000-0000-4000-8000-000000000003",
+        "minor": 3,
+        "pci": "00000000:5d:00.0",
+        "vbios": "96.00.74.00.01",
+        "inforom": "G520.0200.00.05",
+        "gsp": "550.54.15",
+        "part": "692-2G520-0200-000",
+        "capability": [9, 0],
+        "memory": [81559 << 20, 551 << 20, 0],
+        "ecc": [1, 1],
         "ecc_default": 1,
-        "ecc_volatile": 0, "ecc_aggregate": 0, "sram": [0], "remap": [0, 0, 0, 0], "remap_banks": [2560, 0, 0, 0, 0],
-        "throttle": [1, 1, 1], "temperature": 34, "memory_temperature": 44, "slowdown": 89, "margin": [53],
-        "clock_max_graphics": 1980, "clock_max_memory": 2619, "clock_application_graphics": 1980,
-        "clock_application_memory": 2619, "clock_default_graphics": 1980, "clock_default_memory": 2619,
-        "power_limit": 700000, "power_default": 700000, "power_enforced": 700000, "persistence": 1, "mig": [0, 0],
-        "compute_mode": 0, "virtualization": 0, "processes": [], "links": links, "fabric": [3, 0, 0, 0, 0],
+        "ecc_volatile": 0,
+        "ecc_aggregate": 0,
+        "sram": [0],
+        "remap": [0, 0, 0, 0],
+        "remap_banks": [2560, 0, 0, 0, 0],
+        "throttle": [1, 1, 1],
+        "temperature": 34,
+        "memory_temperature": 44,
+        "slowdown": 89,
+        "margin": [53],
+        "clock_max_graphics": 1980,
+        "clock_max_memory": 2619,
+        "clock_application_graphics": 1980,
+        "clock_application_memory": 2619,
+        "clock_default_graphics": 1980,
+        "clock_default_memory": 2619,
+        "power_limit": 700000,
+        "power_default": 700000,
+        "power_enforced": 700000,
+        "persistence": 1,
+        "mig": [0, 0],
+        "compute_mode": 0,
+        "virtualization": 0,
+        "processes": [],
+        "links": links,
+        "fabric": [3, 0, 0, 0, 0],
         "p2p": [[4, 0], [5, 0], [6, 0], [7, 0]],
-    }  # fmt: skip
+    }
 
 
 def test_what_is_said_of_the_whole(tmp_path: Path) -> None:
@@ -115,11 +144,17 @@ def test_a_lost_gpu_hides_nothing_of_the_others(tmp_path: Path, lost: str) -> No
         ({"codes": {"nvmlDeviceGetMemoryInfo_v2": 13}}, "memory", [81559 << 20, None, 551 << 20]),
         ({"codes": {"nvmlDeviceGetMemoryInfo_v2": 25}}, "memory", [81559 << 20, None, 551 << 20]),
         ({"fabric": None}, "fabric", ["no", "not_applicable"]),
-        ({"fabric": {"state": 2, "status": 7, "clique": 5, "health": 0x1155, "summary": 2}}, "fabric",
-         [2, 7, 5, 0x1155, 2]),
+        (
+            {"fabric": {"state": 2, "status": 7, "clique": 5, "health": 0x1155, "summary": 2}},
+            "fabric",
+            [2, 7, 5, 0x1155, 2],
+        ),
         ({"nvlink": []}, "links", []),
-        ({"nvlink": ["down", {"type": "gpu", "pci": "0000:2a:00.0"}]}, "links",
-         [[0, 0, None], [1, 1, [0, "00000000:2a:00.0"]]]),
+        (
+            {"nvlink": ["down", {"type": "gpu", "pci": "0000:2a:00.0"}]},
+            "links",
+            [[0, 0, None], [1, 1, [0, "00000000:2a:00.0"]]],
+        ),
         ({"memory_temperature": None}, "memory_temperature", ["no", "not_applicable"]),
         ({"margin": -2}, "margin", [-2]),
         ({"codes": {"nvmlDeviceGetTemperature": 26}, "temperature": 41}, "temperature", 41),
@@ -131,7 +166,7 @@ def test_a_lost_gpu_hides_nothing_of_the_others(tmp_path: Path, lost: str) -> No
         ({"name": "x" * 80}, "name", ["no", "nvml_error", 7]),
         ({"ecc_volatile_uncorrected": 1 << 40}, "ecc_volatile", 1 << 40),
     ],
-)  # fmt: skip
+)
 def test_one_field_of_one_gpu(
     tmp_path: Path, change: Mapping[str, Any], field: str, value: Any
 ) -> None:
@@ -221,7 +256,10 @@ def said(answer: Any, others: Mapping[str, Any] | None = None) -> dict[str, str]
         ],
         "file": [
             "ok",
-            f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {nvml.DRIVER}  Thu Feb 22 01:44:30 UTC 2024\n",
+            (
+                f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {nvml.DRIVER}"
+                "  Thu Feb 22 01:44:30 UTC 2024\n"
+            ),
         ],
         **(others or {}),
     }
@@ -246,11 +284,24 @@ def test_a_healthy_machine_passes_everything(tmp_path: Path) -> None:
 FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"lost": "handle"}, "gpu.lost", "fail error"),
     ({"lost": "calls"}, "gpu.lost", "fail error"),
-    ({"model": "h100", "name": "NVIDIA H100 NVL", "memory": 95830}, "gpu.model_mix", "fail warning"),
+    (
+        {"model": "h100", "name": "NVIDIA H100 NVL", "memory": 95830},
+        "gpu.model_mix",
+        "fail warning",
+    ),
     ({"ecc": 0, "ecc_pending": 0}, "gpu.ecc_mode", "fail warning"),
     ({"ecc_pending": 0}, "gpu.ecc_mode", "fail warning"),
-    ({"ecc": 0, "ecc_pending": 0, "ecc_default": 0, "index": 3, "codes": {"nvmlDeviceGetComputeMode": 13}},
-     "gpu.compute_mode", "unknown warning"),
+    (
+        {
+            "ecc": 0,
+            "ecc_pending": 0,
+            "ecc_default": 0,
+            "index": 3,
+            "codes": {"nvmlDeviceGetComputeMode": 13},
+        },
+        "gpu.compute_mode",
+        "unknown warning",
+    ),
     ({"ecc_volatile_uncorrected": 3, "ecc_aggregate_uncorrected": 3}, "gpu.ecc_unc", "fail error"),
     ({"sram_exceeded": 1}, "gpu.ecc_unc", "fail error"),
     ({"remap_pending": 1}, "gpu.remap", "fail warning"),
@@ -270,11 +321,15 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"fabric": {"state": 2}}, "gpu.fabricmanager", "fail error"),
     ({"fabric": {"state": 3, "health": 0x1}}, "gpu.fabricmanager", "fail warning"),
     ({"vbios": "96.00.30.00.01"}, "fw.gpu", "fail warning"),
-    ({"nvlink": [*["down"], *[{"type": "switch", "pci": nvml.SWITCHES[0]}] * 17]}, "nvl.state", "fail error"),
+    (
+        {"nvlink": [*["down"], *[{"type": "switch", "pci": nvml.SWITCHES[0]}] * 17]},
+        "nvl.state",
+        "fail error",
+    ),
     ({"p2p": {4: {"nvlink": 5}}}, "nvl.topology", "fail warning"),
     ({"ecc": {"code": 4}}, "gpu.ecc_mode", "unknown warning"),
     ({"codes": {"nvmlDeviceGetRemappedRows": 999}}, "gpu.remap", "unknown warning"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "check", "verdict"), FAULTS)
@@ -287,13 +342,27 @@ def test_one_fault_fires_one_check(
 @pytest.mark.parametrize(
     ("others", "expected"),
     [
-        ({"nvml_libraries": ["ok", {"/usr/lib64/libnvidia-ml.so.1": "libnvidia-ml.so.535.183.01"}]},
-         {"nv.module_vs_lib": "fail error"}),
-        ({"fabric_manager": ["ok", {"state": "LoadState=loaded\nActiveState=failed\n", "version": ""}]},
-         {"gpu.fabricmanager": "fail warning"}),
+        (
+            {
+                "nvml_libraries": [
+                    "ok",
+                    {"/usr/lib64/libnvidia-ml.so.1": "libnvidia-ml.so.535.183.01"},
+                ]
+            },
+            {"nv.module_vs_lib": "fail error"},
+        ),
+        (
+            {
+                "fabric_manager": [
+                    "ok",
+                    {"state": "LoadState=loaded\nActiveState=failed\n", "version": ""},
+                ]
+            },
+            {"gpu.fabricmanager": "fail warning"},
+        ),
         ({"fabric_manager": ["no", "missing_tool", "systemctl is not there"]}, {}),
     ],
-)  # fmt: skip
+)
 def test_faults_around_the_gpus(
     tmp_path: Path, others: dict[str, Any], expected: dict[str, str]
 ) -> None:
@@ -334,15 +403,20 @@ def test_cards_of_a_workstation_lack_what_boards_have(tmp_path: Path) -> None:
 
 
 def test_an_old_driver_without_flags_and_newer_calls_still_answers(tmp_path: Path) -> None:
-    device = "MemoryInfo_v2 CurrentClocksEventReasons ComputeRunningProcesses_v3 SramEccErrorStatus MarginTemperature "
-    device += "GpuFabricInfoV GpuFabricInfo GspFirmwareVersion"
+    device = "MemoryInfo_v2 CurrentClocksEventReasons ComputeRunningProcesses_v3 "
+    device += "SramEccErrorStatus MarginTemperature GpuFabricInfoV GpuFabricInfo GspFirmwareVersion"
     newer = ["nvmlInitWithFlags", *(f"nvmlDeviceGet{name}" for name in device.split())]
     assert said(asked(tmp_path, without=newer)) == {}
 
 
 def test_nothing_there_is_nothing_to_judge() -> None:
-    nothing = {"pci": ["ok", []], "gpu_nodes": ["ok", {"nodes": {}, "bound": []}], "nvml_libraries": ["ok", {}],
-               "fabric_manager": ["ok", None], "file": ["no", "missing", "/proc/driver/nvidia/version"]}  # fmt: skip
+    nothing = {
+        "pci": ["ok", []],
+        "gpu_nodes": ["ok", {"nodes": {}, "bound": []}],
+        "nvml_libraries": ["ok", {}],
+        "fabric_manager": ["ok", None],
+        "file": ["no", "missing", "/proc/driver/nvidia/version"],
+    }
     found = said(["ok", None], nothing)
     assert found.pop("gpu.count") == "fail error"  # eight are declared
     assert set(found.values()) <= {"skip warning", "skip error"}

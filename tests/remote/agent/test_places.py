@@ -1,4 +1,7 @@
-"""Where nothing is written: each trick that leads a file elsewhere, and the ordinary ways that are none."""
+"""Where nothing is written.
+
+Each trick that leads a file elsewhere, and the ordinary ways that are none.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from clusterprep.remote.agent import places
 from clusterprep.remote.agent.readers import NoAnswer
 from clusterprep.remote.agent.targets import read_target
 
-STRANGER = 4711
+OTHER_USER = 4711
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
 
 def theirs(path: Path) -> Path:
-    os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+    os.chown(path, OTHER_USER, OTHER_USER, follow_symlinks=False)
     return path
 
 
@@ -36,32 +39,32 @@ def linked(path: Path, to: Path | str) -> Path:
 
 def given(path: Path, mode: int) -> Path:
     """A folder of root's that a foreign group may write to."""
-    os.chown(path, 0, STRANGER)
+    os.chown(path, 0, OTHER_USER)
     path.chmod(mode)
     return path
 
 
 PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "of-a-stranger": (lambda at: theirs(folder(at / "f")), "belongs to user 4711"),
-    "below-one-of-a-stranger": (
+    "of-another-user": (lambda at: theirs(folder(at / "f")), "belongs to user 4711"),
+    "below-one-of-another-user": (
         lambda at: (folder(at / "f" / "g"), theirs(at / "f")),
         "belongs to user 4711",
     ),
-    "of-everybody": (lambda at: folder(at / "f", 0o777), "(mode 0777) can be written by everybody"),
-    "of-everybody-and-sticky": (
+    "of-all-users": (lambda at: folder(at / "f", 0o777), "(mode 0777) can be written by all users"),
+    "of-all-users-and-sticky": (
         lambda at: folder(at / "f", 0o1777),
-        "(mode 1777) can be written by everybody",
+        "(mode 1777) can be written by all users",
     ),
-    "below-one-of-everybody": (
+    "below-one-of-all-users": (
         lambda at: (folder(at / "f" / "g"), (at / "f").chmod(0o777)),
-        "written by everybody",
+        "written by all users",
     ),
     "of-a-group": (lambda at: given(folder(at / "f"), 0o775), "can be written by group 4711"),
-    "a-link-of-a-stranger": (
+    "a-link-of-another-user": (
         lambda at: theirs(linked(at / "f", folder(at / "real"))),
         "is a link of user 4711",
     ),
-    "a-link-to-what-is-a-strangers": (
+    "a-link-to-what-is-another-users": (
         lambda at: linked(at / "f", theirs(folder(at / "real"))),
         "belongs to user 4711",
     ),
@@ -134,7 +137,7 @@ def test_no_link_leads_out_of_the_root(link: str, tmp_path: Path) -> None:
 def test_an_access_list_of_somebody_counts(tmp_path: Path) -> None:
     """The bits of the group are then its mask, and say nothing of the group."""
     at = folder(tmp_path / "f", 0o775)
-    entries = [(1, 7, -1), (2, 7, STRANGER), (4, 5, -1), (16, 7, -1), (32, 5, -1)]
+    entries = [(1, 7, -1), (2, 7, OTHER_USER), (4, 5, -1), (16, 7, -1), (32, 5, -1)]
     packed = b"\2\0\0\0" + b"".join(
         kind.to_bytes(2, "little")
         + bits.to_bytes(2, "little")
@@ -184,7 +187,10 @@ def test_what_is_no_file_of_one_name_is_not_opened(
 @pytest.mark.machine
 @as_root
 def test_a_device_is_not_even_opened(tmp_path: Path) -> None:
-    """The one here has no driver: to open it would be ENXIO, and for a watchdog the beginning of a reboot."""
+    """The one here has no driver.
+
+    To open it would be ENXIO, and for a watchdog the beginning of a reboot.
+    """
     os.mknod(tmp_path / "a", stat.S_IFCHR | 0o666, os.makedev(240, 77))
     with pytest.raises(ValueError, match="not a regular file"):
         places.opened(str(tmp_path / "a"))
@@ -192,7 +198,7 @@ def test_a_device_is_not_even_opened(tmp_path: Path) -> None:
 
 @pytest.mark.machine
 @as_root
-@pytest.mark.parametrize(("mode", "owner"), [(0o666, 0), (0o664, 0), (0o600, STRANGER)])
+@pytest.mark.parametrize(("mode", "owner"), [(0o666, 0), (0o664, 0), (0o600, OTHER_USER)])
 def test_a_journal_that_others_could_have_written_is_none(
     mode: int, owner: int, tmp_path: Path
 ) -> None:

@@ -1,4 +1,7 @@
-"""The part of the agent that runs ranks: whom they run as, what is seen of them, and that none is left."""
+"""The part of the agent that runs ranks.
+
+The user they run as, what is seen of them, and that none remains.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import pytest
 
 from clusterprep.errors import LinkLost
 from clusterprep.model import Node
-from clusterprep.remote import bootstrap as boot
+from clusterprep.remote import bootstrap
 from clusterprep.remote.agent import nccl_lines, ranks, trial
 from tests.jobs.verify.agents import gone, open_agent, processes_of
 from tests.support.patience import LONG, eventually
@@ -26,8 +29,9 @@ SOURCE = """
 import json, os, signal, subprocess, sys, time
 def main(fd):
     config = json.loads(os.fdopen(os.dup(fd), "rb").readline().decode())
-    facts = dict(env=dict(os.environ), uid=os.getuid(), groups=os.getgroups(), cwd=os.getcwd(), path=sys.path,
-                 stdin=os.readlink("/proc/self/fd/0"), sid=os.getsid(0), fds=os.listdir("/proc/self/fd"))
+    facts = dict(env=dict(os.environ), uid=os.getuid(), groups=os.getgroups(), cwd=os.getcwd(),
+                 path=sys.path, stdin=os.readlink("/proc/self/fd/0"), sid=os.getsid(0),
+                 fds=os.listdir("/proc/self/fd"))
     os.write(fd, json.dumps(dict(what="facts", t=time.monotonic(), **facts)).encode() + b"\\n")
     exec(config["then"])
 """
@@ -108,8 +112,12 @@ def test_a_rank_starts_clean(agent: Heard) -> None:
 
 
 def test_a_plan_of_any_length_reaches_a_rank_that_is_slow_to_read(agent: Heard) -> None:
-    """A thousand collectives are more than a socket holds; the agent goes on while they are read."""
-    told = "os.write(fd, json.dumps(dict(what='read', t=0.0, steps=len(config['steps']))).encode() + b'\\n'); "
+    """A thousand collectives are more than a socket holds.
+
+    The agent goes on while they are read.
+    """
+    told = "report = dict(what='read', t=0.0, steps=len(config['steps'])); "
+    told += "os.write(fd, json.dumps(report).encode() + b'\\n'); "
     agent.start(told + SLEEP, 2, config={"then": told + SLEEP, "steps": ["x" * 100] * 20_000})
     assert [agent.one("read", rank=rank)["steps"] for rank in (0, 1)] == [20_000, 20_000]
     assert agent.ask("stop")["left"] == []
@@ -125,7 +133,8 @@ def test_ends_are_told_with_their_signal_and_last_words(agent: Heard) -> None:
 
 def test_an_exit_code_is_told_and_its_moment(agent: Heard) -> None:
     agent.start(
-        "os.write(fd, json.dumps(dict(what='bye', t=time.monotonic())).encode() + b'\\n'); os._exit(7)"
+        "report = dict(what='bye', t=time.monotonic()); "
+        "os.write(fd, json.dumps(report).encode() + b'\\n'); os._exit(7)"
     )
     assert eventually(lambda: not agent.processes())
     agent.ask("ping")  # what has happened before is noted by then, and read afterwards
@@ -157,7 +166,8 @@ def test_a_stopped_rank_is_seen_and_killed(agent: Heard) -> None:
 
 
 def test_stop_ends_descendants_even_those_that_left_the_session(agent: Heard) -> None:
-    children = "subprocess.Popen(['sleep', '600']); subprocess.Popen(['setsid', 'sleep', '600']); print('x', flush=True)"
+    children = "subprocess.Popen(['sleep', '600']); subprocess.Popen(['setsid', 'sleep', '600']); "
+    children += "print('x', flush=True)"
     agent.start(f"{children}; {SLEEP}", count=2)
     assert eventually(lambda: len(agent.processes()) == 6)
     assert agent.ask("stop")["left"] == []
@@ -223,7 +233,7 @@ def start_again(agent: Heard) -> dict[str, Any]:
 @pytest.mark.skipif(not OLD_PYTHONS, reason="no Python 3.6 here")
 def test_the_program_of_the_ranks_runs_in_an_old_python_as_far_as_it_can(agent: Heard) -> None:
     config = {"backend": "gloo", "gpus": 0, "timeout": 5.0, "steps": [], "same_files": []}
-    agent.start(python=PYTHONS[-1], source=boot.program(), config=config)
+    agent.start(python=PYTHONS[-1], source=bootstrap.rank_source(), config=config)
     assert agent.one("started")["python"].startswith("3.6")
     assert agent.one("no_torch")["text"] == "No module named 'torch'"
     assert agent.one("exit")["code"] == trial.EXIT_NO_TORCH
@@ -273,7 +283,8 @@ def test_a_leash_ends_ranks_that_nobody_holds(agent: Heard) -> None:
 
 
 def test_junk_on_the_reporting_socket_harms_nobody(agent: Heard) -> None:
-    junk = r"b'no json\n[1]\n{}\n{\"what\": 1}\n' + b'x' * 50000 + b'\n{\"what\": \"fine\", \"mono\": 5, \"rank\": 77}\n'"
+    junk = r"b'no json\n[1]\n{}\n{\"what\": 1}\n' + b'x' * 50000"
+    junk += r" + b'\n{\"what\": \"fine\", \"mono\": 5, \"rank\": 77}\n'"
     agent.start(f"os.write(fd, {junk}); {SLEEP}")
     fine = agent.one("fine")
     assert fine["rank"] == 0

@@ -1,4 +1,4 @@
-"""Commands are found and run, whatever PATH the session was given."""
+"""Commands are found and run, whatever PATH the session was given; files are read, all or none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.remote.agent.readers import NoAnswer, run
+from clusterprep.remote.agent.look import answer
+from clusterprep.remote.agent.readers import MAX_FILES, NoAnswer, run
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere", ":/nowhere:"])
@@ -45,3 +46,15 @@ def test_a_tool_finds_the_tools_that_it_needs(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", "/nowhere")
     assert run([str(script)])["out"] == "/dev/null\n"
+
+
+def test_more_files_than_a_pattern_may_match_are_no_answer(tmp_path: Path) -> None:
+    for number in range(MAX_FILES):
+        (tmp_path / f"{number:04}").touch()
+    pattern = f"{tmp_path}/*"
+    files = answer("files", [pattern])[1]
+    assert len(files) == MAX_FILES
+    (tmp_path / "one more").touch()
+    refusal = ["no", "too_many", f"more than 4,096 files match {pattern}"]
+    assert answer("files", [pattern]) == refusal
+    assert answer("files", ["/proc/meminfo", pattern]) == refusal

@@ -1,4 +1,7 @@
-"""The file of kept findings: written in one piece, and read only where nobody else could have written it."""
+"""The file of kept findings.
+
+Written in one piece, and read only if no other user could have written it.
+"""
 
 from __future__ import annotations
 

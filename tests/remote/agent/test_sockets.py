@@ -1,4 +1,4 @@
-"""What the agent sees of sockets, of real ones over loopback, and how it reads the kernel's lines."""
+"""What the agent sees of real sockets over loopback, and how it reads the kernel's lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def look() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def unanswered(family: int, address: str) -> Iterator[socket.socket]:
-    """A connection to a listener whose queue is full: the kernel drops the first packet of one more."""
+    """A connection to a listener whose queue is full.
+
+    The kernel drops the first packet of one more.
+    """
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket(family))
         listener.bind((address, 0))
@@ -86,11 +89,17 @@ def test_a_process_that_is_gone_has_no_sockets() -> None:
     ("line", "wanted"),
     [
         (
-            "   3: 05004D0A:C350 03004D0A:A8DB 02 00000001:00000000 01:00000064 00000006     0        0 4711 2 ff",
+            (
+                "   3: 05004D0A:C350 03004D0A:A8DB 02 00000001:00000000 01:00000064 00000006"
+                "     0        0 4711 2 ff"
+            ),
             (2, "10.77.0.5", 50000, "10.77.0.3", 43227, 6, "4711"),
         ),
         (
-            f"   0: {'0' * 16}FFFF0000020010AC:1F90 {'0' * 16}FFFF0000030010AC:0016 01 0:0 00:0 00000000  1000 0 99 1",
+            (
+                f"   0: {'0' * 16}FFFF0000020010AC:1F90 {'0' * 16}FFFF0000030010AC:0016"
+                " 01 0:0 00:0 00000000  1000 0 99 1"
+            ),
             (1, "172.16.0.2", 8080, "172.16.0.3", 22, 0, "99"),
         ),
     ],

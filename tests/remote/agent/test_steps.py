@@ -1,4 +1,7 @@
-"""Operations as the agent does them, in a folder of its own: in their order, noted before, and undone in reverse."""
+"""Operations as the agent does them, in a folder of its own.
+
+In their order, noted before, and undone in reverse.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +214,8 @@ def test_what_a_command_leaves_in_the_background_goes_on_and_holds_nobody_up(ste
 
 
 def test_the_environment_of_a_command_and_the_codes_that_it_may_end_with(steps: Steps) -> None:
-    script = "import json, os; print(json.dumps([os.environ[w] for w in ('A', 'LC_ALL')] + [os.getcwd()])); exit(5)"
+    script = "import json, os; values = [os.environ['A'], os.environ['LC_ALL'], os.getcwd()]; "
+    script += "print(json.dumps(values)); exit(5)"
     into = f'{shlex.quote(sys.executable)} -c "$0" > {steps.root}/said'
     assert "no" not in steps.perform(
         RunCommand(("sh", "-c", into, script), codes=(0, 5), env=(("A", "1"),))
@@ -226,7 +230,7 @@ def test_the_journal_is_for_root_alone_and_no_shell_reads_words(steps: Steps) ->
     assert journal.stat().st_mode & 0o777 == 0o600
 
 
-# ---------------------------------------------------------------- in this process, where a call can be cut off
+# ---------------------------------------------------------------- in this process: calls cut off
 
 NAMES = ("step", "resource", "target", "action", "diff")
 
@@ -251,7 +255,10 @@ def command(
 
 
 class Here:
-    """A root folder with a run that was committed. Commands are not run: `ran` has them, each ends with a code."""
+    """A root folder with a run that was committed.
+
+    Commands are not run: `ran` has them, each ends with a code.
+    """
 
     def __init__(self, root: Path) -> None:
         for folder in (root, root / "etc"):
@@ -345,7 +352,8 @@ def test_deeds_that_are_killed_at_any_call_are_taken_back(tmp_path: Path) -> Non
         with noted():
             assert "no" not in here.take_back()
         assert tree_of(here.root) == here.before, (number, calls.made[-1])
-        # What was noted and not begun is taken back like what was begun: it cannot be known which it was.
+        # What was noted and not begun is taken back like what was begun: it cannot be known which
+        # it was.
         assert here.ran in (back, back[2:], [])[: 3 - begun], number
         assert {state for row in here.states() for state in row} <= {"undone", None}
         assert here.take_back() == {"undone": [], "kept": []}
@@ -422,7 +430,7 @@ def test_a_failure_names_its_deed_and_ends_all_that_would_follow(here: Here) -> 
         "what is done later comes behind it"
     )
     assert here.states()[2:] == [["done"]]
-    rows = steps_of.step_actions(None, here.body)["deeds"]
+    rows = steps_of.list_step_actions(None, here.body)["deeds"]
     assert rows[2] == [3, *["x"] * 5, ["done"]]
     assert [row[-1] for row in rows] == here.states()
 
@@ -503,9 +511,9 @@ def test_steps_that_others_can_write_are_not_believed(here: Here) -> None:
     (here.root / "var/lib/clusterprep/runs" / RUN / "steps.json").chmod(0o622)
     assert here.take_back()["no"] == "not_ours"
     assert here.ran == []
-    assert steps_of.step_actions(None, here.body)["no"] == "not_ours"
-    assert steps_of.step_actions(None, {**here.body, "run": "../.."})["no"] == "failed"
-    assert steps_of.step_actions(None, {**here.body, "run": "none"}) == {"deeds": []}
+    assert steps_of.list_step_actions(None, here.body)["no"] == "not_ours"
+    assert steps_of.list_step_actions(None, {**here.body, "run": "../.."})["no"] == "failed"
+    assert steps_of.list_step_actions(None, {**here.body, "run": "none"}) == {"deeds": []}
 
 
 # Of an operation: whether it failed in the middle, the commands of its undo, and how it is left.
@@ -610,8 +618,13 @@ def test_what_is_run_again_goes_on_where_it_failed(here: Here) -> None:
     here.codes = {"b": 2}
     answer = here.take_back(again=True)
     assert answer == {
-        "no": "failed", "why": "b: it ended with 2", "said": "said", "code": 2, "undone": [1, 0], "kept": []
-    }  # fmt: skip
+        "no": "failed",
+        "why": "b: it ended with 2",
+        "said": "said",
+        "code": 2,
+        "undone": [1, 0],
+        "kept": [],
+    }
     assert (here.ran, here.states()) == (["a", "b"], [["again"], ["again"]])
     assert here.take_back(half=True)["undone"] == [], "what is left to be run again is whole"
     here.codes = {"c": 2}

@@ -49,7 +49,10 @@ def test_children_leave_nothing_behind() -> None:
 
 
 def test_who_waits_for_a_processor_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice the limit of work: to the kernel it is the same as a processor that others keep busy."""
+    """Twice the limit of work.
+
+    To the kernel it is the same as a processor that others keep busy.
+    """
 
     def works(word: str) -> list[object]:
         while time.process_time() < 0.2:
@@ -63,8 +66,9 @@ def test_who_waits_for_a_processor_does_not_hang(monkeypatch: pytest.MonkeyPatch
     }
 
 
-# In a root whose /etc/passwd is a pipe that nobody writes to, looking up a home waits for ever: three of them cost the
-# limit once. It leaves those of them that find little of a processor more than a second to begin and to end.
+# In a root whose /etc/passwd is a pipe without a writer, looking up a home waits for ever:
+# three of them cost the limit once. It leaves those of them that find little of a processor more
+# than a second to begin and to end.
 LIMIT = 1.5  # seconds
 HANGING = """
 import json, os, sys, time
@@ -77,7 +81,8 @@ print(json.dumps([read_probe(float(sys.argv[3]), "/", "~a", "~b", "~c"), time.mo
 """
 
 
-@pytest.mark.clock  # the limit is held on real time; what is over it costs 0.1 s, and 1.5 s are left for that
+# the limit is held on real time; what is over it costs 0.1 s, and 1.5 s are left for that
+@pytest.mark.clock
 @pytest.mark.machine
 @needs_root
 def test_what_hangs_costs_its_limit_once_and_the_others_answer(tmp_path: Path) -> None:
@@ -141,7 +146,7 @@ def test_a_file_of_another_inode_with_the_same_name_is_not_it(
 
 
 def test_without_segments_nobody_is_looked_into() -> None:
-    if storage._none():
+    if storage._has_no_segment():
         found: list[Any] = []
         work = operations(lambda: found.append(read_shm_segments()))
         assert found == [{"files": [], "unread": {}, "whole": True}]

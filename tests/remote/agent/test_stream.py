@@ -1,4 +1,7 @@
-"""The agent's side of the links stage over loopback: what is measured, who is served, and that nothing outlives it."""
+"""The agent's side of the links stage over loopback.
+
+What is measured, who is served, and that nothing outlives it.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,8 @@ import sys
 from types import SimpleNamespace
 from clusterprep.remote.agent import stream
 server = stream.Server()
-print(server.start(SimpleNamespace(endings=[]), {"token": "t" * 32})["port"], server.pid, flush=True)
+answer = server.start(SimpleNamespace(endings=[]), {"token": "t" * 32})
+print(answer["port"], server.pid, flush=True)
 sys.stdin.read()
 """
 

@@ -1,4 +1,7 @@
-"""Readers of the machine, inside roots that look like several: processors, governors, kernels, users, interrupts."""
+"""Readers of the machine, inside roots that look like several.
+
+Processors, governors, kernels, users, interrupts.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,8 @@ def asked(
 
 def topology(sockets: int, cores: int, threads: int) -> dict[str, str]:
     """Files of processors numbered as Intel and AMD do: all first threads, then all second ones."""
-    files = {
-        "/proc/cpuinfo": "processor\t: 0\nmodel name\t: EPYC\n\nprocessor\t: 1\nmodel name\t: EPYC\n"
-    }
+    cpuinfo = "processor\t: 0\nmodel name\t: EPYC\n\nprocessor\t: 1\nmodel name\t: EPYC\n"
+    files = {"/proc/cpuinfo": cpuinfo}
     total = sockets * cores
     for cpu in range(total * threads):
         core = cpu % total
@@ -135,8 +137,8 @@ def test_kernels_are_those_that_could_be_booted(files: dict[str, str], expected:
     ("user", "expected"),
     [
         pytest.param("alice", {"uid": 1000, "gid": 100}, id="local"),
-        pytest.param("nobody-has-this-name", None, id="nobody"),
-        pytest.param(None, {"uid": 0, "gid": 0}, id="whoever-looks"),
+        pytest.param("nobody-has-this-name", None, id="unknown"),
+        pytest.param(None, {"uid": 0, "gid": 0}, id="this-user"),
     ],
 )
 def test_an_account_is_found_in_passwd(user: str | None, expected: Any) -> None:
@@ -232,12 +234,15 @@ def test_where_no_card_interrupts_nothing_is_waited_for() -> None:
 )
 def test_only_what_grew_is_counted(new: bytes, grown: dict[str, int]) -> None:
     assert (
-        system._grown(b" 40: 1000 7 0 PCI-MSIX 0-edge eth0", new, ["CPU0", "CPU1", "CPU2"]) == grown
+        system._increase(b" 40: 1000 7 0 PCI-MSIX 0-edge eth0", new, ["CPU0", "CPU1", "CPU2"])
+        == grown
     )
 
 
 def test_counters_go_round_at_32_bits() -> None:
-    assert system._grown(b" 40: 4294967290 PCI-MSIX", b" 40: 4 PCI-MSIX", ["CPU0"]) == {"CPU0": 10}
+    assert system._increase(b" 40: 4294967290 PCI-MSIX", b" 40: 4 PCI-MSIX", ["CPU0"]) == {
+        "CPU0": 10
+    }
 
 
 def test_this_machine_answers_all_of_them() -> None:

@@ -108,8 +108,8 @@ def test_a_stat_that_is_cut_is_no_task() -> None:
     assert read(INIT, {"/proc/30/stat": "30 (python3) D 1 30"})[1]["tasks"] == 1
 
 
-# posix_spawn is a vfork: the parent sleeps uninterruptibly until its child has started the program, and the child waits
-# here for somebody to open the other end of a pipe.
+# posix_spawn is a vfork: the parent sleeps uninterruptibly until its child has started the program,
+# and the child waits here until the other end of a pipe is opened.
 SPAWN = """
 import os, sys
 actions = [(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]
