@@ -75,13 +75,15 @@ def same_on_all_ranks(
     """
     own = {"rank": _rank(), "name": name, "digest": digest(value), "value": _shown(value)}
     verdict = _meet(own, _compare, name, group, limit)
-    if verdict is not None and verdict["message"]:
-        values = {int(rank): shown for rank, shown in verdict["values"].items()}
-        message = verdict["message"]
-        if not verdict.get("absent"):
-            message += _differing_keys(value, name, group, limit)
-        raise GuardError(message, verdict["ranks"], values)
-    return value
+    if verdict is None or not verdict["message"]:
+        return value
+    message = verdict["message"]
+    if not verdict.get("absent"):
+        message += _differing_keys(value, name, group, limit)
+    values = {}
+    for rank, shown in verdict["values"].items():
+        values[int(rank)] = shown  # JSON has made the ranks text
+    raise GuardError(message, verdict["ranks"], values)
 
 
 def seed_everything(seed: int | None = None) -> int:
@@ -99,7 +101,8 @@ def seed_everything(seed: int | None = None) -> int:
 
         np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that most code uses
     torch.manual_seed(seed)  # all devices, also those that are first used later
-    if sys.flags.hash_randomization and not os.environ.get("PYTHONHASHSEED", "").isdigit():
+    hash_seed = os.environ.get("PYTHONHASHSEED", "")
+    if sys.flags.hash_randomization and not hash_seed.isdigit():
         message = "the order of sets of text differs from rank to rank"
         advice = "set PYTHONHASHSEED before Python starts"
         warnings.warn(f"{message}: {advice}", stacklevel=2)
@@ -137,8 +140,9 @@ def rank_table(group: Any = None, limit: float = LIMIT) -> RankTable:
         "rank": _rank(),
         "local_rank": int(os.environ.get("LOCAL_RANK", "0")),
         "node": os.uname().nodename,
+        "pid": os.getpid(),
     }
-    own.update(pid=os.getpid(), **_device())
+    own.update(_device())
     answer = _meet(own, lambda rows: {"table": list(rows)}, "rank_table", group, limit)
     if answer is None:
         return RankTable([own])
@@ -153,8 +157,8 @@ def _device() -> dict[str, Any]:
         return {"device": "cpu", "uuid": None}
     index = torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
-    uuid = getattr(properties, "uuid", None)  # torch has it since 2.3
-    return {"device": f"cuda:{index} {properties.name}", "uuid": str(uuid or "not told")}
+    uuid = getattr(properties, "uuid", None) or "not told"  # torch has it since 2.3
+    return {"device": f"cuda:{index} {properties.name}", "uuid": str(uuid)}
 
 
 # ---------------------------------------------------------------- digests of values
@@ -178,18 +182,20 @@ def _pieces(value: Any, above: tuple[int, ...]) -> Iterator[Any]:
     A value that contains itself is written as how many levels above it is.
     """
     if id(value) in above:
-        yield b"circle%d;" % (len(above) - above.index(id(value)))
+        levels = len(above) - above.index(id(value))
+        yield b"circle%d;" % levels
         return
+    kind = _name(type(value)).encode()
     plain = _plain(value)
     if plain is not None:
-        yield b"%s %d;" % (_name(type(value)).encode(), len(plain))
+        yield b"%s %d;" % (kind, len(plain))
         yield plain
     elif isinstance(value, torch.Tensor):
         yield from _tensor(value)
     elif _is_array(value):
         yield from _array(value, above)
     else:
-        yield b"%s(" % _name(type(value)).encode()
+        yield b"%s(" % kind
         yield from _parts(value, (*above, id(value)))
         yield b")"
 
@@ -213,8 +219,9 @@ def _parts(value: Any, above: tuple[int, ...]) -> Iterator[Any]:
     kind = type(value)
     if kind in (dict, set, frozenset):
         items = value.items() if kind is dict else value
-        # The order of these means nothing, so their digests are sorted.
-        yield from sorted(digest(item, above).encode() for item in items)
+        digests = [digest(item, above).encode() for item in items]
+        # The order of the items means nothing, so their digests are sorted.
+        yield from sorted(digests)
         return
     items = value if kind in (list, tuple) else _reduced(value)
     for item in items:
@@ -253,14 +260,14 @@ def _tensor(value: torch.Tensor) -> Iterator[Any]:
 def _reduced(value: Any) -> Sequence[Any]:
     """Return what pickle keeps of an object: how to make it, its state, its items."""
     try:
-        kept = value.__reduce_ex__(4)
+        reduced = value.__reduce_ex__(4)
     except Exception as error:
         kind = _name(type(value))
         message = f"{kind} cannot be compared between ranks, as it cannot be pickled: {error}"
         raise TypeError(message) from error
-    if isinstance(kept, str):
-        return (kept,)
-    make, arguments, state, items, pairs = (*kept, None, None, None)[:5]
+    if isinstance(reduced, str):
+        return (reduced,)
+    make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
     return make, arguments, state, list(items or ()), dict(pairs or ())
 
 
@@ -278,16 +285,21 @@ def _shown(value: Any) -> str:
     short.maxstring = short.maxother = short.maxlong = _LONGEST // 2
     short.maxdict = short.maxlist = short.maxtuple = short.maxset = 8
     text = short.repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    if len(text) <= _LONGEST:
+        return text
+    return text[: _LONGEST - 1] + "…"
 
 
 def _shown_tensor(value: torch.Tensor) -> str:
     first: list[Any] = []
     if not value.is_meta and value.layout is torch.strided:
-        first = value.detach().flatten()[:6].tolist()
+        flat = value.detach().flatten()
+        first = flat[:6].tolist()
     numbers = ", ".join(map(str, first))
-    more = ", …" if value.numel() > len(first) else ""
-    return f"tensor of {tuple(value.shape)}, {value.dtype}: {numbers}{more}"
+    if value.numel() > len(first):
+        numbers += ", …"
+    shape = tuple(value.shape)
+    return f"tensor of {shape}, {value.dtype}: {numbers}"
 
 
 # ---------------------------------------------------------------- verdicts
@@ -295,29 +307,38 @@ def _shown_tensor(value: torch.Tensor) -> str:
 
 def _compare(rows: Sequence[Row]) -> Row:
     """Return the verdict about the rows of all ranks, with an empty message if they are equal."""
-    names: dict[str, list[int]] = {}
-    digests: dict[str, list[int]] = {}
+    ranks_by_name: dict[str, list[int]] = {}
+    ranks_by_digest: dict[str, list[int]] = {}
     by_rank: dict[int, Row] = {}
+    values: dict[int, str] = {}
     for row in rows:
-        names.setdefault(row["name"], []).append(row["rank"])
-        digests.setdefault(row["digest"], []).append(row["rank"])
-        by_rank[row["rank"]] = row
-    values = {rank: row["value"] for rank, row in by_rank.items()}
-    if len(names) > 1:
-        places = "; ".join(f"{ranks_text(ranks)} at '{name}'" for name, ranks in names.items())
-        message = f"the ranks are at different guards, so they are out of step: {places}"
-        return _verdict(message, _minority(names), values)
-    if len(digests) == 1:
+        rank = row["rank"]
+        ranks_by_name.setdefault(row["name"], []).append(rank)
+        ranks_by_digest.setdefault(row["digest"], []).append(rank)
+        by_rank[rank] = row
+        values[rank] = row["value"]
+    if len(ranks_by_name) > 1:
+        return _verdict(_out_of_step(ranks_by_name), _minority(ranks_by_name), values)
+    if len(ranks_by_digest) == 1:
         return _verdict("", (), {})
-    smallest_first = sorted(digests.values(), key=len)
-    parts = "; ".join(_has(ranks, by_rank[ranks[0]]) for ranks in smallest_first)
-    subject = f"'{rows[0]['name']}'" if rows[0]["name"] else "a value"
+    name = rows[0]["name"]
+    subject = f"'{name}'" if name else "a value"
     message = f"{subject} is not the same on all ranks"
-    blamed = _minority(digests)
+    blamed = _minority(ranks_by_digest)
     if len(blamed) < len(rows):
         verb = "differs" if len(blamed) == 1 else "differ"
         message += f"; {ranks_text(blamed)} {verb} from most"
-    return _verdict(f"{message}: {parts}", blamed, values)
+    parts = []
+    for ranks in sorted(ranks_by_digest.values(), key=len):  # the smallest group first
+        parts.append(_has(ranks, by_rank[ranks[0]]))
+    return _verdict(f"{message}: {'; '.join(parts)}", blamed, values)
+
+
+def _out_of_step(ranks_by_name: dict[str, list[int]]) -> str:
+    places = []
+    for name, ranks in ranks_by_name.items():
+        places.append(f"{ranks_text(ranks)} at '{name}'")
+    return f"the ranks are at different guards, so they are out of step: {'; '.join(places)}"
 
 
 def _differing_keys(value: Any, name: str, group: Any, limit: float) -> str:
@@ -325,31 +346,38 @@ def _differing_keys(value: Any, name: str, group: Any, limit: float) -> str:
 
     All ranks know that their values differ, so all of them come here and compare the parts.
     """
-
-    def differing(rows: Sequence[Row]) -> Row:
-        digests: dict[str, set[str | None]] = {}
-        for row in rows:
-            for key in row:
-                if key not in digests:
-                    digests[key] = {other.get(key) for other in rows}
-        return {"keys": [key for key, seen in digests.items() if len(seen) > 1]}
-
-    parts = {}
+    digests = {}
     if type(value) is dict:
         for key, part in value.items():
-            parts[str(key)[:_LONGEST]] = digest(part)[:16]
+            text = str(key)[:_LONGEST]
+            digests[text] = digest(part)[:16]
     keys: list[str] = []
     with contextlib.suppress(GuardError):
-        keys = _meet(parts, differing, name, group, limit).get("keys", [])
+        verdict = _meet(digests, _compare_keys, name, group, limit)
+        keys = verdict.get("keys", [])
     if not keys:
         return ""
-    more = ", …" if len(keys) > 8 else ""
-    return f"; they differ at {', '.join(keys[:8])}{more}"
+    text = ", ".join(keys[:8])
+    if len(keys) > 8:
+        text += ", …"
+    return f"; they differ at {text}"
+
+
+def _compare_keys(rows: Sequence[Row]) -> Row:
+    """Return the verdict about rows of key → digest: the keys that differ between ranks."""
+    digests: dict[str, set[str | None]] = {}
+    for row in rows:
+        for key in row:
+            if key not in digests:
+                digests[key] = {other.get(key) for other in rows}
+    differing = [key for key, distinct in digests.items() if len(distinct) > 1]
+    return {"keys": differing}
 
 
 def _has(ranks: Sequence[int], row: Row) -> str:
     verb = "has" if len(ranks) == 1 else "have"
-    return f"{ranks_text(ranks)} {verb} {row['value']} (sha256 {row['digest'][:8]})"
+    checksum = row["digest"][:8]
+    return f"{ranks_text(ranks)} {verb} {row['value']} (sha256 {checksum})"
 
 
 def _minority(groups: dict[str, list[int]]) -> list[int]:
@@ -370,12 +398,15 @@ def _verdict(message: str, ranks: Sequence[int], values: dict[int, str]) -> Row:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ranks as 'ranks 0-2,5'."""
-    ranges: list[list[int]] = []  # [first, last] of each
+    texts: list[str] = []
+    first = last = -2  # no rank, and no neighbour of one
     for rank in sorted(ranks):
-        if not ranges or rank > ranges[-1][1] + 1:
-            ranges.append([rank, rank])
-        ranges[-1][1] = rank
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+        if rank == last + 1:
+            texts[-1] = f"{first}-{rank}"
+        else:
+            first = rank
+            texts.append(str(rank))
+        last = rank
     noun = "rank" if len(ranks) == 1 else "ranks"
     return f"{noun} {','.join(texts)}"
 
@@ -392,7 +423,9 @@ def _initialised() -> bool:
 
 
 def _rank() -> int:
-    return dist.get_rank() if _initialised() else int(os.environ.get("RANK", "0"))
+    if _initialised():
+        return int(dist.get_rank())
+    return int(os.environ.get("RANK", "0"))
 
 
 def _meet(
@@ -411,15 +444,16 @@ def _meet(
 
     def run() -> None:
         try:
-            answers.append(meeting.verdict(own, judge))
+            answer = meeting.verdict(own, judge)
         except Exception as error:  # noqa: BLE001 - raised in the caller's thread
-            answers.append(error)
+            answer = error
+        answers.append(answer)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(limit + 2 * _GRACE)
-    message = f"no answer at {_guard_text(name)}"
-    message += ": the store of torch.distributed, mostly on rank 0,"
+    store = "the store of torch.distributed, mostly on rank 0,"
+    message = f"no answer at {_guard_text(name)}: {store}"
     if not answers:
         raise GuardError(f"{message} stands still")
     answer = answers[0]
@@ -468,65 +502,83 @@ class Meeting:
     def __init__(
         self, store: Any, ranks: tuple[int, ...], number: int, name: str, limit: float
     ) -> None:
-        self.store, self.ranks, self.name, self.limit = store, ranks, name, limit
+        self.store = store
+        self.ranks = ranks
+        self.name = name
+        self.limit = limit
         self.place = ranks.index(dist.get_rank())
-        group = hashlib.sha256(repr(ranks).encode()).hexdigest()
-        self.prefix = f"{group[:12]}/{number}"
+        group = hashlib.sha256(repr(ranks).encode())
+        self.prefix = f"{group.hexdigest()[:12]}/{number}"
 
     def verdict(self, own: Row, judge: Callable[[Sequence[Row]], Row]) -> Row:
         """Return the verdict, the same on all ranks. `own` is the row of this rank."""
         end = time.monotonic() + self.limit
-        self.store.set(self.key(f"row{self.place}"), json.dumps(own))
-        self.store.add(self.key(f"here{self.place}"), 1)
-        if self.store.add(self.key("arrived"), 1) == len(self.ranks):
+        self.write(f"row{self.place}", own)
+        self.add(f"here{self.place}", 1)
+        if self.add("arrived", 1) == len(self.ranks):
             self.decide(lambda: judge(self.rows()))
         pause = 0.001
-        while not self.store.add(self.key("decided"), 0):
+        while not self.add("decided", 0):
             if time.monotonic() > end:
                 self.decide(self.missing)
                 end += _GRACE
             time.sleep(pause)
             pause = min(2 * pause, _SLOWEST)
-        answer = json.loads(self.store.get(self.key("verdict")))
+        answer = self.read("verdict")
         self.leave(len(answer.get("absent", ())))
         return answer
 
     def key(self, what: str) -> str:
         return f"{self.prefix}/{what}"
 
+    def add(self, what: str, amount: int) -> int:
+        """Add to a counter of this meeting, and return its value."""
+        value: int = self.store.add(self.key(what), amount)
+        return value
+
+    def write(self, what: str, row: Row) -> None:
+        self.store.set(self.key(what), json.dumps(row))
+
+    def read(self, what: str) -> Row:
+        """Return what a rank writes. Waits until it is written."""
+        return json.loads(self.store.get(self.key(what)))
+
     def decide(self, judge: Callable[[], Row]) -> None:
         """Publish a verdict, if no other rank does."""
-        if self.store.add(self.key("judges"), 1) == 1:
-            self.store.set(self.key("verdict"), json.dumps(judge()))
-            self.store.add(self.key("decided"), 1)
+        if self.add("judges", 1) == 1:
+            self.write("verdict", judge())
+            self.add("decided", 1)
 
     def rows(self) -> list[Row]:
-        rows = []
-        for place in range(len(self.ranks)):
-            rows.append(json.loads(self.store.get(self.key(f"row{place}"))))
-        return rows
+        return [self.read(f"row{place}") for place in range(len(self.ranks))]
 
     def missing(self) -> Row:
         """Return the verdict when the time is over: which ranks did not come."""
         absent: list[int] = []
         present: list[int] = []
         for place, rank in enumerate(self.ranks):
-            has_come = self.store.add(self.key(f"here{place}"), 0)
-            (present if has_come else absent).append(rank)
-        message = f"{ranks_text(absent)} did not come to {_guard_text(self.name)}"
+            if self.add(f"here{place}", 0):
+                present.append(rank)
+            else:
+                absent.append(rank)
+        guard = _guard_text(self.name)
+        message = f"{ranks_text(absent)} did not come to {guard}"
         message += f" within {self.limit:g} s of {ranks_text(present)}"
-        return {**_verdict(message, absent, {}), "absent": absent}
+        verdict = _verdict(message, absent, {})
+        verdict["absent"] = absent
+        return verdict
 
     def leave(self, absent: int) -> None:
         """Leave the meeting. The first rank, which mostly hosts the store, waits and clears up."""
-        left = self.store.add(self.key("parted"), 1)
+        parted = self.add("parted", 1)
         if self.place != 0:
             return
+        present = len(self.ranks) - absent
         end = time.monotonic() + _GRACE
-        while left < len(self.ranks) - absent and time.monotonic() < end:
+        while parted < present and time.monotonic() < end:
             time.sleep(0.001)
-            left = self.store.add(self.key("parted"), 0)
-        if left == len(self.ranks):
+            parted = self.add("parted", 0)
+        if parted == len(self.ranks):
             self.clear()
 
     def clear(self) -> None:

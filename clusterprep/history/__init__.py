@@ -10,5 +10,6 @@ from pathlib import Path
 
 
 def state_folder() -> Path:
-    """$XDG_STATE_HOME/clusterprep, by default ~/.local/state/clusterprep."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "clusterprep"
+    """Return $XDG_STATE_HOME/clusterprep, by default ~/.local/state/clusterprep."""
+    states = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(states) / "clusterprep"

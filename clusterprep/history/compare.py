@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,9 +22,13 @@ from clusterprep.model.history import (
 _WELL, _SILENCED, _UNKNOWN, _FAIL = range(4)
 _LONGEST = 200  # characters of a value; of a longer one the beginning is shown
 _MOST_DIFFERENCES = 40  # within one fact of one group of nodes
+# Bytes of a collective. Below 1 MiB the latency decides, not the bandwidth.
+_LEAST_BYTES = 1 << 20
 
 Grades = dict[str, dict[str, int]]  # check → node → how bad
 Key = tuple[str, str, str]  # check, verdict, severity
+NodesByKey = dict[Key, dict[str, None]]  # each value is an ordered set of nodes
+Row = tuple[str, str, str]  # path of a difference, old and new value as JSON text
 
 
 def since(run: RecordedRun, before: Report, findings: Sequence[Finding]) -> Since:
@@ -37,36 +42,53 @@ def turns(before: Report, findings: Sequence[Finding]) -> tuple[tuple[Turn, ...]
 
     New is what got worse: it fails, or is unknown and was known. Fixed is what passes now.
     """
-    grades = _grades(before.findings or ())
-    judged = {finding.check for finding in before.findings or ()}
-    known = {snapshot.node for snapshot in before.nodes or ()}
-    reached = {snapshot.node for snapshot in before.nodes or () if snapshot.reached}
-    new: dict[Key, dict[str, None]] = {}
-    fixed: dict[Key, dict[str, None]] = {}
+    findings_before = before.findings or ()
+    grades_before = _grades(findings_before)
+    judged = {finding.check for finding in findings_before}
+    known, reached = _nodes(before)
+    new: NodesByKey = {}
+    fixed: NodesByKey = {}
     for finding in findings:
         if finding.check not in judged or finding.fixed:
             continue
-        old = grades.get(finding.check, {})
-        key = (finding.check, finding.verdict, finding.severity)
-        # Of a node that was not reached nothing was judged but that.
+        # Of a node that was not reached only the check ssh.reach was judged.
         comparable = known if finding.check == "ssh.reach" else reached
+        by_node = grades_before.get(finding.check, {})
+        key = (finding.check, finding.verdict, finding.severity)
         grade = _grade(finding)
         for node in finding.nodes:
-            old_grade = old.get(node, _WELL)
-            if finding.verdict == "pass" and old_grade >= _UNKNOWN:
-                fixed.setdefault(key, {})[node] = None
-            is_worse = grade >= _UNKNOWN and grade > old_grade
-            if is_worse and node in comparable:
+            grade_before = by_node.get(node, _WELL)
+            if finding.verdict == "pass":
+                if grade_before >= _UNKNOWN:
+                    fixed.setdefault(key, {})[node] = None
+            elif grade >= _UNKNOWN and grade > grade_before and node in comparable:
                 new.setdefault(key, {})[node] = None
     return _as_turns(new), _as_turns(fixed)
 
 
-def _as_turns(nodes_by_key: Mapping[Key, Mapping[str, None]]) -> tuple[Turn, ...]:
-    def order(turn: Turn) -> tuple[bool, bool, str]:
-        return turn.severity != "error", turn.verdict != "fail", turn.check
+def _nodes(report: Report) -> tuple[set[str], set[str]]:
+    """Return the names of all nodes of a report, and of those that were reached."""
+    known, reached = set(), set()
+    for snapshot in report.nodes or ():
+        known.add(snapshot.node)
+        if snapshot.reached:
+            reached.add(snapshot.node)
+    return known, reached
 
-    rows = [Turn(*key, tuple(nodes)) for key, nodes in nodes_by_key.items()]
-    return tuple(sorted(rows, key=order))
+
+def _as_turns(nodes_by_key: NodesByKey) -> tuple[Turn, ...]:
+    turned = []
+    for (check, verdict, severity), nodes in nodes_by_key.items():
+        turned.append(Turn(check, verdict, severity, tuple(nodes)))
+    turned.sort(key=_importance)
+    return tuple(turned)
+
+
+def _importance(turn: Turn) -> tuple[bool, bool, str]:
+    """Return the key that sorts errors first, then failures, then by check."""
+    is_error = turn.severity == "error"
+    is_failure = turn.verdict == "fail"
+    return not is_error, not is_failure, turn.check
 
 
 def _grades(findings: Iterable[Finding]) -> Grades:
@@ -101,10 +123,15 @@ def best(
     the same checks, then one of the same command that shares some.
     """
     same_checks = [run for run, judged in runs if checks <= judged]
-    as_large = [run for run in same_checks if run.reached >= nodes]
-    similar = [run for run, judged in runs if run.command == command and checks & judged]
-    candidates = [*as_large, *same_checks, *similar]
-    return candidates[0] if candidates else None
+    for run in same_checks:
+        if run.reached >= nodes:
+            return run
+    if same_checks:
+        return same_checks[0]
+    for run, judged in runs:
+        if run.command == command and not checks.isdisjoint(judged):
+            return run
+    return None
 
 
 # ---------------------------------------------------------------- two runs
@@ -120,21 +147,31 @@ def compare(
     old_run, old = before
     new_run, new = after
     new_findings, fixed = turns(old, new.findings or ())
-    old_nodes = [snapshot.node for snapshot in old.nodes or ()]
-    new_nodes = [snapshot.node for snapshot in new.nodes or ()]
-    in_old, in_new = set(old_nodes), set(new_nodes)
+    sorted_facts = sorted(facts, key=lambda change: (change.fact, change.key))
+    env = _env_changes(old.env, new.env)
+    speeds = _speeds(old, new)
     return Comparison(
         before=old_run,
         after=new_run,
         new=new_findings,
         fixed=fixed,
-        facts=tuple(sorted(facts, key=lambda change: (change.fact, change.key))),
-        env=tuple(_env_changes(old.env, new.env)),
-        speeds=tuple(_speeds(old, new)),
-        came=tuple(node for node in dict.fromkeys(new_nodes) if node not in in_old),
-        went=tuple(node for node in dict.fromkeys(old_nodes) if node not in in_new),
+        facts=tuple(sorted_facts),
+        env=tuple(env),
+        speeds=tuple(speeds),
+        came=_missing_nodes(old, new),
+        went=_missing_nodes(new, old),
         beside=tuple(beside),
     )
+
+
+def _missing_nodes(report: Report, other: Report) -> tuple[str, ...]:
+    """Return the nodes of the other report that `report` does not have, in their order."""
+    known, _ = _nodes(report)
+    missing: dict[str, None] = {}  # an ordered set
+    for snapshot in other.nodes or ():
+        if snapshot.node not in known:
+            missing[snapshot.node] = None
+    return tuple(missing)
 
 
 def fact_changes(
@@ -145,32 +182,31 @@ def fact_changes(
     Values are JSON or Absent. Equal values may be one object, so the difference of two objects is
     computed once.
     """
-    computed: dict[tuple[int, int], tuple[tuple[str, str, str], ...]] = {}
-    rows: dict[tuple[str, str, str], list[str]] = {}
+    rows_by_pair: dict[tuple[int, int], tuple[Row, ...]] = {}
+    nodes_by_row: dict[Row, list[str]] = {}
     for node, new in after.items():
-        if node not in before:
+        if node not in before or before[node] is new:
             continue
         old = before[node]
-        if old is new:
-            continue
         pair = (id(old), id(new))
-        if pair not in computed:
-            computed[pair] = tuple(_leaves(old, new))
-        for row in computed[pair]:
-            rows.setdefault(row, []).append(node)
-    for (key, old_text, new_text), nodes in rows.items():
-        yield FactChange(fact, key, json.loads(old_text), json.loads(new_text), tuple(nodes))
+        if pair not in rows_by_pair:
+            rows_by_pair[pair] = tuple(_leaves(old, new))
+        for row in rows_by_pair[pair]:
+            nodes_by_row.setdefault(row, []).append(node)
+    for (key, old_text, new_text), nodes in nodes_by_row.items():
+        old_value = json.loads(old_text)
+        new_value = json.loads(new_text)
+        yield FactChange(fact, key, old_value, new_value, tuple(nodes))
 
 
-def _leaves(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
+def _leaves(old: Any, new: Any) -> Iterator[Row]:
     """Yield where two values differ: the path, and both as JSON text."""
     differences = _differences("", _json(old), _json(new))
-    for number, (key, old_part, new_part) in enumerate(differences):
-        if number == _MOST_DIFFERENCES:
-            more = json.dumps("more")
-            yield "…", more, more
-            return
-        yield key, json.dumps(_short(old_part)), json.dumps(_short(new_part))
+    for key, old_part, new_part in itertools.islice(differences, _MOST_DIFFERENCES):
+        yield key, _short_text(old_part), _short_text(new_part)
+    if next(differences, None) is not None:
+        more = json.dumps("more")
+        yield "…", more, more
 
 
 def _differences(key: str, old: Json, new: Json) -> Iterator[tuple[str, Json, Json]]:
@@ -193,7 +229,9 @@ def _is_object(value: Json) -> bool:
 
 def _are_alike_lists(old: Json, new: Json) -> bool:
     """Return whether both are lists of one length with objects or lists in them."""
-    if not isinstance(old, list) or not isinstance(new, list) or len(old) != len(new):
+    if not isinstance(old, list) or not isinstance(new, list):
+        return False
+    if len(old) != len(new):
         return False
     return any(isinstance(item, (dict, list)) for item in (*old, *new))
 
@@ -202,11 +240,12 @@ def _json(value: Any) -> Json:
     return {"absent": value.reason} if isinstance(value, Absent) else value
 
 
-def _short(value: Json) -> Json:
+def _short_text(value: Json) -> str:
+    """Return a value as JSON text; a long value as a JSON string with its beginning."""
     text = json.dumps(value)
     if len(text) <= _LONGEST:
-        return value
-    return f"{text[:_LONGEST]}… ({len(text):,} characters)"
+        return text
+    return json.dumps(f"{text[:_LONGEST]}… ({len(text):,} characters)")
 
 
 def _env_changes(
@@ -220,13 +259,23 @@ def _env_changes(
     for name in sorted({*old_values, *new_values}):
         old_by_node = old_values.get(name, {})
         new_by_node = new_values.get(name, {})
-        rows: dict[tuple[str | None, str | None], list[str]] = {}
-        for node in dict.fromkeys((*new_by_node, *old_by_node)):
-            pair = (old_by_node.get(node), new_by_node.get(node))
-            if node in both and pair[0] != pair[1]:
-                rows.setdefault(pair, []).append(node)
-        for (old_value, new_value), nodes in rows.items():
+        changes = _changed_values(old_by_node, new_by_node, both)
+        for (old_value, new_value), nodes in changes.items():
             yield EnvChange(name, old_value, new_value, tuple(nodes))
+
+
+def _changed_values(
+    old_by_node: Mapping[str, str], new_by_node: Mapping[str, str], among: set[str]
+) -> dict[tuple[str | None, str | None], list[str]]:
+    """Return (old value, new value) → the nodes among which a variable changed so."""
+    nodes_by_change: dict[tuple[str | None, str | None], list[str]] = {}
+    for node in {**new_by_node, **old_by_node}:
+        if node not in among:
+            continue
+        change = (old_by_node.get(node), new_by_node.get(node))
+        if change[0] != change[1]:
+            nodes_by_change.setdefault(change, []).append(node)
+    return nodes_by_change
 
 
 def _by_name(values: Iterable[EnvValue]) -> dict[str, dict[str, str]]:
@@ -255,7 +304,8 @@ def _speeds(old: Report, new: Report) -> Iterator[SpeedChange]:
     for row in old.verify.collectives:
         old_speeds[row.op, row.dtype, row.bytes] = row.busbw_gbs
     for row in new.verify.collectives:
-        key = (row.op, row.dtype, row.bytes)
-        # Below 1 MiB the latency decides, not the bandwidth.
-        if key in old_speeds and row.bytes >= 1 << 20:
-            yield SpeedChange(*key, old_speeds[key], row.busbw_gbs)
+        if row.bytes < _LEAST_BYTES:
+            continue
+        old_speed = old_speeds.get((row.op, row.dtype, row.bytes))
+        if old_speed is not None:
+            yield SpeedChange(row.op, row.dtype, row.bytes, old_speed, row.busbw_gbs)

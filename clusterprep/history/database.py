@@ -118,15 +118,16 @@ class Database:
     @contextlib.contextmanager
     def _errors(self, action: str) -> Iterator[None]:
         """Turn errors of the file system and of SQLite into Unusable."""
+        problem = f"{self.path} could not be {action}"
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise Unusable(f"{self.path} could not be {action}: {error}") from None
+            raise Unusable(f"{problem}: {error}") from None
         except sqlite3.DatabaseError as error:
-            cure = f"begin a new one with: mv {self.path} {self.path}.broken"
-            raise Unusable(f"{self.path} could not be {action}: {error}; {cure}") from None
+            remedy = f"begin a new one with: mv {self.path} {self.path}.broken"
+            raise Unusable(f"{problem}: {error}; {remedy}") from None
         except (OSError, sqlite3.Error) as error:
-            raise Unusable(f"{self.path} could not be {action}: {error}") from None
+            raise Unusable(f"{problem}: {error}") from None
 
 
 def _version(database: sqlite3.Connection) -> int:

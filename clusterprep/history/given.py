@@ -44,7 +44,8 @@ class AppliedEnvironments:
         statements: list[Statement] = []
         for node in nodes:
             for value in environment.of(node).values():
-                statements.append((query, (cluster, node, run, value.name, value.value)))
+                row = (cluster, node, run, value.name, value.value)
+                statements.append((query, row))
         self._write(statements)
 
     def forget(self, cluster: str, run: str) -> None:
@@ -57,7 +58,8 @@ class AppliedEnvironments:
         query = "insert or replace into outcome values (?, ?, ?, ?, ?)"
         statements: list[Statement] = []
         for node, (outcome, failed) in outcomes(report).items():
-            statements.append((query, (cluster, report.run, node, outcome, failed)))
+            row = (cluster, report.run, node, outcome, failed)
+            statements.append((query, row))
         statements.append(_deletion_of_old("outcome", cluster, self._kept))
         self._write(statements)
 
@@ -66,9 +68,9 @@ class AppliedEnvironments:
         query = "insert or replace into environment values (?, ?, ?, ?, ?, ?, ?, ?)"
         statements: list[Statement] = []
         for place, value in enumerate(report.env or ()):
+            key = (cluster, report.run, str(place))
             nodes = " ".join(value.nodes)
             declared = str(int(value.declared))
-            key = (cluster, report.run, str(place))
             row = (*key, value.name, value.value, nodes, value.why, declared)
             statements.append((query, row))
         statements.append(_deletion_of_old("environment", cluster, self._kept))
@@ -82,14 +84,15 @@ class AppliedEnvironments:
         values = []
         for name, value, nodes, why, declared in rows:
             names = tuple(nodes.split(" "))
-            values.append(EnvValue(name, value, names, why, declared=bool(int(declared))))
+            is_declared = bool(int(declared))
+            values.append(EnvValue(name, value, names, why, is_declared))
         return tuple(values)
 
     def runs(self, cluster: str, most: int = 3) -> tuple[str, ...]:
         """Return the newest applies whose environment is recorded, the newest first."""
         query = "select distinct run from environment where cluster = ? order by run desc limit ?"
         rows = self._read(query, cluster, most)
-        return tuple(run for (run,) in rows)
+        return _first_column(rows)
 
     def speeds(self, cluster: str, trial: str) -> tuple[float, ...]:
         """Return GB/s of the newest runs of one kind of verify, the newest first.
@@ -97,7 +100,8 @@ class AppliedEnvironments:
         `trial` names its nodes, ranks, backend, collective and size.
         """
         query = "select busbw from speed where cluster = ? and trial = ? order by run desc limit ?"
-        return tuple(float(busbw) for (busbw,) in self._read(query, cluster, trial, REMEMBERED))
+        rows = self._read(query, cluster, trial, REMEMBERED)
+        return tuple(map(float, _first_column(rows)))
 
     def note_speed(self, cluster: str, trial: str, run: str, busbw: float) -> None:
         """Record the GB/s of a verify.
@@ -110,14 +114,14 @@ class AppliedEnvironments:
     def failed(self, cluster: str, run: str) -> tuple[str, ...]:
         """Return the nodes that failed in an apply; none if it is not recorded."""
         query = "select node from outcome where cluster = ? and run = ? and failed = 'yes'"
-        return tuple(node for (node,) in self._read(query, cluster, run))
+        rows = self._read(query, cluster, run)
+        return _first_column(rows)
 
     def applies(self, cluster: str) -> tuple[str, ...]:
         """Return the applies whose outcomes are recorded, the newest first."""
-        rows = self._read(
-            "select distinct run from outcome where cluster = ? order by run desc", cluster
-        )
-        return tuple(run for (run,) in rows)
+        query = "select distinct run from outcome where cluster = ? order by run desc"
+        rows = self._read(query, cluster)
+        return _first_column(rows)
 
     def _read(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
         try:
@@ -137,6 +141,10 @@ class AppliedEnvironments:
             self.troubles.append(str(error))
 
 
+def _first_column(rows: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    return tuple(row[0] for row in rows)
+
+
 def _deletion_of_old(table: str, cluster: str, kept: int) -> Statement:
     """Return what deletes all but the newest applies of a cluster."""
     newest = f"select distinct run from {table} where cluster = ? order by run desc limit {kept}"
@@ -152,9 +160,10 @@ def outcomes(report: Report) -> dict[str, tuple[str, str]]:
     blamed = _blamed(report)
     ends: dict[str, tuple[str, str]] = {}
     for snapshot in report.nodes or ():
-        outcome = _outcome(report, snapshot.node) if snapshot.reached else "not reached"
-        failed = outcome not in _WELL or snapshot.node in blamed
-        ends[snapshot.node] = (outcome, "yes" if failed else "no")
+        node = snapshot.node
+        outcome = _outcome(report, node) if snapshot.reached else "not reached"
+        is_well = outcome in _WELL and node not in blamed
+        ends[node] = (outcome, "no" if is_well else "yes")
     return ends
 
 
@@ -173,11 +182,14 @@ def _blamed(report: Report) -> set[str]:
 
 def _outcome(report: Report, node: str) -> str:
     """Return the first outcome of a node's changes that is not well, else the first."""
-    words = [change.outcome for change in report.changes or () if node in change.nodes]
-    for word in words:
-        if word not in _WELL:
-            return word
-    return words[0] if words else "unchanged"
+    first = None
+    for change in report.changes or ():
+        if node not in change.nodes:
+            continue
+        if change.outcome not in _WELL:
+            return change.outcome
+        first = first or change.outcome
+    return first or "unchanged"
 
 
 def refuse_clashes(
@@ -194,7 +206,10 @@ def refuse_clashes(
     for name, value in sorted(wanted.items()):
         if registry().get(name, {}).get("uniformity") != "job":
             continue
-        differing = [node for node, values in others.items() if values.get(name) != value.value]
+        differing = []
+        for node, values in others.items():
+            if values.get(name) != value.value:
+                differing.append(node)
         if not differing:
             continue
         other_value = others[differing[0]].get(name)

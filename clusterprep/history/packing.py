@@ -38,19 +38,26 @@ class Unreadable(Exception):
 
 def pack(report: Report) -> bytes:
     """Return everything of a report but the facts of its nodes."""
-    names = [snapshot.node for snapshot in report.nodes or ()]
-    position = {name: place for place, name in enumerate(names)}
+    position = {}
+    for place, snapshot in enumerate(report.nodes or ()):
+        position[snapshot.node] = place
     body = {}
     for field in fields(Report):
         if field.name != "nodes":
-            body[field.name] = _plain(getattr(report, field.name), position)
+            value = getattr(report, field.name)
+            body[field.name] = _plain(value, position)
     sections: dict[str, Json] = {"format": FORMAT, "report": body}
     if report.nodes is not None:
-        columns: dict[str, Json] = {"count": len(names)}
-        for name in _NODE:
-            columns[name] = _column([getattr(snapshot, name) for snapshot in report.nodes])
-        sections["nodes"] = columns
+        sections["nodes"] = _pack_nodes(report.nodes)
     return squeeze(sections)
+
+
+def _pack_nodes(nodes: Sequence[NodeSnapshot]) -> dict[str, Json]:
+    columns: dict[str, Json] = {"count": len(nodes)}
+    for name in _NODE:
+        values = [getattr(snapshot, name) for snapshot in nodes]
+        columns[name] = _column(values)
+    return columns
 
 
 def unpack(data: bytes, only: Sequence[str] | None = None) -> Report:
@@ -60,14 +67,17 @@ def unpack(data: bytes, only: Sequence[str] | None = None) -> Report:
     """
     try:
         sections = unsqueeze(data)
-        if sections["format"] != FORMAT:
-            raise Unreadable(f"format {sections['format']} was written by a newer clusterprep")
-        nodes = _unpack_nodes(sections["nodes"]) if "nodes" in sections else None
+        written = sections["format"]
+        if written != FORMAT:
+            raise Unreadable(f"format {written} was written by a newer clusterprep")
+        nodes = None
+        if "nodes" in sections:
+            nodes = _unpack_nodes(sections["nodes"])
         names = [snapshot.node for snapshot in nodes or ()]
         body = sections["report"]
         if only is not None:
-            wanted = (*_HEAD, *only)
-            body = {key: value for key, value in body.items() if key in wanted}
+            for name in set(body) - {*_HEAD, *only}:
+                del body[name]
         report: Report = _typed(Report, body, names)
         return replace(report, nodes=nodes)
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -75,7 +85,8 @@ def unpack(data: bytes, only: Sequence[str] | None = None) -> Report:
 
 
 def _unpack_nodes(section: Mapping[str, Json]) -> tuple[NodeSnapshot, ...]:
-    columns = [_values(section[name], section["count"]) for name in _NODE]
+    count = section["count"]
+    columns = [_values(section[name], count) for name in _NODE]
     nodes = []
     for row in zip(*columns, strict=True):
         values = dict(zip(_NODE, row, strict=True))
@@ -107,10 +118,14 @@ def _plain(value: Any, position: Mapping[str, int]) -> Json:
         return _plain_fields(value, position)
     if isinstance(value, tuple):
         if len(value) > _FEW and _are_nodes(value, position):
-            return {"at": _ranges([position[name] for name in value])}
+            places = [position[name] for name in value]
+            return {"at": _ranges(places)}
         return [_plain(item, position) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, position) for key, item in value.items()}
+        plain = {}
+        for key, item in value.items():
+            plain[str(key)] = _plain(item, position)
+        return plain
     if isinstance(value, date):
         return value.isoformat()
     return value
@@ -132,13 +147,15 @@ def _are_nodes(values: Sequence[Any], position: Mapping[str, int]) -> bool:
 
 def _ranges(places: Sequence[int]) -> str:
     """Return places as `0-3,7`, in the order given."""
-    ranges: list[list[int]] = []  # [first, last] of each
+    texts: list[str] = []
+    first = last = -2  # no place, and no neighbour of one
     for place in places:
-        if ranges and place == ranges[-1][1] + 1:
-            ranges[-1][1] = place
+        if place == last + 1:
+            texts[-1] = f"{first}-{place}"
         else:
-            ranges.append([place, place])
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+            first = place
+            texts.append(str(place))
+        last = place
     return ",".join(texts)
 
 
@@ -149,7 +166,7 @@ def _places(text: str) -> Iterator[int]:
         yield from range(int(low), int(high or low) + 1)
 
 
-# ---------------------------------------------------------------- and back, by the types of the model
+# ---------------------------------------------------------------- back, by the types of the model
 
 
 def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
@@ -158,7 +175,8 @@ def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
         return value
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        (member, *_) = [arg for arg in args if arg is not types.NoneType]
+        # Unions of the model are a type or None.
+        member = args[1] if args[0] is types.NoneType else args[0]
         return _typed(member, value, names)
     if origin is tuple:
         if isinstance(value, dict):
@@ -167,13 +185,17 @@ def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
     if kind is date:
         return date.fromisoformat(value)
     if is_dataclass(kind):
-        hints = _hints(kind)  # type: ignore[arg-type]
-        values = {}
-        for name, item in value.items():
-            if name in hints:
-                values[name] = _typed(hints[name], item, names)
-        return kind(**values)  # type: ignore[operator]
+        return _typed_fields(kind, value, names)
     return value
+
+
+def _typed_fields(kind: Any, value: Json, names: Sequence[str]) -> Any:
+    hints = _hints(kind)
+    values = {}
+    for name, item in value.items():
+        if name in hints:
+            values[name] = _typed(hints[name], item, names)
+    return kind(**values)
 
 
 @functools.cache
@@ -189,9 +211,12 @@ def _column(values: Sequence[Json]) -> Json:
 
     The places are left out if all values are equal, or all are distinct.
     """
-    texts: dict[str, int] = {}
-    places = [texts.setdefault(json.dumps(value), len(texts)) for value in values]
-    distinct = [json.loads(text) for text in texts]
+    place_by_text: dict[str, int] = {}
+    places = []
+    for value in values:
+        text = json.dumps(value)
+        places.append(place_by_text.setdefault(text, len(place_by_text)))
+    distinct = [json.loads(text) for text in place_by_text]
     if len(distinct) <= 1 or len(distinct) == len(values):
         return [distinct]
     return [distinct, places]
@@ -210,9 +235,13 @@ def pack_facts(nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, bytes]]:
 
     The first one, with the name "", says which nodes know which facts.
     """
-    shapes: dict[tuple[str, ...], int] = {}  # the names of a node's facts -> their number
-    places = [shapes.setdefault(tuple(snapshot.facts), len(shapes)) for snapshot in nodes]
-    yield "", squeeze([[list(shape) for shape in shapes], places])
+    numbers: dict[tuple[str, ...], int] = {}  # the names of a node's facts -> their number
+    places = []
+    for snapshot in nodes:
+        shape = tuple(snapshot.facts)
+        places.append(numbers.setdefault(shape, len(numbers)))
+    shapes = [list(shape) for shape in numbers]
+    yield "", squeeze([shapes, places])
     for name in _names_of(shapes):
         values = [snapshot.facts[name] for snapshot in nodes if name in snapshot.facts]
         yield name, _packed(values)
@@ -237,10 +266,11 @@ def _packed(values: Sequence[Any]) -> bytes:
             place = place_by_text.setdefault(_encoded(value), len(place_by_text))
             place_by_id[id(value)] = place
         places.append(place)
-    parts = [f"[{','.join(place_by_text)}]"]
-    if len(place_by_text) > 1 and places != list(range(len(values))):
-        parts.append(json.dumps(places, separators=(",", ":")))
-    return _compressed(f"[{','.join(parts)}]")
+    distinct = ",".join(place_by_text)
+    if len(place_by_text) <= 1 or len(place_by_text) == len(values):
+        return _compressed(f"[[{distinct}]]")
+    indices = json.dumps(places, separators=(",", ":"))
+    return _compressed(f"[[{distinct}],{indices}]")
 
 
 def _encoded(fact: Any) -> str:
@@ -252,7 +282,9 @@ def _encoded(fact: Any) -> str:
 
 @functools.cache
 def _names(kind: Any) -> tuple[str, ...] | None:
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+    if not is_dataclass(kind):
+        return None
+    return tuple(field.name for field in fields(kind))
 
 
 def _of_ours(value: Any) -> Json:
@@ -290,14 +322,17 @@ def unpack_facts(
     """
     try:
         shapes, places = unsqueeze(columns[""])
-        nodes: list[dict[str, Any]] = [dict.fromkeys(shapes[place]) for place in places]
+        nodes: list[dict[str, Any]] = []
+        for place in places:
+            nodes.append(dict.fromkeys(shapes[place]))
         if len(nodes) != count:
             raise Unreadable(f"facts of {len(nodes)} nodes where there are {count}")
         for name in _names_of(shapes):
             having = [facts for facts in nodes if name in facts]
             values = [left_out] * len(having)
-            if columns[name]:
-                values = column_of(columns[name], len(having))
+            column = columns[name]
+            if column:
+                values = column_of(column, len(having))
             for facts, value in zip(having, values, strict=True):
                 facts[name] = value
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -315,8 +350,12 @@ def column_of(data: bytes, count: int) -> list[Any]:
 def knowing(data: bytes, name: str, nodes: Sequence[str]) -> list[str]:
     """Return the nodes that have a fact. `data` is what `pack_facts` gives under the name ""."""
     shapes, places = unsqueeze(data)
-    having = [name in shape for shape in shapes]
-    return [node for node, place in zip(nodes, places, strict=True) if having[place]]
+    knowing_shapes = {number for number, shape in enumerate(shapes) if name in shape}
+    having = []
+    for node, place in zip(nodes, places, strict=True):
+        if place in knowing_shapes:
+            having.append(node)
+    return having
 
 
 def _fact(value: Json) -> Any:

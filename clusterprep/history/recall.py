@@ -34,7 +34,8 @@ def environment_of(given: AppliedEnvironments, inventory: Inventory, run: str) -
             chosen.append(replace(value, nodes=nodes))
     if not chosen:
         message = f"{fold(names)} had no part in run {run}"
-        raise InputError.of(message, key="--from-run", hint=f"it was of {_all_nodes(values)}")
+        hint = f"it was of {fold(_all_nodes(values))}"
+        raise InputError.of(message, key="--from-run", hint=hint)
     return Environment(tuple(chosen), {})
 
 
@@ -46,12 +47,12 @@ def recalled_environment(
     Notices name the nodes that had no part in the run, and those on which it failed.
     """
     environment = environment_of(given, inventory, run)
-    present = {name for value in environment.values for name in value.nodes}
+    present = _all_nodes(environment.values)
     notices = [f"as run {run} had it; no node was asked"]
     absent = [node.name for node in inventory.nodes if node.name not in present]
     if absent:
         notices.append(f"{fold(absent)} had no part in that run")
-    failed = [name for name in given.failed(inventory.cluster, run) if name in present]
+    failed = present.intersection(given.failed(inventory.cluster, run))
     if failed:
         notices.append(f"on {fold(failed)} that run did not go well")
     return environment, tuple(notices)
@@ -66,8 +67,15 @@ def failed_in(given: AppliedEnvironments, runs: Runs, cluster: str, run: str) ->
         ends = outcomes(runs.report(recorded.run))
     except Unusable as error:
         raise InputError.of(str(error), key="--retry-failed") from None
-    return tuple(node for node, (_, failed) in ends.items() if failed == "yes")
+    nodes = []
+    for node, (_, failed) in ends.items():
+        if failed == "yes":
+            nodes.append(node)
+    return tuple(nodes)
 
 
-def _all_nodes(values: Iterable[EnvValue]) -> str:
-    return fold(name for value in values for name in value.nodes)
+def _all_nodes(values: Iterable[EnvValue]) -> set[str]:
+    names: set[str] = set()
+    for value in values:
+        names.update(value.nodes)
+    return names

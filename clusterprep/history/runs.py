@@ -57,14 +57,16 @@ def packed(report: Report, run: RecordedRun, largest: int = LARGEST) -> Packed:
     body = pack(report)
     columns = dict(pack_facts(report.nodes or ()))
     size = len(body) + sum(map(len, columns.values()))
-    facts = [name for name in columns if name != SHAPES]
-    for name in sorted(facts, key=lambda name: -len(columns[name])):
+    longest_first = sorted(columns, key=lambda name: -len(columns[name]))
+    for name in longest_first:
         if size <= largest:
             break
-        size -= len(columns[name])
-        columns[name] = b""
-    checks = tuple(dict.fromkeys(finding.check for finding in report.findings or ()))
-    return Packed(replace(run, size=size), checks, body, columns)
+        if name != SHAPES:
+            size -= len(columns[name])
+            columns[name] = b""
+    checks = dict.fromkeys(finding.check for finding in report.findings or ())
+    sized_run = replace(run, size=size)
+    return Packed(sized_run, tuple(checks), body, columns)
 
 
 class Runs:
@@ -83,13 +85,14 @@ class Runs:
     def record(self, packed: Packed) -> None:
         """Write a run, and delete the oldest if there are too many."""
         run = packed.run
-        row = (*astuple(run), " ".join(packed.checks), packed.report)
+        checks = " ".join(packed.checks)
+        row = (*astuple(run), checks, packed.report)
         marks = ", ".join("?" * len(row))
         query = f"insert or replace into run ({_COLUMNS}, checks, report) values ({marks})"
         statements: list[Statement] = [(query, row)]
+        query = "insert or replace into fact values (?, ?, ?)"
         for name, body in packed.facts.items():
-            fact = (run.run, name, body)
-            statements.append(("insert or replace into fact values (?, ?, ?)", fact))
+            statements.append((query, (run.run, name, body)))
         statements.extend(_deletions(run, self._kept, self._most))
         self._database.write(*statements)
 
@@ -101,21 +104,24 @@ class Runs:
             where = "where cluster = ? "
             values = [cluster, most]
         query = f"select {_COLUMNS} from run {where}order by run desc limit ?"
-        return [RecordedRun(*row) for row in self._database.read(query, values)]
+        rows = self._database.read(query, values)
+        return [RecordedRun(*row) for row in rows]
 
     def checks(self, cluster: str, most: int) -> list[tuple[RecordedRun, frozenset[str]]]:
         """Return the newest runs of a cluster, each with the names of its checks."""
         query = f"select {_COLUMNS}, checks from run where cluster = ? order by run desc limit ?"
         runs = []
         for *columns, checks in self._database.read(query, (cluster, most)):
-            runs.append((RecordedRun(*columns), frozenset(checks.split())))
+            run = RecordedRun(*columns)
+            runs.append((run, frozenset(checks.split())))
         return runs
 
     def holding(self, fact: str, cluster: str, since: str, until: str) -> list[str]:
         """Return the runs that began between two moments and know a fact, the newest first."""
         query = """select run.run from run join fact on fact.run = run.run and fact.name = ?
                    where cluster = ? and started between ? and ? order by run.run desc"""
-        return [run for (run,) in self._database.read(query, (fact, cluster, since, until))]
+        rows = self._database.read(query, (fact, cluster, since, until))
+        return [run for (run,) in rows]
 
     def named(self, text: str, cluster: str | None = None, key: str = "RUN") -> RecordedRun:
         """Return the run that a text names. Raises InputError.
@@ -132,16 +138,13 @@ class Runs:
             if ago < len(runs):
                 return runs[ago]
             raise InputError.of(f"only {len(runs)} runs are recorded; seen '{text}'", key=key)
-        matching = [run for run in runs if run.run == text]
-        if not matching and text:
-            matching = [run for run in runs if run.run.startswith(text)]
+        matching = _matching(runs, text)
         if len(matching) == 1:
             return matching[0]
         if matching:
-            names = [run.run for run in matching]
             message = f"{len(matching)} runs begin with '{text}'"
-            raise InputError.of(message, key=key, hint=_some(names))
-        names = [run.run for run in runs]
+            raise InputError.of(message, key=key, hint=_some(_names(matching)))
+        names = _names(runs)
         hint = f"the newest are {_some(names)}"
         similar = difflib.get_close_matches(text, names, 3, 0.7)
         if similar:
@@ -156,7 +159,8 @@ class Runs:
         rows = self._database.read("select report from run where run = ?", (run,))
         if not rows:
             raise Unusable(f"run {run} is not in {self.path} any more")
-        return self._readable(run, lambda: unpack(rows[0][0], only))
+        (body,) = rows[0]
+        return self._readable(run, lambda: unpack(body, only))
 
     def whole(self, run: str) -> Report:
         """Return a report with all that was kept of it."""
@@ -167,8 +171,8 @@ class Runs:
         count = len(report.nodes)
         facts = self._readable(run, lambda: unpack_facts(dict(rows), count, LEFT_OUT))
         nodes = []
-        for snapshot, of_node in zip(report.nodes, facts, strict=True):
-            nodes.append(replace(snapshot, facts=of_node))
+        for snapshot, facts_of_node in zip(report.nodes, facts, strict=True):
+            nodes.append(replace(snapshot, facts=facts_of_node))
         return replace(report, nodes=tuple(nodes))
 
     def facts(self, run: str) -> list[str]:
@@ -199,6 +203,18 @@ class Runs:
             return read()
         except (Unreadable, KeyError, ValueError) as error:
             raise Unusable(f"run {run} in {self.path} cannot be read: {error}") from None
+
+
+def _names(runs: Sequence[RecordedRun]) -> list[str]:
+    return [run.run for run in runs]
+
+
+def _matching(runs: Sequence[RecordedRun], text: str) -> list[RecordedRun]:
+    """Return the run of this name, else those whose name begins with the text."""
+    matching = [run for run in runs if run.run == text]
+    if not matching and text:
+        matching = [run for run in runs if run.run.startswith(text)]
+    return matching
 
 
 def _some(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from clusterprep.facts.counters import EARLIER, IB, Counters, Earlier, Sample
 from clusterprep.facts.host import BOOT_ID, UPTIME
 from clusterprep.history.database import Unusable
 from clusterprep.history.runs import Runs
-from clusterprep.model import Absent, Fleet
+from clusterprep.model import NOT_ASKED, Absent, Fleet
 
 LEAST = 600.0  # seconds between two samples that tell a rate
 LONGEST = 24 * 3600.0
@@ -29,16 +29,19 @@ def with_earlier(runs: Runs, fleet: Fleet, now: datetime) -> Fleet:
         looks = []
     added = {}
     for node in fleet.reached:
-        of_node = [facts[node.name] for facts in looks if node.name in facts]
-        earlier = earlier_of(fleet.snapshots[node.name].facts, of_node)
-        added[node.name] = {EARLIER.name: earlier}
+        facts_before = [look[node.name] for look in looks if node.name in look]
+        facts = fleet.snapshots[node.name].facts
+        added[node.name] = {EARLIER.name: earlier_of(facts, facts_before)}
     return fleet.with_facts(added)
 
 
 def _earlier_looks(runs: Runs, cluster: str, now: datetime) -> list[Old]:
     """Return the newest looks of the last day, the newest first, and its oldest one."""
-    recent = runs.holding(IB.name, cluster, _moment(now, LONGEST), _moment(now, LEAST))
-    chosen = dict.fromkeys((*recent[:TRIED], *recent[-1:]))
+    oldest, newest = _moment(now, LONGEST), _moment(now, LEAST)
+    recent = runs.holding(IB.name, cluster, oldest, newest)
+    chosen = recent[:TRIED]
+    if len(recent) > TRIED:
+        chosen.append(recent[-1])
     return [_facts_of(runs, run) for run in chosen]
 
 
@@ -50,37 +53,46 @@ def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Ea
     """
     if not _is_whole(facts):
         return None
-    boot, uptime, counters = (facts[name] for name in FACTS)
     samples = []
     for look in old:
-        if not _is_whole(look) or look[BOOT_ID.name] != boot:
+        if not _is_whole(look) or look[BOOT_ID.name] != facts[BOOT_ID.name]:
             continue
-        seconds = uptime - look[UPTIME.name]
-        if LEAST <= seconds <= LONGEST and not _is_reset(look[IB.name], counters):
-            samples.append(Sample(seconds, look[IB.name]))
+        seconds = facts[UPTIME.name] - look[UPTIME.name]
+        counters = look[IB.name]
+        if LEAST <= seconds <= LONGEST and not _is_reset(counters, facts[IB.name]):
+            samples.append(Sample(seconds, counters))
+    if not samples:
+        return None
     samples.sort(key=lambda sample: sample.seconds)
-    return Earlier(samples[0], samples[-1]) if samples else None
+    return Earlier(samples[0], samples[-1])
 
 
 def _is_whole(facts: Mapping[str, Any]) -> bool:
-    return not any(isinstance(facts.get(name, Absent("")), Absent) for name in FACTS)
+    """Return whether all facts that are compared are known."""
+    values = [facts.get(name, NOT_ASKED) for name in FACTS]
+    return not any(isinstance(value, Absent) for value in values)
 
 
 def _is_reset(before: Counters, now: Counters) -> bool:
     """Return whether a counter is lower than before: it was cleared, or the driver was reloaded."""
     for port, counters in now.items():
         old = before.get(port, {})
-        if any(value < old.get(name, 0) for name, value in counters.items()):
-            return True
+        for name, value in counters.items():
+            if value < old.get(name, 0):
+                return True
     return False
 
 
 def _facts_of(runs: Runs, run: str) -> dict[str, dict[str, Any]]:
-    nodes = [snapshot.node for snapshot in runs.report(run, only=()).nodes or ()]
-    columns = {name: runs.column(run, name, nodes) for name in FACTS}
-    facts = {}
-    for node in nodes:
-        facts[node] = {name: columns[name].get(node, Absent("")) for name in FACTS}
+    """Return node → fact → value of a recorded run, without the values that it does not have."""
+    report = runs.report(run, only=())
+    facts: dict[str, dict[str, Any]] = {}
+    for snapshot in report.nodes or ():
+        facts[snapshot.node] = {}
+    for name in FACTS:
+        column = runs.column(run, name, list(facts))
+        for node, value in column.items():
+            facts[node][name] = value
     return facts
 
 

@@ -1,1 +1,1 @@
-"""From an inventory file to resolved nodes: reading YAML, judging it against the schema, precedence, meaning."""
+"""Read an inventory file: YAML, the schema, what the values mean, and precedence."""

@@ -1,4 +1,4 @@
-"""Ansible's inventories as values: groups in groups, variables by layer, and which of them a host gets."""
+"""The model of an Ansible inventory: nested groups, hosts, and variables with their precedence."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from clusterprep.model.nodeset import MAX_NODES
 ALL, UNGROUPED = "all", "ungrouped"
 PRIORITY = "ansible_group_priority"  # a setting of the group itself; hosts do not see it
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
-_PLACE = re.compile(r"((?:[^\[\]:]|\[[^\[\]]*\])+):([0-9]+)")
-_SIX = re.compile(r"\[([0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*)\](?::([0-9]+))?")
+_HOST_AND_PORT = re.compile(r"((?:[^\[\]:]|\[[^\[\]]*\])+):([0-9]+)")
+_IPV6_AND_PORT = re.compile(r"\[([0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*)\](?::([0-9]+))?")
 
 
 @dataclass(frozen=True)
 class Var:
-    """A value as Ansible would hand it on, and the line that it stands in."""
+    """A value as Ansible would pass it on, and its line."""
 
     value: Any
     line: int
@@ -29,7 +29,7 @@ class Var:
 
 @dataclass
 class Group:
-    """What the file says of a group; hosts and children in the order written, each once."""
+    """A group as the file has it; hosts and children in the order written, each once."""
 
     name: str
     line: int
@@ -39,8 +39,11 @@ class Group:
 
     @property
     def priority(self) -> int:
-        said = self.vars.get(PRIORITY)
-        return said.value if said is not None and isinstance(said.value, int) else 1
+        """Return the declared priority, else Ansible's default of 1."""
+        var = self.vars.get(PRIORITY)
+        if var is None or not isinstance(var.value, int):
+            return 1
+        return var.value
 
 
 @dataclass
@@ -51,7 +54,7 @@ class Host:
 
 
 class AnsibleInventory:
-    """Groups and hosts, filled by the readers of the two formats, and then asked."""
+    """Groups and hosts. The readers of the two formats fill it; it answers when all is read."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
@@ -60,10 +63,11 @@ class AnsibleInventory:
             self.group(name, 1)
 
     def group(self, name: str, line: int) -> Group:
+        """Return a group; it is created, with this line, if it is new."""
         return self.groups.setdefault(name, Group(name, line))
 
     def add(self, group: Group, pattern: str, line: int, variables: dict[str, Var]) -> None:
-        """The hosts of a pattern in a group, with variables. ValueError says what is wrong with the pattern."""
+        """Add the hosts of a pattern to a group. Raises ValueError if the pattern is wrong."""
         names, port = expand(pattern)
         if len(self.hosts) + len(names) > MAX_NODES:
             raise ValueError(f"more than {MAX_NODES:,} hosts")
@@ -75,137 +79,192 @@ class AnsibleInventory:
             group.hosts[name] = None
 
     def settle(self) -> None:
-        """What Ansible adds: every group is below `all`, and a host that is in no other group is ungrouped."""
-        below = {child for group in self.groups.values() for child in group.children}
+        """Add the memberships that Ansible adds.
+
+        Every group is below `all`, and a host that is in no other group is in `ungrouped`.
+        """
+        has_parent: set[str] = set()
+        grouped: set[str] = set()
+        for group in self.groups.values():
+            has_parent.update(group.children)
+            if group.name not in (ALL, UNGROUPED):
+                grouped.update(group.hosts)
+        top = self.groups[ALL]
         for name in self.groups:
-            if name not in below and name != ALL:
-                self.groups[ALL].children[name] = None
-        grouped = {
-            host
-            for group in self.groups.values()
-            if group.name not in (ALL, UNGROUPED)
-            for host in group.hosts
-        }
-        free = self.groups[UNGROUPED].hosts
-        self.groups[UNGROUPED].hosts = {
-            name: None
-            for name in (*free, *(host for host in self.hosts if host not in free))
-            if name not in grouped
-        }
+            if name not in has_parent and name != ALL:
+                top.children[name] = None
+        ungrouped = self.groups[UNGROUPED]
+        candidates = {**ungrouped.hosts, **dict.fromkeys(self.hosts)}
+        for name in grouped:
+            candidates.pop(name, None)
+        ungrouped.hosts = candidates
 
     def circle(self) -> str | None:
-        """A group that is somewhere below itself."""
-        done: set[str] = set()
-        for start in self.groups:
-            if self._meets_itself(start, (), done):
-                return start
+        """Return a group that is below itself, or None."""
+        checked: set[str] = set()
+        for name in self.groups:
+            if self._leads_to_itself(name, (), checked):
+                return name
         return None
 
-    def _meets_itself(self, name: str, above: tuple[str, ...], done: set[str]) -> bool:
-        if name in above:
+    def _leads_to_itself(self, name: str, ancestors: tuple[str, ...], checked: set[str]) -> bool:
+        if name in ancestors:
             return True
-        if name in done:
+        if name in checked:
             return False
-        found = any(
-            self._meets_itself(child, (*above, name), done) for child in self.groups[name].children
-        )
-        done.add(name)
-        return found
+        path = (*ancestors, name)
+        children = self.groups[name].children
+        has_circle = any(self._leads_to_itself(child, path, checked) for child in children)
+        checked.add(name)
+        return has_circle
 
     def members(self, name: str) -> list[str]:
-        """Hosts of a group and of all below it, in the order of the file."""
-        inside: set[str] = set()
-        todo, done = [name], {name}
-        while todo:
-            group = self.groups[todo.pop()]
-            inside.update(group.hosts)
-            todo += [child for child in group.children if child not in done]
-            done.update(group.children)
-        return [host for host in self.hosts if host in inside]
+        """Return the hosts of a group and of all groups below it, in the order of the file."""
+        members: set[str] = set()
+        to_visit = [name]
+        visited = {name}
+        while to_visit:
+            group = self.groups[to_visit.pop()]
+            members.update(group.hosts)
+            for child in group.children:
+                if child not in visited:
+                    visited.add(child)
+                    to_visit.append(child)
+        return [host for host in self.hosts if host in members]
 
     @functools.cached_property
     def depths(self) -> dict[str, int]:
-        """The longest way from `all` to each group."""
-        found = dict.fromkeys(self.groups, 0)
+        """The length of the longest path from `all` to each group."""
+        depths = dict.fromkeys(self.groups, 0)
+        # No path is longer than the number of groups.
         for _ in self.groups:
-            deeper = {
-                child: found[group.name] + 1
-                for group in sorted(self.groups.values(), key=lambda g: found[g.name])
-                for child in group.children
-                if found[child] <= found[group.name]
-            }
-            if not deeper:
+            has_changed = False
+            for group in self.groups.values():
+                depth = depths[group.name] + 1
+                for child in group.children:
+                    if depths[child] < depth:
+                        depths[child] = depth
+                        has_changed = True
+            if not has_changed:
                 break
-            for name, depth in deeper.items():
-                found[name] = max(found[name], depth)
-        return found
+        return depths
 
     @functools.cached_property
     def groups_of(self) -> dict[str, list[Group]]:
-        """The groups of every host, those that win last: deep over high, then by priority, then by name."""
-        found: dict[str, list[Group]] = {host: [] for host in self.hosts}
-        rank = sorted(self.groups.values(), key=lambda g: (self.depths[g.name], g.priority, g.name))
-        for group in rank:
-            for host in self.members(group.name) if group.name != ALL else self.hosts:
-                found[host].append(group)
-        return found
+        """The groups of every host, in growing precedence: by depth, then priority, then name."""
+        groups_of: dict[str, list[Group]] = {host: [] for host in self.hosts}
+        for group in sorted(self.groups.values(), key=self._precedence):
+            members = list(self.hosts) if group.name == ALL else self.members(group.name)
+            for host in members:
+                groups_of[host].append(group)
+        return groups_of
+
+    def _precedence(self, group: Group) -> tuple[int, int, str]:
+        return (self.depths[group.name], group.priority, group.name)
 
     def variables(self, host: str) -> dict[str, Var]:
-        """All that a host gets."""
-        layers = [*(group.vars for group in self.groups_of[host]), self.hosts[host].vars]
-        merged = {name: var for layer in layers for name, var in layer.items()}
-        merged.pop(PRIORITY, None)
-        return merged
+        """Return all variables of a host; its own ones win over those of its groups."""
+        variables: dict[str, Var] = {}
+        for group in self.groups_of[host]:
+            variables.update(group.vars)
+        variables.update(self.hosts[host].vars)
+        variables.pop(PRIORITY, None)
+        return variables
 
 
 # ---------------------------------------------------------------- host patterns
 
 
 def expand(pattern: str) -> tuple[list[str], int | None]:
-    """Names of a pattern such as gpu[01:16] or rack-[a:c], and the port behind it. Raises ValueError."""
-    six, place = _SIX.fullmatch(pattern), _PLACE.fullmatch(pattern)
-    if six:
-        return [six[1]], int(six[2]) if six[2] else None
-    text, port = (place[1], int(place[2])) if place else (pattern, None)
-    parts = _RANGE.split(text)
-    if any("[" in literal or "]" in literal for literal in parts[0::2]):
-        raise ValueError(f"a bracket is not closed, or nested, in '{pattern}'")
-    choices = [[part] if place % 2 == 0 else _choices(part) for place, part in enumerate(parts)]
+    """Return the names of a pattern such as gpu[01:16] or rack-[a:c], and the port behind it.
+
+    Raises ValueError if the pattern is wrong.
+    """
+    ipv6 = _IPV6_AND_PORT.fullmatch(pattern)
+    if ipv6:
+        ipv6_port = int(ipv6[2]) if ipv6[2] else None
+        return [ipv6[1]], ipv6_port
+    text = pattern
+    port = None
+    with_port = _HOST_AND_PORT.fullmatch(pattern)
+    if with_port:
+        text = with_port[1]
+        port = int(with_port[2])
+    choices = _split(text, pattern)
     if math.prod(map(len, choices)) > MAX_NODES:
         raise ValueError(f"'{pattern}' stands for more than {MAX_NODES:,} hosts")
-    return ["".join(words) for words in itertools.product(*choices)], port
+    names = ["".join(parts) for parts in itertools.product(*choices)]
+    return names, port
+
+
+def _split(text: str, pattern: str) -> list[list[str]]:
+    """Return the possible texts of each part: of a literal itself, of a bracket its range.
+
+    Raises ValueError that names `pattern` for a lone bracket.
+    """
+    parts = _RANGE.split(text)  # literal, range, literal, range, …, literal
+    for literal in parts[0::2]:
+        if "[" in literal or "]" in literal:
+            raise ValueError(f"a bracket is not closed, or nested, in '{pattern}'")
+    choices: list[list[str]] = []
+    for number, part in enumerate(parts):
+        is_literal = number % 2 == 0
+        if is_literal:
+            choices.append([part])
+        else:
+            choices.append(_choices(part))
+    return choices
 
 
 def _choices(bracket: str) -> list[str]:
-    """01:16, a:c, or either with a step behind it. As in Ansible both ends belong to the range."""
+    """Return the texts of a range: 01:16 or a:c, and maybe a step behind it.
+
+    As in Ansible both ends belong to the range. Raises ValueError if it is no range.
+    """
     bounds = bracket.split(":")
     if len(bounds) not in (2, 3) or not bounds[1]:
         raise ValueError(
-            f"'[{bracket}]' is not a range such as [01:16] or [a:c]; ClusterShell's [01-16] is not Ansible's"
+            f"'[{bracket}]' is not a range such as [01:16] or [a:c]; "
+            "ClusterShell's [01-16] is not Ansible's"
         )
-    first, last, step = bounds[0] or "0", bounds[1], bounds[2] if len(bounds) == 3 else "1"
-    if not (step.isdecimal() and int(step)):
-        raise ValueError(f"the step of '[{bracket}]' is not a number")
-    letters = string.ascii_letters
-    if first in letters and last in letters and len(first) == len(last) == 1:
-        found = list(letters[letters.index(first) : letters.index(last) + 1 : int(step)])
+    first = bounds[0] or "0"
+    last = bounds[1]
+    step = _step(bounds[2] if len(bounds) == 3 else "1", bracket)
+    if _is_letter(first) and _is_letter(last):
+        start = string.ascii_letters.index(first)
+        end = string.ascii_letters.index(last)
+        choices = list(string.ascii_letters[start : end + 1 : step])
     elif first.isdecimal() and last.isdecimal() and len(last) < 18:
-        found = _numbers(first, last, int(step), bracket)
+        choices = _numbers(first, last, step, bracket)
     else:
         raise ValueError(
             f"'[{bracket}]' does not go from number to number, or from letter to letter"
         )
-    if not found:
+    if not choices:
         raise ValueError(f"the range '[{bracket}]' runs backwards")
-    return found
+    return choices
+
+
+def _is_letter(text: str) -> bool:
+    return len(text) == 1 and text in string.ascii_letters
+
+
+def _step(text: str, bracket: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"the step of '[{bracket}]' is not a number")
+    return int(text)
 
 
 def _numbers(first: str, last: str, step: int, bracket: str) -> list[str]:
-    padded = first.startswith("0") and len(first) > 1
-    if padded and len(first) != len(last):
+    is_padded = first.startswith("0") and len(first) > 1
+    if is_padded and len(first) != len(last):
         raise ValueError(f"the ends of a zero-padded range have to be equally long: '[{bracket}]'")
-    if (int(last) - int(first)) // step >= MAX_NODES:
+    start = int(first)
+    end = int(last)
+    steps = (end - start) // step
+    if steps >= MAX_NODES:
         raise ValueError(f"'[{bracket}]' stands for more than {MAX_NODES:,} hosts")
-    return [
-        str(n).zfill(len(first) if padded else 0) for n in range(int(first), int(last) + 1, step)
-    ]
+    numbers = map(str, range(start, end + 1, step))
+    if not is_padded:
+        return list(numbers)
+    return [number.zfill(len(first)) for number in numbers]

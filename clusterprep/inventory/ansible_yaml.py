@@ -1,4 +1,4 @@
-"""Ansible's YAML format: groups as mappings of hosts, children and vars."""
+"""Read Ansible's YAML format: groups as mappings of hosts, children and vars."""
 
 from __future__ import annotations
 
@@ -8,105 +8,130 @@ from typing import Any
 
 from clusterprep.inventory.ansible import AnsibleInventory, Group, Var
 from clusterprep.inventory.ansible_ini import Complain
-from clusterprep.inventory.yaml_tree import Tree, is_merge
+from clusterprep.inventory.yaml_tree import STANDARD_TAG, Tree, is_merge
 from clusterprep.model.nodeset import nearest_word
 
 KEYS = ("hosts", "children", "vars")
+_EMPTY = ("", "~", "null")  # spellings of an empty value
 
 
 def looks_like_ansible(tree: Tree) -> bool:
-    """Whether every top-level value is a group: nothing else but hosts, children and vars, and some of them."""
-    groups = [value for _, value in _pairs(tree)] if tree.kind == "mapping" else []
-    inside = [{key.text for key, _ in _pairs(value)} for value in groups if value.kind == "mapping"]
-    empty = all(
-        value.kind == "mapping" or (value.kind == "scalar" and not value.text) for value in groups
-    )
-    return (
-        empty
-        and all(found <= set(KEYS) for found in inside)
-        and any(found & set(KEYS[:2]) for found in inside)
-    )
+    """Return True if every top-level value is a group, and one has hosts or children.
+
+    A group has the keys hosts, children and vars and no others, or nothing at all.
+    """
+    if tree.kind != "mapping":
+        return False
+    has_members = False
+    for _, group in _pairs(tree):
+        if group.kind != "mapping":
+            is_empty = group.kind == "scalar" and not group.text
+            if not is_empty:
+                return False
+            continue
+        keys = {key.text for key, _ in _pairs(group)}
+        if not keys.issubset(KEYS):
+            return False
+        if "hosts" in keys or "children" in keys:
+            has_members = True
+    return has_members
 
 
 def read_yaml(tree: Tree, complain: Complain) -> AnsibleInventory:
-    """The inventory of a document; what is wrong with it is complained about by line, and reading goes on."""
+    """Return the inventory of a document. Each mistake goes to `complain`, and reading goes on."""
     inventory = AnsibleInventory()
     reader = _Reader(inventory, complain)
     if tree.kind != "mapping":
         complain(tree.line, "expected groups at the top, such as `all:`")
     for key, value in _pairs(tree):
-        reader.group(key, value)
+        reader.read_group(key, value)
     return inventory
 
 
 class _Reader:
     def __init__(self, inventory: AnsibleInventory, complain: Complain) -> None:
-        self.inventory, self.complain = inventory, complain
+        self.inventory = inventory
+        self.complain = complain
 
-    def group(self, key: Tree, value: Tree) -> None:
-        group = self.inventory.group(key.text, key.line)
-        for word, inner in self.mapping(value, f"group '{key.text}'"):
-            if word.text == "hosts":
-                self.hosts(group, inner)
-            elif word.text == "children":
-                for child, below in self.mapping(inner, "children"):
-                    group.children[child.text] = None
-                    self.group(child, below)
-            elif word.text == "vars":
-                group.vars.update(self.vars(inner))
+    def read_group(self, name: Tree, value: Tree) -> None:
+        group = self.inventory.group(name.text, name.line)
+        for key, inner in self._read_mapping(value, f"group '{name.text}'"):
+            if key.text == "hosts":
+                self._read_hosts(group, inner)
+            elif key.text == "children":
+                self._read_children(group, inner)
+            elif key.text == "vars":
+                group.vars.update(self._read_vars(inner))
             else:
-                meant = nearest_word(word.text, KEYS)
-                hint = f" (did you mean '{meant}'?)" if meant else ""
-                self.complain(
-                    word.line,
-                    f"'{word.text}' in group '{key.text}': expected hosts, children or vars{hint}",
-                )
+                self._complain_of_key(key, group)
 
-    def hosts(self, group: Group, tree: Tree) -> None:
-        for name, variables in self.mapping(tree, "hosts"):
+    def _complain_of_key(self, key: Tree, group: Group) -> None:
+        nearest = nearest_word(key.text, KEYS)
+        hint = f" (did you mean '{nearest}'?)" if nearest else ""
+        message = f"'{key.text}' in group '{group.name}': expected hosts, children or vars{hint}"
+        self.complain(key.line, message)
+
+    def _read_children(self, group: Group, tree: Tree) -> None:
+        for name, value in self._read_mapping(tree, "children"):
+            group.children[name.text] = None
+            self.read_group(name, value)
+
+    def _read_hosts(self, group: Group, tree: Tree) -> None:
+        for pattern, value in self._read_mapping(tree, "hosts"):
             try:
-                self.inventory.add(group, name.text, name.line, self.vars(variables))
+                variables = self._read_vars(value)
+                self.inventory.add(group, pattern.text, pattern.line, variables)
             except ValueError as error:
-                self.complain(name.line, str(error))
+                self.complain(pattern.line, str(error))
 
-    def vars(self, tree: Tree) -> dict[str, Var]:
-        return {
-            key.text: Var(_value(value), key.line) for key, value in self.mapping(tree, "variables")
-        }
+    def _read_vars(self, tree: Tree) -> dict[str, Var]:
+        variables: dict[str, Var] = {}
+        for key, value in self._read_mapping(tree, "variables"):
+            variables[key.text] = Var(_value(value), key.line)
+        return variables
 
-    def mapping(self, tree: Tree, what: str) -> list[tuple[Tree, Tree]]:
-        """Pairs of a mapping; an empty value is an empty mapping, one word a key without a value."""
+    def _read_mapping(self, tree: Tree, what: str) -> list[tuple[Tree, Tree]]:
+        """Return the pairs of a mapping.
+
+        An empty value is an empty mapping. Where names are expected (hosts and children), a single
+        word is a name without a value.
+        """
         if tree.kind == "mapping":
             return list(_pairs(tree))
-        if tree.kind == "scalar" and what != "variables" and not what.startswith("group"):
-            nothing = Tree("scalar", tree.line, plain=True)
-            return [(tree, nothing)] if tree.text not in ("", "~", "null") else []
-        if tree.kind != "scalar" or tree.text not in ("", "~", "null"):
-            self.complain(
-                tree.line,
-                f"{what}: expected a mapping, seen a {'value' if tree.kind == 'scalar' else 'list'}",
-            )
+        is_scalar = tree.kind == "scalar"
+        if is_scalar and tree.text in _EMPTY:
+            return []
+        if is_scalar and what in ("hosts", "children"):
+            no_value = Tree("scalar", tree.line, plain=True)
+            return [(tree, no_value)]
+        seen = "value" if is_scalar else "list"
+        self.complain(tree.line, f"{what}: expected a mapping, seen a {seen}")
         return []
 
 
 def _pairs(tree: Tree) -> Iterator[tuple[Tree, Tree]]:
-    """Keys with values; what `<<` brings comes first, so that the mapping's own keys win."""
+    """Yield keys with values. What `<<` brings comes first: the mapping's own keys win."""
     for key, value in tree.pairs:
         if is_merge(key):
-            sources = value.items if value.kind == "list" else [value]
-            for source in reversed(list(sources)):
+            sources = list(value.items) if value.kind == "list" else [value]
+            for source in reversed(sources):
                 yield from _pairs(source)
-    yield from ((key, value) for key, value in tree.pairs if not is_merge(key))
+    for key, value in tree.pairs:
+        if not is_merge(key):
+            yield key, value
 
 
 def _value(tree: Tree) -> Any:
-    if tree.tag is not None and not tree.tag.startswith("tag:yaml.org,2002:") and tree.tag != "!":
-        return Unread(tree.tag)
+    tag = tree.tag
+    if tag is not None and not tag.startswith(STANDARD_TAG) and tag != "!":
+        return Unread(tag)
     if tree.kind == "list":
         return [_value(item) for item in tree.items]
     if tree.kind == "mapping":
         return {key.text: _value(value) for key, value in _pairs(tree)}
-    return _scalar(tree.text) if tree.plain else tree.text
+    if tree.plain:
+        return _scalar(tree.text)
+    return tree.text
 
 
 class Unread(str):
@@ -117,11 +142,13 @@ class Unread(str):
 
 @functools.lru_cache(maxsize=4096)
 def _scalar(text: str) -> Any:
-    """A plain scalar as Ansible reads it: by YAML 1.1, in which yes is true and 010 is 8."""
+    """Return a plain scalar as Ansible reads it: by YAML 1.1, in which yes is true and 010 is 8."""
     import yaml
 
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return text
-    return value if isinstance(value, str | int | float | bool | None) else text
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return text

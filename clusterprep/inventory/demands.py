@@ -1,4 +1,4 @@
-"""What `require:` may ask for: names of checks, short names for some of them, and values of the right kind."""
+"""Read `require:`: names of checks, short names for some of them, and what is wanted of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALIASES = {
 
 @functools.cache
 def check_names() -> frozenset[str]:
-    """Every check of the catalogue, built or not."""
+    """Return the names of all checks of the catalogue, built or not."""
     text = (_DATA / "check_names.json").read_text(encoding="utf-8")
     return frozenset(json.loads(text))
 
@@ -40,34 +40,41 @@ def check_names() -> frozenset[str]:
 def read_require(
     document: Document, declared: Mapping[str, str | list[str | None]], place: Place
 ) -> dict[str, str]:
-    """Full check name → what is wanted, as written; what cannot be used has been complained about."""
+    """Return what is wanted, as written, by the full name of the check.
+
+    What cannot be used is left out and complained about.
+    """
     wanted: dict[str, str] = {}
     for name, value in declared.items():
         here = (*place, "require", name)
-        items = [value] if isinstance(value, str) else value
-        text = ",".join(item for item in items if item is not None)
         check = ALIASES.get(name, name)
         if check not in check_names():
-            document.complain(
-                here, "there is no such check", nearest(name, sorted({*check_names(), *ALIASES}))
-            )
-        elif None in items:
+            known = sorted({*check_names(), *ALIASES})
+            document.complain(here, "there is no such check", nearest(name, known))
+            continue
+        items = [value] if isinstance(value, str) else value
+        if None in items:
             continue  # the schema has complained about this item
-        elif wanted.setdefault(check, text) != text:
-            document.complain(here, f"'{check}' is asked for twice: '{wanted[check]}' and '{text}'")
-        elif trouble := _trouble(check, text):
-            document.complain(here, trouble)
+        text = ",".join(item for item in items if item is not None)
+        first = wanted.setdefault(check, text)
+        if first != text:
+            document.complain(here, f"'{check}' is asked for twice: '{first}' and '{text}'")
+            continue
+        problem = _problem_of(check, text)
+        if problem:
+            document.complain(here, problem)
     return wanted
 
 
 def unknown_check(name: str) -> tuple[str, str | None] | None:
-    """Message and hint where a name is not in the catalogue."""
+    """Return a message and a hint if no check has this name, else None."""
     if name in check_names():
         return None
-    return f"there is no check '{name}'", nearest(name, sorted(check_names()))
+    hint = nearest(name, sorted(check_names()))
+    return f"there is no check '{name}'", hint
 
 
-def _trouble(check: str, text: str) -> str | None:
+def _problem_of(check: str, text: str) -> str | None:
     if not text.strip():
         return "expected what is wanted of the check; seen nothing"
     try:

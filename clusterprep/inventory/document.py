@@ -1,4 +1,4 @@
-"""One YAML file in memory: its data, its lines, and everything found wrong with it so far."""
+"""One YAML file in memory: its data, its lines, and the problems found in it so far."""
 
 from __future__ import annotations
 
@@ -18,70 +18,87 @@ from clusterprep.inventory.yaml_tree import (
     line_of,
 )
 
-MAX_BYTES = 64 << 20  # an inventory of 100,000 nodes has a tenth of that; /dev/zero has no end
+# An inventory of 100,000 nodes has a tenth of that; /dev/zero has no end.
+MAX_BYTES = 64 << 20
 
 
 class Document:
-    """The data of a file. `complain` collects problems; `settle` raises them all at once, in file order."""
+    """The data of a file.
+
+    `complain` collects problems; `settle` raises them all at once, in file order.
+    """
 
     def __init__(self, path: str, tree: Tree, written: Written) -> None:
         self.path = path
         self.tree = tree
         self.problems: list[Problem] = []
         self.notices: tuple[str, ...] = ()  # what is no mistake and has to be known
-        construction = Construction(self._at_line)
+        construction = Construction(self._add_problem)
         self.data: Any = construction.build(tree, written)
-        self.spoilt = frozenset(
-            construction.spoilt
-        )  # nothing more is to be said about these places
+        # Places about which enough has been said.
+        self.spoilt = frozenset(construction.spoilt)
 
     def complain(self, place: Place, message: str, hint: str | None = None) -> None:
-        self._at_line(place, message, self.line(place), hint)
+        self._add_problem(place, message, self.line(place), hint)
 
     def line(self, place: Place) -> int:
         return line_of(self.tree, place)
 
     def settle(self) -> None:
+        """Raise InputError with all problems, each once, in file order, if there are any."""
         if self.problems:
-            raise InputError(
-                tuple(sorted(dict.fromkeys(self.problems), key=lambda found: found.line or 0))
-            )
+            distinct = dict.fromkeys(self.problems)
+            in_file_order = sorted(distinct, key=lambda problem: problem.line or 0)
+            raise InputError(tuple(in_file_order))
 
-    def _at_line(self, place: Place, message: str, line: int, hint: str | None) -> None:
-        self.problems.append(Problem(message, self.path, line, key_text(place) or None, hint))
+    def _add_problem(self, place: Place, message: str, line: int, hint: str | None) -> None:
+        key = key_text(place) or None
+        self.problems.append(Problem(message, self.path, line, key, hint))
 
 
 def read_document(
     path: str | Path, written: Written = None, what: str = "an inventory", top: str = "mapping"
 ) -> Document:
-    """Reads a file that holds one mapping, or one list. InputError where there is nothing to go on with."""
+    """Read a file that holds one mapping, or one list, as `top` says.
+
+    Raises InputError if the file cannot be read or holds something else. `what` describes the file
+    in messages; `written` is explained in `yaml_tree`.
+    """
     file = str(path)
-    return parse_document(file, read_text(file, what), written, what, top)
+    text = read_text(file, what)
+    return parse_document(file, text, written, what, top)
 
 
 def read_text(file: str, what: str) -> str:
-    """What a file holds. InputError where it cannot be read, or is no text."""
-    return _decode(_read(file, what), file)
+    """Return the content of a file. Raises InputError if it cannot be read, or is no text."""
+    content = _read(file, what)
+    return _decode(content, file)
 
 
 def parse_document(
     file: str, text: str, written: Written, what: str = "an inventory", top: str = "mapping"
 ) -> Document:
-    """The same of a text that has been read."""
+    """Return the document of a text that has been read. Raises InputError as `read_document`."""
     try:
         tree = compose(text)
-    except YamlError as bad:
-        raise InputError((Problem(bad.message, file, bad.line, None, bad.hint),)) from None
-    if tree is None or (tree.kind == "scalar" and tree.plain and not tree.text):
+    except YamlError as error:
+        problem = Problem(error.message, file, error.line, None, error.hint)
+        raise InputError((problem,)) from None
+    if tree is None or _is_empty(tree):
         raise InputError.of(f"the file is empty, expected {what}", file=file, line=1)
     if tree.kind != top:
         wanted = "a mapping of keys" if top == "mapping" else "a list of steps"
-        message = f"expected {wanted} at the top, seen a {'single value' if tree.kind == 'scalar' else tree.kind}"
+        seen = "single value" if tree.kind == "scalar" else tree.kind
+        message = f"expected {wanted} at the top, seen a {seen}"
         raise InputError.of(message, file=file, line=tree.line)
     document = Document(file, tree, written)
-    if document.data is None:  # a tag before all of it, so that there is nothing to go on with
+    if document.data is None:  # the top has a tag that is not allowed: there is no data at all
         document.settle()
     return document
+
+
+def _is_empty(tree: Tree) -> bool:
+    return tree.kind == "scalar" and tree.plain and not tree.text
 
 
 def _read(file: str, what: str) -> bytes:
@@ -91,12 +108,12 @@ def _read(file: str, what: str) -> bytes:
     except FileNotFoundError:
         raise InputError.of(f"there is no such file; expected {what}", file=file) from None
     except IsADirectoryError:
-        raise InputError.of(
-            f"this is a directory; expected the file of {what}", file=file
-        ) from None
-    except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError.of(f"cannot be read: {said}", file=file) from None
+        message = f"this is a directory; expected the file of {what}"
+        raise InputError.of(message, file=file) from None
+    except OSError as error:
+        raise InputError.of(f"cannot be read: {error.strerror}", file=file) from None
+    except ValueError as error:  # a zero byte in the name
+        raise InputError.of(f"cannot be read: {error}", file=file) from None
     if len(content) > MAX_BYTES:
         raise InputError.of(f"more than {MAX_BYTES >> 20} MiB is not {what}", file=file)
     return content

@@ -1,11 +1,11 @@
-"""The entries under `nodes:` one by one: names paired with addresses, each of them once."""
+"""Read the entries under `nodes:`: each name with its address, each of them once."""
 
 from __future__ import annotations
 
 import ipaddress
 import itertools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,16 +23,15 @@ _PADDED = re.compile(r"(?:^|\.)0[0-9]")
 
 @dataclass
 class Named:
-    """Names and addresses in file order, and the entry that each of them comes from."""
+    """Names and addresses in file order, with the number of the entry of each."""
 
     rows: list[tuple[str, str, int]] = field(default_factory=list)
-    complete: bool = (
-        True  # False: an entry could not be used, so that the names are not all there are
-    )
+    # False if an entry could not be used: then there are more names than these.
+    complete: bool = True
 
 
 class Entries:
-    """Walks the entries; remembers which name and which address was first seen where."""
+    """Reads the entries, and remembers in which one each name and address came first."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -42,78 +41,84 @@ class Entries:
         self.given: list[tuple[list[str], int, Place]] = []  # the addresses of every entry
 
     def read(self, entries: list[Any]) -> Named:
+        rows = self.named.rows
         for number, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or "name" not in entry:
                 self.named.complete = False
-            elif len(self.named.rows) <= MAX_NODES:
-                self.add(number, entry)
-        if len(self.named.rows) > MAX_NODES:
+            elif len(rows) <= MAX_NODES:
+                self._add(number, entry)
+        if len(rows) > MAX_NODES:
             self.document.complain(("nodes",), f"more than {MAX_NODES:,} nodes")
         return self.named
 
-    def add(self, number: int, entry: Mapping[str, Any]) -> None:
-        place: Place = ("nodes", number)
-        names = self.expand((*place, "name"), entry["name"], _check_name)
-        address_place = (*place, "address" if "address" in entry else "name")
-        addresses = (
-            self.expand(address_place, entry.get("address", entry["name"]), _check_address)
-            if names
-            else []
-        )
-        self.once(self.names, names, number, (*place, "name"), "name")
+    def _add(self, number: int, entry: Mapping[str, Any]) -> None:
+        name_place: Place = ("nodes", number, "name")
+        names = self._expand(name_place, entry["name"], _check_name)
+        # Without an address the name is looked up.
+        address_key = "address" if "address" in entry else "name"
+        address_place: Place = ("nodes", number, address_key)
+        addresses: list[str] = []
+        if names:
+            addresses = self._expand(address_place, entry[address_key], _check_address)
+        else:
+            self.named.complete = False
+        self._complain_of_repeats(self.names, names, number, name_place, "name")
         self.given.append((addresses, number, address_place))
         if addresses and len(names) != len(addresses):
-            counts = f"{_count(addresses, 'address', 'es')} for {_count(names, 'name', 's')}"
+            counts = _describe_counts(names, addresses)
             message = f"{counts}: '{entry['address']}' for '{entry['name']}'"
             self.document.complain(address_place, message)
-        # Without usable addresses the names still count, so that what is said about them elsewhere is judged.
-        self.named.complete &= bool(names)
-        pairs = itertools.zip_longest(names, addresses[: len(names)], fillvalue="")
-        self.named.rows += [(name, address, number) for name, address in pairs]
+        # Names without a usable address count too: other sections that use them can be judged.
+        usable = addresses[: len(names)]
+        for name, address in itertools.zip_longest(names, usable, fillvalue=""):
+            self.named.rows.append((name, address, number))
 
-    def expand(self, place: Place, text: str, judge: Any) -> list[str]:
-        """All the names of one range; empty where they cannot be used, said once for the whole range."""
+    def _expand(self, place: Place, text: str, check: Callable[[str], None]) -> list[str]:
+        """Return all names of a range; empty if one is wrong, with one complaint for the range."""
         try:
-            found = expand(text)
-            for name in found:
-                judge(name)
+            names = expand(text)
+            for name in names:
+                check(name)
         except ValueError as error:
             self.document.complain(place, str(error))
             return []
-        if not found:
+        if not names:
             self.document.complain(place, f"'{text}' stands for no node at all")
-        return found
+        return names
 
-    def addresses_once(self, shared: Collection[str]) -> None:
-        """Complains about addresses that several nodes have, but for those that they may share."""
+    def complain_of_repeated_addresses(self, shared: Collection[str]) -> None:
+        """Complain of addresses that several nodes have; those in `shared` may be repeated."""
         for addresses, number, place in self.given:
-            own = (
-                [address for address in addresses if address not in shared] if shared else addresses
-            )
-            self.once(self.addresses, own, number, place, "address")
+            own = addresses
+            if shared:
+                own = [address for address in addresses if address not in shared]
+            self._complain_of_repeats(self.addresses, own, number, place, "address")
 
-    def once(
-        self, seen: dict[str, int], found: list[str], number: int, place: Place, what: str
+    def _complain_of_repeats(
+        self, first_entries: dict[str, int], texts: list[str], number: int, place: Place, what: str
     ) -> None:
-        twice: dict[int, list[str]] = {}
-        for text in found:
-            first = seen.setdefault(text, number)
+        """Complain of each text that is in an earlier entry, or twice in this one.
+
+        `first_entries` maps each text to the entry in which it came first.
+        """
+        repeats: dict[int, list[str]] = {}  # by the first entry
+        for text in texts:
+            first = first_entries.setdefault(text, number)
             if first != number:
-                twice.setdefault(first, []).append(text)
-        inside = (
-            {text for text in found if found.count(text) > 1}
-            if len(set(found)) < len(found)
-            else set()
-        )
-        if inside:
+                repeats.setdefault(first, []).append(text)
+        if len(set(texts)) < len(texts):
+            inside = {text for text in texts if texts.count(text) > 1}
             self.document.complain(place, f"duplicate {what} '{fold(inside)}' within one entry")
-        for first, texts in twice.items():
+        for first, repeated in repeats.items():
             line = self.document.line(("nodes", first))
-            self.document.complain(place, f"duplicate {what} '{fold(texts)}', first in line {line}")
+            message = f"duplicate {what} '{fold(repeated)}', first in line {line}"
+            self.document.complain(place, message)
 
 
-def _count(found: list[str], what: str, plural: str) -> str:
-    return f"{len(found)} {what}{'' if len(found) == 1 else plural}"
+def _describe_counts(names: list[str], addresses: list[str]) -> str:
+    name_word = "name" if len(names) == 1 else "names"
+    address_word = "address" if len(addresses) == 1 else "addresses"
+    return f"{len(addresses)} {address_word} for {len(names)} {name_word}"
 
 
 def _check_name(name: str) -> None:
@@ -124,7 +129,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_address(address: str) -> None:
-    """ValueError unless this is an IPv4 or IPv6 address or a host name."""
+    """Raise ValueError unless this is an IPv4 or IPv6 address or a host name."""
     if _IPV4.fullmatch(address) and not _PADDED.search(address):
         return
     if _NUMERIC.fullmatch(address):
@@ -137,7 +142,10 @@ def _check_address(address: str) -> None:
 
 def _not_ipv4(address: str) -> str:
     if _PADDED.search(address):
-        return f"'{address}' has zero-padded octets, which some programs read as octal; write them without zeros"
+        return (
+            f"'{address}' has zero-padded octets, which some programs read as octal; "
+            "write them without zeros"
+        )
     return f"'{address}' is not an IPv4 address: four numbers from 0 to 255"
 
 

@@ -1,4 +1,4 @@
-"""Declared environment variables: which names may be set, and which look misspelt."""
+"""Read `env:`: which variables may be set, and which names look misspelt."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _REFUSED = frozenset({"PATH", "BASH_ENV", "ENV", "IFS", "PROMPT_COMMAND", "HOME"
 _REFUSED_STARTS = ("LD_", "PYTHON")
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS", re.IGNORECASE)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_JUDGED_STARTS = ("NCCL_", "TORCH_")
+_KNOWN_STARTS = ("NCCL_", "TORCH_")  # we know all names that begin like this
 
 
 def read_env(document: Document, declared: Mapping[str, str], place: Place) -> dict[str, str]:
-    """The variables that may be set; the others have been complained about."""
-    allowed = {}
+    """Return the variables that may be set; the others are complained about."""
+    allowed: dict[str, str] = {}
     for name, value in declared.items():
         here = (*place, "env", name)
         refusal = _refusal(name)
@@ -31,30 +31,37 @@ def read_env(document: Document, declared: Mapping[str, str], place: Place) -> d
 
 
 def misspelt(names: Iterable[str]) -> list[str]:
-    """One warning for each NCCL_* or TORCH_* name that no known version reads."""
-    judged = sorted({name for name in names if name.startswith(_JUDGED_STARTS)})
+    """Return a warning for each NCCL_* or TORCH_* name that no known version reads."""
+    judged = {name for name in names if name.startswith(_KNOWN_STARTS)}
     if not judged:
         return []
     from clusterprep.nccl.lint.names import nearest_name, of_others
     from clusterprep.nccl.variables.variables import registry
 
-    unknown = {
-        name: nearest_name(name)
-        for name in judged
-        if name not in registry() and not of_others(name)
-    }
-    said = "no NCCL or torch known here reads this variable"
-    return [
-        f"env.{name}: {said}" + (f" (did you mean '{near}'?)" if near else "")
-        for name, near in unknown.items()
-    ]
+    warnings: list[str] = []
+    for name in sorted(judged):
+        if name in registry() or of_others(name):
+            continue
+        warning = f"env.{name}: no NCCL or torch known here reads this variable"
+        nearest = nearest_name(name)
+        if nearest:
+            warning += f" (did you mean '{nearest}'?)"
+        warnings.append(warning)
+    return warnings
 
 
 def _refusal(name: str) -> str | None:
+    """Return why a variable must not be set, or None."""
     if name in _REFUSED or name.startswith(_REFUSED_STARTS):
-        return f"'{name}' decides how programs are found and started on the node, and is never set from an inventory"
+        return (
+            f"'{name}' decides how programs are found and started on the node, "
+            "and is never set from an inventory"
+        )
     from clusterprep.nccl.variables.variables import of_nccl
 
     if _SECRET.search(name) and not of_nccl(name):
-        return f"'{name}' may be a secret, as any name with KEY, TOKEN, SECRET or PASS: all users of a node can read it"
+        return (
+            f"'{name}' may be a secret, as any name with KEY, TOKEN, SECRET or PASS: "
+            "all users of a node can read it"
+        )
     return None

@@ -1,4 +1,4 @@
-"""Declared GPUs: how many, of which model, and which of them this job uses."""
+"""Read `gpus:`: how many, of which model, and which of them this job uses."""
 
 from __future__ import annotations
 
@@ -11,34 +11,40 @@ from clusterprep.model.nodeset import expand
 
 
 def read_gpus(document: Document, declared: int | dict[str, Any], place: Place) -> Gpus | None:
-    """None where the declaration cannot be used."""
+    """Return the GPUs, or None for a declaration that was complained about."""
     if not isinstance(declared, dict):
         return Gpus(int(declared))
     use = declared.get("use")
-    if "count" not in declared or (isinstance(use, list) and None in use):
+    has_wrong_index = isinstance(use, list) and None in use
+    if "count" not in declared or has_wrong_index:
         return None  # the schema has complained about this
     count = int(declared["count"])
+    model = declared.get("model")
+    if use is None:
+        return Gpus(count, model)
     try:
-        indices = None if use is None else _indices(use, count)
+        indices = _indices(use, count)
     except ValueError as error:
         document.complain((*place, "use"), str(error))
         return None
-    return Gpus(count, declared.get("model"), indices)
+    return Gpus(count, model, indices)
 
 
 def _indices(use: str | int | list[int], count: int) -> tuple[int, ...]:
-    """'6-9' or [6, 7] as device indices in the order written."""
-    written = ",".join(str(index) for index in use) if isinstance(use, list) else str(use)
+    """Return '6-9' or [6, 7] as device indices in the order written."""
+    text = str(use)
+    if isinstance(use, list):
+        text = ",".join(str(index) for index in use)
     try:
-        indices = tuple(int(index) for index in expand(f"[{written}]"))
+        indices = tuple(map(int, expand(f"[{text}]")))
     except ValueError:
-        raise ValueError(f"expected device indices such as 6-9 or 0,2; seen '{written}'") from None
+        raise ValueError(f"expected device indices such as 6-9 or 0,2; seen '{text}'") from None
     if len(set(indices)) < len(indices):
-        raise ValueError(f"'{written}' names a device twice")
+        raise ValueError(f"'{text}' names a device twice")
     if len(indices) > count:
-        raise ValueError(f"'{written}' names {len(indices)} devices, but count is {count}")
-    if max(indices) >= count:
-        raise ValueError(
-            f"there is no device {max(indices)}: {count} devices are numbered 0 to {count - 1}"
-        )
+        raise ValueError(f"'{text}' names {len(indices)} devices, but count is {count}")
+    highest = max(indices)
+    if highest >= count:
+        numbers = f"{count} devices are numbered 0 to {count - 1}"
+        raise ValueError(f"there is no device {highest}: {numbers}")
     return indices

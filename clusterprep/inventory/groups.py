@@ -1,4 +1,4 @@
-"""Groups: which nodes they hold, and where two of them contradict each other."""
+"""Groups of nodes: the nodes that each holds, and where two of them contradict each other."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from clusterprep.inventory.schema import show
 from clusterprep.model import Gpus
 from clusterprep.model.nodeset import fold, select
 
+# A key of `Layer.flat`, a group, and a later group that sets it differently.
+_Conflict = tuple[str, str, str]
+
 
 class Groups:
     """The groups of an inventory by name, in file order."""
@@ -19,23 +22,22 @@ class Groups:
         self, document: Document, declared: Mapping[str, Any], names: Sequence[str], complete: bool
     ) -> None:
         self.document = document
-        self.layers = {
-            name: read_layer(document, group, ("groups", name), f"group {name}")
-            for name, group in declared.items()
-        }
-        self.members = {
-            name: self._members(name, group["nodes"], names, complete)
-            for name, group in declared.items()
-            if "nodes" in group
-        }
-        self._of: dict[str, list[str]] = {}
-        for group_name, members in self.members.items():
-            for node in members:
-                self._of.setdefault(node, []).append(group_name)
+        self.layers: dict[str, Layer] = {}
+        for name, group in declared.items():
+            place = ("groups", name)
+            self.layers[name] = read_layer(document, group, place, f"group {name}")
+        self.members: dict[str, tuple[str, ...]] = {}
+        self._groups_of: dict[str, list[str]] = {}
+        for name, group in declared.items():
+            if "nodes" in group:
+                members = self._members(name, group["nodes"], names, complete)
+                self.members[name] = members
+                for node in members:
+                    self._groups_of.setdefault(node, []).append(name)
 
     def of(self, node: str) -> tuple[str, ...]:
-        """The groups of a node, in file order."""
-        return tuple(self._of.get(node, ()))
+        """Return the groups of a node, in file order."""
+        return tuple(self._groups_of.get(node, ()))
 
     def layers_of(self, groups: Iterable[str]) -> list[Layer]:
         return [self.layers[name] for name in groups]
@@ -43,58 +45,80 @@ class Groups:
     def _members(
         self, group: str, text: str, names: Sequence[str], complete: bool
     ) -> tuple[str, ...]:
-        """Nothing is unknown while an entry of `nodes` could not be read: it may have been that one."""
+        """Return the nodes that `text` selects.
+
+        While `names` is not complete, unknown ones are no mistake: they may be in an entry of
+        `nodes` that could not be read.
+        """
         try:
             return tuple(select(text, names, missing_ok=not complete))
         except ValueError as error:
             self.document.complain(("groups", group, "nodes"), str(error))
             return ()
 
-    def contradictions(self, nodes: Iterable[tuple[str, Layer | None]]) -> None:
-        """Complains where two groups of a node set one key differently and the node does not settle it."""
-        found: dict[tuple[str, str, str], list[str]] = {}
-        disputes: dict[tuple[str, ...], list[tuple[str, str, str]]] = {}
+    def complain_of_conflicts(self, nodes: Iterable[tuple[str, Layer | None]]) -> None:
+        """Complain if two groups of a node set one key differently and the node does not set it.
+
+        `nodes` are names with the layer of the node's own entry.
+        """
+        nodes_by_conflict: dict[_Conflict, list[str]] = {}
+        conflicts_of: dict[tuple[str, ...], list[_Conflict]] = {}  # computed once per groups
         for node, own in nodes:
             groups = self.of(node)
-            if groups not in disputes:
-                disputes[groups] = self._disputes(groups)
-            settled = own.flat() if own and disputes[groups] else {}
-            for dispute in disputes[groups]:
-                if dispute[0] not in settled:
-                    found.setdefault(dispute, []).append(node)
-        for (key, first, second), blamed in found.items():
-            self._complain(key, first, second, blamed)
+            if groups not in conflicts_of:
+                conflicts_of[groups] = self._conflicts(groups)
+            conflicts = conflicts_of[groups]
+            if not conflicts:
+                continue
+            own_keys = own.flat() if own else {}
+            for conflict in conflicts:
+                key, _, _ = conflict
+                if key not in own_keys:
+                    nodes_by_conflict.setdefault(conflict, []).append(node)
+        for conflict, names in nodes_by_conflict.items():
+            self._complain(conflict, names)
 
-    def _disputes(self, groups: tuple[str, ...]) -> list[tuple[str, str, str]]:
-        """(key, group, later group) of every disagreement among these groups."""
-        first: dict[str, tuple[str, Any]] = {}
-        disputes = []
+    def _conflicts(self, groups: tuple[str, ...]) -> list[_Conflict]:
+        first: dict[str, tuple[str, Any]] = {}  # key -> the first group that sets it, and how
+        conflicts: list[_Conflict] = []
         for name in groups:
-            for key, value in self.layers[name].flat().items():
-                owner, said = first.setdefault(key, (name, value))
-                if said != value:
-                    disputes.append((key, owner, name))
-        return disputes
+            settings = self.layers[name].flat()
+            for key, value in settings.items():
+                first_group, first_value = first.setdefault(key, (name, value))
+                if first_value != value:
+                    conflicts.append((key, first_group, name))
+        return conflicts
 
-    def _complain(self, key: str, first: str, second: str, nodes: Sequence[str]) -> None:
-        values = [self.layers[name].flat()[key] for name in (first, second)]
+    def _complain(self, conflict: _Conflict, nodes: Sequence[str]) -> None:
+        key, first, second = conflict
+        first_value = _text(self.layers[first].flat()[key])
+        second_value = _text(self.layers[second].flat()[key])
         line = self.document.line(("groups", first))
+        verb = "is" if len(nodes) == 1 else "are"
         message = (
-            f"{_text(values[1])} here, but group {first} (line {line}) says {_text(values[0])}, and {fold(nodes)} "
-            f"{'is' if len(nodes) == 1 else 'are'} in both"
+            f"{second_value} here, but group {first} (line {line}) says {first_value}, "
+            f"and {fold(nodes)} {verb} in both"
         )
-        self.document.complain(
-            self.layers[second].place_of(key),
-            message,
-            "take the nodes out of one group, or set the key on the nodes",
-        )
+        hint = "take the nodes out of one group, or set the key on the nodes"
+        place = self.layers[second].place_of(key)
+        self.document.complain(place, message, hint)
 
 
 def _text(value: Any) -> str:
-    """A setting nearly as it was written."""
+    """Return a setting nearly as it was written."""
     if isinstance(value, Gpus):
-        use = None if value.use is None else f"use {','.join(str(index) for index in value.use)}"
-        return " ".join(part for part in (str(value.count), value.model, use) if part)
-    return (
-        f"[{', '.join(str(part) for part in value)}]" if isinstance(value, tuple) else show(value)
-    )
+        return _gpus_text(value)
+    if isinstance(value, tuple):
+        joined = ", ".join(str(part) for part in value)
+        return f"[{joined}]"
+    return show(value)
+
+
+def _gpus_text(gpus: Gpus) -> str:
+    parts = [str(gpus.count)]
+    if gpus.model:
+        parts.append(gpus.model)
+    if gpus.use is not None:
+        indices = ",".join(map(str, gpus.use))
+        parts.append(f"use {indices}")
+    return " ".join(parts)

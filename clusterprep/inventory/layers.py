@@ -1,4 +1,4 @@
-"""Settings by layer: what the top level, a group or a node entry says, and which of them wins."""
+"""Settings by layer: those of the top level, a group or a node entry, and which of them wins."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from clusterprep.inventory.yaml_tree import Place, key_text
 from clusterprep.model import EnvSetting
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-# A declared interface becomes a variable, so that the two speak about the same thing.
+# A declared interface becomes a variable, so that the two can be compared.
 NCCL_INTERFACE = "interfaces.nccl"
 VARIABLES = {NCCL_INTERFACE: "NCCL_SOCKET_IFNAME", "interfaces.rdma": "NCCL_IB_HCA"}
 _SIMPLE = ("transport", "job_user")
-_NUMBERS: Mapping[str, Callable[[float], float]] = {
-    "port": int,
-    "connect_timeout": float,
-}  # YAML's 22.0 is 22
+# YAML's 22.0 is a whole number to the schema, and is 22 here.
+_NUMBERS: Mapping[str, Callable[[float], float]] = {"port": int, "connect_timeout": float}
 _PATHS = ("root", "python")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer with every setting under one flat key, such as ssh.user, interfaces.nccl or gpus."""
+    """One layer, with every setting under one flat key: ssh.user, interfaces.nccl, gpus."""
 
     label: str
     place: Place
@@ -38,30 +36,42 @@ class Layer:
     require: Mapping[str, str] = field(default_factory=dict)
 
     def flat(self) -> dict[str, Any]:
-        """Everything in one mapping, to compare layers with each other; an interface has one key, however declared."""
-        env = {f"env.{name}": value for name, value in self.env.items()}
-        require = {f"require.{name}": value for name, value in self.require.items()}
-        interface = env.pop(f"env.{VARIABLES[NCCL_INTERFACE]}", None)
-        declared = {} if interface is None else {NCCL_INTERFACE: interface.removeprefix("=")}
-        return {**declared, **self.settings, **env, **require}
+        """Return everything in one mapping, to compare layers with each other.
+
+        An interface has the same key if it is declared as a variable.
+        """
+        flat: dict[str, Any] = {}
+        interface = self.env.get(VARIABLES[NCCL_INTERFACE])
+        if interface is not None:
+            flat[NCCL_INTERFACE] = interface.removeprefix("=")
+        flat.update(self.settings)
+        for name, value in self.env.items():
+            if name != VARIABLES[NCCL_INTERFACE]:
+                flat[f"env.{name}"] = value
+        for name, value in self.require.items():
+            flat[f"require.{name}"] = value
+        return flat
 
     def place_of(self, key: str) -> Place:
-        """Where a key of `flat` is written, by whichever of its names."""
+        """Return where a key of `flat` is written, whichever of its names was used."""
         head, _, rest = key.partition(".")
-        short = [("require", alias) for alias, full in ALIASES.items() if full == rest]
-        spellings = [(head, rest), *short, ("env", VARIABLES.get(key, "")), (rest,), (head,)]
-        return next(
-            ((*self.place, *spelling) for spelling in spellings if self._holds(spelling)),
-            self.place,
-        )
+        spellings: list[tuple[str, ...]] = [(head, rest)]
+        for alias, name in ALIASES.items():
+            if name == rest:
+                spellings.append(("require", alias))
+        if key in VARIABLES:
+            spellings.append(("env", VARIABLES[key]))
+        spellings.extend([(rest,), (head,)])
+        for spelling in spellings:
+            if self._holds(spelling):
+                return (*self.place, *spelling)
+        return self.place
 
     def _holds(self, spelling: tuple[str, ...]) -> bool:
         value = self.source.get(spelling[0])
-        return (
-            value is not None
-            if len(spelling) == 1
-            else isinstance(value, Mapping) and spelling[1] in value
-        )
+        if len(spelling) == 1:
+            return value is not None
+        return isinstance(value, Mapping) and spelling[1] in value
 
 
 @dataclass(frozen=True)
@@ -74,48 +84,57 @@ class Merged:
 
 
 def read_layer(document: Document, source: Mapping[str, Any], place: Place, label: str) -> Layer:
-    """One layer of the inventory; what it says wrongly has been complained about and is left out."""
-    settings = {key: source[key] for key in _SIMPLE if key in source}
-    settings |= {
-        key: posixpath.normpath("/" + source[key].lstrip("/")) for key in _PATHS if key in source
-    }
+    """Return one layer of the inventory. Wrong values are complained about and left out."""
+    settings: dict[str, Any] = {}
+    for key in _SIMPLE:
+        if key in source:
+            settings[key] = source[key]
+    for key in _PATHS:
+        if key in source:
+            # normpath keeps two leading slashes, as POSIX allows; here there is one.
+            settings[key] = posixpath.normpath("/" + source[key].lstrip("/"))
     if "nproc_per_node" in source:
         settings["nproc_per_node"] = int(source["nproc_per_node"])
-    for key, value in source.get("ssh", {}).items():
-        settings[f"ssh.{key}"] = _NUMBERS[key](value) if key in _NUMBERS else value
-    settings |= _become(document, source, place)
-    if "gpus" in source and (gpus := read_gpus(document, source["gpus"], (*place, "gpus"))):
-        settings["gpus"] = gpus
-    settings |= {
-        f"interfaces.{key}": _device(value) for key, value in source.get("interfaces", {}).items()
-    }
+    settings.update(_read_ssh(source))
+    settings.update(_read_become(document, source, place))
+    if "gpus" in source:
+        gpus = read_gpus(document, source["gpus"], (*place, "gpus"))
+        if gpus:
+            settings["gpus"] = gpus
+    interfaces = source.get("interfaces", {})
+    for key, value in interfaces.items():
+        settings[f"interfaces.{key}"] = _device(value)
     env = read_env(document, source.get("env", {}), place)
     _compare_interface(document, settings, env, place)
-    return Layer(
-        label,
-        place,
-        source,
-        settings,
-        env,
-        read_require(document, source.get("require", {}), place),
-    )
+    require = read_require(document, source.get("require", {}), place)
+    return Layer(label, place, source, settings, env, require)
 
 
-def merge(layers: Iterable[Layer], own: Merged | None = None) -> Merged:
-    """The layers over `own`, in order of growing rank."""
-    settings = dict(own.settings) if own else {}
-    env = dict(own.env) if own else {}
-    require = dict(own.require) if own else {}
+def merge(layers: Iterable[Layer], below: Merged | None = None) -> Merged:
+    """Return the layers over `below`, in order of growing precedence."""
+    settings: dict[str, Any] = {}
+    env: dict[str, EnvSetting] = {}
+    require: dict[str, str] = {}
+    if below:
+        settings.update(below.settings)
+        env.update(below.env)
+        require.update(below.require)
     for layer in layers:
-        _yield_to(layer, settings, env)
-        settings |= layer.settings
-        env |= {name: EnvSetting(value, layer.label) for name, value in layer.env.items()}
-        require |= layer.require
+        _drop_other_spelling(layer, settings, env)
+        settings.update(layer.settings)
+        for name, value in layer.env.items():
+            env[name] = EnvSetting(value, layer.label)
+        require.update(layer.require)
     return Merged(settings, env, require)
 
 
-def _yield_to(layer: Layer, settings: dict[str, Any], env: dict[str, EnvSetting]) -> None:
-    """An interface in a higher layer beats the variable of a lower one, and the other way round."""
+def _drop_other_spelling(
+    layer: Layer, settings: dict[str, Any], env: dict[str, EnvSetting]
+) -> None:
+    """Drop an interface of lower layers if `layer` sets its variable, and the other way round.
+
+    Otherwise both would hold, and contradict each other.
+    """
     for key, variable in VARIABLES.items():
         if key in layer.settings:
             env.pop(variable, None)
@@ -123,26 +142,46 @@ def _yield_to(layer: Layer, settings: dict[str, Any], env: dict[str, EnvSetting]
             settings.pop(key, None)
 
 
-def _become(document: Document, source: Mapping[str, Any], place: Place) -> dict[str, bool]:
-    short, long = source.get("become"), source.get("ssh", {}).get("become")
-    if short is not None and long is not None and short != long:
-        document.complain(
-            (*place, "become"), "this is short for ssh.become, which says the opposite"
-        )
-    return {} if short is None else {"ssh.become": short}
+def _read_ssh(source: Mapping[str, Any]) -> dict[str, Any]:
+    ssh: dict[str, Any] = {}
+    declared = source.get("ssh", {})
+    for key, value in declared.items():
+        if key in _NUMBERS:
+            convert = _NUMBERS[key]
+            ssh[f"ssh.{key}"] = convert(value)
+        else:
+            ssh[f"ssh.{key}"] = value
+    return ssh
+
+
+def _read_become(document: Document, source: Mapping[str, Any], place: Place) -> dict[str, bool]:
+    short = source.get("become")
+    if short is None:
+        return {}
+    long = source.get("ssh", {}).get("become")
+    if long is not None and short != long:
+        here = (*place, "become")
+        document.complain(here, "this is short for ssh.become, which says the opposite")
+    return {"ssh.become": short}
 
 
 def _device(value: Any) -> Any:
-    return value if isinstance(value, str) else tuple(item for item in value if item is not None)
+    if isinstance(value, str):
+        return value
+    return tuple(item for item in value if item is not None)
 
 
 def _compare_interface(
     document: Document, settings: Mapping[str, Any], env: Mapping[str, str], place: Place
 ) -> None:
-    declared, variable = settings.get(NCCL_INTERFACE), env.get(VARIABLES[NCCL_INTERFACE])
-    if declared is not None and variable is not None and variable.removeprefix("=") != declared:
-        other = key_text((*place, "interfaces", "nccl"))
-        message = (
-            f"'{variable}' stands against {other}, which says '{declared}'; keep one of the two"
-        )
-        document.complain((*place, "env", VARIABLES[NCCL_INTERFACE]), message)
+    """Complain if a layer declares an interface and a variable that contradicts it."""
+    variable = VARIABLES[NCCL_INTERFACE]
+    interface = settings.get(NCCL_INTERFACE)
+    value = env.get(variable)
+    if interface is None or value is None:
+        return
+    if value.removeprefix("=") == interface:
+        return
+    other = key_text((*place, "interfaces", "nccl"))
+    message = f"'{value}' stands against {other}, which says '{interface}'; keep one of the two"
+    document.complain((*place, "env", variable), message)

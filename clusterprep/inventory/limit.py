@@ -1,4 +1,4 @@
-"""`--limit` and `--retry-failed`: a part of the inventory, by its names or by what happened. Pure."""
+"""`--limit` and `--retry-failed`: restrict an inventory to some of its nodes. Pure."""
 
 from __future__ import annotations
 
@@ -6,32 +6,44 @@ import dataclasses
 from collections.abc import Collection
 
 from clusterprep.errors import InputError
-from clusterprep.model import Inventory
+from clusterprep.model import Inventory, Node
 from clusterprep.model.nodeset import select
 
 
 def limit_to(inventory: Inventory, text: str) -> Inventory:
-    """The inventory with only the nodes named, in its own order. Raises InputError for names it does not have."""
+    """Return the inventory with only the nodes named, in its own order.
+
+    Raises InputError for names that it does not have.
+    """
+    known = [node.name for node in inventory.nodes]
     try:
-        names = frozenset(select(text, [node.name for node in inventory.nodes], inventory.groups))
+        names = frozenset(select(text, known, inventory.groups))
     except ValueError as error:
         raise InputError.of(str(error), file=inventory.path, key="--limit") from None
     if not names:
         raise InputError.of("names no node", file=inventory.path, key="--limit")
-    return _only(inventory, names)
+    return _restricted(inventory, names)
 
 
 def limit_to_failed(inventory: Inventory, failed: Collection[str], run: str) -> Inventory:
-    """The nodes that failed in a run. Raises InputError where none is left."""
-    names = frozenset(node.name for node in inventory.nodes) & frozenset(failed)
+    """Return the inventory with only the nodes that failed in a run.
+
+    Raises InputError if it has none of them.
+    """
+    known = frozenset(node.name for node in inventory.nodes)
+    names = known.intersection(failed)
     if not names:
-        raise InputError.of(
-            f"no node failed in run {run}", file=inventory.path, key="--retry-failed"
-        )
-    return _only(inventory, names)
+        message = f"no node failed in run {run}"
+        raise InputError.of(message, file=inventory.path, key="--retry-failed")
+    return _restricted(inventory, names)
 
 
-def _only(inventory: Inventory, names: Collection[str]) -> Inventory:
-    kept = tuple(node for node in inventory.nodes if node.name in names)
-    others = tuple(node for node in inventory.nodes if node.name not in names)
-    return dataclasses.replace(inventory, nodes=kept, left_out=(*inventory.left_out, *others))
+def _restricted(inventory: Inventory, names: Collection[str]) -> Inventory:
+    inside: list[Node] = []
+    outside = list(inventory.left_out)
+    for node in inventory.nodes:
+        if node.name in names:
+            inside.append(node)
+        else:
+            outside.append(node)
+    return dataclasses.replace(inventory, nodes=tuple(inside), left_out=tuple(outside))

@@ -1,4 +1,4 @@
-"""The public door to inventories: one file in, every node resolved, or every mistake at once."""
+"""Load an inventory file, ours or Ansible's: every node resolved, or all mistakes at once."""
 
 from __future__ import annotations
 
@@ -27,20 +27,24 @@ WRITTEN: Mapping[str, Any] = {
 
 
 def load_inventory(path: str | Path, overrides: Overrides = NO_OVERRIDES) -> Inventory:
-    """Reads and judges an inventory, ours or Ansible's. InputError carries all that is wrong with it, in file order."""
+    """Return the inventory of a file in our format or in one of Ansible's.
+
+    Raises InputError with all mistakes, in file order.
+    """
     return _load(str(path), overrides, ansible=False)
 
 
 def load_ansible(path: str | Path, overrides: Overrides = NO_OVERRIDES) -> Inventory:
-    """The same of a file that is said to be one of Ansible's."""
+    """Return the inventory of a file that the user says is Ansible's. Raises InputError."""
     return _load(str(path), overrides, ansible=True)
 
 
 def _load(file: str, overrides: Overrides, *, ansible: bool) -> Inventory:
     text = read_text(file, "an inventory")
-    document = ansible_document(file, text, WRITTEN, surely=ansible) or parse_document(
-        file, text, WRITTEN
-    )
-    inventory = Resolver(document, valid_part(document), overrides).inventory()
+    document = ansible_document(file, text, WRITTEN, surely=ansible)
+    if document is None:
+        document = parse_document(file, text, WRITTEN)
+    data = valid_part(document)
+    inventory = Resolver(document, data, overrides).inventory()
     document.settle()
     return inventory

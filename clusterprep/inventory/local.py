@@ -9,7 +9,10 @@ from clusterprep.model import Inventory, Node
 
 
 def local_inventory() -> Inventory:
-    """One node over `transport: local`, whose job interpreter is the one that clusterprep runs in."""
+    """Return an inventory of this machine over `transport: local`.
+
+    Its Python is the one that runs clusterprep.
+    """
     name = socket.gethostname()
     node = Node(name, "127.0.0.1", 0, transport="local", python=sys.executable)
     return Inventory(cluster=name, nodes=(node,), path="--local")

@@ -1,8 +1,11 @@
-"""Precedence: the valid parts of a document become an Inventory of nodes with every setting decided."""
+"""Resolve an inventory: from the valid parts of a document to nodes with every setting decided.
+
+A node's own settings win over those of its groups, and these over the top level.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +16,24 @@ from clusterprep.inventory.groups import Groups
 from clusterprep.inventory.layers import NCCL_INTERFACE, VARIABLES, Layer, Merged, merge, read_layer
 from clusterprep.inventory.silences import Silences
 from clusterprep.inventory.verify_settings import read_verify
+from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model import EnvSetting, Interfaces, Inventory, Node, SshSettings
 from clusterprep.model.colocation import neighbours
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.variables.dialects import refusal
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-_ALONE = frozenset({"name", "address"})  # an entry with these keys only is no layer of its own
+_IDENTITY = frozenset({"name", "address"})  # an entry with these keys only is no layer of its own
 _NODE_KEYS = ("transport", "root", "python", "gpus", "nproc_per_node")
 _SSH = "ssh."
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the command line sets for every node, over the whole inventory; None leaves it alone."""
+    """Settings of the command line for every node, over the whole inventory.
+
+    None leaves a setting alone.
+    """
 
     become: bool | None = None
     nproc_per_node: int | None = None
@@ -37,132 +44,177 @@ NO_OVERRIDES = Overrides()
 
 
 class Resolver:
-    """Builds the nodes; what nodes have in common is decided once."""
+    """Builds the nodes; settings that several nodes share are decided once."""
 
     def __init__(self, document: Document, data: Mapping[str, Any], overrides: Overrides) -> None:
-        self.document, self.data, self.overrides = document, data, overrides
+        self.document = document
+        self.data = data
+        self.overrides = overrides
         entries = data.get("nodes", [])
         self.entries = Entries(document)
-        self.named = self.entries.read(entries)
-        complete = self.named.complete and "nodes" in data
-        self.names = [name for name, _, _ in self.named.rows]
+        named = self.entries.read(entries)
+        is_complete = named.complete and "nodes" in data
+        self.rows = named.rows
+        self.names = [name for name, _, _ in named.rows]
         self.top = read_layer(document, data, (), "env")
-        self.groups = Groups(document, data.get("groups", {}), self.names, complete)
-        self.own = {
-            number: read_layer(document, entry, ("nodes", number), "node")
-            for number, entry in enumerate(entries)
-            if entry is not None and not entry.keys() <= _ALONE
-        }
-        self.silences = Silences(document, self.names, self.groups.members, complete).read(
-            data.get("silence", [])
-        )
-        self.shared: dict[tuple[str, ...], Merged] = {}
+        declared_groups = data.get("groups", {})
+        self.groups = Groups(document, declared_groups, self.names, is_complete)
+        self.own_layers = self._read_own_layers(entries)  # by the number of the entry
+        silences = Silences(document, self.names, self.groups.members, is_complete)
+        declared_silences = data.get("silence", [])
+        self.silences = silences.read(declared_silences)
+        # Caches, by the groups of a node, and by these and its entry.
+        self.merged_groups: dict[tuple[str, ...], Merged] = {}
         self.decided: dict[tuple[tuple[str, ...], int | None], tuple[dict[str, Any], Merged]] = {}
 
+    def _read_own_layers(self, entries: Sequence[Any]) -> dict[int, Layer]:
+        layers: dict[int, Layer] = {}
+        for number, entry in enumerate(entries):
+            if entry is not None and not entry.keys() <= _IDENTITY:
+                layers[number] = read_layer(self.document, entry, ("nodes", number), "node")
+        return layers
+
     def inventory(self) -> Inventory:
-        self.groups.contradictions(
-            (name, self.own.get(number)) for name, _, number in self.named.rows
-        )
+        """Return the inventory; what is wrong with it is complained about to the document."""
+        own_layers = ((name, self.own_layers.get(entry)) for name, _, entry in self.rows)
+        self.groups.complain_of_conflicts(own_layers)
         verify = read_verify(self.document, self.data.get("verify", {}))
-        targets = tuple(
-            t for t in self.data.get("env_targets", Inventory.env_targets) if t is not None
-        )
-        self.held_by(targets)
-        port = self.overrides.master_port or self.data.get("ports", {}).get(
-            "master", Inventory.master_port
-        )
-        nodes = tuple(self.node(index, *row) for index, row in enumerate(self.named.rows))
-        # An address says nothing of a local node: those of one machine may all be called 127.0.0.1.
-        here = neighbours(nodes)
-        others = {node.address for node in nodes if node.transport != "local"} if here else set()
-        self.entries.addresses_once({node.address for node in here} - others)
+        declared_targets = self.data.get("env_targets", Inventory.env_targets)
+        targets = tuple(target for target in declared_targets if target is not None)
+        self._complain_of_unreadable(targets)
+        nodes: list[Node] = []
+        for index, (name, address, entry) in enumerate(self.rows):
+            nodes.append(self._node(index, name, address, entry))
+        self.entries.complain_of_repeated_addresses(_shared_addresses(nodes))
         return Inventory(
             cluster=self.data.get("cluster", Path(self.document.path).stem),
-            nodes=nodes,
+            nodes=tuple(nodes),
             groups=self.groups.members,
-            master_port=int(port),
+            master_port=self._master_port(),
             env_targets=targets,
             silences=self.silences,
             verify=verify,
-            warnings=self.warnings(),
+            warnings=self._warnings(),
             path=self.document.path,
         )
 
-    def node(self, index: int, name: str, address: str, entry: int) -> Node:
+    def _master_port(self) -> int:
+        if self.overrides.master_port:
+            return self.overrides.master_port
+        ports = self.data.get("ports", {})
+        return int(ports.get("master", Inventory.master_port))
+
+    def _node(self, index: int, name: str, address: str, entry: int) -> Node:
         groups = self.groups.of(name)
-        key = (groups, entry if entry in self.own else None)
+        own = self.own_layers.get(entry)
+        key = (groups, None if own is None else entry)
         if key not in self.decided:
-            self.decided[key] = self.decide(*key)
+            self.decided[key] = self._decide(groups, own)
         fields, merged = self.decided[key]
         env = merged.env
-        if key[1] is not None and self.own[entry].env:
-            label = f"node {name}"
-            env = {
-                **env,
-                **{key: EnvSetting(value, label) for key, value in self.own[entry].env.items()},
-            }
+        if own is not None and own.env:
+            env = _with_own_env(env, own, name)
         return Node(name=name, address=address, index=index, env=env, groups=groups, **fields)
 
-    def decide(self, groups: tuple[str, ...], entry: int | None) -> tuple[dict[str, Any], Merged]:
-        """The fields that all nodes of these groups and this entry have in common."""
-        if groups not in self.shared:
-            self.shared[groups] = merge([self.top, *self.groups.layers_of(groups)])
-        merged = (
-            self.shared[groups] if entry is None else merge([self.own[entry]], self.shared[groups])
-        )
-        return self.fields(merged), merged
+    def _decide(self, groups: tuple[str, ...], own: Layer | None) -> tuple[dict[str, Any], Merged]:
+        """Return the fields that all nodes of these groups and this entry have in common."""
+        if groups not in self.merged_groups:
+            layers = [self.top, *self.groups.layers_of(groups)]
+            self.merged_groups[groups] = merge(layers)
+        merged = self.merged_groups[groups]
+        if own is not None:
+            merged = merge([own], merged)
+        return self._fields(merged), merged
 
-    def fields(self, merged: Merged) -> dict[str, Any]:
+    def _fields(self, merged: Merged) -> dict[str, Any]:
         settings = dict(merged.settings)
         if self.overrides.become is not None:
             settings["ssh.become"] = self.overrides.become
         if self.overrides.nproc_per_node is not None:
             settings["nproc_per_node"] = self.overrides.nproc_per_node
-        ssh = SshSettings(
-            **{key.removeprefix(_SSH): settings[key] for key in settings if key.startswith(_SSH)}
-        )
-        return {
-            **{key: settings[key] for key in _NODE_KEYS if key in settings},
-            "ssh": ssh,
-            "job_user": settings.get("job_user", ssh.user),
-            "interfaces": Interfaces(
-                settings.get("interfaces.nccl"), settings.get("interfaces.rdma")
-            ),
-            "require": merged.require,
-        }
+        fields: dict[str, Any] = {}
+        ssh_fields: dict[str, Any] = {}
+        for key, value in settings.items():
+            if key in _NODE_KEYS:
+                fields[key] = value
+            elif key.startswith(_SSH):
+                ssh_fields[key.removeprefix(_SSH)] = value
+        ssh = SshSettings(**ssh_fields)
+        fields["ssh"] = ssh
+        fields["job_user"] = settings.get("job_user", ssh.user)
+        nccl = settings.get("interfaces.nccl")
+        rdma = settings.get("interfaces.rdma")
+        fields["interfaces"] = Interfaces(nccl, rdma)
+        fields["require"] = merged.require
+        return fields
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        return (self.top, *self.groups.layers.values(), *self.own.values())
+        return (self.top, *self.groups.layers.values(), *self.own_layers.values())
 
-    def held_by(self, targets: tuple[str, ...]) -> None:
-        """Complains about values that not every reader of a target's file would get as they are written here."""
+    def _complain_of_unreadable(self, targets: tuple[str, ...]) -> None:
+        """Complain of values that readers of a target's file would not get as they are written."""
         for layer in self.layers:
-            values = [
-                ((*layer.place, "env", name), name, value) for name, value in layer.env.items()
-            ]
-            if (interface := layer.settings.get(NCCL_INTERFACE)) is not None:
-                values.append(
-                    ((*layer.place, "interfaces", "nccl"), VARIABLES[NCCL_INTERFACE], interface)
-                )
-            for place, name, value in values:
-                for why in filter(None, (refusal(target, name, value) for target in targets)):
-                    self.document.complain(place, why)
+            for name, value in layer.env.items():
+                place = (*layer.place, "env", name)
+                self._check_targets(place, name, value, targets)
+            interface = layer.settings.get(NCCL_INTERFACE)
+            if interface is not None:
+                place = (*layer.place, "interfaces", "nccl")
+                self._check_targets(place, VARIABLES[NCCL_INTERFACE], interface, targets)
 
-    def warnings(self) -> tuple[str, ...]:
-        names = frozenset(self.names)
-        both = [
-            name
-            for name, members in self.groups.members.items()
-            if name in names and members != (name,)
-        ]
-        shadowed = (
-            [f"'{fold(both)}' is a node and a group; on the command line it means the node"]
-            if both
-            else []
-        )
-        return (
-            *self.document.notices,
-            *misspelt(name for layer in self.layers for name in layer.env),
-            *shadowed,
-        )
+    def _check_targets(self, place: Place, name: str, value: str, targets: Sequence[str]) -> None:
+        for target in targets:
+            reason = refusal(target, name, value)
+            if reason:
+                self.document.complain(place, reason)
+
+    def _warnings(self) -> tuple[str, ...]:
+        variables: list[str] = []
+        for layer in self.layers:
+            variables.extend(layer.env)
+        warnings = [*self.document.notices, *misspelt(variables)]
+        ambiguous = self._ambiguous_names()
+        if ambiguous:
+            warnings.append(
+                f"'{fold(ambiguous)}' is a node and a group; on the command line it means the node"
+            )
+        return tuple(warnings)
+
+    def _ambiguous_names(self) -> list[str]:
+        """Return the names of groups that are names of nodes too.
+
+        A group that holds this node alone means the same, and is left out.
+        """
+        node_names = frozenset(self.names)
+        ambiguous: list[str] = []
+        for name, members in self.groups.members.items():
+            if name in node_names and members != (name,):
+                ambiguous.append(name)
+        return ambiguous
+
+
+def _with_own_env(env: Mapping[str, EnvSetting], own: Layer, node: str) -> Mapping[str, EnvSetting]:
+    """Return the environment with the name of the node as the layer of its own variables.
+
+    An entry with a range has one layer for many nodes.
+    """
+    label = f"node {node}"
+    labelled = dict(env)
+    for variable, value in own.env.items():
+        labelled[variable] = EnvSetting(value, label)
+    return labelled
+
+
+def _shared_addresses(nodes: Sequence[Node]) -> set[str]:
+    """Return the addresses that nodes may share: those of local nodes of this machine only.
+
+    An address says nothing of a local node: several on one machine may all be called 127.0.0.1.
+    """
+    local = neighbours(nodes)
+    shared = {node.address for node in local}
+    if shared:
+        for node in nodes:
+            if node.transport != "local":
+                shared.discard(node.address)
+    return shared

@@ -1,4 +1,4 @@
-"""JSON Schema at run time: finds the shipped schemas and turns their verdicts into sentences with lines and hints."""
+"""Check data against the shipped JSON Schemas, and turn errors into sentences with lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import clusterprep
-from clusterprep.inventory.ansible_words import ansible_hint
+from clusterprep.inventory.ansible_hints import ansible_hint
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model.nodeset import nearest, nearest_word
@@ -24,117 +24,157 @@ _KINDS = {
     int: "a number",
     float: "a number",
 }
+LONGEST_SHOWN = 60  # characters of a text that messages quote
 
 
 def schema_path(name: str) -> Path:
-    """Where `<name>.schema.json` lies: inside the package once it is installed, beside it in a checkout."""
+    """Return the path of `<name>.schema.json`.
+
+    It is inside the package once this is installed, and beside it in a checkout.
+    """
     package = Path(clusterprep.__file__).parent
-    inside = package / "schemas" / f"{name}.schema.json"
-    return inside if inside.exists() else package.parent / "schemas" / f"{name}.schema.json"
+    file_name = f"{name}.schema.json"
+    installed = package / "schemas" / file_name
+    if installed.exists():
+        return installed
+    return package.parent / "schemas" / file_name
 
 
 @functools.cache
 def load_schema(name: str) -> Mapping[str, Any]:
-    schema: Mapping[str, Any] = json.loads(schema_path(name).read_text(encoding="utf-8"))
+    text = schema_path(name).read_text(encoding="utf-8")
+    schema: Mapping[str, Any] = json.loads(text)
     return schema
 
 
 @functools.cache
 def validator(name: str) -> Any:
-    """A jsonschema validator in which `$` is the very end of a text, as the standard's own regular expressions say."""
+    """Return a jsonschema validator in which `$` matches at the very end of a text only.
+
+    This is how JSON Schema means it; Python's `$` matches before a last newline too.
+    """
     from jsonschema import Draft202012Validator, ValidationError, validators
 
     def pattern(_: Any, wanted: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-        if isinstance(instance, str) and not re.search(wanted.replace("$", r"\Z"), instance):
+        regex = wanted.replace("$", r"\Z")
+        if isinstance(instance, str) and not re.search(regex, instance):
             yield ValidationError("pattern")
 
     extend: Any = validators.extend
-    return extend(Draft202012Validator, {"pattern": pattern})(load_schema(name))
+    strict_validator = extend(Draft202012Validator, {"pattern": pattern})
+    return strict_validator(load_schema(name))
 
 
 @dataclass(frozen=True)
 class _Complaint:
-    """One verdict of jsonschema in our words."""
+    """One error of jsonschema in plain words."""
 
     place: Place
     message: str
     hint: str | None = None
-    lacks: str | None = None  # the required key that is missing
+    missing: str | None = None  # the required key that is missing
     meant: str | None = None  # the key that an unknown one looks like
 
 
 def check(
     document: Document, name: str, data: Any, where: Mapping[Place, list[Place]] | None = None
 ) -> list[Place]:
-    """Complains about everything in `data` that the schema does not allow, and gives the places of it.
+    """Complain of everything in `data` that the schema does not allow, and return its places.
 
     `where` leads from a place in `data` to all the places of the document that it stands for.
     """
-    found = [
-        complaint for error in validator(name).iter_errors(data) for complaint in _complaints(error)
-    ]
-    misspelt = {(complaint.place[:-1], complaint.meant) for complaint in found if complaint.meant}
+    complaints: list[_Complaint] = []
+    for error in validator(name).iter_errors(data):
+        complaints.extend(_complaints(error))
+    misspelt: set[tuple[Place, str]] = set()
+    for complaint in complaints:
+        if complaint.meant:
+            parent = complaint.place[:-1]
+            misspelt.add((parent, complaint.meant))
     bad: list[Place] = []
-    for complaint in found:
+    for complaint in complaints:
+        # A required key that is there but misspelt is not also reported as missing.
+        is_misspelt = (complaint.place, complaint.missing) in misspelt
         for place in _real_places(complaint.place, where or {}):
-            # A required key that is there but misspelt needs one complaint, not a second one that it is missing.
-            if place not in document.spoilt and (complaint.place, complaint.lacks) not in misspelt:
+            if place not in document.spoilt and not is_misspelt:
                 document.complain(place, complaint.message, complaint.hint)
             bad.append(place)
     return bad
 
 
 def _real_places(place: Place, where: Mapping[Place, list[Place]]) -> list[Place]:
-    return [real + place[2:] for real in where.get(place[:2], [place[:2]])]
+    entry = place[:2]  # ("nodes", 3)
+    inside = place[2:]
+    return [real + inside for real in where.get(entry, [entry])]
 
 
 def _complaints(error: Any) -> Iterator[_Complaint]:
     place: Place = tuple(error.absolute_path)
+    schema = error.schema
+    instance = error.instance
     if error.validator == "additionalProperties":
         yield from _unknown_keys(place, error)
     elif error.validator == "required":
-        for key in error.validator_value:
-            if key not in error.instance and f"'{key}'" in error.message:
-                yield _Complaint(place, f"the key '{key}' is missing", lacks=key)
+        yield from _missing_keys(place, error)
     elif "propertyNames" in error.absolute_schema_path:
-        yield _Complaint((*place, error.instance), f"expected {error.schema['title']}")
+        yield _Complaint((*place, instance), f"expected {schema['title']}")
     elif error.validator == "enum":
-        hint = nearest(str(error.instance), error.validator_value)
-        yield _Complaint(place, _expected(error.schema, error.instance), hint)
+        hint = nearest(str(instance), error.validator_value)
+        yield _Complaint(place, _expected(schema, instance), hint)
     elif error.validator == "uniqueItems":
-        twice = next(
-            item for number, item in enumerate(error.instance) if item in error.instance[:number]
-        )
-        yield _Complaint(place, f"expected {error.schema['title']}; seen {show(twice)} twice")
+        repeated = show(_first_repeated(instance))
+        yield _Complaint(place, f"expected {schema['title']}; seen {repeated} twice")
     else:
-        yield _Complaint(place, _expected(error.schema, error.instance))
+        yield _Complaint(place, _expected(schema, instance))
+
+
+def _missing_keys(place: Place, error: Any) -> Iterator[_Complaint]:
+    # jsonschema yields one error per missing key, and names the key in its message alone.
+    for key in error.validator_value:
+        if key not in error.instance and f"'{key}'" in error.message:
+            yield _Complaint(place, f"the key '{key}' is missing", missing=key)
 
 
 def _unknown_keys(place: Place, error: Any) -> Iterator[_Complaint]:
     known = list(error.schema.get("properties", {}))
     for key in error.instance:
-        if key not in known:
-            meant = nearest_word(key, known)
-            listed = f"known are {', '.join(known)}" if known else "it takes none"
-            hint = ansible_hint(key) or nearest(key, known) or listed
-            yield _Complaint((*place, key), "unknown key", hint, meant=meant)
+        if key in known:
+            continue
+        meant = nearest_word(key, known)
+        hint = ansible_hint(key) or nearest(key, known)
+        if not hint:
+            joined = ", ".join(known)
+            hint = f"known are {joined}" if known else "it takes none"
+        yield _Complaint((*place, key), "unknown key", hint, meant=meant)
+
+
+def _first_repeated(items: list[Any]) -> Any:
+    for number, item in enumerate(items):
+        if item in items[:number]:
+            return item
+    raise ValueError("no item is repeated")
 
 
 def _expected(schema: Mapping[str, Any], seen: Any) -> str:
     wanted = schema.get("title", "something else")
     if "enum" in schema:
-        wanted = f"{wanted}: {', '.join(schema['enum'])}"
+        allowed = ", ".join(schema["enum"])
+        wanted = f"{wanted}: {allowed}"
     return f"expected {wanted}; seen {show(seen)}"
 
 
 def show(value: Any) -> str:
-    """A value in a message: short ones as they are, the rest by kind."""
+    """Return a value for a message: short ones as they are, the rest by kind."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str) and len(value) <= 60:
-        return f"'{value}'" if value.isprintable() else repr(value)
+        return str(value).lower()
+    if isinstance(value, str) and len(value) <= LONGEST_SHOWN:
+        if value.isprintable():
+            return f"'{value}'"
+        return repr(value)
     if isinstance(value, (int, float)):
         return str(value)
-    return "an empty list" if value == [] else _KINDS.get(type(value), "something else")
+    if value == []:
+        return "an empty list"
+    return _KINDS.get(type(value), "something else")

@@ -1,4 +1,7 @@
-"""The schema check of a whole inventory: equal-looking entries are judged once, since fleets repeat themselves."""
+"""Check a whole inventory against its schema.
+
+Entries of the same shape are judged once, since those of a fleet are mostly alike.
+"""
 
 from __future__ import annotations
 
@@ -9,61 +12,75 @@ from clusterprep.inventory.document import Document
 from clusterprep.inventory.schema import check
 from clusterprep.inventory.yaml_tree import Place
 
-_FREE = frozenset({"name", "address"})  # any text will do for the schema
-_FREE_INSIDE = frozenset({"env", "require"})
+_FREE = frozenset({"name", "address"})  # the schema allows any text that is not empty
+_FREE_INSIDE = frozenset({"env", "require"})  # mappings with any texts
 _SECTIONS = frozenset(
     {"env", "require", "groups", "silence", "ssh", "interfaces", "ports", "verify"}
 )
 
 
 def valid_part(document: Document) -> dict[str, Any]:
-    """What the schema allows of the document's data. Everything else has been complained about and is left out.
+    """Return what the schema allows of the document's data.
 
-    An entry of a list that had to go leaves None behind, so that the others keep their places.
+    Everything else is complained about and left out. An item of a list is replaced by None, so that
+    the others keep their places.
     """
     data: dict[str, Any] = document.data
     _drop_empty_sections(data)
     where: dict[Place, list[Place]] = {}
     judged = dict(data)
-    if isinstance(entries := data.get("nodes"), list):
+    entries = data.get("nodes")
+    if isinstance(entries, list):
         judged["nodes"], where = _distinct(entries)
-    _remove(data, check(document, "inventory", judged, where))
+    bad = check(document, "inventory", judged, where)
+    _remove(data, bad)
     return data
 
 
 def _drop_empty_sections(data: dict[str, Any]) -> None:
-    """A section of which every line is commented out says nothing, which is no mistake."""
-    entries, groups = data.get("nodes"), data.get("groups")
-    layers = [data, *(entries if isinstance(entries, list) else ())]
-    layers += groups.values() if isinstance(groups, dict) else ()
+    """Drop sections without a value: a user who comments out all their lines makes no mistake."""
+    layers: list[Any] = [data]
+    entries = data.get("nodes")
+    if isinstance(entries, list):
+        layers.extend(entries)
+    groups = data.get("groups")
+    if isinstance(groups, dict):
+        layers.extend(groups.values())
     for layer in layers:
-        if isinstance(layer, dict):
-            for key in _SECTIONS & layer.keys():
-                if layer[key] is None:
-                    del layer[key]
+        if not isinstance(layer, dict):
+            continue
+        for key in _SECTIONS & layer.keys():
+            if layer[key] is None:
+                del layer[key]
 
 
 def _distinct(entries: list[Any]) -> tuple[list[Any], dict[Place, list[Place]]]:
-    """One entry of each shape, and where the entries of that shape stand."""
-    places: dict[str, list[Place]] = {}
-    kept: list[Any] = []
+    """Return one entry of each shape, and where the entries of that shape are."""
+    places_by_shape: dict[str, list[Place]] = {}
+    distinct: list[Any] = []
     for number, entry in enumerate(entries):
+        place: Place = ("nodes", number)
         shape = _shape(entry)
-        if shape not in places:
-            places[shape] = []
-            kept.append(entry)
-        places[shape].append(("nodes", number))
-    return kept, {("nodes", number): found for number, found in enumerate(places.values())}
+        if shape in places_by_shape:
+            places_by_shape[shape].append(place)
+        else:
+            places_by_shape[shape] = [place]
+            distinct.append(entry)
+    where: dict[Place, list[Place]] = {}
+    for number, places in enumerate(places_by_shape.values()):
+        where["nodes", number] = places
+    return distinct, where
 
 
 def _shape(entry: Any) -> str:
-    """Equal for two entries exactly if the schema cannot tell them apart."""
+    """Return a text that is equal for two entries exactly if the schema cannot distinguish them."""
     if not isinstance(entry, dict):
         return repr(entry)
     return repr([(key, _blank(key, value)) for key, value in entry.items()])
 
 
 def _blank(key: str, value: Any) -> Any:
+    """Return a value with True in place of texts that the schema does not look at."""
     if key in _FREE and value and isinstance(value, str):
         return True
     if key in _FREE_INSIDE and isinstance(value, Mapping):
@@ -72,12 +89,16 @@ def _blank(key: str, value: Any) -> Any:
 
 
 def _remove(data: Any, places: Iterable[Place]) -> None:
+    # The deepest first: their parents are still there.
     for place in sorted(set(places), key=len, reverse=True):
-        parent = _at(data, place[:-1]) if place else None
+        if not place:
+            continue
+        parent = _at(data, place[:-1])
+        step = place[-1]
         if isinstance(parent, dict):
-            parent.pop(place[-1], None)
-        elif isinstance(parent, list) and isinstance(place[-1], int):
-            parent[place[-1]] = None
+            parent.pop(step, None)
+        elif isinstance(parent, list) and isinstance(step, int):
+            parent[step] = None
 
 
 def _at(data: Any, place: Place) -> Any:

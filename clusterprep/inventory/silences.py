@@ -1,4 +1,4 @@
-"""The `silence:` section: accepted findings, the nodes they are accepted on, and until when."""
+"""Read `silence:`: accepted findings, the nodes they are accepted on, and until when."""
 
 from __future__ import annotations
 
@@ -27,24 +27,30 @@ class Silences:
         groups: Mapping[str, Sequence[str]],
         complete: bool,
     ) -> None:
-        self.document, self.names, self.groups, self.complete = document, names, groups, complete
+        self.document = document
+        self.names = names
+        self.groups = groups
+        self.complete = complete
 
     def read(self, declared: Sequence[Mapping[str, Any] | None]) -> tuple[Silence, ...]:
-        found = [
-            self._one(("silence", n), entry)
-            for n, entry in enumerate(declared)
-            if entry and "check" in entry
-        ]
-        return tuple(found)
+        silences: list[Silence] = []
+        for number, entry in enumerate(declared):
+            if entry and "check" in entry:
+                silences.append(self._silence(("silence", number), entry))
+        return tuple(silences)
 
-    def _one(self, place: Place, entry: Mapping[str, Any]) -> Silence:
-        if wrong := unknown_check(entry["check"]):
-            self.document.complain((*place, "check"), *wrong)
-        nodes = (
-            self._nodes((*place, "nodes"), entry["nodes"]) if "nodes" in entry else list(self.names)
-        )
+    def _silence(self, place: Place, entry: Mapping[str, Any]) -> Silence:
+        check = entry["check"]
+        problem = unknown_check(check)
+        if problem:
+            message, hint = problem
+            self.document.complain((*place, "check"), message, hint)
+        nodes: Sequence[str] = self.names
+        if "nodes" in entry:
+            nodes = self._nodes((*place, "nodes"), entry["nodes"])
         until = self._until((*place, "until"), entry.get("until"))
-        return Silence(entry["check"], frozenset(nodes), entry.get("reason", _NO_REASON), until)
+        reason = entry.get("reason", _NO_REASON)
+        return Silence(check, frozenset(nodes), reason, until)
 
     def _nodes(self, place: Place, text: str) -> list[str]:
         try:

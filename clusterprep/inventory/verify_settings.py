@@ -1,4 +1,4 @@
-"""The `verify:` section: sizes and durations become numbers."""
+"""Read `verify:`: sizes and durations become numbers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from clusterprep.model import VerifySettings
 from clusterprep.model.units import parse_duration, parse_size
 
 _PLAIN = ("backend", "min_busbw")
+_DAY = 86400  # seconds
 
 
 def read_verify(document: Document, declared: dict[str, Any]) -> VerifySettings:
-    settings: dict[str, Any] = {key: declared[key] for key in _PLAIN if key in declared}
+    """Return the settings. Wrong ones are complained about and keep their default."""
+    settings: dict[str, Any] = {}
+    for key in _PLAIN:
+        if key in declared:
+            settings[key] = declared[key]
     if "same_files" in declared:
-        settings["same_files"] = tuple(path for path in declared["same_files"] if path is not None)
+        paths = declared["same_files"]
+        settings["same_files"] = tuple(path for path in paths if path is not None)
     if "sizes" in declared:
         settings["sizes"] = _sizes(document, declared["sizes"])
-    if (timeout := _timeout(document, declared.get("timeout"))) is not None:
+    timeout = _timeout(document, declared.get("timeout"))
+    if timeout is not None:
         settings["timeout"] = timeout
     return VerifySettings(**settings)
 
 
 def _sizes(document: Document, written: list[str | int | None]) -> tuple[int, ...]:
-    sizes = []
+    sizes: list[int] = []
     for number, text in enumerate(written):
         if text is None:
             continue
@@ -38,11 +45,14 @@ def _sizes(document: Document, written: list[str | int | None]) -> tuple[int, ..
 
 
 def _timeout(document: Document, written: float | str | None) -> float | None:
-    if written is None or not isinstance(written, str):
-        return written if written is None else float(written)
+    """Return seconds; None if nothing is declared, or a wrong value that is complained about."""
+    if written is None:
+        return None
+    if not isinstance(written, str):
+        return float(written)
     try:
         seconds = parse_duration(written)
-        if not 0 < seconds <= 86400:
+        if not 0 < seconds <= _DAY:
             raise ValueError(
                 f"expected a duration of more than nothing and at most a day; seen '{written}'"
             )

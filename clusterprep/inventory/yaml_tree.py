@@ -1,7 +1,8 @@
-"""YAML text to plain data that remembers its lines, because every complaint has to point at one.
+"""Read YAML text to plain data, and remember its lines, since every complaint points at one.
 
-PyYAML parses; composing and constructing are done here: scalars follow the YAML 1.2 core rules instead of PyYAML's
-1.1 ones, or are taken as written where the caller says so, and nothing but mappings, lists and scalars can be built.
+PyYAML parses; composing and constructing are done here. Scalars follow the YAML 1.2 core rules
+instead of PyYAML's 1.1 ones, or are taken as written where the caller says so. Nothing but
+mappings, lists and scalars can be built.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ MAX_DEPTH = 50  # PyYAML's C code recurses without a limit of its own and dies o
 MAX_ALIASED = 1_000_000  # values that aliases may add: enough for any fleet, too few for a bomb
 
 Place = tuple[str | int, ...]  # ("nodes", 0, "address")
-Written = (
-    Any  # True: scalars below are text as written; a mapping or a list: rules for what is below
-)
+# Which scalars are text as written. True: all below. A mapping or a list: rules for what is below.
+Written = Any
 
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _OCTAL = re.compile(r"0o[0-7]{1,18}")
@@ -30,9 +30,9 @@ _WORDS: Mapping[str, bool | None] = {
 }
 _BARE_RANGE = re.compile(r"\{[^\"']*\w\[")
 _INI_SECTION = re.compile(r"\[[\w:.-]+\]")
-_TAG = "tag:yaml.org,2002:"
+STANDARD_TAG = "tag:yaml.org,2002:"
 _STANDARD_TAGS = frozenset(
-    f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq")
+    f"{STANDARD_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq")
 )
 
 
@@ -41,7 +41,9 @@ class YamlError(Exception):
 
     def __init__(self, message: str, line: int | None, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message, self.line, self.hint = message, line, hint
+        self.message = message
+        self.line = line
+        self.hint = hint
 
 
 @dataclass(eq=False, slots=True)
@@ -58,48 +60,63 @@ class Tree:
 
 
 def compose(text: str, pure: bool = False) -> Tree | None:
-    """The only document of the text, None where it is empty. YamlError where it is no YAML, or too much of it.
+    """Return the only document of the text, or None if the text is empty.
 
-    The parser in C is used where PyYAML was built with it, unless `pure` asks for the slow one.
+    Raises YamlError if it is no YAML, or too much of it. The parser in C is used if PyYAML was
+    built with it, unless `pure` asks for the slow one.
     """
     import yaml
 
     loader: Any = yaml.SafeLoader if pure else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _Composer(yaml.parse(text, Loader=loader)).document()
+        events = yaml.parse(text, Loader=loader)
+        return _Composer(events).document()
     except yaml.MarkedYAMLError as error:
-        raise _syntax(error, text) from None
+        raise _syntax_error(error, text) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, int(error.position)) + 1
+        character = error.character
         # The C parser gives a number, the pure one the character itself.
-        code = error.character if isinstance(error.character, int) else ord(error.character)
+        code = character if isinstance(character, int) else ord(character)
         raise YamlError(f"the character U+{code:04X} is not allowed in YAML", line) from None
 
 
-def _syntax(error: Any, text: str) -> YamlError:
+def _syntax_error(error: Any, text: str) -> YamlError:
+    reasons = [part for part in (error.context, error.problem) if part]
+    reason = ", ".join(reasons)
     mark = error.problem_mark or error.context_mark
-    said = ", ".join(part for part in (error.context, error.problem) if part)
     if mark is None:
-        return YamlError(f"not YAML: {said}", None)
-    return YamlError(f"not YAML: {said}", mark.line + 1, _syntax_hint(text.splitlines(), mark.line))
+        return YamlError(f"not YAML: {reason}", None)
+    hint = _syntax_hint(text.splitlines(), mark.line)
+    return YamlError(f"not YAML: {reason}", mark.line + 1, hint)
 
 
 def _syntax_hint(lines: list[str], number: int) -> str | None:
-    """What to do about the mistakes that everybody makes in an inventory."""
-    stripped = (line.strip() for line in lines)
-    first = next((line for line in stripped if line and line[0] not in "#;"), "")
-    if _INI_SECTION.fullmatch(first):
+    """Return what to do about the common mistakes in an inventory, or None."""
+    if _INI_SECTION.fullmatch(_first_line(lines)):
         return "Ansible's INI files are converted by `clusterprep init --from-ansible`"
-    line = lines[number][:1000] if number < len(lines) else ""
-    if "\t" in line[: len(line) - len(line.lstrip())]:
+    line = ""
+    if number < len(lines):
+        line = lines[number][:1000]  # the pattern below takes the square of the length
+    indentation = line[: len(line) - len(line.lstrip())]
+    if "\t" in indentation:
         return "YAML is indented with spaces, never with tabs"
     if _BARE_RANGE.search(line):
         return 'between { and } a range needs quotes: name: "gpu[01-16]"'
     return None
 
 
+def _first_line(lines: list[str]) -> str:
+    """Return the first line that is neither empty nor a comment."""
+    for line in lines:
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#;":
+            return stripped
+    return ""
+
+
 class _Composer:
-    """Events to a tree, with a limit on depth and on what aliases multiply."""
+    """Builds a tree from events, with limits on its depth and on what aliases multiply."""
 
     def __init__(self, events: Iterator[Any]) -> None:
         import yaml
@@ -107,72 +124,85 @@ class _Composer:
         self.events = events
         self.yaml = yaml
         self.ends = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
-        self.anchors: dict[str, tuple[Tree, int]] = {}
+        self.anchors: dict[str, tuple[Tree, int]] = {}  # each with its number of values
         self.open: set[str] = set()  # anchors of values that are not complete yet
-        self.depth = self.values = self.aliased = 0
+        self.depth = 0
+        self.values = 0
+        self.aliased = 0
 
     def document(self) -> Tree | None:
         tree = None
         for event in self.events:
-            if isinstance(event, self.yaml.DocumentStartEvent):
-                if tree is not None:
-                    raise YamlError(
-                        "a second document starts here", _line(event), "one file holds one document"
-                    )
-                tree = self.value(next(self.events))
+            if not isinstance(event, self.yaml.DocumentStartEvent):
+                continue
+            if tree is not None:
+                message = "a second document starts here"
+                raise YamlError(message, _line(event), "one file holds one document")
+            tree = self.value(next(self.events))
         return tree
 
     def value(self, event: Any) -> Tree:
         if isinstance(event, self.yaml.ScalarEvent):
             self.values += 1
             tree = Tree("scalar", _line(event), event.value, event.implicit[0], event.tag)
-            return self.remember(event.anchor, tree, 1) if event.anchor else tree
+            if event.anchor:
+                self.anchors[event.anchor] = (tree, 1)
+            return tree
         if isinstance(event, self.yaml.AliasEvent):
             return self.alias(event)
         return self.container(event)
 
     def container(self, event: Any) -> Tree:
-        before = self.values
+        values_before = self.values
         self.values += 1
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise YamlError(f"nested more than {MAX_DEPTH} levels deep", _line(event))
         if event.anchor:
             self.open.add(event.anchor)
-        is_list = isinstance(event, self.yaml.SequenceStartEvent)
-        tree = self.sequence(event) if is_list else self.mapping(event)
+        if isinstance(event, self.yaml.SequenceStartEvent):
+            tree = self.sequence(event)
+        else:
+            tree = self.mapping(event)
         self.depth -= 1
-        self.open.discard(event.anchor)
-        return self.remember(event.anchor, tree, self.values - before) if event.anchor else tree
+        if event.anchor:
+            self.open.discard(event.anchor)
+            self.anchors[event.anchor] = (tree, self.values - values_before)
+        return tree
 
     def sequence(self, event: Any) -> Tree:
-        items = []
-        while not isinstance(inner := next(self.events), self.ends):
+        items: list[Tree] = []
+        for inner in self.events:
+            if isinstance(inner, self.ends):
+                break
             items.append(self.value(inner))
         return Tree("list", _line(event), tag=event.tag, items=items)
 
     def mapping(self, event: Any) -> Tree:
-        pairs = []
-        while not isinstance(inner := next(self.events), self.ends):
-            pairs.append((self.value(inner), self.value(next(self.events))))
+        pairs: list[tuple[Tree, Tree]] = []
+        for inner in self.events:
+            if isinstance(inner, self.ends):
+                break
+            key = self.value(inner)
+            value = self.value(next(self.events))
+            pairs.append((key, value))
         return Tree("mapping", _line(event), tag=event.tag, pairs=pairs)
 
-    def remember(self, anchor: str, tree: Tree, size: int) -> Tree:
-        self.anchors[anchor] = (tree, size)
-        return tree
-
     def alias(self, event: Any) -> Tree:
-        if event.anchor in self.open:
-            raise YamlError(
-                f"'*{event.anchor}' stands for something it is itself a part of", _line(event)
-            )
-        if event.anchor not in self.anchors:
-            raise YamlError(f"'*{event.anchor}' has no '&{event.anchor}' before it", _line(event))
-        tree, size = self.anchors[event.anchor]
+        anchor = event.anchor
+        if anchor in self.open:
+            message = f"'*{anchor}' stands for something it is itself a part of"
+            raise YamlError(message, _line(event))
+        if anchor not in self.anchors:
+            raise YamlError(f"'*{anchor}' has no '&{anchor}' before it", _line(event))
+        tree, size = self.anchors[anchor]
         self.values += size
         self.aliased += size
         if self.aliased > MAX_ALIASED:
-            message = f"the aliases, the last of them '*{event.anchor}', stand for more than {MAX_ALIASED:,} values"
+            message = (
+                f"the aliases, the last of them '*{anchor}', "
+                f"stand for more than {MAX_ALIASED:,} values"
+            )
             raise YamlError(message, _line(event), "write it without aliases of aliases")
         return tree
 
@@ -182,60 +212,78 @@ def _line(event: Any) -> int:
 
 
 class Construction:
-    """A tree to plain data. `problems` collects what is wrong in it; reading goes on behind each of them."""
+    """Turns a tree into plain data.
+
+    `complain` is called for each mistake with its place, a message, its line and a hint; reading
+    goes on behind it.
+    """
 
     def __init__(self, complain: Callable[[Place, str, int, str | None], None]) -> None:
         self.complain = complain
         self.spoilt: set[Place] = set()  # places without a value, because their tag is not allowed
 
     def build(self, tree: Tree, rule: Written, place: Place = ()) -> Any:
-        """The data of a tree; `rule` says below which keys scalars stay as written."""
+        """Return the data of a tree; `rule` says below which keys scalars stay as written."""
         if tree.tag is not None and tree.tag not in _STANDARD_TAGS and tree.tag != "!":
-            self.complain(
-                place, f"the tag '{tree.tag.replace(_TAG, '!!')}' is not allowed", tree.line, None
-            )
+            tag = tree.tag.replace(STANDARD_TAG, "!!")
+            self.complain(place, f"the tag '{tag}' is not allowed", tree.line, None)
             self.spoilt.add(place)
             return None
         if tree.kind == "scalar":
-            return tree.text if rule is True else self.scalar(tree)
+            if rule is True:
+                return tree.text
+            return self.scalar(tree)
         if tree.kind == "list":
-            below = rule[0] if isinstance(rule, list) else rule if rule is True else None
-            return [self.build(item, below, (*place, n)) for n, item in enumerate(tree.items)]
+            return self.items(tree, rule, place)
         return self.mapping(tree, rule, place)
 
     def scalar(self, tree: Tree) -> Any:
-        explicit = tree.tag not in (None, "!", f"{_TAG}str")
-        return core_scalar(tree.text) if tree.plain or explicit else tree.text
+        has_other_tag = tree.tag not in (None, "!", f"{STANDARD_TAG}str")
+        if tree.plain or has_other_tag:
+            return core_scalar(tree.text)
+        return tree.text
+
+    def items(self, tree: Tree, rule: Written, place: Place) -> list[Any]:
+        item_rule: Written = None
+        if isinstance(rule, list):
+            item_rule = rule[0]
+        elif rule is True:
+            item_rule = True
+        items: list[Any] = []
+        for number, item in enumerate(tree.items):
+            items.append(self.build(item, item_rule, (*place, number)))
+        return items
 
     def mapping(self, tree: Tree, rule: Written, place: Place) -> dict[str, Any]:
         built: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key, value in tree.pairs:
+            name = key.text
             if key.kind != "scalar":
-                self.complain(
-                    place, "a key has to be a word, not a list or a mapping", key.line, None
-                )
+                message = "a key has to be a word, not a list or a mapping"
+                self.complain(place, message, key.line, None)
             elif is_merge(key):
                 built = {**self.merged(value, rule, place), **built}
-            elif key.text in lines:
-                message = f"the key is written twice, first in line {lines[key.text]}"
-                self.complain((*place, key.text), message, key.line, None)
+            elif name in lines:
+                message = f"the key is written twice, first in line {lines[name]}"
+                self.complain((*place, name), message, key.line, None)
             else:
-                built[key.text] = self.build(value, below(rule, key.text), (*place, key.text))
-                lines[key.text] = key.line
+                built[name] = self.build(value, below(rule, name), (*place, name))
+                lines[name] = key.line
         return built
 
     def merged(self, tree: Tree, rule: Written, place: Place) -> dict[str, Any]:
-        """`<<: *defaults`, or a list of them: the first that has a key gives its value."""
-        found: dict[str, Any] = {}
-        for source in [tree] if tree.kind != "list" else tree.items:
+        """Return what `<<: *defaults` brings. In a list the first with a key gives its value."""
+        merged: dict[str, Any] = {}
+        sources = tree.items if tree.kind == "list" else [tree]
+        for source in sources:
             if source.kind == "mapping":
-                found = {**self.mapping(source, rule, place), **found}
+                built = self.mapping(source, rule, place)
+                merged = {**built, **merged}
             else:
-                self.complain(
-                    place, "'<<' takes a mapping or a list of mappings", source.line, None
-                )
-        return found
+                message = "'<<' takes a mapping or a list of mappings"
+                self.complain(place, message, source.line, None)
+        return merged
 
 
 def is_merge(key: Tree) -> bool:
@@ -243,14 +291,17 @@ def is_merge(key: Tree) -> bool:
 
 
 def below(rule: Written, key: str) -> Written:
-    """The rule for what stands under a key; `*` in a rule is any key."""
+    """Return the rule for what is below a key; `*` in a rule is any key."""
     if isinstance(rule, Mapping):
         return rule.get(key, rule.get("*"))
     return True if rule is True else None
 
 
 def core_scalar(text: str) -> Any:
-    """A plain scalar by the YAML 1.2 core schema. Infinities, NaN and endless digits stay text: no key takes them."""
+    """Return a plain scalar by the YAML 1.2 core schema.
+
+    Infinities, NaN and numbers of very many digits stay text: no key takes them.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
@@ -259,38 +310,58 @@ def core_scalar(text: str) -> Any:
         return int(text, 8)
     if _HEX.fullmatch(text):
         return int(text, 16)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
 
 
 def line_of(tree: Tree, place: Place) -> int:
-    """The line of a place: of its key in a mapping, of the item in a list; of its nearest parent where it is absent."""
+    """Return the line of a place: of its key in a mapping, of the item in a list.
+
+    If the place is absent, it is the line of its nearest parent.
+    """
     line = tree.line
     for step in place:
-        found = _step(tree, step)
-        if found is None:
+        child = _child(tree, step)
+        if child is None:
             return line
-        line, tree = found
+        line, tree = child
     return line
 
 
-def _step(tree: Tree, step: str | int) -> tuple[int, Tree] | None:
+def _child(tree: Tree, step: str | int) -> tuple[int, Tree] | None:
+    """Return the line and the value of one step of a place, or None if it is absent."""
     if isinstance(step, int):
-        return (tree.items[step].line, tree.items[step]) if step < len(tree.items) else None
+        if step >= len(tree.items):
+            return None
+        item = tree.items[step]
+        return item.line, item
     for key, value in tree.pairs:
         if key.text == step and not is_merge(key):
             return key.line, value
+    return _merged_child(tree, step)
+
+
+def _merged_child(tree: Tree, step: str) -> tuple[int, Tree] | None:
     for key, value in tree.pairs:
-        if is_merge(key):
-            for source in [value] if value.kind == "mapping" else value.items:
-                found = _step(source, step)
-                if found:
-                    return found
+        if not is_merge(key):
+            continue
+        sources = [value] if value.kind == "mapping" else value.items
+        for source in sources:
+            child = _child(source, step)
+            if child:
+                return child
     return None
 
 
 def key_text(place: Place) -> str:
-    """A place as people write it: nodes[0].address."""
+    """Return a place as users write it: nodes[0].address."""
     text = ""
     for step in place:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif text:
+            text += f".{step}"
+        else:
+            text = step
     return text

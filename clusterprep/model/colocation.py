@@ -25,8 +25,9 @@ def host_ids(nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:
     by_id: dict[str, list[str]] = {}
     for node in nodes:
         declared = node.env.get(HOST_ID)
-        if declared is not None and declared.value:
-            by_id.setdefault(declared.value, []).append(node.name)
+        if declared is None or not declared.value:
+            continue
+        by_id.setdefault(declared.value, []).append(node.name)
     return {host_id: tuple(names) for host_id, names in by_id.items()}
 
 
@@ -40,7 +41,9 @@ def have_distinct_ids(nodes: Sequence[Node]) -> bool:
 def neighbours(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Return those of the nodes that share this machine: two at least, or none."""
     local = tuple(node for node in nodes if node.transport == "local")
-    return local if one_machine(local) else ()
+    if not one_machine(local):
+        return ()
+    return local
 
 
 def one_machine(nodes: Sequence[Node]) -> bool:
@@ -80,7 +83,8 @@ def largest_group(
     users: dict[str, int] = {}
     for node in neighbours(nodes):
         count = gpus.get(node.name, 0)
-        visible = env.get(node.name, {}).get("CUDA_VISIBLE_DEVICES", "")
+        variables = env.get(node.name, {})
+        visible = variables.get("CUDA_VISIBLE_DEVICES")
         if visible:
             names = [name.strip() for name in visible.split(",")]
         else:

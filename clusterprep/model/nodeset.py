@@ -71,10 +71,17 @@ def select(
 
 def fold(names: Iterable[str]) -> str:
     """Return names as 'gpu[01-14,16]', without repetitions and whatever their order."""
-    distinct = set(names)
-    foldable = {name for name in distinct if _FOLDABLE.fullmatch(name)}
-    parts = [_fold(foldable)] if foldable else []
-    return ",".join(parts + sorted(distinct - foldable))
+    foldable = set()
+    others = set()
+    for name in set(names):
+        if _FOLDABLE.fullmatch(name):
+            foldable.add(name)
+        else:
+            others.add(name)
+    parts = sorted(others)
+    if foldable:
+        parts.insert(0, _fold(foldable))
+    return ",".join(parts)
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
@@ -103,7 +110,8 @@ def _fold(names: set[str]) -> str:
         rows.setdefault((before, after), []).append(number)
     folded = []
     for (before, after), numbers in rows.items():
-        folded.append(_fold_row(before, after or "", numbers))
+        row = _fold_row(before, after or "", numbers)
+        folded.append(row)
     if len(rows) == 1 or len(rows) > _MOST_ROWS:
         return ",".join(folded)
     return str(NodeSet.fromlist(folded, resolver=RESOLVER_NOGROUP))
@@ -123,13 +131,16 @@ def _ranges(numbers: list[str]) -> str:
         from ClusterShell.RangeSet import RangeSet
 
         return str(RangeSet.fromlist(numbers))
-    ranges: list[list[str]] = []  # [first, last] of each
+    texts: list[str] = []
+    first = ""
+    last = -2  # no number, and no neighbour of one
     for number in sorted(numbers, key=int):
-        if ranges and int(number) == int(ranges[-1][1]) + 1:
-            ranges[-1][1] = number
+        if int(number) == last + 1:
+            texts[-1] = f"{first}-{number}"
         else:
-            ranges.append([number, number])
-    texts = [first if first == last else f"{first}-{last}" for first, last in ranges]
+            first = number
+            texts.append(number)
+        last = int(number)
     return ",".join(texts)
 
 
@@ -181,18 +192,19 @@ def _operand(text: str) -> list[str]:
     for bracket, literal in zip(brackets, literals[1:], strict=True):
         choices.append(_indices(bracket))
         choices.append([literal])
-    return ["".join(combination) for combination in itertools.product(*choices)]
+    return list(map("".join, itertools.product(*choices)))
 
 
 def _check_literals(text: str, literals: list[str]) -> None:
-    if any("[" in literal or "]" in literal for literal in literals):
+    outside_brackets = "".join(literals)
+    if "[" in outside_brackets or "]" in outside_brackets:
         raise ValueError(f"a bracket is not closed, or nested, in '{text}'")
     if "@" in text:
         why = "a user belongs under ssh: {user: …}"
         if text[0] == "@":
             why = "groups of ClusterShell's are not looked up"
         raise ValueError(f"'@' has no place in '{text}': {why}")
-    if any(not literal for literal in literals[1:-1]):
+    if "" in literals[1:-1]:
         raise ValueError(f"two brackets stand side by side in '{text}'")
     for literal in literals:
         if literal and not _PLAIN.fullmatch(literal):

@@ -112,7 +112,8 @@ def wire(operation: Operation) -> dict[str, Any]:
 def _wire_command(command: RunCommand) -> dict[str, Any]:
     undo = None
     if command.undo is not None:
-        undo = [wire(run) for run in command.undo]
+        undo = [_wire_command(each) for each in command.undo]
+    again = [_wire_command(each) for each in command.again]
     return {
         "do": "run",
         "argv": command.argv,
@@ -121,7 +122,7 @@ def _wire_command(command: RunCommand) -> dict[str, Any]:
         "env": dict(command.env),
         "undo": undo,
         "halfway": command.halfway,
-        "again": [wire(run) for run in command.again],
+        "again": again,
     }
 
 

@@ -24,17 +24,22 @@ def pairing(names: Sequence[str], seed: str) -> dict[str, tuple[str, ...]]:
     Above ALL_PAIRS nodes each node dials SHARE others and is dialled by as many. For that the nodes
     stand in a ring, and the same randomly drawn distances are used for all of them.
     """
+    dialled: dict[str, tuple[str, ...]] = {}
     if len(names) <= ALL_PAIRS:
-        return {name: tuple(other for other in names if other != name) for name in names}
+        for name in names:
+            dialled[name] = tuple(other for other in names if other != name)
+        return dialled
     draw = random.Random(seed)  # noqa: S311 - a fair schedule, not a secret
     ring = list(names)
     draw.shuffle(ring)
     distances = draw.sample(range(1, len(ring)), SHARE)
-    places = {name: place for place, name in enumerate(ring)}
-    dialled: dict[str, tuple[str, ...]] = {}
+    place_of = {name: place for place, name in enumerate(ring)}
     for name in names:
-        positions = [(places[name] + distance) % len(ring) for distance in distances]
-        dialled[name] = tuple(ring[position] for position in positions)
+        listeners = []
+        for distance in distances:
+            place = (place_of[name] + distance) % len(ring)
+            listeners.append(ring[place])
+        dialled[name] = tuple(listeners)
     return dialled
 
 
@@ -50,7 +55,8 @@ def rounds(names: Sequence[str], seed: str) -> Rounds:
     if len(ring) <= ALL_PAIRS:
         return _tournament(ring)
     schedule: list[tuple[Pair, ...]] = []
-    for distance in draw.sample(range(1, (len(ring) + 1) // 2), SHARE // 2):
+    distances = range(1, (len(ring) + 1) // 2)
+    for distance in draw.sample(distances, SHARE // 2):
         schedule += _pairs_at(distance, ring)
     return tuple(schedule)
 
@@ -64,13 +70,12 @@ def _tournament(ring: list[str]) -> Rounds:
     for turn in range(len(seats) - 1):
         pairs: list[Pair] = []
         for place in range(len(seats) // 2):
-            dialer, listener = seats[place], seats[-1 - place]
-            if dialer is None or listener is None:
+            one, other = seats[place], seats[-1 - place]
+            if one is None or other is None:
                 continue
             # Dialling is passed back and forth, so that each node does it in half of its pairs.
-            if (turn + place) % 2 == 1:
-                dialer, listener = listener, dialer
-            pairs.append((dialer, listener))
+            is_swapped = (turn + place) % 2 == 1
+            pairs.append((other, one) if is_swapped else (one, other))
         schedule.append(tuple(pairs))
         seats = [seats[0], seats[-1], *seats[1:-1]]
     return tuple(schedule)
@@ -85,24 +90,25 @@ def _pairs_at(distance: int, ring: list[str]) -> list[tuple[Pair, ...]]:
     parts: list[list[Pair]] = [[], [], []]
     visited: set[int] = set()
     for start in range(len(ring)):
-        circle = []
+        circle: list[Pair] = []
         place = start
         while place not in visited:
             visited.add(place)
             partner = (place + distance) % len(ring)
             circle.append((ring[place], ring[partner]))
             place = partner
-        for number, pair in enumerate(circle):
-            is_odd_one = len(circle) % 2 == 1 and number == len(circle) - 1
-            part = 2 if is_odd_one else number % 2
-            parts[part].append(pair)
+        if len(circle) % 2 == 1:
+            parts[2].append(circle.pop())
+        parts[0].extend(circle[0::2])
+        parts[1].extend(circle[1::2])
     return [tuple(part) for part in parts if part]
 
 
 def tournament(names: Sequence[str], seed: str) -> Rounds:
     """Return every pair of nodes once, in rounds of disjoint pairs."""
     ring = list(names)
-    random.Random(seed).shuffle(ring)  # noqa: S311 - as above
+    draw = random.Random(seed)  # noqa: S311 - as above
+    draw.shuffle(ring)
     return _tournament(ring)
 
 
@@ -124,10 +130,10 @@ def packed(
         names = tuple(members(thing))
         used = 0
         for name in names:
-            used |= used_rounds.get(name, 0)
+            used |= used_rounds.setdefault(name, 0)
         first_free = ~used & (used + 1)  # the lowest bit that is not set
         for name in names:
-            used_rounds[name] = used_rounds.get(name, 0) | first_free
+            used_rounds[name] |= first_free
         number = first_free.bit_length() - 1
         if number == len(schedule):
             schedule.append([])

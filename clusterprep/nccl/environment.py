@@ -27,14 +27,14 @@ class Environment:
     @functools.cached_property
     def _by_node(self) -> Mapping[str, Mapping[str, EnvValue]]:
         """Return node → name → value. Nodes with the same values share one mapping."""
-        places: dict[str, list[int]] = {}  # node -> places of its values
+        places_by_node: dict[str, list[int]] = {}  # places in `values`
         for place, value in enumerate(self.values):
             for node in value.nodes:
-                places.setdefault(node, []).append(place)
+                places_by_node.setdefault(node, []).append(place)
         shared: dict[tuple[int, ...], Mapping[str, EnvValue]] = {}
         by_node = {}
-        for node, of_node in places.items():
-            key = tuple(of_node)
+        for node, places in places_by_node.items():
+            key = tuple(places)
             if key not in shared:
                 shared[key] = self._by_name(key)
             by_node[node] = shared[key]
@@ -63,10 +63,13 @@ def render(fleet: Fleet) -> Environment:
         if hasattr(family, "derive"):
             derived.extend(family.derive(basis))
     declared = {node.name: node.env for node in fleet.reached}
-    values = [_undeclared(item, declared) for item in derived if item.value is not None]
+    values = []
+    for item in derived:
+        nodes = _undeclared(item, declared)
+        if item.value is not None and nodes:
+            values.append(EnvValue(item.name, item.value, nodes, item.why))
     values.extend(_declared(fleet))
-    written = tuple(value for value in values if value.nodes)
-    return Environment(written, _gaps(derived, declared))
+    return Environment(tuple(values), _gaps(derived, declared))
 
 
 @once_per_fleet
@@ -78,10 +81,9 @@ def planned_environment(fleet: Fleet) -> Environment:
     return render(fleet)
 
 
-def _undeclared(item: Derived, declared: Mapping[str, Mapping[str, object]]) -> EnvValue:
-    """Return a derived value for the nodes that do not declare it."""
-    nodes = tuple(node for node in item.nodes if item.name not in declared[node])
-    return EnvValue(item.name, item.value or "", nodes, item.why)
+def _undeclared(item: Derived, declared: Mapping[str, Mapping[str, object]]) -> tuple[str, ...]:
+    """Return the nodes of a derived value that do not declare its variable."""
+    return tuple(node for node in item.nodes if item.name not in declared[node])
 
 
 def _declared(fleet: Fleet) -> list[EnvValue]:
@@ -91,9 +93,10 @@ def _declared(fleet: Fleet) -> list[EnvValue]:
             key = (name, setting.value, setting.layer)
             nodes_by_setting.setdefault(key, []).append(node.name)
     values = []
-    for (name, value, layer), nodes in sorted(nodes_by_setting.items()):
-        why = f"declared under {layer}"
-        values.append(EnvValue(name, value, tuple(nodes), why, declared=True))
+    for key in sorted(nodes_by_setting):
+        name, value, layer = key
+        nodes = tuple(nodes_by_setting[key])
+        values.append(EnvValue(name, value, nodes, f"declared under {layer}", declared=True))
     return values
 
 
@@ -103,7 +106,7 @@ def _gaps(derived: list[Derived], declared: Mapping[str, Mapping[str, object]]) 
     for item in derived:
         if item.value is not None:
             continue
-        for node in item.nodes:
-            if item.name not in declared[node]:
-                gaps.setdefault(node, f"{item.name}: {item.why}")
+        gap = f"{item.name}: {item.why}"
+        for node in _undeclared(item, declared):
+            gaps.setdefault(node, gap)
     return gaps

@@ -18,8 +18,9 @@ def roce_rails(training: TrainingSet) -> list[RdmaRail]:
     Empty if most ports are InfiniBand: a single Ethernet port among them is for ib.link_layer.
     Empty too if none has an address: that is for ib.configured.
     """
-    ethernet = [rail for rail in training.active if rail.port.link_layer == "Ethernet"]
-    if 2 * len(ethernet) < len(training.active):
+    active = training.active
+    ethernet = [rail for rail in active if rail.port.link_layer == "Ethernet"]
+    if 2 * len(ethernet) < len(active):
         return []
     if not any(rail.port.addressed for rail in ethernet):
         return []
@@ -40,7 +41,9 @@ def usable_gid(port: Port, held: Mapping[str, set[str]]) -> Gid | None:
     `held` is interface → addresses.
     """
     for entry in port.gids:
-        if entry.kind == "RoCE v2" and entry.ipv4 is not None and entry.ipv4 in _held(entry, held):
+        if entry.kind != "RoCE v2" or entry.ipv4 is None:
+            continue
+        if entry.ipv4 in _held(entry, held):
             return entry
     return None
 

@@ -152,17 +152,20 @@ def choose(fleet: Fleet) -> Choice:
             problems[node.name] = declared
     if not usable:
         return Choice(picks, problems, unknown, "declared as interfaces.nccl", None)
-    fixed = {}
-    for name, pick in picks.items():
-        fixed[name] = tuple(each for each in known[name] if each.name == pick.name)
-    derived = _derived(usable, known, fixed, fleet)
-    return Choice(
-        picks={**picks, **derived.picks},
-        problems={**problems, **derived.problems},
-        unknown=unknown,
-        why=derived.why,
-        network=derived.network,
-    )
+    derived = _derived(usable, known, _picked(picks, known), fleet)
+    picks.update(derived.picks)
+    problems.update(derived.problems)
+    return Choice(picks, problems, unknown, derived.why, derived.network)
+
+
+def _picked(
+    picks: Mapping[str, Pick], known: Mapping[str, tuple[Interface, ...]]
+) -> dict[str, tuple[Interface, ...]]:
+    """Return, by node, the interface that was picked there."""
+    interfaces = {}
+    for node, pick in picks.items():
+        interfaces[node] = tuple(each for each in known[node] if each.name == pick.name)
+    return interfaces
 
 
 def _is_alone(fleet: Fleet) -> bool:
@@ -207,16 +210,19 @@ def _by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) 
     Of all that the value admits, NCCL takes the first in the kernel's order, whatever the order of
     the list.
     """
-    able = [each for each in interfaces if each.up and each.running and each.bound is not None]
-    admitted = taken_by(value, tuple(able))
+    setting = f"{VARIABLE}={value}"
+    admitted = []
+    for interface in taken_by(value, interfaces):
+        if interface.up and interface.running and interface.bound is not None:
+            admitted.append(interface)
     if not admitted:
         names = _names(candidates(interfaces)) or "none"
-        message = f"{VARIABLE}={value} matches no interface that is up with an IPv4 address"
-        return f"{message} (there is: {names})"
+        problem = f"{setting} matches no interface that is up with an IPv4 address"
+        return f"{problem} (there is: {names})"
     first = min(admitted, key=lambda interface: interface.index)
     if first.loopback and not alone:
-        message = f"{VARIABLE}={value} lets {first.name} in"
-        return f"{message}, which NCCL then takes, and which leads to no other node"
+        problem = f"{setting} lets {first.name} in"
+        return f"{problem}, which NCCL then takes, and which leads to no other node"
     address = plain(str(first.bound))
     return Pick(first.name, address, first.mtu, value, f"declared as {VARIABLE}")
 
@@ -225,7 +231,7 @@ def _names(interfaces: Iterable[Interface]) -> str:
     return ", ".join(interface.name for interface in interfaces)
 
 
-# ---------------------------------------------------------------- lists of names, as NCCL reads them
+# ---------------------------------------------------------------- lists of names as NCCL reads them
 
 
 @dataclass(frozen=True)
@@ -258,13 +264,11 @@ class NameList:
 
 def name_list(value: str) -> NameList:
     """Return the list that a value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA means."""
+    negated = value.startswith("^")
     unsigned = value.removeprefix("^")
+    exact = unsigned.startswith("=")
     items = unsigned.removeprefix("=").split(",")
-    return NameList(
-        negated=value.startswith("^"),
-        exact=unsigned.startswith("="),
-        items=tuple(item for item in items if item),
-    )
+    return NameList(negated, exact, tuple(filter(None, items)))
 
 
 def taken_by(value: str, interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
@@ -280,12 +284,12 @@ def admits(value: str, name: str, port: str = "") -> bool:
 def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], why: str) -> Pick:
     # NCCL matches names by prefix: `eth1` would take eth10 too, so a leading = asks for the whole
     # name. It takes a value of one character for none at all.
-    others = [each for each in interfaces if each.name != chosen.name]
-    is_prefix = any(other.name.startswith(chosen.name) for other in others)
-    value = chosen.name
-    if is_prefix or len(chosen.name) == 1:
-        value = f"={chosen.name}"
-    return Pick(chosen.name, address, chosen.mtu, value, why)
+    name = chosen.name
+    matching = {each.name for each in interfaces if each.name.startswith(name)}
+    value = name
+    if matching - {name} or len(name) == 1:
+        value = f"={name}"
+    return Pick(name, address, chosen.mtu, value, why)
 
 
 # ---------------------------------------------------------------- derived: one network for all
@@ -312,10 +316,13 @@ def _derived(
         else:
             problems[node.name] = NO_INTERFACE
     machines = _one_per_machine({**fixed, **usable}, usable, fleet)
-    network, why = _common_network(machines, login, _rail_networks(known, fleet))
+    rails = _rail_networks(known, fleet)
+    network, why = _common_network(machines, login, rails)
+    places = login
+    if network is not None:
+        places = {name: _in_network(usable[name], network) for name in login}
     picks = {}
-    for name, by_login in login.items():
-        place = by_login if network is None else _in_network(usable[name], network)
+    for name, place in places.items():
         if place is None:
             problems[name] = _outside(usable[name], network)
             continue
@@ -326,15 +333,21 @@ def _derived(
 
 def _outside(interfaces: tuple[Interface, ...], network: str | None) -> str:
     """Return why none of a node's interfaces will do."""
+    present = ", ".join(f"{each.name} {each.ipv4[0]}" for each in interfaces)
+    if network is None:
+        return f"no interface in a network that reaches all (there is: {present})"
     for interface in interfaces:
         for address in interface.ipv4:
-            if network is not None and str(IPv4Interface(address).network) == network:
-                message = f"{interface.name} has {plain(address)} in {network}"
+            if _network_of(address) == network:
+                problem = f"{interface.name} has {plain(address)} in {network}"
                 first = plain(str(interface.bound))
-                return f"{message}, but NCCL binds its first address, {first}"
-    present = ", ".join(f"{each.name} {each.ipv4[0]}" for each in interfaces)
-    wanted = network or "a network that reaches all"
-    return f"no interface in {wanted} (there is: {present})"
+                return f"{problem}, but NCCL binds its first address, {first}"
+    return f"no interface in {network} (there is: {present})"
+
+
+def _network_of(address: str) -> str:
+    """Return «10.0.0.0/24» for «10.0.0.1/24»."""
+    return str(IPv4Interface(address).network)
 
 
 def _by_loopback(nodes: Sequence[Node], known: Mapping[str, tuple[Interface, ...]]) -> Choice:
@@ -360,12 +373,15 @@ def _one_per_machine(
 
     Nodes that are this machine have the same addresses, and count once.
     """
-    here = [node.name for node in neighbours(fleet.inventory.nodes) if node.name in interfaces]
-    first = next((name for name in here if usable.get(name)), None)
-    if first is None:
+    here = [node.name for node in neighbours(fleet.inventory.nodes)]
+    counted = [name for name in here if name in interfaces and usable.get(name)]
+    if not counted:
         return interfaces
-    repeated = set(here) - {first}
-    return {name: each for name, each in interfaces.items() if name not in repeated}
+    remaining = dict(interfaces)
+    for name in here:
+        if name != counted[0]:
+            remaining.pop(name, None)
+    return remaining
 
 
 def _login_interface(node: Node, usable: tuple[Interface, ...], fleet: Fleet) -> Place | None:
@@ -408,21 +424,20 @@ def _common_network(
     would bind the front end. Without RDMA sockets carry the data, and speed decides.
     """
     tally = _tally(usable)
+    if not tally.members:
+        return None, ""
     logins: set[str] = set()
     for place in login.values():
         if place is not None:
             logins.update(place[0].networks)
-
-    def order(network: str) -> tuple[int, int, bool, int, bool, str]:
+    order = []
+    for network, members in tally.members.items():
         # Where NCCL binds counts more than where a node can be reached: it does not use a second
         # address.
-        bound, members = tally.bound[network], tally.members[network]
-        speed = tally.speeds[network]
-        return -bound, -members, network in rails, -speed, network not in logins, network
-
-    if not tally.members:
-        return None, ""
-    best = min(tally.members, key=order)
+        bound, speed = tally.bound[network], tally.speeds[network]
+        is_rail, is_login = network in rails, network in logins
+        order.append((-bound, -members, is_rail, -speed, not is_login, network))
+    best = min(order)[-1]
     members = tally.members[best]
     holders = sum(1 for interfaces in usable.values() if interfaces)
     by_login = "the interface that the login uses is taken on each"
@@ -432,7 +447,9 @@ def _common_network(
     is_routed = all(login.values()) and len(logins) > 1  # racks that routers join
     if is_minority and is_routed:
         return None, f"the nodes are in several networks; {by_login}"
-    reach = "all nodes" if members == len(usable) else f"{members} of {len(usable)} nodes"
+    reach = "all nodes"
+    if members != len(usable):
+        reach = f"{members} of {len(usable)} nodes"
     why = f"{best} is the network that reaches {reach}"
     if rails and best not in rails:
         why += "; those of the training ports are left to RDMA"
@@ -463,17 +480,25 @@ def _tally(usable: Mapping[str, tuple[Interface, ...]]) -> _Tally:
     speeds: dict[str, int] = {}
     for interfaces in usable.values():
         first_addresses: dict[str, str] = {}
-        for interface in interfaces:
-            speed = interface.speed or 0
-            for address, network in zip(interface.ipv4, interface.networks, strict=True):
-                first_addresses.setdefault(network, plain(address))
-                speeds[network] = min(speeds.get(network, speed), speed)
+        for network, address, speed in _addresses(interfaces):
+            first_addresses.setdefault(network, address)
+            speeds[network] = min(speeds.get(network, speed), speed)
         for network, address in first_addresses.items():
             members.setdefault(network, set()).add(address)
-            binding = bound.setdefault(network, set())
+            bound.setdefault(network, set())
             if _in_network(interfaces, network) is not None:
-                binding.add(address)
+                bound[network].add(address)
     return _Tally(_counts(bound), _counts(members), speeds)
+
+
+def _addresses(interfaces: tuple[Interface, ...]) -> list[tuple[str, str, int]]:
+    """Return the network, the address and the speed in Mbit/s of each address of a node."""
+    addresses = []
+    for interface in interfaces:
+        speed = interface.speed or 0
+        for address, network in zip(interface.ipv4, interface.networks, strict=True):
+            addresses.append((network, plain(address), speed))
+    return addresses
 
 
 def _counts(sets: Mapping[str, set[str]]) -> dict[str, int]:
@@ -493,20 +518,20 @@ def common_networks(fleet: Fleet) -> tuple[Mapping[str, str], ...]:
                 continue
             pick = _pick(interface, plain(str(interface.bound)), interfaces, "")
             picks_by_network.setdefault(network, {}).setdefault(node.name, pick)
+    local_nodes = neighbours(fleet.reached)
+    repeated = max(0, len(local_nodes) - 1)
     nodes = len(fleet.reached)
-    machines = nodes - max(0, len(neighbours(fleet.reached)) - 1)
     networks = []
     for picks in picks_by_network.values():
         addresses = {pick.address for pick in picks.values()}
-        if len(picks) == nodes and len(addresses) == machines:
+        if len(picks) == nodes and len(addresses) == nodes - repeated:
             networks.append({name: pick.value for name, pick in picks.items()})
     return tuple(networks)
 
 
 def _bound_network(interface: Interface) -> str | None:
-    if interface.bound is None:
-        return None
-    return str(IPv4Interface(interface.bound).network)
+    bound = interface.bound
+    return None if bound is None else _network_of(bound)
 
 
 def _in_network(interfaces: tuple[Interface, ...], network: str) -> Place | None:

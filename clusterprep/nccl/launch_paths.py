@@ -33,7 +33,7 @@ def launch_paths(fleet: Fleet, *, writing: bool) -> tuple[EnvPath, ...] | None:
     its own files nor NCCL's own files set. What to add is said only if a file of ours is there or
     will be: before the first apply it would be no news.
     """
-    if not any(FACT in fleet.snapshots[node.name].facts for node in fleet.reached):
+    if not _is_asked(fleet):
         return None
     nodes_by_row: dict[Row, list[str]] = {}
     for node in fleet.reached:
@@ -43,29 +43,57 @@ def launch_paths(fleet: Fleet, *, writing: bool) -> tuple[EnvPath, ...] | None:
         for row in _rows(fleet, node, paths, writing):
             nodes_by_row.setdefault(row, []).append(node.name)
     order = list(ADDED)
-    rows = sorted(nodes_by_row, key=lambda row: order.index(row[0]))
-    return tuple(EnvPath(row[0], row[1], tuple(nodes_by_row[row]), row[2]) for row in rows)
+    rows = []
+    for path, names, add in sorted(nodes_by_row, key=lambda row: order.index(row[0])):
+        nodes = nodes_by_row[path, names, add]
+        rows.append(EnvPath(path, names, tuple(nodes), add))
+    return tuple(rows)
+
+
+def _is_asked(fleet: Fleet) -> bool:
+    return any(FACT in fleet.snapshots[node.name].facts for node in fleet.reached)
 
 
 def _rows(fleet: Fleet, node: Node, paths: Paths, writing: bool) -> list[Row]:
     planned = set(planned_environment(fleet).of(node.name))
-    read_by_nccl = {name for name in planned if nccl_reads(name)}
-    names_by_path: dict[str, set[str]] = {}
-    is_ours = writing
-    for path, settings in paths.items():
-        if isinstance(settings, Absent):
-            continue
-        names_by_path[path] = {setting.name for setting in settings}
-        is_ours = is_ours or any(setting.file in ENV_FILES.values() for setting in settings)
+    wanted_by_nccl = _read_by_nccl(planned)
+    names_by_path = _names_by_path(paths)
     if writing:
         for path, target in _DIRECT:
             if path in names_by_path and target in fleet.inventory.env_targets:
-                names_by_path[path] |= read_by_nccl if path == "nccl" else planned
-    everywhere = {name for name in names_by_path["nccl"] if nccl_reads(name)}
+                names_by_path[path] |= wanted_by_nccl if path == "nccl" else planned
+    has_our_files = writing or _has_our_files(paths)
+    everywhere = _read_by_nccl(names_by_path["nccl"])
     rows = []
     for path, names in names_by_path.items():
-        wanted = read_by_nccl if path == "nccl" else planned
+        wanted = wanted_by_nccl if path == "nccl" else planned
         lacking = wanted - names - everywhere
-        add = ADDED[path] if is_ours and lacking else ""
+        add = ""
+        if has_our_files and lacking:
+            add = ADDED[path]
         rows.append((path, tuple(sorted(names)), add))
     return rows
+
+
+def _read_by_nccl(names: set[str]) -> set[str]:
+    return {name for name in names if nccl_reads(name)}
+
+
+def _names_by_path(paths: Paths) -> dict[str, set[str]]:
+    """Return the names of the variables that each launch path gets now."""
+    names_by_path = {}
+    for path, settings in paths.items():
+        if not isinstance(settings, Absent):
+            names_by_path[path] = {setting.name for setting in settings}
+    return names_by_path
+
+
+def _has_our_files(paths: Paths) -> bool:
+    """Return whether a launch path gets a variable of a file that apply wrote."""
+    ours = set(ENV_FILES.values())
+    for settings in paths.values():
+        if isinstance(settings, Absent):
+            continue
+        if any(setting.file in ours for setting in settings):
+            return True
+    return False

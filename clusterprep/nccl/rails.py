@@ -96,7 +96,8 @@ def training_sets(fleet: Fleet) -> dict[str, TrainingSet | Absent]:
     sets: dict[str, TrainingSet | Absent] = {}
     kinds: dict[object, list[_Hardware]] = {}
     for node in fleet.reached:
-        devices, tree = (fleet.fact(node.name, name) for name in FACTS)
+        devices = fleet.fact(node.name, "rdma.devices")
+        tree = fleet.fact(node.name, "pci.tree")
         if isinstance(devices, Absent):
             sets[node.name] = devices
         elif isinstance(tree, Absent):
@@ -292,26 +293,50 @@ def _fastest(
     (board id). A card of the same make that differs in both is there for something else.
     """
     best = max(usual[rail.key].rate for rail in candidates)
-    # With a best rate of 0 no port says its rate.
-    fast = [rail for rail in candidates if usual[rail.key].rate > best / 2 or not best]
-    layers = Counter(usual[rail.key].layer for rail in fast).most_common()
-    if len(layers) > 1 and layers[0][1] == layers[1][1]:
+    fast = []
+    for rail in candidates:
+        rate = usual[rail.key].rate
+        # With a best rate of 0 no port says its rate.
+        if rate > best / 2 or not best:
+            fast.append(rail)
+    layer = _usual_layer(usual[rail.key] for rail in fast)
+    if layer is None:
         message = "InfiniBand and Ethernet ports are equal in speed and number"
         return Absent(f"{message}: declare interfaces.rdma")
-    layer = layers[0][0]
     chosen = [rail for rail in fast if usual[rail.key].layer == layer]
+    names = {rail.name for rail in chosen}
+    fast_names = {rail.name for rail in fast}
+    for rail in _same_make(candidates, chosen, cards):
+        if rail.name in fast_names or usual[rail.key].layer == layer:
+            names.add(rail.name)
+    rails = []
+    for rail in candidates:
+        if rail.name in names:
+            rails.append(rail)
+            continue
+        port = usual[rail.key]
+        speed = f"{port.layer} at {port.rate:g} Gbit/s"
+        left_out[rail.name] = f"{speed} beside {layer} at {best:g}"
+    return TrainingSet(tuple(rails), left_out, why)
+
+
+def _usual_layer(ports: Iterable[UsualPort]) -> str | None:
+    """Return the most common link layer; None if two are equally common."""
+    layers = Counter(port.layer for port in ports).most_common(2)
+    (layer, count), *others = layers
+    if others and others[0][1] == count:
+        return None
+    return layer
+
+
+def _same_make(
+    candidates: Sequence[RdmaRail], chosen: Sequence[RdmaRail], cards: Mapping[str, PciDevice]
+) -> list[RdmaRail]:
+    """Return the ports of the same make as the chosen ones, on cards of their own."""
     boards = {rail.device.board for rail in chosen} - {None}
     chosen_cards = {cards[rail.name].card for rail in chosen}
-    fast_names = {rail.name for rail in fast}
-    names = {rail.name for rail in chosen}
+    rails = []
     for rail in candidates:
-        differs_in_one = usual[rail.key].layer == layer or rail.name in fast_names
-        is_same_make = rail.device.board in boards
-        if differs_in_one and is_same_make and cards[rail.name].card not in chosen_cards:
-            names.add(rail.name)
-    for rail in candidates:
-        if rail.name not in names:
-            port = usual[rail.key]
-            left_out[rail.name] = f"{port.layer} at {port.rate:g} Gbit/s beside {layer} at {best:g}"
-    rails = tuple(rail for rail in candidates if rail.name in names)
-    return TrainingSet(rails, left_out, why)
+        if rail.device.board in boards and cards[rail.name].card not in chosen_cards:
+            rails.append(rail)
+    return rails

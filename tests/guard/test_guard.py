@@ -60,7 +60,7 @@ class Ended:
 
 
 def ranks(folder: Path, script: str, world: int = 4, limit: int = 4) -> Ended:
-    """Run a script on ranks whose process group waits `limit` seconds for one that does not come."""
+    """Run a script on ranks whose process group waits `limit` seconds for an absent rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -140,7 +140,7 @@ circle = Node()
 circle.self = circle
 word = "".join(["a", "b"]) if rank else "ab"  # equal, and not one object: their pickles differ
 alike = {
-    "set": {f"name {n}" for n in range(50)} if rank % 2 else {f"name {n}" for n in range(49, -1, -1)},
+    "set": {f"name {n}" for n in (range(50) if rank % 2 else range(49, -1, -1))},
     "dict": {"a": 1, "b": [2.5, None]} if rank % 2 else {"b": [2.5, None], "a": 1},
     "ab": [word, "ab"],
     "object": Settings(0.1, ["x", b"y"]),
@@ -183,13 +183,14 @@ unlike = {
 for name, value in unlike.items():
     answer("not " + name, value)
 
-answer("nobody", rank)
+answer("all differ", rank)
 answer("two and two", rank % 2)
 pair = dist.new_group([1, 3])
 answer("pair", rank if rank in (1, 3) else 0, group=pair)
 answer("left" if rank < 3 else "right", 1)
 answer("", "x" * 10_000 + str(odd))
-answer("arguments", {f"option{n}": n for n in range(100)} | ({"rate": 0.1} if rank else {"rate": 0.2, "extra": 1}))
+rate = {"rate": 0.1} if rank else {"rate": 0.2, "extra": 1}
+answer("arguments", {f"option{n}": n for n in range(100)} | rate)
 if rank == 3:
     time.sleep(1.5)
 answer("late", 1, limit=1.0)
@@ -227,7 +228,7 @@ def test_what_differs_is_found_and_the_odd_rank_named_everywhere(many: Ended) ->
 
 
 def test_without_a_majority_all_are_named(many: Ended) -> None:
-    for row in (*named(many, "nobody"), *named(many, "two and two")):
+    for row in (*named(many, "all differ"), *named(many, "two and two")):
         assert row["ranks"] == [0, 1, 2, 3]
     message = named(many, "two and two")[3]["message"]
     assert "ranks 0,2 have 0 " in message
@@ -276,7 +277,7 @@ def test_the_table_of_ranks_is_the_same_everywhere(many: Ended) -> None:
     assert "local_rank" in named(many, "table")[1]["text"].splitlines()[0]
 
 
-def test_a_store_that_stands_still_hangs_nobody(tmp_path: Path) -> None:
+def test_a_store_that_stands_still_hangs_no_other(tmp_path: Path) -> None:
     script = """
 host = rank_table()[0]["pid"]
 if rank == 0:
@@ -293,8 +294,8 @@ os.kill(host, signal.SIGKILL)
     assert "stands still" in row["message"]
 
 
-def test_a_dead_rank_that_held_the_store_hangs_nobody(tmp_path: Path) -> None:
-    """It takes the store with it, so that nobody can say who is missing, but all say that it is gone."""
+def test_a_dead_rank_that_held_the_store_hangs_no_other(tmp_path: Path) -> None:
+    """The store is gone too. All ranks say that, and none can say which rank is missing."""
     script = """
 dist.barrier()  # in torch 2.0 the others may still be on their way into the group
 if rank == 0:

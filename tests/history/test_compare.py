@@ -1,4 +1,4 @@
-"""What is new and what is fixed between two runs, and what differs in facts, environment and bandwidth."""
+"""What is new and fixed between two runs; differences of facts, environment and bandwidth."""
 
 from __future__ import annotations
 
@@ -45,24 +45,58 @@ WELL = said("pass")
     ("before", "after", "new", "fixed"),
     [
         pytest.param([WELL], [WELL], {}, {}, id="still-well"),
-        pytest.param([WELL], [said("fail", "n2"), said("pass", "n1", "n3")], {"fail": ("n2",)}, {}, id="new"),
-        pytest.param([said("fail", "n2")], [said("fail", "n2", "n3")], {"fail": ("n3",)}, {}, id="spread"),
-        pytest.param([said("fail", "n2")], [said("fail", "n2", seen="else")], {}, {}, id="fails-as-it-did"),
         pytest.param(
-            [said("fail", "n2", "n3")], [said("fail", "n3"), said("pass", "n1", "n2")], {}, {"pass": ("n2",)}, id="gone"
+            [WELL], [said("fail", "n2"), said("pass", "n1", "n3")], {"fail": ("n2",)}, {}, id="new"
         ),
-        pytest.param([said("fail", "n2")], [said("skip", reason="x")], {}, {}, id="skipped-is-not-fixed"),
+        pytest.param(
+            [said("fail", "n2")], [said("fail", "n2", "n3")], {"fail": ("n3",)}, {}, id="spread"
+        ),
+        pytest.param(
+            [said("fail", "n2")], [said("fail", "n2", seen="else")], {}, {}, id="fails-as-it-did"
+        ),
+        pytest.param(
+            [said("fail", "n2", "n3")],
+            [said("fail", "n3"), said("pass", "n1", "n2")],
+            {},
+            {"pass": ("n2",)},
+            id="gone",
+        ),
+        pytest.param(
+            [said("fail", "n2")], [said("skip", reason="x")], {}, {}, id="skipped-is-not-fixed"
+        ),
         pytest.param([said("fail", "n2")], [], {}, {}, id="not-judged-any-more"),
         pytest.param([], [said("fail", "n2")], {}, {}, id="was-not-judged"),
-        pytest.param([WELL], [said("unknown", "n2", reason="hung")], {"unknown": ("n2",)}, {}, id="is-not-known"),
-        pytest.param([said("unknown", "n2", reason="hung")], [said("fail", "n2")], {"fail": ("n2",)}, {}, id="known"),
-        pytest.param([said("fail", "n2")], [said("unknown", "n2", reason="hung")], {}, {}, id="failed-before"),
-        pytest.param([said("fail", "n2", silenced="x")], [said("fail", "n2")], {"fail": ("n2",)}, {}, id="lapsed"),
+        pytest.param(
+            [WELL],
+            [said("unknown", "n2", reason="hung")],
+            {"unknown": ("n2",)},
+            {},
+            id="is-not-known",
+        ),
+        pytest.param(
+            [said("unknown", "n2", reason="hung")],
+            [said("fail", "n2")],
+            {"fail": ("n2",)},
+            {},
+            id="known",
+        ),
+        pytest.param(
+            [said("fail", "n2")], [said("unknown", "n2", reason="hung")], {}, {}, id="failed-before"
+        ),
+        pytest.param(
+            [said("fail", "n2", silenced="x")],
+            [said("fail", "n2")],
+            {"fail": ("n2",)},
+            {},
+            id="lapsed",
+        ),
         pytest.param([WELL], [said("fail", "n2", silenced="x")], {}, {}, id="silenced"),
-        pytest.param([said("fail", "n2", fixed=True), WELL], [WELL], {}, {}, id="that-run-mended-it"),
+        pytest.param(
+            [said("fail", "n2", fixed=True), WELL], [WELL], {}, {}, id="that-run-mended-it"
+        ),
         pytest.param([WELL], [said("fail", "n2", fixed=True), WELL], {}, {}, id="mended-at-once"),
     ],
-)  # fmt: skip
+)
 def test_what_turned(
     before: list[Finding], after: list[Finding], new: dict[str, Any], fixed: dict[str, Any]
 ) -> None:

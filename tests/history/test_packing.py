@@ -64,7 +64,7 @@ def test_sets_of_nodes_in_any_order_and_of_strangers() -> None:
         names,
         names[::-1],
         names[3:7],
-        (*names[:6], "stranger"),
+        (*names[:6], "another"),
         (),
         names[::3],
         ("n1", "n1", "n1", "n1", "n1", "n2"),

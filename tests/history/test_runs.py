@@ -1,4 +1,7 @@
-"""Runs in the history: found by name, forgotten in time, whole whatever happens to who writes or to the file."""
+"""Runs in the history: found by name, deleted in time.
+
+They stay whole whatever happens to the writing process or to the file.
+"""
 
 from __future__ import annotations
 

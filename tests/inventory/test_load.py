@@ -1,4 +1,4 @@
-"""Inventories: the files under inventories/good mean what is said here, those under bad say what is wrong with them."""
+"""Inventories: what files under inventories/good mean, and what is wrong with those under bad."""
 
 import copy
 import dataclasses
@@ -50,7 +50,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
 def test_a_bad_inventory_says_all_that_is_wrong(path: Path) -> None:
-    """The .txt beside the file holds its problems: line, key, what was expected, what was seen, hint."""
+    """The .txt beside the file has its problems: line, key, expected, seen, hint."""
     assert problems(path) == path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
 
 
@@ -84,7 +84,7 @@ def test_endless_nesting_ends_quickly(tmp_path: Path, opening: str) -> None:
 
 @pytest.mark.parametrize("line", ["\n", " \n", "#\n", "[a, b]\n"])
 def test_the_way_to_a_syntax_error_takes_no_square_of_its_length(tmp_path: Path, line: str) -> None:
-    """Four times as long a way: four times the work at most, where the square would be sixteen times as much."""
+    """Four times as many lines take four times the work at most, not sixteen times."""
 
     def work(lines: int) -> int:
         path, found = written(tmp_path, f"{line * lines}}}"), []
@@ -264,9 +264,10 @@ def test_sections_without_a_line_say_nothing() -> None:
 
 
 def test_unknown_variables_are_warned_about() -> None:
+    unknown = "no NCCL or torch known here reads this variable"
     assert good("unknown_variables").warnings == (
-        "env.NCCL_DEBUGG: no NCCL or torch known here reads this variable (did you mean 'NCCL_DEBUG'?)",
-        "env.NCCL_SOCKET_IFNAMES: no NCCL or torch known here reads this variable (did you mean 'NCCL_SOCKET_IFNAME'?)",
+        f"env.NCCL_DEBUGG: {unknown} (did you mean 'NCCL_DEBUG'?)",
+        f"env.NCCL_SOCKET_IFNAMES: {unknown} (did you mean 'NCCL_SOCKET_IFNAME'?)",
     )
 
 
@@ -321,7 +322,8 @@ A_NODE = 550  # operations at most; 274 when this was written
 
 
 def one_range(nodes: int) -> str:
-    return f'nodes: [{{name: "gpu[00001-{nodes:05}]", address: "10.0.[0-{nodes // 250 - 1}].[0-249]"}}]\n'
+    address = f"10.0.[0-{nodes // 250 - 1}].[0-249]"
+    return f'nodes: [{{name: "gpu[00001-{nodes:05}]", address: "{address}"}}]\n'
 
 
 def entries(nodes: int) -> str:
@@ -354,7 +356,11 @@ def test_the_work_of_loading_grows_with_the_nodes(
 
 
 def test_importing_the_loader_imports_no_library() -> None:
-    code = "import sys, clusterprep.inventory.load; print(*{'yaml', 'jsonschema', 'ClusterShell', 'packaging'} & set(sys.modules))"
+    code = (
+        "import sys, clusterprep.inventory.load; "
+        "libraries = {'yaml', 'jsonschema', 'ClusterShell', 'packaging'}; "
+        "print(*libraries & set(sys.modules))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )

@@ -33,7 +33,7 @@ def local(name: str, host_id: str | None = "", transport: str = "local", **field
     [
         pytest.param([local("a"), local("b")], "ab", True, id="two"),
         pytest.param([local(name) for name in "abcd"], "abcd", True, id="four"),
-        pytest.param([local("a")], "", False, id="one-shares-with-nobody"),
+        pytest.param([local("a")], "", False, id="one-shares-with-none"),
         pytest.param([local("a"), local("b", "a")], "", False, id="one-host-id-for-both"),
         pytest.param([local("a"), local("b", None)], "", False, id="one-without"),
         pytest.param([local("a"), local("b", transport="ssh")], "", False, id="one-over-ssh"),

@@ -1,4 +1,4 @@
-"""Node sets: expanded in the order written, folded so that they read back, and never more than is safe."""
+"""Node sets: expanded in the order written, folded so that they read back, limited in size."""
 
 from random import Random
 

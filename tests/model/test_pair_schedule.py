@@ -1,4 +1,4 @@
-"""Everybody dials everybody in a small fleet.
+"""All nodes dial all others in a small fleet.
 
 In a large one every node dials and is dialled equally often.
 """

@@ -284,7 +284,7 @@ def test_a_network_that_reaches_all_goes_before_a_faster_one_that_does_not() -> 
 
 
 def test_a_network_in_which_all_have_one_address_joins_no_nodes() -> None:
-    """As the link to a card's own processor does, or a bridge for containers under a name of its own."""
+    """Such as the link to a card's own processor, or a bridge for containers."""
     own = eth("enp0s20u1", "192.168.100.1/24", speed=100_000)
     seen = fleet(
         **nets(**{f"n{n}": (own, eth("eth0", f"10.0.0.{n}/24", speed=1000)) for n in (1, 2, 3)})
@@ -363,14 +363,20 @@ def test_nodes_in_networks_of_their_own_use_the_interface_of_the_login(prefix: i
 
 
 def test_nodes_in_networks_of_their_own_reached_through_another_address_have_no_choice() -> None:
-    """Behind address translation nobody can tell which interface reaches the others: all of them are blamed."""
+    """Behind address translation it is not known which interface reaches the others.
+
+    All of them are blamed.
+    """
     choice = choose(routed(31, peers=False))
     assert set(choice.problems) == {"n1", "n2", "n3"}
     assert choice.picks == {}
 
 
 def racks(*sizes: int, blind: str = "") -> Fleet:
-    """Racks of so many nodes, each with a network of its own; the login to `blind` goes through another address."""
+    """Racks of so many nodes, each with a network of its own.
+
+    The login to `blind` goes through another address.
+    """
     places = [(rack, n) for rack, size in enumerate(sizes, 1) for n in range(1, size + 1)]
     facts = nets(**{f"r{rack}n{n}": (eth("eth0", f"10.{rack}.0.{n}/24"),) for rack, n in places})
     peers = {
@@ -578,8 +584,11 @@ def test_a_variable_that_lets_loopback_in_is_a_problem_of_more_than_one_node(val
     choice = choose(
         fleet(some=some, n1={"net.interfaces": one}, **nets(n2=(eth("eth0", "10.0.0.2/24"),)))
     )
-    words = f"NCCL_SOCKET_IFNAME={value} lets lo in, which NCCL then takes, and which leads to no other node"
-    assert choice.problems == {"n1": words}
+    problem = (
+        f"NCCL_SOCKET_IFNAME={value} lets lo in, which NCCL then takes, "
+        "and which leads to no other node"
+    )
+    assert choice.problems == {"n1": problem}
     assert set(choice.picks) == {"n2"}
     assert choose(fleet(some=some, n1={"net.interfaces": one})).picks["n1"].address == "127.0.0.1"
 
@@ -767,7 +776,10 @@ def test_loopback_may_be_declared_for_nodes_of_one_machine_alone(how: dict[str, 
 
 
 def test_nodes_of_one_machine_count_as_one_among_others() -> None:
-    """Two of three are one machine: the network that reaches the third wins, though two have the faster one."""
+    """Two of three are one machine.
+
+    The network that reaches the third wins, though two have the faster one.
+    """
     mine = (eth("eth0", "10.0.0.1/24", speed=1000), eth("eth1", "10.1.0.1/24", speed=400_000))
     seen = fleet(
         some={name: HERE[name] for name in ("n1", "n2")},

@@ -1,4 +1,7 @@
-"""Which ports carry the training: by declaration, by what peers use, by where GPUs sit, and when nobody can know."""
+"""Which ports carry the training.
+
+By declaration, by what peers use, by where GPUs sit, and when it cannot be known.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ FAR2 = card("0000:f1:00.1")
             tree(),
             PAIRED[:3],
             {"mlx5_3": "not active, neither here nor on most nodes of this kind"},
-            id="down-and-nobody-else-to-ask",
+            id="down-and-no-other-node-to-ask",
         ),
         pytest.param(
             (*hcas(), hca("mlx5_bond_0", nic_at(9), ETHERNET, **OTHER)),
@@ -217,7 +220,7 @@ def test_what_is_not_known_stays_not_known() -> None:
         pytest.param([True, False, True, True], True, id="three-of-four-use-it"),
         pytest.param([True, False], True, id="one-of-two"),
         pytest.param([True, False, False], False, id="one-of-three"),
-        pytest.param([False, False, False], False, id="nobody"),
+        pytest.param([False, False, False], False, id="none"),
     ],
 )
 def test_a_port_that_is_down_belongs_where_at_least_half_of_the_nodes_use_it(

@@ -36,7 +36,7 @@ def test_between_two_ticks_no_more_than_that_counts() -> None:
     real.at += 0.8  # late, for others were busy: that is time in which we could have listened
     assert clock.now() == pytest.approx(110.8)
     real.at += 7.0
-    assert clock.now() == pytest.approx(110.0 + LONGEST), "asked before anybody ticked"
+    assert clock.now() == pytest.approx(110.0 + LONGEST), "asked before the first tick"
     clock.tick()
     assert clock.now() == pytest.approx(110.0 + LONGEST)
     real.at += 0.5

@@ -87,7 +87,7 @@ def test_a_class_knows_its_fields_before_it_has_values() -> None:
 
 
 def test_threads_that_come_together_all_get_values() -> None:
-    """The first value makes the class; whoever comes while it is made has to wait for it."""
+    """The first value makes the class; other threads wait until it is made."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -1,1 +1,1 @@
-"""`clusterprep launch`: one command on all nodes with ranks assigned, what they print, and who ended it."""
+"""`clusterprep launch`: start one command on all nodes with ranks assigned, and show its output."""

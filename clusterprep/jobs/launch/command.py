@@ -1,4 +1,10 @@
-"""What stands behind `--`: a script, a module or another program, with or without `python` or `torchrun` in front."""
+"""Parse the command after `--`: a script, a module or another program.
+
+`python` and `torchrun` may stand in front of it.
+
+>>> program_of(["torchrun", "train.py", "--lr", "1"])
+Program(kind='script', command=('train.py', '--lr', '1'), options=())
+"""
 
 from __future__ import annotations
 
@@ -14,8 +20,8 @@ _PYTHON = re.compile(r"(pypy|python)\d*(\.\d+)?")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 # Options of torchrun that take no value; all others do.
 _FLAGS = frozenset({"-m", "--module", "--no-python", "--run-path", "--standalone"})
-# What launch assigns: a second value would make nodes or ranks meet elsewhere, or not at all.
-_OURS = frozenset(
+# Options that launch sets: with a second value nodes or ranks would meet elsewhere, or not at all.
+_ASSIGNED = frozenset(
     [
         "--nnodes",
         "--nproc-per-node",
@@ -33,77 +39,111 @@ _OURS = frozenset(
 
 @dataclass(frozen=True)
 class Program:
-    """What each rank runs. `options` are torchrun's own, from a command that began with torchrun."""
+    """The program of each rank.
+
+    `command` is its name and its arguments. `options` are torchrun's own, from a command that began
+    with torchrun.
+    """
 
     kind: Literal["script", "module", "other"]
-    words: tuple[str, ...]
+    command: tuple[str, ...]
     options: tuple[str, ...] = ()
 
     def argv(self, python: str) -> tuple[str, ...]:
-        """As one process of the node whose job runs in `python`."""
-        return (*self.begin(python), *self.words)
+        """Return the arguments of one process, on a node whose interpreter is `python`."""
+        return (*self.interpreter(python), *self.command)
 
-    def begin(self, python: str) -> tuple[str, ...]:
-        """What stands before its words."""
+    def interpreter(self, python: str) -> tuple[str, ...]:
+        """Return the interpreter and its options; empty for a program that needs none."""
         if self.kind == "other":
             return ()
-        return (python, "-u", "-m") if self.kind == "module" else (python, "-u")
+        if self.kind == "module":
+            return (python, "-u", "-m")
+        return (python, "-u")
 
 
 def program_of(words: Sequence[str]) -> Program:
-    """InputError where nothing stands there, or what launch itself assigns."""
+    """Parse a command.
+
+    Raises InputError if it is empty, or sets an option that launch itself assigns.
+    """
     if not words:
         raise InputError.of(
             "there is no command to launch",
             hint="clusterprep launch INVENTORY -- train.py --lr 1e-4",
         )
-    first, rest = posixpath.basename(words[0]), list(words[1:])
-    if first == "torchrun":
-        return _of_torchrun(rest)
-    if _PYTHON.fullmatch(first):
-        return _of_python(list(words), rest)
+    name = posixpath.basename(words[0])
+    arguments = list(words[1:])
+    if name == "torchrun":
+        return _parse_torchrun(arguments)
+    if _PYTHON.fullmatch(name):
+        return _parse_python(list(words))
     if words[0] == "-m":
-        return _module(rest)
-    return Program("script" if first.endswith(".py") else "other", tuple(words))
+        return _module(arguments)
+    kind: Literal["script", "other"] = "other"
+    if name.endswith(".py"):
+        kind = "script"
+    return Program(kind, tuple(words))
 
 
-def _of_python(words: list[str], rest: list[str]) -> Program:
-    """`python` is that of the inventory on each node, unless it is given options of its own."""
-    while rest and rest[0] == "-u":
-        rest = rest[1:]
-    if rest[:1] == ["-m"] and rest[1:2] and rest[1] in _TORCHRUN_MODULES:
-        return _of_torchrun(rest[2:])
-    if rest[:1] == ["-m"]:
-        return _module(rest[1:])
-    if rest and not rest[0].startswith("-"):
-        return Program("script", tuple(rest))
-    return Program("other", tuple(words))
+def _parse_python(command: list[str]) -> Program:
+    """Parse a command that begins with `python`.
+
+    Each node's own `python` of the inventory replaces it, unless it has options besides -u and -m.
+    """
+    arguments = command[1:]
+    while arguments and arguments[0] == "-u":
+        arguments.pop(0)
+    if not arguments:
+        return Program("other", tuple(command))
+    if arguments[0] == "-m":
+        module = arguments[1:]
+        if module and module[0] in _TORCHRUN_MODULES:
+            return _parse_torchrun(module[1:])
+        return _module(module)
+    if arguments[0].startswith("-"):
+        return Program("other", tuple(command))
+    return Program("script", tuple(arguments))
 
 
-def _of_torchrun(words: list[str]) -> Program:
+def _parse_torchrun(arguments: Sequence[str]) -> Program:
+    remaining = list(arguments)
     options: list[str] = []
-    module = plain = False
-    while words and words[0].startswith("-"):
-        word = words.pop(0)
-        name, given, _ = word.partition("=")
-        name = name if name == "-m" else name.replace("_", "-")
-        if name in _OURS:
-            message = f"{name} is what launch assigns; leave it out"
-            raise InputError.of(
-                message, hint="--nproc-per-node and --master-port stand before the --"
-            )
-        module, plain = module or name in ("-m", "--module"), plain or name == "--no-python"
-        if name not in _FLAGS:
-            options += [word] if given else [word, *words[:1]]
-            words = words if given else words[1:]
-    if not words:
+    flags: set[str] = set()
+    while remaining and remaining[0].startswith("-"):
+        argument = remaining.pop(0)
+        name, equals, _ = argument.partition("=")
+        name = name.replace("_", "-")  # torchrun takes --nproc_per_node too
+        _refuse_assigned(name)
+        if name in _FLAGS:
+            flags.add(name)
+            continue
+        options.append(argument)
+        value_follows = not equals
+        if value_follows and remaining:
+            options.append(remaining.pop(0))
+    if not remaining:
         raise InputError.of("torchrun is given nothing to run")
-    return Program(
-        "module" if module else "other" if plain else "script", tuple(words), tuple(options)
-    )
+    return Program(_kind_of(flags), tuple(remaining), tuple(options))
 
 
-def _module(rest: list[str]) -> Program:
-    if not rest:
+def _refuse_assigned(option: str) -> None:
+    if option in _ASSIGNED:
+        raise InputError.of(
+            f"{option} is what launch assigns; leave it out",
+            hint="--nproc-per-node and --master-port stand before the --",
+        )
+
+
+def _kind_of(flags: set[str]) -> Literal["script", "module", "other"]:
+    if "-m" in flags or "--module" in flags:
+        return "module"
+    if "--no-python" in flags:
+        return "other"
+    return "script"
+
+
+def _module(command: list[str]) -> Program:
+    if not command:
         raise InputError.of("-m is given no module")
-    return Program("module", tuple(rest))
+    return Program("module", tuple(command))

@@ -1,90 +1,125 @@
-"""What ranks print, as lines for a terminal: each behind the name of its rank, or equal lines of several ranks once."""
+"""Format the lines that ranks print for a terminal.
+
+Each line stands behind the name of its rank. Equal lines of several ranks can be folded into one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterprep.model.nodeset import fold
 
-WAIT = 0.3  # seconds that a line waits for the same of other ranks
+WAIT = 0.3  # seconds that a line waits for equal lines of other ranks
 
 Source = tuple[str, "int | None"]  # node, and rank; no rank: the node's torchrun
 
 
 def label(source: Source) -> str:
     node, rank = source
-    return f"[{node} torchrun]" if rank is None else f"[{node} rank {rank}]"
+    if rank is None:
+        return f"[{node} torchrun]"
+    return f"[{node} rank {rank}]"
 
 
 @dataclass
-class _Waiting:
+class _WaitingLine:
     since: float
     sources: list[Source]
 
 
 class Prefixed:
-    """Every line at once."""
+    """Shows every line at once, behind its own label."""
 
     def add(self, source: Source, text: str, now: float) -> list[str]:
         return [f"{label(source)} {text}"]
 
-    def due(self, now: float, *, all_of_them: bool = False) -> list[str]:
+    def due(self, now: float, *, flush: bool = False) -> list[str]:
         return []
 
 
 class Folded:
-    """Lines wait a moment for the same lines of other ranks; those of one rank keep their order."""
+    """Holds lines for a moment until the same lines of other ranks arrive, and shows them once.
+
+    Lines of one rank keep their order.
+    """
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._waiting: dict[
-            tuple[str, int], _Waiting
-        ] = {}  # text, and how often its source has it waiting already
+        # By text, and by how many equal lines of the same source were waiting before this one.
+        self._waiting: dict[tuple[str, int], _WaitingLine] = {}
 
     def add(self, source: Source, text: str, now: float) -> list[str]:
-        often = sum(
-            source in row.sources for (known, _), row in self._waiting.items() if known == text
-        )
-        row = self._waiting.setdefault((text, often), _Waiting(now, []))
-        row.sources.append(source)
+        key = (text, self._count_waiting(source, text))
+        if key not in self._waiting:
+            self._waiting[key] = _WaitingLine(now, [])
+        self._waiting[key].sources.append(source)
         return self.due(now)
 
-    def due(self, now: float, *, all_of_them: bool = False) -> list[str]:
-        """In the order in which they came first. Nothing overtakes a line that still waits."""
-        shown = []
-        for (text, often), row in list(self._waiting.items()):
-            if not all_of_them and now - row.since < WAIT and len(row.sources) < self._ranks:
+    def _count_waiting(self, source: Source, text: str) -> int:
+        count = 0
+        for (waiting_text, _), waiting in self._waiting.items():
+            if waiting_text == text and source in waiting.sources:
+                count += 1
+        return count
+
+    def due(self, now: float, *, flush: bool = False) -> list[str]:
+        """Return the lines to show now, in the order in which they first came.
+
+        No line overtakes one that still waits. `flush` shows all of them.
+        """
+        shown: list[str] = []
+        for key, waiting in list(self._waiting.items()):
+            is_complete = len(waiting.sources) >= self._ranks
+            is_old = now - waiting.since >= WAIT
+            if not (flush or is_complete or is_old):
                 break
-            del self._waiting[text, often]
-            shown.append(f"{_labels(row.sources, self._ranks)} {text}")
+            del self._waiting[key]
+            text, _ = key
+            labels = _common_label(waiting.sources, self._ranks)
+            shown.append(f"{labels} {text}")
         return shown
 
 
-def _labels(sources: Iterable[Source], world: int) -> str:
-    ranks = sorted(rank for _, rank in sources if rank is not None)
-    nodes = [node for node, rank in sources if rank is None]
-    if (len(ranks) == 1 and not nodes) or (not ranks and len(nodes) == 1):
-        return label(next(iter(sources)))
-    said = []
-    if ranks:
-        said.append("all ranks" if len(ranks) == world else f"ranks {spans(ranks)}")
-    if nodes:
-        said.append(f"{fold(nodes)} torchrun")
-    return f"[{', '.join(said)}]"
+def _common_label(sources: Sequence[Source], world_size: int) -> str:
+    if len(sources) == 1:
+        return label(sources[0])
+    ranks: list[int] = []
+    torchrun_nodes: list[str] = []
+    for node, rank in sources:
+        if rank is None:
+            torchrun_nodes.append(node)
+        else:
+            ranks.append(rank)
+    parts: list[str] = []
+    if len(ranks) == world_size:
+        parts.append("all ranks")
+    elif ranks:
+        parts.append(f"ranks {spans(sorted(ranks))}")
+    if torchrun_nodes:
+        parts.append(f"{fold(torchrun_nodes)} torchrun")
+    joined = ", ".join(parts)
+    return f"[{joined}]"
 
 
 def spans(numbers: list[int]) -> str:
-    """«0-3,7» of sorted numbers."""
-    rows: list[list[int]] = []
+    """Return sorted numbers with ranges: [0, 1, 2, 3, 7] is "0-3,7"."""
+    ranges: list[list[int]] = []
     for number in numbers:
-        if rows and number == rows[-1][1] + 1:
-            rows[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            rows.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in rows)
+            ranges.append([number, number])
+    parts: list[str] = []
+    for first, last in ranges:
+        if first == last:
+            parts.append(str(first))
+        else:
+            parts.append(f"{first}-{last}")
+    return ",".join(parts)
 
 
 def visible(text: str) -> str:
-    """What a terminal would show of a line: a progress bar has written over itself."""
-    return text.rstrip("\r").rsplit("\r", 1)[-1]
+    """Return what a terminal shows of a line that has written over itself, as progress bars do."""
+    line = text.rstrip("\r")
+    return line.rsplit("\r", 1)[-1]

@@ -1,4 +1,7 @@
-"""Runs a launch through the agents: one thread per node carries, the main thread listens, shows and decides."""
+"""Run a launch through the agents.
+
+One thread per node passes messages on; the main thread takes them, shows lines and decides.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from typing import Any, Protocol
 
 from clusterprep.errors import ClusterprepError, LinkLost, OutOfTime
 from clusterprep.jobs.launch.display import Source
+from clusterprep.jobs.launch.outcome import Ending, LaunchRecord
 from clusterprep.jobs.launch.plan import LaunchPlan, Share
-from clusterprep.jobs.launch.story import Told, Why
 from clusterprep.jobs.verify.frames import parse_frame
 from clusterprep.jobs.verify.timeline import Event
 from clusterprep.remote.transports.link import Link
@@ -21,18 +24,16 @@ from clusterprep.remote.transports.link import Link
 START_ANSWER = 20.0  # seconds for an agent to fork its processes
 ANSWER = 5.0  # seconds for the answers that need no work
 POLL = 0.1  # seconds
-HOLD = (
-    1.0  # seconds between signs of ours to the leash of the processes (remote/children.py, LEASH)
-)
+# Seconds between signs of ours to the leash of the processes (remote/children.py, LEASH).
+HOLD = 1.0
 GRACE = 5.0  # seconds that processes get after SIGTERM
 STOP_ANSWER = 4.0  # seconds beyond it; the agent itself gives stuck processes 2
-SETTLE = (
-    1.0  # seconds after the first bad end, for those that follow from it and for torchrun's summary
-)
-QUIET = 2.5  # seconds without a word of a node, which may be about to be lost
-DUMP = 1.0  # seconds for ranks to say where they are
+# Seconds after the first failure, for those that follow from it and for torchrun's summary.
+SETTLE = 1.0
+QUIET = 2.5  # seconds of silence after which a node may be about to be lost
+DUMP = 1.0  # seconds for ranks to print their stacks
 MOST = 20_000  # events that wait to be shown; a terminal that stands still must not fill the memory
-KEPT = 400  # lines of each stream for the story; a stack of every thread takes some hundred
+KEPT = 400  # last lines kept of each stream; a stack of every thread takes some hundred
 
 
 class Hear(Protocol):
@@ -43,178 +44,219 @@ class Hear(Protocol):
 
 def run_launch(
     links: Mapping[str, Link], plan: LaunchPlan, hear: Hear, tick: Callable[[], None]
-) -> Told:
-    """Start all processes and follow them until all are done, one has failed or time is up; then none runs anywhere.
+) -> LaunchRecord:
+    """Start all processes and follow them until all are done, one has failed or time is up.
 
-    `hear` is given all lines, `tick` is called a few times a second. An interruption ends everything and goes on.
+    When it returns, none of them runs any more. `hear` gets all lines, `tick` is called a few times
+    a second. An interruption ends all processes and is raised again.
     """
     return _Launch(links, plan, hear, tick).run()
 
 
 class _Launch:
-    """The one that decides; the threads of the nodes only carry."""
+    """The state of one launch. The main thread decides; the threads of nodes only pass on."""
 
     def __init__(
         self, links: Mapping[str, Link], plan: LaunchPlan, hear: Hear, tick: Callable[[], None]
     ) -> None:
-        self._links, self._plan, self._hear, self._tick = links, plan, hear, tick
+        self._links = links
+        self._plan = plan
+        self._hear = hear
+        self._tick = tick
         self._began = time.monotonic()
-        self._arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._events: list[Event] = []
-        self._printed: dict[Source, deque[str]] = {}
+        self._last_lines: dict[Source, deque[str]] = {}
         self._states: dict[int, str] = {}
-        self._running = {
-            share.node.name: 1 if not plan.wanted.direct else share.count for share in plan.shares
-        }
-        self._ranks = {share.node.name: frozenset(share.ranks) for share in plan.shares}
-        self._said = dict.fromkeys(self._running, 0)
-        self._missed = dict.fromkeys(self._running, 0)  # lines of each node that nobody took
+        # By node.
+        self._ranks: dict[str, frozenset[int]] = {}
+        self._running: dict[str, int] = {}  # processes
+        for share in plan.shares:
+            name = share.node.name
+            self._ranks[name] = frozenset(share.ranks)
+            self._running[name] = share.count if plan.wanted.direct else 1
+        self._event_counts = dict.fromkeys(self._ranks, 0)  # events other than lines
+        # Lines that came too fast to be shown, since the last notice about them.
+        self._dropped_lines = dict.fromkeys(self._ranks, 0)
         self._failed_at: float | None = None
-        self._stop, self._ask = threading.Event(), threading.Event()
+        self._stop = threading.Event()
+        self._wants_stacks = threading.Event()
         self._bug: Exception | None = None
 
-    def run(self) -> Told:
-        threads = [
-            threading.Thread(target=self._carry, args=(share,), daemon=True)
-            for share in self._plan.shares
-        ]
-        for thread in threads:
-            thread.start()
-        why: Why = "failed"
+    def run(self) -> LaunchRecord:
+        threads = self._start_threads()
+        ending: Ending = "failed"
         until = float("inf")
-        ending: ClusterprepError | None = None
+        interruption: ClusterprepError | None = None
         try:
-            why = self._follow()
+            ending = self._follow()
         except OutOfTime:
-            why, until = "timeout", self._now()
-            self._ask.set()
-        except ClusterprepError as interrupted:
-            ending = interrupted
+            ending = "timeout"
+            until = self._now()
+            self._wants_stacks.set()
+        except ClusterprepError as error:
+            interruption = error
         finally:
             self._stop.set()
             self._wait_for(threads)
         if self._bug is not None:
             raise self._bug
-        if ending is not None:
-            raise ending.extended(f"; all processes on {self._where()} were ended") from ending
-        return Told(tuple(self._events), self._printed, why, self._states, until)
+        if interruption is not None:
+            addition = f"; all processes on {self._describe_nodes()} were ended"
+            raise interruption.extended(addition) from interruption
+        return LaunchRecord(tuple(self._events), self._last_lines, ending, self._states, until)
 
-    # ------------------------------------------------------------ deciding
+    def _start_threads(self) -> list[threading.Thread]:
+        threads: list[threading.Thread] = []
+        for share in self._plan.shares:
+            thread = threading.Thread(target=self._serve_node, args=(share,), daemon=True)
+            threads.append(thread)
+        for thread in threads:
+            thread.start()
+        return threads
+
+    # ------------------------------------------------------------ deciding: the main thread
 
     def _now(self) -> float:
         return time.monotonic() - self._began
 
-    def _follow(self) -> Why:
+    def _follow(self) -> Ending:
         while self._bug is None:
-            self._listen_once()
-            if self._failed_at is None and not any(self._running.values()):
-                return "done"
-            if self._failed_at is not None and self._settled():
+            self._take_events()
+            if self._failed_at is None:
+                if not any(self._running.values()):
+                    return "done"
+            elif self._has_settled(self._failed_at):
                 return "failed"
         return "failed"
 
-    def _settled(self) -> bool:
-        """Enough time for what follows from the first bad end, and nobody may be about to be lost."""
-        lost = {event.node for event in self._events if event.what in ("lost", "refused")}
-        silent = [
-            self._links[share.node.name].silent_for()
-            for share in self._plan.shares
-            if share.node.name not in lost
-        ]
-        return self._now() - (self._failed_at or 0.0) > SETTLE and max(silent, default=0.0) < QUIET
+    def _has_settled(self, failed_at: float) -> bool:
+        """Return True if the consequences of the first failure have come, as far as can be known.
+
+        A node that has been silent for a while may be about to be lost: that is waited for.
+        """
+        if self._now() - failed_at <= SETTLE:
+            return False
+        lost = self._nodes_with("lost", "refused")
+        for share in self._plan.shares:
+            name = share.node.name
+            if name not in lost and self._links[name].silent_for() >= QUIET:
+                return False
+        return True
+
+    def _nodes_with(self, *kinds: str) -> list[str]:
+        return [event.node for event in self._events if event.what in kinds]
 
     def _wait_for(self, threads: Sequence[threading.Thread]) -> None:
-        """What comes meanwhile is heard: the last words of ranks among it."""
+        """Wait for the threads, and take what comes meanwhile, such as the last lines of ranks."""
         while any(thread.is_alive() for thread in threads):
-            self._listen_once()
-        for event in self._waiting():
+            self._take_events()
+        for event in self._waiting_events():
             self._note(event)
         self._tick()
 
-    def _where(self) -> str:
-        lost = [event.node for event in self._events if event.what in ("lost", "left_over")]
-        names = [share.node.name for share in self._plan.shares if share.node.name not in lost]
-        gone = f" (of {', '.join(lost)} this is not known)" if lost else ""
-        return f"{', '.join(names) or 'no node'}{gone}"
+    def _describe_nodes(self) -> str:
+        """Return the nodes whose processes were ended, and those of which it is not known."""
+        unsure = self._nodes_with("lost", "left_over")
+        ended: list[str] = []
+        for share in self._plan.shares:
+            if share.node.name not in unsure:
+                ended.append(share.node.name)
+        description = ", ".join(ended) or "no node"
+        if unsure:
+            unsure_names = ", ".join(unsure)
+            description += f" (of {unsure_names} this is not known)"
+        return description
 
-    def _listen_once(self) -> None:
+    def _take_events(self) -> None:
         with contextlib.suppress(queue.Empty):
-            self._note(self._arrived.get(timeout=POLL))
-        for event in self._waiting():
+            self._note(self._queue.get(timeout=POLL))
+        for event in self._waiting_events():
             self._note(event)
         self._tick()
 
-    def _waiting(self) -> Iterator[Event]:
+    def _waiting_events(self) -> Iterator[Event]:
         while True:
             try:
-                yield self._arrived.get_nowait()
+                yield self._queue.get_nowait()
             except queue.Empty:
                 return
 
     def _note(self, event: Event) -> None:
         if event.what == "lines":
-            self._print(event)
+            self._pass_lines(event)
             return
         self._events.append(event)
-        bad = event.what in ("lost", "refused")
+        is_failure = event.what in ("lost", "refused")
         if event.what == "exit":
             self._running[event.node] -= 1
-            bad = not event.data.get("asked") and event.data.get("code") != 0
-        if bad and self._failed_at is None:
+            was_asked_to_end = event.data.get("asked")
+            is_failure = not was_asked_to_end and event.data.get("code") != 0
+        if is_failure and self._failed_at is None:
             self._failed_at = self._now()
 
-    def _print(self, event: Event) -> None:
+    def _pass_lines(self, event: Event) -> None:
         source: Source = (event.node, event.rank)
         lines = list(event.data["lines"])
-        left_out = int(event.data.get("left_out", 0)) + self._missed[event.node]
-        if left_out:
-            self._missed[event.node] = 0
-            lines.insert(
-                0,
-                f"clusterprep: about {left_out} lines are missing here: they came faster than they were taken",
+        dropped_by_agent = int(event.data.get("left_out", 0))
+        dropped = dropped_by_agent + self._dropped_lines[event.node]
+        if dropped:
+            self._dropped_lines[event.node] = 0
+            notice = (
+                f"clusterprep: about {dropped} lines are missing here: "
+                "they came faster than they were taken"
             )
-        self._printed.setdefault(source, deque(maxlen=KEPT)).extend(lines)
-        # What torchrun says of being ended is twenty lines on every node; its log has them.
-        self._hear(source, lines, shown=event.rank is not None or not self._stop.is_set())
+            lines.insert(0, notice)
+        last_lines = self._last_lines.setdefault(source, deque(maxlen=KEPT))
+        last_lines.extend(lines)
+        # A torchrun that is ended prints twenty lines on every node about it; its log has them.
+        is_shown = event.rank is not None or not self._stop.is_set()
+        self._hear(source, lines, shown=is_shown)
 
-    # ------------------------------------------------------------ carrying: one thread per node
+    # ------------------------------------------------------------ passing on: one thread per node
 
-    def _carry(self, share: Share) -> None:
+    def _serve_node(self, share: Share) -> None:
         link = self._links[share.node.name]
         try:
             if self._start(link, share):
                 self._listen(link)
-            if self._ask.is_set():
-                self._ask_where(link)
+            if self._wants_stacks.is_set():
+                self._request_stacks(link)
             self._end(link)
         except LinkLost as lost:
             heard = self._now() - link.silent_for()
-            self._tell(
-                link, "lost", {"reason": lost.reason, "detail": lost.message, "heard": heard}
-            )
-        except Exception as bug:  # noqa: BLE001 - raised again in the main thread, which stops the other nodes first
+            data = {"reason": lost.reason, "detail": lost.message, "heard": heard}
+            self._put(link, "lost", data)
+        except Exception as bug:  # noqa: BLE001 - the main thread stops all nodes, then raises it
             self._bug = bug
 
     def _start(self, link: Link, share: Share) -> bool:
-        answer = link.request("launch", START_ANSWER, **self._plan.request(share))
-        self._tell(link, "refused" if "no" in answer else "begun", answer)
-        return "no" not in answer
+        """Ask the agent to start the processes of a node. Return False if it refused."""
+        body = self._plan.agent_request(share)
+        answer = link.request("launch", START_ANSWER, **body)
+        is_refused = "no" in answer
+        self._put(link, "refused" if is_refused else "begun", answer)
+        return not is_refused
 
     def _listen(self, link: Link) -> None:
-        held = self._now()
+        held_at = self._now()
         while not self._stop.is_set():
             self._pass_on(link, link.poll(POLL))
-            if self._now() - held > HOLD:
+            if self._now() - held_at > HOLD:
                 link.request("keep", ANSWER)
-                held = self._now()
+                held_at = self._now()
 
-    def _ask_where(self, link: Link) -> None:
-        """Which rank is stopped or stuck, and where the others are: they print it."""
+    def _request_stacks(self, link: Link) -> None:
+        """Ask for the state of each process, and have the ranks print their stacks."""
         answer = link.request("stacks", ANSWER)
         states = answer.get("states")
-        known = {str(rank): rank for rank in self._ranks[link.node.name]}
-        told = states.items() if isinstance(states, dict) else ()
-        self._states.update((known[rank], str(state)) for rank, state in told if rank in known)
+        if not isinstance(states, dict):
+            states = {}
+        rank_of = {str(rank): rank for rank in self._ranks[link.node.name]}
+        for name, state in states.items():
+            rank = rank_of.get(name)
+            if rank is not None:
+                self._states[rank] = str(state)
         until = self._now() + DUMP
         while self._now() < until:
             self._pass_on(link, link.poll(POLL))
@@ -223,26 +265,29 @@ class _Launch:
         answer = link.request("finish", GRACE + STOP_ANSWER, grace=GRACE)
         self._pass_on(link, link.poll(0.0))
         if answer.get("left"):
-            self._tell(link, "left_over", answer)
+            self._put(link, "left_over", answer)
 
     def _pass_on(self, link: Link, frames: Sequence[dict[str, Any]]) -> None:
-        at, name = self._now(), link.node.name
+        now = self._now()
         for frame in frames:
             if "what" in frame:
-                try:
-                    what, rank, data = parse_frame(frame, self._ranks[name])
-                except ValueError as error:
-                    raise LinkLost("garbled", f"no agent of ours would say this: {error}") from None
-                if what == "lines" and self._arrived.qsize() > MOST:
-                    self._missed[name] += len(data["lines"])
-                    continue
-                self._said[name] += what != "lines"
-                if self._said[name] > MOST:
-                    raise LinkLost(
-                        "garbled",
-                        f"it told of more than {MOST} things that happened to its processes",
-                    )
-                self._arrived.put(Event(name, what, at, rank, data))
+                self._pass_on_one(link, frame, now)
 
-    def _tell(self, link: Link, what: str, data: dict[str, Any]) -> None:
-        self._arrived.put(Event(link.node.name, what, self._now(), None, data))
+    def _pass_on_one(self, link: Link, frame: dict[str, Any], now: float) -> None:
+        name = link.node.name
+        try:
+            what, rank, data = parse_frame(frame, self._ranks[name])
+        except ValueError as error:
+            raise LinkLost("garbled", f"no agent of ours would say this: {error}") from None
+        if what == "lines":
+            if self._queue.qsize() > MOST:
+                self._dropped_lines[name] += len(data["lines"])
+                return
+        else:
+            self._event_counts[name] += 1
+            if self._event_counts[name] > MOST:
+                raise LinkLost("garbled", f"it sent more than {MOST} events of its processes")
+        self._queue.put(Event(name, what, now, rank, data))
+
+    def _put(self, link: Link, what: str, data: dict[str, Any]) -> None:
+        self._queue.put(Event(link.node.name, what, self._now(), None, data))

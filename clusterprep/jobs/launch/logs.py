@@ -1,4 +1,4 @@
-"""A file for each rank of a launch on the controller, with both of its streams in the order in which they came."""
+"""Write one file per rank of a launch on the controller, with both of its streams in order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
 class Logs:
-    """The files of one run, each made when there is a first line for it."""
+    """The log files of one run. Each is created with its first line.
+
+    Raises InputError if the folder cannot be made.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.trouble = ""  # why lines are missing, if some are
         self._open: dict[Source, TextIO] = {}
-        self.trouble = ""  # why lines are missing, where some are
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -30,49 +33,63 @@ class Logs:
             ) from None
 
     def write(self, source: Source, lines: Iterable[str]) -> None:
-        """A full disk must not end the job."""
+        """Append lines. An error is noted in `trouble`: a full disk must not end the job."""
         try:
-            if source not in self._open:
-                self._open[source] = self.path(source).open(
-                    "w", encoding="utf-8", errors="replace", newline="\n"
-                )
-            self._open[source].writelines(f"{line}\n" for line in lines)
+            file = self._file(source)
+            file.writelines(f"{line}\n" for line in lines)
         except OSError as error:
-            self.trouble = self.trouble or f"{self.folder} lacks lines: {error.strerror}"
+            self._note(error)
+
+    def _file(self, source: Source) -> TextIO:
+        file = self._open.get(source)
+        if file is None:
+            path = self.path(source)
+            file = path.open("w", encoding="utf-8", errors="replace", newline="\n")
+            self._open[source] = file
+        return file
+
+    def _note(self, error: OSError) -> None:
+        if not self.trouble:
+            self.trouble = f"{self.folder} lacks lines: {error.strerror}"
 
     def path(self, source: Source) -> Path:
         node, rank = source
-        return self.folder / (f"torchrun-{node}.log" if rank is None else f"rank-{rank}.log")
+        if rank is None:
+            return self.folder / f"torchrun-{node}.log"
+        return self.folder / f"rank-{rank}.log"
 
     def flush(self) -> None:
         for file in self._open.values():
             try:
                 file.flush()
             except OSError as error:
-                self.trouble = self.trouble or f"{self.folder} lacks lines: {error.strerror}"
+                self._note(error)
 
     def close(self) -> tuple[Path, ...]:
-        """The files that there are, those of ranks first."""
+        """Close the files and return their paths, those of ranks first."""
         self.flush()
         for file in self._open.values():
             try:
                 file.close()
             except OSError:
                 continue
-        return tuple(self.path(source) for source in sorted(self._open, key=_order))
+        sources = sorted(self._open, key=_ranks_first)
+        return tuple(self.path(source) for source in sources)
 
 
-def _order(source: Source) -> tuple[bool, int, str]:
+def _ranks_first(source: Source) -> tuple[bool, int, str]:
     node, rank = source
     return (rank is None, rank or 0, node)
 
 
 def forget_old(folder: Path) -> None:
-    """Leave the newest runs in a folder of runs; what is no run of ours stays."""
-    runs = (
-        sorted(path for path in folder.glob("*") if _RUN.fullmatch(path.name))
-        if folder.is_dir()
-        else []
-    )
+    """Delete all but the newest runs of a folder. Files that are not of a run stay."""
+    if not folder.is_dir():
+        return
+    runs: list[Path] = []
+    for path in folder.glob("*"):
+        if _RUN.fullmatch(path.name):
+            runs.append(path)
+    runs.sort()
     for path in runs[:-KEPT]:
         shutil.rmtree(path, ignore_errors=True)

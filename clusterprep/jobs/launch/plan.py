@@ -1,4 +1,7 @@
-"""Which processes each node starts, with which words and environment: decided before any node is asked."""
+"""Plan which processes each node starts, with which arguments and environment.
+
+It is decided before any node is asked to start one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.launch.command import Program
@@ -17,15 +20,9 @@ from clusterprep.remote.agent.job import BEFORE, BEGIN
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 SEED = "CLUSTERPREP_SEED"  # what clusterprep.guard reads
-MOST_SEED = (1 << 32) - 1  # what PYTHONHASHSEED takes
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LOGGING = (
-    "--log",
-    "--tee",
-    "--redirects",
-    "-t",
-    "-r",
-)  # of torchrun, where the user wants its files
+# Options of torchrun with which users choose where its log files go.
+_LOGGING = ("--log", "--tee", "--redirects", "-t", "-r")
 _ASSIGNED = frozenset((*TORCHRUN, *MEETING))
 
 
@@ -37,12 +34,16 @@ class LaunchRequest:
     direct: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None  # --chdir
-    here: str = (
-        "/"  # where the command was given, which is where it runs on nodes that have such a folder
-    )
+    here: str = "/"  # current directory of the command; processes start there on nodes that have it
     seed: int | None = None
     preflight: bool = True
     limit: float | None = None  # seconds, for messages
+
+    @property
+    def mode(self) -> Literal["torchrun", "direct"]:
+        if self.direct:
+            return "direct"
+        return "torchrun"
 
 
 @dataclass(frozen=True)
@@ -78,77 +79,94 @@ class LaunchPlan:
 
     @property
     def even(self) -> bool:
-        return len({share.count for share in self.shares}) < 2
+        """Return True if all nodes start the same number of processes."""
+        counts = {share.count for share in self.shares}
+        return len(counts) < 2
 
     @property
     def rendezvous(self) -> str:
-        return (
-            f"[{self.address}]:{self.port}"
-            if ":" in self.address
-            else f"{self.address}:{self.port}"
-        )
+        if ":" in self.address:  # IPv6
+            return f"[{self.address}]:{self.port}"
+        return f"{self.address}:{self.port}"
 
     @functools.cached_property
     def homes(self) -> Mapping[int, Share]:
         """The share of each rank."""
-        return {rank: share for share in self.shares for rank in share.ranks}
+        homes: dict[int, Share] = {}
+        for share in self.shares:
+            for rank in share.ranks:
+                homes[rank] = share
+        return homes
 
-    def torchrun(self, share: Share) -> tuple[str, ...]:
-        """torchrun's own words on one node: static, as c10d orders nodes by itself and picks its own port."""
-        assigned = {
-            "rdzv-backend": "static",
-            "nnodes": len(self.shares),
-            "node-rank": share.position,
-            "nproc-per-node": share.count,
-            "master-addr": self.address,
-            "master-port": self.port,
-        }
-        return tuple(f"--{name}={value}" for name, value in assigned.items())
+    def torchrun_options(self, share: Share) -> tuple[str, ...]:
+        """Return the options of torchrun that launch assigns on one node.
 
-    def request(self, share: Share) -> dict[str, Any]:
-        """The body of the agent's operation `launch` for one node."""
-        node, wanted = share.node, self.wanted
+        The rendezvous is static, as c10d orders nodes by itself and picks a port of its own.
+        """
+        return (
+            "--rdzv-backend=static",
+            f"--nnodes={len(self.shares)}",
+            f"--node-rank={share.position}",
+            f"--nproc-per-node={share.count}",
+            f"--master-addr={self.address}",
+            f"--master-port={self.port}",
+        )
+
+    def agent_request(self, share: Share) -> dict[str, Any]:
+        """Return the body of the agent's operation `launch` for one node."""
+        wanted = self.wanted
+        if wanted.direct:
+            processes = self._rank_processes(share)
+        else:
+            processes = [self._torchrun_process(share)]
         return {
-            "python": node.python,
-            "user": node.job_user,
+            "python": share.node.python,
+            "user": share.node.job_user,
             "folders": [wanted.folder or wanted.here],
             "strict": wanted.folder is not None,
             "torchrun": not wanted.direct,
-            "processes": self._ranks(share) if wanted.direct else [self._torchrun(share)],
+            "processes": processes,
         }
 
-    def _torchrun(self, share: Share) -> dict[str, Any]:
-        python, program = share.node.python, self.wanted.program
-        # Its logs are ours: without a place for them torchrun leaves an empty folder in /tmp.
-        logging = any(word.startswith(_LOGGING) for word in program.options)
-        place = ("--log-dir=/dev/null",) if share.quiet and not logging else ()
-        words = (
-            *self.torchrun(share),
-            *place,
-            *program.options,
-            "--no-python",
-            python,
-            f"-ISc{BEFORE}",
-            *program.words,
-        )
-        # torchrun itself sets GROUP_RANK alone.
-        env = {
-            **share.env,
-            "NODE_RANK": str(share.position),
-            BEGIN: json.dumps(program.begin(python)),
-        }
-        return {"rank": None, "argv": [python, "-m", "torch.distributed.run", *words], "env": env}
+    def _torchrun_process(self, share: Share) -> dict[str, Any]:
+        python = share.node.python
+        program = self.wanted.program
+        argv = [python, "-m", "torch.distributed.run"]
+        argv.extend(self.torchrun_options(share))
+        sets_logging = any(option.startswith(_LOGGING) for option in program.options)
+        if share.quiet and not sets_logging:
+            # Launch keeps the logs. Without a place for its own torchrun leaves an empty folder in
+            # /tmp.
+            argv.append("--log-dir=/dev/null")
+        argv.extend(program.options)
+        argv.extend(["--no-python", python, f"-ISc{BEFORE}"])
+        argv.extend(program.command)
+        env = dict(share.env)
+        env["NODE_RANK"] = str(share.position)  # torchrun itself sets GROUP_RANK alone
+        env[BEGIN] = json.dumps(program.interpreter(python))
+        return {"rank": None, "argv": argv, "env": env}
 
-    def _ranks(self, share: Share) -> list[dict[str, Any]]:
+    def _rank_processes(self, share: Share) -> list[dict[str, Any]]:
         argv = list(self.wanted.program.argv(share.node.python))
-        return [{"rank": rank, "argv": argv, "env": self.environment(rank)} for rank in share.ranks]
+        processes: list[dict[str, Any]] = []
+        for rank in share.ranks:
+            env = self.environment(rank)
+            processes.append({"rank": rank, "argv": argv, "env": env})
+        return processes
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What a rank is given that has no torchrun in between."""
-        share, meet = self.homes[rank], (self.address, self.port)
-        local = rank - share.first
+        """Return the environment of a rank that is started without torchrun."""
+        share = self.homes[rank]
+        rendezvous = (self.address, self.port)
+        local_rank = rank - share.first
         return rank_environment(
-            share.env, meet, rank, local, self.world_size, share.count, share.position
+            share.env,
+            rendezvous,
+            rank,
+            local_rank,
+            self.world_size,
+            share.count,
+            share.position,
         )
 
 
@@ -156,55 +174,75 @@ def plan_launch(
     nodes: Sequence[Node],
     env: Mapping[str, Mapping[str, str]],
     gpus: Mapping[str, int],
-    meet: tuple[str, int],
+    rendezvous: tuple[str, int],
     wanted: LaunchRequest,
     quiet: Iterable[str] = (),
 ) -> LaunchPlan:
-    """Ranks are numbered in inventory order of their nodes; `env` is what apply writes, by node.
+    """Return the plan, with ranks in the order of the nodes.
 
-    `quiet` names the nodes whose torchrun takes /dev/null for a place of logs.
+    `env` has the variables that apply writes, by node. `quiet` names the nodes whose torchrun takes
+    /dev/null as the place of its logs.
     """
-    shares, first, still = list[Share](), 0, frozenset(quiet)
-    for position, (node, count) in enumerate(zip(nodes, shares_of(nodes, gpus), strict=True)):
-        given = {
-            **_own(wanted, count),
-            **env.get(node.name, {}),
-            **_seeds(wanted.seed),
-            **wanted.env,
-        }
-        shares.append(Share(node, position, first, count, given, node.name in still))
-        first += count
-    return LaunchPlan(tuple(shares), wanted, *meet)
+    quiet_nodes = frozenset(quiet)
+    shares: list[Share] = []
+    first_rank = 0
+    counts = shares_of(nodes, gpus)
+    for position, (node, count) in enumerate(zip(nodes, counts, strict=True)):
+        node_env = _defaults(wanted, count)
+        node_env.update(env.get(node.name, {}))
+        node_env.update(_seeds(wanted.seed))
+        node_env.update(wanted.env)
+        is_quiet = node.name in quiet_nodes
+        shares.append(Share(node, position, first_rank, count, node_env, is_quiet))
+        first_rank += count
+    address, port = rendezvous
+    return LaunchPlan(tuple(shares), wanted, address, port)
 
 
-def _own(wanted: LaunchRequest, count: int) -> dict[str, str]:
-    """Under what is declared: stacks at a hang, and what torchrun sets for several ranks where nothing is set."""
-    return {
-        "PYTHONFAULTHANDLER": "1",
-        **({"OMP_NUM_THREADS": "1"} if count > 1 or wanted.direct else {}),
-    }
+def _defaults(wanted: LaunchRequest, count: int) -> dict[str, str]:
+    """Return variables that everything declared overrides."""
+    env = {"PYTHONFAULTHANDLER": "1"}  # prints stacks at a hang
+    if count > 1 or wanted.direct:
+        env["OMP_NUM_THREADS"] = "1"  # as torchrun sets it for several ranks
+    return env
 
 
 def _seeds(seed: int | None) -> dict[str, str]:
-    return {} if seed is None else {"PYTHONHASHSEED": str(seed), SEED: str(seed)}
+    if seed is None:
+        return {}
+    return {"PYTHONHASHSEED": str(seed), SEED: str(seed)}
 
 
-def given_env(words: Iterable[str], mine: Mapping[str, str]) -> dict[str, str]:
-    """`--env NAME=VALUE`, or `--env NAME` for the value that it has here. InputError names all that are neither."""
-    found: dict[str, str] = {}
-    problems = []
-    for word in words:
-        name, given, value = word.partition("=")
-        if not _NAME.fullmatch(name):
-            problems.append(f"--env {name}: a variable has letters, digits and _ in its name")
-        elif name in _ASSIGNED:
-            problems.append(f"--env {name}: launch assigns it to each rank")
-        elif not given and name not in mine:
-            problems.append(f"--env {name}: it has no value here; give one as {name}=VALUE")
-        elif "\0" in value:
-            problems.append(f"--env {name}: a value cannot hold a zero byte")
+def given_env(assignments: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Parse the values of `--env`: `NAME=VALUE`, or `NAME` for its value in `environ`.
+
+    Raises InputError that names all wrong ones.
+    """
+    env: dict[str, str] = {}
+    problems: list[str] = []
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        has_value = bool(equals)
+        problem = _problem_of(name, value, has_value or name in environ)
+        if problem:
+            problems.append(f"--env {name}: {problem}")
+        elif has_value:
+            env[name] = value
         else:
-            found[name] = value if given else mine[name]
+            env[name] = environ[name]
     if problems:
         raise InputError.of("; ".join(problems))
-    return found
+    return env
+
+
+def _problem_of(name: str, value: str, is_known: bool) -> str:
+    """Return what is wrong with a variable of `--env`; empty if it is right."""
+    if not _NAME.fullmatch(name):
+        return "a variable has letters, digits and _ in its name"
+    if name in _ASSIGNED:
+        return "launch assigns it to each rank"
+    if not is_known:
+        return f"it has no value here; give one as {name}=VALUE"
+    if "\0" in value:
+        return "a value cannot hold a zero byte"
+    return ""

@@ -1,4 +1,4 @@
-"""The launch stage: plans the processes from what was seen, follows them, keeps their logs and has them diagnosed."""
+"""The launch stage: plan the processes, follow them, keep their logs and have these diagnosed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterprep.errors import InputError
-from clusterprep.jobs.diagnose import command as diagnosed
+from clusterprep.jobs.diagnose import command as diagnose_command
 from clusterprep.jobs.launch.display import Folded, Prefixed, Source, visible
 from clusterprep.jobs.launch.follow import run_launch
 from clusterprep.jobs.launch.logs import Logs
+from clusterprep.jobs.launch.outcome import LaunchRecord, judge
 from clusterprep.jobs.launch.plan import LaunchPlan, LaunchRequest, plan_launch
-from clusterprep.jobs.launch.story import judge
 from clusterprep.jobs.verify.stage import culprit_of, given_environment, gpus_in_use, rendezvous_of
 from clusterprep.model import Absent, Culprit, Finding, Fleet, Inventory, Json, LaunchResult
 from clusterprep.model.nodeset import fold
@@ -23,13 +23,13 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 
 BESIDE = (
-    "clusterprep: launch is for runs that one sits beside: they end with this command, and nobody starts them again. "
-    "Long jobs belong to the scheduler: --print sbatch"
+    "clusterprep: launch is for interactive runs: they end with this command "
+    "and are not restarted. Long jobs belong to the scheduler: --print sbatch"
 )
-WITHOUT_LOGS = (
-    2,
-    3,
-)  # torch from which on torchrun takes /dev/null for «no logs» and leaves nothing in /tmp
+# The first version of torch whose torchrun takes /dev/null for «no logs» and leaves nothing in
+# /tmp.
+WITHOUT_LOGS = (2, 3)
+FLUSH_EVERY = 1.0  # seconds: users who follow a log file see it grow
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,23 @@ class Screen:
 
 
 def launch_plan(fleet: Fleet, environment: Environment, wanted: LaunchRequest) -> LaunchPlan:
-    """Who runs which rank, on the nodes reached."""
+    """Return which of the nodes reached runs which rank, and how."""
     env = given_environment(fleet, environment)
-    quiet = [node.name for node in fleet.reached if _needs_no_folder(fleet, node.name)]
-    return plan_launch(fleet.reached, env, gpus_in_use(fleet), rendezvous_of(fleet), wanted, quiet)
+    gpus = gpus_in_use(fleet)
+    rendezvous = rendezvous_of(fleet)
+    quiet: list[str] = []
+    for node in fleet.reached:
+        if _needs_no_folder(fleet, node.name):
+            quiet.append(node.name)
+    return plan_launch(fleet.reached, env, gpus, rendezvous, wanted, quiet)
 
 
 def _needs_no_folder(fleet: Fleet, node: str) -> bool:
     build = fleet.fact(node, "torch.build")
     if build is None or isinstance(build, Absent) or build.version is None:
         return False
-    return bool(leading_numbers(build.version)[:2] >= WITHOUT_LOGS)
+    version = leading_numbers(build.version)
+    return bool(version[:2] >= WITHOUT_LOGS)
 
 
 def launch(
@@ -63,70 +69,88 @@ def launch(
     gates: Sequence[Finding],
     screen: Screen,
 ) -> tuple[LaunchResult, tuple[str, ...]]:
-    """Run the job where nothing is in its way. The result, and notices for the report."""
+    """Run the job if nothing prevents it. Return the result, and notices for the report.
+
+    `gates` are the findings that prevent it.
+    """
     plan = launch_plan(fleet, environment, wanted)
     if gates:
         return not_launched(plan, gates), ()
     if wanted.preflight and not plan.even:
         return uneven(plan), ()
     result, trouble = follow(fanout, fleet.inventory, plan, screen)
-    return result, (trouble,) if trouble else ()
+    if trouble:
+        return result, (trouble,)
+    return result, ()
 
 
 def why(gates: Sequence[Finding]) -> str:
-    """What is in the way, in one line."""
-    return "; ".join(
-        dict.fromkeys(f"{gate.check} {gate.verdict} on {fold(gate.nodes)}" for gate in gates)
-    )
+    """Return the findings that prevent a launch, in one line."""
+    reasons: dict[str, None] = {}  # a set that keeps the order
+    for gate in gates:
+        reasons[f"{gate.check} {gate.verdict} on {fold(gate.nodes)}"] = None
+    return "; ".join(reasons)
 
 
 def follow(
     fanout: Fanout, inventory: Inventory, plan: LaunchPlan, screen: Screen
 ) -> tuple[LaunchResult, str]:
-    """Run it. The result, and why logs lack lines where they do."""
+    """Run the job. Return the result, and why logs lack lines; empty if they lack none."""
     logs = Logs(screen.logs)
-    shown = _Shown(plan, screen, logs)
+    output = _Output(plan, screen, logs)
     fanout.load("job")
     links = {share.node.name: fanout.links[share.node.name] for share in plan.shares}
     try:
-        told = run_launch(links, plan, shown.hear, shown.tick)
+        record = run_launch(links, plan, output.hear, output.tick)
     finally:
-        shown.tick(last=True)
+        output.tick(last=True)
         paths = logs.close()
-    result = replace(judge(plan, told), logs=str(logs.folder))
+    result = replace(judge(plan, record), logs=str(logs.folder))
     if result.verdict != "pass":
-        # What torchrun says of being ended by us would be taken for somebody's SIGTERM.
-        theirs = {event.node for event in told.exits()}
-        ours = {
-            logs.path((share.node.name, None))
-            for share in plan.shares
-            if share.node.name not in theirs
-        }
-        result = replace(
-            result, causes=_causes([path for path in paths if path not in ours], plan, inventory)
-        )
+        misleading = _logs_of_ended_torchruns(plan, record, logs)
+        telling = [path for path in paths if path not in misleading]
+        result = replace(result, causes=_causes(telling, plan, inventory))
     return result, logs.trouble
 
 
-class _Shown:
-    """Every line goes to its file, and to the screen behind the name of its rank."""
+def _logs_of_ended_torchruns(plan: LaunchPlan, record: LaunchRecord, logs: Logs) -> set[Path]:
+    """Return the logs of each torchrun that launch ended.
+
+    They tell of a SIGTERM, which `diagnose` would take for one from outside.
+    """
+    nodes_with_own_exit = {event.node for event in record.own_exits()}
+    paths: set[Path] = set()
+    for share in plan.shares:
+        name = share.node.name
+        if name not in nodes_with_own_exit:
+            paths.add(logs.path((name, None)))
+    return paths
+
+
+class _Output:
+    """Writes every line to its file, and shows it behind the name of its rank."""
 
     def __init__(self, plan: LaunchPlan, screen: Screen, logs: Logs) -> None:
         self._display = Folded(plan.world_size) if screen.folded else Prefixed()
-        self._say, self._logs = screen.say, logs
-        self._flushed = 0.0
+        self._say = screen.say
+        self._logs = logs
+        self._flushed_at = 0.0
 
     def hear(self, source: Source, lines: Sequence[str], *, shown: bool) -> None:
         self._logs.write(source, lines)
+        if not shown:
+            return
         now = time.monotonic()
-        for line in lines if shown else ():
-            self._show(self._display.add(source, visible(line), now))
+        for line in lines:
+            due = self._display.add(source, visible(line), now)
+            self._show(due)
 
     def tick(self, *, last: bool = False) -> None:
         now = time.monotonic()
-        self._show(self._display.due(now, all_of_them=last))
-        if now - self._flushed > 1.0:  # whoever follows a file sees it grow
-            self._flushed = now
+        due = self._display.due(now, flush=last)
+        self._show(due)
+        if now - self._flushed_at > FLUSH_EVERY:
+            self._flushed_at = now
             self._logs.flush()
 
     def _show(self, lines: Sequence[str]) -> None:
@@ -137,20 +161,23 @@ class _Shown:
 def _causes(
     paths: Sequence[Path], plan: LaunchPlan, inventory: Inventory
 ) -> tuple[Mapping[str, Json], ...]:
-    """What `diagnose` says of the logs, with the nodes of ranks; harmless lines are left to that command."""
+    """Return what `diagnose` says of the logs, with the nodes of ranks.
+
+    Harmless lines are left to that command.
+    """
     if not paths:
         return ()
     try:
-        diagnosis, _ = diagnosed.diagnose([str(path) for path in paths])
+        diagnosis, _ = diagnose_command.diagnose([str(path) for path in paths])
     except InputError:
-        return ()  # somebody printed what is no text; the logs are there
-    counts = {share.node.name: share.count for share in plan.shares}
-    nodes = tuple(
-        replace(n, nproc_per_node=counts[n.name]) for n in inventory.nodes if n.name in counts
-    )
-    diagnosis = diagnosed.with_nodes(diagnosis, replace(inventory, nodes=nodes))
-    return tuple(
-        {
+        return ()  # a rank printed what is no text; the logs are there
+    launched = _launched_inventory(plan, inventory)
+    diagnosis = diagnose_command.with_nodes(diagnosis, launched)
+    rows: list[Mapping[str, Json]] = []
+    for found in diagnosis.causes:
+        if found.severity == "benign":
+            continue
+        row = {
             "cause": found.cause.name,
             "severity": found.severity,
             "confidence": found.confidence,
@@ -158,46 +185,73 @@ def _causes(
             "message": found.message,
             "remedy": found.cause.remedy,
         }
-        for found in diagnosis.causes
-        if found.severity != "benign"
-    )
+        rows.append(row)
+    return tuple(rows)
+
+
+def _launched_inventory(plan: LaunchPlan, inventory: Inventory) -> Inventory:
+    """Return the inventory with the nodes of the launch alone, and the processes of each."""
+    counts = {share.node.name: share.count for share in plan.shares}
+    nodes = []
+    for node in inventory.nodes:
+        if node.name in counts:
+            nodes.append(replace(node, nproc_per_node=counts[node.name]))
+    return replace(inventory, nodes=tuple(nodes))
 
 
 # ---------------------------------------------------------------- what was not begun
 
 
 def not_launched(plan: LaunchPlan, gates: Sequence[Finding]) -> LaunchResult:
-    """The result of a launch that could only have hung: the findings in its way name the culprits."""
-    failed = [
-        finding for finding in gates if finding.verdict == "fail" and finding.severity == "error"
-    ]
-    message = (
-        f"no process was started: {', '.join(dict.fromkeys(finding.check for finding in gates))}"
-    )
-    return _nothing(plan, tuple(culprit_of(finding) for finding in failed), message)
+    """Return the result of a launch that could only have hung.
+
+    The findings that prevent it name the culprits.
+    """
+    check_names = dict.fromkeys(gate.check for gate in gates)  # each once, in order
+    culprits: list[Culprit] = []
+    for gate in gates:
+        if gate.verdict == "fail" and gate.severity == "error":
+            culprits.append(culprit_of(gate))
+    joined = ", ".join(check_names)
+    return _nothing_started(plan, tuple(culprits), f"no process was started: {joined}")
 
 
 def uneven(plan: LaunchPlan) -> LaunchResult:
-    """Nodes would start different numbers of processes: one inventory is one job."""
-    by_count: dict[int, list[str]] = {}
+    """Return the result if nodes would start different numbers of processes.
+
+    The culprits are the nodes that differ from the majority; all nodes if there is none.
+    """
+    groups = _nodes_by_count(plan)
+    _, majority = groups[0]
+    if 2 * len(majority) <= len(plan.shares):
+        majority = []
+    culprit_names: list[str] = []
     for share in plan.shares:
-        by_count.setdefault(share.count, []).append(share.node.name)
-    counts = sorted(by_count, key=lambda count: -len(by_count[count]))
-    most = by_count[counts[0]]
-    majority = 2 * len(most) > len(plan.shares)
-    odd = tuple(s.node.name for s in plan.shares if not (majority and s.count == counts[0]))
-    seen = "; ".join(f"{count} on {fold(by_count[count])}" for count in counts)
-    cause = f"nodes would start different numbers of processes: {seen}"
+        if share.node.name not in majority:
+            culprit_names.append(share.node.name)
+    descriptions: list[str] = []
+    for count, nodes in groups:
+        descriptions.append(f"{count} on {fold(nodes)}")
+    description = "; ".join(descriptions)
+    cause = f"nodes would start different numbers of processes: {description}"
     evidence = ("nproc_per_node of the inventory, or the number of GPUs in use (launch.nproc)",)
-    return _nothing(
-        plan, (Culprit("node", odd, 0.99, cause, evidence),), "no process was started: launch.nproc"
-    )
+    culprit = Culprit("node", tuple(culprit_names), 0.99, cause, evidence)
+    return _nothing_started(plan, (culprit,), "no process was started: launch.nproc")
 
 
-def _nothing(plan: LaunchPlan, culprits: tuple[Culprit, ...], message: str) -> LaunchResult:
+def _nodes_by_count(plan: LaunchPlan) -> list[tuple[int, list[str]]]:
+    """Return numbers of processes with the names of nodes that start so many, most nodes first."""
+    nodes_by_count: dict[int, list[str]] = {}
+    for share in plan.shares:
+        names = nodes_by_count.setdefault(share.count, [])
+        names.append(share.node.name)
+    return sorted(nodes_by_count.items(), key=lambda group: -len(group[1]))
+
+
+def _nothing_started(plan: LaunchPlan, culprits: tuple[Culprit, ...], message: str) -> LaunchResult:
     return LaunchResult(
         verdict="fail" if culprits else "unknown",
-        mode="direct" if plan.wanted.direct else "torchrun",
+        mode=plan.wanted.mode,
         world_size=plan.world_size,
         nproc_per_node=plan.nproc_per_node,
         rendezvous=plan.rendezvous,

@@ -1,4 +1,4 @@
-"""A launch as text: what to type on each node, a script for Slurm, or a hostfile of MPI and DeepSpeed."""
+"""Render a launch as text: a command line per node, a script for Slurm, or a hostfile."""
 
 from __future__ import annotations
 
@@ -8,132 +8,174 @@ from collections.abc import Mapping, Sequence
 from clusterprep.jobs.launch.plan import LaunchPlan, Share
 from clusterprep.model.nodeset import fold
 
-FORMS = ("torchrun", "sbatch", "hostfile")
+# How torchrun takes a program of each kind.
+_KIND_OPTIONS = {"script": (), "module": ("-m",), "other": ("--no-python",)}
 
 
 def text_of(plan: LaunchPlan, form: str, cluster: str) -> str:
-    return {"torchrun": torchrun, "sbatch": sbatch, "hostfile": hostfile}[form](plan, cluster)
+    """Return the launch as `form`, which is torchrun, sbatch or hostfile.
+
+    `cluster` is the name of the inventory; it names the Slurm job.
+    """
+    if form == "sbatch":
+        return sbatch(plan, cluster)
+    if form == "hostfile":
+        return hostfile(plan)
+    return torchrun(plan)
 
 
-def torchrun(plan: LaunchPlan, cluster: str) -> str:
-    """One line for each node, or for each rank; all of them within ten minutes, as torchrun waits no longer."""
-    parts = []
+def torchrun(plan: LaunchPlan) -> str:
+    """Return one line per node, or per rank of a direct launch.
+
+    All have to be started within ten minutes: torchrun waits no longer.
+    """
+    parts: list[str] = []
     for share in plan.shares:
-        node = share.node
         if plan.wanted.direct:
-            argv = plan.wanted.program.argv(node.python)
-            parts += [
-                _line(plan, f"{node.name} rank {rank}", plan.environment(rank), argv)
-                for rank in share.ranks
-            ]
+            parts.extend(_rank_lines(plan, share))
         else:
             env = {**share.env, "NODE_RANK": str(share.position)}
-            parts.append(_line(plan, node.name, env, _run(plan, share)))
+            argv = _torchrun_argv(plan, share)
+            parts.append(_line(plan, share.node.name, env, argv))
     return "\n".join(parts)
 
 
-def _line(plan: LaunchPlan, name: str, env: Mapping[str, str], argv: Sequence[str]) -> str:
-    given = [f"{variable}={value}" for variable, value in sorted(env.items())]
-    folder = f"cd {shlex.quote(plan.wanted.folder)} && " if plan.wanted.folder else ""
-    return f"# {name}\n{folder}{shlex.join(['env', *given, *argv])}\n"
+def _rank_lines(plan: LaunchPlan, share: Share) -> list[str]:
+    argv = plan.wanted.program.argv(share.node.python)
+    lines: list[str] = []
+    for rank in share.ranks:
+        env = plan.environment(rank)
+        lines.append(_line(plan, f"{share.node.name} rank {rank}", env, argv))
+    return lines
 
 
-def hostfile(plan: LaunchPlan, cluster: str) -> str:
-    """As Open MPI and DeepSpeed read it."""
-    rows = []
+def _line(plan: LaunchPlan, title: str, env: Mapping[str, str], argv: Sequence[str]) -> str:
+    words = ["env"]
+    for name, value in sorted(env.items()):
+        words.append(f"{name}={value}")
+    words.extend(argv)
+    command = shlex.join(words)
+    if plan.wanted.folder:
+        command = f"cd {shlex.quote(plan.wanted.folder)} && {command}"
+    return f"# {title}\n{command}\n"
+
+
+def hostfile(plan: LaunchPlan) -> str:
+    """Return a hostfile as Open MPI and DeepSpeed read it."""
+    rows: list[str] = []
     for share in plan.shares:
         node = share.node
-        rows += [f"# {node.name}"] if node.address != node.name else []
+        if node.address != node.name:
+            rows.append(f"# {node.name}")
         rows.append(f"{node.address} slots={share.count}")
-    return "\n".join([*rows, ""])
+    rows.append("")
+    return "\n".join(rows)
 
 
 def sbatch(plan: LaunchPlan, cluster: str) -> str:
-    """Slurm gives the nodes; one task on each starts torchrun, whose node rank is Slurm's own number of the node."""
-    names = [share.node.name for share in plan.shares]
-    alike = _alike(plan.shares)
-    gpus = [f"#SBATCH --gpus-per-node={plan.nproc_per_node}"] if _with_gpus(plan) else []
-    inner = [
-        *_own_lines(plan.shares, alike),
-        "export NODE_RANK=$SLURM_NODEID",
-        f"exec {' '.join(_in_slurm(plan))}",
-    ]
-    lines = [
-        "#!/bin/bash",
-        f"#SBATCH --job-name={shlex.quote(cluster or 'launch')}",
-        f"#SBATCH --nodes={len(names)}",
-        f"#SBATCH --nodelist={fold(names)}",
-        "#SBATCH --ntasks-per-node=1",
-        *gpus,
-        *([f"#SBATCH --chdir={plan.wanted.folder}"] if plan.wanted.folder else []),
-        "# A task may use all of its node's processors: data loaders need them.",
-        "#SBATCH --exclusive",
-        "",
-        "set -euo pipefail",
-        *(f"export {name}={shlex.quote(value)}" for name, value in sorted(alike.items())),
-        'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        f"export MASTER_PORT={plan.port}",
-        "",
-        f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(chr(10).join(inner))}",
-        "",
-    ]
+    """Return a script for Slurm, which gives the nodes.
+
+    One task on each node starts torchrun; its node rank is Slurm's own number of the node.
+    """
+    common_env = _common_env(plan.shares)
+    lines = ["#!/bin/bash"]
+    lines.extend(_sbatch_options(plan, cluster))
+    lines.extend(["", "set -euo pipefail"])
+    for name, value in sorted(common_env.items()):
+        lines.append(f"export {name}={shlex.quote(value)}")
+    lines.append('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+    lines.append(f"export MASTER_PORT={plan.port}")
+    task = _task_script(plan, common_env)
+    lines.extend(["", f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(task)}", ""])
     return "\n".join(lines)
 
 
-def _run(plan: LaunchPlan, share: Share) -> list[str]:
-    words = (*plan.torchrun(share), *plan.wanted.program.options)
-    return [share.node.python, "-m", "torch.distributed.run", *words, *_worker(plan)]
+def _sbatch_options(plan: LaunchPlan, cluster: str) -> list[str]:
+    job_name = cluster or "launch"
+    names = [share.node.name for share in plan.shares]
+    lines = [
+        f"#SBATCH --job-name={shlex.quote(job_name)}",
+        f"#SBATCH --nodes={len(names)}",
+        f"#SBATCH --nodelist={fold(names)}",
+        "#SBATCH --ntasks-per-node=1",
+    ]
+    if _has_gpus(plan):
+        lines.append(f"#SBATCH --gpus-per-node={plan.nproc_per_node}")
+    if plan.wanted.folder:
+        lines.append(f"#SBATCH --chdir={plan.wanted.folder}")
+    lines.append("# A task may use all of its node's processors: data loaders need them.")
+    lines.append("#SBATCH --exclusive")
+    return lines
 
 
-def _worker(plan: LaunchPlan) -> list[str]:
-    """The program as torchrun takes it."""
+def _task_script(plan: LaunchPlan, common_env: Mapping[str, str]) -> str:
+    """Return what each task runs: the environment of its node, then torchrun."""
+    lines = _exports_by_node(plan.shares, common_env)
+    lines.append("export NODE_RANK=$SLURM_NODEID")
+    command = " ".join(_slurm_words(plan))
+    lines.append(f"exec {command}")
+    return "\n".join(lines)
+
+
+def _torchrun_argv(plan: LaunchPlan, share: Share) -> list[str]:
+    argv = [share.node.python, "-m", "torch.distributed.run"]
+    argv.extend(plan.torchrun_options(share))
+    argv.extend(_program_words(plan))
+    return argv
+
+
+def _program_words(plan: LaunchPlan) -> list[str]:
+    """Return the user's options of torchrun, and the program as torchrun takes it."""
     program = plan.wanted.program
-    flag = {"script": [], "module": ["-m"], "other": ["--no-python"]}[program.kind]
-    return [*flag, *program.words]
+    return [*program.options, *_KIND_OPTIONS[program.kind], *program.command]
 
 
-def _in_slurm(plan: LaunchPlan) -> Sequence[str]:
-    """Words of a shell line: what Slurm decides is left to its variables."""
-    share, program = plan.shares[0], plan.wanted.program
-    fixed = (
-        "--rdzv-backend=static",
-        f"--nnodes={len(plan.shares)}",
-        f"--nproc-per-node={share.count}",
-    )
-    place = (
-        '--node-rank="$SLURM_NODEID"',
-        '--master-addr="$MASTER_ADDR"',
-        f"--master-port={plan.port}",
-    )
-    rest = [*program.options, *_worker(plan)]
+def _slurm_words(plan: LaunchPlan) -> Sequence[str]:
+    """Return torchrun's command for the shell; variables of Slurm stand for what Slurm decides."""
+    share = plan.shares[0]
     return [
         shlex.quote(share.node.python),
         "-m torch.distributed.run",
-        *fixed,
-        *place,
-        shlex.join(rest),
+        "--rdzv-backend=static",
+        f"--nnodes={len(plan.shares)}",
+        f"--nproc-per-node={share.count}",
+        '--node-rank="$SLURM_NODEID"',
+        '--master-addr="$MASTER_ADDR"',
+        f"--master-port={plan.port}",
+        shlex.join(_program_words(plan)),
     ]
 
 
-def _alike(shares: Sequence[Share]) -> Mapping[str, str]:
-    """What all nodes are given alike."""
-    first, *others = [share.env for share in shares]
-    return {
-        name: value
-        for name, value in first.items()
-        if all(env.get(name) == value for env in others)
-    }
+def _common_env(shares: Sequence[Share]) -> Mapping[str, str]:
+    """Return the variables that have the same value on all nodes."""
+    common = dict(shares[0].env)
+    for share in shares[1:]:
+        for name, value in list(common.items()):
+            if share.env.get(name) != value:
+                del common[name]
+    return common
 
 
-def _own_lines(shares: Sequence[Share], alike: Mapping[str, str]) -> list[str]:
-    """What each node is given by itself."""
-    lines = []
+def _exports_by_node(shares: Sequence[Share], common_env: Mapping[str, str]) -> list[str]:
+    """Return a `case` statement that exports the variables in which nodes differ."""
+    cases: list[str] = []
     for share in shares:
-        mine = [f"{n}={shlex.quote(v)}" for n, v in sorted(share.env.items()) if n not in alike]
-        if mine:
-            lines.append(f"  {shlex.quote(share.node.name)}) export {' '.join(mine)} ;;")
-    return ['case "$SLURMD_NODENAME" in', *lines, "esac"] if lines else []
+        assignments: list[str] = []
+        for name, value in sorted(share.env.items()):
+            if name not in common_env:
+                assignments.append(f"{name}={shlex.quote(value)}")
+        if assignments:
+            node = shlex.quote(share.node.name)
+            joined = " ".join(assignments)
+            cases.append(f"  {node}) export {joined} ;;")
+    if not cases:
+        return []
+    return ['case "$SLURMD_NODENAME" in', *cases, "esac"]
 
 
-def _with_gpus(plan: LaunchPlan) -> bool:
-    return all(share.node.gpus is not None and share.node.gpus.count > 0 for share in plan.shares)
+def _has_gpus(plan: LaunchPlan) -> bool:
+    for share in plan.shares:
+        gpus = share.node.gpus
+        if gpus is None or gpus.count <= 0:
+            return False
+    return True

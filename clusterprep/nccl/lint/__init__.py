@@ -1,4 +1,4 @@
-"""Judges the text of an environment: settings in whatever dialect, without a node and without an inventory."""
+"""Judge the text of an environment, in any of its dialects, without a node and an inventory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Scope = Literal["file", "branch", "command"]
 class LintEntry:
     """One setting as its writer meant it.
 
-    `known` is false where a shell puts the value together at run time. `lost` marks a setting that never reaches
-    anybody under its name, and `bare` one that a shell keeps for itself because nobody exports it. The scope is
-    «branch» where it may hold or not, and «command» where it is for one command alone.
+    `known` is false if a shell computes the value at run time. `lost` marks a setting that no
+    program gets under its name, and `bare` one that a shell keeps for itself because it is not
+    exported. The scope is «branch» if the setting may hold or not, and «command» if it is for one
+    command alone.
     """
 
     name: str
@@ -42,21 +43,25 @@ class Text:
     mark: bool = False  # a byte-order mark stands at its head
 
     def held(self, *scopes: Scope) -> Mapping[str, LintEntry]:
-        """What holds in the end for programs that come after: in nccl.conf the first setting of a name, else the last.
+        """Return, by name, the settings that programs started afterwards get.
 
-        Without scopes what a branch sets counts too, for it may be what holds.
+        In nccl.conf the first setting of a name holds, elsewhere the last. Without `scopes` the
+        settings of branches count too, for they may be what holds.
         """
-        taken = scopes or ("file", "branch")
-        entries = [entry for entry in self.entries if not entry.lost and entry.scope in taken]
-        return {
-            entry.name: entry
-            for entry in (reversed(entries) if self.dialect == "nccl.conf" else entries)
-        }
+        wanted = scopes or ("file", "branch")
+        entries = list(self.entries)
+        if self.dialect == "nccl.conf":
+            entries.reverse()
+        held = {}
+        for entry in entries:
+            if not entry.lost and entry.scope in wanted:
+                held[entry.name] = entry
+        return held
 
 
 @dataclass(frozen=True)
 class Versions:
-    """What will read the settings, as numbers; None: not known."""
+    """The versions of what will read the settings, as numbers; None: not known."""
 
     nccl: tuple[int, ...] | None = None
     torch: tuple[int, ...] | None = None
@@ -74,3 +79,20 @@ class Remark:
     wanted: str
     remedy: str = ""
     severity: Severity = "warning"
+
+
+def no_effect(
+    entry: LintEntry,
+    message: str,
+    wanted: str,
+    remedy: str = "",
+    severity: Severity = "warning",
+) -> Remark:
+    """Return a remark of the check env.no_effect about the value of a setting."""
+    seen = f"{entry.name}={entry.value}"
+    return Remark("env.no_effect", entry.line, entry.name, message, seen, wanted, remedy, severity)
+
+
+def write(entry: LintEntry, value: str) -> str:
+    """Return the remedy «write NAME=value»; empty if there is no value to write."""
+    return f"write {entry.name}={value}" if value else ""

@@ -1,4 +1,4 @@
-"""What a dialect makes of a line otherwise than it was meant: environment files, and scripts of a shell."""
+"""Lines that docker, systemd, pam_env or a shell read otherwise than they were meant."""
 
 from __future__ import annotations
 
@@ -7,51 +7,69 @@ from collections.abc import Iterator
 
 from clusterprep.model import Severity
 from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions
-from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, harmless
+from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, harmless, is_quoted
 
-_OURS = r"(?:NCCL|TORCH_NCCL|TORCH_DISTRIBUTED|OFI_NCCL|GLOO|TP_SOCKET)_\w+"
+_JUDGED = r"(?:NCCL|TORCH_NCCL|TORCH_DISTRIBUTED|OFI_NCCL|GLOO|TP_SOCKET)_\w+"
 _NAMES = re.compile(r"(?:NCCL|TORCH|OFI|GLOO|CUDA|MASTER|PET|TP)_\w*")
-_INSIDE = re.compile(rf"(?<=[\s:$]){_OURS}$")  # ENV of a Dockerfile, $env: of PowerShell
-_WITHOUT = re.compile(rf"\s*(?:export\s+)?({_OURS})(?:\s*:\s*|\s+)\S")
-# In a shell: blanks before an =, or behind that of an export, which leaves the name without its value.
-_APART = re.compile(rf"\s*(?:export\s+)?({_OURS})\s+=|\s*export\s+({_OURS})=\s+[^\s#;&|]")
+_INSIDE = re.compile(rf"(?<=[\s:$]){_JUDGED}$")  # ENV of a Dockerfile, $env: of PowerShell
+_WITHOUT_EQUALS = re.compile(rf"\s*(?:export\s+)?({_JUDGED})(?:\s*:\s*|\s+)\S")
+# In a shell: blanks before an =, or behind that of an export, which leaves the name without its
+# value.
+_APART = re.compile(rf"\s*(?:export\s+)?({_JUDGED})\s+=|\s*export\s+({_JUDGED})=\s+[^\s#;&|]")
 
 
 def judge(text: Text, versions: Versions) -> Iterator[Remark]:
+    """Yield what the readers of environment files and of shell scripts make of the lines."""
     if text.dialect in ("env-file", "environment"):
-        yield from _marked(text)
+        yield from _byte_order_mark(text)
         yield from _settings(text)
-        yield from _skipped(text)
+        yield from _without_equals(text)
     elif text.dialect == "shell":
-        yield from _marked(text)
+        yield from _byte_order_mark(text)
         yield from _returns(text)
         yield from _blanks(text)
+        yield from _split_lists(text)
 
 
 def _settings(text: Text) -> Iterator[Remark]:
     for entry in text.entries:
+        line = text.lines[entry.line - 1]
         if _NAMES.fullmatch(entry.name):
-            line = text.lines[entry.line - 1]
-            flaw = _flaw(line, entry.written) if text.dialect == "env-file" else _comment(entry)
-            if flaw:
-                wanted = f"{entry.name}={'value' if DOLLAR.search(entry.value) else entry.value}"
-                yield _remark(entry.line, entry.name, flaw, line.strip(), wanted)
-        elif found := _INSIDE.search(entry.name):
+            yield from _flawed_value(text, entry, line)
+            continue
+        inside = _INSIDE.search(entry.name)
+        if inside:
             message = (
                 "what stands before the = is no name: docker refuses the line, and others skip it"
             )
-            seen, wanted = text.lines[entry.line - 1].strip(), f"{found[0]}=value"
-            yield _remark(entry.line, entry.name, message, seen, wanted, severity="error")
+            yield _error(entry.line, entry.name, message, line.strip(), f"{inside[0]}=value")
 
 
-def _flaw(line: str, value: str) -> str:
-    """Docker and systemd are not one dialect."""
+def _flawed_value(text: Text, entry: LintEntry, line: str) -> Iterator[Remark]:
+    if text.dialect == "env-file":
+        flaw = _env_file_flaw(line, entry.written)
+    else:
+        flaw = _comment_flaw(entry)
+    if not flaw:
+        return
+    value = entry.value
+    if DOLLAR.search(value):
+        value = "value"
+    wanted = f"{entry.name}={value}"
+    yield _remark(entry.line, entry.name, flaw, line.strip(), wanted, f"write {wanted}")
+
+
+def _env_file_flaw(line: str, value: str) -> str:
+    """Return what docker and systemd make of a line, which differs; empty if it is fine."""
     name = line.partition("=")[0]
     if line.lstrip().startswith("export "):
-        return "docker refuses a name with a blank, and systemd skips the line: no export in an environment file"
+        return (
+            "docker refuses a name with a blank, and systemd skips the line: "
+            "no export in an environment file"
+        )
     if name != name.rstrip():
         return "a blank before the =: docker refuses the line, and systemd skips it"
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+    if is_quoted(value):
         return "docker's --env-file keeps the quotes as a part of the value; systemd takes them off"
     if COMMENT.search(value):
         return "no comment behind a value: it is a part of it"
@@ -60,74 +78,90 @@ def _flaw(line: str, value: str) -> str:
     return ""
 
 
-def _comment(entry: LintEntry) -> str:
-    """For pam_env a # ends the value and leaves the blank before it; for systemd's environment.d all is value."""
+def _comment_flaw(entry: LintEntry) -> str:
+    """Return what pam_env and systemd's environment.d make of a comment; empty if it is fine.
+
+    For pam_env a # ends the value and leaves the blank before it. For systemd all is value.
+    """
     if COMMENT.search(entry.written) and not harmless(entry.name):
-        return "no comment behind a value: pam_env leaves a blank of it in the value, systemd all of it"
+        return (
+            "no comment behind a value: pam_env leaves a blank of it in the value, "
+            "systemd all of it"
+        )
     return ""
 
 
-def _skipped(text: Text) -> Iterator[Remark]:
-    """A name alone is docker's word for what it has itself."""
+def _without_equals(text: Text) -> Iterator[Remark]:
+    """Yield lines that name a variable and have no =.
+
+    A name alone is fine: docker then passes the value that it has itself.
+    """
     for number, line in enumerate(text.lines, 1):
-        if "=" not in line and (found := _WITHOUT.match(line)):
-            message, wanted = "a line without = sets nothing", f"{found[1]}=value"
-            yield _remark(number, found[1], message, line.strip(), wanted, severity="error")
+        if "=" in line:
+            continue
+        match = _WITHOUT_EQUALS.match(line)
+        if match:
+            message = "a line without = sets nothing"
+            yield _error(number, match[1], message, line.strip(), f"{match[1]}=value")
 
 
-def _marked(text: Text) -> Iterator[Remark]:
-    """Docker takes a byte-order mark off; a shell, systemd and pam_env take it for a part of the first word."""
-    if text.mark and text.lines:
-        hurt = text.dialect == "shell" and any(entry.line == 1 for entry in text.entries)
-        seen, wanted = (
-            "a byte-order mark (UTF-8) at the head of the file",
-            "a file that starts with its first word",
-        )
-        message = "the mark is taken for a part of the first word, and that line is lost"
-        remedy = "sed -i '1s/^\\xEF\\xBB\\xBF//' FILE"
-        yield _remark(1, "", message, seen, wanted, remedy, "error" if hurt else "warning")
+def _byte_order_mark(text: Text) -> Iterator[Remark]:
+    """Yield a remark about a byte-order mark.
+
+    Docker takes it off; a shell, systemd and pam_env take it for a part of the first word.
+    """
+    if not text.mark or not text.lines:
+        return
+    severity: Severity = "warning"
+    if text.dialect == "shell" and any(entry.line == 1 for entry in text.entries):
+        severity = "error"
+    message = "the mark is taken for a part of the first word, and that line is lost"
+    seen = "a byte-order mark (UTF-8) at the head of the file"
+    wanted = "a file that starts with its first word"
+    remedy = "sed -i '1s/^\\xEF\\xBB\\xBF//' FILE"
+    yield _remark(1, "", message, seen, wanted, remedy, severity)
 
 
 def _returns(text: Text) -> Iterator[Remark]:
-    """Other readers of lines take a carriage return off."""
-    if text.returns:
-        seen = "a line that ends in CR LF, as Windows writes them"
-        message = "a shell keeps the carriage return as a part of the last word: no interface or level is called that"
-        remedy = "sed -i 's/\\r$//' FILE"
-        hurt = any(entry.line >= text.returns for entry in text.entries)
-        yield _remark(
-            text.returns,
-            "",
-            message,
-            seen,
-            "lines that end in LF",
-            remedy,
-            "error" if hurt else "warning",
-        )
+    """Yield a remark about carriage returns, which readers other than a shell take off."""
+    if not text.returns:
+        return
+    severity: Severity = "warning"
+    if any(entry.line >= text.returns for entry in text.entries):
+        severity = "error"
+    message = (
+        "a shell keeps the carriage return as a part of the last word: "
+        "no interface or level is called that"
+    )
+    seen = "a line that ends in CR LF, as Windows writes them"
+    wanted = "lines that end in LF"
+    yield _remark(text.returns, "", message, seen, wanted, "sed -i 's/\\r$//' FILE", severity)
 
 
 def _blanks(text: Text) -> Iterator[Remark]:
+    message = (
+        "a blank beside the =: the shell takes the parts for words of their own, and nothing is set"
+    )
     for number, line in enumerate(text.lines, 1):
-        if found := _APART.match(line):
-            message = "a blank beside the =: the shell takes the parts for words of their own, and nothing is set"
-            wanted = f"{found[1] or found[2]}=value"
-            yield _remark(
-                number, found[1] or found[2], message, line.strip(), wanted, severity="error"
-            )
+        match = _APART.match(line)
+        if match:
+            name = match[1] or match[2]
+            yield _error(number, name, message, line.strip(), f"{name}=value")
+
+
+def _split_lists(text: Text) -> Iterator[Remark]:
+    message = "the list ends in a comma: a blank behind it ends the value, and the rest is lost"
     for entry in text.entries:
-        if entry.known and entry.value.endswith(",") and _NAMES.fullmatch(entry.name):
-            message = (
-                "the list ends in a comma: a blank behind it ends the value, and the rest is lost"
-            )
+        if not entry.known or not entry.value.endswith(","):
+            continue
+        if _NAMES.fullmatch(entry.name):
             seen = text.lines[entry.line - 1].strip()
-            yield _remark(
-                entry.line,
-                entry.name,
-                message,
-                seen,
-                "the list without blanks",
-                "take the blanks out",
-            )
+            wanted = "the list without blanks"
+            yield _remark(entry.line, entry.name, message, seen, wanted, "take the blanks out")
+
+
+def _error(line: int, name: str, message: str, seen: str, wanted: str) -> Remark:
+    return _remark(line, name, message, seen, wanted, f"write {wanted}", "error")
 
 
 def _remark(
@@ -136,9 +170,7 @@ def _remark(
     message: str,
     seen: str,
     wanted: str,
-    remedy: str = "",
+    remedy: str,
     severity: Severity = "warning",
 ) -> Remark:
-    return Remark(
-        "env.no_effect", line, name, message, seen, wanted, remedy or f"write {wanted}", severity
-    )
+    return Remark("env.no_effect", line, name, message, seen, wanted, remedy, severity)

@@ -1,4 +1,4 @@
-"""Text in, settings out: the dialects in which environments are written, each read as its reader does."""
+"""Read the settings of a text, in each dialect as its own reader does."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from clusterprep.nccl.lint import LintEntry, Text
-from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, meant
+from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, is_quoted, parse_setting
 from clusterprep.nccl.lint.shell import ASSIGNED, joined, read_shell, words_of
 
 MARK = "\ufeff"
 
-_SHELLS = {
+_SHELL_SUFFIXES = {
     ".sh",
     ".bash",
     ".zsh",
@@ -31,7 +31,11 @@ _SECTION = re.compile(r"\s*\[(?:Service|Manager|Unit)\]\s*$", re.MULTILINE)
 
 
 def dialect_of(name: str, text: str) -> str:
-    """The dialect by the file's name, and where that says nothing, by what stands in it."""
+    """Return the dialect of a file by its name, and if that says nothing, by its text.
+
+    >>> dialect_of("/etc/nccl.conf", "")
+    'nccl.conf'
+    """
     folder, base = posixpath.split(name)
     suffix = posixpath.splitext(base)[1]
     if _SECTION.search(text):
@@ -40,74 +44,97 @@ def dialect_of(name: str, text: str) -> str:
         return "environment"
     if base.endswith("nccl.conf") or suffix == ".conf":
         return "nccl.conf"
-    if suffix in _SHELLS or _RC.fullmatch(base) or text.startswith("#!"):
+    if suffix in _SHELL_SUFFIXES or _RC.fullmatch(base) or text.startswith("#!"):
         return "shell"
-    return "shell" if _EXPORT.search(text) else "env-file"
+    if _EXPORT.search(text):
+        return "shell"
+    return "env-file"
 
 
 def read(text: str, dialect: str) -> Text:
-    """The settings of a text. Nothing is ever run or expanded, and no text is refused."""
-    marked = text.startswith(MARK)
-    lines = text.removeprefix(MARK).split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    returns = next((number for number, line in enumerate(lines, 1) if line.endswith("\r")), 0)
-    lines = [line.removesuffix("\r") for line in lines]
-    entries = tuple(_READERS[dialect](lines))
-    if marked and dialect in ("nccl.conf", "shell"):
-        entries = tuple(
-            replace(entry, lost=True) if entry.line == 1 else entry for entry in entries
-        )
-    return Text(dialect, tuple(lines), entries, returns, marked)
+    """Return the settings of a text. Nothing is ever run or expanded, and no text is refused."""
+    has_mark = text.startswith(MARK)
+    raw_lines = text.removeprefix(MARK).split("\n")
+    if raw_lines[-1] == "":
+        raw_lines.pop()
+    lines = []
+    first_return = 0
+    for number, line in enumerate(raw_lines, 1):
+        if line.endswith("\r") and not first_return:
+            first_return = number
+        lines.append(line.removesuffix("\r"))
+    mark_hides_name = has_mark and dialect in ("nccl.conf", "shell")
+    entries = []
+    for entry in _READERS[dialect](lines):
+        if mark_hides_name and entry.line == 1:
+            entries.append(replace(entry, lost=True))
+        else:
+            entries.append(entry)
+    return Text(dialect, tuple(lines), tuple(entries), first_return, has_mark)
 
 
 def _conf(lines: list[str]) -> Iterator[LintEntry]:
     for number, line in enumerate(lines, 1):
-        setting = meant(line)
-        if setting is not None:
-            known = "dollar" not in setting.flaws
-            yield LintEntry(
-                setting.name, setting.value, number, known, setting.lost, written=setting.written
-            )
+        setting = parse_setting(line)
+        if setting is None:
+            continue
+        known = "dollar" not in setting.flaws
+        yield LintEntry(
+            setting.name, setting.value, number, known, setting.lost, written=setting.written
+        )
 
 
 def _env_file(lines: list[str]) -> Iterator[LintEntry]:
-    """KEY=value for docker and systemd: quotes are read as the latter does, which takes them off."""
+    """Yield KEY=value lines. Quotes are taken off as systemd does; docker keeps them."""
     for number, line in enumerate(lines, 1):
         stripped = line.strip()
-        name, equals, value = stripped.removeprefix("export ").partition("=")
-        if equals and not stripped.startswith(("#", ";")):
-            meant_value = _unquoted(COMMENT.sub("", value.strip()))
-            known = DOLLAR.search(meant_value) is None
-            yield LintEntry(name.strip(), meant_value, number, known, written=value)
+        name, equals, written = stripped.removeprefix("export ").partition("=")
+        if not equals or stripped.startswith(("#", ";")):
+            continue
+        value = COMMENT.sub("", written.strip())
+        value = _unquoted(value)
+        known = DOLLAR.search(value) is None
+        yield LintEntry(name.strip(), value, number, known, written=written)
 
 
 def _unquoted(value: str) -> str:
-    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
-    return value[1:-1] if quoted else value
+    return value[1:-1] if is_quoted(value) else value
 
 
 def _environment(lines: list[str]) -> Iterator[LintEntry]:
-    """/etc/environment for pam_env and environment.d for systemd: both take quotes off."""
+    """Yield lines of /etc/environment (pam_env) and environment.d (systemd).
+
+    Both take quotes off.
+    """
     for entry in _env_file(lines):
         yield replace(entry, written=_unquoted(entry.written.strip()))
 
 
 def _unit(lines: list[str]) -> Iterator[LintEntry]:
-    """`Environment=` lines of a systemd unit or drop-in; quotes group words, and several settings fit one line."""
+    """Yield the settings of `Environment=` lines of a systemd unit or drop-in.
+
+    Quotes group words, and several settings fit one line.
+    """
     entries: list[LintEntry] = []
     for number, line in joined(lines):
-        key, _, rest = line.partition("=")
-        if key.strip() in ("Environment", "DefaultEnvironment") and not line.lstrip().startswith(
-            ("#", ";")
-        ):
-            if not rest.strip():  # an empty line takes back those before it
-                entries = []
-            for word in words_of(rest, operators=False) or ():
-                if found := ASSIGNED.fullmatch(word):
-                    known = "%" not in found[2].replace("%%", "")  # %h and its kin are systemd's
-                    entries.append(LintEntry(found[1], found[2].replace("%%", "%"), number, known))
+        if line.lstrip().startswith(("#", ";")):
+            continue
+        key, _, settings = line.partition("=")
+        if key.strip() not in ("Environment", "DefaultEnvironment"):
+            continue
+        if not settings.strip():  # an empty line takes back those before it
+            entries = []
+        for word in words_of(settings, operators=False) or ():
+            match = ASSIGNED.fullmatch(word)
+            if match:
+                entries.append(_unit_entry(match[1], match[2], number))
     yield from entries
+
+
+def _unit_entry(name: str, value: str, line: int) -> LintEntry:
+    """Return one setting of a unit: %% stands for %, and systemd expands %h and the like."""
+    known = "%" not in value.replace("%%", "")
+    return LintEntry(name, value.replace("%%", "%"), line, known)
 
 
 _READERS = {

@@ -20,6 +20,9 @@ FAMILIES = (conf, dialects, names, numbers, lists, words, together, leftovers)
 
 
 def judge(text: Text, versions: Versions) -> tuple[Remark, ...]:
-    """Every rule that a line breaks, once."""
-    found = [remark for family in FAMILIES for remark in family.judge(text, versions)]
-    return tuple(dict.fromkeys(sorted(found, key=lambda remark: remark.line)))
+    """Return a remark for each rule that a line breaks, once, sorted by line."""
+    remarks: list[Remark] = []
+    for family in FAMILIES:
+        remarks.extend(family.judge(text, versions))
+    remarks.sort(key=lambda remark: remark.line)
+    return tuple(dict.fromkeys(remarks))

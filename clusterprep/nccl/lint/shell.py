@@ -1,4 +1,4 @@
-"""Scripts of shells, csh and fish among them: what a program that is started afterwards finds set."""
+"""Read scripts of shells, csh and fish among them: what a program started afterwards finds set."""
 
 from __future__ import annotations
 
@@ -15,186 +15,290 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _ASSIGNED_OR_MORE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
 _RUN_TIME = re.compile(r"[$`]")  # in a shell word: a value that only the shell knows
-# `${NAME:-text}` and its kin: the text holds unless somebody has set the name before.
+# `${NAME:-text}` and the like: the text holds unless the name was set before.
 _DEFAULT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*):?[-=]([^$`{}]*)\}")
+_SET_ALL = re.compile(r"[-+][a-zA-Z]*a[a-zA-Z]*")  # flags of `set` with an a
 _OPENING = {"if", "case", "while", "until", "for", "select", "foreach", "switch", "begin"}
 _CLOSING = {"fi", "esac", "done", "endif", "endsw", "end", "}"}
-_KEYWORDS = {"then", "else", "elif", "do", "!", "time", "if", "while", "until", "begin"}
+# Words that a command may follow at once.
+_BEFORE_COMMAND = {"then", "else", "elif", "do", "!", "time", "if", "while", "until", "begin"}
+_RESERVED = _OPENING | _CLOSING | _BEFORE_COMMAND
 _DECLARING = {"export", "declare", "typeset", "readonly", "local"}
-_PRINTING = {
-    "echo",
-    "printf",
-}  # of a prolog of Slurm, which takes `export NAME=value` from what is printed
+# A prolog of Slurm takes `export NAME=value` from what is printed.
+_PRINTING = {"echo", "printf"}
 _PASSING = {"-x", "-e", "--env"}  # of mpirun and of containers: the next word is NAME=value
 _HERE = re.compile(r"(?<!<)<<(-?)\s*\\?(['\"]?)(\w+)\2")
+_OPERATORS = set("();<>|&")
+# What stands before a comment; "" is the start of the line.
+_BEFORE_COMMENT = {"", " ", "\t", ";", "&", "|", "(", ")"}
 
 
 @dataclass(frozen=True)
 class _Command:
-    """The words of one simple command; `sure` is false in a branch, a loop, a function, or behind && and ||."""
+    """One simple command.
+
+    `sure` is false in a branch, a loop, a function, or behind && and ||.
+    """
 
     words: tuple[str, ...]
     line: int
     sure: bool
 
 
+@dataclass(frozen=True)
+class _Assignment:
+    """What a command sets. `bare` means that the shell keeps it for itself unless exported."""
+
+    name: str
+    value: str
+    scope: Scope = "file"
+    bare: bool = False
+
+
 def read_shell(lines: Iterable[str]) -> Iterator[LintEntry]:
-    """Each setting; what is unset again is left out, and `bare` what nobody exports."""
+    """Yield each setting. What is unset again is left out; `bare` marks what is not exported."""
     entries: list[LintEntry] = []
     exported: set[str] = set()
-    everything = False
+    exports_all = False
     for command in _commands(joined(_outside_here_documents(lines))):
         words = command.words
-        everything = _all_exported(words, everything)
-        if gone := _unset(words):
+        exports_all = _exports_all(words, exports_all)
+        unset = _unset(words)
+        if unset:
             if command.sure:
-                entries = [
-                    entry for entry in entries if entry.name not in gone or entry.scope == "command"
-                ]
-            exported -= gone
+                entries = _without(entries, unset)
+            exported -= unset
             continue
         if _exports(words):
-            exported |= {word.partition("=")[0].removesuffix("+") for word in words[1:]}
-        for name, value, scope, bare in _set(words):
-            inside: Scope = "branch" if scope == "file" and not command.sure else scope
-            known, text = _known(name, value)
-            entries.append(
-                LintEntry(
-                    name, text, command.line, known, bare=bare and not everything, scope=inside
-                )
-            )
+            for word in words[1:]:
+                exported.add(word.partition("=")[0].removesuffix("+"))
+        for assignment in _assignments(words):
+            entries.append(_entry(assignment, command, exports_all))
     for entry in entries:
         yield replace(entry, bare=entry.bare and entry.name not in exported)
 
 
-def _all_exported(words: Sequence[str], before: bool) -> bool:
-    """Whether `set -a` holds after this command, which exports whatever is set from then on."""
+def _entry(assignment: _Assignment, command: _Command, exports_all: bool) -> LintEntry:
+    scope = assignment.scope
+    if scope == "file" and not command.sure:
+        scope = "branch"
+    known, value = _known(assignment.name, assignment.value)
+    bare = assignment.bare and not exports_all
+    return LintEntry(assignment.name, value, command.line, known, bare=bare, scope=scope)
+
+
+def _known(name: str, value: str) -> tuple[bool, str]:
+    """Return whether a value is known, and the value.
+
+    A default for the same name, as in `A=${A:-1}`, is what the file sets.
+    """
+    default = _DEFAULT.fullmatch(value)
+    if default and default[1] == name:
+        return True, default[2]
+    if value.startswith("+="):
+        return False, value
+    return not _RUN_TIME.search(value), value
+
+
+# ---------------------------------------------------------------- what a command does
+
+
+def _exports_all(words: Sequence[str], before: bool) -> bool:
+    """Return whether `set -a` holds after this command: it exports what is set from then on."""
     if words[0] != "set" or len(words) < 2:
         return before
-    plus = words[1].startswith("+")
-    if words[1] in ("-o", "+o"):
-        return not plus if "allexport" in words[2:] else before
-    return not plus if re.fullmatch(r"[-+][a-zA-Z]*a[a-zA-Z]*", words[1]) else before
+    flag = words[1]
+    if flag in ("-o", "+o"):
+        is_about_all = "allexport" in words[2:]
+    else:
+        is_about_all = _SET_ALL.fullmatch(flag) is not None
+    if is_about_all:
+        return flag.startswith("-")
+    return before
 
 
 def _unset(words: Sequence[str]) -> set[str]:
+    """Return the names that a command unsets, or does not export any more."""
     if words[0] in ("unset", "unsetenv") or tuple(words[:2]) == ("export", "-n"):
         return set(words[1:])
     return set()
 
 
+def _without(entries: Iterable[LintEntry], unset: set[str]) -> list[LintEntry]:
+    """Return the entries that hold after these names are unset."""
+    remaining = []
+    for entry in entries:
+        if entry.name not in unset or entry.scope == "command":
+            remaining.append(entry)
+    return remaining
+
+
 def _exports(words: Sequence[str]) -> bool:
-    """Whether a declaring command hands its names on: declare alone does not."""
-    flags = [word for word in words[1:] if word.startswith("-")]
-    return words[0] == "export" or (
-        words[0] in ("declare", "typeset", "readonly") and any("x" in f for f in flags)
-    )
+    """Return whether a command exports the names that it declares: `declare` alone does not."""
+    if words[0] == "export":
+        return True
+    if words[0] not in ("declare", "typeset", "readonly"):
+        return False
+    return any(word.startswith("-") and "x" in word for word in words[1:])
 
 
-def _known(name: str, value: str) -> tuple[bool, str]:
-    """Whether a value is known, and it; a default for the same name is what the file sets."""
-    default = _DEFAULT.fullmatch(value)
-    if default and default[1] == name:
-        return True, default[2]
-    return not _RUN_TIME.search(value) and not value.startswith("+="), value
-
-
-def _set(words: Sequence[str]) -> Iterator[tuple[str, str, Scope, bool]]:
-    """What one command sets: name, value, for whom, and whether the shell keeps it for itself."""
+def _assignments(words: Sequence[str]) -> Iterator[_Assignment]:
+    """Yield what one command sets."""
     first = words[0]
-    if first in ("setenv", "set"):
-        yield from _of_other_shells(words)
+    if first == "setenv":
+        yield from _of_csh(words)
+    elif first == "set":
+        yield from _of_fish(words)
     elif first in _PRINTING:
-        yield from ((name, value, "file", False) for name, value in _printed(words))
+        yield from _printed(words)
     elif first in _DECLARING:
         bare = not _exports(words)
-        yield from ((name, value, "file", bare) for name, value in _pairs(words[1:]))
+        for name, value in _pairs(words[1:]):
+            yield _Assignment(name, value, bare=bare)
     elif first == ":":
-        for word in words[1:]:
-            if (found := _DEFAULT.fullmatch(word)) and "=" in word:
-                yield found[1], found[2], "file", True
+        yield from _defaults(words[1:])
     else:
         yield from _before_a_command(words)
 
 
-def _of_other_shells(words: Sequence[str]) -> Iterator[tuple[str, str, Scope, bool]]:
-    """`setenv NAME value` of csh, and `set -gx NAME value` of fish; in bash `set -x` has no words behind it."""
-    rest = [word for word in words[1:] if not word.startswith("-")]
-    flags = [word for word in words[1:] if word.startswith("-")]
-    shown = words[0] == "setenv" or any("x" in flag and flag != "--erase" for flag in flags)
-    if shown and rest and NAME.fullmatch(rest[0]) and (words[0] == "setenv" or len(rest) > 1):
-        yield rest[0], " ".join(rest[1:] if words[0] == "set" else rest[1:2]), "file", False
+def _of_csh(words: Sequence[str]) -> Iterator[_Assignment]:
+    """Yield `setenv NAME value`."""
+    operands = [word for word in words[1:] if not word.startswith("-")]
+    if operands and NAME.fullmatch(operands[0]):
+        value = operands[1] if len(operands) > 1 else ""
+        yield _Assignment(operands[0], value)
 
 
-def _printed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _of_fish(words: Sequence[str]) -> Iterator[_Assignment]:
+    """Yield `set -gx NAME value`. In bash `set -x` has no words behind it."""
+    operands = []
+    exports = False
     for word in words[1:]:
-        if word.startswith("export ") and (
-            found := ASSIGNED.fullmatch(word.removeprefix("export ").strip())
-        ):
-            yield found[1], found[2]
+        if not word.startswith("-"):
+            operands.append(word)
+        elif "x" in word and word != "--erase":
+            exports = True
+    if exports and len(operands) > 1 and NAME.fullmatch(operands[0]):
+        yield _Assignment(operands[0], " ".join(operands[1:]))
+
+
+def _printed(words: Sequence[str]) -> Iterator[_Assignment]:
+    """Yield `echo "export NAME=value"` and `echo export NAME=value`."""
+    for word in words[1:]:
+        if not word.startswith("export "):
+            continue
+        match = ASSIGNED.fullmatch(word.removeprefix("export ").strip())
+        if match:
+            yield _Assignment(match[1], match[2])
     if "export" in words:
-        yield from _pairs(words[words.index("export") + 1 :])
+        behind = words[words.index("export") + 1 :]
+        for name, value in _pairs(behind):
+            yield _Assignment(name, value)
+
+
+def _defaults(words: Sequence[str]) -> Iterator[_Assignment]:
+    """Yield what `: ${NAME:=value}` sets."""
+    for word in words:
+        match = _DEFAULT.fullmatch(word)
+        if match and "=" in word:
+            yield _Assignment(match[1], match[2], bare=True)
+
+
+def _before_a_command(words: Sequence[str]) -> Iterator[_Assignment]:
+    """Yield assignments of the shell, if no command follows, else those for the command alone."""
+    is_assigned = [bool(_ASSIGNED_OR_MORE.fullmatch(word)) for word in words]
+    own = len(words) if all(is_assigned) else is_assigned.index(False)
+    command = words[own:]
+    for name, value in _pairs(words[:own]):
+        if command:
+            yield _Assignment(name, value, "command")
+        else:
+            yield _Assignment(name, value, bare=True)
+    passed: list[str] = []
+    if "env" in command[:2] or "sudo" in command[:2]:  # behind exec and nohup too
+        passed.extend(command[1:])
+    else:
+        for before, word in itertools.pairwise(command):
+            if before in _PASSING:
+                passed.append(word)
+    for name, value in _pairs(passed):
+        yield _Assignment(name, value, "command")
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each assignment; the value of NAME+=more is «+=more»."""
     for word in words:
-        if found := _ASSIGNED_OR_MORE.fullmatch(word):
-            yield found[1], f"+={found[3]}" if found[2] else found[3]
-
-
-def _before_a_command(words: Sequence[str]) -> Iterator[tuple[str, str, Scope, bool]]:
-    """Assignments alone are the shell's; in front of a command, or handed to one, they are for that command."""
-    own = next(
-        (n for n, word in enumerate(words) if not _ASSIGNED_OR_MORE.fullmatch(word)), len(words)
-    )
-    alone = own == len(words)
-    for name, value in _pairs(words[:own]):
-        yield name, value, "file" if alone else "command", alone
-    rest = words[own:]
-    if {"env", "sudo"} & set(rest[:2]):  # behind exec and nohup too
-        yield from ((name, value, "command", False) for name, value in _pairs(rest[1:]))
-        return
-    for before, word in itertools.pairwise(rest):
-        if before in _PASSING:
-            yield from ((name, value, "command", False) for name, value in _pairs([word]))
+        match = _ASSIGNED_OR_MORE.fullmatch(word)
+        if match:
+            name, plus, value = match.groups()
+            if plus:
+                value = f"+={value}"
+            yield name, value
 
 
 # ---------------------------------------------------------------- lines, commands, words
 
 
 def _commands(rows: Iterable[tuple[int, str]]) -> Iterator[_Command]:
-    """The simple commands of a script, as words without quotes."""
+    """Yield the simple commands of a script, as words without quotes."""
     depth = 0
     for number, line in rows:
         words: list[str] = []
-        behind = False
-        for word in [*(words_of(_code(line), operators=True) or ()), ";"]:
-            if word and set(word) <= set("();<>|&"):
+        is_conditional = False
+        line_words = words_of(_code(line), operators=True) or []
+        for word in [*line_words, ";"]:
+            if _is_operator(word):
                 if words:
-                    yield _Command(tuple(words), number, not behind and not depth)
-                words, behind = [], "&&" in word or "||" in word
+                    sure = depth == 0 and not is_conditional
+                    yield _Command(tuple(words), number, sure)
+                words = []
+                is_conditional = "&&" in word or "||" in word
             elif word == "{":  # of a function too, behind its name
-                words, depth = [], depth + 1
-            elif not words and word in _OPENING | _CLOSING | _KEYWORDS:
-                depth = max(depth + (word in _OPENING) - (word in _CLOSING), 0)
-                words = [] if word in _KEYWORDS | _CLOSING else [word]
-            else:
+                words = []
+                depth += 1
+            elif words or word not in _RESERVED:
                 words.append(word)
+            else:
+                depth = _depth_after(word, depth)
+                if word not in _BEFORE_COMMAND and word not in _CLOSING:
+                    words = [word]
+
+
+def _is_operator(word: str) -> bool:
+    return bool(word) and set(word) <= _OPERATORS
+
+
+def _depth_after(word: str, depth: int) -> int:
+    """Return how many blocks are open after a reserved word."""
+    if word in _OPENING:
+        return depth + 1
+    if word in _CLOSING:
+        return max(depth - 1, 0)
+    return depth
 
 
 def _code(line: str) -> str:
-    """A line without its comment, which starts with a word and outside of quotes."""
+    """Return a line without its comment, which starts with a word and outside of quotes."""
     quote = ""
-    for place, char in enumerate(line):
-        if char in "\"'" and (place == 0 or line[place - 1] != "\\"):
-            quote = char if not quote else "" if char == quote else quote
-        elif char == "#" and not quote and (place == 0 or line[place - 1] in " \t;&|()"):
+    before = ""
+    for place, character in enumerate(line):
+        if character in "\"'" and before != "\\":
+            if not quote:
+                quote = character
+            elif character == quote:
+                quote = ""
+        elif character == "#" and not quote and before in _BEFORE_COMMENT:
             return line[:place]
+        before = character
     return line
 
 
 def words_of(line: str, *, operators: bool) -> list[str] | None:
-    """None for a line whose quotes do not close, as in text of several lines."""
+    """Return the words of a line without quotes.
+
+    None if the quotes of the line do not close, as in text of several lines. With `operators` the
+    operators of a shell are words too.
+    """
     reader = shlex.shlex(line, posix=True, punctuation_chars=operators)
     reader.whitespace_split = True
     reader.commenters = ""
@@ -205,29 +309,45 @@ def words_of(line: str, *, operators: bool) -> list[str] | None:
 
 
 def _outside_here_documents(lines: Iterable[str]) -> Iterator[str]:
-    """The script's own lines; of a here-document those that export, for another script or the output of a prolog."""
-    end, tabs = "", False
+    """Yield the script's own lines, and an empty line for each of a here-document.
+
+    A line of a here-document that exports is kept: it is another script or the output of a prolog.
+    """
+    end = ""
+    strips_tabs = False
     for line in lines:
         if not end:
             yield line
-            if found := _HERE.search(_code(line)):
-                end, tabs = found[3], bool(found[1])
-        elif (line.lstrip("\t") if tabs else line) == end:
+            start = _HERE.search(_code(line))
+            if start:
+                end = start[3]
+                strips_tabs = bool(start[1])
+            continue
+        text = line.lstrip("\t") if strips_tabs else line
+        if text == end:
             end = ""
             yield ""
+        elif line.lstrip().startswith("export "):
+            yield line
         else:
-            yield line if line.lstrip().startswith("export ") else ""
+            yield ""
 
 
 def joined(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Lines with those that a backslash at the end continues, under the number of the first."""
-    start, held = 0, ""
+    r"""Yield lines with their numbers, joined if a backslash at the end continues them.
+
+    >>> list(joined(["A=1 \\", "B=2", "C=3"]))
+    [(1, 'A=1 B=2'), (3, 'C=3')]
+    """
+    start = 0
+    begun = ""
     for number, line in enumerate(lines, 1):
         start = start or number
         if line.endswith("\\") and not line.lstrip().startswith("#"):
-            held += line[:-1]
+            begun += line[:-1]
             continue
-        yield start, held + line
-        start, held = 0, ""
-    if held:
-        yield start, held
+        yield start, begun + line
+        start = 0
+        begun = ""
+    if begun:
+        yield start, begun

@@ -2,109 +2,108 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from clusterprep.model import Severity
-from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions
+from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions, no_effect, write
 from clusterprep.nccl.variables.variables import registry
 
 _LEVELS = frozenset(["VERSION", "WARN", "INFO", "ABORT", "TRACE", "ATTN"])
-_SILENT = frozenset({"0", "OFF", "NONE", "NO", "FALSE", ""})  # mean what they do: nothing is said
-_DISTANCES = frozenset(
-    [
-        "LOC",
-        "NVL",
-        "NVB",
-        "C2C",
-        "PIX",
-        "PXB",
-        "P2C",
-        "PXN",
-        "PHB",
-        "SYS",
-        "0",
-        "1",
-        "2",
-        "3",
-        "4",
-        "5",
-    ]
-)
+_SILENT = frozenset({"0", "OFF", "NONE", "NO", "FALSE", ""})  # mean what they do: no output
+_DISTANCES = frozenset({
+    "LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS",
+    "0", "1", "2", "3", "4", "5",
+})  # fmt: skip
+_USUAL_DISTANCES = "LOC, NVL, PIX, PXB, PXN, PHB or SYS"
 _FAMILIES = frozenset({"AF_INET", "AF_INET6"})
 _ALGORITHMS = frozenset(
     ["ring", "tree", "collnet", "collnetchain", "collnetdirect", "nvls", "nvlstree", "pat"]
 )
 _PROTOCOLS = frozenset(["ll", "ll128", "simple"])
 _TORCH_LEVELS = frozenset({"OFF", "INFO", "DETAIL"})
-_SWITCHED_ON = (2, 24)  # an unknown algorithm or protocol ends the start from here on
 
 
 def judge(text: Text, versions: Versions) -> Iterator[Remark]:
+    """Yield a remark for each word that its reader does not know."""
     for entry in text.entries:
         rule = _RULES.get(entry.name)
-        if rule is not None and entry.known and entry.value:
-            yield from rule(entry)
+        if rule is None or not entry.known or not entry.value:
+            continue
+        remark = rule(entry)
+        if remark is not None:
+            yield remark
 
 
-def _debug(entry: LintEntry) -> Iterator[Remark]:
-    word = entry.value.upper().strip()
-    if word not in _LEVELS | _SILENT:
-        yield _remark(
-            entry,
-            "not a level: NCCL says nothing at all with it, not even warnings",
-            "WARN or INFO",
-            "INFO",
-        )
+def _debug(entry: LintEntry) -> Remark | None:
+    level = entry.value.upper().strip()
+    if level in _LEVELS or level in _SILENT:
+        return None
+    message = "not a level: NCCL says nothing at all with it, not even warnings"
+    return no_effect(entry, message, "WARN or INFO", write(entry, "INFO"))
 
 
-def _distance(entry: LintEntry) -> Iterator[Remark]:
+def _distance(entry: LintEntry) -> Remark | None:
+    if entry.value in _DISTANCES:
+        return None
     if entry.value[0].isdigit():
-        if entry.value not in _DISTANCES:
-            message = "the old numbers end at 5: NCCL reads the digits at the head, and more than 5 as 5, which is SYS"
-            yield _remark(entry, message, "LOC, NVL, PIX, PXB, PXN, PHB or SYS", "")
-    elif entry.value not in _DISTANCES:
-        upper = entry.value.upper()
-        message = "NCCL does not know this distance and ignores it (capital letters only)"
-        cured = upper if upper in _DISTANCES else ""
-        yield _remark(entry, message, "LOC, NVL, PIX, PXB, PXN, PHB or SYS", cured)
-
-
-def _family(entry: LintEntry) -> Iterator[Remark]:
-    if entry.value not in _FAMILIES:
-        cured = entry.value.upper() if entry.value.upper() in _FAMILIES else ""
-        yield _remark(
-            entry, "not understood, and ignored without a word", "AF_INET or AF_INET6", cured
+        message = (
+            "the old numbers end at 5: NCCL reads the digits at the head, "
+            "and more than 5 as 5, which is SYS"
         )
+        return no_effect(entry, message, _USUAL_DISTANCES)
+    message = "NCCL does not know this distance and ignores it (capital letters only)"
+    return no_effect(entry, message, _USUAL_DISTANCES, _in_capitals(entry, _DISTANCES))
 
 
-def _choice(entry: LintEntry) -> Iterator[Remark]:
-    """NCCL_ALGO and NCCL_PROTO: `^`, a function with a colon, groups with semicolons (from 2.24)."""
+def _in_capitals(entry: LintEntry, known: frozenset[str]) -> str:
+    """Return the remedy to write the value in capital letters, if that is a known word."""
+    capitals = entry.value.upper()
+    return write(entry, capitals) if capitals in known else ""
+
+
+def _family(entry: LintEntry) -> Remark | None:
+    if entry.value in _FAMILIES:
+        return None
+    message = "not understood, and ignored without a word"
+    return no_effect(entry, message, "AF_INET or AF_INET6", _in_capitals(entry, _FAMILIES))
+
+
+def _choice(entry: LintEntry) -> Remark | None:
+    """Judge NCCL_ALGO and NCCL_PROTO.
+
+    They have `^`, a function with a colon, and from NCCL 2.24 groups with semicolons.
+    """
     valid = _ALGORITHMS if entry.name == "NCCL_ALGO" else _PROTOCOLS
     for group in entry.value.split(";"):
-        words = group.rpartition(":")[2].removeprefix("^").split(",")
-        wrong = [word for word in words if word and word.lower() not in valid]
-        if wrong:
-            message = f"{wrong[0]!r} is not known: ignored before NCCL 2.24, and the end of the job from then on"
-            yield _remark(entry, message, ", ".join(sorted(valid)), "", "error")
-            return
+        choices = group.rpartition(":")[2].removeprefix("^")
+        for choice in choices.split(","):
+            if choice and choice.lower() not in valid:
+                message = (
+                    f"{choice!r} is not known: ignored before NCCL 2.24, "
+                    "and the end of the job from then on"
+                )
+                return no_effect(entry, message, ", ".join(sorted(valid)), severity="error")
+    return None
 
 
-def _subsystems(entry: LintEntry) -> Iterator[Remark]:
-    allowed = set(registry()["NCCL_DEBUG_SUBSYS"]["allowed_values"].removeprefix("[^]").split(","))
-    words = re.split(r",", entry.value.removeprefix("^").upper())
-    wrong = [word for word in words if word and word.strip() not in allowed]
-    if wrong or " " in entry.value:
-        what = f"{wrong[0]!r} is no subsystem" if wrong else "a blank in the list"
-        yield _remark(
-            entry, f"{what}: that word is ignored", "such as INIT,ENV,NET", "INIT,ENV,NET"
-        )
+def _subsystems(entry: LintEntry) -> Remark | None:
+    problem = "a blank in the list" if " " in entry.value else ""
+    allowed = registry()["NCCL_DEBUG_SUBSYS"]["allowed_values"].removeprefix("[^]")
+    known = set(allowed.split(","))
+    for subsystem in entry.value.removeprefix("^").upper().split(","):
+        if subsystem and subsystem.strip() not in known:
+            problem = f"{subsystem!r} is no subsystem"
+            break
+    if not problem:
+        return None
+    message = f"{problem}: that word is ignored"
+    return no_effect(entry, message, "such as INIT,ENV,NET", write(entry, "INIT,ENV,NET"))
 
 
-def _torch_level(entry: LintEntry) -> Iterator[Remark]:
-    if entry.value.upper() not in _TORCH_LEVELS:
-        message = "torch refuses any other word: the import of torch.distributed ends with it"
-        yield _remark(entry, message, "OFF, INFO or DETAIL", "INFO", "error")
+def _torch_level(entry: LintEntry) -> Remark | None:
+    if entry.value.upper() in _TORCH_LEVELS:
+        return None
+    message = "torch refuses any other word: the import of torch.distributed ends with it"
+    return no_effect(entry, message, "OFF, INFO or DETAIL", write(entry, "INFO"), "error")
 
 
 _RULES = {
@@ -118,11 +117,3 @@ _RULES = {
     "NCCL_DEBUG_SUBSYS": _subsystems,
     "TORCH_DISTRIBUTED_DEBUG": _torch_level,
 }
-
-
-def _remark(
-    entry: LintEntry, message: str, wanted: str, cured: str, severity: Severity = "warning"
-) -> Remark:
-    seen = f"{entry.name}={entry.value}"
-    remedy = f"write {entry.name}={cured}" if cured else ""
-    return Remark("env.no_effect", entry.line, entry.name, message, seen, wanted, remedy, severity)

@@ -1,17 +1,26 @@
-"""The NCCL environment: one file per family of variables, each value derived with its reason."""
+"""The NCCL environment: one module per family of variables.
+
+Each module has a function `derive`, which yields values with their reasons.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from clusterprep.model import Fleet
+from clusterprep.model import Absent, Fleet
 from clusterprep.nccl.interfaces import Choice
 from clusterprep.runtime.lazy_dataclass import dataclass
+
+# The value of a variable on one node, or None if it could not be derived, and the reason.
+ValueAndReason = tuple[str | None, str]
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A value for some nodes and why; a value of None means that it could not be derived, and `why` says so."""
+    """The value of a variable on some nodes, and why.
+
+    A value of None means that it could not be derived; `why` then says the reason.
+    """
 
     name: str
     value: str | None
@@ -21,20 +30,27 @@ class Derived:
 
 @dataclass(frozen=True)
 class Basis:
-    """What derivation stands on: the fleet and the chosen interfaces."""
+    """What derivation uses: the fleet and the chosen interfaces."""
 
     fleet: Fleet
     choice: Choice
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Return the names of the nodes that were reached."""
         return tuple(node.name for node in self.fleet.reached)
 
 
-def grouped(name: str, values: Mapping[str, tuple[str | None, str]]) -> Iterable[Derived]:
-    """One Derived per distinct (value, reason) of a node → (value, reason) mapping."""
-    groups: dict[tuple[str | None, str], list[str]] = {}
-    for node, both in values.items():
-        groups.setdefault(both, []).append(node)
-    for (value, why), nodes in groups.items():
+def grouped(name: str, values: Mapping[str, ValueAndReason]) -> Iterable[Derived]:
+    """Yield one Derived per distinct value and reason of `values`, which is by node."""
+    nodes_by_value: dict[ValueAndReason, list[str]] = {}
+    for node, value_and_reason in values.items():
+        nodes_by_value.setdefault(value_and_reason, []).append(node)
+    for (value, why), nodes in nodes_by_value.items():
         yield Derived(name, value, tuple(nodes), why)
+
+
+def not_known(subject: str, absent: Absent) -> str:
+    """Return e.g. «addresses are not known: denied /sys/class/net», for a missing fact."""
+    text = f"{subject} not known: {absent.reason} {absent.detail}"
+    return text.strip()

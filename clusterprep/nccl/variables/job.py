@@ -1,20 +1,23 @@
-"""What every job should have: a word from NCCL when it fails, errors that end ranks, one order of devices."""
+"""What every training job gets.
+
+NCCL reports why it failed, an error ends the rank, and all devices are numbered in one order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Fleet
 from clusterprep.model.versions import leading_numbers
-from clusterprep.nccl.variables import Basis, Derived, grouped
+from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped
 
 RENAMED = (2, 2)  # torch 2.2 put TORCH_ in front of its own NCCL_ names
 OLD, NEW = "NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
 def derive(basis: Basis) -> Iterable[Derived]:
-    """Constants with their reasons, and what the inventory declares about devices and processes."""
+    """Yield constants with their reasons, and what the inventory declares about devices."""
     names = basis.names
     yield Derived("NCCL_DEBUG", "WARN", names, "NCCL says why it failed, and nothing else")
     yield from _error_handling(basis.fleet)
@@ -24,44 +27,65 @@ def derive(basis: Basis) -> Iterable[Derived]:
 
 
 def _error_handling(fleet: Fleet) -> Iterable[Derived]:
-    """Under the name that each node's torch reads; nodes without torch get that of the others, for one will come."""
-    found = {node.name: _reads_old(fleet.fact(node.name, "torch.build")) for node in fleet.reached}
-    known = [old for old in found.values() if isinstance(old, bool)]
-    why = "a failed collective ends the rank instead of leaving it waiting; torchrun sets the same"
-    values: dict[str, dict[str, tuple[str | None, str]]] = {NEW: {}, OLD: {}}
+    """Yield the value under the name that each node's torch reads.
+
+    A node without torch gets the name that the other nodes read: it will get their torch.
+    """
+    reads_old = {}
     for node in fleet.reached:
-        old = found[node.name]
-        if {OLD, NEW} & set(
-            node.env
-        ):  # torch takes the new name first: beside it the declared old one would not count
+        reads_old[node.name] = _reads_old(fleet.fact(node.name, "torch.build"))
+    others_read_old = _all_read_old(reads_old)
+    why = "a failed collective ends the rank instead of leaving it waiting; torchrun sets the same"
+    with_new: dict[str, ValueAndReason] = {}
+    with_old: dict[str, ValueAndReason] = {}
+    for node in fleet.reached:
+        # torch takes the new name first: with it set, a declared old name would not count.
+        if OLD in node.env or NEW in node.env:
             continue
+        old = reads_old[node.name]
+        if old is None:
+            old = others_read_old
         if isinstance(old, str):
-            values[NEW][node.name] = (None, f"which name torch reads is not known: {old}")
-        elif old or (old is None and known and all(known)):
-            values[OLD][node.name] = ("1", f"{why}; torch before 2.2 reads this name")
+            with_new[node.name] = (None, f"which name torch reads is not known: {old}")
+        elif old:
+            with_old[node.name] = ("1", f"{why}; torch before 2.2 reads this name")
         else:
-            values[NEW][node.name] = ("1", why)
-    for name, mine in values.items():
-        yield from grouped(name, mine)
+            with_new[node.name] = ("1", why)
+    yield from grouped(NEW, with_new)
+    yield from grouped(OLD, with_old)
+
+
+def _all_read_old(reads_old: Mapping[str, bool | str | None]) -> bool:
+    """Return whether all nodes whose torch is known read the old name; False if there is none."""
+    known = [old for old in reads_old.values() if isinstance(old, bool)]
+    return bool(known) and all(known)
 
 
 def _reads_old(build: Torch | Absent) -> bool | str | None:
-    """Whether this torch reads the old name; None: there is no torch; a text: why that is not known."""
+    """Return whether this torch reads the old name.
+
+    None means that there is no torch. A text says why the answer is not known.
+    """
     if isinstance(build, Absent):
-        return None if build.reason == "missing_tool" else f"{build.reason} {build.detail}".strip()
+        if build.reason == "missing_tool":
+            return None
+        return f"{build.reason} {build.detail}".strip()
     if build.version is None:
         return None
     version = leading_numbers(build.version)
-    return version[:2] < RENAMED if version else f"{build.version} is no version"
+    if not version:
+        return f"{build.version} is no version"
+    return version[:2] < RENAMED
 
 
 def _declared(basis: Basis) -> Iterable[Derived]:
-    nproc: dict[str, tuple[str | None, str]] = {}
-    devices: dict[str, tuple[str | None, str]] = {}
+    nproc: dict[str, ValueAndReason] = {}
+    devices: dict[str, ValueAndReason] = {}
     for node in basis.fleet.reached:
         if node.nproc_per_node is not None:
             nproc[node.name] = (str(node.nproc_per_node), "declared as nproc_per_node")
         if node.gpus is not None and node.gpus.use is not None:
-            devices[node.name] = (",".join(map(str, node.gpus.use)), "declared as gpus.use")
+            indices = ",".join(map(str, node.gpus.use))
+            devices[node.name] = (indices, "declared as gpus.use")
     yield from grouped("NPROC_PER_NODE", nproc)
     yield from grouped("CUDA_VISIBLE_DEVICES", devices)

@@ -1,24 +1,25 @@
-"""InfiniBand and RoCE: the ports that carry the training, or none, decided over the whole fleet."""
+"""InfiniBand and RoCE: which ports carry the training, or none, decided over the whole fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.nccl.rails import TrainingSet, switched_off, training_sets
-from clusterprep.nccl.variables import Basis, Derived, grouped
+from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped, not_known
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-LAYERS = (
-    "InfiniBand",
-    "Ethernet",
-)  # link layers that NCCL's own transport takes (src/transport/net_ib/init.cc)
+# Link layers that NCCL's own transport takes (src/transport/net_ib/init.cc).
+LAYERS = ("InfiniBand", "Ethernet")
 
 
 @dataclass(frozen=True)
 class Ports:
-    """What a node has for NCCL_IB_HCA and why; `foreign`: RDMA that a plug-in drives and NCCL itself cannot, as EFA."""
+    """What a node has for NCCL_IB_HCA, and why.
+
+    `foreign` means RDMA that a plug-in drives and NCCL itself cannot, such as EFA.
+    """
 
     names: tuple[str, ...]
     value: str
@@ -27,62 +28,67 @@ class Ports:
 
 
 def derive(basis: Basis) -> Iterable[Derived]:
-    """NCCL_IB_HCA where every node has training ports, NCCL_IB_DISABLE=1 where none has; a mix is left alone.
+    """Yield NCCL_IB_HCA if every node has training ports, NCCL_IB_DISABLE=1 if no node has any.
 
-    One node on sockets and its peer on InfiniBand never connect, so a mixed fleet is a fault to repair and no
-    reason to slow the others down. For the same reason both are decided once: what the inventory says of them on one
-    node is an answer for all.
+    A mixed fleet gets neither. A node on sockets and its peer on InfiniBand never connect, so a
+    mixed fleet is a fault to repair and no reason to slow the others down. For the same reason
+    both are decided once: what the inventory says of them on one node is an answer for all.
     """
-    if all(
-        switched_off(node) for node in basis.fleet.reached
-    ):  # a list of devices would be one nobody reads
+    # A list of devices would have no reader.
+    if all(switched_off(node) for node in basis.fleet.reached):
         return
-    ports: dict[str, Ports] = {}
-    gaps: dict[str, tuple[str | None, str]] = {}
+    ports_by_node: dict[str, Ports] = {}
+    gaps: dict[str, ValueAndReason] = {}
     for node in basis.fleet.reached:
-        found = ports_of(basis.fleet, node)
-        if isinstance(found, Absent):
-            gaps[node.name] = (
-                None,
-                f"RDMA ports are not known: {found.reason} {found.detail}".strip(),
-            )
+        ports = ports_of(basis.fleet, node)
+        if isinstance(ports, Absent):
+            gaps[node.name] = (None, not_known("RDMA ports are", ports))
         else:
-            ports[node.name] = found
+            ports_by_node[node.name] = ports
     if gaps:
         yield from grouped("NCCL_IB_HCA", gaps)
-    elif all(found.names for found in ports.values()):
-        yield from grouped(
-            "NCCL_IB_HCA", {name: (found.value, found.why) for name, found in ports.items()}
-        )
-    elif not any(found.names or found.foreign for found in ports.values()) and not _wanted(
-        basis.fleet
-    ):
-        declared = all(node.interfaces.rdma is not None for node in basis.fleet.reached)
-        why = "no node has a usable RDMA port; without this NCCL may try a dead device and wait"
-        yield Derived(
-            "NCCL_IB_DISABLE",
-            "1",
-            basis.names,
-            "declared as interfaces.rdma: none" if declared else why,
-        )
+    elif all(ports.names for ports in ports_by_node.values()):
+        yield from _device_lists(ports_by_node)
+    elif not _any_rdma(ports_by_node) and not _wanted(basis.fleet):
+        yield _disabled(basis)
+
+
+def _device_lists(ports_by_node: Mapping[str, Ports]) -> Iterable[Derived]:
+    values: dict[str, ValueAndReason] = {}
+    for name, ports in ports_by_node.items():
+        values[name] = (ports.value, ports.why)
+    yield from grouped("NCCL_IB_HCA", values)
+
+
+def _any_rdma(ports_by_node: Mapping[str, Ports]) -> bool:
+    return any(ports.names or ports.foreign for ports in ports_by_node.values())
+
+
+def _disabled(basis: Basis) -> Derived:
+    why = "no node has a usable RDMA port; without this NCCL may try a dead device and wait"
+    if all(node.interfaces.rdma is not None for node in basis.fleet.reached):
+        why = "declared as interfaces.rdma: none"
+    return Derived("NCCL_IB_DISABLE", "1", basis.names, why)
 
 
 def _wanted(fleet: Fleet) -> bool:
-    """Whether a node says NCCL_IB_DISABLE=0: the others cannot be told the opposite."""
+    """Return whether a node says NCCL_IB_DISABLE=0: the others cannot be told the opposite."""
     return any("NCCL_IB_DISABLE" in node.env and not switched_off(node) for node in fleet.reached)
 
 
 def ports_of(fleet: Fleet, node: Node) -> Ports | Absent:
-    """The training ports of a node: by its inventory, where that says so, else those that `rails` finds."""
+    """Return the training ports of a node.
+
+    The inventory decides if it declares them. Otherwise they are those of `training_sets`.
+    """
     devices = fleet.fact(node.name, "rdma.devices")
-    declared = node.env.get("NCCL_IB_HCA")
+    setting = node.env.get("NCCL_IB_HCA")
+    if setting is not None:
+        return Ports((setting.value,), setting.value, f"declared under {setting.layer}")
+    declared = node.interfaces.rdma
     if declared is not None:
-        return Ports((declared.value,), declared.value, f"declared under {declared.layer}")
-    if node.interfaces.rdma is not None:
-        there = None if isinstance(devices, Absent) else devices
-        return Ports(
-            node.interfaces.rdma, _value(node.interfaces.rdma, there), "declared as interfaces.rdma"
-        )
+        value = _value(declared, None if isinstance(devices, Absent) else devices)
+        return Ports(declared, value, "declared as interfaces.rdma")
     if isinstance(devices, Absent):
         return devices
     if not devices:
@@ -91,26 +97,47 @@ def ports_of(fleet: Fleet, node: Node) -> Ports | Absent:
     if isinstance(training, Absent):
         return training
     names = tuple(rail.name for rail in training.rails if rail.port.link_layer in LAYERS)
-    return Ports(names, _value(names, devices), _why(training), bool(training.rails) and not names)
+    foreign = bool(training.rails) and not names
+    return Ports(names, _value(names, devices), _why(training), foreign)
 
 
 def _value(names: tuple[str, ...], devices: tuple[RdmaDevice, ...] | None) -> str:
-    """NCCL matches devices by prefix: mlx5_1 would take mlx5_10 too, which may be there where nobody could look."""
-    there = [(device.name, port.number) for device in devices or () for port in device.ports]
-    items = [
-        (name, int(port) if port.isdecimal() else None)
-        for name, _, port in (n.partition(":") for n in names)
-    ]
-    exact = {(d, p) for d, p in there for name, port in items if d == name and port in (None, p)}
-    taken = {
-        (d, p) for d, p in there for name, port in items if d.startswith(name) and port in (None, p)
-    }
-    return ("=" if devices is None or taken != exact else "") + ",".join(names)
+    """Return the list for NCCL_IB_HCA, with a leading = if it must be read as whole names.
+
+    NCCL matches devices by prefix: mlx5_1 would take mlx5_10 too. Without knowledge of the devices
+    (None) such a device may exist, and the list is exact.
+    """
+    value = ",".join(names)
+    if devices is None or _prefix_takes_more(names, devices):
+        return f"={value}"
+    return value
+
+
+def _prefix_takes_more(names: tuple[str, ...], devices: tuple[RdmaDevice, ...]) -> bool:
+    """Return whether matching by prefix takes a port that whole names do not take."""
+    by_name: set[tuple[str, int]] = set()
+    by_prefix: set[tuple[str, int]] = set()
+    for name_and_port in names:
+        name, _, number = name_and_port.partition(":")
+        for device in devices:
+            if not device.name.startswith(name):
+                continue
+            for port in device.ports:
+                if number.isdecimal() and int(number) != port.number:
+                    continue
+                by_prefix.add((device.name, port.number))
+                if device.name == name:
+                    by_name.add((device.name, port.number))
+    return by_prefix != by_name
 
 
 def _why(training: TrainingSet) -> str:
-    reasons: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for name, reason in training.left_out.items():
-        reasons.setdefault(reason, []).append(name)
-    left = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
-    return f"{training.why}; left out: {left}" if left else training.why
+        names_by_reason.setdefault(reason, []).append(name)
+    if not names_by_reason:
+        return training.why
+    groups = []
+    for reason, names in names_by_reason.items():
+        groups.append(f"{', '.join(names)} ({reason})")
+    return f"{training.why}; left out: {'; '.join(groups)}"

@@ -12,7 +12,7 @@ from clusterprep.inventory.yaml_tree import compose
 
 
 def read(path: Path) -> AnsibleInventory:
-    """As our loader reads it; a complaint is an error here."""
+    """Read a file like our loader; a complaint is an error here."""
 
     def complain(line: int, message: str) -> None:
         raise AssertionError(f"{path.name}:{line}: {message}")
@@ -25,7 +25,7 @@ def read(path: Path) -> AnsibleInventory:
 
 
 def listed(inventory: AnsibleInventory) -> dict[str, Any]:
-    """Hosts with all their variables, groups with their own hosts and children; empty things are left out."""
+    """Return hosts with variables, groups with their own hosts and children; no empty ones."""
     hosts = {
         name: {key: var.value for key, var in inventory.variables(name).items()}
         for name in inventory.hosts
@@ -44,7 +44,7 @@ def listed(inventory: AnsibleInventory) -> dict[str, Any]:
 
 
 def told(answer: dict[str, Any]) -> dict[str, Any]:
-    """The same of Ansible's own answer, whose children of `all` always include the group of the ungrouped."""
+    """Return Ansible's own answer like this. Its `all` always has `ungrouped` as a child."""
     groups = {
         name: {key: sorted(value) if key == "children" else value for key, value in group.items()}
         for name, group in answer.items()

@@ -29,7 +29,7 @@ def test_there_are_five_kinds_of_inventories() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_is_as_ansible_lists_it(path: Path) -> None:
-    """The .json beside it is what `ansible-inventory -i FILE --list` said of it; a slow test asks again."""
+    """The .json beside it was printed by `ansible-inventory -i FILE --list`."""
     assert listed(read(path)) == told(json.loads(path.with_name(f"{path.name}.json").read_text()))
 
 
@@ -83,7 +83,10 @@ def problems(path: Path, **how: Any) -> list[str]:
 
 
 def test_a_template_is_an_error_with_its_line_where_it_would_be_used(tmp_path: Path) -> None:
-    text = "[gpu]\na ansible_host=10.0.0.1 url='http://{{ x }}'\nb\n[gpu:vars]\nansible_user={{ me }}\n"
+    text = (
+        "[gpu]\na ansible_host=10.0.0.1 url='http://{{ x }}'\nb\n"
+        "[gpu:vars]\nansible_user={{ me }}\n"
+    )
     (found,) = problems(written(tmp_path, text))
     assert found.startswith("5: ansible_user: '{{ me }}' is a template")
     text = (
@@ -158,7 +161,9 @@ def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
 def test_an_interpreter_that_ansible_finds_by_itself_is_none(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        "[gpu]\na ansible_python_interpreter=auto_silent\nb ansible_python_interpreter=/opt/python\n",
+        "[gpu]\n"
+        "a ansible_python_interpreter=auto_silent\n"
+        "b ansible_python_interpreter=/opt/python\n",
     )
     assert [node.python for node in load_inventory(path).nodes] == [
         "/usr/bin/python3",

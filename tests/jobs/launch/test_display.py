@@ -49,7 +49,7 @@ def test_the_last_lines_are_shown_too() -> None:
     folded = Folded(3)
     folded.add(("n1", None), "bye", 0.0)
     folded.add(("n2", None), "bye", 0.0)
-    assert folded.due(0.0, all_of_them=True) == ["[n[1-2] torchrun] bye"]
+    assert folded.due(0.0, flush=True) == ["[n[1-2] torchrun] bye"]
 
 
 def test_spans() -> None:

@@ -1,4 +1,4 @@
-"""Launch on real hosts over real OpenSSH: what is started, what is heard of it, and that nothing of it is left."""
+"""Launch on real hosts over real OpenSSH: what is started and shown, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -250,9 +250,8 @@ def test_a_node_that_disappears_is_named(lab: Lab) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(faults.link_down(lab.host("n2")))
         found = ended(process)
-        wait_for(
-            lambda: not processes(lab.host("n2")), 60
-        )  # nobody has to come for its processes to end
+        # Its processes end by themselves.
+        wait_for(lambda: not processes(lab.host("n2")), 60)
     assert (found.code, culprits(found)) == (1, [("node", ["n2"], None)])
     assert how(found) == ["with-others"] * 2 + ["lost"] * 2
 
@@ -325,9 +324,8 @@ def test_the_printed_lines_are_what_launch_starts(lab: Lab) -> None:
     ]
     said = [process.communicate(timeout=60)[0] for process in started]
     for host in lab.hosts:
-        host.run(
-            ["sh", "-c", "rm -r /tmp/torchelastic_*"]
-        )  # what torchrun leaves where nobody tells it not to
+        # What torchrun leaves unless it is told not to.
+        host.run(["sh", "-c", "rm -r /tmp/torchelastic_*"])
     assert [process.returncode for process in started] == [0, 0], said
     assert [text.count("two") for text in said] == [2, 2]
 

@@ -55,7 +55,7 @@ def test_undeclared_nodes_start_one_rank_per_gpu_or_one() -> None:
 
 def test_torchrun_is_static_and_told_everything() -> None:
     plan = planned(2, 2)
-    (process,) = plan.request(plan.shares[1])["processes"]
+    (process,) = plan.agent_request(plan.shares[1])["processes"]
     words = process["argv"][3:9]
     assert words == [
         *("--rdzv-backend=static", "--nnodes=2", "--node-rank=1"),
@@ -83,13 +83,13 @@ def test_torchrun_leaves_no_folder_where_it_can_do_without(
     plan = plan_launch(
         [node], {}, {}, MEET, LaunchRequest(program_of(words.split())), ["n1"] if quiet else []
     )
-    (process,) = plan.request(plan.shares[0])["processes"]
+    (process,) = plan.agent_request(plan.shares[0])["processes"]
     assert ("--log-dir=/dev/null" in process["argv"]) is expected
 
 
 def test_direct_ranks_are_given_what_torchrun_would_set() -> None:
     plan = planned(2, 2, direct=True)
-    rank = plan.request(plan.shares[1])["processes"][1]
+    rank = plan.agent_request(plan.shares[1])["processes"][1]
     assert (rank["rank"], rank["argv"][1:]) == (3, ["-u", "train.py", "--name", "it's"])
     names = "RANK LOCAL_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
     assert [rank["env"][name] for name in names] == ["3", "1", "1", "4", "2", "10.0.0.1", "29500"]

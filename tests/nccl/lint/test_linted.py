@@ -1,4 +1,7 @@
-"""`clusterprep lint` as a user meets it: the report, its codes, and input that is no environment."""
+"""`clusterprep lint` as a user meets it.
+
+The report, its codes, and input that is no environment.
+"""
 
 from __future__ import annotations
 
@@ -159,9 +162,16 @@ def test_unequal_numbers_of_network_devices_can_be_an_error(
 
 
 @pytest.mark.parametrize(
-    ("value", "told"), [("mlx5_1", True), ("mlx5_0,mlx5_3:1", True), ("=mlx5_1", False), ("^mlx5_1", False),
-                        ("mlx5_0,mlx5_10", False), ("mlx5", False)],
-)  # fmt: skip
+    ("value", "told"),
+    [
+        ("mlx5_1", True),
+        ("mlx5_0,mlx5_3:1", True),
+        ("=mlx5_1", False),
+        ("^mlx5_1", False),
+        ("mlx5_0,mlx5_10", False),
+        ("mlx5", False),
+    ],
+)
 def test_a_name_that_may_take_another_device(value: str, told: bool) -> None:
     notices = linted(f"NCCL_IB_HCA={value}\n".encode()).notices
     assert any("by prefix" in notice for notice in notices) is told

@@ -129,7 +129,12 @@ def test_an_environment_file(text: str, expected: list[tuple[str, str, int]]) ->
 
 
 def test_a_unit() -> None:
-    text = '[Service]\nExecStart=/bin/x A=1\nEnvironment="NCCL_DEBUG=INFO" NCCL_DEBUG_FILE=/tmp/%%h\n#Environment=B=2\n'
+    text = (
+        "[Service]\n"
+        "ExecStart=/bin/x A=1\n"
+        'Environment="NCCL_DEBUG=INFO" NCCL_DEBUG_FILE=/tmp/%%h\n'
+        "#Environment=B=2\n"
+    )
     assert settings(text, "unit") == [("NCCL_DEBUG", "INFO", 3), ("NCCL_DEBUG_FILE", "/tmp/%h", 3)]
 
 
@@ -155,9 +160,42 @@ def test_what_systemd_puts_in_is_not_guessed() -> None:
 
 
 def noise(chosen: random.Random) -> str:
-    words = ["NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT", "export ", "=", "^", "lo", "\n", "\r\n",
-             '"', "'", "#", "\\", "$(", ")", "`", ";", "[Service]\nEnvironment=", "4M", "true", "\ufeff", "\0", " ",
-             "\u2028", "%", "|", "&&", "unset ", "setenv ", ",", ":", "printf ", "\t", "NCCL_IB_HCA=mlx5_"]  # fmt: skip
+    words = [
+        "NCCL_DEBUG",
+        "NCCL_SOCKET_IFNAME",
+        "TORCH_NCCL_BLOCKING_WAIT",
+        "export ",
+        "=",
+        "^",
+        "lo",
+        "\n",
+        "\r\n",
+        '"',
+        "'",
+        "#",
+        "\\",
+        "$(",
+        ")",
+        "`",
+        ";",
+        "[Service]\nEnvironment=",
+        "4M",
+        "true",
+        "\ufeff",
+        "\0",
+        " ",
+        "\u2028",
+        "%",
+        "|",
+        "&&",
+        "unset ",
+        "setenv ",
+        ",",
+        ":",
+        "printf ",
+        "\t",
+        "NCCL_IB_HCA=mlx5_",
+    ]
     return "".join(chosen.choices(words, k=chosen.randint(0, 40)))
 
 

@@ -1,4 +1,7 @@
-"""Lines as people post them, and what each rule says of them; and lines of which none says anything."""
+"""Lines as people post them, and what each rule says of them.
+
+And lines of which none says anything.
+"""
 
 from __future__ import annotations
 
@@ -511,8 +514,13 @@ def test_a_list_copied_from_forums() -> None:
     ]
 
 
-# Settings that images of clouds and their guides bring, as they bring them (names and values are facts).
-AZURE = "NCCL_IB_PCI_RELAXED_ORDERING=1\nNCCL_TOPO_FILE=/opt/microsoft/ndv5-topo.xml\nNCCL_IGNORE_CPU_AFFINITY=1\n"
+# Settings that images of clouds and their guides bring, as they bring them (names and values are
+# facts).
+AZURE = (
+    "NCCL_IB_PCI_RELAXED_ORDERING=1\n"
+    "NCCL_TOPO_FILE=/opt/microsoft/ndv5-topo.xml\n"
+    "NCCL_IGNORE_CPU_AFFINITY=1\n"
+)
 OCI = """\
 export NCCL_CROSS_NIC=0
 export NCCL_SOCKET_NTHREADS=16

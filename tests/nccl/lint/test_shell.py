@@ -1,4 +1,7 @@
-"""Scripts as people have them: who gets a setting, whether it surely holds, and what goes wrong without a word."""
+"""Scripts as people have them.
+
+Who gets a setting, whether it surely holds, and what goes wrong without a word.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ NOTHING = Versions()
 
 
 def entries(text: str) -> list[tuple[str, str, str]]:
-    """Name, value (? where only the shell knows it), and for whom; «bare» is for the shell alone."""
+    """Return name, value (? where only the shell knows it), and scope of each setting.
+
+    «bare» is for the shell alone.
+    """
     return [
         (e.name, e.value if e.known else "?", "bare" if e.bare else e.scope)
         for e in read(text, "shell").entries
@@ -41,7 +47,8 @@ def words(text: str, dialect: str = "shell") -> str:
         ("declare -gx A=1", [("A", "1", "file")]),
         ("readonly A=1", [("A", "1", "bare")]),
         ("f() { local A=1; }", [("A", "1", "bare")]),
-        ("export A=1\nA=2", [("A", "1", "file"), ("A", "2", "file")]),  # once exported, always exported
+        # once exported, always exported
+        ("export A=1\nA=2", [("A", "1", "file"), ("A", "2", "file")]),
         ("export A=1\nexport -n A", []),
         ("export A=1\nif x; then unset A; fi", [("A", "1", "file")]),  # perhaps not
         ("set -o pipefail\nA=1", [("A", "1", "bare")]),
@@ -59,14 +66,22 @@ def words(text: str, dialect: str = "shell") -> str:
         ("docker run -e A=1 image\nunset A", [("A", "1", "command")]),
         ("mpirun -np 2 -x A=1 -x B ./x", [("A", "1", "command")]),
         ("docker run -e A=1 --env B=2 image", [("A", "1", "command"), ("B", "2", "command")]),
-        ("if x; then\n  export A=1\nelse\n  export A=2\nfi\nexport B=3",
-         [("A", "1", "branch"), ("A", "2", "branch"), ("B", "3", "file")]),
+        (
+            "if x; then\n  export A=1\nelse\n  export A=2\nfi\nexport B=3",
+            [("A", "1", "branch"), ("A", "2", "branch"), ("B", "3", "file")],
+        ),
         ("[ -d /x ] && export A=1\nexport B=2", [("A", "1", "branch"), ("B", "2", "file")]),
         ("case $x in a) export A=1;; esac\nexport B=2", [("A", "1", "branch"), ("B", "2", "file")]),
-        ("for i in 1 2; do export A=$i; done; export B=2", [("A", "?", "branch"), ("B", "2", "file")]),
+        (
+            "for i in 1 2; do export A=$i; done; export B=2",
+            [("A", "?", "branch"), ("B", "2", "file")],
+        ),
         ("function f {\n export A=1\n}\nexport B=2", [("A", "1", "branch"), ("B", "2", "file")]),
         ("cat > /etc/nccl.conf <<EOF\nA=1\nEOF\nexport B=2", [("B", "2", "file")]),
-        ("cat <<-'END' >> ~/.bashrc\n\texport A=1\n\tC=1\n\tEND\nexport B=2", [("A", "1", "file"), ("B", "2", "file")]),
+        (
+            "cat <<-'END' >> ~/.bashrc\n\texport A=1\n\tC=1\n\tEND\nexport B=2",
+            [("A", "1", "file"), ("B", "2", "file")],
+        ),
         ("x <<< word\nexport B=2", [("B", "2", "file")]),
         ("set -gx A 1", [("A", "1", "file")]),  # fish
         ("set -Ux A a b", [("A", "a b", "file")]),
@@ -74,7 +89,7 @@ def words(text: str, dialect: str = "shell") -> str:
         ("set -x\nexport A=1", [("A", "1", "file")]),
         ("setenv A 1\nunsetenv A", []),  # csh
     ],
-)  # fmt: skip
+)
 def test_who_gets_a_setting(text: str, expected: list[tuple[str, str, str]]) -> None:
     assert entries(text) == expected
 
@@ -94,7 +109,10 @@ def test_who_gets_a_setting(text: str, expected: list[tuple[str, str, str]]) -> 
     ],
 )
 def test_a_shell_agrees(text: str) -> None:
-    """What bash hands to a program, among the names of these scripts; a function that nobody calls sets nothing."""
+    """What bash hands to a program, among the names of these scripts.
+
+    A function that is not called sets nothing.
+    """
     done = subprocess.run(
         ["bash", "-c", text + "\nenv"],
         env={"PATH": "/usr/bin:/bin"},
@@ -132,7 +150,10 @@ def test_what_a_shell_makes_of_it(text: str, expected: list[str]) -> None:
     [
         # one of two branches holds
         "if x; then export NCCL_DEBUG=INFO; else export NCCL_DEBUG=WARN; fi",
-        "if x; then export NCCL_NET=IB; else export NCCL_IB_DISABLE=0 NCCL_NET=Socket; fi\nexport NCCL_IB_TC=106",
+        (
+            "if x; then export NCCL_NET=IB; else export NCCL_IB_DISABLE=0 NCCL_NET=Socket; fi\n"
+            "export NCCL_IB_TC=106"
+        ),
         # the second adds to the first
         "export NCCL_IB_HCA=mlx5_0\nexport NCCL_IB_HCA=$NCCL_IB_HCA,mlx5_3",
         "export NCCL_IB_HCA=mlx5_0\nNCCL_IB_HCA+=,mlx5_3",

@@ -11,7 +11,8 @@ import pytest
 from clusterprep.nccl.lint.values import Range, nccl_integer, range_of, torch_integer
 from clusterprep.nccl.variables.variables import registry
 
-# What NCCL does with a value of its parameters: strtoll with base 0, and a look at errno, not at the rest.
+# What NCCL does with a value of its parameters: strtoll with base 0, and a look at errno, not at
+# the rest.
 READER = r"""
 #include <errno.h>
 #include <stdio.h>
@@ -36,7 +37,8 @@ def strtoll(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("strtoll")
     source, program = folder / "reader.c", folder / "reader"
     source.write_text(READER)
-    # C99, for the newest C libraries read 0b101 as well when a program is built for newer standards.
+    # C99, for the newest C libraries read 0b101 as well when a program is built for newer
+    # standards.
     subprocess.run(["cc", "-std=c99", "-o", str(program), str(source)], check=True, timeout=60)
     return program
 
@@ -45,10 +47,32 @@ def texts() -> list[str]:
     chosen = random.Random(4)
     alphabet = "0123456789abcxXeE+-. \t_MGtrueys#\"'"
     found = ["".join(chosen.choices(alphabet, k=chosen.randint(1, 12))) for _ in range(4000)]
-    found += [f"{sign}{head}{chosen.getrandbits(66):{kind}}" for sign in ("", "-", "+") for head, kind in
-              (("", "d"), ("0x", "x"), ("0", "o")) for _ in range(100)]  # fmt: skip
-    edges = ["true", "yes", "4M", "010", "08", "0x", "0xg", "-0x10", "+ 1", " 7", "9223372036854775807",
-             "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "1e3", "--1", "-", "0"]  # fmt: skip
+    found += [
+        f"{sign}{head}{chosen.getrandbits(66):{kind}}"
+        for sign in ("", "-", "+")
+        for head, kind in (("", "d"), ("0x", "x"), ("0", "o"))
+        for _ in range(100)
+    ]
+    edges = [
+        "true",
+        "yes",
+        "4M",
+        "010",
+        "08",
+        "0x",
+        "0xg",
+        "-0x10",
+        "+ 1",
+        " 7",
+        "9223372036854775807",
+        "9223372036854775808",
+        "-9223372036854775808",
+        "-9223372036854775809",
+        "1e3",
+        "--1",
+        "-",
+        "0",
+    ]
     return found + edges
 
 

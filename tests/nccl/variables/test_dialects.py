@@ -1,4 +1,4 @@
-"""What a target cannot hold is refused, nothing else is, and what is held every reader gets as it is."""
+"""A target refuses what it cannot hold, and nothing else; readers get the exact value."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def test_no_name_that_nccl_or_torch_reads_is_one_of_the_shells() -> None:
     "name", sorted(name for name in SHELLS_OWN if not re.fullmatch("PS[0-4]", name))
 )
 def test_a_name_that_shells_keep_is_not_taken_from_a_file(name: str, tmp_path: Path) -> None:
-    """By one of them at least: it ends, says that it may not be set, or gives another value to its children."""
+    """By one of them at least.
+
+    It ends, says that it may not be set, or gives another value to its children.
+    """
     file = tmp_path / "file"
     file.write_text(f"export {name}='7 7'\n")
     shells = [shell for shell in ("bash", "dash", "zsh") if shutil.which(shell)]
@@ -113,13 +116,59 @@ def test_a_prompt_is_run(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- env-file
 
 HELD = [
-    "", "eth0", "=eth0", "^lo,docker", "mlx5_0:1,mlx5_1:1", "%h.%p", "a#b", "#a", "a=b=c", "*", "[a-z]?", "{a,b}", "!x",
-    "-n", "a~b", "größer", "机器", "ā", "\u00a0", "\u3000x", "/tmp/~x", "+1", "@x", "0x10",
-]  # fmt: skip
+    "",
+    "eth0",
+    "=eth0",
+    "^lo,docker",
+    "mlx5_0:1,mlx5_1:1",
+    "%h.%p",
+    "a#b",
+    "#a",
+    "a=b=c",
+    "*",
+    "[a-z]?",
+    "{a,b}",
+    "!x",
+    "-n",
+    "a~b",
+    "größer",
+    "机器",
+    "ā",
+    "\u00a0",
+    "\u3000x",
+    "/tmp/~x",
+    "+1",
+    "@x",
+    "0x10",
+]
 REFUSED = [
-    " ", "a b", " a", "a ", "'", '"a"', "it's", "\\", "a\\", "a\\nb", "$HOME", "$(id)", "`id`", ";id", "a;b", "a&b",
-    "a|b", "a<b", "a>/dev/null", "(a)", "~", "~/x", "a:~/x", "\ufdd0", "\ufffe", "a\U0001ffffb",
-]  # fmt: skip
+    " ",
+    "a b",
+    " a",
+    "a ",
+    "'",
+    '"a"',
+    "it's",
+    "\\",
+    "a\\",
+    "a\\nb",
+    "$HOME",
+    "$(id)",
+    "`id`",
+    ";id",
+    "a;b",
+    "a&b",
+    "a|b",
+    "a<b",
+    "a>/dev/null",
+    "(a)",
+    "~",
+    "~/x",
+    "a:~/x",
+    "\ufdd0",
+    "\ufffe",
+    "a\U0001ffffb",
+]
 
 
 def env_readers(folder: Path) -> dict[str, Callable[[Path], dict[str, str]]]:

@@ -1,4 +1,4 @@
-"""NCCL_CROSS_NIC=0 where it is shown that rails do not lead to each other, on all nodes or on none."""
+"""NCCL_CROSS_NIC=0 if rails are shown not to lead to each other, on all nodes or on none."""
 
 from __future__ import annotations
 

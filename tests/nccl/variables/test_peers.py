@@ -1,4 +1,4 @@
-"""NCCL_P2P_DISABLE: only where NVLink joins two GPUs of the job and the driver refuses them to each other."""
+"""NCCL_P2P_DISABLE: only if NVLink joins two GPUs of the job and the driver refuses access."""
 
 from __future__ import annotations
 

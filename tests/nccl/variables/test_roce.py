@@ -1,4 +1,4 @@
-"""NCCL_IB_GID_INDEX: only for RoCE, only for an NCCL that needs it, one per node, and never a guess."""
+"""NCCL_IB_GID_INDEX: only for RoCE and an NCCL that needs it, one per node, never a guess."""
 
 from __future__ import annotations
 

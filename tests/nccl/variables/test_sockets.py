@@ -1,4 +1,7 @@
-"""NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: one interface, two ways to name it, and a gap where there is none."""
+"""NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.
+
+One interface, two ways to name it, and a gap where there is none.
+"""
 
 from __future__ import annotations
 

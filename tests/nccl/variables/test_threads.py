@@ -1,4 +1,4 @@
-"""Threads and sockets: for fast networks that only sockets use, within NCCL's limits, on all nodes or on none."""
+"""Threads and sockets: for fast networks without RDMA, on all nodes or on none."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def test_the_reason_names_the_slowest_link() -> None:
     seen = fleet(n1=node(1, 200_000), n2=node(2, 100_000))
     reasons = {d.why for d in derive(Basis(seen, choose(seen)))}
     assert reasons == {
-        "sockets carry the training over 100 Gbit/s, which one stream for each connection does not fill"
+        (
+            "sockets carry the training over 100 Gbit/s, "
+            "which one stream for each connection does not fill"
+        )
     }
 
 

@@ -10,10 +10,15 @@ from clusterprep.nccl.variables.variables import nccl_reads, registry
 @pytest.mark.parametrize(
     "name",
     [
-        "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_IB_TC",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_IB_HCA",
+        "NCCL_IB_DISABLE",
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+        "NCCL_IB_TC",
         "NCCL_SOMETHING_OF_THE_NEXT_RELEASE",
     ],
-)  # fmt: skip
+)
 def test_nccl_finds_its_own_names_in_its_file(name: str) -> None:
     assert nccl_reads(name)
 
@@ -22,7 +27,7 @@ def test_nccl_finds_its_own_names_in_its_file(name: str) -> None:
     "name",
     [
         pytest.param("NCCL_CONF_FILE", id="names-the-file-itself"),
-        pytest.param("NCCL_VERSION", id="of-container-images-and-read-by-nobody"),
+        pytest.param("NCCL_VERSION", id="of-container-images-and-never-read"),
         pytest.param("NCCL_ASYNC_ERROR_HANDLING", id="torch-reads-it"),
         pytest.param("NCCL_BLOCKING_WAIT", id="torch-reads-it-too"),
         pytest.param("TORCH_NCCL_ASYNC_ERROR_HANDLING", id="torch-by-name"),

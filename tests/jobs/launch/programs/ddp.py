@@ -1,4 +1,4 @@
-"""A training script as torch's tutorials have it: data parallel, some steps, nothing of clusterprep."""
+"""A data-parallel training script as in torch's tutorials, without anything of clusterprep."""
 
 import json
 import os
@@ -7,7 +7,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-NAMES = "RANK LOCAL_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NCCL_DEBUG WORD".split()
+NAMES = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "NCCL_DEBUG", "WORD"),
+)
 
 dist.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(4, 1))

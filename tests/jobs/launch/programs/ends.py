@@ -1,4 +1,4 @@
-"""A job without torch: every rank counts seconds, but for one, which does at «two» what it is told to."""
+"""A job without torch: every rank counts seconds; at «two» one rank does what it is told to."""
 
 import os
 import signal

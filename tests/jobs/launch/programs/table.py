@@ -3,6 +3,9 @@
 import json
 import os
 
-NAMES = "RANK LOCAL_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES NPROC_PER_NODE"
-given = {name: os.environ.get(name) for name in NAMES.split()}
+NAMES = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE"),
+)
+given = {name: os.environ.get(name) for name in NAMES}
 print("table", json.dumps({**given, "node": os.uname().nodename}), flush=True)

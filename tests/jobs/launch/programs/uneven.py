@@ -1,4 +1,4 @@
-"""Trains on data of which rank 2 has less; with «guarded» as its word it asks first whether all have as much."""
+"""Train on data of which rank 2 has less. With the argument «guarded» compare it first."""
 
 from __future__ import annotations
 

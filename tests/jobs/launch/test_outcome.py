@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from clusterprep.jobs.launch.command import program_of
-from clusterprep.jobs.launch.ends import codes
+from clusterprep.jobs.launch.outcome import LaunchRecord, judge
 from clusterprep.jobs.launch.plan import LaunchPlan, LaunchRequest, plan_launch
-from clusterprep.jobs.launch.stacks import odd, stack_of
-from clusterprep.jobs.launch.story import Told, judge
+from clusterprep.jobs.launch.stacks import awaited_ranks, stack_of
+from clusterprep.jobs.launch.torchrun_summary import exit_codes
 from clusterprep.jobs.verify.timeline import Event
 from clusterprep.model import LaunchResult, Node
 
@@ -26,8 +26,10 @@ def end(rank: int, at: float, **data: Any) -> Event:
     return Event(f"n{rank // 2 + 1}", "exit", at, rank, {"asked": False, **data})
 
 
-def told(*events: Event, why: Any = "failed", printed: Any = None, **more: Any) -> LaunchResult:
-    return judge(plan(), Told(events, printed or {}, why, **more))
+def result_of(
+    *events: Event, why: Any = "failed", printed: Any = None, **more: Any
+) -> LaunchResult:
+    return judge(plan(), LaunchRecord(events, printed or {}, why, **more))
 
 
 def guilty(result: LaunchResult) -> list[int | str | None]:
@@ -46,13 +48,13 @@ RAISED, KILLED, TOLD = {"code": 1}, {"signal": 9}, {"signal": 15}
         ([end(0, 5.0, **RAISED), end(1, 5.1, **RAISED), end(3, 5.2, **KILLED)], [3]),
         ([end(0, 5.0, signal=6), end(1, 5.1, signal=11)], [1]),
         ([end(0, 5.0, **TOLD), end(1, 5.3, **RAISED)], [1]),
-        ([end(0, 5.0, **TOLD)], [0]),  # somebody did send it
+        ([end(0, 5.0, **TOLD)], [0]),  # the signal came from outside
         ([end(0, 5.0, code=0), end(1, 5.1, code=7)], [1]),
         ([end(0, 5.0, code=1, asked=True)], []),
     ],
 )
 def test_the_first_end_of_its_own_accord(events: list[Event], expected: list[int]) -> None:
-    assert guilty(told(*events)) == expected
+    assert guilty(result_of(*events)) == expected
 
 
 def test_a_lost_node_explains_what_its_peers_said_after_its_last_word() -> None:
@@ -63,14 +65,14 @@ def test_a_lost_node_explains_what_its_peers_said_after_its_last_word() -> None:
         None,
         {"reason": "hung", "detail": "no sign of life for 5.1 s", "heard": 6.9},
     )
-    assert guilty(told(lost, end(0, 8.0, **RAISED))) == ["n2"]
-    assert guilty(told(lost, end(0, 3.0, **KILLED))) == [0]
-    result = told(lost, end(0, 8.0, **RAISED))
+    assert guilty(result_of(lost, end(0, 8.0, **RAISED))) == ["n2"]
+    assert guilty(result_of(lost, end(0, 3.0, **KILLED))) == [0]
+    result = result_of(lost, end(0, 8.0, **RAISED))
     assert [row.ended for row in result.ranks] == ["failed", "with-others", "lost", "lost"]
 
 
 def test_how_each_rank_ended() -> None:
-    result = told(end(0, 5.0, code=0), end(1, 5.1, code=3), end(2, 5.3, **TOLD))
+    result = result_of(end(0, 5.0, code=0), end(1, 5.1, code=3), end(2, 5.3, **TOLD))
     assert [(row.ended, row.code, row.signal) for row in result.ranks] == [
         ("finished", 0, None),
         ("failed", 3, None),
@@ -81,16 +83,16 @@ def test_how_each_rank_ended() -> None:
 
 
 def test_all_well() -> None:
-    result = told(*(end(rank, 9.0, code=0) for rank in range(4)), why="done")
+    result = result_of(*(end(rank, 9.0, code=0) for rank in range(4)), why="done")
     assert (result.verdict, result.culprits, result.message) == ("pass", (), "")
 
 
 def test_not_all_of_them_well_is_not_well() -> None:
-    assert told(*(end(rank, 9.0, code=0) for rank in range(3)), why="done").verdict == "fail"
+    assert result_of(*(end(rank, 9.0, code=0) for rank in range(3)), why="done").verdict == "fail"
 
 
 def test_a_node_that_could_not_start_is_told() -> None:
-    result = told(
+    result = result_of(
         Event("n1", "refused", 0.1, None, {"no": "no_user", "why": "there is no user bob"})
     )
     assert guilty(result) == ["n1"]
@@ -101,7 +103,8 @@ def test_a_node_that_could_not_start_is_told() -> None:
 # ---------------------------------------------------------------- torchrun
 
 SUMMARY = """\
-E1121 22:20:52 10 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 3) local_rank: 1 (pid: 12) of
+E1121 22:20:52 10 torch/distributed/elastic/multiprocessing/api.py:1002] \
+failed (exitcode: 3) local_rank: 1 (pid: 12) of
 ============================================================
 train.py FAILED
 ------------------------------------------------------------
@@ -122,9 +125,9 @@ Root Cause (first observed failure):
 
 
 def test_torchruns_summary_has_the_codes() -> None:
-    assert codes(SUMMARY, 2) == {3: 3, 2: -15}
-    assert codes(SUMMARY[:1], 2) == {3: 3}
-    assert codes(["  exitcode  : 3 (pid: 12)", "rank 3 failed"], 2) == {}
+    assert exit_codes(SUMMARY, 2) == {3: 3, 2: -15}
+    assert exit_codes(SUMMARY[:1], 2) == {3: 3}
+    assert exit_codes(["  exitcode  : 3 (pid: 12)", "rank 3 failed"], 2) == {}
 
 
 def test_ranks_under_torchrun_have_their_own_ends() -> None:
@@ -134,7 +137,7 @@ def test_ranks_under_torchrun_have_their_own_ends() -> None:
     )
     result = judge(
         plan(direct=False),
-        Told(events, {("n2", None): SUMMARY, ("n2", 3): ["step 1", "", "oops "]}, "failed"),
+        LaunchRecord(events, {("n2", None): SUMMARY, ("n2", 3): ["step 1", "", "oops "]}, "failed"),
     )
     assert guilty(result) == [3]
     assert (result.culprits[0].cause, result.culprits[0].evidence) == (
@@ -147,7 +150,8 @@ def test_ranks_under_torchrun_have_their_own_ends() -> None:
 def test_a_torchrun_that_ends_by_itself_is_its_node() -> None:
     event = Event("n2", "exit", 5.2, None, {"code": 1, "asked": False})
     result = judge(
-        plan(direct=False), Told((event,), {("n2", None): ["No module named torch"]}, "failed")
+        plan(direct=False),
+        LaunchRecord((event,), {("n2", None): ["No module named torch"]}, "failed"),
     )
     assert (guilty(result), result.culprits[0].evidence) == (["n2"], ("No module named torch",))
 
@@ -180,23 +184,23 @@ def test_the_stack_is_that_of_the_main_thread() -> None:
         "/home/me/train.py line 21 in step",
         "/home/me/train.py line 30 in <module>",
     ]
-    assert stack_of(['  File "a.py", line 1 in f']) == ()  # a traceback of somebody's, and no dump
+    assert stack_of(['  File "a.py", line 1 in f']) == ()  # a traceback, and no dump
 
 
 def test_who_is_waited_for() -> None:
     waiting, elsewhere = stack_of(WAITING), stack_of(ELSEWHERE)
-    assert odd({0: waiting, 1: elsewhere, 2: waiting}) == (1,)
-    assert odd({0: waiting, 1: elsewhere}) == (1,)
-    assert odd({0: elsewhere, 1: elsewhere, 2: waiting}) == (0, 1)
-    assert odd({0: waiting, 1: waiting}) == ()
-    assert odd({0: waiting, 1: ()}) == ()
-    assert odd({}) == ()
+    assert awaited_ranks({0: waiting, 1: elsewhere, 2: waiting}) == (1,)
+    assert awaited_ranks({0: waiting, 1: elsewhere}) == (1,)
+    assert awaited_ranks({0: elsewhere, 1: elsewhere, 2: waiting}) == (0, 1)
+    assert awaited_ranks({0: waiting, 1: waiting}) == ()
+    assert awaited_ranks({0: waiting, 1: ()}) == ()
+    assert awaited_ranks({}) == ()
 
 
 def test_at_the_limit_who_hangs_is_named() -> None:
     printed = {("n1", 0): WAITING, ("n1", 1): WAITING, ("n2", 2): ELSEWHERE, ("n2", 3): WAITING}
     late = [end(rank, 60.2, signal=6) for rank in range(4)]  # of our own asking
-    result = told(
+    result = result_of(
         *late, why="timeout", printed=printed, states=dict.fromkeys(range(4), "S"), until=60.0
     )
     assert (guilty(result), result.timed_out, result.verdict) == ([2], True, "fail")
@@ -208,13 +212,15 @@ def test_at_the_limit_who_hangs_is_named() -> None:
 
 
 def test_a_stopped_rank_needs_no_stack() -> None:
-    result = told(why="timeout", states={0: "S", 1: "T", 2: "S", 3: "S"}, until=60.0)
+    result = result_of(why="timeout", states={0: "S", 1: "T", 2: "S", 3: "S"}, until=60.0)
     assert guilty(result) == [1]
     assert "SIGSTOP" in result.culprits[0].cause
 
 
-def test_where_nobody_stands_out_nobody_is_named() -> None:
+def test_without_an_awaited_rank_no_culprit_is_named() -> None:
     printed = {(f"n{rank // 2 + 1}", rank): WAITING for rank in range(4)}
-    result = told(why="timeout", printed=printed, states=dict.fromkeys(range(4), "S"), until=60.0)
+    result = result_of(
+        why="timeout", printed=printed, states=dict.fromkeys(range(4), "S"), until=60.0
+    )
     assert (result.culprits, result.verdict) == ((), "unknown")
     assert "no rank stands out" in result.message

@@ -1,9 +1,11 @@
-"""What people who come from Ansible write first, and how it is said here."""
+"""Hints for users who write Ansible's names, or passwords, in files of clusterprep."""
 
 from __future__ import annotations
 
-_WORDS = {
-    "all": "this looks like an Ansible inventory; `clusterprep init --from-ansible FILE` converts one",
+_HINTS = {
+    "all": (
+        "this looks like an Ansible inventory; `clusterprep init --from-ansible FILE` converts one"
+    ),
     "hosts": "Ansible's hosts are a list here: nodes: [{name: gpu1, address: 10.0.0.1}]",
     "children": "groups do not nest here; list the names under the group's own `nodes`",
     "vars": "settings stand directly in the group, or at the top level, without `vars`",
@@ -17,7 +19,7 @@ _WORDS = {
     "ansible_become": "here it is `become`",
     "ansible_connection": "here it is `transport: ssh`, `local` or `slurm`",
     "ansible_python_interpreter": "here it is `python`",
-    # of playbooks
+    # In playbooks.
     "tasks": "there are no plays here: the steps are the list itself",
     "gather_facts": "there are no plays here; what a step needs to know is asked for by itself",
     "handlers": "a handler is a step of the list with `handler: true`",
@@ -40,15 +42,20 @@ PASSWORDS = {
 
 
 def ansible_hint(key: str) -> str | None:
-    """What to write instead of a key of Ansible's, or of a password's; None for any other key."""
-    if key in _WORDS:
-        return _WORDS[key]
-    if "pass" in key.lower():
-        return PASSWORDS[_kind_of_password(key.lower())]
-    return "Ansible's variables have no meaning here" if key.startswith("ansible_") else None
+    """Return what to write instead of a key of Ansible or of a password; None for other keys."""
+    if key in _HINTS:
+        return _HINTS[key]
+    lower = key.lower()
+    if "pass" in lower:
+        return PASSWORDS[_kind_of_password(lower)]
+    if key.startswith("ansible_"):
+        return "Ansible's variables have no meaning here"
+    return None
 
 
 def _kind_of_password(key: str) -> str:
     if "become" in key or "sudo" in key:
         return "become"
-    return "key" if "phrase" in key or "key" in key else "login"
+    if "phrase" in key or "key" in key:
+        return "key"
+    return "login"
